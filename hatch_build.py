@@ -9,15 +9,18 @@ _FOLDERS: Final = {"tenantry-sdk": "sdk", "tenantry-devkit": "devkit"}
 
 
 class CheckoutHook(BuildHookInterface[Any]):
-    """Makes `pip install ".[demo]"` in a checkout take the SDK and the development kit from their folders there.
+    """Makes `pip install ".[demo]"` in a checkout take the SDK and the development kit from their
+    folders there.
 
-    A source distribution has no such folders: the wheel that is built from it, as each release is, needs them by name.
+    A source distribution has no such folders: the wheel that is built from it, as each release is,
+    needs them by name.
     """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  # the hook's interface
         """Replace what this wheel needs."""
         if version == "editable":
-            return  # then the others may be editable too, which pip takes for other ones than those folders
+            # then the others may be editable too, which pip takes for other ones than those folders
+            return
         if Path(self.root).parent.name.startswith("pip-"):
             return  # a clone that pip deletes, while it may keep the wheel in its cache
         core = self.metadata.core

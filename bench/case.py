@@ -1,4 +1,6 @@
-"""One line of the comparison: a contestant, a job and a number of processes, from its start to its last figure."""
+"""One line of the comparison: a contestant, a job and a number of processes, from its start to its
+last figure.
+"""
 
 import contextlib
 import time
@@ -86,7 +88,9 @@ class BenchCase:
             self._second += 3
 
     def check_revocation(self) -> None:
-        """Measure when the last credential is rejected after its revocation; nothing else uses that credential."""
+        """Measure when the last credential is rejected after its revocation; nothing else uses that
+        credential.
+        """
         if self.job is not Job.WEBHOOK and not isinstance(self.contestant, UpperBound):
             self.checked.append(checks.check_revocation(self.contestant, *self.started))
 
@@ -94,7 +98,9 @@ class BenchCase:
         """Run once without counting. Raises `checks.CheckError` if no request succeeds."""
         figure = self._run(cluster, connections, seconds)
         if not figure.accepted:
-            raise checks.CheckError(f"none of {figure.requests:g} requests succeeded in the warm-up")
+            raise checks.CheckError(
+                f"none of {figure.requests:g} requests succeeded in the warm-up"
+            )
 
     def measure(self, cluster: Cluster, connections: int, seconds: int) -> Figure:
         """Run once and keep the figure."""
@@ -111,7 +117,10 @@ class BenchCase:
         if not self._ingest.keeps_events:
             count = min(count, _MAX_TENANTS)
             statuses = checks.deliver_all(server, data, "last", self._second, count, _FREE_PRICE)
-            changed = sum(contestant.plan_of(data, tenant) == self._ingest.plan_before for tenant in range(count))
+            changed = sum(
+                contestant.plan_of(data, tenant) == self._ingest.plan_before
+                for tenant in range(count)
+            )
             self._require_all(count, statuses[200], changed, "visible in the database")
             return
         stored = contestant.events_stored(data)
@@ -119,7 +128,9 @@ class BenchCase:
         text = f"{self._acknowledged} events acknowledged, {found} stored, {self._sent} sent"
         if not self._acknowledged <= found <= self._sent:
             raise checks.CheckError(text)
-        self.checked.append(f"{text} ({self._sent - self._acknowledged} in flight at the ends of runs)")
+        self.checked.append(
+            f"{text} ({self._sent - self._acknowledged} in flight at the ends of runs)"
+        )
         statuses = checks.deliver_all(server, data, "last", self._second, count)
         self._require_all(count, statuses[200], contestant.events_stored(data) - stored, "stored")
 
@@ -134,18 +145,32 @@ class BenchCase:
         if self.job is not Job.WEBHOOK:
             variables = {"BENCH_CREDENTIALS": str(data.folder / "credentials")}
             return wrk.run(
-                server, "list.lua", variables, connections=connections, seconds=seconds, database=cluster.pid
+                server,
+                "list.lua",
+                variables,
+                connections=connections,
+                seconds=seconds,
+                database=cluster.pid,
             )
-        expected = self._rates.get(connections, max(self._rates.values(), default=_FIRST_RATE)) * _MARGIN
+        expected = (
+            self._rates.get(connections, max(self._rates.values(), default=_FIRST_RATE)) * _MARGIN
+        )
         while True:
             count = max(_MIN_EVENTS, int(expected * seconds))
             self._runs += 1
-            variables = events.write_events(data.folder, count, data, f"r{self._runs}", self._second)
+            variables = events.write_events(
+                data.folder, count, data, f"r{self._runs}", self._second
+            )
             self._second += events.seconds_of(count, data)
             if not isinstance(self.contestant, UpperBound):
                 cluster.checkpoint()
             figure = wrk.run(
-                server, "webhook.lua", variables, connections=connections, seconds=seconds, database=cluster.pid
+                server,
+                "webhook.lua",
+                variables,
+                connections=connections,
+                seconds=seconds,
+                database=cluster.pid,
             )
             self._acknowledged += figure.accepted
             self._sent += int(figure.sent)

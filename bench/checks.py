@@ -47,7 +47,10 @@ class ServerConnection:
 
     def deliver(self, body: bytes, signature: str) -> Reply:
         """Send an event."""
-        headers = {"Content-Type": "application/json; charset=utf-8", self._server.header: signature}
+        headers = {
+            "Content-Type": "application/json; charset=utf-8",
+            self._server.header: signature,
+        }
         return self._send("POST", body, headers)
 
     def use(self, credential: str) -> Reply:
@@ -59,7 +62,9 @@ class ServerConnection:
         self._connection.close()
 
     def _send(self, method: str, body: bytes | None, headers: dict[str, str]) -> Reply:
-        self._connection.request(method, self._server.path, body, {**self._server.more_headers, **headers})
+        self._connection.request(
+            method, self._server.path, body, {**self._server.more_headers, **headers}
+        )
         answer = self._connection.getresponse()
         return Reply(answer.status, answer.read())
 
@@ -73,8 +78,12 @@ class IngestCheck(NamedTuple):
     """Whether it stores every event, or only the result of the newest."""
 
 
-def check_events(contestant: Contestant, data: Dataset, server: Server, created: int) -> IngestCheck:
-    """Send tenant 0 an event, a duplicate, a forged event, and an event of two seconds later. Raises `CheckError`."""
+def check_events(
+    contestant: Contestant, data: Dataset, server: Server, created: int
+) -> IngestCheck:
+    """Send tenant 0 an event, a duplicate, a forged event, and an event of two seconds later.
+    Raises `CheckError`.
+    """
     body = events.compose(0, "evt_check_0", created)
     forged = events.compose(0, "evt_check_forged", created + 1)
     another = events.compose(0, "evt_check_1", created + 2)
@@ -92,7 +101,9 @@ def check_events(contestant: Contestant, data: Dataset, server: Server, created:
         _require(200 <= again.status < 300, f"a duplicate event is answered with {again}")
         rejected = client.deliver(forged, events.sign(forged, "whsec_another"))
         _require(400 <= rejected.status < 500, f"a forged event is answered with {rejected}")
-        _require(contestant.events_stored(data) == stored + 1, "a duplicate or forged event was stored")
+        _require(
+            contestant.events_stored(data) == stored + 1, "a duplicate or forged event was stored"
+        )
         second = client.deliver(another, events.sign(another, data.secret))
         _require(second.status == 200, f"a second event is answered with {second}")
     keeps = contestant.events_stored(data) == stored + 2
@@ -101,7 +112,9 @@ def check_events(contestant: Contestant, data: Dataset, server: Server, created:
 
 
 def check_forged(server: Server, data: Dataset, created: int) -> str:
-    """Check what needs no database: an event is accepted; with a wrong key it may be rejected. Raises `CheckError`."""
+    """Check what needs no database: an event is accepted; with a wrong key it may be rejected.
+    Raises `CheckError`.
+    """
     body = events.compose(0, "evt_check_0", created)
     with contextlib.closing(ServerConnection(server)) as client:
         accepted = client.deliver(body, events.sign(body, data.secret))
@@ -111,7 +124,9 @@ def check_forged(server: Server, data: Dataset, created: int) -> str:
 
 
 def check_list(job: Job, server: Server) -> str:
-    """Send valid credentials and an invalid one; return the results in one line. Raises `CheckError`."""
+    """Send valid credentials and an invalid one; return the results in one line. Raises
+    `CheckError`.
+    """
     with contextlib.closing(ServerConnection(server)) as client:
         for credential in (server.credentials[0], server.credentials[len(server.credentials) // 2]):
             answer = client.use(credential)
@@ -121,18 +136,26 @@ def check_list(job: Job, server: Server) -> str:
                 _require(found == PROJECTS, f"the list has {found} projects")
         wrong = client.use(_altered(server.credentials[0]))
     _require(wrong.status in _REJECTED, f"an invalid credential is answered with {wrong}")
-    return f"{PROJECTS} projects, invalid credential {wrong.status}" if job is Job.LIST else f"invalid {wrong.status}"
+    return (
+        f"{PROJECTS} projects, invalid credential {wrong.status}"
+        if job is Job.LIST
+        else f"invalid {wrong.status}"
+    )
 
 
 def check_revocation(contestant: Contestant, data: Dataset, server: Server) -> str:
-    """Revoke the last credential and use it until every process rejects it, or for `REVOCATION_BOUND`.
+    """Revoke the last credential and use it until every process rejects it, or for
+    `REVOCATION_BOUND`.
 
     Return the results in one line. Raises `CheckError`.
     """
     number = len(server.credentials) - 1
     credential = server.credentials[number]
     for _ in range(_REJECTIONS_IN_A_ROW):
-        _require(_use_once(server, credential).status == 200, "a credential does not work before its revocation")
+        _require(
+            _use_once(server, credential).status == 200,
+            "a credential does not work before its revocation",
+        )
     contestant.revoke(data, server, number)
     began = time.monotonic()
     accepted_until, in_a_row, status = 0.0, 0, 0

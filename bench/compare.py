@@ -1,8 +1,9 @@
-"""Compare the service's hot paths with what people use today, and with upper bounds: ``python -m bench.compare``.
+"""Compare the service's hot paths with what people use today, and with upper bounds: ``python -m
+bench.compare``.
 
-Needs Debian's ``wrk``. Each contestant has its own database on one durable PostgreSQL, is checked, and is then measured
-in turn while the others are idle. The load generator shares the machine, so ratios carry over and absolute figures do
-not.
+Needs Debian's ``wrk``. Each contestant has its own database on one durable PostgreSQL, is checked,
+and is then measured in turn while the others are idle. The load generator shares the machine, so
+ratios carry over and absolute figures do not.
 """
 
 import argparse
@@ -34,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit("bench: wrk is missing; install it with: apt-get install wrk")
     cases = _cases(options)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="tenantry-bench-") as name, cluster(Path(name) / "database") as postgres:
+    with (
+        tempfile.TemporaryDirectory(prefix="tenantry-bench-") as name,
+        cluster(Path(name) / "database") as postgres,
+    ):
         for jobs in _GROUPS:
             if group := [case for case in cases if case.job in jobs]:
                 _run_group(postgres, Path(name), group, options)
@@ -43,18 +47,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="measure these contestants only")
-    parser.add_argument("--jobs", nargs="+", type=Job, default=list(Job), choices=list(Job), metavar="JOB")
-    parser.add_argument("--connections", nargs="+", type=int, default=[1, 16, report.CONNECTIONS], metavar="N")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.compare", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="measure these contestants only"
+    )
+    parser.add_argument(
+        "--jobs", nargs="+", type=Job, default=list(Job), choices=list(Job), metavar="JOB"
+    )
+    parser.add_argument(
+        "--connections", nargs="+", type=int, default=[1, 16, report.CONNECTIONS], metavar="N"
+    )
     parser.add_argument("--seconds", type=int, default=3, help="length of each run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--quick", action="store_true", help="the service and upper bounds, one process, 64 connections"
+        "--quick",
+        action="store_true",
+        help="the service and upper bounds, one process, 64 connections",
     )
     options = parser.parse_args(arguments)
     if options.quick:
-        options.only = options.only or [ours.NAME, ours.CORS, upper_bounds.WITHOUT_DATABASE, upper_bounds.CONSTANT]
+        options.only = options.only or [
+            ours.NAME,
+            ours.CORS,
+            upper_bounds.WITHOUT_DATABASE,
+            upper_bounds.CONSTANT,
+        ]
         options.connections = [report.CONNECTIONS]
     return options
 
@@ -83,7 +102,9 @@ def _cases(options: argparse.Namespace) -> list[BenchCase]:
     return cases
 
 
-def _run_group(postgres: Cluster, folder: Path, cases: Sequence[BenchCase], options: argparse.Namespace) -> None:
+def _run_group(
+    postgres: Cluster, folder: Path, cases: Sequence[BenchCase], options: argparse.Namespace
+) -> None:
     """Start all servers, check them, measure them in turn, and check them again."""
     with contextlib.ExitStack() as stack:
         for number, case in enumerate(_working(cases)):
@@ -109,7 +130,9 @@ def _run_group(postgres: Cluster, folder: Path, cases: Sequence[BenchCase], opti
                 case.check_afterwards()
 
 
-def _run_round(postgres: Cluster, cases: Sequence[BenchCase], number: int, options: argparse.Namespace) -> None:
+def _run_round(
+    postgres: Cluster, cases: Sequence[BenchCase], number: int, options: argparse.Namespace
+) -> None:
     for connections in sorted({*options.connections, report.MANY_CONNECTIONS}):
         for case in _working(cases):
             if connections not in options.connections and not _scales(case, options):
@@ -126,7 +149,12 @@ def _run_round(postgres: Cluster, cases: Sequence[BenchCase], number: int, optio
 def _scales(case: BenchCase, options: argparse.Namespace) -> bool:
     """Return whether to measure a case with the most connections too."""
     names, jobs = (ours.NAME, upper_bounds.WITHOUT_DATABASE), (Job.WEBHOOK, Job.LIST)
-    return not options.quick and case.processes == 1 and case.contestant.name in names and case.job in jobs
+    return (
+        not options.quick
+        and case.processes == 1
+        and case.contestant.name in names
+        and case.job in jobs
+    )
 
 
 def _check_revocation(case: BenchCase) -> None:

@@ -16,7 +16,9 @@ class Job(StrEnum):
     """The kinds of request that are measured."""
 
     WEBHOOK = "webhook"
-    """Process distinct signed ``customer.subscription.updated`` events: verify, deduplicate, update the tenant."""
+    """Process distinct signed ``customer.subscription.updated`` events: verify, deduplicate, update
+    the tenant.
+    """
     LIST = "list"
     """Authenticate a credential and list the tenant's 20 projects."""
     VERIFY = "verify"
@@ -27,8 +29,9 @@ class Job(StrEnum):
 class Dataset:
     """An empty database for one contestant, and the data to load into it.
 
-    Tenant n, from 0, is ``t<n>``, with customer ``cus_<n>``, subscription ``sub_<n>`` and user ``user<n>``. Its plan is
-    ``free`` until an event with the price ``price_pro`` changes it to ``pro``.
+    Tenant n, from 0, is ``t<n>``, with customer ``cus_<n>``, subscription ``sub_<n>`` and user
+    ``user<n>``. Its plan is ``free`` until an event with the price ``price_pro`` changes it to
+    ``pro``.
     """
 
     conninfo: str
@@ -76,7 +79,9 @@ class Contestant(ABC):
 
     @abstractmethod
     def install(self) -> str:
-        """Install the contestant's own environment if it is missing; return the versions in one line."""
+        """Install the contestant's own environment if it is missing; return the versions in one
+        line.
+        """
 
     @abstractmethod
     def running(self, job: Job, data: Dataset) -> AbstractContextManager[Server]:

@@ -1,4 +1,6 @@
-"""Events as the provider sends them: ``customer.subscription.updated`` of a renewal, 5 KiB, from ``event.json``."""
+"""Events as the provider sends them: ``customer.subscription.updated`` of a renewal, 5 KiB, from
+``event.json``.
+"""
 
 import functools
 import hmac
@@ -18,8 +20,14 @@ _PLACEHOLDER: Final = re.compile(rb"<(id|created|end)>")
 
 
 def compose(tenant: int, event_id: str, created: int, price: str = PRICE) -> bytes:
-    """Compose an event's body: a tenant's subscription renews for a month at ``created`` (Unix seconds)."""
-    values = {b"id": event_id.encode(), b"created": b"%d" % created, b"end": b"%d" % (created + MONTH)}
+    """Compose an event's body: a tenant's subscription renews for a month at ``created`` (Unix
+    seconds).
+    """
+    values = {
+        b"id": event_id.encode(),
+        b"created": b"%d" % created,
+        b"end": b"%d" % (created + MONTH),
+    }
     return b"".join([values.get(part, part) for part in _parts(tenant, price)])
 
 
@@ -29,11 +37,14 @@ def sign(body: bytes, secret: str, stamp: int | None = None) -> str:
     return f"t={stamp},v1={hmac.digest(secret.encode(), b'%d.%b' % (stamp, body), 'sha256').hex()}"
 
 
-def write_events(folder: Path, count: int, data: Dataset, run: str, first: int, price: str = PRICE) -> dict[str, str]:
-    """Write ``count`` distinct events for webhook.lua; return the environment variables for the script.
+def write_events(
+    folder: Path, count: int, data: Dataset, run: str, first: int, price: str = PRICE
+) -> dict[str, str]:
+    """Write ``count`` distinct events for webhook.lua; return the environment variables for the
+    script.
 
-    The tenants alternate. Ids begin with ``evt_<run>_``. A tenant's first event is of the second ``first``, each later
-    one of the next second: `seconds_of` returns the number of seconds.
+    The tenants alternate. Ids begin with ``evt_<run>_``. A tenant's first event is of the second
+    ``first``, each later one of the next second: `seconds_of` returns the number of seconds.
     """
     stamp = int(time.time())
     with (folder / "events").open("w") as out:
@@ -60,11 +71,15 @@ def seconds_of(count: int, data: Dataset) -> int:
 @functools.lru_cache(maxsize=4096)
 def _parts(tenant: int, price: str) -> list[bytes]:
     """Split a tenant's template at its placeholders; every second part is a placeholder's name."""
-    return _PLACEHOLDER.split(_template().replace("<tenant>", str(tenant)).replace("<price>", price).encode())
+    return _PLACEHOLDER.split(
+        _template().replace("<tenant>", str(tenant)).replace("<price>", price).encode()
+    )
 
 
 @functools.cache
 def _template() -> str:
-    """Read the event with placeholders: ``<id>``, ``<created>``, ``<end>``, ``<tenant>``, ``<price>``."""
+    """Read the event with placeholders: ``<id>``, ``<created>``, ``<end>``, ``<tenant>``,
+    ``<price>``.
+    """
     text = Path(__file__).with_name("event.json").read_text().strip()
     return re.sub(r'"<(created|end)>"', r"<\1>", text)

@@ -1,4 +1,6 @@
-"""The service in the comparison: its webhook, and its project list and gateway check by API key and by token."""
+"""The service in the comparison: its webhook, and its project list and gateway check by API key and
+by token.
+"""
 
 import contextlib
 import platform
@@ -33,7 +35,11 @@ id = "free"
 id = "pro"
 stripe_price_id = "price_pro"
 """
-PATHS: Final = {Job.WEBHOOK: webhooks.PATH, Job.LIST: projects.PATH, Job.VERIFY: f"{auth.VERIFY_PREFIX}projects:read"}
+PATHS: Final = {
+    Job.WEBHOOK: webhooks.PATH,
+    Job.LIST: projects.PATH,
+    Job.VERIFY: f"{auth.VERIFY_PREFIX}projects:read",
+}
 _TOKEN_LIFETIME: Final = 24 * 3600
 _PACKAGES: Final = ("uvicorn", "uvloop", "httptools", "psycopg", "msgspec")
 
@@ -59,7 +65,9 @@ class Tenantry(Contestant):
     def install(self) -> str:
         """Return the versions."""
         packages = [f"{package} {version(package)}" for package in _PACKAGES]
-        return ", ".join([f"tenantry {tenantry.__version__}", f"Python {platform.python_version()}", *packages])
+        return ", ".join(
+            [f"tenantry {tenantry.__version__}", f"Python {platform.python_version()}", *packages]
+        )
 
     @contextlib.contextmanager
     def running(self, job: Job, data: Dataset) -> Iterator[Server]:
@@ -89,7 +97,9 @@ class Tenantry(Contestant):
                 self._issuers[data.conninfo] = issuer
             command = [sys.executable, "-m", "tenantry", "serve"]
             url = f"http://127.0.0.1:{port}{projects.PATH}"
-            pid = stack.enter_context(serving(command, data.folder, variables, url=url, log=data.folder / "log"))
+            pid = stack.enter_context(
+                serving(command, data.folder, variables, url=url, log=data.folder / "log")
+            )
             header = "Stripe-Signature" if job is Job.WEBHOOK else "Authorization"
             origin = {} if self.page_origin is None else {"Origin": self.page_origin}
             values = [f"Bearer {credential}" for credential in credentials]
@@ -108,7 +118,9 @@ class Tenantry(Contestant):
         del server
         with psycopg.connect(data.conninfo) as connection:
             if self.algorithm is None:
-                connection.execute("UPDATE api_keys SET revoked_at = now() WHERE id = %s", (f"key_{number}",))
+                connection.execute(
+                    "UPDATE api_keys SET revoked_at = now() WHERE id = %s", (f"key_{number}",)
+                )
             else:
                 connection.execute(
                     "INSERT INTO memberships (issuer, subject, tenant_id, role, removed_at) "
@@ -120,7 +132,13 @@ class Tenantry(Contestant):
 def contestants() -> list[Contestant]:
     """Return the service with each kind of credential."""
     tokens = [
-        Tenantry(name, f"with {algorithm} access tokens, cached after their first use", (Job.LIST,), (1, 2), algorithm)
+        Tenantry(
+            name,
+            f"with {algorithm} access tokens, cached after their first use",
+            (Job.LIST,),
+            (1, 2),
+            algorithm,
+        )
         for algorithm, name in JWT.items()
     ]
     limited = "with the package's plans, which count requests"
@@ -128,7 +146,13 @@ def contestants() -> list[Contestant]:
         Tenantry(NAME, "the service, API keys, plans without request limits", tuple(Job)),
         *tokens,
         Tenantry(LIMITED, limited, (Job.LIST,), (1,), limited=True),
-        Tenantry(CORS, "called by pages of another origin", tuple(Job), (1,), page_origin="https://app.example"),
+        Tenantry(
+            CORS,
+            "called by pages of another origin",
+            tuple(Job),
+            (1,),
+            page_origin="https://app.example",
+        ),
         Tenantry(EACH, "a state of each subscription", (Job.WEBHOOK,), (1,), subscriptions="each"),
     ]
 
@@ -137,12 +161,28 @@ def contestants() -> list[Contestant]:
 def _issuer(algorithm: str, tenants: int) -> Iterator[tuple[str, list[str]]]:
     """Run an identity provider; yield its address and an access token for each tenant's user."""
     key, issued = signing_key(algorithm, algorithm.lower()), int(time.time())
-    claims = {"org_role": "member", "scope": "openid projects:read", "iat": issued, "exp": issued + _TOKEN_LIFETIME}
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(running_issuer(key)) as issuer:
+    claims = {
+        "org_role": "member",
+        "scope": "openid projects:read",
+        "iat": issued,
+        "exp": issued + _TOKEN_LIFETIME,
+    }
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(running_issuer(key)) as issuer,
+    ):
         yield (
             issuer.url,
             [
-                issuer.mint(key, claims={**claims, "sub": f"user{number}", "org_id": f"t{number}", "jti": str(number)})
+                issuer.mint(
+                    key,
+                    claims={
+                        **claims,
+                        "sub": f"user{number}",
+                        "org_id": f"t{number}",
+                        "jti": str(number),
+                    },
+                )
                 for number in range(tenants)
             ],
         )

@@ -1,8 +1,9 @@
-"""Partition a large ledger under load, and measure what partitions cost: ``python -m bench.partitioning``.
+"""Partition a large ledger under load, and measure what partitions cost: ``python -m
+bench.partitioning``.
 
-Needs Debian's ``wrk`` and 1.2 GB of disk for each million rows. First the throughput of events with ledgers of
-different numbers of monthly partitions, in turn; then the scripts of examples/partitioning on a ledger of ``--rows``
-rows while clients send events.
+Needs Debian's ``wrk`` and 1.2 GB of disk for each million rows. First the throughput of events with
+ledgers of different numbers of monthly partitions, in turn; then the scripts of
+examples/partitioning on a ledger of ``--rows`` rows while clients send events.
 """
 
 import argparse
@@ -62,7 +63,9 @@ _SIZE: Final = "SELECT pg_total_relation_size(%s::regclass) / 1e9"
 
 
 class Sent(NamedTuple):
-    """An event's answer: when it came, on the monotonic clock, its status, and how long it took in seconds."""
+    """An event's answer: when it came, on the monotonic clock, its status, and how long it took in
+    seconds.
+    """
 
     at: float
     status: int
@@ -72,7 +75,10 @@ class Sent(NamedTuple):
 def main() -> None:
     """Measure and print."""
     options = _arguments()
-    with tempfile.TemporaryDirectory(prefix="tenantry-bench-") as name, cluster(Path(name) / "database") as postgres:
+    with (
+        tempfile.TemporaryDirectory(prefix="tenantry-bench-") as name,
+        cluster(Path(name) / "database") as postgres,
+    ):
         if options.months:
             _compare(postgres, Path(name), options)
         if options.rows:
@@ -82,8 +88,12 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.partitioning")
-    parser.add_argument("--rows", type=int, default=20_000_000, help="rows of the large ledger; 0 for none")
-    parser.add_argument("--months", nargs="*", type=int, default=[0, 1, 12, 24, 60], help="0 is without partitions")
+    parser.add_argument(
+        "--rows", type=int, default=20_000_000, help="rows of the large ledger; 0 for none"
+    )
+    parser.add_argument(
+        "--months", nargs="*", type=int, default=[0, 1, 12, 24, 60], help="0 is without partitions"
+    )
     parser.add_argument("--connections", nargs="+", type=int, default=[16, 64])
     parser.add_argument("--seconds", type=int, default=3, help="length of each run")
     parser.add_argument("--rounds", type=int, default=5)
@@ -92,7 +102,10 @@ def _arguments() -> argparse.Namespace:
 
 def _compare(postgres: Cluster, folder: Path, options: argparse.Namespace) -> None:
     with contextlib.ExitStack() as stack:
-        cases = [stack.enter_context(_started(postgres, folder, f"months{months}")) for months in options.months]
+        cases = [
+            stack.enter_context(_started(postgres, folder, f"months{months}"))
+            for months in options.months
+        ]
         for case, months in zip(cases, options.months, strict=True):
             if months:
                 _partition(case, months)
@@ -125,7 +138,8 @@ def _measure(postgres: Cluster, cases: Sequence[BenchCase], options: argparse.Na
             figures = case.figures[connections]
             rate = statistics.median(figure.per_second for figure in figures)
             server, database = (
-                statistics.median(getattr(figure, name) for figure in figures) for name in ("server_us", "database_us")
+                statistics.median(getattr(figure, name) for figure in figures)
+                for name in ("server_us", "database_us")
             )
             print(
                 f"{connections:3} connections, {case.contestant.name}: {rate:,.0f} events/s, {rate / usual:.2f}; "
@@ -136,9 +150,10 @@ def _measure(postgres: Cluster, cases: Sequence[BenchCase], options: argparse.Na
 
 
 def _first_month() -> datetime:
-    return (datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0) + timedelta(days=32)).replace(
-        day=1
-    )
+    return (
+        datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        + timedelta(days=32)
+    ).replace(day=1)
 
 
 def _partition(case: BenchCase, months: int) -> None:
@@ -152,14 +167,23 @@ def _conninfo(case: BenchCase) -> str:
 
 @contextlib.contextmanager
 def _loaded(postgres: Cluster, folder: Path, rows: int) -> Iterator[BenchCase]:
-    """Start a service with a ledger of so many events of the last year, of a million other tenants."""
-    with _started(postgres, folder, "large") as case, psycopg.connect(_conninfo(case), autocommit=True) as connection:
+    """Start a service with a ledger of so many events of the last year, of a million other
+    tenants.
+    """
+    with (
+        _started(postgres, folder, "large") as case,
+        psycopg.connect(_conninfo(case), autocommit=True) as connection,
+    ):
         began = time.monotonic()
         first = int(time.time()) - _YEAR - 8 * 24 * 3600
         names = {"state": _STATE, "first": first, "year": _YEAR, "rows": rows}
         for start in range(1, rows + 1, _CHUNK):
             values = {**names, "start": start, "end": min(start + _CHUNK - 1, rows)}
-            connection.execute(sql.SQL(_ROWS).format(**{name: sql.Literal(value) for name, value in values.items()}))
+            connection.execute(
+                sql.SQL(_ROWS).format(
+                    **{name: sql.Literal(value) for name, value in values.items()}
+                )
+            )
         connection.execute("SELECT setval('billing_arrivals', %s)", (rows + 1,))
         loaded = time.monotonic()
         connection.execute("VACUUM (ANALYZE) billing_events")
@@ -183,10 +207,14 @@ def _migrate(postgres: Cluster, case: BenchCase, options: argparse.Namespace) ->
 async def _migrate_under_load(case: BenchCase) -> None:
     data, server = case.started
     sent: list[Sent] = []
-    with psycopg.connect(data.conninfo) as connection:  # their events would make the other events late
+    # their events would make the other events late
+    with psycopg.connect(data.conninfo) as connection:
         connection.execute(_ADD_TENANTS, {"first": TENANTS, "last": TENANTS + _CLIENTS - 1})
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_send(number, data, server.port, server.path, sent)) for number in range(_CLIENTS)]
+        tasks = [
+            group.create_task(_send(number, data, server.port, server.path, sent))
+            for number in range(_CLIENTS)
+        ]
         await asyncio.sleep(_QUIET)
         began = time.monotonic()
         await asyncio.to_thread(_partition, case, 24)
@@ -195,7 +223,11 @@ async def _migrate_under_load(case: BenchCase) -> None:
         for task in tasks:
             task.cancel()
     print(f"migration to 26 partitions: {ended - began:.1f} s")
-    for name, since, until in (("before", 0.0, began), ("during", began, ended), ("after", ended, ended + _QUIET)):
+    for name, since, until in (
+        ("before", 0.0, began),
+        ("during", began, ended),
+        ("after", ended, ended + _QUIET),
+    ):
         part = [each for each in sent if since <= each.at < until]
         took = sorted(each.took for each in part)
         print(
@@ -205,7 +237,9 @@ async def _migrate_under_load(case: BenchCase) -> None:
             flush=True,
         )
     with psycopg.connect(data.conninfo) as connection:
-        [[stored]] = connection.execute("SELECT count(*) FROM billing_events WHERE id LIKE 'evt_load_%'")
+        [[stored]] = connection.execute(
+            "SELECT count(*) FROM billing_events WHERE id LIKE 'evt_load_%'"
+        )
     print(f"  {sum(each.status == OK for each in sent):,} events acknowledged, {stored:,} stored")
 
 
@@ -219,9 +253,13 @@ async def _send(number: int, data: Dataset, port: int, path: str, sent: list[Sen
     with contextlib.closing(LoadClient([port], chance)) as client:
         while True:
             await asyncio.sleep(chance.expovariate(1 / _PAUSE))
-            body = events.compose(TENANTS + number, f"evt_load_{number}_{len(sent)}", int(time.time()))
+            body = events.compose(
+                TENANTS + number, f"evt_load_{number}_{len(sent)}", int(time.time())
+            )
             began = time.monotonic()
-            answer = await client.send("POST", path, f"Stripe-Signature: {events.sign(body, data.secret)}", body)
+            answer = await client.send(
+                "POST", path, f"Stripe-Signature: {events.sign(body, data.secret)}", body
+            )
             sent.append(Sent(time.monotonic(), answer.status, time.monotonic() - began))
 
 

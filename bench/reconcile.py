@@ -1,8 +1,8 @@
 """Measure the reconciliation of a whole account: ``python -m bench.reconcile``.
 
-Compares so many tenants with the simulated provider, all on this machine: by a request for each customer, as
-``tenantry reconcile --tenant`` does for those that it names, and by the list of all subscriptions. Before the second
-comparison some tenants lose an event each.
+Compares so many tenants with the simulated provider, all on this machine: by a request for each
+customer, as ``tenantry reconcile --tenant`` does for those that it names, and by the list of all
+subscriptions. Before the second comparison some tenants lose an event each.
 """
 
 import argparse
@@ -41,7 +41,9 @@ async def _subscribe(world: World, tenants: int) -> None:
     for number in range(1, tenants + 1):
         org_id = f"org-{number}"
         world.simulator.customer(f"cus_{org_id}")
-        world.simulator.subscribe(f"cus_{org_id}", "price_pro", metadata={"orgId": org_id}, trial_days=14)
+        world.simulator.subscribe(
+            f"cus_{org_id}", "price_pro", metadata={"orgId": org_id}, trial_days=14
+        )
     await world.simulator.deliver()
 
 
@@ -55,12 +57,16 @@ async def _lose_changes(world: World) -> None:
 
 async def _measure(tenants: int) -> None:
     with running_server() as server, server.database() as conninfo:
-        async with running_stage(conninfo) as stage, stage.world(types=[SUBSCRIPTION_CREATED], concurrency=64) as world:
+        async with (
+            running_stage(conninfo) as stage,
+            stage.world(types=[SUBSCRIPTION_CREATED], concurrency=64) as world,
+        ):
             await _subscribe(world, tenants)
             provider = _CountingProvider(world.simulator)
             stage.address.simulator = provider
             named = [f"org-{number}" for number in range(1, tenants + 1)]
-            await world.passes(hours=2)  # the missed events of an hour before the last comparison are looked for
+            # the missed events of an hour before the last comparison are looked for
+            await world.passes(hours=2)
             await _report("by customer", provider, world.reconciler.run(named))
             await _lose_changes(world)
             await _report("by the list", provider, world.reconciler.run())
@@ -72,7 +78,10 @@ async def _report(what: str, provider: _CountingProvider, run: Awaitable[Reconci
     found = await run
     seconds = time.monotonic() - start
     counts = f"{found.compared:,} compared, {len(found.drifted):,} drifted"
-    print(f"{what:<32} {provider.requests - before:>7,} requests {seconds:>8.1f} s   {counts}", flush=True)
+    print(
+        f"{what:<32} {provider.requests - before:>7,} requests {seconds:>8.1f} s   {counts}",
+        flush=True,
+    )
 
 
 def main() -> None:

@@ -2,8 +2,10 @@
 
 Two parts, each against the service as deployed, in a separate process:
 
-- *stall*: how long an API key's ``whoami`` takes while one client with four connections sends such requests;
-- *routes*: the processor time of the largest numbers on every route, less that of the same request without them.
+- *stall*: how long an API key's ``whoami`` takes while one client with four connections sends such
+  requests;
+- *routes*: the processor time of the largest numbers on every route, less that of the same request
+  without them.
 
 Sign in is needed for pages, so a development identity provider runs in this process.
 """
@@ -53,9 +55,16 @@ class Deployed(NamedTuple):
     """The header line of each caller's credential; empty without one."""
 
     def compose(
-        self, method: str, target: str, credential: str = "", headers: Sequence[tuple[str, str]] = (), body: bytes = b""
+        self,
+        method: str,
+        target: str,
+        credential: str = "",
+        headers: Sequence[tuple[str, str]] = (),
+        body: bytes = b"",
     ) -> bytes:
-        """Compose a request; a header that repeats something takes the place of the caller's own."""
+        """Compose a request; a header that repeats something takes the place of the caller's
+        own.
+        """
         given = {name for name, _ in headers}
         lines = [f"{method} {target} HTTP/1.1", f"Host: {HOST}:{self.port}"]
         if credential and credential.partition(":")[0] not in given:
@@ -84,7 +93,9 @@ class Measured(NamedTuple):
 
 
 class Line:
-    """A connection that sends prepared requests one after the other, and connects again after it was closed."""
+    """A connection that sends prepared requests one after the other, and connects again after it
+    was closed.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -131,8 +142,12 @@ def processor_ms(pid: int) -> float:
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e6
 
 
-async def measure(deployed: Deployed, line: Line, request: bytes, times: int) -> tuple[float, int, int]:
-    """Return the least processor time of several equal requests, the status and the size of the answer."""
+async def measure(
+    deployed: Deployed, line: Line, request: bytes, times: int
+) -> tuple[float, int, int]:
+    """Return the least processor time of several equal requests, the status and the size of the
+    answer.
+    """
     least, status, size = float("inf"), 0, 0
     for _ in range(times):
         before = processor_ms(deployed.pid)
@@ -142,23 +157,35 @@ async def measure(deployed: Deployed, line: Line, request: bytes, times: int) ->
 
 
 async def measure_one(
-    deployed: Deployed, line: Line, caller: str, method: str, path: str, repetition: Repetition, times: int
+    deployed: Deployed,
+    line: Line,
+    caller: str,
+    method: str,
+    path: str,
+    repetition: Repetition,
+    times: int,
 ) -> Measured:
     """Measure a request with and without what it repeats, in turn."""
     credential = deployed.callers[caller]
     kind = [
-        header for header in repetition.headers if header[0] in ("Content-Type", "Sec-Fetch-Site") and repetition.body
+        header
+        for header in repetition.headers
+        if header[0] in ("Content-Type", "Sec-Fetch-Site") and repetition.body
     ]
     plain_body = b"{}" if repetition.body.startswith(b"{") else b"a=b" if repetition.body else b""
     plain = deployed.compose(method, path, credential, kind, plain_body)
-    large = deployed.compose(method, repetition.target(path), credential, repetition.headers, repetition.body)
+    large = deployed.compose(
+        method, repetition.target(path), credential, repetition.headers, repetition.body
+    )
     without, _, _ = await measure(deployed, line, plain, times)
     with_it, status, size = await measure(deployed, line, large, times)
     return Measured(caller, method, path, repetition, status, size, with_it, without)
 
 
 async def measure_routes(deployed: Deployed, only: str) -> list[Measured]:
-    """Measure every repetition on every route for every caller; look at those again that seem slow."""
+    """Measure every repetition on every route for every caller; look at those again that seem
+    slow.
+    """
     line = Line(deployed.port)
     found: list[Measured] = []
     for method, template in requests_of_every_kind():
@@ -167,7 +194,8 @@ async def measure_routes(deployed: Deployed, only: str) -> list[Measured]:
             continue
         for caller in await _callers_of(deployed, line, method, path):
             found += [
-                await _measure_well(deployed, line, caller, method, path, one) for one in largest_requests(method)
+                await _measure_well(deployed, line, caller, method, path, one)
+                for one in largest_requests(method)
             ]
         print(f"{len(found):6} {method} {path}", file=sys.stderr, flush=True)
     line.close()
@@ -175,7 +203,9 @@ async def measure_routes(deployed: Deployed, only: str) -> list[Measured]:
 
 
 async def _callers_of(deployed: Deployed, line: Line, method: str, path: str) -> list[str]:
-    """Return a client without a credential, and the first caller whose credential the address takes."""
+    """Return a client without a credential, and the first caller whose credential the address
+    takes.
+    """
     for caller, credential in deployed.callers.items():
         status, _ = await line.send(deployed.compose(method, path, credential))
         if status not in _NOT_TAKEN:
@@ -197,7 +227,10 @@ async def measure_stall(deployed: Deployed, seconds: float) -> None:
     whoami = deployed.compose("GET", "/api/v1/auth/whoami", deployed.callers["key"])
     for name, request in attacks(deployed).items():
         beside = Line(deployed.port)
-        attackers = [asyncio.create_task(_attack(deployed.port, request)) for _ in range(CONNECTIONS if request else 0)]
+        attackers = [
+            asyncio.create_task(_attack(deployed.port, request))
+            for _ in range(CONNECTIONS if request else 0)
+        ]
         taken: list[float] = []
         end = time.perf_counter() + seconds
         await asyncio.sleep(0.2)
@@ -227,14 +260,23 @@ async def measure_stall(deployed: Deployed, seconds: float) -> None:
 def attacks(deployed: Deployed) -> dict[str, bytes]:
     """The requests that stalled a process, by what they repeat."""
     form = fill("a{}=&", 65_000).encode()
-    kind = [("Content-Type", "application/x-www-form-urlencoded"), ("Sec-Fetch-Site", "same-origin")]
+    kind = [
+        ("Content-Type", "application/x-www-form-urlencoded"),
+        ("Sec-Fetch-Site", "same-origin"),
+    ]
     cookies = "".join(f"tenantry_sign_in_{number:x}=a; " for number in range(1300))
     parameters = "&".join(f"a{number:x}=" for number in range(1900))[:8100]
     return {
         "nothing": b"",
-        "1,300 cookies at /sign-in/start": deployed.compose("GET", "/sign-in/start", "", [("Cookie", cookies)]),
-        "1,900 parameters at /sign-in/callback": deployed.compose("GET", f"/sign-in/callback?{parameters}"),
-        "a form of 64 KB at /memberships/x/accept": deployed.compose("POST", "/memberships/x/accept", "", kind, form),
+        "1,300 cookies at /sign-in/start": deployed.compose(
+            "GET", "/sign-in/start", "", [("Cookie", cookies)]
+        ),
+        "1,900 parameters at /sign-in/callback": deployed.compose(
+            "GET", f"/sign-in/callback?{parameters}"
+        ),
+        "a form of 64 KB at /memberships/x/accept": deployed.compose(
+            "POST", "/memberships/x/accept", "", kind, form
+        ),
     }
 
 
@@ -255,7 +297,13 @@ def deployment(folder: Path) -> Iterator[Deployed]:
         support.load(conninfo)
         [key] = support.create_owner_keys(conninfo, ["t0"])
         companion = stack.enter_context(
-            Companion(folder, users=[USER], audience="api", client_id="dashboard", client_secret=Secret(CLIENT_SECRET))
+            Companion(
+                folder,
+                users=[USER],
+                audience="api",
+                client_id="dashboard",
+                client_secret=Secret(CLIENT_SECRET),
+            )
         )
         port = support.free_port()
         catalog = folder / "plans.toml"
@@ -277,7 +325,9 @@ def deployment(folder: Path) -> Iterator[Deployed]:
         }
         command = [sys.executable, "-m", "tenantry", "serve", "--no-jobs"]
         url = f"http://{HOST}:{port}"
-        pid = stack.enter_context(serving(command, folder, variables, url=f"{url}/readyz", log=folder / "log"))
+        pid = stack.enter_context(
+            serving(command, folder, variables, url=f"{url}/readyz", log=folder / "log")
+        )
         callers = {
             "anonymous": "",
             "key": f"Authorization: Bearer {key}",
@@ -303,7 +353,9 @@ def report(found: Sequence[Measured]) -> None:
             f"{one.repetition.name} -> {one.status}, {one.answer_bytes} bytes"
         )
     over = [one for one in found if one.above_ms > TARGET_MS]
-    largest = max((one for one in found if one.caller == "anonymous"), key=lambda one: one.answer_bytes)
+    largest = max(
+        (one for one in found if one.caller == "anonymous"), key=lambda one: one.answer_bytes
+    )
     print(f"{len(found)} requests, {len(over)} above the target of {TARGET_MS:g} ms")
     print(
         f"largest answer without a credential: {largest.answer_bytes} bytes, {largest.method} {largest.path}, "
@@ -314,7 +366,9 @@ def report(found: Sequence[Measured]) -> None:
 def main() -> None:
     """Measure and print; exit with 1 if a request exceeds the target."""
     parser = argparse.ArgumentParser(prog="python -m bench.repetition")
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each attack of the first part")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="for each attack of the first part"
+    )
     parser.add_argument("--only", default="", help="the routes whose method and path contain this")
     parser.add_argument("--part", choices=("stall", "routes"), help="one part only")
     given = parser.parse_args()

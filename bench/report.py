@@ -26,9 +26,19 @@ _MAX_TAIL: Final = 4.0
 _MAX_FAILURE: Final = 1000
 _ROOT: Final = Path(__file__).parents[1]
 _HEADINGS: Final = (
-    "contestant", "procs", "req/s", "ours is", "p50 ms", "p99 ms", "p99/p50", "errors", "server us", "database us",
-    "client us", "others",
-)  # fmt: skip
+    "contestant",
+    "procs",
+    "req/s",
+    "ours is",
+    "p50 ms",
+    "p99 ms",
+    "p99/p50",
+    "errors",
+    "server us",
+    "database us",
+    "client us",
+    "others",
+)
 
 
 class Target(NamedTuple):
@@ -50,7 +60,11 @@ class Target(NamedTuple):
 
 
 def show(
-    cases: Sequence[BenchCase], postgres: Mapping[str, str], rounds: int, run_seconds: int, total_seconds: float
+    cases: Sequence[BenchCase],
+    postgres: Mapping[str, str],
+    rounds: int,
+    run_seconds: int,
+    total_seconds: float,
 ) -> None:
     """Print everything."""
     print(f"\n{_machine()}; wrk {_output('wrk', '-v').split(' [')[0].removeprefix('wrk ')}")
@@ -60,9 +74,13 @@ def show(
         f"medians of {rounds} rounds of {run_seconds} s in turn; {total_seconds / 60:.0f} minutes in total"
     )
     print("'ours is': the figure of tenantry with one process, divided by that of the line")
-    print("'others': processor share of other programs; above a few percent the figures are unreliable")
+    print(
+        "'others': processor share of other programs; above a few percent the figures are unreliable"
+    )
     for job in Job:
-        for connections in sorted({number for case in cases if case.job is job for number in case.figures}):
+        for connections in sorted(
+            {number for case in cases if case.job is job for number in case.figures}
+        ):
             print(f"\n{job}, {connections} connection{'s' if connections > 1 else ''}")
             _print_table([_HEADINGS, *_rows(cases, job, connections)])
     print("\nchecked")
@@ -73,7 +91,9 @@ def show(
     for name, case in {case.contestant.name: case for case in cases}.items():
         print(f"  {name}: {case.contestant.title}{f' ({case.versions})' if case.versions else ''}")
     print(f"\ntargets, at {CONNECTIONS} connections unless stated")
-    _print_table([("target", "wanted", "measured", ""), *(target.row for target in _targets(cases))])
+    _print_table(
+        [("target", "wanted", "measured", ""), *(target.row for target in _targets(cases))]
+    )
     for case in cases:
         if case.failure is not None:
             print(f"\nfailed: {case.name}: {case.failure[:_MAX_FAILURE]}")
@@ -88,7 +108,11 @@ def _median(case: BenchCase, connections: int) -> Figure | None:
 
 
 def _find(
-    cases: Sequence[BenchCase], name: str, job: Job, processes: int = 1, connections: int = CONNECTIONS
+    cases: Sequence[BenchCase],
+    name: str,
+    job: Job,
+    processes: int = 1,
+    connections: int = CONNECTIONS,
 ) -> Figure | None:
     for case in cases:
         if (case.contestant.name, case.job, case.processes) == (name, job, processes):
@@ -121,7 +145,9 @@ def _targets(cases: Sequence[BenchCase]) -> Iterator[Target]:
     for job, of_usual, of_fastest in ((Job.WEBHOOK, 15, 5), (Job.LIST, 8, 2.5)):
         ours = _find(cases, NAME, job)
         usual = _find(cases, _USUAL, job, _USUAL_PROCESSES)
-        yield Target(f"{job}, of {_USUAL} with {_USUAL_PROCESSES} processes", _ratio(ours, usual), of_usual)
+        yield Target(
+            f"{job}, of {_USUAL} with {_USUAL_PROCESSES} processes", _ratio(ours, usual), of_usual
+        )
         name, fastest = _fastest_peer(cases, job)
         yield Target(f"{job}, of the fastest peer{name}", _ratio(ours, fastest), of_fastest)
         tail = _tail(ours) if ours else None

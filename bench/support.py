@@ -22,7 +22,14 @@ SECRET: Final = "whsec_bench_0123456789abcdef"  # noqa: S105  # signs events of 
 PEPPER: Final = "bench-pepper-0123456789abcdef0123456789abcdef"
 _OPTIONS: Final = ("shared_buffers=512MB", "max_connections=400")
 _DURABLE: Final = ("fsync", "synchronous_commit", "full_page_writes")
-_SHOWN: Final = ("server_version", *_DURABLE, "shared_buffers", "max_connections", "max_wal_size", "checkpoint_timeout")
+_SHOWN: Final = (
+    "server_version",
+    *_DURABLE,
+    "shared_buffers",
+    "max_connections",
+    "max_wal_size",
+    "checkpoint_timeout",
+)
 _ADD_KEYS: Final = (
     "COPY api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, created_by) "
     "FROM STDIN"
@@ -54,7 +61,9 @@ class Cluster(NamedTuple):
 
     def drop(self, database: str) -> None:
         """Drop a database and end its connections."""
-        self._run(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database)))
+        self._run(
+            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(database))
+        )
 
     def checkpoint(self) -> None:
         """Write all dirty pages, so that a run does not pay for earlier writes."""
@@ -93,7 +102,9 @@ def load(conninfo: str) -> list[str]:
 
     Key ``key_n`` belongs to tenant n modulo `TENANTS` and has the scope ``projects:read``.
     """
-    secrets = [api_keys.compose_secret(Mode.LIVE, hashlib.sha256(b"%d" % n).digest()) for n in range(KEYS)]
+    secrets = [
+        api_keys.compose_secret(Mode.LIVE, hashlib.sha256(b"%d" % n).digest()) for n in range(KEYS)
+    ]
     with psycopg.connect(conninfo) as connection:
         connection.execute(_ADD_TENANTS, (TENANTS,))
         connection.execute(
@@ -102,7 +113,10 @@ def load(conninfo: str) -> list[str]:
         connection.execute(_ADD_PROJECTS, (PROJECTS,))
         _add_keys(
             connection,
-            [(f"key_{n}", f"t{n % TENANTS}", secret, ["projects:read"], "SCOPED") for n, secret in enumerate(secrets)],
+            [
+                (f"key_{n}", f"t{n % TENANTS}", secret, ["projects:read"], "SCOPED")
+                for n, secret in enumerate(secrets)
+            ],
         )
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
@@ -112,10 +126,14 @@ def load(conninfo: str) -> list[str]:
 def create_keys(conninfo: str, tenant: str, count: int) -> dict[str, str]:
     """Create so many keys for a tenant; return the secrets by id."""
     secrets = {
-        f"key_{tenant}_{number}": api_keys.compose_secret(Mode.LIVE, hashlib.sha256(b"%d of stock" % number).digest())
+        f"key_{tenant}_{number}": api_keys.compose_secret(
+            Mode.LIVE, hashlib.sha256(b"%d of stock" % number).digest()
+        )
         for number in range(count)
     }
-    keys = [(key_id, tenant, secret, ["projects:read"], "SCOPED") for key_id, secret in secrets.items()]
+    keys = [
+        (key_id, tenant, secret, ["projects:read"], "SCOPED") for key_id, secret in secrets.items()
+    ]
     with psycopg.connect(conninfo) as connection:
         _add_keys(connection, keys)
     return secrets
@@ -123,7 +141,10 @@ def create_keys(conninfo: str, tenant: str, count: int) -> dict[str, str]:
 
 def create_owner_keys(conninfo: str, tenants: Sequence[str]) -> list[str]:
     """Create an OWNER key for each of these tenants; return the secrets."""
-    secrets = [api_keys.compose_secret(Mode.LIVE, hashlib.sha256(tenant.encode()).digest()) for tenant in tenants]
+    secrets = [
+        api_keys.compose_secret(Mode.LIVE, hashlib.sha256(tenant.encode()).digest())
+        for tenant in tenants
+    ]
     keys = [
         (f"key_owner_{tenant}", tenant, secret, ["*:*"], "OWNER")
         for tenant, secret in zip(tenants, secrets, strict=True)
@@ -141,10 +162,14 @@ def free_port() -> int:
         return port
 
 
-def _add_keys(connection: psycopg.Connection, keys: Sequence[tuple[str, str, str, list[str], str]]) -> None:
+def _add_keys(
+    connection: psycopg.Connection, keys: Sequence[tuple[str, str, str, list[str], str]]
+) -> None:
     """Store keys: id, tenant, secret, scopes, access level."""
     with connection.cursor() as cursor, cursor.copy(_ADD_KEYS) as copy:
         for key_id, tenant, secret, scopes, level in keys:
             digest = api_keys.Pepper(PEPPER.encode()).digest(secret.encode())
             shown = api_keys.shown_parts(secret)
-            copy.write_row((key_id, tenant, digest, "bench", scopes, level, "live", *shown, "now()", "bench"))
+            copy.write_row(
+                (key_id, tenant, digest, "bench", scopes, level, "live", *shown, "now()", "bench")
+            )

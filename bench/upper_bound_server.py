@@ -1,8 +1,10 @@
-"""The servers of `bench.upper_bounds`: ``python -m bench.upper_bound_server NAME PORT SECRET PLANS``.
+"""The servers of `bench.upper_bounds`: ``python -m bench.upper_bound_server NAME PORT SECRET
+PLANS``.
 
-``constant`` answers OK. ``no-database`` is the service as `tenantry.app` builds it, with another store: each key is
-found and belongs to a tenant with 20 projects; each batch of events is accepted and discarded. So batches are formed as
-usual, and the fold and all waiting for PostgreSQL are left out.
+``constant`` answers OK. ``no-database`` is the service as `tenantry.app` builds it, with another
+store: each key is found and belongs to a tenant with 20 projects; each batch of events is accepted
+and discarded. So batches are formed as usual, and the fold and all waiting for PostgreSQL are left
+out.
 """
 
 import contextlib
@@ -62,7 +64,9 @@ def _key(projects: list[str]) -> KeyRow:
 
 def _documents() -> list[str]:
     now = datetime.now(UTC)
-    page = [Project(f"t1_{n}", "t1", f"Project {n}", None, Mode.LIVE, now, now) for n in range(PROJECTS)]
+    page = [
+        Project(f"t1_{n}", "t1", f"Project {n}", None, Mode.LIVE, now, now) for n in range(PROJECTS)
+    ]
     return [msgspec.json.encode(project).decode() for project in page]
 
 
@@ -70,7 +74,9 @@ _WITHOUT_PROJECTS: Final = _key([])
 _WITH_PROJECTS: Final = _key(_documents())
 
 
-async def _find_keys(_connection: None, queries: Sequence[KeyQuery], _now: datetime) -> list[KeyRow]:
+async def _find_keys(
+    _connection: None, queries: Sequence[KeyQuery], _now: datetime
+) -> list[KeyRow]:
     return [_WITHOUT_PROJECTS if query.window is None else _WITH_PROJECTS for query in queries]
 
 
@@ -108,7 +114,11 @@ def without_lifespan(service: AsgiApp, state: dict[str, object]) -> AsgiApp:
 
 def main(name: str, port: int, secret: str, catalog: str) -> None:
     """Serve one of the two in one process, with the service's own server."""
-    secrets = {"PROVIDER_WEBHOOK_SECRET": secret, "API_KEY_PEPPER": PEPPER, "SESSION_SECRET": PEPPER}
+    secrets = {
+        "PROVIDER_WEBHOOK_SECRET": secret,
+        "API_KEY_PEPPER": PEPPER,
+        "SESSION_SECRET": PEPPER,
+    }
     settings = load({**secrets, "DATABASE_URL": "embedded", "TENANTRY_PLANS": catalog})
     if name == CONSTANT:
         app = without_lifespan(answer_ok, {})

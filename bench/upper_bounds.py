@@ -1,4 +1,6 @@
-"""Servers that bound what the service can reach: a constant answer, and its routes without a database."""
+"""Servers that bound what the service can reach: a constant answer, and its routes without a
+database.
+"""
 
 import contextlib
 import sys
@@ -37,17 +39,31 @@ class UpperBound:
         port = free_port()
         catalog = data.folder / "plans.toml"
         catalog.write_text(PLANS_WITHOUT_LIMITS)
-        command = [sys.executable, "-m", "bench.upper_bound_server", self.name, str(port), data.secret, str(catalog)]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.upper_bound_server",
+            self.name,
+            str(port),
+            data.secret,
+            str(catalog),
+        ]
         url = f"http://127.0.0.1:{port}{PATHS[Job.LIST]}"
         header = "Stripe-Signature" if job is Job.WEBHOOK else "Authorization"
         keys = [api_keys.compose_secret(Mode.LIVE, b"%032d" % n) for n in range(data.keys)]
-        with serving(command, Path(__file__).parents[1], {}, url=url, log=data.folder / "log") as pid:
+        with serving(
+            command, Path(__file__).parents[1], {}, url=url, log=data.folder / "log"
+        ) as pid:
             yield Server(port, pid, PATHS[job], header, [f"Bearer {key}" for key in keys])
 
 
 def servers() -> list[UpperBound]:
     """Return both servers."""
     return [
-        UpperBound(WITHOUT_DATABASE, "the service's routes, with a store that returns constants", tuple(Job)),
+        UpperBound(
+            WITHOUT_DATABASE,
+            "the service's routes, with a store that returns constants",
+            tuple(Job),
+        ),
         UpperBound(CONSTANT, "the same server answering OK", (Job.WEBHOOK, Job.LIST)),
     ]

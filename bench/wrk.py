@@ -40,7 +40,9 @@ class Figure(NamedTuple):
     database_us: float
     client_us: float
     others_share: float
-    """The share of all processors that other processes, and other guests of a shared machine, used."""
+    """The share of all processors that other processes, and other guests of a shared machine,
+    used.
+    """
 
     @property
     def accepted(self) -> int:
@@ -49,7 +51,13 @@ class Figure(NamedTuple):
 
 
 def run(
-    server: Server, script: str, variables: Mapping[str, str], *, connections: int, seconds: float, database: int
+    server: Server,
+    script: str,
+    variables: Mapping[str, str],
+    *,
+    connections: int,
+    seconds: float,
+    database: int,
 ) -> Figure:
     """Load a server; ``database`` is the process id of its PostgreSQL. Raises `WrkError`."""
     before, machine_before = _used(server, database), psutil.cpu_times()
@@ -60,7 +68,9 @@ def run(
     used = [end - begin for begin, end in zip(before, after, strict=True)]
     server_us, database_us, client_us = (each * 1e6 / max(requests, 1) for each in used)
     # user, nice, system, idle, iowait, irq, softirq, steal
-    machine = [end - begin for begin, end in zip(machine_before[:8], machine_after[:8], strict=True)]
+    machine = [
+        end - begin for begin, end in zip(machine_before[:8], machine_after[:8], strict=True)
+    ]
     others = machine[0] + machine[1] + machine[2] + machine[7] - sum(used)
     return Figure(
         requests=requests,
@@ -82,10 +92,21 @@ def _load(
     server: Server, script: str, variables: Mapping[str, str], connections: int, seconds: float
 ) -> tuple[int, ...]:
     more_headers = "".join(f"{name}: {value}\r\n" for name, value in server.more_headers.items())
-    own = {"BENCH_PATH": server.path, "BENCH_HEADER": server.header, "BENCH_MORE_HEADERS": more_headers}
+    own = {
+        "BENCH_PATH": server.path,
+        "BENCH_HEADER": server.header,
+        "BENCH_MORE_HEADERS": more_headers,
+    }
     done = subprocess.run(
         [
-            "wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "2s", "-s", str(_FOLDER / script),
+            "wrk",
+            "-t1",
+            f"-c{connections}",
+            f"-d{seconds:g}s",
+            "--timeout",
+            "2s",
+            "-s",
+            str(_FOLDER / script),
             f"http://127.0.0.1:{server.port}",
         ],
         env={**os.environ, **own, **variables},
@@ -93,7 +114,7 @@ def _load(
         text=True,
         timeout=seconds + _TIMEOUT,
         check=False,
-    )  # fmt: skip
+    )
     _, found, numbers = done.stdout.partition("RESULT ")
     if done.returncode or not found:
         raise WrkError(f"wrk ended with {done.returncode}:\n{done.stdout}{done.stderr}")

@@ -1,6 +1,7 @@
 """Writes the generated pages of docs/: `python docs/make_reference.py`.
 
-The sources are docstrings, `--help`, the settings, the agreed OpenAPI document and the clients' READMEs.
+The sources are docstrings, `--help`, the settings, the agreed OpenAPI document and the clients'
+READMEs.
 
 With `--check` it only compares.
 """
@@ -69,7 +70,10 @@ _SECTIONS: Final = {
             "provider: [Choose an identity provider](../how-to/identity-providers.md)."
         ),
     ),
-    "SMTP_URL": ("Mail", "Without `SMTP_URL` mail stays queued, and the worker sends it once it is set."),
+    "SMTP_URL": (
+        "Mail",
+        "Without `SMTP_URL` mail stays queued, and the worker sends it once it is set.",
+    ),
     "OTEL_EXPORTER_OTLP_ENDPOINT": (
         "Traces",
         (
@@ -104,13 +108,18 @@ def command_line() -> str:
         "Look up the `--help` of each command. [The command line](../how-to/command-line.md) shows how to use them.\n",
     ]
     for path, context in _commands(tenantry, "tenantry", None):
-        parts.append(f"{'##' if path.count(' ') < 2 else '###'} {path}\n\n```text\n{context.get_help()}\n```\n")  # noqa: PLR2004
+        heading = "###" if path.count(" ") > 1 else "##"
+        parts.append(f"{heading} {path}\n\n```text\n{context.get_help()}\n```\n")
     return "\n".join(parts)
 
 
-def _commands(command: click.Command, path: str, parent: click.Context | None) -> Iterator[tuple[str, click.Context]]:
+def _commands(
+    command: click.Command, path: str, parent: click.Context | None
+) -> Iterator[tuple[str, click.Context]]:
     name = path.rpartition(" ")[2]
-    context = click.Context(command, info_name=name, parent=parent, terminal_width=_WIDTH, max_content_width=_WIDTH)
+    context = click.Context(
+        command, info_name=name, parent=parent, terminal_width=_WIDTH, max_content_width=_WIDTH
+    )
     yield path, context
     if isinstance(command, click.Group):
         for child in command.list_commands(context):
@@ -127,7 +136,11 @@ def configuration() -> str:
         if setting.name in _SECTIONS:
             title, about = _SECTIONS[setting.name]
             parts += [f"\n## {title}", *([f"\n{_filled(about)}"] if about else [])]
-        parts += [f"\n### `{setting.name}`", f"\n{_bounds(setting)}", f"\n{_filled(meanings[attribute])}"]
+        parts += [
+            f"\n### `{setting.name}`",
+            f"\n{_bounds(setting)}",
+            f"\n{_filled(meanings[attribute])}",
+        ]
     return "\n".join(parts) + "\n"
 
 
@@ -136,15 +149,21 @@ def _filled(text: str) -> str:
 
 
 def _attribute_docstrings(kind: type) -> dict[str, str]:
-    """Return the docstring below each attribute of a class. Raises `KeyError` later for one that has none."""
+    """Return the docstring below each attribute of a class. Raises `KeyError` later for one that
+    has none.
+    """
     [definition] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)  # noqa: S101
     return {
         ast.unparse(target): " ".join(below.value.value.split())
         for statement, below in pairwise(definition.body)
         if isinstance(statement, ast.Assign | ast.AnnAssign)
-        for target in [statement.targets[0] if isinstance(statement, ast.Assign) else statement.target]
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+        for target in [
+            statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        ]
+        if isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+        and isinstance(below.value.value, str)
     }
 
 
@@ -181,21 +200,28 @@ def sdk() -> str:
         parts.append(f"### {name}\n\n{_call(name, method)}\n\n{_text(method)}\n")
     client.close()
     records = {name: getattr(tenantry_sdk, name) for name in tenantry_sdk.__all__}
-    others = {name: kind for name, kind in records.items() if inspect.isclass(kind) and "Tenantry" not in name}
+    others = {
+        name: kind
+        for name, kind in records.items()
+        if inspect.isclass(kind) and "Tenantry" not in name
+    }
     parts.append("## Classes\n")
     parts += [f"### {name}\n\n{_about(kind)}\n" for name, kind in sorted(others.items())]
-    parts.append(f"## Functions\n\n### record_responses\n\n{_text(tenantry_sdk.record_responses)}\n")
+    parts.append(
+        f"## Functions\n\n### record_responses\n\n{_text(tenantry_sdk.record_responses)}\n"
+    )
     parts += [
         f"### webhooks.{name}\n\n{_call(name, getattr(webhooks, name))}\n\n{_text(getattr(webhooks, name))}\n"
         for name in ("verify", "sign")
     ]
     parts.append(f"## Types\n\n{_text(types)}\n\n{_aliases()}\n")
-    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.TenantryError)]
-    parts.append("## Errors\n\n| class | base | meaning |\n|---|---|---|")
-    parts += [
-        f"| `{kind.__name__}` | {_base(kind)} | {(inspect.getdoc(kind) or '').partition(chr(10))[0]} |"
-        for kind in kinds
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if inspect.isclass(kind) and issubclass(kind, errors.TenantryError)
     ]
+    parts.append("## Errors\n\n| class | base | meaning |\n|---|---|---|")
+    parts += [f"| `{kind.__name__}` | {_base(kind)} | {_summary(kind)} |" for kind in kinds]
     return "\n".join(parts) + "\n"
 
 
@@ -219,7 +245,10 @@ def _call(name: str, function: Any) -> str:  # noqa: ANN401
         if one.name != "self" and not one.name.startswith("_") and one.kind is not one.VAR_KEYWORD:
             parameters.append(_QUOTED.sub(r": \1", str(one)))
     result = signature.return_annotation
-    begin, end = f"{name.rpartition('.')[2]}(", f") -> {result}" if result not in (None, "None") else ")"
+    begin, end = (
+        f"{name.rpartition('.')[2]}(",
+        f") -> {result}" if result not in (None, "None") else ")",
+    )
     line = begin + ", ".join(parameters) + end
     if len(line) > _LONGEST:
         line = "\n".join([begin, *(f"    {parameter}," for parameter in parameters), end])
@@ -271,13 +300,27 @@ def _aliases() -> str:
     rows = []
     statements = ast.parse(inspect.getsource(types)).body
     for alias, below in pairwise(statements):
-        if isinstance(alias, ast.AnnAssign) and alias.value is not None and isinstance(below, ast.Expr):
+        if (
+            isinstance(alias, ast.AnnAssign)
+            and alias.value is not None
+            and isinstance(below, ast.Expr)
+        ):
             [values] = re.findall(r"Literal\[(.*?)\]", ast.unparse(alias.value))
             meaning = ast.literal_eval(below.value)
             rows.append(
-                _cells(f"`types.{ast.unparse(alias.target)}`", values.replace("'", "`"), " ".join(meaning.split()))
+                _cells(
+                    f"`types.{ast.unparse(alias.target)}`",
+                    values.replace("'", "`"),
+                    " ".join(meaning.split()),
+                )
             )
     return "\n".join(["| type | values | meaning |\n|---|---|---|", *rows])
+
+
+def _summary(kind: type) -> str:
+    """Return the first paragraph of a docstring, in one line."""
+    first, _, _ = (inspect.getdoc(kind) or "").partition("\n\n")
+    return " ".join(first.split())
 
 
 def _base(kind: type) -> str:
@@ -286,14 +329,21 @@ def _base(kind: type) -> str:
 
 
 def http_api() -> str:
-    """Each operation of the agreed OpenAPI document, with what the service's own page at `/docs` shows."""
-    document = msgspec.json.decode((_ROOT / "tests" / "contract" / "openapi.json").read_bytes(), type=dict[str, Any])
+    """Each operation of the agreed OpenAPI document, with what the service's own page at `/docs`
+    shows.
+    """
+    document = msgspec.json.decode(
+        (_ROOT / "tests" / "contract" / "openapi.json").read_bytes(), type=dict[str, Any]
+    )
     document["paths"] = {
         path: dict(sorted(operations.items(), key=lambda one: _METHODS.index(one[0])))
         for path, operations in document["paths"].items()
     }
     environment = Environment(  # noqa: S701  # Markdown
-        loader=FileSystemLoader(FOLDER), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(FOLDER),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(cell=lambda text: text.replace("|", "\\|"), pretty=reference.pretty)
     page = environment.get_template("http-api.md.jinja")
@@ -323,7 +373,9 @@ def typescript_client() -> str:
     """The TypeScript client's README, with its links as seen from the page's folder."""
     text = (_ROOT / "typescript" / "README.md").read_text("utf-8")
     text = text.replace("](../docs/", "](../").replace("](../examples/", "](../../examples/")
-    return f"<!-- Made by docs/make_reference.py from typescript/README.md: change that. -->\n{text}"
+    return (
+        f"<!-- Made by docs/make_reference.py from typescript/README.md: change that. -->\n{text}"
+    )
 
 
 PAGES: Final = {
@@ -348,7 +400,9 @@ def main(*, check: bool) -> int:
             if not check:
                 page.write_text(text)
     for page in stale:
-        sys.stderr.write(f"{page}: {'is not what the code says: make format' if check else 'made'}\n")
+        sys.stderr.write(
+            f"{page}: {'is not what the code says: make format' if check else 'made'}\n"
+        )
     return int(check and bool(stale))
 
 

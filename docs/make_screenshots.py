@@ -1,4 +1,5 @@
-"""Writes docs/images/ from a demo that has just been made and runs (`make run`): `python docs/make_screenshots.py`.
+"""Writes docs/images/ from a demo that has just been made and runs (`make run`): `python
+docs/make_screenshots.py`.
 
 Needs Debian's chromium, as the tests do.
 """
@@ -31,7 +32,12 @@ def furnish(base_url: str, key: str) -> None:
     with Tenantry(key, base_url=base_url) as tenantry:
         for name in ("Storefront", "Warehouse"):
             tenantry.projects.create(name=name)
-        modes: dict[str, Mode] = {"Storefront": "live", "CI": "test", "Nightly export": "live", "Old laptop": "live"}
+        modes: dict[str, Mode] = {
+            "Storefront": "live",
+            "CI": "test",
+            "Nightly export": "live",
+            "Old laptop": "live",
+        }
         made = {
             name: tenantry.api_keys.create(
                 org_id="demo", name=name, scopes=["projects:read"], expires_at=until, mode=mode
@@ -57,9 +63,13 @@ def trigger(*arguments: str) -> None:
 def signed_in(base_url: str) -> Iterator[Page]:
     """A page of the demo's owner, in a browser of its own."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         width, height = _SIZE
-        page = browser.new_page(base_url=base_url, viewport={"width": width, "height": height}, reduced_motion="reduce")
+        page = browser.new_page(
+            base_url=base_url, viewport={"width": width, "height": height}, reduced_motion="reduce"
+        )
         page.goto("/sign-in")
         page.get_by_role("link", name="Olivia").click()
         yield page

@@ -1,9 +1,10 @@
 """Builds the documentation site into site/: `.venv/docs/bin/python docs/make_site.py VERSION`.
 
-Each release has a folder named after its minor version (`0.1`), `latest` is a copy of the newest, and `versions.json`
-lists them for the menu of the pages. Folders of other releases in site/ stay as they are: to publish, begin with the
-site that is published, and put the result in its place. Links and anchors that lead nowhere fail the build. Forges'
-servers show `404.html` for a missing address, at any depth, so its link is absolute.
+Each release has a folder named after its minor version (`0.1`), `latest` is a copy of the newest,
+and `versions.json` lists them for the menu of the pages. Folders of other releases in site/ stay as
+they are: to publish, begin with the site that is published, and put the result in its place. Links
+and anchors that lead nowhere fail the build. Forges' servers show `404.html` for a missing address,
+at any depth, so its link is absolute.
 """
 
 import json
@@ -33,7 +34,9 @@ _MISSING: Final = """\
 
 
 def build(version: str) -> None:
-    """Build this release's pages and update the list of releases. Exits with the generator's status if it fails."""
+    """Build this release's pages and update the list of releases. Exits with the generator's status
+    if it fails.
+    """
     folder = ".".join(version.split(".")[:2])
     site = _ROOT / _SITE
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
@@ -45,7 +48,11 @@ def build(version: str) -> None:
     known: list[dict[str, Any]] = json.loads(listing.read_text("utf-8")) if listing.exists() else []
     versions = {one["version"]: {**one, "aliases": []} for one in known}
     versions[folder] = {"version": folder, "title": version, "aliases": []}
-    ordered = sorted(versions.values(), key=lambda one: [int(part) for part in one["version"].split(".")], reverse=True)
+    ordered = sorted(
+        versions.values(),
+        key=lambda one: [int(part) for part in one["version"].split(".")],
+        reverse=True,
+    )
     ordered[0]["aliases"] = ["latest"]
     listing.write_text(json.dumps(ordered, indent=2) + "\n", "utf-8")
     (site / folder / "404.html").unlink()  # its links hold in that folder alone

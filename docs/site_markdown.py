@@ -1,9 +1,10 @@
 """A Markdown extension for the site: what pages that a forge shows well lack there.
 
-- A page links files of the repository, such as `../../examples/systemd`. On the site these links lead to the address
-  `Repository` in pyproject.toml; while there is none, their text stays without a link.
-- An empty cell in the head of a table is no heading, which screen readers would announce; where it is the first one,
-  the cells below name their rows.
+- A page links files of the repository, such as `../../examples/systemd`. On the site these links
+  lead to the address `Repository` in pyproject.toml; while there is none, their text stays without
+  a link.
+- An empty cell in the head of a table is no heading, which screen readers would announce; where it
+  is the first one, the cells below name their rows.
 - In a table, a forge needs `\\|` for a vertical bar in code, and shows `|`.
 - The first paragraph describes the page to search engines.
 - A reader who searches wants no decision record above the guides.
@@ -44,7 +45,11 @@ class _Step(Treeprocessor):  # type: ignore[misc]  # the library is installed fo
         for link in root.iter("a"):
             path = link.get("href", "").partition("#")[0]
             target = path.lstrip("./")
-            if not path.startswith("../") or (_DOCS / target).exists() or not (_ROOT / target).exists():
+            if (
+                not path.startswith("../")
+                or (_DOCS / target).exists()
+                or not (_ROOT / target).exists()
+            ):
                 continue
             if self._files:
                 link.set("href", f"{self._files}/{target}")
@@ -80,7 +85,9 @@ class SiteMarkdown(Extension):  # type: ignore[misc]
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802  # the library's name
         """Add the step."""
-        urls = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))["project"].get("urls", {})
+        urls = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))["project"].get(
+            "urls", {}
+        )
         repository = str(urls.get("Repository", "")).rstrip("/")
         files = f"{repository}/blob/HEAD" if repository else ""
         md.treeprocessors.register(_Step(md, files), "site_markdown", _BEFORE_LINKS_ARE_RESOLVED)

@@ -1,8 +1,9 @@
 """Looks through what is installed with the service: ``make audit``.
 
-Licences, by what the installed packages say of themselves (PEP 639), against the list below; known weaknesses of the
-pinned versions, by pip-audit and npm, which ask their registries. Exits with 1 for a fault, and with 3 where there is
-none but a registry could not be asked, which is said aloud: then nothing is known about weaknesses.
+Licences, by what the installed packages say of themselves (PEP 639), against the list below; known
+weaknesses of the pinned versions, by pip-audit and npm, which ask their registries. Exits with 1
+for a fault, and with 3 where there is none but a registry could not be asked, which is said aloud:
+then nothing is known about weaknesses.
 """
 
 import json
@@ -36,7 +37,9 @@ ALLOWED: Final = frozenset(
         "PSF-2.0",
     }
 )
-"""By SPDX identifier: licences that let the service be used, changed and passed on under its own."""
+"""By SPDX identifier: licences that let the service be used, changed and passed on under its
+own.
+"""
 _OLD_NAMES: Final = {
     "Apache Software License": "Apache-2.0",
     "BSD License": "BSD-3-Clause",
@@ -48,7 +51,9 @@ _OLD_NAMES: Final = {
 
 
 class Answer(NamedTuple):
-    """What a registry said: weaknesses, a line each; ``asked`` is false where it said nothing of use."""
+    """What a registry said: weaknesses, a line each; ``asked`` is false where it said nothing of
+    use.
+    """
 
     asked: bool
     weaknesses: list[str]
@@ -61,7 +66,9 @@ def pins(name: str) -> list[str]:
 
 
 def installed(name: str) -> Iterator[metadata.PackageMetadata]:
-    """What the packages of a lock file say of themselves. Raises `PackageNotFoundError` for one that is missing."""
+    """What the packages of a lock file say of themselves. Raises `PackageNotFoundError` for one
+    that is missing.
+    """
     for pin in pins(name):
         requirement = Requirement(pin.partition(" --hash")[0])
         if requirement.marker is None or requirement.marker.evaluate():
@@ -74,7 +81,11 @@ def licence(package: metadata.PackageMetadata) -> str:
     if expression:
         return expression
     classifiers = [str(each) for each in package.get_all("Classifier") or ()]
-    named = [each.rpartition(" :: ")[2] for each in classifiers if each.startswith("License :: OSI Approved :: ")]
+    named = [
+        each.rpartition(" :: ")[2]
+        for each in classifiers
+        if each.startswith("License :: OSI Approved :: ")
+    ]
     found = [_OLD_NAMES[name] for name in named if name in _OLD_NAMES]
     if named:
         return " OR ".join(found) if len(found) == len(named) else ""
@@ -88,21 +99,42 @@ def _said(package: metadata.PackageMetadata, field: str) -> str:
 
 
 def is_allowed(expression: str) -> bool:
-    """Whether an SPDX expression lets the service be used as `ALLOWED` does; one with brackets needs a person."""
-    return any(all(part in ALLOWED for part in either.split(" AND ")) for either in expression.split(" OR "))
+    """Whether an SPDX expression lets the service be used as `ALLOWED` does; one with brackets
+    needs a person.
+    """
+    return any(
+        all(part in ALLOWED for part in either.split(" AND "))
+        for either in expression.split(" OR ")
+    )
 
 
 def licence_faults() -> list[str]:
-    """What is installed for running the service under a licence that is not allowed, or not known."""
+    """What is installed for running the service under a licence that is not allowed, or not
+    known.
+    """
     packages = [(package["Name"], licence(package)) for package in installed("runtime")]
-    return [f"{name}: {said or 'no licence that is known'}" for name, said in packages if not is_allowed(said)]
+    return [
+        f"{name}: {said or 'no licence that is known'}"
+        for name, said in packages
+        if not is_allowed(said)
+    ]
 
 
 def python_weaknesses() -> Answer:
     """What pip-audit finds out about the pinned versions."""
     asked, weaknesses = True, list[str]()
     for name in _LOCKED:
-        done = _run([str(_PIP_AUDIT), "-f", "json", "--no-deps", "--disable-pip", "-r", str(HERE / f"{name}.txt")])
+        done = _run(
+            [
+                str(_PIP_AUDIT),
+                "-f",
+                "json",
+                "--no-deps",
+                "--disable-pip",
+                "-r",
+                str(HERE / f"{name}.txt"),
+            ]
+        )
         try:
             packages = json.loads(done)["dependencies"]
         except (ValueError, KeyError):
@@ -126,13 +158,17 @@ def npm_weaknesses() -> Answer:
             found = json.loads(said)["vulnerabilities"]
         except (ValueError, KeyError):
             return Answer(asked=False, weaknesses=weaknesses)
-        weaknesses += [f"{lock.parent.name}: {name} ({each['severity']})" for name, each in found.items()]
+        weaknesses += [
+            f"{lock.parent.name}: {name} ({each['severity']})" for name, each in found.items()
+        ]
     return Answer(asked=True, weaknesses=weaknesses)
 
 
 def _run(command: list[str]) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_SECONDS
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
@@ -140,17 +176,30 @@ def _run(command: list[str]) -> str:
 def main() -> None:
     """Look, say, and exit."""
     faults = licence_faults()
-    _say(f"licences: {len(list(installed('runtime')))} packages of the service", faults, "all are allowed")
+    _say(
+        f"licences: {len(list(installed('runtime')))} packages of the service",
+        faults,
+        "all are allowed",
+    )
     asked = True
-    for what, answer in (("weaknesses, Python", python_weaknesses()), ("weaknesses, npm", npm_weaknesses())):
-        _say(what, answer.weaknesses, "none is known" if answer.asked else "COULD NOT BE ASKED: nothing is known")
+    for what, answer in (
+        ("weaknesses, Python", python_weaknesses()),
+        ("weaknesses, npm", npm_weaknesses()),
+    ):
+        _say(
+            what,
+            answer.weaknesses,
+            "none is known" if answer.asked else "COULD NOT BE ASKED: nothing is known",
+        )
         faults += answer.weaknesses
         asked = asked and answer.asked
     sys.exit(_FAULTY if faults else 0 if asked else _NOT_ASKED)
 
 
 def _say(what: str, faults: list[str], otherwise: str) -> None:
-    sys.stdout.write(f"{what}: {otherwise if not faults else ''}\n" + "".join(f"  {fault}\n" for fault in faults))
+    sys.stdout.write(
+        f"{what}: {otherwise if not faults else ''}\n" + "".join(f"  {fault}\n" for fault in faults)
+    )
 
 
 def hashes(pin: str) -> list[str]:

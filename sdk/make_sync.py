@@ -1,4 +1,5 @@
-"""Generate the synchronous client from the asynchronous one: `python sdk/make_sync.py`; `--check` only compares.
+"""Generate the synchronous client from the asynchronous one: `python sdk/make_sync.py`; `--check`
+only compares.
 
 ``_compat.py`` contains the real differences and is written by hand for each.
 """
@@ -39,7 +40,9 @@ def synchronous(source: str, name: str) -> str:
     """
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in {tokenize.STRING, tokenize.COMMENT} and _KEYWORD.search(token.string):
-            raise ValueError(f"{name}:{token.start[0]}: reword this text without `async` and `await`")
+            raise ValueError(
+                f"{name}:{token.start[0]}: reword this text without `async` and `await`"
+            )
     for pattern, replacement in _CHANGES:
         source = re.sub(pattern, replacement, source)
     return _HEADER.format(name) + source
@@ -53,17 +56,25 @@ def formatted(source: str, target: Path) -> str:
 
 
 def _piped(command: list[str], text: str) -> str:
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=SDK.parent).stdout  # noqa: S603
+    return subprocess.run(  # noqa: S603  # our own commands
+        command, input=text, capture_output=True, text=True, check=True, cwd=SDK.parent
+    ).stdout
 
 
 def main(*, check: bool) -> int:
     """Write the synchronous modules, or report outdated ones."""
-    sources = [source for source in sorted((PACKAGE / "_async").glob("*.py")) if source.name != BY_HAND]
+    sources = [
+        source for source in sorted((PACKAGE / "_async").glob("*.py")) if source.name != BY_HAND
+    ]
     generated = {}
     for source in sources:
         target = PACKAGE / "_sync" / source.name
         generated[target] = formatted(synchronous(source.read_text(), source.name), target)
-    stale = [target for target, text in generated.items() if not target.exists() or target.read_text() != text]
+    stale = [
+        target
+        for target, text in generated.items()
+        if not target.exists() or target.read_text() != text
+    ]
     extra = {*(PACKAGE / "_sync").glob("*.py")} - generated.keys() - {PACKAGE / "_sync" / BY_HAND}
     if not check:
         for target in stale:
@@ -71,7 +82,9 @@ def main(*, check: bool) -> int:
         for target in extra:
             target.unlink()
     for target in [*stale, *sorted(extra)]:
-        sys.stderr.write(f"{target}: {'differs from _async: run make format' if check else 'generated'}\n")
+        sys.stderr.write(
+            f"{target}: {'differs from _async: run make format' if check else 'generated'}\n"
+        )
     return int(check and bool(stale or extra))
 
 

@@ -17,11 +17,13 @@ from tests.support.postgres import PostgresServer, as_url, running_server
 
 pytest_plugins = ["pytester", "tenantry_devkit.testing"]
 
-settings.register_profile("tenantry", deadline=None, max_examples=50)  # a busy machine is no failure
+# a busy machine is no failure
+settings.register_profile("tenantry", deadline=None, max_examples=50)
 settings.register_profile("thorough", deadline=None, max_examples=500)  # of `make test-system`
 settings.load_profile("tenantry")
 
-# What a shell puts into the background is deaf to Ctrl-C, and so are programs that it starts: those that tests end too.
+# What a shell puts into the background is deaf to Ctrl-C, and so are programs that it starts: those
+# that tests end too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -29,8 +31,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_configure(config: pytest.Config) -> None:
     """Give this run a separate folder for the files of its tests.
 
-    pytest's default is below a folder that all runs of a user share, and which each new run closes to other users:
-    as root, the PostgreSQL servers of another run, which belong to another user, would lose their files.
+    pytest's default is below a folder that all runs of a user share, and which each new run closes
+    to other users: as root, the PostgreSQL servers of another run, which belong to another user,
+    would lose their files.
     """
     if config.option.basetemp is None:
         config.option.basetemp = tempfile.mkdtemp(prefix="tenantry-pytest-")
@@ -44,7 +47,9 @@ def _remove_unless_failed(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave the modules and the collected tests out of every garbage collection, which would go through all of them."""
+    """Leave the modules and the collected tests out of every garbage collection, which would go
+    through all of them.
+    """
     set_for_serving()
 
 
@@ -80,13 +85,17 @@ def database_url(conninfo: str) -> str:
 
 @pytest.fixture(scope="session")
 def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the identity provider at which people sign in to dashboards; its key takes long to make."""
+    """The folder of the identity provider at which people sign in to dashboards; its key takes long
+    to make.
+    """
     return tmp_path_factory.mktemp("people")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show what the tests have counted."""
-    lines = figures.lines(terminalreporter.getreports("passed") + terminalreporter.getreports("failed"))
+    lines = figures.lines(
+        terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    )
     if lines:
         terminalreporter.section(figures.TITLE)
         for line in lines:

@@ -8,7 +8,10 @@ database = conninfo_to_dict(os.environ["DATABASE_URL"])
 
 SECRET_KEY = os.environ["SECRET_KEY"]
 ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
-MIDDLEWARE = ["django.middleware.security.SecurityMiddleware", "django.middleware.common.CommonMiddleware"]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.middleware.common.CommonMiddleware",
+]
 DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.postgresql",

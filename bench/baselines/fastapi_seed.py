@@ -1,4 +1,5 @@
-"""Create and fill the tables of a FastAPI app; print the keys: ``python -m fastapi_seed APP TENANTS KEYS PROJECTS``.
+"""Create and fill the tables of a FastAPI app; print the keys: ``python -m fastapi_seed APP TENANTS
+KEYS PROJECTS``.
 
 Key n belongs to tenant n modulo ``TENANTS``.
 """
@@ -18,9 +19,16 @@ async def main(app: str, tenants: int, keys: int, projects: int) -> None:
     now = datetime.now(UTC)
     tokens = [f"sk_{secrets.token_urlsafe(32)}" for _ in range(keys)]
     rows = {
-        "tenants": [{"id": f"t{n}", "name": f"Tenant {n}", "stripe_customer_id": f"cus_{n}"} for n in range(tenants)],
+        "tenants": [
+            {"id": f"t{n}", "name": f"Tenant {n}", "stripe_customer_id": f"cus_{n}"}
+            for n in range(tenants)
+        ],
         "api_keys": [
-            {"id": n, "tenant_id": f"t{n % tenants}", "digest": hashlib.sha256(token.encode()).hexdigest()}
+            {
+                "id": n,
+                "tenant_id": f"t{n % tenants}",
+                "digest": hashlib.sha256(token.encode()).hexdigest(),
+            }
             for n, token in enumerate(tokens)
         ],
         "projects": [

@@ -1,4 +1,6 @@
-"""Peers on Node: better-auth's API keys, its Stripe plugin, and a Stripe sync engine, each in a separate folder."""
+"""Peers on Node: better-auth's API keys, its Stripe plugin, and a Stripe sync engine, each in a
+separate folder.
+"""
 
 import base64
 import contextlib
@@ -59,23 +61,34 @@ class _Peer(Contestant):
     variables: Mapping[str, str] = {}
 
     def install(self) -> str:
-        """Install the locked packages, unless that is done already; returns what the server uses, with versions."""
+        """Install the locked packages, unless that is done already; returns what the server uses,
+        with versions.
+        """
         folder = self._path()
-        node = subprocess.run(["node", "--version"], check=True, capture_output=True, text=True).stdout.strip()
+        node = subprocess.run(
+            ["node", "--version"], check=True, capture_output=True, text=True
+        ).stdout.strip()
         done = folder / "node_modules" / ".installed"
-        wanted = hashlib.sha256((folder / "package-lock.json").read_bytes() + node.encode()).hexdigest()
+        wanted = hashlib.sha256(
+            (folder / "package-lock.json").read_bytes() + node.encode()
+        ).hexdigest()
         if not done.exists() or done.read_text() != wanted:
             subprocess.run(["npm", "ci", "--ignore-scripts", "--silent"], cwd=folder, check=True)
             done.write_text(wanted)
         packages = json.loads((folder / "package.json").read_text())["dependencies"]
-        return ", ".join([f"node {node.removeprefix('v')}", *(f"{name} {of}" for name, of in packages.items())])
+        return ", ".join(
+            [f"node {node.removeprefix('v')}", *(f"{name} {of}" for name, of in packages.items())]
+        )
 
     @contextlib.contextmanager
     def running(self, job: Job, data: Dataset) -> Iterator[Server]:
         """The peer's server, on a database with its tables and the data in them."""
         port = free_port()
         variables = {
-            **{_ENVIRONMENT[key]: str(value) for key, value in conninfo_to_dict(data.conninfo).items()},
+            **{
+                _ENVIRONMENT[key]: str(value)
+                for key, value in conninfo_to_dict(data.conninfo).items()
+            },
             "NODE_ENV": "production",
             "PORT": str(port),
             "PROCESSES": str(data.processes),
@@ -117,7 +130,9 @@ class Keys(_Peer):
     header = "x-api-key"
 
     def load(self, connection: psycopg.Connection, data: Dataset) -> list[str]:
-        """Tenant n is an organization that ``user<n>`` owns; the projects are in a table of the application."""
+        """Tenant n is an organization that ``user<n>`` owns; the projects are in a table of the
+        application.
+        """
         _load_users(connection, data)
         keys = [_secret(number) for number in range(data.keys)]
         with connection.cursor() as cursor:
@@ -148,14 +163,27 @@ class Keys(_Peer):
             ) as copy:
                 for number, key in enumerate(keys):
                     copy.write_row(
-                        (f"key_{number}", "default", key[:6], f"t{number % data.tenants}", _hash(key), True, False,
-                         0, "now()", "now()", '{"projects":["read"]}')
-                    )  # fmt: skip
+                        (
+                            f"key_{number}",
+                            "default",
+                            key[:6],
+                            f"t{number % data.tenants}",
+                            _hash(key),
+                            True,
+                            False,
+                            0,
+                            "now()",
+                            "now()",
+                            '{"projects":["read"]}',
+                        )
+                    )
         return keys
 
     def revoke(self, data: Dataset, server: Server, number: int) -> None:
         """Disable a key by ``auth.api.updateApiKey``, in the one process that takes the request."""
-        body = json.dumps({"keyId": f"key_{number}", "userId": f"user{number % data.tenants}"}).encode()
+        body = json.dumps(
+            {"keyId": f"key_{number}", "userId": f"user{number % data.tenants}"}
+        ).encode()
         urllib.request.urlopen(f"http://127.0.0.1:{server.port}/revoke", body, timeout=30).close()
 
 
@@ -184,7 +212,9 @@ class StripePlugin(_Peer):
     header = "Stripe-Signature"
 
     def load(self, connection: psycopg.Connection, data: Dataset) -> list[str]:
-        """Tenant n's subscription belongs to ``user<n>``. Finds subscriptions by an index, which the plugin lacks."""
+        """Tenant n's subscription belongs to ``user<n>``. Finds subscriptions by an index, which
+        the plugin lacks.
+        """
         _load_users(connection, data)
         connection.execute(
             'INSERT INTO subscription (id, plan, "referenceId", "stripeCustomerId", "stripeSubscriptionId", status) '
@@ -197,11 +227,17 @@ class StripePlugin(_Peer):
 
     def events_stored(self, data: Dataset) -> int:
         """How many subscriptions an event has changed; the events themselves are not kept."""
-        return int(read_value(data, 'SELECT count(*)::text FROM subscription WHERE "periodStart" IS NOT NULL'))
+        return int(
+            read_value(
+                data, 'SELECT count(*)::text FROM subscription WHERE "periodStart" IS NOT NULL'
+            )
+        )
 
     def plan_of(self, data: Dataset, tenant: int) -> str:
         """See `Contestant`."""
-        return read_value(data, 'SELECT plan FROM subscription WHERE "stripeSubscriptionId" = %s', f"sub_{tenant}")
+        return read_value(
+            data, 'SELECT plan FROM subscription WHERE "stripeSubscriptionId" = %s', f"sub_{tenant}"
+        )
 
 
 class SyncEngine(_Peer):
@@ -218,7 +254,9 @@ class SyncEngine(_Peer):
     header = "Stripe-Signature"
 
     def load(self, connection: psycopg.Connection, data: Dataset) -> list[str]:
-        """Subscriptions, synced when they began. Finds their items by an index, which the engine lacks."""
+        """Subscriptions, synced when they began. Finds their items by an index, which the engine
+        lacks.
+        """
         connection.execute(
             "INSERT INTO stripe.subscriptions (id, object, status, customer, created, items, last_synced_at) "
             "SELECT 'sub_' || n, 'subscription', 'active', 'cus_' || n, %s, %s, to_timestamp(%s) "
@@ -242,7 +280,9 @@ class SyncEngine(_Peer):
     def plan_of(self, data: Dataset, tenant: int) -> str:
         """The price of the subscription's item."""
         return read_value(
-            data, "SELECT price FROM stripe.subscription_items WHERE subscription = %s AND NOT deleted", f"sub_{tenant}"
+            data,
+            "SELECT price FROM stripe.subscription_items WHERE subscription = %s AND NOT deleted",
+            f"sub_{tenant}",
         )
 
 
@@ -256,7 +296,9 @@ def _load_users(connection: psycopg.Connection, data: Dataset) -> None:
 
 def _secret(number: int) -> str:
     """A key as the plugin makes them: 64 letters."""
-    return "".join(_LETTERS[byte % len(_LETTERS)] for byte in hashlib.shake_256(b"%d" % number).digest(64))
+    return "".join(
+        _LETTERS[byte % len(_LETTERS)] for byte in hashlib.shake_256(b"%d" % number).digest(64)
+    )
 
 
 def _hash(key: str) -> str:

@@ -1,7 +1,8 @@
-"""Answers the one question that dj-stripe asks the provider's API for each event, at once and always the same.
+"""Answers the one question that dj-stripe asks the provider's API for each event, at once and
+always the same.
 
-``python -m bench.baselines.provider_stub PORT``: ``GET /v1/subscriptions/sub_<n>`` is tenant n's subscription to
-``price_pro``, whatever the events said.
+``python -m bench.baselines.provider_stub PORT``: ``GET /v1/subscriptions/sub_<n>`` is tenant n's
+subscription to ``price_pro``, whatever the events said.
 """
 
 import asyncio
@@ -30,7 +31,10 @@ def _answer(head: bytes) -> bytes:
         return b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}"
     event = json.loads(compose(int(asked[1]), "evt_stub", BEGIN))
     body = json.dumps(event["data"]["object"]).encode()
-    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
+        len(body),
+        body,
+    )
 
 
 async def main(port: int) -> None:

@@ -32,8 +32,14 @@ print(", ".join(f"{name} {version(name)}" for name in sys.argv[1:]))
 def contestants() -> list[Contestant]:
     """Return all of them."""
     return [
-        FastApi("fastapi-orm", "the usual endpoint: FastAPI, SQLAlchemy's asynchronous ORM, asyncpg, uvicorn"),
-        FastApi("fastapi-core", "the same lean: SQLAlchemy Core, one query for a list, plain JSON of the events"),
+        FastApi(
+            "fastapi-orm",
+            "the usual endpoint: FastAPI, SQLAlchemy's asynchronous ORM, asyncpg, uvicorn",
+        ),
+        FastApi(
+            "fastapi-core",
+            "the same lean: SQLAlchemy Core, one query for a list, plain JSON of the events",
+        ),
         DjStripe(),
         DrfApiKey(),
     ]
@@ -51,7 +57,9 @@ class _PythonPeer(Contestant):
         return str(_HERE / self._package / ".venv" / "bin" / "python")
 
     def install(self) -> str:
-        """Create the environment unless it is up to date; return the versions of the direct requirements."""
+        """Create the environment unless it is up to date; return the versions of the direct
+        requirements.
+        """
         app = _HERE / self._package
         lock_file, done = app / "requirements.txt", app / ".venv" / ".installed"
         wanted = hashlib.sha256(lock_file.read_bytes() + sys.version.encode()).hexdigest()
@@ -82,10 +90,23 @@ class _PythonPeer(Contestant):
     ) -> contextlib.AbstractContextManager[int]:
         """Run a Django app; yield its process id."""
         return self._serving(
-            data, variables, port, "gunicorn", "django.core.wsgi:get_wsgi_application()",
-            "--bind", f"127.0.0.1:{port}", "--workers", str(data.processes), "--worker-class", "gthread",
-            "--threads", "4", "--log-level", "warning", "--no-control-socket",
-        )  # fmt: skip
+            data,
+            variables,
+            port,
+            "gunicorn",
+            "django.core.wsgi:get_wsgi_application()",
+            "--bind",
+            f"127.0.0.1:{port}",
+            "--workers",
+            str(data.processes),
+            "--worker-class",
+            "gthread",
+            "--threads",
+            "4",
+            "--log-level",
+            "warning",
+            "--no-control-socket",
+        )
 
 
 @dataclass
@@ -147,7 +168,9 @@ class DjStripe(_PythonPeer):
                 "STRIPE_LIVE_SECRET_KEY": "sk_live_" + "0123456789" * 3,
                 "STRIPE_API_HOST": api,
             }
-            path = self._seed(data, variables, "dj_stripe.seed", str(data.tenants), data.secret).strip()
+            path = self._seed(
+                data, variables, "dj_stripe.seed", str(data.tenants), data.secret
+            ).strip()
             port = free_port()
             with self._gunicorn(data, variables, port) as pid:
                 yield Server(port, pid, path, "Stripe-Signature")
@@ -184,11 +207,17 @@ class DrfApiKey(_PythonPeer):
     def revoke(self, data: Dataset, server: Server, number: int) -> None:
         """Revoke a key, which each request looks up."""
         prefix = server.credentials[number].removeprefix("Api-Key ").partition(".")[0]
-        _execute(data, "UPDATE drf_api_key_tenantapikey SET revoked = true WHERE prefix = %s", prefix)
+        _execute(
+            data, "UPDATE drf_api_key_tenantapikey SET revoked = true WHERE prefix = %s", prefix
+        )
 
 
 def _django_variables(package: str, data: Dataset) -> dict[str, str]:
-    return {"DATABASE_URL": data.conninfo, "DJANGO_SETTINGS_MODULE": f"{package}.settings", "SECRET_KEY": _SECRET_KEY}
+    return {
+        "DATABASE_URL": data.conninfo,
+        "DJANGO_SETTINGS_MODULE": f"{package}.settings",
+        "SECRET_KEY": _SECRET_KEY,
+    }
 
 
 def _sizes(data: Dataset) -> list[str]:

@@ -22,10 +22,17 @@ class BaselineError(RuntimeError):
 def run(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> str:
     """Run a command in ``folder`` to its end; returns what it printed. Raises `BaselineError`."""
     done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+        command,
+        cwd=folder,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
-        raise BaselineError(f"{command[2]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise BaselineError(
+            f"{command[2]} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        )
     return done.stdout
 
 
@@ -33,10 +40,11 @@ def run(command: Sequence[str], folder: Path, variables: Mapping[str, str]) -> s
 def serving(
     command: Sequence[str], folder: Path, variables: Mapping[str, str], *, url: str, log: Path
 ) -> Iterator[int]:
-    """Run a server in ``folder``; yields its process id once ``url`` answers, and stops it afterwards.
+    """Run a server in ``folder``; yields its process id once ``url`` answers, and stops it
+    afterwards.
 
-    What it writes goes to ``log``. Raises `BaselineError` where it ends early, or answers with a 5xx or
-    not at all within a minute.
+    What it writes goes to ``log``. Raises `BaselineError` where it ends early, or answers with a
+    5xx or not at all within a minute.
     """
     with log.open("ab") as out:
         process = subprocess.Popen(

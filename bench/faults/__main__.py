@@ -1,8 +1,9 @@
 """Inject faults while the service is under load: ``python -m bench.faults --kills 200``.
 
-Afterwards every acknowledged event must be in the ledger once, and nothing else; states must equal the fold of the
-ledger; every notification must have been mailed; and every key must be rejected after its revocation was answered. Name
-one fault with ``--only``. With Debian's faketime it moves clocks; as root it fills disks.
+Afterwards every acknowledged event must be in the ledger once, and nothing else; states must equal
+the fold of the ledger; every notification must have been mailed; and every key must be rejected
+after its revocation was answered. Name one fault with ``--only``. With Debian's faketime it moves
+clocks; as root it fills disks.
 """
 
 import argparse
@@ -44,7 +45,9 @@ def main() -> None:
 
 
 def prepare(seed: int, logs: Path | None) -> random.Random:
-    """Print the seed, create the folder for logs, and treat SIGTERM like Ctrl-C so that everything is stopped."""
+    """Print the seed, create the folder for logs, and treat SIGTERM like Ctrl-C so that everything
+    is stopped.
+    """
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     print(f"seed {seed}", flush=True)
     if logs:
@@ -54,11 +57,21 @@ def prepare(seed: int, logs: Path | None) -> random.Random:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.faults")
-    parser.add_argument("--kills", type=int, default=KILLS, help="the number of kill -9, of all kinds together")
-    parser.add_argument("--times", type=int, default=TIMES, help="how often to inject each other fault")
-    parser.add_argument("--only", action="append", choices=[fault.name for fault in FAULTS], help="this fault only")
-    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3)), help="repeats a run's choices")
-    parser.add_argument("--commit", choices=COMMITS, default="on", help="PostgreSQL's synchronous_commit")
+    parser.add_argument(
+        "--kills", type=int, default=KILLS, help="the number of kill -9, of all kinds together"
+    )
+    parser.add_argument(
+        "--times", type=int, default=TIMES, help="how often to inject each other fault"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=[fault.name for fault in FAULTS], help="this fault only"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=int.from_bytes(os.urandom(3)), help="repeats a run's choices"
+    )
+    parser.add_argument(
+        "--commit", choices=COMMITS, default="on", help="PostgreSQL's synchronous_commit"
+    )
     parser.add_argument("--logs", type=Path, help="a folder to keep all logs in")
     return parser.parse_args()
 
@@ -73,11 +86,18 @@ def _plan(given: argparse.Namespace) -> dict[DatabaseKind, list[InjectedFault]]:
     killing = [fault for fault in possible if fault.kills]
     faults = [killing[number % len(killing)] for number in range(given.kills if killing else 0)]
     faults += [fault for fault in possible if not fault.kills for _ in range(given.times)]
-    return {kind: own for kind in DatabaseKind if (own := [fault for fault in faults if fault.needs is kind])}
+    return {
+        kind: own
+        for kind in DatabaseKind
+        if (own := [fault for fault in faults if fault.needs is kind])
+    }
 
 
 async def _run(
-    plan: dict[DatabaseKind, list[InjectedFault]], chance: random.Random, options: Sequence[str], logs: Path | None
+    plan: dict[DatabaseKind, list[InjectedFault]],
+    chance: random.Random,
+    options: Sequence[str],
+    logs: Path | None,
 ) -> list[PhaseResult]:
     phases = []
     for kind, faults in plan.items():

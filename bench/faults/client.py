@@ -24,7 +24,12 @@ class LoadClient:
     """Sends requests one after the other; connects to a random port, and again after a failure."""
 
     def __init__(
-        self, ports: Sequence[int], chance: random.Random, timeout: float = _TIMEOUT, *, host: str = LOOPBACK
+        self,
+        ports: Sequence[int],
+        chance: random.Random,
+        timeout: float = _TIMEOUT,
+        *,
+        host: str = LOOPBACK,
     ) -> None:
         self._host = host
         self._ports = ports
@@ -45,7 +50,9 @@ class LoadClient:
         if self._streams is not None and self._streams[0].at_eof():
             self.close()
         if self._streams is None:
-            self._streams = await asyncio.open_connection(self._host, self._chance.choice(self._ports))
+            self._streams = await asyncio.open_connection(
+                self._host, self._chance.choice(self._ports)
+            )
         reader, writer = self._streams
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\n"

@@ -1,4 +1,6 @@
-"""The deployment under test: PostgreSQL, two sets of servers, a worker, a mail server and the provider's API."""
+"""The deployment under test: PostgreSQL, two sets of servers, a worker, a mail server and the
+provider's API.
+"""
 
 import asyncio
 import contextlib
@@ -41,7 +43,12 @@ LOGIN: Final = "tenantry_service"
 """The service's login, which owns nothing."""
 _DATA_SIZE: Final = "700m"
 _WAL_SIZE: Final = "300m"
-_OPTIONS: Final = ("shared_buffers=128MB", "max_connections=200", "max_wal_size=128MB", "min_wal_size=80MB")
+_OPTIONS: Final = (
+    "shared_buffers=128MB",
+    "max_connections=200",
+    "max_wal_size=128MB",
+    "min_wal_size=80MB",
+)
 _TIMEOUT: Final = 60.0
 _POLL: Final = 0.1
 
@@ -80,7 +87,9 @@ class Deployment:
         machines: Sequence[Machine | None] = (None, None),
         outside: str = LOOPBACK,
     ) -> None:
-        """``machines`` are those of a primary and a standby; mail server and provider listen at ``outside``."""
+        """``machines`` are those of a primary and a standby; mail server and provider listen at
+        ``outside``.
+        """
         self.kind = kind
         self.folder = folder
         self.outside = outside
@@ -134,7 +143,9 @@ class Deployment:
 
     def processes(self) -> dict[str, list[psutil.Process]]:
         """Return the service's processes by role."""
-        found: dict[str, list[psutil.Process]] = {"worker": self.worker.processes() if self.worker else []}
+        found: dict[str, list[psutil.Process]] = {
+            "worker": self.worker.processes() if self.worker else []
+        }
         for number, supervisor in zip(WORKERS, self.servers, strict=True):
             processes = supervisor.processes()
             if number > 1:
@@ -184,9 +195,11 @@ class Deployment:
             own = {"WORKERS": str(number), "PORT": str(port)}
             if number == 1 and self.kind is DatabaseKind.CLOCK:
                 own |= {
-                    "LD_PRELOAD": str(CLOCK_LIBRARIES[-1]), "FAKETIME_TIMESTAMP_FILE": str(self.clock),
-                    "FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                }  # fmt: skip
+                    "LD_PRELOAD": str(CLOCK_LIBRARIES[-1]),
+                    "FAKETIME_TIMESTAMP_FILE": str(self.clock),
+                    "FAKETIME_CACHE_DURATION": "1",
+                    "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+                }
             command = [sys.executable, "-m", "tenantry", "serve", "--no-jobs", "--no-migrate"]
             log = self.folder / f"serve-{number}.log"
             self.servers.append(ProcessSupervisor(command, {**variables, **own}, log))
@@ -220,7 +233,9 @@ class Deployment:
 async def running_deployment(
     kind: DatabaseKind, options: Sequence[str] = (), keep_logs: Path | None = None
 ) -> AsyncIterator[Deployment]:
-    """Run a deployment; ``options`` are settings of PostgreSQL. Copy the logs to a folder at the end."""
+    """Run a deployment; ``options`` are settings of PostgreSQL. Copy the logs to a folder at the
+    end.
+    """
     with server_folder() as folder:
         site = Deployment(kind, folder, options)
         async with contextlib.AsyncExitStack() as stack:
@@ -244,12 +259,18 @@ async def started(site: Deployment, **variables: str) -> AsyncIterator[None]:
         stack.push_async_callback(asyncio.to_thread, site.stop)
         await asyncio.to_thread(site.prepare)
         settings = {
-            "API_KEY_PEPPER": support.PEPPER, "SESSION_SECRET": support.PEPPER,
-            "PROVIDER_WEBHOOK_SECRET": support.SECRET, "OPERATOR_TOKEN": OPERATOR,
-            "SMTP_URL": f"smtp://{site.outside}:{site.mail.port}", "MAIL_FROM": "billing@example.com",
-            "PROVIDER_SECRET_KEY": SECRET_KEY, "PROVIDER_API_BASE": f"http://{site.outside}:{site.link.port}",
-            "OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, **variables,
-        }  # fmt: skip
+            "API_KEY_PEPPER": support.PEPPER,
+            "SESSION_SECRET": support.PEPPER,
+            "PROVIDER_WEBHOOK_SECRET": support.SECRET,
+            "OPERATOR_TOKEN": OPERATOR,
+            "SMTP_URL": f"smtp://{site.outside}:{site.mail.port}",
+            "MAIL_FROM": "billing@example.com",
+            "PROVIDER_SECRET_KEY": SECRET_KEY,
+            "PROVIDER_API_BASE": f"http://{site.outside}:{site.link.port}",
+            "OIDC_ISSUER": issuer.url,
+            "OIDC_AUDIENCE": AUDIENCE,
+            **variables,
+        }
         await asyncio.to_thread(site.start, settings)
         await asyncio.to_thread(site.until_ready)
         yield

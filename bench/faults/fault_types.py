@@ -1,4 +1,6 @@
-"""The faults. Each function causes a fault, waits, undoes it, and returns the number of processes that it killed."""
+"""The faults. Each function causes a fault, waits, undoes it, and returns the number of processes
+that it killed.
+"""
 
 import asyncio
 import contextlib
@@ -33,7 +35,9 @@ _POLL: Final = 0.05
 _WAL_SWITCHES: Final = 40
 _HOURS: Final = (1, 26)
 _CLOCK_LAG: Final = 2.5
-"""Seconds until faketime reads its file again: it does so once its second is over one past that of the last read."""
+"""Seconds until faketime reads its file again: it does so once its second is over one past that of
+the last read.
+"""
 PARALLEL_MAILS: Final = 4
 """Mails that a worker sends at the same time."""
 UNREPLICATED_MAILS: Final = 5 * PARALLEL_MAILS
@@ -109,7 +113,10 @@ async def kill_server(site: Deployment, chance: random.Random) -> int:
 
     def find() -> Sequence[psutil.Process]:
         named = site.processes().items()
-        return _one(chance, [each for kind, processes in named if kind.startswith("server") for each in processes])
+        return _one(
+            chance,
+            [each for kind, processes in named if kind.startswith("server") for each in processes],
+        )
 
     return await _kill(find)
 
@@ -132,7 +139,9 @@ async def kill_database(site: Deployment, _: random.Random) -> int:
 
     def find() -> Sequence[psutil.Process]:
         process = site.database.process
-        return [psutil.Process(process.pid)] if process is not None and process.poll() is None else []
+        return (
+            [psutil.Process(process.pid)] if process is not None and process.poll() is None else []
+        )
 
     return await _kill(find)
 
@@ -269,9 +278,16 @@ _OF_DATABASE: Final = (
     InjectedFault("PostgreSQL restarted", restart_database),
     InjectedFault("data disk full", fill_data, DatabaseKind.FULL),
     InjectedFault("WAL disk full", fill_wal, DatabaseKind.FULL),
-    InjectedFault("failover, synchronous", fail_over, DatabaseKind.SYNCHRONOUS, kills=True, restore=rejoin),
     InjectedFault(
-        "failover, asynchronous", fail_over, DatabaseKind.ASYNCHRONOUS, kills=True, loses=True, restore=rejoin
+        "failover, synchronous", fail_over, DatabaseKind.SYNCHRONOUS, kills=True, restore=rejoin
+    ),
+    InjectedFault(
+        "failover, asynchronous",
+        fail_over,
+        DatabaseKind.ASYNCHRONOUS,
+        kills=True,
+        loses=True,
+        restore=rejoin,
     ),
 )
 FAULTS: Final = (
@@ -279,11 +295,18 @@ FAULTS: Final = (
     InjectedFault("supervisor killed", kill_supervisor, kills=True, breaks=True),
     InjectedFault("worker killed", kill_worker, kills=True, mails=PARALLEL_MAILS),
     *(
-        fault._replace(mails=UNREPLICATED_MAILS if fault.loses else PARALLEL_MAILS, rejects=EVERYTHING)
+        fault._replace(
+            mails=UNREPLICATED_MAILS if fault.loses else PARALLEL_MAILS, rejects=EVERYTHING
+        )
         for fault in _OF_DATABASE
     ),
     InjectedFault(
-        "standby away", lose_standby, DatabaseKind.SYNCHRONOUS, kills=True, mails=PARALLEL_MAILS, rejects=WRITES
+        "standby away",
+        lose_standby,
+        DatabaseKind.SYNCHRONOUS,
+        kills=True,
+        mails=PARALLEL_MAILS,
+        rejects=WRITES,
     ),
     InjectedFault("mail server down", stop_mail),
     InjectedFault("mail server hangs", hang_mail, mails=PARALLEL_MAILS),
@@ -292,5 +315,7 @@ FAULTS: Final = (
     InjectedFault("provider down", cut_provider, rejects=_CHECKOUTS),
     InjectedFault("provider hangs", hang_provider, rejects=_CHECKOUTS),
     InjectedFault("provider answers 500", fail_provider, rejects=_CHECKOUTS),
-    InjectedFault("clock stepped", step_clock, DatabaseKind.CLOCK, answers={kind: {400} for kind in EVENTS}),
+    InjectedFault(
+        "clock stepped", step_clock, DatabaseKind.CLOCK, answers={kind: {400} for kind in EVENTS}
+    ),
 )

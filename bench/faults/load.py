@@ -1,7 +1,7 @@
 """The load during faults: events, lists, gateway checks, keys, members, checkouts, and an operator.
 
-Clients repeat a request until they get a definite answer. Events are delivered again with growing pauses until they
-are acknowledged, as the payment provider does.
+Clients repeat a request until they get a definite answer. Events are delivered again with growing
+pauses until they are acknowledged, as the payment provider does.
 """
 
 import asyncio
@@ -27,17 +27,35 @@ Change = tuple[str, str]
 
 REVOKED: Final = "revoked key"
 SUCCESSES: Final = {
-    "event": {OK}, "twin": {OK}, "event again": {OK}, "list": {OK}, "check": {OK},
-    "suspended list": {OK, 403}, "suspended check": {OK, 403}, "make key": {CREATED},
-    "rotate key": {CREATED}, "new key": {OK}, "revoke key": {204}, REVOKED: {401}, "operator": {OK, CREATED},
-    "add member": {CREATED}, "member": {OK}, "remove member": {204}, "checkout": {CREATED},
-}  # fmt: skip
-"""Every kind of request, and the statuses that count as success; a tenant that may be suspended may get 403."""
+    "event": {OK},
+    "twin": {OK},
+    "event again": {OK},
+    "list": {OK},
+    "check": {OK},
+    "suspended list": {OK, 403},
+    "suspended check": {OK, 403},
+    "make key": {CREATED},
+    "rotate key": {CREATED},
+    "new key": {OK},
+    "revoke key": {204},
+    REVOKED: {401},
+    "operator": {OK, CREATED},
+    "add member": {CREATED},
+    "member": {OK},
+    "remove member": {204},
+    "checkout": {CREATED},
+}
+"""Every kind of request, and the statuses that count as success; a tenant that may be suspended may
+get 403.
+"""
 READS: Final = ("list", "check", "suspended list", "suspended check", "member", "new key", REVOKED)
 CHANGES: Final = ("make key", "rotate key", "revoke key", "operator", "add member", "remove member")
 REPEATED: Final = {
-    "make key": {409}, "rotate key": {409}, "add member": {409}, "remove member": {404, 409},
-}  # fmt: skip
+    "make key": {409},
+    "rotate key": {409},
+    "add member": {409},
+    "remove member": {404, 409},
+}
 """Statuses for the repetition of a request that took effect although its answer was lost."""
 UNAVAILABLE: Final = 503
 BY_BALANCER: Final = (502, 504)
@@ -54,7 +72,14 @@ _HOT_SHARE: Final = 0.8
 _TWIN_SHARE: Final = 0.05
 """The share of events sent twice at the same time; as many are sent once more later."""
 _LATE_SHARE: Final = 0.02
-_KINDS: Final = {"updated": 70, "deleted": 5, "failed": 8, "succeeded": 7, "completed": 5, "unknown": 5}
+_KINDS: Final = {
+    "updated": 70,
+    "deleted": 5,
+    "failed": 8,
+    "succeeded": 7,
+    "completed": 5,
+    "unknown": 5,
+}
 """Weights of event kinds; an unknown event names a tenant that is created later."""
 _SUSPENDED: Final = range(TENANTS - 50, TENANTS)
 """Tenants that the operator suspends and resumes."""
@@ -112,7 +137,9 @@ class Load:
         host: str = LOOPBACK,
         revoked_key_clients: int = 1,
     ) -> None:
-        """``owners`` are OWNER keys by tenant; ``pause`` is the mean of seconds between a client's requests."""
+        """``owners`` are OWNER keys by tenant; ``pause`` is the mean of seconds between a client's
+        requests.
+        """
         self.sent: set[str] = set()
         """Ids of events."""
         self.acknowledged: dict[str, float] = {}
@@ -153,7 +180,11 @@ class Load:
 
     def _clients(self) -> Iterable[Coroutine[Any, Any, None]]:
         for tenant, owner in self._owners.items():
-            yield from (self._use_keys(tenant, owner), self._use_members(tenant, owner), self._check_out(owner))
+            yield from (
+                self._use_keys(tenant, owner),
+                self._use_members(tenant, owner),
+                self._check_out(owner),
+            )
         yield from (self._send_events() for _ in range(_EVENT_CLIENTS))
         yield from (self._get("list", LIST) for _ in range(_LIST_CLIENTS))
         yield from (self._get("check", _CHECK) for _ in range(_CHECK_CLIENTS))
@@ -169,7 +200,9 @@ class Load:
 
     def _note(self, kind: str, answer: ClientAnswer, began: float) -> None:
         now = time.monotonic()
-        self.requests.append(AnsweredRequest(now, kind, answer.status, now - began, answer.has_retry_after))
+        self.requests.append(
+            AnsweredRequest(now, kind, answer.status, now - began, answer.has_retry_after)
+        )
 
     async def _request(
         self,
@@ -184,7 +217,9 @@ class Load:
         """Send a request once; return the status and the answered object."""
         body = b"" if document is None else json.dumps(document).encode()
         began = time.monotonic()
-        answer = await client.send(method, path, f"Authorization: Bearer {credential}{header}", body)
+        answer = await client.send(
+            method, path, f"Authorization: Bearer {credential}{header}", body
+        )
         self._note(kind, answer, began)
         is_object = answer.body.startswith(b"{")  # a load balancer's own answer is a page
         return answer.status, json.loads(answer.body) if is_object else {}
@@ -203,7 +238,9 @@ class Load:
         """Repeat a request until its answer is definite."""
         header = f"\r\nIdempotency-Key: {idempotency_key}" if idempotency_key else ""
         while True:
-            status, answer = await self._request(kind, client, method, path, credential, document, header)
+            status, answer = await self._request(
+                kind, client, method, path, credential, document, header
+            )
             if status not in INDEFINITE and answer.get("code") != "idempotency_in_flight":
                 return status, answer
             await asyncio.sleep(_RETRY_PAUSE)
@@ -218,7 +255,10 @@ class Load:
                 if self._random.random() < _TWIN_SHARE:
                     with self._client() as another:  # a new connection may reach another process
                         delivered = await asyncio.gather(
-                            *(self._deliver("twin", each, body, event_id) for each in (client, another))
+                            *(
+                                self._deliver("twin", each, body, event_id)
+                                for each in (client, another)
+                            )
                         )
                 else:
                     delivered = [await self._deliver("event", client, body, event_id)]
@@ -232,14 +272,18 @@ class Load:
     async def _deliver(self, kind: str, client: LoadClient, body: bytes, event_id: str) -> bool:
         """Send an event, signed now; return whether it is acknowledged."""
         began = time.monotonic()
-        answer = await client.send("POST", _WEBHOOK, f"Provider-Signature: {sign(body, SECRET)}", body)
+        answer = await client.send(
+            "POST", _WEBHOOK, f"Provider-Signature: {sign(body, SECRET)}", body
+        )
         self._note(kind, answer, began)
         if answer.status == OK:
             self.acknowledged.setdefault(event_id, time.monotonic())
         return answer.status == OK
 
     def _redeliver_after(self, pause: float, body: bytes, event_id: str) -> None:
-        heapq.heappush(self._due, (time.monotonic() + pause, next(self._order), body, event_id, pause))
+        heapq.heappush(
+            self._due, (time.monotonic() + pause, next(self._order), body, event_id, pause)
+        )
 
     async def _redeliver(self) -> None:
         with self._client() as client:
@@ -255,7 +299,9 @@ class Load:
         """Compose a new event; return its body and id."""
         number = next(self._numbers)
         chance = self._random
-        tenant = chance.randrange(_HOT) if chance.random() < _HOT_SHARE else chance.randrange(TENANTS)
+        tenant = (
+            chance.randrange(_HOT) if chance.random() < _HOT_SHARE else chance.randrange(TENANTS)
+        )
         created = int(time.time())
         if chance.random() < _LATE_SHARE:
             created -= 1 + int(chance.expovariate(0.5))
@@ -295,14 +341,22 @@ class Load:
             self.confirmed.setdefault((action.value, target), time.monotonic())
 
     async def _use_keys(self, tenant: str, owner: str) -> None:
-        """Create a key, use it, rotate it, revoke the result; check that each revoked key is rejected."""
+        """Create a key, use it, rotate it, revoke the result; check that each revoked key is
+        rejected.
+        """
         wanted = {"orgId": tenant, "name": KEY_NAME, "scopes": ["projects:read"]}
         with self._client() as client, self._client() as user:
             for number in itertools.count():
                 if self._is_over:
                     return
                 status, made = await self._request_until_definite(
-                    "make key", client, "POST", _KEYS, owner, wanted, idempotency_key=f"{tenant}-{number}-made"
+                    "make key",
+                    client,
+                    "POST",
+                    _KEYS,
+                    owner,
+                    wanted,
+                    idempotency_key=f"{tenant}-{number}-made",
                 )
                 self._confirm(Action.KEY_CREATED, made.get("id"))
                 if status != CREATED:
@@ -310,23 +364,34 @@ class Load:
                     continue
                 await self._request_until_definite("new key", user, "GET", LIST, made["secret"])
                 status, rotated = await self._request_until_definite(
-                    "rotate key", client, "POST", f"{_KEYS}/{made['id']}/rotate", owner, {"overlapSeconds": 0},
+                    "rotate key",
+                    client,
+                    "POST",
+                    f"{_KEYS}/{made['id']}/rotate",
+                    owner,
+                    {"overlapSeconds": 0},
                     idempotency_key=f"{tenant}-{number}-rotated",
-                )  # fmt: skip
+                )
                 if status == CREATED or "id" in rotated:
                     self._confirm(Action.KEY_ROTATED, made["id"])
                     self._confirm(Action.KEY_CREATED, rotated["id"])
                     self.revoked.append(made["secret"])
                     await self._request_until_definite(REVOKED, user, "GET", LIST, made["secret"])
                 if status == CREATED:
-                    await self._request_until_definite("new key", user, "GET", LIST, rotated["secret"])
+                    await self._request_until_definite(
+                        "new key", user, "GET", LIST, rotated["secret"]
+                    )
                 await self._revoke(client, owner, rotated.get("id"), rotated.get("secret", ""))
                 await self._rest()
 
-    async def _revoke(self, client: LoadClient, owner: str, key_id: str | None, secret: str) -> None:
+    async def _revoke(
+        self, client: LoadClient, owner: str, key_id: str | None, secret: str
+    ) -> None:
         if key_id is None:
             return
-        status, _ = await self._request_until_definite("revoke key", client, "DELETE", f"{_KEYS}/{key_id}", owner)
+        status, _ = await self._request_until_definite(
+            "revoke key", client, "DELETE", f"{_KEYS}/{key_id}", owner
+        )
         if status not in SUCCESSES["revoke key"]:
             return
         self._confirm(Action.KEY_REVOKED, key_id)
@@ -338,7 +403,9 @@ class Load:
         with self._client() as user:
             while not self._is_over:
                 if self.revoked:
-                    secret = self._random.choice((self.revoked[-1], self._random.choice(self.revoked)))
+                    secret = self._random.choice(
+                        (self.revoked[-1], self._random.choice(self.revoked))
+                    )
                     await self._request(REVOKED, user, "GET", LIST, secret)
                 await self._rest()
 
@@ -352,24 +419,35 @@ class Load:
                     return
                 user = f"user-{tenant}-{number}"
                 _, added = await self._request_until_definite(
-                    "add member", client, "POST", _MEMBERS, owner, {"userId": user, "role": "member"},
+                    "add member",
+                    client,
+                    "POST",
+                    _MEMBERS,
+                    owner,
+                    {"userId": user, "role": "member"},
                     idempotency_key=user,
-                )  # fmt: skip
+                )
                 self._confirm(Action.MEMBER_INVITED, added.get("id"))
                 await self._check_member(client, owner, user, is_listed=True)
                 if "id" in added:
                     path = f"{_MEMBERS}/{added['id']}"
-                    status, _ = await self._request_until_definite("remove member", client, "DELETE", path, owner)
+                    status, _ = await self._request_until_definite(
+                        "remove member", client, "DELETE", path, owner
+                    )
                     if status in SUCCESSES["remove member"]:
                         self._confirm(Action.MEMBER_REMOVED, added["id"])
                     await self._check_member(client, owner, user, is_listed=False)
                 await self._rest()
 
-    async def _check_member(self, client: LoadClient, owner: str, user: str, *, is_listed: bool) -> None:
+    async def _check_member(
+        self, client: LoadClient, owner: str, user: str, *, is_listed: bool
+    ) -> None:
         path = f"{_MEMBERS}?userId={user}"
         status, page = await self._request_until_definite("member", client, "GET", path, owner)
         if status == OK and bool(page["data"]) is not is_listed:
-            self.contradictions.append((time.monotonic(), f"{user} is {'missing' if is_listed else 'still listed'}"))
+            self.contradictions.append(
+                (time.monotonic(), f"{user} is {'missing' if is_listed else 'still listed'}")
+            )
 
     async def _check_out(self, owner: str) -> None:
         client = LoadClient(self._ports, self._random, _CHECKOUT_TIMEOUT, host=self._host)
@@ -385,15 +463,24 @@ class Load:
             for number in itertools.count(1):
                 if self._is_over:
                     return
-                tenant = self._random.randrange(_HOT) if number % 2 else self._random.choice(_SUSPENDED)
-                wanted: dict[str, Any] = {"name": f"Tenant {tenant}, {number}", "ownerEmail": f"{tenant}@example.com"}
+                tenant = (
+                    self._random.randrange(_HOT) if number % 2 else self._random.choice(_SUSPENDED)
+                )
+                wanted: dict[str, Any] = {
+                    "name": f"Tenant {tenant}, {number}",
+                    "ownerEmail": f"{tenant}@example.com",
+                }
                 if tenant in _SUSPENDED:
                     wanted["suspended"] = self._random.random() < 0.5
-                await self._request("operator", client, "PUT", f"{_TENANTS}/t{tenant}", self._operator, wanted)
+                await self._request(
+                    "operator", client, "PUT", f"{_TENANTS}/t{tenant}", self._operator, wanted
+                )
                 if len(self._missing_tenants) > 2:
                     await self._create_tenant(client, self._missing_tenants.popleft())
                 await asyncio.sleep(_OPERATOR_PAUSE)
 
     async def _create_tenant(self, client: LoadClient, tenant: str) -> None:
         wanted = {"name": "Late", "ownerEmail": "late@example.com"}
-        await self._request_until_definite("operator", client, "PUT", f"{_TENANTS}/{tenant}", self._operator, wanted)
+        await self._request_until_definite(
+            "operator", client, "PUT", f"{_TENANTS}/{tenant}", self._operator, wanted
+        )

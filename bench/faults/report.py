@@ -11,13 +11,27 @@ from bench.faults.load import CHANGES, READS, SUCCESSES
 from bench.faults.run import MAIL, FaultResult, PhaseResult
 
 _HEAD: Final = (
-    "fault", "times", "requests", "not served", "acknowledged", "lost", "doubled", "mailed again", "events",
-    "reads", "changes", "checkouts", "first mail", "all servers",
-)  # fmt: skip
+    "fault",
+    "times",
+    "requests",
+    "not served",
+    "acknowledged",
+    "lost",
+    "doubled",
+    "mailed again",
+    "events",
+    "reads",
+    "changes",
+    "checkouts",
+    "first mail",
+    "all servers",
+)
 
 
 def table(phases: Sequence[PhaseResult]) -> Iterator[str]:
-    """Return the faults in Markdown. Recoveries are the median and the maximum, in seconds after the fault's end."""
+    """Return the faults in Markdown. Recoveries are the median and the maximum, in seconds after
+    the fault's end.
+    """
     yield f"| {' | '.join(_HEAD)} |"
     yield "|---" + "|---:" * (len(_HEAD) - 1) + "|"
     for phase in phases:
@@ -27,7 +41,12 @@ def table(phases: Sequence[PhaseResult]) -> Iterator[str]:
 
 def _row(phase: PhaseResult, name: str) -> Iterator[str]:
     faults = [each for each in phase.faults if each.fault.name == name]
-    during = [request for each in faults for request in phase.requests if each.began <= request.at <= each.recovered]
+    during = [
+        request
+        for each in faults
+        for request in phase.requests
+        if each.began <= request.at <= each.recovered
+    ]
     yield name
     yield f"{len(faults)}"
     yield f"{len(during):,}"
@@ -37,7 +56,9 @@ def _row(phase: PhaseResult, name: str) -> Iterator[str]:
     yield f"{sum(each.doubled for each in faults)}"
     yield f"{sum(_mailed_again(each, phase) for each in faults)}"
     for kinds in (("event",), READS, CHANGES, ("checkout",)):
-        longest = [max((each.recoveries.get(kind, 0.0) for kind in kinds), default=0.0) for each in faults]
+        longest = [
+            max((each.recoveries.get(kind, 0.0) for kind in kinds), default=0.0) for each in faults
+        ]
         yield _median_and_max(longest) if any(longest) else "at once"
     mailed = [each.recoveries[MAIL] for each in faults if MAIL in each.recoveries]
     yield _median_and_max(mailed) if mailed else "none came"
@@ -50,7 +71,9 @@ def _mailed_again(fault: FaultResult, phase: PhaseResult) -> int:
 
 
 def _caused(fault: FaultResult, first: float, phase: PhaseResult) -> bool:
-    """Return whether this fault is the last that could repeat a mail whose first copy arrived at ``first``."""
+    """Return whether this fault is the last that could repeat a mail whose first copy arrived at
+    ``first``.
+    """
     possible = [each for each in phase.faults if each.fault.mails and each.began <= first + 1]
     return bool(possible) and possible[-1] is fault
 
@@ -79,7 +102,9 @@ def summary(phase: PhaseResult) -> Iterator[str]:
     counts = Counter((request.kind, request.status) for request in phase.requests)
     for kind in SUCCESSES:
         statuses = ", ".join(
-            f"{status or 'none'}: {count:,}" for (of, status), count in sorted(counts.items()) if of == kind
+            f"{status or 'none'}: {count:,}"
+            for (of, status), count in sorted(counts.items())
+            if of == kind
         )
         yield f"  {kind:15} {statuses}"
     yield from (f"  WRONG: {text}" for text in violations(phase))

@@ -1,4 +1,6 @@
-"""One deployment under load: faults at random moments, and checks after each fault and at the end."""
+"""One deployment under load: faults at random moments, and checks after each fault and at the
+end.
+"""
 
 import asyncio
 import math
@@ -11,7 +13,15 @@ from typing import Final, NamedTuple
 
 from bench.faults.deployment import OPERATOR, OWNERS, DatabaseKind, Deployment, running_deployment
 from bench.faults.fault_types import InjectedFault
-from bench.faults.load import REPEATED, REVOKED, SUCCESSES, UNAVAILABLE, AnsweredRequest, Change, Load
+from bench.faults.load import (
+    REPEATED,
+    REVOKED,
+    SUCCESSES,
+    UNAVAILABLE,
+    AnsweredRequest,
+    Change,
+    Load,
+)
 from bench.faults.stored_state import AuditState, LedgerState, read_audit, read_ledger
 
 PAUSE: Final = 0.25
@@ -30,10 +40,15 @@ _IN_FLIGHT: Final = 1.0
 """Seconds after the primary's end in which its last answers may arrive."""
 _AFTER_LOSS: Final = ("new key", "rotate key", "revoke key", REVOKED, "remove member")
 """Requests that may find keys and members in an older state after a loss."""
-_CONNECTIONS: Final = "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
+_CONNECTIONS: Final = (
+    "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
+)
 _GROUPS: Final = {
-    "twin": "event", "event again": "event", "suspended list": "list", "suspended check": "check",
-}  # fmt: skip
+    "twin": "event",
+    "event again": "event",
+    "suspended list": "list",
+    "suspended check": "check",
+}
 _PENDING: Final = """
 SELECT (SELECT count(*) FROM notifications WHERE status = 'queued')
      + (SELECT count(*) FROM procrastinate_jobs
@@ -51,7 +66,9 @@ class FaultResult(NamedTuple):
     recovered: float
     """When every kind of request had succeeded again and all servers were ready."""
     recoveries: dict[str, float]
-    """Seconds from the fault's end to the first success, by affected kind of request, and for mails."""
+    """Seconds from the fault's end to the first success, by affected kind of request, and for
+    mails.
+    """
     lost: int
     """Acknowledged events that were missing from the ledger afterwards."""
     unconfirmed: Counter[Change]
@@ -133,11 +150,19 @@ class FaultRun:
         revoked_key_clients: int = 1,
         mail_timeout: float = _MAIL_TIMEOUT,
     ) -> None:
-        """``mail_timeout`` is in seconds, from the end of the load to the last mail and the last job."""
+        """``mail_timeout`` is in seconds, from the end of the load to the last mail and the last
+        job.
+        """
         self.load = Load(
-            site.ports, site.keys, site.owners, OPERATOR, seed=chance.randrange(1 << 30), pause=PAUSE, host=site.host,
+            site.ports,
+            site.keys,
+            site.owners,
+            OPERATOR,
+            seed=chance.randrange(1 << 30),
+            pause=PAUSE,
+            host=site.host,
             revoked_key_clients=revoked_key_clients,
-        )  # fmt: skip
+        )
         self.steady = 0.0
         """Until this moment any request may get 503 with Retry-After."""
         self.faults: list[FaultResult] = []
@@ -173,18 +198,24 @@ class FaultRun:
         }
         lost, unconfirmed = await asyncio.to_thread(self._check_database)
         recoveries = {kind: at - ended for kind, at in first.items() if kind in affected}
-        self.faults.append(FaultResult(fault, began, ended, killed, recovered, recoveries, lost, unconfirmed))
+        self.faults.append(
+            FaultResult(fault, began, ended, killed, recovered, recoveries, lost, unconfirmed)
+        )
         if fault.restore is not None:
             await fault.restore(self.site, self._chance)
 
     async def until_all_succeed(self, since: float) -> dict[str, float]:
-        """Wait until each kind of request has succeeded after a moment; return when each did first."""
+        """Wait until each kind of request has succeeded after a moment; return when each did
+        first.
+        """
         wanted = {_group(kind) for kind in SUCCESSES}
         first: dict[str, float] = {}
         position = len(self.load.requests)
         while wanted - first.keys():
             if time.monotonic() > since + _TIMEOUT:
-                self._violations.append(f"no success within {_TIMEOUT:g} s: {', '.join(sorted(wanted - first.keys()))}")
+                self._violations.append(
+                    f"no success within {_TIMEOUT:g} s: {', '.join(sorted(wanted - first.keys()))}"
+                )
                 break
             for request in self.load.requests[position:]:
                 if request.is_success and request.at - request.took >= since:
@@ -200,19 +231,24 @@ class FaultRun:
             yield each
 
     def _check_database(self) -> tuple[int, Counter[Change]]:
-        """Return the number of newly lost events, and the changes that no answer has confirmed so far."""
+        """Return the number of newly lost events, and the changes that no answer has confirmed so
+        far.
+        """
         acknowledged = set(self.load.acknowledged.copy())
         entries = {row[0] for row in self.site.rows("SELECT id FROM billing_events")}
         lost = acknowledged - entries - self._lost
         self._lost |= lost
         self._connections = max(self._connections, int(self.site.rows(_CONNECTIONS)[0][0]))
-        audit = read_audit(self.site.conninfo, OWNERS)  # before the copy, because answers still arrive
+        # before the copy, because answers still arrive
+        audit = read_audit(self.site.conninfo, OWNERS)
         return len(lost), audit.unconfirmed(self.load.confirmed.copy())
 
     async def end(self, loading: asyncio.Task[None]) -> None:
-        """End the load; wait until every event is acknowledged, every mail sent and every job for the provider done.
+        """End the load; wait until every event is acknowledged, every mail sent and every job for
+        the provider done.
 
-        Raises `TimeoutError` if an event is not acknowledged in time; mails and jobs are then reported as pending.
+        Raises `TimeoutError` if an event is not acknowledged in time; mails and jobs are then
+        reported as pending.
         """
         self.load.end()
         async with asyncio.timeout(_TIMEOUT):
@@ -229,10 +265,16 @@ class FaultRun:
         ledger = await read_ledger(self.site.conninfo)
         audit = await asyncio.to_thread(read_audit, self.site.conninfo, OWNERS)
         return PhaseResult(
-            self.site.kind, list(self._completed(audit)), self.load.requests, len(self.load.acknowledged), ledger,
+            self.site.kind,
+            list(self._completed(audit)),
+            self.load.requests,
+            len(self.load.acknowledged),
+            ledger,
             await asyncio.to_thread(self._check_mails),
-            [*self._violations, *self._find_violations(ledger, audit)], self._connections, self.site.workers,
-        )  # fmt: skip
+            [*self._violations, *self._find_violations(ledger, audit)],
+            self._connections,
+            self.site.workers,
+        )
 
     def _completed(self, audit: AuditState) -> Iterator[FaultResult]:
         """Add what only the end shows: doubled changes, and the first mail after each fault."""
@@ -251,18 +293,25 @@ class FaultRun:
             times[str(mail.message["Message-ID"])].append(at)
         repeated = [copies for copies in times.values() if len(copies) > 1]
         beyond = sum(
-            len(copies) - 1 > sum(
-                each.fault.mails > 0 and each.began - 1 <= copies[-1] and each.recovered + 1 >= copies[0] - 1
+            len(copies) - 1
+            > sum(
+                each.fault.mails > 0
+                and each.began - 1 <= copies[-1]
+                and each.recovered + 1 >= copies[0] - 1
                 for each in self.faults
             )
             for copies in repeated
-        )  # fmt: skip
+        )
         again = [RepeatedMail(copies[0], len(copies) - 1) for copies in repeated]
         return MailResult(len(ids), len(ids - times.keys()), again, beyond, self._pending)
 
     def _find_violations(self, ledger: LedgerState, audit: AuditState) -> Iterator[str]:
         acknowledged = self.load.acknowledged
-        if lost := [each for each in acknowledged.keys() - ledger.events if not self._may_be_lost(acknowledged[each])]:
+        if lost := [
+            each
+            for each in acknowledged.keys() - ledger.events
+            if not self._may_be_lost(acknowledged[each])
+        ]:
             yield f"{len(lost):,} acknowledged events are not in the ledger, such as {min(lost)}"
         if unsent := ledger.events - self.load.sent:
             yield f"{len(unsent):,} entries of the ledger were never sent, such as {min(unsent)}"
@@ -271,7 +320,9 @@ class FaultRun:
         if doubled := audit.unconfirmed(self.load.confirmed):
             yield f"{doubled.total()} changes took effect more often than answered, such as {min(doubled)}"
         absent = {change for change in self.load.confirmed if change not in audit.entries}
-        lost_changes = {change for change in absent if self._may_be_lost(self.load.confirmed[change])}
+        lost_changes = {
+            change for change in absent if self._may_be_lost(self.load.confirmed[change])
+        }
         if missing := absent - lost_changes:
             yield f"{len(missing)} confirmed changes are not in the audit trail, such as {min(missing)}"
         if live := audit.live - {key for _, key in lost_changes}:
@@ -296,9 +347,13 @@ class FaultRun:
         if request.is_success or (request.is_retryable and request.at < self.steady):
             return None
         current = [
-            each for each in self.faults if each.began <= request.at and request.at - request.took <= each.recovered
+            each
+            for each in self.faults
+            if each.began <= request.at and request.at - request.took <= each.recovered
         ]
-        if request.status in REPEATED.get(request.kind, ()) or any(each.fault.explains(request) for each in current):
+        if request.status in REPEATED.get(request.kind, ()) or any(
+            each.fault.explains(request) for each in current
+        ):
             return None
         if request.kind in _AFTER_LOSS and request.at >= self._first_loss():
             return None

@@ -1,4 +1,6 @@
-"""Read what the database holds at the end of a run: the ledger, the audit trail and the working keys."""
+"""Read what the database holds at the end of a run: the ledger, the audit trail and the working
+keys.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -47,14 +49,18 @@ class AuditState(NamedTuple):
 async def read_ledger(conninfo: str) -> LedgerState:
     """Read the ledger's ids and fold every ledger again."""
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        cursor = await connection.execute(r"SELECT id FROM billing_events WHERE id NOT LIKE 'snapshot\_%'")
+        cursor = await connection.execute(
+            r"SELECT id FROM billing_events WHERE id NOT LIKE 'snapshot\_%'"
+        )
         ids = {row[0] for row in await cursor.fetchall()}
     database = Database(conninfo, pool_size=2)
     await database.open()
     try:
         policy = load_for_admin({}, needs_pepper=False).billing
         folded = differing = 0
-        async with aclosing(ReplayService(database, policy, system_clock).run(Selection(), dry_run=True)) as chunks:
+        async with aclosing(
+            ReplayService(database, policy, system_clock).run(Selection(), dry_run=True)
+        ) as chunks:
             async for chunk in chunks:
                 folded += chunk.tenants
                 differing += sum(not checked.is_right for checked in chunk.checked)
@@ -68,4 +74,7 @@ def read_audit(conninfo: str, tenants: Iterable[str]) -> AuditState:
     with psycopg.connect(conninfo) as connection:
         entries = connection.execute(_ENTRIES, (list(tenants),)).fetchall()
         live = connection.execute(_LIVE, (KEY_NAME,)).fetchall()
-    return AuditState(Counter({(action, target): count for action, target, count in entries}), {row[0] for row in live})
+    return AuditState(
+        Counter({(action, target): count for action, target, count in entries}),
+        {row[0] for row in live},
+    )

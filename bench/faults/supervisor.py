@@ -37,7 +37,10 @@ class ProcessSupervisor:
             return []
         try:
             first = psutil.Process(process.pid)
-            return [first, *(child for child in first.children() if "spawn_main" in " ".join(child.cmdline()))]
+            return [
+                first,
+                *(child for child in first.children() if "spawn_main" in " ".join(child.cmdline())),
+            ]
         except psutil.NoSuchProcess:
             return []
 
@@ -55,9 +58,13 @@ class ProcessSupervisor:
     def _run(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, env=self._variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                self._command,
+                env=self._variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         self._process.wait()
 
 
@@ -89,7 +96,9 @@ class DatabaseSupervisor:
 
 
 class _RestartLoop(threading.Thread):
-    """Calls ``run``, which returns when a process has ended, again and again until it is ``over``."""
+    """Calls ``run``, which returns when a process has ended, again and again until it is
+    ``over``.
+    """
 
     def __init__(self, run: Callable[[], None]) -> None:
         super().__init__(daemon=True)

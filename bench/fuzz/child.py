@@ -1,11 +1,21 @@
-"""Run one target under atheris: ``python -m bench.fuzz.child NAME`` and libFuzzer's own arguments."""
+"""Run one target under atheris: ``python -m bench.fuzz.child NAME`` and libFuzzer's own
+arguments.
+"""
 
 import logging
 import sys
 
 import atheris
 
-INSTRUMENTED = ["tenantry", "tenantry_sdk", "joserfc", "authlib", "opentelemetry", "uvicorn", "tomllib"]
+INSTRUMENTED = [
+    "tenantry",
+    "tenantry_sdk",
+    "joserfc",
+    "authlib",
+    "opentelemetry",
+    "uvicorn",
+    "tomllib",
+]
 
 
 def main() -> None:

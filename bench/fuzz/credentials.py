@@ -38,15 +38,23 @@ def checksummed(body: bytes) -> bytes:
 
 
 def check_key(data: bytes) -> None:
-    """Require that form and checksum decide; ``@`` is replaced by the checksum of the bytes before it."""
+    """Require that form and checksum decide; ``@`` is replaced by the checksum of the bytes before
+    it.
+    """
     body, mark, rest = data.partition(b"@")
     given = checksummed(body) + rest if mark else data
     by_reference = _KEY_FORM.fullmatch(given) is not None and checksummed(given[:-6]) == given
-    require(is_well_formed(given) is by_reference, "the service and the reference disagree about a key", given)
+    require(
+        is_well_formed(given) is by_reference,
+        "the service and the reference disagree about a key",
+        given,
+    )
 
 
 def check_scan(data: bytes) -> None:
-    """Require that the scan finds exactly the keys in any bytes; ``@`` is replaced by a key, ``%`` by one in UTF-16."""
+    """Require that the scan finds exactly the keys in any bytes; ``@`` is replaced by a key, ``%``
+    by one in UTF-16.
+    """
     content = data.replace(b"@", KEY.encode()).replace(b"%", KEY.encode("utf-16-le"))
     report: dict[str, Any] = {"keys": [], "files": 0, "bytes": 0}
     scan_stream(io.BytesIO(content), "-", report)
@@ -60,18 +68,28 @@ def check_scan(data: bytes) -> None:
     }
     is_allowed = b"tenantry:allow" in content.replace(b"\0", b"")
     require(is_allowed or narrow <= set(places), "the scan misses a key", content)
-    require(len(places) <= len(narrow) + content.replace(b"\0", b"").count(b"svc_"), "the scan invents a key", content)
+    require(
+        len(places) <= len(narrow) + content.replace(b"\0", b"").count(b"svc_"),
+        "the scan invents a key",
+        content,
+    )
 
 
 def check_cursor(data: bytes) -> None:
-    """Require that any text is rejected as declared or decodes to a position that encodes to an equal one."""
+    """Require that any text is rejected as declared or decodes to a position that encodes to an
+    equal one.
+    """
     given = text(data)
     try:
         position = decode_cursor(given)
     except InvalidCursorError:
         return
     require_storable(position)
-    require(decode_cursor(encode_cursor(position)) == position, "a cursor decodes to another position", position)
+    require(
+        decode_cursor(encode_cursor(position)) == position,
+        "a cursor decodes to another position",
+        position,
+    )
     try:
         window_after(1, given)
     except InvalidCursorError:
@@ -94,7 +112,11 @@ def check_cookies(data: bytes) -> None:
     state, session, sealed = (part.decode("latin-1") for part in parts(data, 3))
     name = _SEALED.key
     stand_in = SimpleNamespace(
-        cookies={name: sealed, "__Host-tenantry_session": session, f"__Secure-tenantry_secret_{state}": sealed}
+        cookies={
+            name: sealed,
+            "__Host-tenantry_session": session,
+            f"__Secure-tenantry_secret_{state}": sealed,
+        }
     )
     request = cast("Any", stand_in)
     pending = _cookies.sign_in(request, state if name.endswith(state[:12]) else _begun.state)
@@ -106,11 +128,15 @@ def check_cookies(data: bytes) -> None:
 
 
 def check_headers(data: bytes) -> None:
-    """Require that short headers raise only declared errors, and that no secret passes as another value."""
+    """Require that short headers raise only declared errors, and that no secret passes as another
+    value.
+    """
     authorization, organization, request_id, path = parts(data, 4)
     try:
         credential = bearer_credential(authorization)
-        require(credential in authorization, "the credential is not part of the header", authorization)
+        require(
+            credential in authorization, "the credential is not part of the header", authorization
+        )
     except DomainError as error:
         require_no_echo(error, authorization)
     try:
@@ -118,14 +144,24 @@ def check_headers(data: bytes) -> None:
     except DomainError as error:
         require_no_echo(error, organization)
     named = request_id_of(request_id or None).decode("ascii")
-    require(re.fullmatch(r"[A-Za-z0-9._-]{1,128}", named), "a request id with unsafe characters", named)
+    require(
+        re.fullmatch(r"[A-Za-z0-9._-]{1,128}", named), "a request id with unsafe characters", named
+    )
     safe = safe_path(text(path))
-    require(re.fullmatch(r"/(?![/\\])[!-~ ]*", safe) and "\\" not in safe, "a path that may leave the site", safe)
+    require(
+        re.fullmatch(r"/(?![/\\])[!-~ ]*", safe) and "\\" not in safe,
+        "a path that may leave the site",
+        safe,
+    )
 
 
 def require_no_echo(error: DomainError, sent: bytes) -> None:
     """Require that no error repeats what was sent, except short words."""
-    require(len(sent) < 12 or text(sent) not in error.detail, "an error repeats what was sent", error.detail)
+    require(
+        len(sent) < 12 or text(sent) not in error.detail,
+        "an error repeats what was sent",
+        error.detail,
+    )
 
 
 def check_redaction(data: bytes) -> None:
@@ -140,7 +176,12 @@ TARGETS: Final = (
         name="api-key",
         reads="the text of a key, from any client; compared with another implementation",
         check=check_key,
-        seeds=lambda: [KEY.encode(), KEY[:-6].encode() + b"@", b"svc_test_" + b"0" * 43 + b"@", b"svc_live_\xff@x"],
+        seeds=lambda: [
+            KEY.encode(),
+            KEY[:-6].encode() + b"@",
+            b"svc_test_" + b"0" * 43 + b"@",
+            b"svc_live_\xff@x",
+        ],
         words=(b"svc_live_", b"svc_test_", b"@", b"0" * 43),
         max_size=128,
     ),
@@ -148,7 +189,14 @@ TARGETS: Final = (
         name="key-scan",
         reads="scanned files, from anyone",
         check=check_scan,
-        seeds=lambda: [b"a = '@'", b"%%", b"svc_live_@", b"@@", b"s\0v\0c\0_\0%", KEY[:30].encode() + b"@"],
+        seeds=lambda: [
+            b"a = '@'",
+            b"%%",
+            b"svc_live_@",
+            b"@@",
+            b"s\0v\0c\0_\0%",
+            KEY[:30].encode() + b"@",
+        ],
         words=(b"@", b"%", b"svc_", b"s\0v\0c\0_\0", b"svc_live_"),
         max_size=1024,
     ),
@@ -156,7 +204,10 @@ TARGETS: Final = (
         name="cursor",
         reads="a cursor, from any client",
         check=check_cursor,
-        seeds=lambda: [encode_cursor(Position(n, name)).encode() for n, name in ((0, ""), (2**61, "key_1"), (-5, "é"))],
+        seeds=lambda: [
+            encode_cursor(Position(n, name)).encode()
+            for n, name in ((0, ""), (2**61, "key_1"), (-5, "é"))
+        ],
         words=(b"==", b"-", b"_", b"+", b"/"),
         max_size=1100,
     ),
@@ -179,11 +230,19 @@ TARGETS: Final = (
         check=check_cookies,
         seeds=lambda: [
             f"state-of-the-fuzzer\n{_secret.token(bytes(32))[:-4]}\n{_SEALED.value}".encode(),
-            b"s\n\n" + base64.urlsafe_b64encode(b'{"alg":[],"enc":"A256GCM"}').rstrip(b"=") + b"..a.a.a",
-            b"s\n\n" + base64.urlsafe_b64encode(b'{"alg":"dir","enc":{}}').rstrip(b"=") + b"..a.a.a",
-            b"s\n\n" + base64.urlsafe_b64encode(b"[" * 1500 + b"]" * 1500).rstrip(b"=") + b"..a.a.a",
             b"s\n\n"
-            + base64.urlsafe_b64encode(b'{"alg":"dir","enc":"A128CBC-HS256","zip":"DEF"}').rstrip(b"=")
+            + base64.urlsafe_b64encode(b'{"alg":[],"enc":"A256GCM"}').rstrip(b"=")
+            + b"..a.a.a",
+            b"s\n\n"
+            + base64.urlsafe_b64encode(b'{"alg":"dir","enc":{}}').rstrip(b"=")
+            + b"..a.a.a",
+            b"s\n\n"
+            + base64.urlsafe_b64encode(b"[" * 1500 + b"]" * 1500).rstrip(b"=")
+            + b"..a.a.a",
+            b"s\n\n"
+            + base64.urlsafe_b64encode(b'{"alg":"dir","enc":"A128CBC-HS256","zip":"DEF"}').rstrip(
+                b"="
+            )
             + b"..YWE.YWE.YWE",
         ],
         words=(b".", b"..", b"eyJhbGciOiJkaXIiLCJlbmMiOiJBMjU2R0NNIn0", b"eyJhbGciOltdfQ"),

@@ -1,4 +1,6 @@
-"""The operator's files: settings and the plan catalog. Errors must name the cause without a secret."""
+"""The operator's files: settings and the plan catalog. Errors must name the cause without a
+secret.
+"""
 
 from typing import Final
 
@@ -22,7 +24,9 @@ _FILES: Final = {variable.file_name for variable in SECRETS} | {"TENANTRY_PLANS"
 
 
 def check_settings(data: bytes) -> None:
-    """Require that settings load or raise named errors; ``@`` is replaced by a secret that no message may contain."""
+    """Require that settings load or raise named errors; ``@`` is replaced by a secret that no
+    message may contain.
+    """
     values = dict(_GOOD)
     for line in text(data).split("\n"):
         name, _, value = line.partition("=")
@@ -36,8 +40,16 @@ def check_settings(data: bytes) -> None:
         require(_SECRET not in str(error), "a message contains a secret", str(error))
         return
     require(_SECRET not in repr(settings.secrets()), "repr shows a secret")
-    require(settings.base_url.startswith(("http://", "https://")), "a base URL with another scheme", settings.base_url)
-    require("/" not in settings.base_url.partition("://")[2], "a base URL with a path", settings.base_url)
+    require(
+        settings.base_url.startswith(("http://", "https://")),
+        "a base URL with another scheme",
+        settings.base_url,
+    )
+    require(
+        "/" not in settings.base_url.partition("://")[2],
+        "a base URL with a path",
+        settings.base_url,
+    )
 
 
 def check_plans(data: bytes) -> None:
@@ -51,23 +63,33 @@ def check_plans(data: bytes) -> None:
     for plan in catalog.plans:
         require_storable(plan.id, 64)
         require(
-            all(limit is None or 0 <= limit < 2**31 for limit in (plan.limits.projects, plan.limits.api_keys)),
+            all(
+                limit is None or 0 <= limit < 2**31
+                for limit in (plan.limits.projects, plan.limits.api_keys)
+            ),
             "a limit out of bounds",
         )
 
 
 def check_request_log(data: bytes) -> None:
-    """Require that any stream becomes lines for a terminal and JSON, however it is split; ``@`` is an API key."""
+    """Require that any stream becomes lines for a terminal and JSON, however it is split; ``@`` is
+    an API key.
+    """
     stream = data.replace(b"@", _KEY)
     middle = len(stream) // 2
     whole, halved = LineBuffer(), LineBuffer()
     lines = whole.add(stream + b"\n")
-    require(lines == halved.add(stream[:middle]) + halved.add(stream[middle:] + b"\n"), "lines depend on the blocks")
+    require(
+        lines == halved.add(stream[:middle]) + halved.add(stream[middle:] + b"\n"),
+        "lines depend on the blocks",
+    )
     for line in filter(None, map(parse_line, lines)):
         shown, encoded = request_text(line).plain, request_json(line)
         require(shown.isprintable(), "a control sequence is printed", shown)
         require(_KEY.decode() not in shown + encoded, "a key is shown", shown)
-        require(msgspec.json.decode(encoded)["status"] == line.status, "another status in JSON", encoded)
+        require(
+            msgspec.json.decode(encoded)["status"] == line.status, "another status in JSON", encoded
+        )
 
 
 TARGETS: Final = (
@@ -110,7 +132,11 @@ TARGETS: Final = (
             b"BASE_URL=http://[::1\nPROVIDER_SECRET_KEY=sk_live_@\nOPERATOR_TOKEN=@,@\nSESSION_SECRET=aaaaaaaa",
             b"PROVIDER_API_BASE=http://\xe2\x84\x80:99999\nSMTP_URL=smtps://%ff:@@[::1]:0/",
         ],
-        words=(*(variable.name.encode() + b"=" for variable in SETTINGS.values()), *b":// [::1] @ %40".split(), b"\n"),
+        words=(
+            *(variable.name.encode() + b"=" for variable in SETTINGS.values()),
+            *b":// [::1] @ %40".split(),
+            b"\n",
+        ),
         max_size=1024,
     ),
     Target(

@@ -17,7 +17,17 @@ from tenantry.integrations.oidc.claims import Claims, OidcConfig
 from tenantry.integrations.oidc.keys import ALGORITHMS, KeySet, PublishedKeys, fetch_published_keys
 from tenantry.integrations.oidc.sign_in import PendingSignIn, SignIn, SignInFailedError, UserInfo
 from tenantry.integrations.oidc.tokens import TokenVerifier
-from tests.support.issuer import AUDIENCE, CLIENT_ID, DISCOVERY, JWKS, NOW, USERINFO, Issuer, SigningKey, signing_key
+from tests.support.issuer import (
+    AUDIENCE,
+    CLIENT_ID,
+    DISCOVERY,
+    JWKS,
+    NOW,
+    USERINFO,
+    Issuer,
+    SigningKey,
+    signing_key,
+)
 
 _ISSUER: Final = "https://issuer.example"
 _CONFIG: Final = OidcConfig(Issuers(_ISSUER), (AUDIENCE,), client_id=CLIENT_ID)
@@ -38,13 +48,21 @@ class _Provider:
         self.verifier = TokenVerifier(_CONFIG, self.keys, clock=lambda: NOW)
         self.userinfo = UserInfo(_CONFIG, self.keys, self.client)
         self.sign_in = SignIn(
-            _CONFIG, self.keys, self.client, client_id=CLIENT_ID, client_secret=None,
-            redirect_uri="https://tenantry.example/sign-in/callback", clock=lambda: NOW,
-        )  # fmt: skip
+            _CONFIG,
+            self.keys,
+            self.client,
+            client_id=CLIENT_ID,
+            client_secret=None,
+            redirect_uri="https://tenantry.example/sign-in/callback",
+            clock=lambda: NOW,
+        )
         run_now(self.keys.refresh())
 
     def metadata(self) -> bytes:
-        more = {"authorization_endpoint": _ISSUER + "/authorize", "token_endpoint": _ISSUER + _TOKEN}
+        more = {
+            "authorization_endpoint": _ISSUER + "/authorize",
+            "token_endpoint": _ISSUER + _TOKEN,
+        }
         return json.dumps({**json.loads(self.issuer.document(DISCOVERY).body), **more}).encode()
 
     def _answer(self, request: httpx2.Request) -> httpx2.Response:
@@ -52,7 +70,10 @@ class _Provider:
         if path in self.answers:
             status, body = self.answers[path]
         else:
-            status, body = 200, self.metadata() if path == DISCOVERY else self.issuer.document(path).body
+            status, body = (
+                200,
+                self.metadata() if path == DISCOVERY else self.issuer.document(path).body,
+            )
 
         async def stream() -> AsyncIterator[bytes]:
             yield body
@@ -76,14 +97,18 @@ def check_token(data: bytes) -> None:
 
 
 def check_token_content(data: bytes) -> None:
-    """Require the same of signed content, and that accepted claims equal the standard library's reading."""
+    """Require the same of signed content, and that accepted claims equal the standard library's
+    reading.
+    """
     header, payload = parts(data, 2)
     claims = _verified(_key().sign(header, payload))
     if claims is None:
         return
     require_storable(claims, MAX_TOKEN_BYTES)
     content = json.loads(payload)
-    require(json.loads(header)["alg"] in ("EdDSA", "Ed25519"), "another algorithm is accepted", header)
+    require(
+        json.loads(header)["alg"] in ("EdDSA", "Ed25519"), "another algorithm is accepted", header
+    )
     require(content["iss"] == claims.issuer == _ISSUER, "another issuer is accepted", content)
     require(
         AUDIENCE in (content["aud"] if isinstance(content["aud"], list) else [content["aud"]]),
@@ -91,11 +116,17 @@ def check_token_content(data: bytes) -> None:
         content,
     )
     require(
-        content["exp"] > _NOW - 31 and content["iat"] < _NOW + 31 and content["exp"] - content["iat"] <= 86_430,
+        content["exp"] > _NOW - 31
+        and content["iat"] < _NOW + 31
+        and content["exp"] - content["iat"] <= 86_430,
         "a time out of bounds",
         content,
     )
-    require(content["sub"] == claims.subject and claims.subject.isprintable(), "another subject", content)
+    require(
+        content["sub"] == claims.subject and claims.subject.isprintable(),
+        "another subject",
+        content,
+    )
 
 
 def _verified(token: str) -> Claims | None:
@@ -128,13 +159,25 @@ def _content_seeds() -> list[bytes]:
         json.dumps({**claims, **more}).encode()
         for more in (
             {},
-            {"org_id": "acme", "org_role": "admin", "scope": "projects:read", "email": "a@b", "email_verified": True},
+            {
+                "org_id": "acme",
+                "org_role": "admin",
+                "scope": "projects:read",
+                "email": "a@b",
+                "email_verified": True,
+            },
             {"aud": [AUDIENCE, CLIENT_ID], "nbf": _NOW, "scp": ["a:b"], "exp": _NOW + 0.5},
             {"exp": 10**400, "iat": 10**400},
             {"exp": 1e300, "iat": 1e300},
             {"sub": "\u00e9", "a": {"b": [None, True, 1e5]}},
             {"org_id": "\ud800"},
-            {"org_id": None, "org_role": ["admin", "Owner"], "nonce": None, "nbf": None, "token_use": "access"},
+            {
+                "org_id": None,
+                "org_role": ["admin", "Owner"],
+                "nonce": None,
+                "nbf": None,
+                "token_use": "access",
+            },
         )
     ]
     return [
@@ -148,17 +191,24 @@ def _content_seeds() -> list[bytes]:
 
 
 def check_keys(data: bytes) -> None:
-    """Require that a key set raises only declared errors, and that its keys reject a wrong signature."""
+    """Require that a key set raises only declared errors, and that its keys reject a wrong
+    signature.
+    """
     published = _fetched({JWKS: (200, data)})
     if published is None:
         return
     for (_, alg), keys in published.by_id.items():
         for key in keys:
-            require(ALGORITHMS[alg].verify(b"a.b", b"\1" * 64, key) is False, "a wrong signature is accepted")
+            require(
+                ALGORITHMS[alg].verify(b"a.b", b"\1" * 64, key) is False,
+                "a wrong signature is accepted",
+            )
 
 
 def check_metadata(data: bytes) -> None:
-    """Require that a discovery document raises only declared errors and yields only web addresses."""
+    """Require that a discovery document raises only declared errors and yields only web
+    addresses.
+    """
     provider = _Provider({DISCOVERY: (200, data)})
     if provider.keys.metadata is None:
         require(provider.keys.trouble is not None, "neither accepted nor rejected")
@@ -174,7 +224,9 @@ def check_metadata(data: bytes) -> None:
 
 def _is_address(text: str) -> bool:
     """Return whether a browser follows this text in a Location header."""
-    return text.lower().startswith(("https://", "http://")) and text.isascii() and text.isprintable()
+    return (
+        text.lower().startswith(("https://", "http://")) and text.isascii() and text.isprintable()
+    )
 
 
 def _fetched(answers: dict[str, tuple[int, bytes]]) -> PublishedKeys | None:
@@ -196,7 +248,14 @@ def _keys_seeds() -> list[bytes]:
         {"kty": "EC", "crv": "P-256", "x": "AA", "y": None},
         {"kty": "OKP", "crv": [], "x": "AA"},
         {"kty": [], "kid": {}},
-        {**signing_key("RS256", "rsa-1").jwk(), "kid": 7, "use": None, "alg": None, "key_ops": [], "issuer": []},
+        {
+            **signing_key("RS256", "rsa-1").jwk(),
+            "kid": 7,
+            "use": None,
+            "alg": None,
+            "key_ops": [],
+            "issuer": [],
+        },
     ]
     return [
         whole,
@@ -221,12 +280,16 @@ def check_userinfo(data: bytes) -> None:
 
 
 def check_callback(data: bytes) -> None:
-    """Require that callback and token answer raise only declared errors and match the pending sign-in."""
+    """Require that callback and token answer raise only declared errors and match the pending
+    sign-in.
+    """
     query, status, id_token, body = parts(data, 4)
     provider = _provider()
     if id_token:
         body = body.replace(b"@", provider.issuer.mint(_key(), claims=_given(id_token)).encode())
-    provider.answers = {_TOKEN: (int(status) if status.isdigit() and 200 <= int(status[:9]) < 600 else 200, body)}
+    provider.answers = {
+        _TOKEN: (int(status) if status.isdigit() and 200 <= int(status[:9]) < 600 else 200, body)
+    }
     answer = dict(httpx2.QueryParams(text(query)))
     try:
         person = run_now(provider.sign_in.finish(_BEGUN, answer))
@@ -264,16 +327,34 @@ _NAMES: Final = (
             b"issuer jwks_uri token_endpoint access_token id_token error name "
         ).split()
     ),
-    b"1e999", b"NaN", b"\\ud800", b"\\u0000", _ISSUER.encode(), AUDIENCE.encode(), str(_NOW).encode(),
-)  # fmt: skip
+    b"1e999",
+    b"NaN",
+    b"\\ud800",
+    b"\\u0000",
+    _ISSUER.encode(),
+    AUDIENCE.encode(),
+    str(_NOW).encode(),
+)
 
 TARGETS: Final = (
     Target(
         name="token",
         reads="a bearer token, from any client",
         check=check_token,
-        seeds=lambda: [*(token.encode() for token in _good_tokens()), b"..", b"a.b.c", b"e30.e30.", b"\xff.\xff."],
-        words=(b".", b"eyJhbGciOiJub25lIn0", b"e30", b"=", b"eyJhbGciOiJFZERTQSIsImtpZCI6ImVkLTEifQ"),
+        seeds=lambda: [
+            *(token.encode() for token in _good_tokens()),
+            b"..",
+            b"a.b.c",
+            b"e30.e30.",
+            b"\xff.\xff.",
+        ],
+        words=(
+            b".",
+            b"eyJhbGciOiJub25lIn0",
+            b"e30",
+            b"=",
+            b"eyJhbGciOiJFZERTQSIsImtpZCI6ImVkLTEifQ",
+        ),
     ),
     Target(
         name="token-content",

@@ -12,7 +12,15 @@ from uvicorn.server import ServerState
 
 from bench.fuzz.target import Finding, Target, require, run_now
 from tenantry.domain.errors import PayloadTooLargeError
-from tenantry.server.asgi_types import IS_HEAD, AsgiApp, HotRequest, HotResponse, Receive, Scope, Send
+from tenantry.server.asgi_types import (
+    IS_HEAD,
+    AsgiApp,
+    HotRequest,
+    HotResponse,
+    Receive,
+    Scope,
+    Send,
+)
 from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR, LoadSheddingProtocol, OverloadDetector
 from tenantry.server.metrics import Metrics
@@ -69,9 +77,17 @@ class FuzzedServer:
 
     def __init__(self, app: AsgiApp, state: dict[str, Any]) -> None:
         self._config = uvicorn.Config(
-            cast("Any", app), http=LoadSheddingProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
-            server_header=False, date_header=False, proxy_headers=True, forwarded_allow_ips="*",
-        )  # fmt: skip
+            cast("Any", app),
+            http=LoadSheddingProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=True,
+            forwarded_allow_ips="*",
+        )
         self._config.load()
         self._state = state
         self.faults: list[str] = []
@@ -102,7 +118,9 @@ class FuzzedServer:
 
 
 async def _settle(transport: FakeTransport, is_done: Callable[[], bool]) -> None:
-    """Run the event loop until the server writes no more; each pipelined request takes its turns."""
+    """Run the event loop until the server writes no more; each pipelined request takes its
+    turns.
+    """
     size, since = len(transport.written), 0
     for turn in range(_MAX_TURNS):
         await asyncio.sleep(0)
@@ -138,14 +156,18 @@ class _Echo:
             parts.append(message.get("body", b""))
             more = message.get("more_body", False)
         self.asked.append(_parsed(scope, b"".join(parts)))
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]}
+        )
         await send({"type": "http.response.body", "body": b"cold"})
 
 
 def _parsed(scope: Scope, body: bytes) -> ParsedRequest:
     path = scope.get("raw_path") or scope["path"].encode()
     method = "HEAD" if scope.get(IS_HEAD) else scope["method"]
-    return ParsedRequest(method, path + (b"?" + scope["query_string"] if scope["query_string"] else b""), body)
+    return ParsedRequest(
+        method, path + (b"?" + scope["query_string"] if scope["query_string"] else b""), body
+    )
 
 
 _echo: Final = _Echo()
@@ -160,15 +182,20 @@ class _Overloaded(OverloadDetector):
 
 
 _full: Final = FuzzedServer(
-    _echo.front, {**_echo.front.state, OVERLOAD_DETECTOR: _Overloaded(Metrics(several_processes=False), lambda: 0)}
+    _echo.front,
+    {
+        **_echo.front.state,
+        OVERLOAD_DETECTOR: _Overloaded(Metrics(several_processes=False), lambda: 0),
+    },
 )
 
 
 def check_lines(data: bytes) -> None:
     """Require that the server and h11 parse the same requests, however the bytes are split.
 
-    The first byte determines the number of pieces. A request that one of the two rejects need not be accepted by the
-    other. What both accept must be the same requests in the same order with the same bodies: no request smuggling.
+    The first byte determines the number of pieces. A request that one of the two rejects need not
+    be accepted by the other. What both accept must be the same requests in the same order with the
+    same bodies: no request smuggling.
     """
     cut, data = data[:1], data[1:]
     asked, written = _talked(_connections, [data])
@@ -183,23 +210,38 @@ def check_lines(data: bytes) -> None:
     statuses = answers_in(written)
     reference, refused = by_reference(data)
     if re.search(rb"\nupgrade", data.lower()):
-        # the server ignores the body of an upgrade request and closes the connection; nothing else may differ
-        require(len(asked) <= len(reference) + 1, "an upgrade request is not the last one", asked, reference)
+        # the server ignores the body of an upgrade request and closes the connection; nothing else
+        # may differ
+        require(
+            len(asked) <= len(reference) + 1,
+            "an upgrade request is not the last one",
+            asked,
+            reference,
+        )
         asked, reference = asked[: len(reference)], reference[: len(asked)]
         asked = asked[:-1] + [ours._replace(body=reference[-1].body) for ours in asked[-1:]]
     for ours, theirs in zip(asked, reference, strict=False):
         require(ours == theirs, "the two servers parse a request differently", ours, theirs)
     if refused and len(asked) > len(reference):
-        require(_is_harmless(refused, data), f"the server accepts what h11 rejects ({refused})", asked, statuses)
+        require(
+            _is_harmless(refused, data),
+            f"the server accepts what h11 rejects ({refused})",
+            asked,
+            statuses,
+        )
     if not refused and len(asked) < len(reference):
-        is_told = any(status != 200 for status in statuses) or b"\r\nconnection: close\r\n" in written
+        is_told = (
+            any(status != 200 for status in statuses) or b"\r\nconnection: close\r\n" in written
+        )
         require(is_told, "a request is not answered", asked, reference)
     elif not refused:
         require(len(asked) == len(reference), "an invented request", asked, reference)
 
 
 def check_shedding(data: bytes) -> None:
-    """Require that an overloaded server answers each request exactly once, and rejects plain requests."""
+    """Require that an overloaded server answers each request exactly once, and rejects plain
+    requests.
+    """
     data = data[1:]
     asked, written = _talked(_full, [data])
     statuses = answers_in(written)
@@ -211,7 +253,12 @@ def check_shedding(data: bytes) -> None:
     require(len(answered) <= max(len(reference) + 1, len(asked)), "too many answers", statuses)
     if not re.search(rb"\nupgrade", data.lower()):
         is_told = b"\r\nconnection: close\r\n" in written
-        require(len(answered) >= len(reference) or is_told, "a request is not answered", statuses, reference)
+        require(
+            len(answered) >= len(reference) or is_told,
+            "a request is not answered",
+            statuses,
+            reference,
+        )
     if len(reference) == 1 and _PLAIN.fullmatch(data.removesuffix(reference[0].body)):
         require(answered == [503], "a request is not rejected", statuses, asked)
 
@@ -263,10 +310,13 @@ def by_reference(data: bytes) -> tuple[list[ParsedRequest], str]:
             elif isinstance(event, h11.Data):
                 body += event.data
             elif isinstance(event, h11.EndOfMessage) and current is not None:
-                found.append(ParsedRequest(current.method.decode(), _origin_form(current.target), body))
+                found.append(
+                    ParsedRequest(current.method.decode(), _origin_form(current.target), body)
+                )
                 if found[-1].method == "PRI":  # the preface of HTTP/2 (RFC 9113 section 3.4)
                     return found[:-1], "HTTP/2"
-                if connection.their_state not in (h11.DONE, h11.MUST_CLOSE):  # the protocol may change
+                # the protocol may change
+                if connection.their_state not in (h11.DONE, h11.MUST_CLOSE):
                     return found, ""
                 length = [] if current.method == b"HEAD" else [("content-length", "0")]
                 connection.send(h11.Response(status_code=200, headers=length))
@@ -281,9 +331,15 @@ def by_reference(data: bytes) -> tuple[list[ParsedRequest], str]:
 
 
 def _origin_form(target: bytes) -> bytes:
-    """Remove scheme, host, fragment and empty query, as for an application (RFC 9112 section 3.2.2)."""
+    """Remove scheme, host, fragment and empty query, as for an application (RFC 9112 section
+    3.2.2).
+    """
     target = target.partition(b"#")[0]
-    target = re.sub(rb"^[a-z]+://[^/?]*", b"", target, flags=re.IGNORECASE) if b"://" in target else target
+    target = (
+        re.sub(rb"^[a-z]+://[^/?]*", b"", target, flags=re.IGNORECASE)
+        if b"://" in target
+        else target
+    )
     return target.removesuffix(b"?") if target.count(b"?") == 1 else target
 
 
@@ -321,13 +377,23 @@ def _seeds() -> list[bytes]:
         + b"4;a=b\r\nbody\r\n0\r\nX-Trailer: a\r\n\r\n"
         + get
         + _HOST,
-        b"\5POST /hot/a?b=c HTTP/1.0\r\nContent-Length: 4\r\nConnection: keep-alive\r\n" + _HOST + b"body",
+        b"\5POST /hot/a?b=c HTTP/1.0\r\nContent-Length: 4\r\nConnection: keep-alive\r\n"
+        + _HOST
+        + b"body",
         b"\6" + post + b"Expect: 100-continue\r\nContent-Length: 4\r\n" + _HOST + b"body",
-        b"\7" + post + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 4\r\n" + _HOST + b"GET ",
+        b"\7"
+        + post
+        + b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 4\r\n"
+        + _HOST
+        + b"GET ",
         b"\1HEAD /hot/a HTTP/1.1\r\n" + _HOST + b"CONNECT a:1 HTTP/1.1\r\n" + _HOST,
         b"\1GET http://a/hot/b?c#d HTTP/1.1\r\n" + _HOST + b"OPTIONS * HTTP/1.1\r\n" + _HOST,
         b"\1" + post + b"Content-Length: 4\r\nContent-Length: 4\r\n" + _HOST + b"body",
-        b"\1" + post + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n" + _HOST + b"0\r\n\r\n",
+        b"\1"
+        + post
+        + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n"
+        + _HOST
+        + b"0\r\n\r\n",
         b"\1" + post + b"Transfer-Encoding: gzip, chunked\r\n" + _HOST + b"0\r\n\r\n",
         b"\1" + post + b"Transfer-Encoding: chunked, identity\r\n" + _HOST + b"0\r\n\r\n",
         b"\1GET /hot/a HTTP/1.1\nHost: a\n\n",
@@ -340,12 +406,39 @@ def _seeds() -> list[bytes]:
 
 
 _WORDS: Final = (
-    b"GET ", b"POST ", b"HEAD ", b"/hot/a", b"/api/v1/a", b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", b"\r\n\r\n", b"\r\n",
-    b"\n", b"\r", b"\n\n", b"Content-Length: ", b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: ",
-    b"Connection: close\r\n", b"Connection: keep-alive\r\n", b"Upgrade: h2c\r\n", b"Expect: 100-continue\r\n",
-    b"Host: a\r\n", b"0\r\n\r\n", b"4\r\nbody\r\n", b";a=b", b": ", b" : ", b",", b"\t", b"\x00", b"+4", b"0x4",
-    b"ffffffffffffffff", b"18446744073709551616",
-)  # fmt: skip
+    b"GET ",
+    b"POST ",
+    b"HEAD ",
+    b"/hot/a",
+    b"/api/v1/a",
+    b" HTTP/1.1\r\n",
+    b" HTTP/1.0\r\n",
+    b"\r\n\r\n",
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b"\n\n",
+    b"Content-Length: ",
+    b"Transfer-Encoding: chunked\r\n",
+    b"Transfer-Encoding: ",
+    b"Connection: close\r\n",
+    b"Connection: keep-alive\r\n",
+    b"Upgrade: h2c\r\n",
+    b"Expect: 100-continue\r\n",
+    b"Host: a\r\n",
+    b"0\r\n\r\n",
+    b"4\r\nbody\r\n",
+    b";a=b",
+    b": ",
+    b" : ",
+    b",",
+    b"\t",
+    b"\x00",
+    b"+4",
+    b"0x4",
+    b"ffffffffffffffff",
+    b"18446744073709551616",
+)
 
 TARGETS: Final = (
     Target(
@@ -360,7 +453,10 @@ TARGETS: Final = (
         name="http-overloaded",
         reads="the same during overload",
         check=check_shedding,
-        seeds=lambda: [seed.replace(b"/hot/a", b"/api/v1/a").replace(b"/other/a", b"/api/v1/b") for seed in _seeds()],
+        seeds=lambda: [
+            seed.replace(b"/hot/a", b"/api/v1/a").replace(b"/other/a", b"/api/v1/b")
+            for seed in _seeds()
+        ],
         words=_WORDS,
         max_size=2048,
     ),

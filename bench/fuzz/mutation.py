@@ -1,4 +1,6 @@
-"""Inputs without a fuzzer: the seeds and random mutations of them, the same for the same random seed."""
+"""Inputs without a fuzzer: the seeds and random mutations of them, the same for the same random
+seed.
+"""
 
 import random
 from collections.abc import Iterator

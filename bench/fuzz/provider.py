@@ -28,7 +28,9 @@ _verifier: Final = SignatureVerifier(_SECRETS, _TOLERANCE)
 
 
 def check_signature(data: bytes) -> None:
-    """Require that service, SDK and the provider's package agree; ``@`` is replaced by a valid signature."""
+    """Require that service, SDK and the provider's package agree; ``@`` is replaced by a valid
+    signature.
+    """
     header, body = parts(data, 2)
     if b"@" in header:
         stamp = header.partition(b"t=")[2].partition(b",")[0][:20]
@@ -36,16 +38,26 @@ def check_signature(data: bytes) -> None:
     refusal = _verifier.check(header, body, _NOW)
     accepted = refusal is None
     try:
-        webhooks.verify(body, {"Provider-Signature": header.decode("ascii", "replace")}, _SECRETS, now=_NOW)
+        webhooks.verify(
+            body, {"Provider-Signature": header.decode("ascii", "replace")}, _SECRETS, now=_NOW
+        )
         by_sdk = True
     except webhooks.SignatureError:
         by_sdk = False
     except webhooks.PayloadError:
         by_sdk = True
-    require(accepted is by_sdk or not header.isascii(), "the service and the SDK disagree", header, body, refusal)
+    require(
+        accepted is by_sdk or not header.isascii(),
+        "the service and the SDK disagree",
+        header,
+        body,
+        refusal,
+    )
     if accepted:
         require(
-            any(_by_provider(header, body, secret) for secret in _SECRETS), "the provider's package rejects", header
+            any(_by_provider(header, body, secret) for secret in _SECRETS),
+            "the provider's package rejects",
+            header,
         )
 
 
@@ -61,7 +73,9 @@ def _by_provider(header: bytes, body: bytes, secret: str) -> bool:
     # the service ignores blanks around a part
     header = b",".join(part.strip() for part in header.split(b","))
     try:
-        stripe.WebhookSignature.verify_header(body.decode("utf-8"), header.decode("ascii"), secret, None)
+        stripe.WebhookSignature.verify_header(
+            body.decode("utf-8"), header.decode("ascii"), secret, None
+        )
     except stripe.SignatureVerificationError:
         return False
     except UnicodeDecodeError:
@@ -84,9 +98,13 @@ def _signature_seeds() -> list[bytes]:
 
 
 def check_event(data: bytes) -> None:
-    """Require that an event raises only declared errors, can be stored, and equals the standard library's reading."""
+    """Require that an event raises only declared errors, can be stored, and equals the standard
+    library's reading.
+    """
     event = _decoded(data)
-    other = _decoded(data.replace(b"customer.subscription.updated", b"customer.subscription.update\\u0064"))
+    other = _decoded(
+        data.replace(b"customer.subscription.updated", b"customer.subscription.update\\u0064")
+    )
     require(event == other, "the two parsers disagree", event, other)
     if event is None:
         return
@@ -94,7 +112,9 @@ def check_event(data: bytes) -> None:
     require(0 <= event.created <= EPOCH_MAX, "a time out of bounds", event)
     written = json.loads(text(data))  # ignored parts need not be UTF-8
     require(written["type"] == event.type, "another type", event)
-    require(written.get("id") in (event.id, None, "") or event.id == "generated", "another id", event)
+    require(
+        written.get("id") in (event.id, None, "") or event.id == "generated", "another id", event
+    )
     require(written.get("livemode") == event.livemode, "another mode", event)
     account = written.get("context" if event.is_thin else "account")
     require(account in (event.account, ""), "another account", event)
@@ -104,7 +124,9 @@ def check_event(data: bytes) -> None:
 
 def _decoded(data: bytes) -> Any:  # noqa: ANN401
     try:
-        return decode_event(data, arrived=_NOW, make_up_id=lambda: "generated", reference_links=True)
+        return decode_event(
+            data, arrived=_NOW, make_up_id=lambda: "generated", reference_links=True
+        )
     except NotAnEventError:
         return None
 
@@ -115,16 +137,38 @@ def _event_seeds() -> list[bytes]:
         subscription = events.subscription(shape=shape)
         invoice = events.invoice(shape=shape)
         seeds += [
-            events.body(events.event("customer.subscription.updated", subscription, previous={"status": "trialing"})),
-            events.body(events.event("customer.subscription.deleted", events.subscription(shape=shape, expanded=True))),
+            events.body(
+                events.event(
+                    "customer.subscription.updated", subscription, previous={"status": "trialing"}
+                )
+            ),
+            events.body(
+                events.event(
+                    "customer.subscription.deleted", events.subscription(shape=shape, expanded=True)
+                )
+            ),
             events.body(events.event("invoice.payment_failed", invoice)),
             events.body(events.event("invoice.paid", events.invoice(shape=shape, expanded=True))),
         ]
-    small = {"status": "active", "items": {"data": [{"price": {"id": "p"}, "current_period_end": 1}]}}
+    small = {
+        "status": "active",
+        "items": {"data": [{"price": {"id": "p"}, "current_period_end": 1}]},
+    }
     for kind in ("customer.subscription.updated", "customer.subscription.created"):
-        seeds.append(json.dumps({"type": kind, "data": {"object": small, "previous_attributes": {}}}).encode())
-    session = {"mode": "subscription", "customer": "cus_1", "client_reference_id": "acme", "metadata": {"orgId": "a"}}
-    seeds.append(json.dumps({"type": "checkout.session.completed", "data": {"object": session}}).encode())
+        seeds.append(
+            json.dumps(
+                {"type": kind, "data": {"object": small, "previous_attributes": {}}}
+            ).encode()
+        )
+    session = {
+        "mode": "subscription",
+        "customer": "cus_1",
+        "client_reference_id": "acme",
+        "metadata": {"orgId": "a"},
+    }
+    seeds.append(
+        json.dumps({"type": "checkout.session.completed", "data": {"object": session}}).encode()
+    )
     seeds += [
         events.body(events.thin(context="acct_1")),
         events.body(
@@ -159,7 +203,10 @@ def check_list(data: bytes) -> None:
             return answer
 
     async def pages() -> list[ListPage]:
-        return [page async for page in read_pages(cast("Any", Connection()), "/v1/events", {}, system_clock)]
+        return [
+            page
+            async for page in read_pages(cast("Any", Connection()), "/v1/events", {}, system_clock)
+        ]
 
     try:
         [page] = run_now(pages())

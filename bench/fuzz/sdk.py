@@ -16,11 +16,18 @@ from tenantry_sdk._retry import retry_after
 from tenantry_sdk._secret import revealed
 from tenantry_sdk._tokens import RefreshToken, as_token, endpoint_of, token_of
 from tenantry_sdk._verify import PRINCIPAL_HEADERS, principal_of, verify_call
-from tenantry_sdk.errors import ConfigurationError, TokenRefreshError, UnreadableAnswerError, error_of
+from tenantry_sdk.errors import (
+    ConfigurationError,
+    TokenRefreshError,
+    UnreadableAnswerError,
+    error_of,
+)
 
 _NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 _KINDS: Final[tuple[Any, ...]] = (Any, ApiKey, Project, Tenant, Page[ApiKey])
-_GRANT: Final = RefreshToken(issuer="https://issuer.example", client_id="cli", refresh_token=Secret("refresh-1"))
+_GRANT: Final = RefreshToken(
+    issuer="https://issuer.example", client_id="cli", refresh_token=Secret("refresh-1")
+)
 _MAX_TEXT: Final = 16_384
 
 
@@ -28,7 +35,11 @@ def check_answer(data: bytes) -> None:
     """Require that any answer becomes a record or an error of the SDK."""
     head, pause, content = parts(data, 3)
     status = 100 + int.from_bytes(head[:2]) % 500
-    headers = {"retry-after": text(pause), "content-type": "application/json", "x-request-id": text(head)}
+    headers = {
+        "retry-after": text(pause),
+        "content-type": "application/json",
+        "x-request-id": text(head),
+    }
     seconds = retry_after(headers, _NOW)
     require(seconds is None or 0 <= seconds < 1e12, "an invalid Retry-After", seconds)
     error = error_of(status, headers, content, seconds)
@@ -36,17 +47,31 @@ def check_answer(data: bytes) -> None:
     response = Response(200, headers, content)
     is_whole(response)
     with contextlib.suppress(UnreadableAnswerError):
-        principal_of(Response(status, {**headers, **dict.fromkeys(PRINCIPAL_HEADERS.values(), text(content))}, content))
-    call = verify_call([(b"Authorization", content), (b"X-Organization-Id", head)], None, "live", text(pause))
+        principal_of(
+            Response(
+                status,
+                {**headers, **dict.fromkeys(PRINCIPAL_HEADERS.values(), text(content))},
+                content,
+            )
+        )
+    call = verify_call(
+        [(b"Authorization", content), (b"X-Organization-Id", head)], None, "live", text(pause)
+    )
     sent = [*call.headers.values(), revealed(call.authorization or "")]
-    require(all(value.isascii() and value.isprintable() for value in sent), "a header that cannot be sent", sent)
+    require(
+        all(value.isascii() and value.isprintable() for value in sent),
+        "a header that cannot be sent",
+        sent,
+    )
     for kind in _KINDS:
         with contextlib.suppress(UnreadableAnswerError):
             response.parse(kind)
 
 
 def check_tokens(data: bytes) -> None:
-    """Require that an identity provider's answers to the SDK and ``tenantry login`` raise only declared errors."""
+    """Require that an identity provider's answers to the SDK and ``tenantry login`` raise only
+    declared errors.
+    """
     head, content = parts(data, 2)
     status = 200 if not head[:1].isdigit() else int(head[:1]) * 100
     for read in (
@@ -98,13 +123,25 @@ TARGETS: Final = (
         reads="an answer to the SDK, from any server",
         check=check_answer,
         seeds=lambda: [
-            b"\x01\x2d\n5\n" + b'{"code": "not_found", "detail": "No.", "errors": [{"location": "a", "message": "b"}]}',
+            (
+                b"\x01\x2d\n5\n"
+                b'{"code": "not_found", "detail": "No.", "errors": [{"location": "a", "message": "b"}]}'
+            ),
             b"\x00\x64\nThu, 01 Jan 2026 12:00:00 GMT\n" + _KEY,
             b"\x00\x64\n\n" + b'{"data": [' + _KEY + b'], "nextCursor": "c"}',
             b"\x01\x2d\nThu, 01 Jan 0001 00:00:00 +2359\n<html>\xff</html>",
             b"\x01\x2d\n9999999999999\n" + _DEEP,
         ],
-        words=(b'"code"', b'"detail"', b'"errors"', b'"data"', b'"nextCursor"', b'"createdAt"', b"GMT", b"-9999"),
+        words=(
+            b'"code"',
+            b'"detail"',
+            b'"errors"',
+            b'"data"',
+            b'"nextCursor"',
+            b'"createdAt"',
+            b"GMT",
+            b"-9999",
+        ),
         max_size=8192,
     ),
     Target(
@@ -120,7 +157,9 @@ TARGETS: Final = (
             b"2\na.eyJleHAiOiAxfQ.c",
             b'2\n{"access_token": "a.' + b"W1tb" * 900 + b'.c"}',
         ],
-        words=tuple(b'"access_token" "expires_in" "refresh_token" "error" 1e999 -1 W1tb eyJleHAi'.split()),
+        words=tuple(
+            b'"access_token" "expires_in" "refresh_token" "error" 1e999 -1 W1tb eyJleHAi'.split()
+        ),
         max_size=8192,
     ),
     Target(
@@ -136,7 +175,17 @@ TARGETS: Final = (
             b'{"access_token": "\xff"}',
             _DEEP,
         ],
-        words=(b"profile", b"[profiles.", b"[[", b"]]", b'"""', b"base_url", b"1979-05-27", b'"access_token"', b"0x"),
+        words=(
+            b"profile",
+            b"[profiles.",
+            b"[[",
+            b"]]",
+            b'"""',
+            b"base_url",
+            b"1979-05-27",
+            b'"access_token"',
+            b"0x",
+        ),
         max_size=8192,
     ),
     Target(

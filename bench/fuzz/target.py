@@ -16,8 +16,8 @@ class Finding(Exception):  # noqa: N818  # a result of the fuzzer, not an error 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """One parser, or several that must agree.
 
-    ``check`` raises a `Finding`, or the parser's undeclared exception. ``seeds`` are the first inputs, with those that
-    found something once; the fuzzer inserts ``words`` into inputs.
+    ``check`` raises a `Finding`, or the parser's undeclared exception. ``seeds`` are the first
+    inputs, with those that found something once; the fuzzer inserts ``words`` into inputs.
     """
 
     name: str

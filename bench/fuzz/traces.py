@@ -38,7 +38,9 @@ def check_traceparent(data: bytes) -> None:
         require(span.trace_id == named, "the request continues another trace", given, span.trace_id)
         require((onward is not None) is is_sampled, "the sampled flag is ignored", given, onward)
     else:
-        require(span.trace_id not in given, "the request continues a trace of an invalid header", given)
+        require(
+            span.trace_id not in given, "the request continues a trace of an invalid header", given
+        )
         require(onward, "a new trace is not propagated", given)
     if onward is not None:
         require(
@@ -49,10 +51,14 @@ def check_traceparent(data: bytes) -> None:
 
 
 def by_reference(given: str) -> tuple[str, bool]:
-    """Parse by W3C Trace Context; return the trace id, or none if the header is invalid, and the sampled flag."""
+    """Parse by W3C Trace Context; return the trace id, or none if the header is invalid, and the
+    sampled flag.
+    """
     version, trace, span, flags, *rest = [*given.strip(" \t").split("-"), "", "", ""]
     fields = ((version, 2), (trace, 32), (span, 16), (flags, 2))
-    is_sound = all(len(field) == size and set(field) <= set("0123456789abcdef") for field, size in fields)
+    is_sound = all(
+        len(field) == size and set(field) <= set("0123456789abcdef") for field, size in fields
+    )
     is_known = version != "ff" and (version != "00" or rest == [""] * 3)
     if not (is_sound and is_known and trace.strip("0") and span.strip("0")):
         return "", False

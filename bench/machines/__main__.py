@@ -1,8 +1,9 @@
 """Inject faults between several machines: ``python -m bench.machines``, as root, on Linux.
 
-Each machine is a network namespace: two hosts of the service with a worker each, a balancer, a primary, a standby, and
-the clients with the mail server and the provider. The load and the final checks are those of `bench.faults`. Each
-host's readiness is polled once a second, and each host gets revoked keys directly. Needs iproute2 and the balancer.
+Each machine is a network namespace: two hosts of the service with a worker each, a balancer, a
+primary, a standby, and the clients with the mail server and the provider. The load and the final
+checks are those of `bench.faults`. Each host's readiness is polled once a second, and each host
+gets revoked keys directly. Needs iproute2 and the balancer.
 """
 
 import argparse
@@ -39,12 +40,17 @@ def main() -> None:
         sys.exit("bench: needs root, iproute2 and /dev/net/tun")
     chance = prepare(given.seed, given.logs)
     chosen = [fault for fault in FAULTS if fault.name in (given.only or _NAMES)] * given.times
-    plan = {kind: own for kind in DatabaseKind if (own := [fault for fault in chosen if fault.needs is kind])}
+    plan = {
+        kind: own
+        for kind in DatabaseKind
+        if (own := [fault for fault in chosen if fault.needs is kind])
+    }
     if not plan:
         sys.exit("bench: there is no fault to inject")
     with network(MACHINES) as machines:
         results = [
-            uvloop.run(_run(kind, own, chance, machines, given.balancer, given.logs)) for kind, own in plan.items()
+            uvloop.run(_run(kind, own, chance, machines, given.balancer, given.logs))
+            for kind, own in plan.items()
         ]
     for phase, found in results:
         print("\n".join(["", *summary(phase), *(f"  WRONG: {text}" for text in found)]))
@@ -57,7 +63,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=1, help="how often to inject each fault")
     parser.add_argument("--only", action="append", choices=_NAMES, help="this fault only")
     parser.add_argument("--balancer", choices=BALANCERS, default="haproxy")
-    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3)), help="repeats a run's choices")
+    parser.add_argument(
+        "--seed", type=int, default=int.from_bytes(os.urandom(3)), help="repeats a run's choices"
+    )
     parser.add_argument("--logs", type=Path, help="a folder to keep all logs in")
     return parser.parse_args()
 
@@ -81,7 +89,10 @@ async def _run(
                 await run.inject(fault)
                 result = run.faults[-1]
                 print("\n  ".join(["", fault.name, *monitor.timeline(result, run.load.requests)]))
-                print(f"  every request succeeded again {result.recovered - result.ended:.1f} s later", flush=True)
+                print(
+                    f"  every request succeeded again {result.recovered - result.ended:.1f} s later",
+                    flush=True,
+                )
             await run.end(loading)
             for task in watching:
                 task.cancel()

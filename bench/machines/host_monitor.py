@@ -62,8 +62,12 @@ class HostMonitor:
 
     async def _poll_once(self, at: float) -> None:
         assert self._site.pair is not None
-        hosts = await asyncio.gather(*(asyncio.to_thread(self._site.readiness, host) for host in HOSTS))
-        databases = [await asyncio.to_thread(_role, server.conninfo) for server in self._site.pair.both]
+        hosts = await asyncio.gather(
+            *(asyncio.to_thread(self._site.readiness, host) for host in HOSTS)
+        )
+        databases = [
+            await asyncio.to_thread(_role, server.conninfo) for server in self._site.pair.both
+        ]
         self.history.append(HostStatus(at, tuple(hosts), tuple(databases)))
 
     async def _try_revoked_keys(self, host: str) -> None:
@@ -102,17 +106,22 @@ class HostMonitor:
 
     def _was_unready(self, result: FaultResult) -> bool:
         """Return whether a poll during a fault found host a not ready and host b ready."""
-        seen = [status.hosts for status in self.history if result.began <= status.at <= result.ended]
+        seen = [
+            status.hosts for status in self.history if result.began <= status.at <= result.ended
+        ]
         return any(harmed != _READY and other == _READY for harmed, other in seen)
 
     def summary(self) -> str:
         """Return the statuses of revoked keys, by host."""
         return "; ".join(
-            f"{host} " + ", ".join(
-                f"{status or 'none'}: {count:,}" for (of, status), count in sorted(self.revoked.items()) if of == host
+            f"{host} "
+            + ", ".join(
+                f"{status or 'none'}: {count:,}"
+                for (of, status), count in sorted(self.revoked.items())
+                if of == host
             )
             for host in HOSTS
-        )  # fmt: skip
+        )
 
     def timeline(self, result: FaultResult, requests: Sequence[AnsweredRequest]) -> Iterator[str]:
         """Return the statuses during a fault, second by second, until the recovery."""
@@ -120,7 +129,11 @@ class HostMonitor:
         for status in sorted(self.history):
             if not result.began - 2 <= status.at <= result.recovered + 1:
                 continue
-            counts = Counter(_class(request) for request in requests if status.at <= request.at < status.at + _INTERVAL)
+            counts = Counter(
+                _class(request)
+                for request in requests
+                if status.at <= request.at < status.at + _INTERVAL
+            )
             yield (
                 f"{status.at - result.began:>9.0f}  {status.hosts[0]:>4} {status.hosts[1]:>4}  "
                 f"{status.databases[0]:8} {status.databases[1]:8}  {counts['served']:>6} {counts['503']:>5} "
@@ -134,7 +147,13 @@ def _class(request: AnsweredRequest) -> str:
         return "served"
     if request.status == NO_ANSWER:
         return "none"
-    return "503" if request.status == UNAVAILABLE else "by balancer" if request.status in BY_BALANCER else "other"
+    return (
+        "503"
+        if request.status == UNAVAILABLE
+        else "by balancer"
+        if request.status in BY_BALANCER
+        else "other"
+    )
 
 
 def _role(conninfo: str) -> str:

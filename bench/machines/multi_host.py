@@ -1,4 +1,6 @@
-"""A deployment on several machines: a balancer, two hosts of the service, a primary, a standby, and all clients."""
+"""A deployment on several machines: a balancer, two hosts of the service, a primary, a standby, and
+all clients.
+"""
 
 import contextlib
 import os
@@ -34,9 +36,13 @@ _REPLICATION: Final = ("wal_receiver_timeout=5s", "wal_sender_timeout=5s")
 class MultiHostDeployment(Deployment):
     """All processes of a run, by machine."""
 
-    def __init__(self, kind: DatabaseKind, folder: Path, options: Sequence[str], network: Network) -> None:
+    def __init__(
+        self, kind: DatabaseKind, folder: Path, options: Sequence[str], network: Network
+    ) -> None:
         machines = [Machine(network.address(name), network.within(name)) for name in DATABASES]
-        super().__init__(kind, folder, (*options, *_REPLICATION), machines, network.address(OUTSIDE))
+        super().__init__(
+            kind, folder, (*options, *_REPLICATION), machines, network.address(OUTSIDE)
+        )
         self.network = network
         self.host = network.address(BALANCER)
         self.ports = [BALANCER_PORT]
@@ -56,9 +62,12 @@ class MultiHostDeployment(Deployment):
         """Start the service on both hosts."""
         assert self.pair is not None
         self._variables = {
-            "DATABASE_URL": as_url(self.pair.conninfo), "PORT": str(PORT), "WORKERS": "1", "DRAIN_SECONDS": "1",
+            "DATABASE_URL": as_url(self.pair.conninfo),
+            "PORT": str(PORT),
+            "WORKERS": "1",
+            "DRAIN_SECONDS": "1",
             **variables,
-        }  # fmt: skip
+        }
         for host in HOSTS:
             self.switch_on(host)
 
@@ -85,10 +94,11 @@ class MultiHostDeployment(Deployment):
         self._supervisors[host] = [
             ProcessSupervisor(
                 [*self.network.within(host), sys.executable, "-m", "tenantry", *command],
-                variables, self.folder / f"{host}-{name}.log",
+                variables,
+                self.folder / f"{host}-{name}.log",
             )
             for name, command in programs.items()
-        ]  # fmt: skip
+        ]
         for supervisor in self._supervisors[host]:
             supervisor.start()
 
@@ -133,11 +143,22 @@ async def running_machines(
         site = MultiHostDeployment(kind, folder, (), network)
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(copy_logs, site, keep_logs)
-            settings = {"SMTP_ALLOW_PLAINTEXT": "true", "OIDC_ALLOW_HTTP": "true", "TRUSTED_PROXIES": site.host}
+            settings = {
+                "SMTP_ALLOW_PLAINTEXT": "true",
+                "OIDC_ALLOW_HTTP": "true",
+                "TRUSTED_PROXIES": site.host,
+            }
             await stack.enter_async_context(started(site, **settings))
             services = [f"{network.address(host)}:{PORT}" for host in HOSTS]
             within, subnet = network.within(BALANCER), f"{NETWORK}.0/24"
             await stack.enter_async_context(
-                balancing(balancer, folder, f"{site.host}:{BALANCER_PORT}", *services, own=subnet, within=within)
+                balancing(
+                    balancer,
+                    folder,
+                    f"{site.host}:{BALANCER_PORT}",
+                    *services,
+                    own=subnet,
+                    within=within,
+                )
             )
             yield site

@@ -6,7 +6,14 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from bench.faults.deployment import DatabaseKind, Deployment
-from bench.faults.fault_types import EVERYTHING, PARALLEL_MAILS, UNREPLICATED_MAILS, WRITES, InjectedFault, Injection
+from bench.faults.fault_types import (
+    EVERYTHING,
+    PARALLEL_MAILS,
+    UNREPLICATED_MAILS,
+    WRITES,
+    InjectedFault,
+    Injection,
+)
 from bench.faults.load import BY_BALANCER, SUCCESSES
 from bench.machines.multi_host import BALANCER, HOSTS, MultiHostDeployment
 from bench.machines.network import SlowLink
@@ -52,7 +59,9 @@ def _primary(site: MultiHostDeployment) -> str:
 
 
 async def lose_primary(site: MultiHostDeployment) -> None:
-    """Isolate the running primary and promote the standby; then make the old primary reachable again."""
+    """Isolate the running primary and promote the standby; then make the old primary reachable
+    again.
+    """
     assert site.pair is not None
     site.network.isolate(_primary(site))
     await asyncio.sleep(_UNTIL_PROMOTION)
@@ -103,29 +112,49 @@ _OF_HOSTS: Final = (
     InjectedFault("paused host", _on(pause_host), DatabaseKind.SYNCHRONOUS),
 )
 _OF_DATABASE: Final = (
-    InjectedFault("host cut from the database", _cut_links(("a", "p"), ("a", "s")), DatabaseKind.SYNCHRONOUS),
+    InjectedFault(
+        "host cut from the database", _cut_links(("a", "p"), ("a", "s")), DatabaseKind.SYNCHRONOUS
+    ),
     InjectedFault("slow link of the database", _on(slow_database), DatabaseKind.SYNCHRONOUS),
     InjectedFault(
-        "failover, the old primary comes back", _on(lose_primary), DatabaseKind.SYNCHRONOUS, restore=_on(rejoin)
+        "failover, the old primary comes back",
+        _on(lose_primary),
+        DatabaseKind.SYNCHRONOUS,
+        restore=_on(rejoin),
     ),
     InjectedFault(
-        "failover, asynchronous, the old primary comes back", _on(lose_primary), DatabaseKind.ASYNCHRONOUS,
-        loses=True, restore=_on(rejoin),
+        "failover, asynchronous, the old primary comes back",
+        _on(lose_primary),
+        DatabaseKind.ASYNCHRONOUS,
+        loses=True,
+        restore=_on(rejoin),
     ),
-)  # fmt: skip
+)
 FAULTS: Final = (
     InjectedFault("hosts cut from each other", _cut_links(HOSTS), DatabaseKind.SYNCHRONOUS),
     InjectedFault(
-        "host cut from the balancer", _cut_links(("a", BALANCER)), DatabaseKind.SYNCHRONOUS, breaks=True,
+        "host cut from the balancer",
+        _cut_links(("a", BALANCER)),
+        DatabaseKind.SYNCHRONOUS,
+        breaks=True,
         answers=_BY_BALANCER,
     ),
     InjectedFault("slow link of the balancer", _on(slow_balancer), DatabaseKind.SYNCHRONOUS),
     InjectedFault(
-        "primary cut from the standby", _cut_links(("p", "s")), DatabaseKind.SYNCHRONOUS, mails=PARALLEL_MAILS,
+        "primary cut from the standby",
+        _cut_links(("p", "s")),
+        DatabaseKind.SYNCHRONOUS,
+        mails=PARALLEL_MAILS,
         rejects=WRITES,
     ),
-    *(fault._replace(breaks=True, mails=PARALLEL_MAILS, rejects=EVERYTHING, answers=_BY_BALANCER)
-      for fault in _OF_HOSTS),
-    *(fault._replace(mails=UNREPLICATED_MAILS if fault.loses else PARALLEL_MAILS, rejects=EVERYTHING)
-      for fault in _OF_DATABASE),
-)  # fmt: skip
+    *(
+        fault._replace(breaks=True, mails=PARALLEL_MAILS, rejects=EVERYTHING, answers=_BY_BALANCER)
+        for fault in _OF_HOSTS
+    ),
+    *(
+        fault._replace(
+            mails=UNREPLICATED_MAILS if fault.loses else PARALLEL_MAILS, rejects=EVERYTHING
+        )
+        for fault in _OF_DATABASE
+    ),
+)

@@ -1,7 +1,8 @@
 """The switch between the machines: ``python -m bench.machines.switch NAMESPACE ...``.
 
-It is a program instead of the kernel's bridge, because it can lose, delay and drop packets with no kernel module but
-the one for TAP devices. It reads orders as lines of JSON, answers each with an empty line, and ends with its input.
+It is a program instead of the kernel's bridge, because it can lose, delay and drop packets with no
+kernel module but the one for TAP devices. It reads orders as lines of JSON, answers each with an
+empty line, and ends with its input.
 """
 
 import contextlib

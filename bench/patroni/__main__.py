@@ -1,8 +1,9 @@
-"""Inject faults into a database that Patroni manages: ``python -m bench.patroni``, as root, on Linux.
+"""Inject faults into a database that Patroni manages: ``python -m bench.patroni``, as root, on
+Linux.
 
-Each machine is a network namespace: three etcd, three PostgreSQL with Patroni, one with the service, and the clients.
-The load and the final checks are those of `bench.faults`, with more requests with revoked keys. Needs iproute2, and
-Debian's etcd-server, postgresql and haproxy.
+Each machine is a network namespace: three etcd, three PostgreSQL with Patroni, one with the
+service, and the clients. The load and the final checks are those of `bench.faults`, with more
+requests with revoked keys. Needs iproute2, and Debian's etcd-server, postgresql and haproxy.
 """
 
 import argparse
@@ -34,7 +35,9 @@ from bench.patroni.revocations import RevocationMonitor
 _NAMES: Final = [fault.name for fault in FAULTS]
 _REVOKED_KEY_CLIENTS: Final = 16
 _JOBS_TIMEOUT: Final = 120.0
-"""Seconds in which a worker requeues the jobs that it lost during a failover, and sends the last mails."""
+"""Seconds in which a worker requeues the jobs that it lost during a failover, and sends the last
+mails.
+"""
 
 
 def main() -> None:
@@ -61,8 +64,12 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.patroni")
     parser.add_argument("--only", action="append", choices=_NAMES, help="this fault only")
-    parser.add_argument("--way", action="append", choices=list(Way), help="this way to connect only")
-    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(3)), help="repeats a run's choices")
+    parser.add_argument(
+        "--way", action="append", choices=list(Way), help="this way to connect only"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=int.from_bytes(os.urandom(3)), help="repeats a run's choices"
+    )
     parser.add_argument("--logs", type=Path, help="a folder to keep all logs in")
     parser.add_argument("--results", type=Path, help="a file for the results, as JSON")
     return parser.parse_args()
@@ -77,11 +84,16 @@ async def _run(
     logs: Path | None,
 ) -> MeasuredRun:
     async with running(way, machines, programs, logs) as site:
-        run = FaultRun(site, chance, revoked_key_clients=_REVOKED_KEY_CLIENTS, mail_timeout=_JOBS_TIMEOUT)
+        run = FaultRun(
+            site, chance, revoked_key_clients=_REVOKED_KEY_CLIENTS, mail_timeout=_JOBS_TIMEOUT
+        )
         run.steady = math.inf  # how long requests are rejected is measured
         primaries, revocations = PrimaryMonitor(site), RevocationMonitor(site, run.load, chance)
         async with asyncio.TaskGroup() as group:
-            watching = [group.create_task(each) for each in (run.watch_mail(), primaries.run(), revocations.run())]
+            watching = [
+                group.create_task(each)
+                for each in (run.watch_mail(), primaries.run(), revocations.run())
+            ]
             loading = group.create_task(run.load.run())
             await run.until_all_succeed(time.monotonic())
             for fault in faults:
@@ -96,7 +108,9 @@ async def _run(
     if site.watchdogs:
         resets = ", ".join(f"{name} {watchdog.resets}" for name, watchdog in site.watchdogs.items())
         print(f"  resets by watchdogs: {resets}")
-    measured = [measure(fault, way, run.load.requests, primaries, revocations) for fault in run.faults]
+    measured = [
+        measure(fault, way, run.load.requests, primaries, revocations) for fault in run.faults
+    ]
     found = [*violations(phase), *revocations.violations()]
     if tracebacks := logged.count("Traceback"):
         found.append(f"the worker logged {tracebacks} tracebacks")

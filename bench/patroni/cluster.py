@@ -1,4 +1,6 @@
-"""A database that Patroni manages: three etcd, three PostgreSQL and HAProxy, as in examples/patroni."""
+"""A database that Patroni manages: three etcd, three PostgreSQL and HAProxy, as in
+examples/patroni.
+"""
 
 import contextlib
 import json
@@ -35,9 +37,16 @@ POSTGRES: Final = "postgres"
 ETCD: Final = "etcd"
 _ACCOUNT: Final = "postgres"
 _READ_ALL: Final = "+dac_read_search"
-"""The capability with which the account reads a Python that lies in root's home: Patroni starts itself again."""
+"""The capability with which the account reads a Python that lies in root's home: Patroni starts
+itself again.
+"""
 _API_PORT: Final = 8008
-_PACKAGES: Final = {"ip": "iproute2", "etcd": "etcd-server", "haproxy": "haproxy", "openssl": "openssl"}
+_PACKAGES: Final = {
+    "ip": "iproute2",
+    "etcd": "etcd-server",
+    "haproxy": "haproxy",
+    "openssl": "openssl",
+}
 _VERSIONS: Final = Path("/usr/lib/postgresql")
 _SCOPE: Final = "tenantry"
 _TIMEOUT: Final = 120.0
@@ -65,7 +74,9 @@ class Programs(NamedTuple):
         """Find them. Raises `LookupError`, which names those that are not installed."""
         if os.geteuid() or not Path("/dev/net/tun").exists():
             raise LookupError("needs root and /dev/net/tun, for network namespaces")
-        patroni = Path(os.environ.get("TENANTRY_TEST_PATRONI_BIN", Path(sys.prefix, "patroni", "bin")))
+        patroni = Path(
+            os.environ.get("TENANTRY_TEST_PATRONI_BIN", Path(sys.prefix, "patroni", "bin"))
+        )
         if not (patroni / PATRONI).exists():
             raise LookupError("needs Patroni: make .venv/.patroni")
         path = f"{os.environ['PATH']}:/usr/sbin"
@@ -126,8 +137,11 @@ class PatroniCluster:
         place = self._place(name)
         (place / "tls").mkdir(parents=True)
         (place / "run").mkdir()
-        for source, target in ((f"{name}.example.crt", "server.crt"), (f"{name}.example.key", "server.key"),
-                               ("ca.crt", "ca.crt")):  # fmt: skip
+        for source, target in (
+            (f"{name}.example.crt", "server.crt"),
+            (f"{name}.example.key", "server.key"),
+            ("ca.crt", "ca.crt"),
+        ):
             shutil.copy(self._folder / "secrets" / source, place / "tls" / target)
         for path in (place, *place.rglob("*")):
             os.chown(path, self._account.pw_uid, self._account.pw_gid)
@@ -157,7 +171,10 @@ class PatroniCluster:
     def start_etcd(self, name: str) -> None:
         """Start an etcd."""
         changes = {f"{each}.example": self.network.address(each) for each in ETCDS}
-        changes |= {"/etc/etcd": str(self._place(name)), "/var/lib/etcd/tenantry": str(self._place(name) / "data")}
+        changes |= {
+            "/etc/etcd": str(self._place(name)),
+            "/var/lib/etcd/tenantry": str(self._place(name) / "data"),
+        }
         variables = _read_variables(example("patroni/etcd.env", changes)) | {"ETCD_NAME": name}
         for variable in ("ETCD_ADVERTISE_CLIENT_URLS", "ETCD_INITIAL_ADVERTISE_PEER_URLS"):
             variables[variable] = variables[variable].replace(
@@ -175,23 +192,40 @@ class PatroniCluster:
         self._start(name, command, self._secrets | variables)
 
     def _start(self, name: str, command: Sequence[str], variables: Mapping[str, str]) -> None:
-        identity = [f"--reuid={self._account.pw_uid}", f"--regid={self._account.pw_gid}", "--clear-groups"]
+        identity = [
+            f"--reuid={self._account.pw_uid}",
+            f"--regid={self._account.pw_gid}",
+            "--clear-groups",
+        ]
         capabilities = [f"--inh-caps={_READ_ALL}", f"--ambient-caps={_READ_ALL}"]
         within = [*self.network.within(name), "setpriv", *identity, *capabilities]
-        self._run([*within, *command], {"HOME": str(self._place(name)), **variables}, self._place(name) / "log")
+        self._run(
+            [*within, *command],
+            {"HOME": str(self._place(name)), **variables},
+            self._place(name) / "log",
+        )
 
     def _run(self, command: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
         with log.open("ab") as out:
             self._started.append(
                 subprocess.Popen(
-                    command, env={"PATH": os.environ["PATH"], **variables}, stdin=subprocess.DEVNULL, stdout=out,
-                    stderr=out, cwd="/", start_new_session=True,
+                    command,
+                    env={"PATH": os.environ["PATH"], **variables},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    cwd="/",
+                    start_new_session=True,
                 )
-            )  # fmt: skip
+            )
 
     def signal(self, machine: str, number: signal.Signals, program: str | None = None) -> int:
-        """Send a signal to the processes of a machine, or of one program there; return how many there were."""
-        processes = [process for process in self._processes(machine) if program in (None, _program(process))]
+        """Send a signal to the processes of a machine, or of one program there; return how many
+        there were.
+        """
+        processes = [
+            process for process in self._processes(machine) if program in (None, _program(process))
+        ]
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
@@ -219,11 +253,18 @@ class PatroniCluster:
         """Run ``patronictl`` on a machine with a database; return its output."""
         place = self._place(DATABASES[0])
         done = subprocess.run(
-            [*self.network.within(DATABASES[0]), str(self._programs.patroni / "patronictl"),
-             "-c", str(place / "patroni.yml"), *arguments],
-            env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **self._secrets}, capture_output=True, text=True,
+            [
+                *self.network.within(DATABASES[0]),
+                str(self._programs.patroni / "patronictl"),
+                "-c",
+                str(place / "patroni.yml"),
+                *arguments,
+            ],
+            env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8", **self._secrets},
+            capture_output=True,
+            text=True,
             check=False,
-        )  # fmt: skip
+        )
         if done.returncode:
             raise RuntimeError(f"patronictl {arguments}: {done.stdout}{done.stderr}")
         return done.stdout
@@ -252,14 +293,18 @@ class PatroniCluster:
             url = f"https://{self.network.address(name)}:{_API_PORT}/cluster"
             with (
                 contextlib.suppress(OSError, ValueError),
-                urllib.request.urlopen(url, timeout=_REQUEST_TIMEOUT, context=self._context) as answer,
+                urllib.request.urlopen(
+                    url, timeout=_REQUEST_TIMEOUT, context=self._context
+                ) as answer,
             ):
                 members: list[dict[str, Any]] = json.load(answer)["members"]
                 return members
         return []
 
     def roles(self) -> dict[str, str]:
-        """Return the role of each member that works: ``leader``, and ``sync_standby`` or ``replica`` that streams."""
+        """Return the role of each member that works: ``leader``, and ``sync_standby`` or
+        ``replica`` that streams.
+        """
         return {
             member["name"]: member["role"]
             for member in self.members()
@@ -277,7 +322,9 @@ class PatroniCluster:
         raise TimeoutError("no machine holds the lease")
 
     def until_replaced(self, primary: str, timeout: float) -> str:
-        """Wait until another machine holds the lease; return it, or the same one if there is none in time."""
+        """Wait until another machine holds the lease; return it, or the same one if there is none
+        in time.
+        """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             for name, role in self.roles().items():
@@ -295,14 +342,21 @@ class PatroniCluster:
             time.sleep(_POLL)
 
     def socket_conninfo(self, machine: str, database: str = DATABASE) -> str:
-        """Return a superuser's connection string for a machine's socket, which no network fault affects."""
+        """Return a superuser's connection string for a machine's socket, which no network fault
+        affects.
+        """
         return make_conninfo(
-            host=str(self._place(machine) / "run"), user="postgres", password=self.password("PATRONI_SUPERUSER"),
-            dbname=database, connect_timeout=2,
-        )  # fmt: skip
+            host=str(self._place(machine) / "run"),
+            user="postgres",
+            password=self.password("PATRONI_SUPERUSER"),
+            dbname=database,
+            connect_timeout=2,
+        )
 
     def newest_primary(self) -> str:
-        """Return the machine whose server accepts writes on the highest timeline. Raises `TimeoutError`."""
+        """Return the machine whose server accepts writes on the highest timeline. Raises
+        `TimeoutError`.
+        """
         deadline = time.monotonic() + _TIMEOUT
         while time.monotonic() < deadline:
             timelines = {name: self._timeline(name) for name in DATABASES}
@@ -337,7 +391,9 @@ class PatroniCluster:
 
     def start_proxy(self, machine: str) -> None:
         """Start HAProxy on a machine."""
-        changes = {f"{_EXAMPLE_ADDRESS}{name[-1]}:": f"{self.network.address(name)}:" for name in DATABASES}
+        changes = {
+            f"{_EXAMPLE_ADDRESS}{name[-1]}:": f"{self.network.address(name)}:" for name in DATABASES
+        }
         changes["/etc/haproxy/database-ca.crt"] = str(self.certificate_authority)
         file = self._folder / f"{machine}-haproxy.cfg"
         file.write_text(example("patroni/haproxy.cfg", changes))

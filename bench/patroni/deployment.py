@@ -1,4 +1,6 @@
-"""The service on one machine, with two processes and a worker, on a database that Patroni manages."""
+"""The service on one machine, with two processes and a worker, on a database that Patroni
+manages.
+"""
 
 import contextlib
 import signal
@@ -25,8 +27,10 @@ OUTSIDE: Final = "outside"
 HOST: Final = "host"
 """The service with two processes, a worker, and HAProxy."""
 SINGLES: Final = ("single-1", "single-2", "single-3")
-"""Each with one process of the service, and HAProxy. If ``DATABASE_URL`` names several hosts, each begins with another:
-then some find the new primary, and others stay with the old one while it accepts connections."""
+"""Each with one process of the service, and HAProxy. If ``DATABASE_URL`` names several hosts, each
+begins with another: then some find the new primary, and others stay with the old one while it
+accepts connections.
+"""
 MACHINES: Final = (OUTSIDE, HOST, *SINGLES, *DATABASES, *ETCDS)
 PORT: Final = 3001
 _PROCESSES: Final = {HOST: 2, **dict.fromkeys(SINGLES, 1)}
@@ -82,7 +86,9 @@ class PatroniDeployment(Deployment):
     def start_database(self) -> None:
         """Start all machines with a database, and create the schema as the owner of the tables."""
         self.cluster.start({name: watchdog.device for name, watchdog in self.watchdogs.items()})
-        owner = with_login(self.cluster.through_hosts(), OWNER, self.cluster.password("TENANTRY_OWNER"))
+        owner = with_login(
+            self.cluster.through_hosts(), OWNER, self.cluster.password("TENANTRY_OWNER")
+        )
         migrate(owner)
         grant(owner, LOGIN)
 
@@ -101,11 +107,21 @@ class PatroniDeployment(Deployment):
         variables = {"PORT": str(PORT), **variables}
         for machine, processes in _PROCESSES.items():
             own = {
-                **variables, "DATABASE_URL": self._address(machine), "HOST": self.network.address(machine),
+                **variables,
+                "DATABASE_URL": self._address(machine),
+                "HOST": self.network.address(machine),
                 "WORKERS": str(processes),
-            }  # fmt: skip
-            command = [*self.network.within(machine), *_TENANTRY, "serve", "--no-jobs", "--no-migrate"]
-            self._supervisors[machine] = ProcessSupervisor(command, own, self.folder / f"{machine}-serve.log")
+            }
+            command = [
+                *self.network.within(machine),
+                *_TENANTRY,
+                "serve",
+                "--no-jobs",
+                "--no-migrate",
+            ]
+            self._supervisors[machine] = ProcessSupervisor(
+                command, own, self.folder / f"{machine}-serve.log"
+            )
         own = {**variables, "DATABASE_URL": self._address(HOST)}
         command = [*self.network.within(HOST), *_TENANTRY, "worker"]
         self._supervisors[_WORKER] = ProcessSupervisor(command, own, self.worker_log)
@@ -126,7 +142,9 @@ class PatroniDeployment(Deployment):
         return [f"http://{self.network.address(machine)}:{PORT}/readyz" for machine in _PROCESSES]
 
     def power_off(self, machine: str) -> int:
-        """Kill a machine like a power cut: no other machine gets a packet. Return the number of its processes."""
+        """Kill a machine like a power cut: no other machine gets a packet. Return the number of its
+        processes.
+        """
         self.network.isolate(machine)
         return self.cluster.signal(machine, signal.SIGKILL)
 
@@ -163,7 +181,11 @@ async def running(
             stack.callback(copy_logs, site, keep_logs)
             if way is Way.WATCHDOG:
                 for name in DATABASES:
-                    site.watchdogs[name] = Watchdog(folder / f"{name}.watchdog", partial(site.power_off, name))
+                    site.watchdogs[name] = Watchdog(
+                        folder / f"{name}.watchdog", partial(site.power_off, name)
+                    )
                     stack.enter_context(site.watchdogs[name])
-            await stack.enter_async_context(started(site, SMTP_ALLOW_PLAINTEXT="true", OIDC_ALLOW_HTTP="true"))
+            await stack.enter_async_context(
+                started(site, SMTP_ALLOW_PLAINTEXT="true", OIDC_ALLOW_HTTP="true")
+            )
             yield site

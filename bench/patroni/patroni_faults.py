@@ -1,4 +1,6 @@
-"""Faults of a database that Patroni manages. Each is undone at its end, and ends when all machines work again."""
+"""Faults of a database that Patroni manages. Each is undone at its end, and ends when all machines
+work again.
+"""
 
 import asyncio
 import random
@@ -12,7 +14,9 @@ from bench.patroni.cluster import DATABASES, ETCDS, PATRONI, POSTGRES
 from bench.patroni.deployment import SINGLES, PatroniDeployment
 
 _LEASE: Final = 24.0
-"""Seconds within which another machine becomes the primary, if any does: the lease ends after 20."""
+"""Seconds within which another machine becomes the primary, if any does: the lease ends after
+20.
+"""
 _AFTERWARDS: Final = 12.0
 """Seconds that a fault lasts after that."""
 _NOTICED: Final = 6.0
@@ -24,10 +28,11 @@ Change = Callable[[PatroniDeployment, str], int | None]
 
 
 def _lasting(change: Change) -> Callable[[Deployment, random.Random], Awaitable[int | None]]:
-    """Return an injection: change something, restart a host of the service after the failover, and undo the change.
+    """Return an injection: change something, restart a host of the service after the failover, and
+    undo the change.
 
-    The restarted process connects to the new primary, and so lets keys be revoked there while others may use the old
-    one.
+    The restarted process connects to the new primary, and so lets keys be revoked there while
+    others may use the old one.
     """
 
     async def inject(site: Deployment, _: random.Random) -> int | None:

@@ -40,7 +40,9 @@ class PrimaryMonitor:
                 ) as connection:
                     while True:
                         async with asyncio.timeout(_LONGEST_PAUSE):
-                            [(is_primary,)] = await (await connection.execute(_IS_PRIMARY)).fetchall()
+                            [(is_primary,)] = await (
+                                await connection.execute(_IS_PRIMARY)
+                            ).fetchall()
                         if is_primary:
                             self._note(name, time.monotonic())
                         await asyncio.sleep(_INTERVAL)

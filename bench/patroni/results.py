@@ -14,9 +14,15 @@ from bench.patroni.primary_monitor import PrimaryMonitor
 from bench.patroni.revocations import RevocationMonitor
 
 _HEAD: Final = (
-    "fault", "way to connect", "seconds without an acknowledged event", "events acknowledged", "events lost",
-    "requests with revoked keys", "revoked keys accepted", "longest time with two primaries",
-)  # fmt: skip
+    "fault",
+    "way to connect",
+    "seconds without an acknowledged event",
+    "events acknowledged",
+    "events lost",
+    "requests with revoked keys",
+    "revoked keys accepted",
+    "longest time with two primaries",
+)
 
 
 class MeasuredFault(msgspec.Struct, frozen=True):
@@ -55,14 +61,19 @@ def measure(
     during = [request for request in requests if result.began - 1 <= request.at <= result.recovered]
     events = [request.at for request in during if request.kind in EVENTS and request.status == OK]
     revoked = [request.status for request in during if request.kind == REVOKED]
-    revoked += [status for at, status in revocations.revoked if result.began - 1 <= at <= result.recovered]
+    revoked += [
+        status for at, status in revocations.revoked if result.began - 1 <= at <= result.recovered
+    ]
     return MeasuredFault(
-        result.fault.name, way,
+        result.fault.name,
+        way,
         outage=max((after - before for before, after in itertools.pairwise(events)), default=0.0),
-        acknowledged=len(events), lost=result.lost, revoked=len(revoked),
+        acknowledged=len(events),
+        lost=result.lost,
+        revoked=len(revoked),
         accepted=revoked.count(OK),
         two_primaries=primaries.two_primaries(result.began, result.recovered),
-    )  # fmt: skip
+    )
 
 
 def table(faults: Sequence[MeasuredFault]) -> Iterator[str]:

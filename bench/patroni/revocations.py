@@ -28,7 +28,9 @@ class RevocationMonitor:
 
     def __init__(self, site: PatroniDeployment, load: Load, chance: random.Random) -> None:
         self.revoked: list[tuple[float, int]] = []
-        """When each request with a revoked key was answered, on the monotonic clock, and the status."""
+        """When each request with a revoked key was answered, on the monotonic clock, and the
+        status.
+        """
         self.live: Counter[int] = Counter()
         """How often live keys were answered with each status."""
         self._site = site

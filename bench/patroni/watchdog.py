@@ -1,4 +1,6 @@
-"""A machine's watchdog, for Patroni's driver for tests: it writes to a named pipe what it would ask of a device."""
+"""A machine's watchdog, for Patroni's driver for tests: it writes to a named pipe what it would ask
+of a device.
+"""
 
 import asyncio
 import contextlib
@@ -15,7 +17,9 @@ _LARGEST: Final = 4096
 
 
 class Watchdog:
-    """Calls ``reset`` if it is armed and gets no sign of life in time. Enter it in a running loop."""
+    """Calls ``reset`` if it is armed and gets no sign of life in time. Enter it in a running
+    loop.
+    """
 
     def __init__(self, device: Path, reset: Callable[[], object]) -> None:
         self.device = device
@@ -33,7 +37,10 @@ class Watchdog:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         asyncio.get_running_loop().remove_reader(self._pipe)
         self._disarm()

@@ -33,7 +33,9 @@ class Projects(View):
 
     @method_decorator(requires("projects:write"))
     def post(self, request: AuthenticatedRequest) -> JsonResponse:
-        return JsonResponse({"tenant": request.tenantry.org_id, "createdBy": request.tenantry.id}, status=201)
+        return JsonResponse(
+            {"tenant": request.tenantry.org_id, "createdBy": request.tenantry.id}, status=201
+        )
 
 
 urlpatterns = [path("health", health), path("projects", Projects.as_view())]

@@ -98,7 +98,9 @@ def build_app(
     monotonic: Callable[[], float] = time.monotonic,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
 ) -> Dispatcher:
-    """The whole service as one ASGI application on the database at ``conninfo``, whose schema is up to date."""
+    """The whole service as one ASGI application on the database at ``conninfo``, whose schema is up
+    to date.
+    """
     parts = Parts(settings, conninfo, clock, monotonic, timeouts)
     shutdown = Shutdown(on_drain=parts.end_jobs, on_close=parts.event_feed.end)
 
@@ -112,7 +114,10 @@ def build_app(
     dashboard = Dashboard(parts.dashboard())
     routes = [
         *health_routes(
-            [parts.check_database, parts.check_identity], parts.metrics, parts.read_database_metrics, shutdown
+            [parts.check_database, parts.check_identity],
+            parts.metrics,
+            parts.read_database_metrics,
+            shutdown,
         ),
         *auth_routes(access),
         *project_routes(parts.projects, access),
@@ -120,20 +125,30 @@ def build_app(
         *tenant_routes(parts.tenants, access),
         *member_routes(parts.members, parts.memberships, parts.tenants, access),
         *audit_routes(parts.trail, access),
-        *operator_routes(parts.directory, parts.tenants, parts.operator_keys, parts.unplaced_events, access),
+        *operator_routes(
+            parts.directory, parts.tenants, parts.operator_keys, parts.unplaced_events, access
+        ),
         *billing_routes(parts.billing, parts.checkout, settings.billing.catalog, access),
         openapi_route(settings.base_url),
         reference_route(settings.base_url, dashboard.assets),
         *dashboard.routes(),
     ]
-    verifier = SignatureVerifier([secret.reveal() for secret in settings.webhook_secrets], settings.webhook_tolerance)
+    verifier = SignatureVerifier(
+        [secret.reveal() for secret in settings.webhook_secrets], settings.webhook_tolerance
+    )
     hot = HotRoutes()
     traceparent = parts.tracing.traceparent if parts.tracing else None
-    endpoint = WebhookReceiver(parts.webhooks, verifier, parts.metrics, clock, settings.billing, traceparent)
+    endpoint = WebhookReceiver(
+        parts.webhooks, verifier, parts.metrics, clock, settings.billing, traceparent
+    )
     hot.add(None, webhooks.PATH, endpoint.handle)
     hot.add("GET", projects.PATH, partial(answer_project_list, parts.admission))
-    hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, partial(answer_gateway, parts.admission))
-    api = cast("AsgiApp", build_api(routes, [lifespan], dashboard.page_of, [dashboard.before_page_of]))
+    hot.add_prefix(
+        auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, partial(answer_gateway, parts.admission)
+    )
+    api = cast(
+        "AsgiApp", build_api(routes, [lifespan], dashboard.page_of, [dashboard.before_page_of])
+    )
     dispatcher: Callable[..., Dispatcher] = Dispatcher
     logs_requests = settings.log_requests or settings.log_requests_to is not None
     if parts.tracing is not None or logs_requests:
@@ -225,21 +240,35 @@ class Parts:
         self.keys = keys = self.authentication.keys
         self.userinfo: UserInfo | None = None
         if oidc and keys:
-            self.userinfo = UserInfo(oidc, keys, self.http_client, timeout=timeouts.identity_provider)
+            self.userinfo = UserInfo(
+                oidc, keys, self.http_client, timeout=timeouts.identity_provider
+            )
         peppers, issuers = self.authentication.peppers, settings.issuers
-        self.api_keys = ApiKeyService(self.database, catalog, peppers[0], clock, issuers, self._keys_revoked)
+        self.api_keys = ApiKeyService(
+            self.database, catalog, peppers[0], clock, issuers, self._keys_revoked
+        )
         self.operator_keys = OperatorKeyService(self.api_keys)
-        self.leaks = LeakReportService(self.database, peppers, self.queue, clock, self._keys_revoked)
+        self.leaks = LeakReportService(
+            self.database, peppers, self.queue, clock, self._keys_revoked
+        )
 
         # Accounts
         by_email = settings.email_subjects
         self.projects = ProjectService(self.database, catalog, clock)
         self.tenants = TenantService(
-            self.database, policy, self.queue, clock, issuers, self._keys_revoked,
-            tenants_per_user=settings.tenants_per_user, email_subjects=by_email,
-        )  # fmt: skip
+            self.database,
+            policy,
+            self.queue,
+            clock,
+            issuers,
+            self._keys_revoked,
+            tenants_per_user=settings.tenants_per_user,
+            email_subjects=by_email,
+        )
         self.directory = TenantDirectory(self.database, catalog, self.operator_keys, clock)
-        self.members = MemberService(self.database, issuers, catalog, clock, email_subjects=by_email)
+        self.members = MemberService(
+            self.database, issuers, catalog, clock, email_subjects=by_email
+        )
         self.confirmations = OwnerConfirmations(self.database, self.queue, clock)
         self.trail = AuditService(self.database)
 
@@ -247,30 +276,51 @@ class Parts:
         lanes = [self.database.lane(name="events") for _ in range(2)]
         self.webhooks = WebhookService(lanes, policy, self.queue, clock)
         # one batch at a time: snapshots are applied in the order in which they were fetched
-        self.fetched = WebhookService([self.database.lane(name="fetched")], policy, self.queue, clock)
+        self.fetched = WebhookService(
+            [self.database.lane(name="fetched")], policy, self.queue, clock
+        )
         self.billing = LedgerQueries(self.database)
         self.unplaced_events = UnplacedEvents(self.database, clock)
         self.event_feed = EventFeed(self.database)
-        self.checkout = CheckoutService(self.database, self.provider, settings.billing, settings.base_url)
+        self.checkout = CheckoutService(
+            self.database, self.provider, settings.billing, settings.base_url
+        )
 
         # What the worker does
         mail: MailService | None = None
         if settings.smtp:
-            mail = MailService(self.database, Mailer(settings.smtp, tracing), clock, base_url=settings.base_url)
+            mail = MailService(
+                self.database, Mailer(settings.smtp, tracing), clock, base_url=settings.base_url
+            )
         reconciler: Reconciler | None = None
         if self.provider:
-            reconciler = Reconciler(self.database, self.provider, self.fetched, policy, self.queue, clock)
+            reconciler = Reconciler(
+                self.database, self.provider, self.fetched, policy, self.queue, clock
+            )
         notices_access_ends = OwnerNotice.ACCESS_ENDED in policy.notices
         self.work = Work(
             mail,
             RetentionService(self.database, timedelta(days=settings.raw_body_days), clock),
-            partial(count_stale_tenants, self.database, timedelta(hours=settings.stale_tenant_hours), clock),
+            partial(
+                count_stale_tenants,
+                self.database,
+                timedelta(hours=settings.stale_tenant_hours),
+                clock,
+            ),
             reconciler,
             settings.reconcile_hours,
             self.database,
             tracing,
-            partial(mail_access_ends, self.database, self.queue, policy, clock) if notices_access_ends else None,
-            partial(record_access_ends, self.database, self.queue, clock, asks_provider=self.provider is not None),
+            partial(mail_access_ends, self.database, self.queue, policy, clock)
+            if notices_access_ends
+            else None,
+            partial(
+                record_access_ends,
+                self.database,
+                self.queue,
+                clock,
+                asks_provider=self.provider is not None,
+            ),
         )
         self._jobs: asyncio.Task[None] | None = None
 
@@ -340,7 +390,9 @@ class Parts:
             stack.push_async_callback(self.webhooks.close)
             stack.push_async_callback(self.fetched.close)
             if with_jobs:
-                self._jobs = asyncio.create_task(self.queue.run_worker(self.work, is_alone=not serves))
+                self._jobs = asyncio.create_task(
+                    self.queue.run_worker(self.work, is_alone=not serves)
+                )
                 stack.push_async_callback(stop, self._jobs, _JOBS_END)
             yield
 

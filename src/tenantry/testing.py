@@ -4,5 +4,7 @@ import importlib
 import sys
 import warnings
 
-warnings.warn("tenantry.testing has moved: use tenantry_devkit.testing", DeprecationWarning, stacklevel=2)
+warnings.warn(
+    "tenantry.testing has moved: use tenantry_devkit.testing", DeprecationWarning, stacklevel=2
+)
 sys.modules[__name__] = importlib.import_module("tenantry_devkit.testing")

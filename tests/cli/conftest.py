@@ -19,7 +19,9 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture(scope="session")
 async def served(postgres: PostgresServer) -> AsyncIterator[Served]:
-    """The service, shared by all tests: each creates its own organization, and none moves the clock."""
+    """The service, shared by all tests: each creates its own organization, and none moves the
+    clock.
+    """
     with postgres.database() as conninfo:
         async with serving(conninfo) as running:
             yield running

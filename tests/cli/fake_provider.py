@@ -1,4 +1,6 @@
-"""A server of the browser_client world that answers as a test chooses: an identity provider, a service, or a proxy."""
+"""A server of the browser_client world that answers as a test chooses: an identity provider, a
+service, or a proxy.
+"""
 
 import asyncio
 import json
@@ -18,7 +20,12 @@ TOKEN: Final = "/token"
 REVOKE: Final = "/revoke"
 WHOAMI: Final = "/api/v1/auth/whoami"
 CLIENT: Final = "cli"
-GOOD: Final = {"access_token": "access-1", "token_type": "Bearer", "expires_in": 3600, "refresh_token": "refresh-1"}
+GOOD: Final = {
+    "access_token": "access-1",
+    "token_type": "Bearer",
+    "expires_in": 3600,
+    "refresh_token": "refresh-1",
+}
 
 
 class Reply(NamedTuple):
@@ -37,7 +44,9 @@ class ReceivedForm(NamedTuple):
 
 
 class FakeProvider:
-    """A fake identity provider and service: it has a list of responses for each path, and repeats the last one."""
+    """A fake identity provider and service: it has a list of responses for each path, and repeats
+    the last one.
+    """
 
     def __init__(self) -> None:
         self.url = ""
@@ -56,7 +65,13 @@ class FakeProvider:
     def code(self, **fields: float) -> dict[str, Any]:
         """Return the response of the device authorization endpoint."""
         uri = "https://login.example.com/device"
-        return {"device_code": "d", "user_code": "ABCD-EFGH", "verification_uri": uri, "expires_in": 600, **fields}
+        return {
+            "device_code": "d",
+            "user_code": "ABCD-EFGH",
+            "verification_uri": uri,
+            "expires_in": 600,
+            **fields,
+        }
 
     def answer(self, path: str, *replies: Reply) -> None:
         """Set the responses of a path."""
@@ -98,7 +113,9 @@ class FakeProvider:
         return self.answers[path].pop(0) if len(replies) > 1 else replies[0]
 
     def flags(self, service: str | None = None) -> list[str]:
-        """Return the options of `tenantry login` for this provider, with itself or another as the service."""
+        """Return the options of `tenantry login` for this provider, with itself or another as the
+        service.
+        """
         return ["--base-url", service or self.url, "--issuer", self.url, "--client-id", CLIENT]
 
 
@@ -113,7 +130,9 @@ async def fake_provider() -> AsyncIterator[FakeProvider]:
 
 @asynccontextmanager
 async def proxy() -> AsyncIterator[tuple[dict[str, str], set[str]]]:
-    """Give the variables that name a proxy that forwards nothing, and the targets that it is asked for."""
+    """Give the variables that name a proxy that forwards nothing, and the targets that it is asked
+    for.
+    """
     asked: set[str] = set()
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -128,7 +147,9 @@ async def proxy() -> AsyncIterator[tuple[dict[str, str], set[str]]]:
         yield {"HTTP_PROXY": url, "HTTPS_PROXY": url}, asked
 
 
-def signed_in(home: Home, service: str, issuer: str, *, ends_in: float, client: str = CLIENT) -> None:
+def signed_in(
+    home: Home, service: str, issuer: str, *, ends_in: float, client: str = CLIENT
+) -> None:
     """Store a sign-in, with a token that expires so many seconds from now."""
     folder = home.kept / "default"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -100,12 +100,19 @@ class SignInHome(NamedTuple):
             return (await client.post(f"{self.companion.issuer}/device/choice", data=form)).text
 
     async def sign_in(self, *arguments: str, user: str = ADA.sub, **values: str) -> Done:
-        """Run `tenantry login` with these arguments, and sign this user in at the printed address."""
-        async with self.start_login("--no-browser", *arguments, **values) as command, browser_client() as client:
+        """Run `tenantry login` with these arguments, and sign this user in at the printed
+        address.
+        """
+        async with (
+            self.start_login("--no-browser", *arguments, **values) as command,
+            browser_client() as client,
+        ):
             address = await address_in(command)
             form = Form((await client.get(address)).text)
             chosen = {**form.fields, "user": user}
-            answer = await client.post(self.companion.issuer + form.action, data=chosen, follow_redirects=True)
+            answer = await client.post(
+                self.companion.issuer + form.action, data=chosen, follow_redirects=True
+            )
             assert answer.status_code == 200, answer.text
             return await command.done()
 
@@ -147,7 +154,9 @@ async def running_sign_in_services(conninfo: str, folder: Path) -> AsyncIterator
         client_secret=Secret(CLIENT_SECRET),
         clock=clock,
     ) as companion:
-        async with serving(conninfo, clock, OIDC_ISSUER=companion.issuer, OIDC_CLIENT_ID=CLIENT_ID) as served:
+        async with serving(
+            conninfo, clock, OIDC_ISSUER=companion.issuer, OIDC_CLIENT_ID=CLIENT_ID
+        ) as served:
             operator = served.service.operator
             for user in (ADA, EVE):
                 body = {"name": "Demo", "ownerEmail": "a@x.example"}
@@ -158,9 +167,14 @@ async def running_sign_in_services(conninfo: str, folder: Path) -> AsyncIterator
 
 
 def with_keyring(home: Home, package: str = KEYRING) -> dict[str, str]:
-    """Make the default profile, the last in the file, use this keyring; return the variables that find it."""
+    """Make the default profile, the last in the file, use this keyring; return the variables that
+    find it.
+    """
     (home.folder / "keyring.py").write_text(package)
     config = home.folder / "config" / "tenantry" / "config.toml"
     text = config.read_text()
     config.write_text(text if "keyring = true" in text else text + "keyring = true\n")
-    return {"PYTHONPATH": f"{home.folder}:{Path(__file__).parents[2]}", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        "PYTHONPATH": f"{home.folder}:{Path(__file__).parents[2]}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }

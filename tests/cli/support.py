@@ -1,4 +1,6 @@
-"""Runs ``tenantry`` for tests with a separate home: in this process, as a process, and on a terminal."""
+"""Runs ``tenantry`` for tests with a separate home: in this process, as a process, and on a
+terminal.
+"""
 
 import asyncio
 import contextlib
@@ -70,23 +72,31 @@ class Home(NamedTuple):
     async def run_with(self, waits: WaitTimes, *arguments: str, **values: str) -> Done:
         """Run a command with these wait times instead of short ones."""
         values = {**self.values, **values}
-        async with command_runner.running(*arguments, folder=self.folder, waits=waits, **values) as command:
+        async with command_runner.running(
+            *arguments, folder=self.folder, waits=waits, **values
+        ) as command:
             return await command.done()
 
     async def at_terminal(self, typed: str, *arguments: str, **values: str) -> Done:
         """Run a command on what it takes for a terminal of 80 columns, with this input."""
         values = {"TERM": "xterm-256color", "COLUMNS": "80", **self.values, **values}
-        return await command_runner.invoke_async(*arguments, folder=self.folder, typed=typed, **values)
+        return await command_runner.invoke_async(
+            *arguments, folder=self.folder, typed=typed, **values
+        )
 
     def running(self, *arguments: str, **values: str) -> AbstractAsyncContextManager[Command]:
         """Start a command in this process."""
-        return command_runner.running(*arguments, folder=self.folder, waits=QUICK, **{**self.values, **values})
+        return command_runner.running(
+            *arguments, folder=self.folder, waits=QUICK, **{**self.values, **values}
+        )
 
     async def run_process(self, *arguments: str, **values: str) -> Done:
         """Run a command as a process."""
         return await run(*arguments, folder=self.folder, **{**self.values, **values})
 
-    def running_process(self, *arguments: str, **values: str) -> AbstractAsyncContextManager[Running]:
+    def running_process(
+        self, *arguments: str, **values: str
+    ) -> AbstractAsyncContextManager[Running]:
         """Start a command as a process."""
         return running(*arguments, folder=self.folder, **{**self.values, **values})
 
@@ -95,7 +105,9 @@ def create_demo(home: Home, address: str, key: str = DEMO_KEY, **more: str) -> N
     """Create the files of a demo."""
     folder = home.folder / ".tenantry"
     folder.mkdir()
-    lines = [f"{name}={value}\n" for name, value in {ADDRESS: address, LIVE_KEY: key, **more}.items()]
+    lines = [
+        f"{name}={value}\n" for name, value in {ADDRESS: address, LIVE_KEY: key, **more}.items()
+    ]
     (folder / DEMO_FILE).write_text("".join(lines))
 
 
@@ -109,7 +121,10 @@ class Workspace(NamedTuple):
     @property
     def values(self) -> dict[str, str]:
         """The variables that name the service and the key."""
-        return {"TENANTRY_BASE_URL": self.served.url, "TENANTRY_API_KEY": str(self.organization.owner.credential)}
+        return {
+            "TENANTRY_BASE_URL": self.served.url,
+            "TENANTRY_API_KEY": str(self.organization.owner.credential),
+        }
 
     async def run(self, *arguments: str, **values: str) -> Done:
         """Run a command with that key, unless ``values`` name another."""
@@ -127,7 +142,9 @@ class Workspace(NamedTuple):
 
     async def key(self, *scopes: str, **fields: Any) -> tuple[str, str]:
         """Create a key; return its id and secret."""
-        made = await self.served.service.key(self.organization.owner, self.organization.id, *scopes, **fields)
+        made = await self.served.service.key(
+            self.organization.owner, self.organization.id, *scopes, **fields
+        )
         return made.id, str(made.caller.credential)
 
 
@@ -142,18 +159,26 @@ def _piped(workspace: Workspace, script: str, **values: str) -> subprocess.Compl
         **values,
     }
     return subprocess.run(
-        ["bash", "-c", f"tenantry() {{ {sys.executable} -m tenantry \"$@\"; }}; {script}"],
-        cwd=workspace.home.folder, env=environment, check=False, capture_output=True, text=True,
-    )  # fmt: skip
+        ["bash", "-c", f'tenantry() {{ {sys.executable} -m tenantry "$@"; }}; {script}'],
+        cwd=workspace.home.folder,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
 
 
-async def in_shell(workspace: Workspace, script: str, **values: str) -> "subprocess.CompletedProcess[str]":
+async def in_shell(
+    workspace: Workspace, script: str, **values: str
+) -> "subprocess.CompletedProcess[str]":
     """A script of bash in which ``tenantry`` is the command, with the organization's OWNER key."""
     return await asyncio.to_thread(_piped, workspace, script, **values)
 
 
 class Terminal(NamedTuple):
-    """What a command on a terminal came to: its exit code, what the terminal showed, and its stdout where apart."""
+    """What a command on a terminal came to: its exit code, what the terminal showed, and its stdout
+    where apart.
+    """
 
     code: int
     shown: str
@@ -166,9 +191,15 @@ class Terminal(NamedTuple):
 
 
 async def on_terminal(
-    home: Home, values: Mapping[str, str], *arguments: str, answer: str = "", columns: int = 80, captured: bool = False
+    home: Home,
+    values: Mapping[str, str],
+    *arguments: str,
+    answer: str = "",
+    columns: int = 80,
+    captured: bool = False,
 ) -> Terminal:
-    """A command with these variables on a pseudo-terminal of this width, at which ``answer`` is typed.
+    """A command with these variables on a pseudo-terminal of this width, at which ``answer`` is
+    typed.
 
     ``captured`` is as in ``KEY=$(...)``: stdout is a pipe, and the rest is the terminal.
     """
@@ -176,15 +207,29 @@ async def on_terminal(
 
 
 def _on_terminal(
-    home: Home, arguments: tuple[str, ...], answer: str, columns: int, captured: bool, values: Mapping[str, str]
+    home: Home,
+    arguments: tuple[str, ...],
+    answer: str,
+    columns: int,
+    captured: bool,
+    values: Mapping[str, str],
 ) -> Terminal:
-    environment = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TERM": "xterm-256color", "PYTHONPATH": AS_INSTALLED}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "LANG": "C.UTF-8",
+        "TERM": "xterm-256color",
+        "PYTHONPATH": AS_INSTALLED,
+    }
     with _terminal(columns) as (ours, theirs):
         process = subprocess.Popen(
             [sys.executable, "-c", _ON_TERMINAL, *arguments],
-            cwd=home.folder, env={**environment, **home.values, **values}, stdin=theirs, stderr=theirs,
-            stdout=subprocess.PIPE if captured else theirs, start_new_session=True,
-        )  # fmt: skip
+            cwd=home.folder,
+            env={**environment, **home.values, **values},
+            stdin=theirs,
+            stderr=theirs,
+            stdout=subprocess.PIPE if captured else theirs,
+            start_new_session=True,
+        )
         os.close(theirs)
         try:
             shown = _conversation(ours, answer)
@@ -195,9 +240,11 @@ def _on_terminal(
 
 
 def _conversation(terminal: int, answer: str) -> str:
-    """Return what the terminal shows until the command ends; types the answer once the question is there.
+    """Return what the terminal shows until the command ends; types the answer once the question is
+    there.
 
-    Ctrl-C is pressed until it is heard: one that comes just before the command reads waits for the next key.
+    Ctrl-C is pressed until it is heard: one that comes just before the command reads waits for the
+    next key.
     """
     shown, asked, presses = bytearray(), False, _PATIENCE * 2
     with contextlib.suppress(OSError):  # a terminal ends with an error

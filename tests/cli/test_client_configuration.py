@@ -23,15 +23,21 @@ async def who(workspace: Workspace, *arguments: str, **values: str) -> dict[str,
 
 
 async def keys_of_two(workspace: Workspace) -> tuple[tuple[str, str], tuple[str, str]]:
-    return await workspace.key("projects:read", name="one"), await workspace.key("projects:read", name="two")
+    return await workspace.key("projects:read", name="one"), await workspace.key(
+        "projects:read", name="two"
+    )
 
 
-async def test_file_of_the_option_takes_precedence_over_the_environment(workspace: Workspace) -> None:
+async def test_file_of_the_option_takes_precedence_over_the_environment(
+    workspace: Workspace,
+) -> None:
     (one, one_secret), (_, two_secret) = await keys_of_two(workspace)
     file = workspace.home.folder / "key"
     file.write_text(f"{one_secret}\n")
     values = {"TENANTRY_API_KEY": two_secret, "TENANTRY_BASE_URL": "http://127.0.0.1:1"}
-    document = await who(workspace, "--api-key-file", str(file), "--base-url", workspace.served.url, **values)
+    document = await who(
+        workspace, "--api-key-file", str(file), "--base-url", workspace.served.url, **values
+    )
     assert (document["id"], document["credential"]) == (one, "--api-key-file")
 
 
@@ -45,7 +51,9 @@ async def test_environment_takes_precedence_over_the_file(workspace: Workspace) 
     assert (document["id"], document["service"]) == (two, workspace.served.url)
 
 
-async def test_profile_of_the_option_takes_precedence_over_the_environment(workspace: Workspace) -> None:
+async def test_profile_of_the_option_takes_precedence_over_the_environment(
+    workspace: Workspace,
+) -> None:
     (one, one_secret), (_, two_secret) = await keys_of_two(workspace)
     (workspace.home.folder / "key").write_text(one_secret)
     workspace.home.configure(
@@ -57,25 +65,33 @@ async def test_profile_of_the_option_takes_precedence_over_the_environment(works
     assert (await who(workspace, TENANTRY_PROFILE="work"))["profile"] == "work"
     before = await workspace.run("--profile", "work", "whoami", "--json", **values)
     assert json.loads(before.out)["id"] == one
-    nearer = await workspace.run("--profile", "default", "whoami", "--json", "--profile", "work", **values)
+    nearer = await workspace.run(
+        "--profile", "default", "whoami", "--json", "--profile", "work", **values
+    )
     assert json.loads(nearer.out)["id"] == one
 
 
 async def test_file_names_the_default_profile(workspace: Workspace) -> None:
-    workspace.home.configure(f'profile = "work"\n[profiles.work]\nbase_url = "{workspace.served.url}"\n')
+    workspace.home.configure(
+        f'profile = "work"\n[profiles.work]\nbase_url = "{workspace.served.url}"\n'
+    )
     _, secret = await workspace.key("a:b")
     assert (await who(workspace, TENANTRY_API_KEY=secret))["service"] == workspace.served.url
 
 
 async def test_key_of_a_profile_is_not_sent_to_another_service(home: Home) -> None:
     (home.folder / "key").write_text("svc_live_of_production")
-    home.configure('[profiles.default]\nbase_url = "https://accounts.example.com"\napi_key_file = "~/key"\n')
+    home.configure(
+        '[profiles.default]\nbase_url = "https://accounts.example.com"\napi_key_file = "~/key"\n'
+    )
     done = await home.run("whoami", TENANTRY_BASE_URL="http://127.0.0.1:1")
     assert done.code == 4
     assert "is for https://accounts.example.com" in done.err
 
 
-async def test_organization_of_a_profile_is_for_users_and_not_for_keys(workspace: Workspace) -> None:
+async def test_organization_of_a_profile_is_for_users_and_not_for_keys(
+    workspace: Workspace,
+) -> None:
     workspace.home.configure('[profiles.default]\norganization = "another"\n')
     assert (await workspace.run("keys", "list")).code == 0
     assert (await workspace.run("keys", "list", "--organization", "another")).code == 4
@@ -115,7 +131,9 @@ async def test_key_file_without_a_key_is_reported(home: Home, content: str | Non
 
 
 async def test_env_file_of_the_folder_does_not_name_the_service(home: Home) -> None:
-    (home.folder / ".env").write_text("TENANTRY_BASE_URL=http://127.0.0.1:1\nTENANTRY_API_KEY=svc_live_x\n")
+    (home.folder / ".env").write_text(
+        "TENANTRY_BASE_URL=http://127.0.0.1:1\nTENANTRY_API_KEY=svc_live_x\n"
+    )
     done = await home.run("whoami")
     assert done.code == 4
     assert "http://127.0.0.1:3001 (from the default)" in done.err
@@ -150,7 +168,9 @@ async def test_demo_of_the_folder_is_used_with_a_note(workspace: Workspace) -> N
     assert secret not in done.out + done.err
 
 
-@pytest.mark.parametrize("values", [{"TENANTRY_BASE_URL": "http://127.0.0.1:1"}, {"TENANTRY_PROFILE": "default"}])
+@pytest.mark.parametrize(
+    "values", [{"TENANTRY_BASE_URL": "http://127.0.0.1:1"}, {"TENANTRY_PROFILE": "default"}]
+)
 async def test_demo_never_overrides_a_setting(home: Home, values: dict[str, str]) -> None:
     home.configure("[profiles.default]\n")
     create_demo(home, "http://127.0.0.1:3001")
@@ -181,7 +201,9 @@ async def test_demo_folder_cannot_name_a_remote_address(home: Home) -> None:
     assert "is not known" in signing_in.err
 
 
-@pytest.mark.parametrize("address", ["http://evil.example:80", "http://127.0.0.1:1@evil.example", "https://127.0.0.1"])
+@pytest.mark.parametrize(
+    "address", ["http://evil.example:80", "http://127.0.0.1:1@evil.example", "https://127.0.0.1"]
+)
 async def test_demo_of_the_folder_is_on_this_machine(home: Home, address: str) -> None:
     create_demo(home, address)
     done = await home.run("whoami")
@@ -190,7 +212,13 @@ async def test_demo_of_the_folder_is_on_this_machine(home: Home, address: str) -
 
 async def test_demo_folder_cannot_read_the_environment(home: Home) -> None:
     async with listening() as heard:
-        create_demo(home, heard.address, "${GITHUB_TOKEN}", OIDC_ISSUER=heard.address, OIDC_CLIENT_ID="${GITHUB_TOKEN}")
+        create_demo(
+            home,
+            heard.address,
+            "${GITHUB_TOKEN}",
+            OIDC_ISSUER=heard.address,
+            OIDC_CLIENT_ID="${GITHUB_TOKEN}",
+        )
         values = {"GITHUB_TOKEN": DEMO_KEY}
         assert (await home.run("whoami", **values)).code == 4
         assert (await home.run("login", "--no-browser", **values)).code == 2
@@ -201,7 +229,9 @@ async def test_key_of_a_demo_is_sent_only_to_that_demo(home: Home) -> None:
     create_demo(home, "http://127.0.0.1:1")
     async with listening() as heard:
         port = heard.address.rpartition(":")[2]
-        (home.folder / ".env").write_text(f"PORT={port}\nHOST=127.0.0.1\nTENANTRY_DEMO_ADDRESS={heard.address}\n")
+        (home.folder / ".env").write_text(
+            f"PORT={port}\nHOST=127.0.0.1\nTENANTRY_DEMO_ADDRESS={heard.address}\n"
+        )
         done = await home.run("whoami", PORT=port)
     assert (done.code, heard.visits) == (6, [])
 
@@ -218,7 +248,9 @@ async def test_settings_file_that_is_a_pipe_is_ignored(home: Home) -> None:
     assert (await home.run("whoami")).code == 4
 
 
-async def test_key_of_the_environment_is_not_sent_to_the_service_of_a_named_profile(workspace: Workspace) -> None:
+async def test_key_of_the_environment_is_not_sent_to_the_service_of_a_named_profile(
+    workspace: Workspace,
+) -> None:
     async with listening() as heard:
         workspace.home.configure(f'[profiles.staging]\nbase_url = "{heard.address}"\n')
         done = await workspace.run("whoami", "--profile", "staging")
@@ -228,21 +260,31 @@ async def test_key_of_the_environment_is_not_sent_to_the_service_of_a_named_prof
     assert (await workspace.run("whoami", "--profile", "same")).code == 0
 
 
-async def test_organization_of_a_named_profile_takes_precedence_over_the_environment(sign_in_home: SignInHome) -> None:
+async def test_organization_of_a_named_profile_takes_precedence_over_the_environment(
+    sign_in_home: SignInHome,
+) -> None:
     sign_in_home.home.configure(
         f'[profiles.prod]\nbase_url = "{sign_in_home.served.url}"\nissuer = "{sign_in_home.companion.issuer}"\n'
         f'client_id = "{CLIENT_ID}"\norganization = "{ADA.org_id}"\n'
     )
     signed_in = await sign_in_home.sign_in("--profile", "prod")
     assert signed_in.code == 0, signed_in
-    done = await sign_in_home.home.run("whoami", "--profile", "prod", TENANTRY_ORGANIZATION="another")
+    done = await sign_in_home.home.run(
+        "whoami", "--profile", "prod", TENANTRY_ORGANIZATION="another"
+    )
     assert done.code == 0, done
-    assert (await sign_in_home.home.run("whoami", TENANTRY_PROFILE="prod", TENANTRY_ORGANIZATION="another")).code == 4
+    assert (
+        await sign_in_home.home.run(
+            "whoami", TENANTRY_PROFILE="prod", TENANTRY_ORGANIZATION="another"
+        )
+    ).code == 4
 
 
 async def test_relative_key_file_is_relative_to_the_configuration(workspace: Workspace) -> None:
     key_id, secret = await workspace.key("a:b")
-    workspace.home.configure(f'[profiles.default]\nbase_url = "{workspace.served.url}"\napi_key_file = "key"\n')
+    workspace.home.configure(
+        f'[profiles.default]\nbase_url = "{workspace.served.url}"\napi_key_file = "key"\n'
+    )
     (workspace.home.folder / "key").write_text("svc_live_of_somebody_else")
     (workspace.home.folder / "config" / "tenantry" / "key").write_text(secret)
     assert (await who(workspace))["id"] == key_id
@@ -261,7 +303,9 @@ async def test_relative_key_file_is_relative_to_the_configuration(workspace: Wor
         (("--base-url", "https://127.0.0.1:1/a b"), {}),
     ],
 )
-async def test_invalid_options_are_reported(home: Home, arguments: tuple[str, ...], values: dict[str, str]) -> None:
+async def test_invalid_options_are_reported(
+    home: Home, arguments: tuple[str, ...], values: dict[str, str]
+) -> None:
     done = await home.run("whoami", *arguments, **{"TENANTRY_API_KEY": DEMO_KEY, **values})
     assert (done.code, done.out, "Traceback" in done.err) == (2, "", False), done
 
@@ -281,7 +325,9 @@ async def test_unknown_default_profile_is_reported(home: Home) -> None:
     assert "There is no profile porduction" in done.err
 
 
-@pytest.mark.parametrize("address", ["https://u:hunter2@127.0.0.1:1", "https://:hunter2@127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "address", ["https://u:hunter2@127.0.0.1:1", "https://:hunter2@127.0.0.1:1"]
+)
 async def test_password_in_an_address_is_rejected_and_not_shown(home: Home, address: str) -> None:
     done = await home.run("whoami", "--base-url", address, TENANTRY_API_KEY=DEMO_KEY)
     assert done.code == 2

@@ -8,10 +8,14 @@ from tests.support.findings import free_port
 
 
 async def offered(home: Home, *words: str, **values: str) -> list[str]:
-    """Return what the command offers bash for the last of these words; it must print nothing else."""
+    """Return what the command offers bash for the last of these words; it must print nothing
+    else.
+    """
     line = " ".join(("tenantry", *words))
     count = str(len(words))
-    done = await home.run(_TENANTRY_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=count, **values)
+    done = await home.run(
+        _TENANTRY_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=count, **values
+    )
     assert (done.code, done.err) == (0, "")
     return [offer.partition(",")[2] for offer in done.out.splitlines() if offer]
 
@@ -21,13 +25,17 @@ async def test_commands_options_and_ids_are_completed(workspace: Workspace) -> N
     assert await offered(workspace.home, "ke") == ["keys"]
     assert await offered(workspace.home, "keys", "re") == ["revoke"]
     assert await offered(workspace.home, "keys", "list", "--st") == ["--status"]
-    assert await offered(workspace.home, "keys", "show", key_id[:-3], **workspace.values) == [key_id]
+    assert await offered(workspace.home, "keys", "show", key_id[:-3], **workspace.values) == [
+        key_id
+    ]
 
 
 async def test_control_characters_in_names_are_replaced(workspace: Workspace) -> None:
     key_id, _ = await workspace.key("a:b")
     with psycopg.connect(workspace.served.service.conninfo) as connection:
-        connection.execute("UPDATE api_keys SET name = %s WHERE id = %s", ("a\x1b[31m\nb\u202ec", key_id))
+        connection.execute(
+            "UPDATE api_keys SET name = %s WHERE id = %s", ("a\x1b[31m\nb\u202ec", key_id)
+        )
     line = f"tenantry keys show {key_id}"
     done = await workspace.run(_TENANTRY_COMPLETE="zsh_complete", COMP_WORDS=line, COMP_CWORD="3")
     assert done.out.splitlines() == ["plain", key_id, "a\ufffd[31m\ufffdb\ufffdc"]
@@ -58,5 +66,8 @@ async def test_completion_does_not_refresh_the_token(sign_in_home: SignInHome) -
 
 async def test_completion_without_a_service_is_silent(home: Home) -> None:
     home.configure("[profiles.broken]\nnonsense = 1\n")
-    for values in ({}, {"TENANTRY_API_KEY": "svc_live_x", "TENANTRY_BASE_URL": f"http://127.0.0.1:{free_port()}"}):
+    for values in (
+        {},
+        {"TENANTRY_API_KEY": "svc_live_x", "TENANTRY_BASE_URL": f"http://127.0.0.1:{free_port()}"},
+    ):
         assert await offered(home, "keys", "show", "key_", **values) == []

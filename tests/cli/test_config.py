@@ -47,7 +47,8 @@ async def test_first_value_creates_file_and_profile(home: Home) -> None:
 async def test_values_are_used_by_the_other_commands(workspace: Workspace) -> None:
     home, secret = workspace.home, str(workspace.organization.owner.credential)
     (home.folder / "key").write_text(secret)
-    for name, value in (("base_url", workspace.served.url), ("api_key_file", "key")):  # of the current folder
+    # of the current folder
+    for name, value in (("base_url", workspace.served.url), ("api_key_file", "key")):
         assert (await home.run("config", "set", name, value, "--profile", "work")).code == 0
     assert (await home.run("config", "set", "profile", "work")).code == 0
     assert f"profile work in {file_of(home)}" in (await home.run("whoami")).out
@@ -111,15 +112,26 @@ async def test_profiles_are_listed(home: Home) -> None:
         "staging.base_url  https://staging.example.com\nstaging.keyring   true\n"
     )
     assert json.loads((await home.run("config", "list", "--json", "--profile", "work")).out) == {
-        "path": str(file_of(home)), "profile": "work", "profiles": {"work": {"base_url": ADDRESS}},
-    }  # fmt: skip
+        "path": str(file_of(home)),
+        "profile": "work",
+        "profiles": {"work": {"base_url": ADDRESS}},
+    }
     assert (await home.run("config", "list", "--profile", "missing")).code == 5
-    assert (await home.run("config", "list", XDG_CONFIG_HOME="/nowhere")).out == "profile  default\n"
+    assert (
+        await home.run("config", "list", XDG_CONFIG_HOME="/nowhere")
+    ).out == "profile  default\n"
 
 
 async def test_secrets_in_the_file_are_masked(home: Home) -> None:
-    home.configure(f'[profiles.default]\napi_key_file = "{DEMO_KEY}"\nissuer = "https://user:password@a.example"\n')
-    for arguments in (("list",), ("list", "--json"), ("get", "api_key_file"), ("get", "issuer", "--json")):
+    home.configure(
+        f'[profiles.default]\napi_key_file = "{DEMO_KEY}"\nissuer = "https://user:password@a.example"\n'
+    )
+    for arguments in (
+        ("list",),
+        ("list", "--json"),
+        ("get", "api_key_file"),
+        ("get", "issuer", "--json"),
+    ):
         done = await home.run("config", *arguments)
         assert (done.code, "[redacted]" in done.out) == (0, True)
         assert DEMO_KEY not in done.out
@@ -153,13 +165,17 @@ async def test_faulty_value_is_not_stored(home: Home, key: str, value: str) -> N
 
 
 async def test_missing_value_and_profile(home: Home) -> None:
-    assert await home.run("config", "get", "scope") == Done(5, "", "scope is not set in profile default.\n")
+    assert await home.run("config", "get", "scope") == Done(
+        5, "", "scope is not set in profile default.\n"
+    )
     assert (await home.run("config", "get", "scope", "--profile", "missing")).code == 2
     assert (await home.run("config", "unset", "scope")).code == 0
     assert not file_of(home).exists()
 
 
-@pytest.mark.parametrize("text", ["profile = ", "[profiles.default]\nnonsense = 1\n", "profile = 1\n", "\x00"])
+@pytest.mark.parametrize(
+    "text", ["profile = ", "[profiles.default]\nnonsense = 1\n", "profile = 1\n", "\x00"]
+)
 async def test_faulty_file_is_not_changed(home: Home, text: str) -> None:
     home.configure(text)
     for arguments in (("set", "scope", "a"), ("unset", "scope"), ("list",)):
@@ -181,7 +197,9 @@ async def test_link_and_mode_of_the_file_stay(home: Home) -> None:
 
 
 async def test_file_that_cannot_be_written_is_an_error(home: Home) -> None:
-    done = await home.run("config", "set", "scope", "openid", "--json", XDG_CONFIG_HOME="/proc/none")
+    done = await home.run(
+        "config", "set", "scope", "openid", "--json", XDG_CONFIG_HOME="/proc/none"
+    )
     assert (done.code, done.out) == (1, "")
     assert "cannot be written: No such file or directory" in json.loads(done.err)["error"]["detail"]
 

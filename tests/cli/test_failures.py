@@ -70,7 +70,9 @@ async def test_unreachable_service_exits_with_6(workspace: Workspace) -> None:
     assert (error["exitCode"], error["service"]) == (6, address)
 
 
-@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE_BEFORE, Fault.TRUNCATED, Fault.RESET_BEFORE], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "fault", [Fault.UNAVAILABLE_BEFORE, Fault.TRUNCATED, Fault.RESET_BEFORE], ids=lambda f: f.name
+)
 async def test_unavailable_service_exits_with_6(workspace: Workspace, fault: Fault) -> None:
     async with faulty_proxy(workspace.served.url, lambda: fault) as (address, _):
         done = await workspace.run("plans", "--base-url", address)
@@ -98,10 +100,21 @@ async def test_interrupted_key_creation_warns_of_a_key(workspace: Workspace) -> 
         asked.set()
         return Fault.SILENT
 
-    create = ("keys", "create", "--name", "a", "--scope", "a:b", "--organization", workspace.organization.id)
+    create = (
+        "keys",
+        "create",
+        "--name",
+        "a",
+        "--scope",
+        "a:b",
+        "--organization",
+        workspace.organization.id,
+    )
     async with (
         faulty_proxy(workspace.served.url, hang) as (address, _),
-        workspace.home.running_process(*create, **{**workspace.values, "TENANTRY_BASE_URL": address}) as command,
+        workspace.home.running_process(
+            *create, **{**workspace.values, "TENANTRY_BASE_URL": address}
+        ) as command,
     ):
         async with asyncio.timeout(60):
             await asked.wait()
@@ -140,14 +153,20 @@ async def test_malformed_key_is_not_sent_and_not_shown(home: Home, key: str) -> 
     ],
 )
 async def test_malformed_or_unsafe_address_is_a_usage_error(home: Home, address: str) -> None:
-    done = await home.run("plans", "--base-url", address or "https://x.example?a=b", TENANTRY_API_KEY="svc_live_x")
+    done = await home.run(
+        "plans", "--base-url", address or "https://x.example?a=b", TENANTRY_API_KEY="svc_live_x"
+    )
     assert done.code == 2
     assert done.err.startswith("--base-url: ")
 
 
 async def test_error_shows_no_secret(workspace: Workspace) -> None:
     _, secret = await workspace.key("a:b")
-    for arguments in (["keys", "list"], ["projects", "show", f"x{secret}"], ["keys", "list", "--json"]):
+    for arguments in (
+        ["keys", "list"],
+        ["projects", "show", f"x{secret}"],
+        ["keys", "list", "--json"],
+    ):
         done = await workspace.run(*arguments, TENANTRY_API_KEY=secret)
         assert done.code == 4
         assert not SECRET.search(done.err)
@@ -159,12 +178,23 @@ async def test_error_shows_no_secret(workspace: Workspace) -> None:
         ("keys", "create", "--name", "a"),
         ("keys", "create", "--scope", "a:b"),
         ("keys", "list", "--nonsense"),
-        ("keys", "create", "--name", "a", "--scope", "a:b", "--expires-at", "9999-12-31T23:59:59-01:00"),
+        (
+            "keys",
+            "create",
+            "--name",
+            "a",
+            "--scope",
+            "a:b",
+            "--expires-at",
+            "9999-12-31T23:59:59-01:00",
+        ),
         ("projects", "create", "--name", "Gr\udcfc"),
         ("keys", "show", "\udcff"),
     ],
 )
-async def test_usage_error_is_reported_without_a_request(home: Home, arguments: tuple[str, ...]) -> None:
+async def test_usage_error_is_reported_without_a_request(
+    home: Home, arguments: tuple[str, ...]
+) -> None:
     values = {"TENANTRY_API_KEY": "svc_live_x", "TENANTRY_BASE_URL": "http://127.0.0.1:1"}
     told = await home.run(*arguments, **values)
     assert (told.code, told.out, "Traceback" in told.err) == (2, "", False)

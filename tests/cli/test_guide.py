@@ -32,12 +32,21 @@ def keys_listed(text: str) -> list[dict[str, str]]:
 async def test_commands_of_the_guide_run(workspace: Workspace) -> None:
     script = "set -euo pipefail\n" + "\n".join(blocks(GUIDE, "sh"))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {"PATH": path, "PYTHONPATH": AS_INSTALLED, **workspace.home.values, **workspace.values}
+    environment = {
+        "PATH": path,
+        "PYTHONPATH": AS_INSTALLED,
+        **workspace.home.values,
+        **workspace.values,
+    }
     done = await asyncio.to_thread(
         subprocess.run,
-        ["bash", "-c", script], cwd=workspace.home.folder, env=environment,
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
+        ["bash", "-c", script],
+        cwd=workspace.home.folder,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert "may           everything (OWNER)" in done.stdout
     assert "exit code 5" in done.stdout

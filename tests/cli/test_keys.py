@@ -14,7 +14,9 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 async def test_only_the_secret_is_on_stdout_and_it_works(workspace: Workspace) -> None:
-    made = await workspace.run("keys", "create", "--name", "CI", "--scope", "projects:read", "--expires-in", "90d")
+    made = await workspace.run(
+        "keys", "create", "--name", "CI", "--scope", "projects:read", "--expires-in", "90d"
+    )
     assert made.code == 0
     assert SECRET.fullmatch(made.out.rstrip("\n"))
     assert made.out.count("\n") == 1
@@ -26,7 +28,12 @@ async def test_only_the_secret_is_on_stdout_and_it_works(workspace: Workspace) -
 
 async def test_secret_is_in_no_other_output(workspace: Workspace) -> None:
     key_id, secret = await workspace.key("projects:read")
-    for arguments in (["keys", "list"], ["keys", "list", "--json"], ["keys", "show", key_id], ["whoami", "--json"]):
+    for arguments in (
+        ["keys", "list"],
+        ["keys", "list", "--json"],
+        ["keys", "show", key_id],
+        ["whoami", "--json"],
+    ):
         done = await workspace.run(*arguments)
         assert done.code == 0
         assert not SECRET.search(done.out + done.err)
@@ -36,16 +43,30 @@ async def test_secret_is_in_no_other_output(workspace: Workspace) -> None:
 async def test_expires_in_counts_from_now(workspace: Workspace) -> None:
     before = datetime.now(UTC)
     made = json.loads(
-        await workspace.done("keys", "create", "--name", "a", "--owner", "--expires-in", "1w12h", "--json")
+        await workspace.done(
+            "keys", "create", "--name", "a", "--owner", "--expires-in", "1w12h", "--json"
+        )
     )
     length = timedelta(weeks=1, hours=12)
-    assert before + length <= datetime.fromisoformat(made["expiresAt"]) <= datetime.now(UTC) + length
+    assert (
+        before + length <= datetime.fromisoformat(made["expiresAt"]) <= datetime.now(UTC) + length
+    )
     assert (made["accessLevel"], made["name"]) == ("OWNER", "a")
     assert SECRET.fullmatch(made["secret"])
 
 
 async def test_expires_at_is_a_time(workspace: Workspace) -> None:
-    arguments = ("--name", "a", "--scope", "a:b", "--expires-at", "2099-01-31", "--mode", "test", "--json")
+    arguments = (
+        "--name",
+        "a",
+        "--scope",
+        "a:b",
+        "--expires-at",
+        "2099-01-31",
+        "--mode",
+        "test",
+        "--json",
+    )
     made = json.loads(await workspace.done("keys", "create", *arguments))
     assert (made["expiresAt"], made["mode"]) == ("2099-01-31T00:00:00Z", "test")
 
@@ -88,7 +109,9 @@ async def test_list_shows_status_and_respects_filter_and_limit(workspace: Worksp
     assert gone not in await workspace.done("keys", "list", "--status", "active")
     [one] = lines(await workspace.done("keys", "list", "--status", "revoked", "--json"))
     assert one["id"] == gone
-    assert [key["name"] for key in lines(await workspace.done("keys", "list", "--limit", "2", "--json"))] == [
+    assert [
+        key["name"] for key in lines(await workspace.done("keys", "list", "--limit", "2", "--json"))
+    ] == [
         "k2",
         "k1",
     ]
@@ -166,21 +189,32 @@ async def test_no_key_is_created_while_stdout_is_closed(workspace: Workspace) ->
 
 
 @pytest.mark.parametrize("where", [">/dev/full", "| true"])
-async def test_unwritable_secret_is_reported_with_the_key_to_revoke(workspace: Workspace, where: str) -> None:
+async def test_unwritable_secret_is_reported_with_the_key_to_revoke(
+    workspace: Workspace, where: str
+) -> None:
     command = "tenantry keys create --name lost --scope a:b"
     done = await in_shell(workspace, f"{command} {where}; exit ${{PIPESTATUS[0]}}")
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
-    [key] = [key for key in lines(await workspace.done("keys", "list", "--json")) if key["name"] == "lost"]
+    [key] = [
+        key
+        for key in lines(await workspace.done("keys", "list", "--json"))
+        if key["name"] == "lost"
+    ]
     assert f"tenantry keys revoke {key['id']}" in done.stderr
 
 
-async def test_list_finds_visible_characters_and_shows_replaced_and_leaked_keys(workspace: Workspace) -> None:
+async def test_list_finds_visible_characters_and_shows_replaced_and_leaked_keys(
+    workspace: Workspace,
+) -> None:
     key_id, secret = await workspace.key("projects:read")
     await workspace.key("projects:read")
     for fragment in (secret[:13], secret[-4:], f"{secret[:13]}...{secret[-4:]}", key_id):
-        assert [key["id"] for key in lines(await workspace.done("keys", "list", "--search", fragment, "--json"))] == [
-            key_id
-        ]
-    assert (await workspace.run("keys", "list", "--search", "nothing like it")).err == "No API key matches.\n"
+        assert [
+            key["id"]
+            for key in lines(await workspace.done("keys", "list", "--search", fragment, "--json"))
+        ] == [key_id]
+    assert (
+        await workspace.run("keys", "list", "--search", "nothing like it")
+    ).err == "No API key matches.\n"
     await workspace.done("keys", "rotate", key_id, "--overlap", "1h")
     assert "active (replaced)" in await workspace.done("keys", "list", "--search", key_id)

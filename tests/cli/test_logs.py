@@ -17,15 +17,29 @@ WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 def line(number: int, **fields: Any) -> str:
     """A line of the request log."""
     known = {
-        "time": f"2020-11-26T08:34:{number:02}Z", "level": "info", "logger": "tenantry.requests", "message": "",
-        "method": "GET", "route": "/api/v1/projects", "status": 200, "request_id": f"request-{number}",
-        "tenant": "acme", "principal": "api_key", "outcome": "ok", "duration_ms": 12.3,
-    }  # fmt: skip
+        "time": f"2020-11-26T08:34:{number:02}Z",
+        "level": "info",
+        "logger": "tenantry.requests",
+        "message": "",
+        "method": "GET",
+        "route": "/api/v1/projects",
+        "status": 200,
+        "request_id": f"request-{number}",
+        "tenant": "acme",
+        "principal": "api_key",
+        "outcome": "ok",
+        "duration_ms": 12.3,
+    }
     return json.dumps({**known, **fields}) + "\n"
 
 
 def event(number: int, **fields: Any) -> str:
-    about = {"event": f"evt_{number}", "event_type": "invoice.paid", "outcome": "applied", "principal": "none"}
+    about = {
+        "event": f"evt_{number}",
+        "event_type": "invoice.paid",
+        "outcome": "applied",
+        "principal": "none",
+    }
     return line(number, **{"method": "POST", "route": WEBHOOK, **about, **fields})
 
 
@@ -37,7 +51,9 @@ MIXED: Final = (
 )
 
 
-async def tail(home: Home, *arguments: str, log: str | None = "".join(MIXED), **values: str) -> Done:
+async def tail(
+    home: Home, *arguments: str, log: str | None = "".join(MIXED), **values: str
+) -> Done:
     path = home.folder / "requests.log"
     if log is not None:
         path.write_text(log)
@@ -84,19 +100,33 @@ async def test_lines_are_filtered(home: Home, options: str, numbers: list[int]) 
     assert await shown(home, *options.split()) == numbers
 
 
-@pytest.mark.parametrize("options", ["--status 6xx", "--status ok", "--status ''", "--status 40²", "--tenant a/b"])
+@pytest.mark.parametrize(
+    "options", ["--status 6xx", "--status ok", "--status ''", "--status 40²", "--tenant a/b"]
+)
 async def test_faulty_filter_is_a_usage_error(home: Home, options: str) -> None:
     assert (await tail(home, *options.split())).code == 2
 
 
 async def test_lines_that_are_no_requests_are_left_out(home: Home) -> None:
     others = (
-        "tenantry is ready\n", "{\n", '{"logger": "tenantry.requests"}\n', "\n", "null\n", "\x00\xff\n",
-        line(1, logger="tenantry.other", message="tenantry.requests"), line(2, status="200"), "[" * 100_000 + "\n",
+        "tenantry is ready\n",
+        "{\n",
+        '{"logger": "tenantry.requests"}\n',
+        "\n",
+        "null\n",
+        "\x00\xff\n",
+        line(1, logger="tenantry.other", message="tenantry.requests"),
+        line(2, status="200"),
+        "[" * 100_000 + "\n",
         line(3, method="x" * 200_000)[:-3],
-    )  # fmt: skip
-    done = await tail(home, "--json", log="".join((*others[:-1], "service-1  | ", line(4), others[-1])))
-    assert (done.code, [json.loads(one)["request_id"] for one in done.out.splitlines()]) == (0, ["request-4"])
+    )
+    done = await tail(
+        home, "--json", log="".join((*others[:-1], "service-1  | ", line(4), others[-1]))
+    )
+    assert (done.code, [json.loads(one)["request_id"] for one in done.out.splitlines()]) == (
+        0,
+        ["request-4"],
+    )
 
 
 async def test_log_without_requests_gets_a_hint(home: Home) -> None:
@@ -129,12 +159,20 @@ async def test_log_that_is_missing_is_a_usage_error(home: Home) -> None:
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("There is no request log: name its FILE, or set LOG_REQUESTS_TO")
     done = await home.run("logs", "tail", "missing.log")
-    assert done == Done(2, "", "The request log does not exist: missing.log. Start the service first.\n")
+    assert done == Done(
+        2, "", "The request log does not exist: missing.log. Start the service first.\n"
+    )
 
 
 async def test_standard_input_is_followed_to_its_end(home: Home) -> None:
     done = await invoke_async(
-        "logs", "tail", "-", "--json", folder=home.folder, given="".join(MIXED).rstrip("\n"), **home.values
+        "logs",
+        "tail",
+        "-",
+        "--json",
+        folder=home.folder,
+        given="".join(MIXED).rstrip("\n"),
+        **home.values,
     )
     assert (done.code, done.err, len(done.out.splitlines())) == (0, "", 4)
 
@@ -171,4 +209,6 @@ async def test_file_is_followed_over_rotation_truncation_and_restart(home: Home)
 async def test_service_says_that_the_log_cannot_be_opened(home: Home) -> None:
     values = {**SECRETS, "DATABASE_URL": "postgresql://127.0.0.1:1/none"}
     done = await home.run("serve", LOG_REQUESTS_TO=str(Path("missing") / "requests.log"), **values)
-    assert done == Done(1, "", "LOG_REQUESTS_TO: missing/requests.log cannot be opened: No such file or directory\n")
+    assert done == Done(
+        1, "", "LOG_REQUESTS_TO: missing/requests.log cannot be opened: No such file or directory\n"
+    )

@@ -13,7 +13,9 @@ def lines(text: str) -> list[dict[str, Any]]:
 
 
 async def test_project_is_created_shown_changed_and_deleted(workspace: Workspace) -> None:
-    made = await workspace.run("projects", "create", "--name", "Größe 日本", "--description", "what for")
+    made = await workspace.run(
+        "projects", "create", "--name", "Größe 日本", "--description", "what for"
+    )
     project_id = made.out.strip()
     assert project_id.startswith("proj_")
     assert made.out == f"{project_id}\n"
@@ -33,8 +35,12 @@ async def test_project_is_created_shown_changed_and_deleted(workspace: Workspace
 
 
 async def test_project_update_changes_only_the_given_fields(workspace: Workspace) -> None:
-    project_id = (await workspace.done("projects", "create", "--name", "a", "--description", "b")).strip()
-    changed = json.loads(await workspace.done("projects", "update", project_id, "--name", "c", "--json"))
+    project_id = (
+        await workspace.done("projects", "create", "--name", "a", "--description", "b")
+    ).strip()
+    changed = json.loads(
+        await workspace.done("projects", "update", project_id, "--name", "c", "--json")
+    )
     assert (changed["name"], changed["description"]) == ("c", "b")
     for arguments in ([], ["--description", "x", "--no-description"]):
         assert (await workspace.run("projects", "update", project_id, *arguments)).code == 2
@@ -44,12 +50,16 @@ async def test_own_tenant_is_the_default(workspace: Workspace) -> None:
     own = workspace.organization.id
     assert json.loads(await workspace.done("tenants", "show", "--json"))["id"] == own
     assert "Free plan, no subscription" in await workspace.done("tenants", "show", own)
-    assert [tenant["id"] for tenant in lines(await workspace.done("tenants", "list", "--json"))] == [own]
+    assert [
+        tenant["id"] for tenant in lines(await workspace.done("tenants", "list", "--json"))
+    ] == [own]
     assert (await workspace.run("tenants", "show", "another")).code == 5
 
 
 async def test_events_show_their_effect(workspace: Workspace) -> None:
-    thing = events.subscription(org=workspace.organization.id, customer=None, subscription_id="sub_1")
+    thing = events.subscription(
+        org=workspace.organization.id, customer=None, subscription_id="sub_1"
+    )
     event = events.event("customer.subscription.updated", thing)
     assert (await deliver(workspace.served.service.client, event)).text == "OK"
     table = (await workspace.done("events", "list")).splitlines()
@@ -60,7 +70,10 @@ async def test_events_show_their_effect(workspace: Workspace) -> None:
     assert row.rstrip().endswith(event["id"])
     shown = await workspace.done("events", "show", event["id"])
     assert "free -> pro" in shown
-    assert json.loads(await workspace.done("events", "show", event["id"], "--json"))["after"]["plan"] == "pro"
+    assert (
+        json.loads(await workspace.done("events", "show", event["id"], "--json"))["after"]["plan"]
+        == "pro"
+    )
     assert (await workspace.run("events", "show", "evt_nobody")).code == 5
 
 
@@ -75,38 +88,54 @@ async def test_members_are_added_changed_and_removed(workspace: Workspace) -> No
     assert refused.code != 0
     assert "is an e-mail address" in refused.err
     await workspace.done("members", "update", member_id, "--role", "member")
-    assert json.loads(await workspace.done("members", "show", member_id, "--json"))["role"] == "member"
+    assert (
+        json.loads(await workspace.done("members", "show", member_id, "--json"))["role"] == "member"
+    )
     assert "user_2" in await workspace.done("members", "list", "--role", "member")
     await workspace.done("members", "remove", member_id, "--yes")
-    assert [one["id"] for one in lines(await workspace.done("members", "list", "--status", "removed", "--json"))] == [
-        member_id
-    ]
+    assert [
+        one["id"]
+        for one in lines(await workspace.done("members", "list", "--status", "removed", "--json"))
+    ] == [member_id]
 
 
 async def test_plans_are_listed_with_their_limits(workspace: Workspace) -> None:
-    assert [plan["id"] for plan in lines(await workspace.done("plans", "--json"))] == ["free", "pro", "business"]
+    assert [plan["id"] for plan in lines(await workspace.done("plans", "--json"))] == [
+        "free",
+        "pro",
+        "business",
+    ]
     assert "no limit" in await workspace.done("plans")
 
 
 async def test_whoami_shows_principal_service_and_expiry(workspace: Workspace) -> None:
     key_id, secret = await workspace.key("projects:read", expiresAt="2099-01-01T00:00:00Z")
     shown = await workspace.done("whoami", TENANTRY_API_KEY=secret)
-    for said in (key_id, "projects:read", workspace.served.url, "TENANTRY_API_KEY", "2099-01-01T00:00:00Z"):
+    for said in (
+        key_id,
+        "projects:read",
+        workspace.served.url,
+        "TENANTRY_API_KEY",
+        "2099-01-01T00:00:00Z",
+    ):
         assert said in shown
     assert "Free plan, no subscription" in shown
     assert "3 projects, 10 API keys, 100 members, 6,000 requests a minute" in shown
     document = json.loads(await workspace.done("whoami", "--json", TENANTRY_API_KEY=secret))
     assert (document["id"], document["service"], document["credential"]) == (
-        key_id, workspace.served.url, "TENANTRY_API_KEY",
-    )  # fmt: skip
+        key_id,
+        workspace.served.url,
+        "TENANTRY_API_KEY",
+    )
 
 
 async def test_memberships_are_listed_accepted_and_left(workspace: Workspace) -> None:
     invited = (await workspace.done("members", "add", "user_3")).strip()
     user = {"TENANTRY_API_KEY": str(workspace.served.service.user("user_3").credential)}
-    assert [one["status"] for one in lines(await workspace.done("memberships", "list", "--json", **user))] == [
-        "invited"
-    ]
+    assert [
+        one["status"]
+        for one in lines(await workspace.done("memberships", "list", "--json", **user))
+    ] == ["invited"]
     accepted = await workspace.run("memberships", "accept", invited, **user)
     assert accepted.err == f"You are now member of {workspace.organization.id}.\n"
     table = await workspace.done("memberships", "list", "--status", "active", **user)

@@ -16,7 +16,9 @@ from tests.support.billing import Provider
 from tests.support.commands import Done
 
 # A fake browser that tells the test its address.
-BROWSER: Final = "import pathlib, sys; pathlib.Path(__file__).with_name('opened').write_text(sys.argv[1])"
+BROWSER: Final = (
+    "import pathlib, sys; pathlib.Path(__file__).with_name('opened').write_text(sys.argv[1])"
+)
 
 
 async def address_of(workspace: Workspace, *arguments: str, **values: str) -> str:
@@ -28,7 +30,9 @@ async def address_of(workspace: Workspace, *arguments: str, **values: str) -> st
 
 async def test_pages_of_the_organization(workspace: Workspace) -> None:
     base = f"/orgs/{workspace.organization.id}"
-    assert {page: await address_of(workspace, page) for page in ("keys", "members", "audit", "projects")} == {
+    assert {
+        page: await address_of(workspace, page) for page in ("keys", "members", "audit", "projects")
+    } == {
         "keys": f"{base}/settings/api-keys",
         "members": f"{base}/settings/members",
         "audit": f"{base}/settings/audit",
@@ -43,10 +47,21 @@ async def test_pages_of_the_organization(workspace: Workspace) -> None:
 async def test_every_page_exists(workspace: Workspace) -> None:
     key_id, _ = await workspace.key("a:b")
     async with httpx2.AsyncClient(verify=False, trust_env=False) as client:
-        for page in ("dashboard", "keys", "members", "audit", "projects", "billing", "events", key_id):
+        for page in (
+            "dashboard",
+            "keys",
+            "members",
+            "audit",
+            "projects",
+            "billing",
+            "events",
+            key_id,
+        ):
             answer = await client.get(workspace.served.url + await address_of(workspace, page))
             assert answer.headers["location"].startswith("/sign-in"), page
-        assert (await client.get(workspace.served.url + await address_of(workspace, "docs"))).status_code == 200
+        assert (
+            await client.get(workspace.served.url + await address_of(workspace, "docs"))
+        ).status_code == 200
 
 
 async def test_pages_of_objects(workspace: Workspace) -> None:
@@ -71,22 +86,29 @@ async def test_object_of_another_organization_is_not_found(workspace: Workspace)
 
 async def test_project_of_test_mode_has_no_page(workspace: Workspace) -> None:
     _, secret = await workspace.key("*:*", mode="test")
-    project_id = (await workspace.done("projects", "create", "--name", "a", TENANTRY_API_KEY=secret)).strip()
+    project_id = (
+        await workspace.done("projects", "create", "--name", "a", TENANTRY_API_KEY=secret)
+    ).strip()
     done = await workspace.run("open", project_id, TENANTRY_API_KEY=secret)
     assert (done.code, "live mode only" in done.err) == (1, True)
 
 
 async def test_public_pages_need_no_credential(home: Home) -> None:
     values = {"TENANTRY_BASE_URL": "https://accounts.example.com/"}
-    assert await home.run("open", "docs", **values) == Done(0, "https://accounts.example.com/docs\n", "")
-    assert await home.run("open", "--json", **values) == Done(0, '{\n  "url": "https://accounts.example.com/"\n}\n', "")
+    assert await home.run("open", "docs", **values) == Done(
+        0, "https://accounts.example.com/docs\n", ""
+    )
+    assert await home.run("open", "--json", **values) == Done(
+        0, '{\n  "url": "https://accounts.example.com/"\n}\n', ""
+    )
     named = await home.run("open", "billing", "--organization", "acme", **values)
     assert named == Done(0, "https://accounts.example.com/orgs/acme/billing\n", "")
     assert (await home.run("open", "billing", **values)).code == 4
 
 
 @pytest.mark.parametrize(
-    "text", [DEMO_KEY, "sk_live_abcdefgh", "nonsense", "key_", "../docs", "https://evil.example", ""]
+    "text",
+    [DEMO_KEY, "sk_live_abcdefgh", "nonsense", "key_", "../docs", "https://evil.example", ""],
 )
 async def test_other_texts_are_usage_errors_and_not_repeated(home: Home, text: str) -> None:
     done = await home.run("open", text, TENANTRY_BASE_URL="https://accounts.example.com")
@@ -103,10 +125,16 @@ async def test_browser_is_opened_on_a_terminal(home: Home) -> None:
     browser = home.folder / "browser.py"
     browser.write_text(BROWSER)
     os.mkfifo(home.folder / "opened")
-    values = {"TENANTRY_BASE_URL": "https://accounts.example.com", "BROWSER": f"{sys.executable} {browser} %s"}
+    values = {
+        "TENANTRY_BASE_URL": "https://accounts.example.com",
+        "BROWSER": f"{sys.executable} {browser} %s",
+    }
     shown = await on_terminal(home, values, "open", "docs")
     assert (shown.code, shown.text) == (0, "Opening https://accounts.example.com/docs\n")
-    assert await asyncio.to_thread((home.folder / "opened").read_text) == "https://accounts.example.com/docs"
+    assert (
+        await asyncio.to_thread((home.folder / "opened").read_text)
+        == "https://accounts.example.com/docs"
+    )
 
 
 async def test_without_a_browser_or_a_terminal_the_address_is_printed(home: Home) -> None:

@@ -27,7 +27,9 @@ async def test_key_in_a_variable_of_the_shell(workspace: Workspace) -> None:
 @pytest.fixture
 async def large_workspace(workspace: Workspace) -> Workspace:
     """An organization with `MANY` projects, whose list is larger than a pipe's buffer."""
-    async with await psycopg.AsyncConnection.connect(workspace.served.service.conninfo) as connection:
+    async with await psycopg.AsyncConnection.connect(
+        workspace.served.service.conninfo
+    ) as connection:
         await connection.execute(
             "INSERT INTO projects (id, org_id, mode, name, description, created_at, updated_at) "
             "SELECT format('proj_%%s_%%s', %(org)s::text, n), %(org)s, 'live', 'p' || n, repeat('x', 400), at, at "
@@ -40,7 +42,10 @@ async def large_workspace(workspace: Workspace) -> Workspace:
 async def test_closed_pipe_ends_the_list_silently(large_workspace: Workspace) -> None:
     for options in ("--json", ""):
         list_projects = f"tenantry projects list {options}"
-        done = await in_shell(large_workspace, f"{list_projects} | (read -r line; echo $line); echo ${{PIPESTATUS[0]}}")
+        done = await in_shell(
+            large_workspace,
+            f"{list_projects} | (read -r line; echo $line); echo ${{PIPESTATUS[0]}}",
+        )
         assert done.stdout.splitlines()[1:] == ["0"]
         assert done.stderr == ""
 
@@ -48,7 +53,9 @@ async def test_closed_pipe_ends_the_list_silently(large_workspace: Workspace) ->
 async def test_list_reads_all_pages_or_up_to_the_limit(large_workspace: Workspace) -> None:
     whole = (await large_workspace.done("projects", "list", "--json")).splitlines()
     assert len(set(whole)) == MANY
-    assert (await large_workspace.done("projects", "list", "--json", "--limit", "150")).splitlines() == whole[:150]
+    assert (
+        await large_workspace.done("projects", "list", "--json", "--limit", "150")
+    ).splitlines() == whole[:150]
     table = (await large_workspace.done("projects", "list")).splitlines()
     assert len(table) == MANY + 1
     assert sum(line.startswith("ID ") for line in table) == 1
@@ -62,7 +69,9 @@ async def test_table_fits_eighty_columns_and_leaves_ids_whole(workspace: Workspa
     lines = shown.text.splitlines()
     assert any(line.startswith(key_id) for line in lines)
     assert max(map(cells, lines)) <= WIDTH
-    name = "".join(line[38:].split("active")[0].strip() for line in lines[1:] if not line.startswith(" " * 60))
+    name = "".join(
+        line[38:].split("active")[0].strip() for line in lines[1:] if not line.startswith(" " * 60)
+    )
     assert name.replace(" ", "").startswith(LONG.replace(" ", "")[:20])
 
 
@@ -104,7 +113,9 @@ async def test_file_output_is_complete_with_forced_color(workspace: Workspace) -
     assert "SCOPES" in shown
 
 
-def name_of_an_older_row(workspace: Workspace, table: Literal["api_keys", "projects"], name: str) -> None:
+def name_of_an_older_row(
+    workspace: Workspace, table: Literal["api_keys", "projects"], name: str
+) -> None:
     """Give the rows of the organization a name that is rejected now."""
     change = sql.SQL("UPDATE {} SET name = %s WHERE org_id = %s").format(sql.Identifier(table))
     with psycopg.connect(workspace.served.service.conninfo) as connection:
@@ -130,5 +141,7 @@ async def test_terminal_without_unicode_works(workspace: Workspace) -> None:
     await workspace.done("projects", "create", "--name", "日本")
     for options in ([], ["--json"]):
         ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-        done = await workspace.home.run_process("projects", "list", *options, **workspace.values, **ascii_only)
+        done = await workspace.home.run_process(
+            "projects", "list", *options, **workspace.values, **ascii_only
+        )
         assert done.code == 0, done.err

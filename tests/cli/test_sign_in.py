@@ -24,7 +24,9 @@ async def test_sign_in_with_a_code_replaces_the_key(sign_in_home: SignInHome) ->
     assert made.code == 0, made.err
 
 
-async def test_tokens_are_readable_by_their_owner_only_and_in_no_output(sign_in_home: SignInHome) -> None:
+async def test_tokens_are_readable_by_their_owner_only_and_in_no_output(
+    sign_in_home: SignInHome,
+) -> None:
     done = await sign_in_home.sign_in("--json")
     assert json.loads(done.out)["whoami"]["id"] == ADA.sub
     folder = sign_in_home.tokens.parent
@@ -48,7 +50,9 @@ async def test_sign_in_that_was_revoked_elsewhere_is_reported(sign_in_home: Sign
     await sign_in_home.sign_in()
     async with browser_client() as client:
         form = {"token": sign_in_home.kept["refresh_token"], "client_id": CLIENT_ID}
-        assert (await client.post(f"{sign_in_home.companion.issuer}/revoke", data=form)).status_code == 200
+        assert (
+            await client.post(f"{sign_in_home.companion.issuer}/revoke", data=form)
+        ).status_code == 200
     sign_in_home.expire()
     done = await sign_in_home.home.run("whoami")
     assert done.code == 4
@@ -56,14 +60,20 @@ async def test_sign_in_that_was_revoked_elsewhere_is_reported(sign_in_home: Sign
     assert "tenantry login" in done.err
 
 
-async def test_sign_out_revokes_the_refresh_token_and_removes_the_tokens(sign_in_home: SignInHome) -> None:
+async def test_sign_out_revokes_the_refresh_token_and_removes_the_tokens(
+    sign_in_home: SignInHome,
+) -> None:
     await sign_in_home.sign_in()
     refresh_token = sign_in_home.kept["refresh_token"]
     done = await sign_in_home.home.run("logout")
     assert (done.code, done.err) == (0, f"Signed out of {sign_in_home.served.url}.\n")
     assert not any(path.stat().st_size for path in sign_in_home.tokens.parent.iterdir())
     async with browser_client() as client:
-        form = {"grant_type": "refresh_token", "refresh_token": refresh_token, "client_id": CLIENT_ID}
+        form = {
+            "grant_type": "refresh_token",
+            "refresh_token": refresh_token,
+            "client_id": CLIENT_ID,
+        }
         assert (await client.post(f"{sign_in_home.companion.issuer}/token", data=form)).json()[
             "error"
         ] == "invalid_grant"
@@ -71,8 +81,12 @@ async def test_sign_out_revokes_the_refresh_token_and_removes_the_tokens(sign_in
     assert (await sign_in_home.home.run("logout")).err == "You are not signed in.\n"
 
 
-async def test_sign_out_without_the_identity_provider_removes_the_tokens(sign_in_home: SignInHome) -> None:
-    signed_in(sign_in_home.home, sign_in_home.served.url, f"http://127.0.0.1:{free_port()}", ends_in=60)
+async def test_sign_out_without_the_identity_provider_removes_the_tokens(
+    sign_in_home: SignInHome,
+) -> None:
+    signed_in(
+        sign_in_home.home, sign_in_home.served.url, f"http://127.0.0.1:{free_port()}", ends_in=60
+    )
     done = await sign_in_home.home.run("logout")
     assert done.code == 6
     assert done.err.startswith("Removed here, but not revoked at the identity provider.")
@@ -84,10 +98,15 @@ async def test_sign_in_is_only_for_its_service(sign_in_home: SignInHome) -> None
     other = f"http://127.0.0.1:{free_port()}"
     done = await sign_in_home.home.run("whoami", TENANTRY_BASE_URL=other)
     assert done.code == 4
-    assert f"You are signed in to {sign_in_home.served.url}; that sign-in is only for that service." in done.err
+    assert (
+        f"You are signed in to {sign_in_home.served.url}; that sign-in is only for that service."
+        in done.err
+    )
 
 
-async def test_key_of_the_environment_takes_precedence_over_the_sign_in(sign_in_home: SignInHome) -> None:
+async def test_key_of_the_environment_takes_precedence_over_the_sign_in(
+    sign_in_home: SignInHome,
+) -> None:
     await sign_in_home.sign_in()
     made = await sign_in_home.home.run("keys", "create", "--name", "a", "--scope", "a:b", "--json")
     key = json.loads(made.out)
@@ -95,7 +114,14 @@ async def test_key_of_the_environment_takes_precedence_over_the_sign_in(sign_in_
 
 
 async def test_each_profile_has_its_own_sign_in(sign_in_home: SignInHome) -> None:
-    flags = ["--base-url", sign_in_home.served.url, "--issuer", sign_in_home.companion.issuer, "--client-id", CLIENT_ID]
+    flags = [
+        "--base-url",
+        sign_in_home.served.url,
+        "--issuer",
+        sign_in_home.companion.issuer,
+        "--client-id",
+        CLIENT_ID,
+    ]
     assert (await sign_in_home.sign_in("--profile", "work", *flags)).code == 0
     assert (await sign_in_home.home.run("whoami", "--profile", "work")).code == 0
     assert (await sign_in_home.home.run("whoami")).code == 4
@@ -111,7 +137,9 @@ async def test_user_of_several_organizations_names_one(sign_in_home: SignInHome)
         assert json.loads(done.out)["orgId"] == expected
 
 
-async def test_user_without_an_organization_is_signed_in_with_a_note(sign_in_home: SignInHome) -> None:
+async def test_user_without_an_organization_is_signed_in_with_a_note(
+    sign_in_home: SignInHome,
+) -> None:
     done = await sign_in_home.sign_in(user=BOB.sub)
     assert done.code == 0
     assert "--organization ORG" in done.err

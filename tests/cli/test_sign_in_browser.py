@@ -1,4 +1,6 @@
-"""Sign-in with a browser, whose response arrives on loopback; and responses that are not the provider's."""
+"""Sign-in with a browser, whose response arrives on loopback; and responses that are not the
+provider's.
+"""
 
 import asyncio
 import json
@@ -44,14 +46,27 @@ class Opened(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-async def opened(sign_in_services: SignInServices, tmp_path_factory: pytest.TempPathFactory) -> Opened:
-    """A browser opened by a command that runs as a process, in a folder with a module named as the library."""
+async def opened(
+    sign_in_services: SignInServices, tmp_path_factory: pytest.TempPathFactory
+) -> Opened:
+    """A browser opened by a command that runs as a process, in a folder with a module named as the
+    library.
+    """
     home = SignInHome.at(sign_in_services, Home(tmp_path_factory.mktemp("home"))).home
     browser = home.folder / "browser.py"
     browser.write_text(BROWSER)
     (home.folder / "webbrowser.py").write_text("raise SystemExit('of the folder')")
-    secrets = {"TENANTRY_API_KEY": "a", "API_KEY_PEPPER": "b", "DATABASE_URL": "c", "AWS_SECRET_ACCESS_KEY": "d"}
-    values = {**secrets, "BROWSER": f"{sys.executable} {browser} %s", "ISSUER": sign_in_services.companion.issuer}
+    secrets = {
+        "TENANTRY_API_KEY": "a",
+        "API_KEY_PEPPER": "b",
+        "DATABASE_URL": "c",
+        "AWS_SECRET_ACCESS_KEY": "d",
+    }
+    values = {
+        **secrets,
+        "BROWSER": f"{sys.executable} {browser} %s",
+        "ISSUER": sign_in_services.companion.issuer,
+    }
     done = await home.run_process("login", "--json", **values)
     seen = json.loads((home.folder / "seen.json").read_text())
     return Opened(done, secrets=set(secrets), **seen)
@@ -61,7 +76,9 @@ def test_browser_opens_the_printed_address(opened: Opened) -> None:
     assert opened.address in opened.done.err.splitlines()
 
 
-def test_browser_gets_no_stream_and_no_secret_and_imports_nothing_from_the_folder(opened: Opened) -> None:
+def test_browser_gets_no_stream_and_no_secret_and_imports_nothing_from_the_folder(
+    opened: Opened,
+) -> None:
     assert (opened.done.code, opened.done.out) == (4, "")
     assert "chatter" not in opened.done.err
     assert opened.streams == ["/dev/null"] * 3
@@ -90,7 +107,9 @@ async def test_response_counts_even_if_the_browser_disconnects(sign_in_home: Sig
     async with sign_in_home.start_login("--no-browser") as command:
         query = parse_qs(urlsplit(await address_in(command)).query)
         callback = query["redirect_uri"][0]
-        answer = f"error=access_denied&iss={sign_in_home.companion.issuer}&state={query['state'][0]}"
+        answer = (
+            f"error=access_denied&iss={sign_in_home.companion.issuer}&state={query['state'][0]}"
+        )
         for target in (None, "/", "http://[", f"/callback?{answer}"):
             await asyncio.to_thread(reset, callback, target)
         assert await command.wait() == 4
@@ -111,7 +130,9 @@ async def test_malformed_address_is_rejected(sign_in_home: SignInHome) -> None:
 
 
 async def test_authorization_request_follows_the_standards(sign_in_home: SignInHome) -> None:
-    async with sign_in_home.start_login("--no-browser", "--scope", "openid", "--audience", "urn:a") as command:
+    async with sign_in_home.start_login(
+        "--no-browser", "--scope", "openid", "--audience", "urn:a"
+    ) as command:
         asked = parse_qs(urlsplit(await address_in(command)).query)
         await end(command)
     assert asked["response_type"] == ["code"]
@@ -119,7 +140,11 @@ async def test_authorization_request_follows_the_standards(sign_in_home: SignInH
     assert len(asked["code_challenge"][0]) == 43
     assert len(asked["state"][0]) >= 32
     assert urlsplit(asked["redirect_uri"][0]).hostname == "127.0.0.1"
-    assert (asked["scope"], asked["audience"], asked["resource"]) == (["openid"], ["urn:a"], ["urn:a"])
+    assert (asked["scope"], asked["audience"], asked["resource"]) == (
+        ["openid"],
+        ["urn:a"],
+        ["urn:a"],
+    )
 
 
 async def test_responses_with_a_wrong_state_are_rejected(sign_in_home: SignInHome) -> None:
@@ -127,12 +152,19 @@ async def test_responses_with_a_wrong_state_are_rejected(sign_in_home: SignInHom
         address = await address_in(command)
         query = parse_qs(urlsplit(address).query)
         callback, state = query["redirect_uri"][0], query["state"][0]
-        for answer in ("code=a", "code=a&state=wrong", f"code=a&state={state}&state={state}", "code=a&state=%ff"):
+        for answer in (
+            "code=a",
+            "code=a&state=wrong",
+            f"code=a&state={state}&state={state}",
+            "code=a&state=%ff",
+        ):
             assert (await client.get(f"{callback}?{answer}")).status_code == 400
         assert (await client.get(callback.replace("/callback", "/favicon.ico"))).status_code == 404
         form = Form((await client.get(address)).text)
         chosen = await client.post(
-            sign_in_home.companion.issuer + form.action, data={**form.fields, "user": ADA.sub}, follow_redirects=True
+            sign_in_home.companion.issuer + form.action,
+            data={**form.fields, "user": ADA.sub},
+            follow_redirects=True,
         )
         assert chosen.status_code == 200
         assert await command.wait() == 0, command.text

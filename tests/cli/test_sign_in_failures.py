@@ -27,9 +27,16 @@ from tests.support.command_runner import QUICK
 from tests.support.findings import free_port
 
 WHO: dict[str, Any] = {
-    "kind": "user", "id": "\x1b[2Jmallory", "orgId": "o", "mode": "live", "scopes": [], "accessLevel": "OWNER",
-    "plan": "free", "subscriptionStatus": "none", "expiresAt": None,
-}  # fmt: skip
+    "kind": "user",
+    "id": "\x1b[2Jmallory",
+    "orgId": "o",
+    "mode": "live",
+    "scopes": [],
+    "accessLevel": "OWNER",
+    "plan": "free",
+    "subscriptionStatus": "none",
+    "expiresAt": None,
+}
 
 
 @pytest.fixture
@@ -44,7 +51,9 @@ def is_stored(home: Home) -> bool:
     return any(path.stat().st_size for path in (home.kept / "default").iterdir())
 
 
-async def test_code_is_shown_with_the_shorter_of_lifetime_and_timeout(home: Home, provider: FakeProvider) -> None:
+async def test_code_is_shown_with_the_shorter_of_lifetime_and_timeout(
+    home: Home, provider: FakeProvider
+) -> None:
     provider.answer(TOKEN, Reply(400, {"error": "access_denied"}))
     done = await home.run("login", "--device", "--timeout", "90", *provider.flags())
     assert "It is good for 1 min. Waiting ..." in done.err
@@ -53,7 +62,10 @@ async def test_code_is_shown_with_the_shorter_of_lifetime_and_timeout(home: Home
 
 @pytest.mark.parametrize(
     ("expires_in", "patience", "said"),
-    [(600, "1", "The code was not entered within 1 s."), (1, "60", "The code expired before it was entered.")],
+    [
+        (600, "1", "The code was not entered within 1 s."),
+        (1, "60", "The code expired before it was entered."),
+    ],
 )
 async def test_token_endpoint_is_polled_at_least_once(
     home: Home, provider: FakeProvider, expires_in: float, patience: str, said: str
@@ -74,7 +86,9 @@ async def test_temporary_error_is_retried(home: Home, provider: FakeProvider) ->
     assert is_stored(home)
 
 
-async def test_control_characters_in_responses_are_replaced(home: Home, provider: FakeProvider) -> None:
+async def test_control_characters_in_responses_are_replaced(
+    home: Home, provider: FakeProvider
+) -> None:
     provider.answer(WHOAMI, Reply(200, WHO))
     done = await home.run("login", "--device", *provider.flags())
     assert done.code == 0, done
@@ -86,8 +100,12 @@ async def test_control_characters_in_responses_are_replaced(home: Home, provider
     assert "\x1b" not in done.err
 
 
-@pytest.mark.parametrize("path", ["/a\x1b[2J", "/a b", "/\N{RIGHT-TO-LEFT OVERRIDE}a", "/a\nOpen https://evil.example"])
-async def test_malformed_endpoint_is_not_shown(home: Home, provider: FakeProvider, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/a\x1b[2J", "/a b", "/\N{RIGHT-TO-LEFT OVERRIDE}a", "/a\nOpen https://evil.example"]
+)
+async def test_malformed_endpoint_is_not_shown(
+    home: Home, provider: FakeProvider, path: str
+) -> None:
     provider.described = {"authorization_endpoint": f"{provider.url}{path}"}
     done = await home.run("login", "--no-browser", "--timeout", "1", *provider.flags())
     assert done.code == 1
@@ -95,7 +113,9 @@ async def test_malformed_endpoint_is_not_shown(home: Home, provider: FakeProvide
     assert f"{path}?" not in done.err
 
 
-async def test_token_that_the_service_rejects_is_revoked(home: Home, provider: FakeProvider) -> None:
+async def test_token_that_the_service_rejects_is_revoked(
+    home: Home, provider: FakeProvider
+) -> None:
     done = await home.run("login", "--device", *provider.flags())
     assert done.code == 4
     assert "Nothing was stored." in done.err
@@ -103,7 +123,9 @@ async def test_token_that_the_service_rejects_is_revoked(home: Home, provider: F
     assert [form["token"] for form in provider.forms_at(REVOKE)] == ["refresh-1"]
 
 
-async def test_token_with_invalid_characters_is_not_stored(home: Home, provider: FakeProvider) -> None:
+async def test_token_with_invalid_characters_is_not_stored(
+    home: Home, provider: FakeProvider
+) -> None:
     provider.answer(TOKEN, Reply(200, {**GOOD, "access_token": "an access token"}))
     done = await home.run("login", "--device", *provider.flags())
     assert done.code == 4
@@ -111,8 +133,12 @@ async def test_token_with_invalid_characters_is_not_stored(home: Home, provider:
     assert not is_stored(home)
 
 
-async def test_sign_in_is_stored_while_the_service_is_unreachable(home: Home, provider: FakeProvider) -> None:
-    done = await home.run("login", "--device", "--json", *provider.flags(f"http://127.0.0.1:{free_port()}"))
+async def test_sign_in_is_stored_while_the_service_is_unreachable(
+    home: Home, provider: FakeProvider
+) -> None:
+    done = await home.run(
+        "login", "--device", "--json", *provider.flags(f"http://127.0.0.1:{free_port()}")
+    )
     assert done.code == 0
     document = json.loads(done.out)
     assert document["whoami"] is None
@@ -134,14 +160,18 @@ async def test_endless_response_times_out(home: Home, provider: FakeProvider) ->
         assert "does not answer" in done.err
 
 
-async def test_only_requests_to_this_machine_bypass_proxies(sign_in_home: SignInHome, provider: FakeProvider) -> None:
+async def test_only_requests_to_this_machine_bypass_proxies(
+    sign_in_home: SignInHome, provider: FakeProvider
+) -> None:
     async with proxy() as (values, asked):
         assert (await sign_in_home.sign_in(**values)).code == 0
         sign_in_home.expire()
         assert (await sign_in_home.home.run("whoami", **values)).code == 0
         assert asked == set()
         provider.described = {"token_endpoint": "https://login.example.com/token"}
-        done = await sign_in_home.home.run("login", "--device", "--timeout", "1", *provider.flags(), **values)
+        done = await sign_in_home.home.run(
+            "login", "--device", "--timeout", "1", *provider.flags(), **values
+        )
         assert done.code == 4
         assert {asked.path for asked in provider.asked} == {DISCOVERY, CODE}
         assert asked == {"CONNECT login.example.com:443"}
@@ -164,7 +194,9 @@ async def test_refresh_elsewhere_uses_the_proxy(home: Home, provider: FakeProvid
     assert provider.asked == []
 
 
-async def test_provider_of_a_demo_folder_must_stay_on_this_machine(home: Home, provider: FakeProvider) -> None:
+async def test_provider_of_a_demo_folder_must_stay_on_this_machine(
+    home: Home, provider: FakeProvider
+) -> None:
     provider.described["token_endpoint"] = "https://evil.example/token"
     create_demo(home, provider.url, OIDC_ISSUER=provider.url, OIDC_CLIENT_ID=CLIENT)
     done = await home.run("login", "--device")
@@ -176,8 +208,11 @@ async def test_provider_of_a_demo_folder_must_stay_on_this_machine(home: Home, p
 async def test_issuer_of_a_named_profile_takes_precedence_over_the_environment(
     home: Home, provider: FakeProvider
 ) -> None:
-    home.configure(f'[profiles.prod]\nbase_url = "{provider.url}"\nissuer = "{provider.url}"\nclient_id = "{CLIENT}"\n')
+    home.configure(
+        f'[profiles.prod]\nbase_url = "{provider.url}"\nissuer = "{provider.url}"\nclient_id = "{CLIENT}"\n'
+    )
     values = {"TENANTRY_ISSUER": f"http://127.0.0.1:{free_port()}", "TENANTRY_CLIENT_ID": "another"}
-    assert (await home.run("login", "--device", "--profile", "prod", **values)).code == 4  # the service's refusal
+    # the service's refusal
+    assert (await home.run("login", "--device", "--profile", "prod", **values)).code == 4
     assert {form["client_id"] for form in provider.forms_at(CODE)} == {CLIENT}
     assert (await home.run("login", "--device", "--base-url", provider.url, **values)).code == 6

@@ -40,9 +40,13 @@ async def test_service_credential_tenant_and_limits_are_shown(workspace: Workspa
     assert SECRET.search(str(shown)) is None
     narrow = await document(workspace, TENANTRY_API_KEY=secret)
     assert (narrow["id"], narrow["scopes"]) == (key_id, ["api-keys:read"])
-    assert {name: use["used"] for name, use in narrow["limits"].items() if "requests" not in name} == {
-        "apiKeys": 2, "projects": None, "members": None,
-    }  # fmt: skip
+    assert {
+        name: use["used"] for name, use in narrow["limits"].items() if "requests" not in name
+    } == {
+        "apiKeys": 2,
+        "projects": None,
+        "members": None,
+    }
 
 
 async def test_revoked_and_replaced_keys_do_not_count(workspace: Workspace) -> None:
@@ -85,7 +89,9 @@ async def test_nothing_configured_says_what_to_set(home: Home) -> None:
     assert (await home.run("status")).code == 2
 
 
-@pytest.mark.parametrize("fault", [Fault.RESET_BEFORE, Fault.TRUNCATED, Fault.UNAVAILABLE_BEFORE, Fault.GARBAGE])
+@pytest.mark.parametrize(
+    "fault", [Fault.RESET_BEFORE, Fault.TRUNCATED, Fault.UNAVAILABLE_BEFORE, Fault.GARBAGE]
+)
 async def test_service_that_fails_exits_with_6(workspace: Workspace, fault: Fault) -> None:
     async with faulty_proxy(workspace.served.url, lambda: fault) as (address, _):
         done = await workspace.run("status", "--base-url", address)
@@ -99,12 +105,21 @@ async def test_service_that_is_not_ready_gets_no_credential(home: Home) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             requests.append((scope["path"], dict(scope["headers"])[b"authorization"]))
-            start = {"type": "http.response.start", "status": 503, "headers": [(b"content-type", b"application/json")]}
+            start = {
+                "type": "http.response.start",
+                "status": 503,
+                "headers": [(b"content-type", b"application/json")],
+            }
             await send(start)
             body = b'{"status": "not ready", "waitingFor": ["database\\u001b[31m"]}'
             await send({"type": "http.response.body", "body": body})
 
     async with served(app) as url:
-        done = await home.run("status", TENANTRY_BASE_URL=url, TENANTRY_API_KEY="svc_live_" + "0" * 49)
-    assert (done.code, "health   not ready, waiting for database\ufffd[31m" in done.out) == (6, True)
+        done = await home.run(
+            "status", TENANTRY_BASE_URL=url, TENANTRY_API_KEY="svc_live_" + "0" * 49
+        )
+    assert (done.code, "health   not ready, waiting for database\ufffd[31m" in done.out) == (
+        6,
+        True,
+    )
     assert requests == [("/readyz", b"Bearer none")]

@@ -7,7 +7,15 @@ import pytest
 from tenantry.cli.api_command import failure_of
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions
 from tenantry_sdk import errors
-from tests.cli.fake_provider import GOOD, TOKEN, WHOAMI, FakeProvider, Reply, fake_provider, signed_in
+from tests.cli.fake_provider import (
+    GOOD,
+    TOKEN,
+    WHOAMI,
+    FakeProvider,
+    Reply,
+    fake_provider,
+    signed_in,
+)
 from tests.cli.support import Home
 
 ENDED = "Your sign-in has ended."
@@ -33,7 +41,9 @@ async def provider(home: Home) -> AsyncIterator[FakeProvider]:
         (401, "invalid_client", 4),
     ],
 )
-async def test_error_of_the_provider(home: Home, provider: FakeProvider, status: int, error: str, code: int) -> None:
+async def test_error_of_the_provider(
+    home: Home, provider: FakeProvider, status: int, error: str, code: int
+) -> None:
     provider.answer(TOKEN, Reply(status, {"error": error}))
     done = await home.run("whoami")
     assert done.code == code

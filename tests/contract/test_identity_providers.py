@@ -1,7 +1,8 @@
 """The documented tokens of identity providers, verified with the settings that their pages print.
 
-Each file in ``providers`` has tokens of one provider in the shape that its documentation describes, and what tenantry
-makes of them. The settings come from the page, so that a page and its test cannot differ.
+Each file in ``providers`` has tokens of one provider in the shape that its documentation describes,
+and what tenantry makes of them. The settings come from the page, so that a page and its test cannot
+differ.
 """
 
 import json
@@ -31,7 +32,15 @@ from tests.support.issuer import JWKS, NOW, Answer, running_issuer
 from tests.support.service import TENANTS, WHOAMI, Caller
 
 A_MINUTE_LATER: Final = NOW + timedelta(minutes=1)
-HEADINGS: Final = ["Set up", "Settings", "The token", "Organization and role", "The dashboard", "Check", "Limits"]
+HEADINGS: Final = [
+    "Set up",
+    "Settings",
+    "The token",
+    "Organization and role",
+    "The dashboard",
+    "Check",
+    "Limits",
+]
 """The parts of every provider's page."""
 _FAILED_CHECK: Final = re.compile(r"^\| `([\w ]+)` failed: ([^|]+?) \|", re.MULTILINE)
 _WITHOUT_MEMBERSHIP: Final = Rejection("tenant and membership", "no tenant or membership found")
@@ -60,7 +69,9 @@ class TokenReading(NamedTuple):
     email: str | None
 
 
-async def reading_of(documented: Provider, token: DocumentedToken, values: dict[str, str]) -> TokenReading | Rejection:
+async def reading_of(
+    documented: Provider, token: DocumentedToken, values: dict[str, str]
+) -> TokenReading | Rejection:
     """Verify a token with these settings, against the keys that the provider publishes."""
     config = make_settings(**values).oidc
     assert config is not None
@@ -68,13 +79,17 @@ async def reading_of(documented: Provider, token: DocumentedToken, values: dict[
         keys = KeySet(config, client)
         await keys.refresh()
         assert keys.trouble is None, keys.trouble
-        explanation = await TokenVerifier(config, keys, clock=lambda: A_MINUTE_LATER).explain(token.encode())
+        explanation = await TokenVerifier(config, keys, clock=lambda: A_MINUTE_LATER).explain(
+            token.encode()
+        )
     for step in explanation.steps:
         if step.result is CheckResult.FAILED:
             return Rejection(step.name, step.reason or "")
     claims = explanation.claims
     assert claims is not None
-    return TokenReading(claims.issuer, claims.subject, claims.org_id, claims.role, list(claims.scopes), claims.email)
+    return TokenReading(
+        claims.issuer, claims.subject, claims.org_id, claims.role, list(claims.scopes), claims.email
+    )
 
 
 def expected_reading(token: DocumentedToken) -> TokenReading | Rejection:
@@ -83,7 +98,9 @@ def expected_reading(token: DocumentedToken) -> TokenReading | Rejection:
     expected = token.expected
     assert expected is not None, token.name
     issuer, subject = token.claims["iss"], token.claims["sub"]
-    return TokenReading(issuer, subject, expected.org, expected.role, expected.scopes, expected.email)
+    return TokenReading(
+        issuer, subject, expected.org, expected.role, expected.scopes, expected.email
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,12 +120,16 @@ ON_THE_SERVICE: Final = [
 
 
 @pytest.mark.parametrize(("name", "token"), ON_THE_SERVICE)
-async def test_the_service_accepts_a_documented_token(name: str, token: DocumentedToken, conninfo: str) -> None:
+async def test_the_service_accepts_a_documented_token(
+    name: str, token: DocumentedToken, conninfo: str
+) -> None:
     printed = settings_of(name)[token.settings]
     async with running_issuer(token.key) as issuer:
         own_issuer = issuer.url + urlsplit(printed["OIDC_ISSUER"]).path
         discovery = provider(name).discovery_path(printed["OIDC_ISSUER"])
-        issuer.answers[discovery] = Answer(200, _json({"issuer": own_issuer, "jwks_uri": issuer.url + JWKS}))
+        issuer.answers[discovery] = Answer(
+            200, _json({"issuer": own_issuer, "jwks_uri": issuer.url + JWKS})
+        )
         values = {**printed, "OIDC_ISSUER": own_issuer, "BASE_URL": BASE_URL}
         async with running_app(conninfo, clock=lambda: A_MINUTE_LATER, **values) as client:
             await _make_tenant(client, token)
@@ -141,7 +162,9 @@ def test_every_setting_on_a_page_is_tested(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_claims_on_a_page_are_those_of_the_documented_token(name: str) -> None:
-    tokens: dict[str, dict[str, Any]] = {token.name: token.claims for token in provider(name).tokens}
+    tokens: dict[str, dict[str, Any]] = {
+        token.name: token.claims for token in provider(name).tokens
+    }
     printed = printed_claims(name)
     assert printed
     for token, claims in printed.items():
@@ -149,7 +172,9 @@ def test_claims_on_a_page_are_those_of_the_documented_token(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_explains_every_failed_check_with_the_reason_that_explain_token_shows(name: str) -> None:
+def test_a_page_explains_every_failed_check_with_the_reason_that_explain_token_shows(
+    name: str,
+) -> None:
     rejections = {token.rejected for token in provider(name).tokens if token.rejected is not None}
     shown = {Rejection(*row) for row in _FAILED_CHECK.findall(page_of(name).read_text("utf-8"))}
     assert shown - {_WITHOUT_MEMBERSHIP} == rejections

@@ -1,7 +1,7 @@
 """The OpenAPI document, compared with the agreed one: a difference changes the interface.
 
-To agree to a change: ``.venv/bin/python -m tests.contract.test_openapi`` writes the document anew; read the difference
-before you commit it.
+To agree to a change: ``.venv/bin/python -m tests.contract.test_openapi`` writes the document anew;
+read the difference before you commit it.
 """
 
 import difflib
@@ -39,9 +39,13 @@ def as_text(described: dict[str, Any]) -> str:
 def test_document_is_the_agreed_one() -> None:
     agreed, now = AGREED.read_text("utf-8"), as_text(document())
     difference = "".join(
-        difflib.unified_diff(agreed.splitlines(keepends=True), now.splitlines(keepends=True), "agreed", "now", n=2)
+        difflib.unified_diff(
+            agreed.splitlines(keepends=True), now.splitlines(keepends=True), "agreed", "now", n=2
+        )
     )
-    assert not difference, f"The interface has changed:\n{difference}\nIf that is meant to be: {REFRESH}"
+    assert not difference, (
+        f"The interface has changed:\n{difference}\nIf that is meant to be: {REFRESH}"
+    )
 
 
 def operations() -> list[tuple[str, str, dict[str, Any]]]:
@@ -68,7 +72,9 @@ def test_every_operation_documents_its_requirements_and_errors() -> None:
 
 def test_no_answer_but_that_to_a_new_key_has_a_secret() -> None:
     schemas = document()["components"]["schemas"]
-    assert [name for name, schema in schemas.items() if "secret" in schema.get("properties", {})] == [
+    assert [
+        name for name, schema in schemas.items() if "secret" in schema.get("properties", {})
+    ] == [
         "ApiKeyWithSecret",
         "LeakReport",  # what is sent, not answered
     ]

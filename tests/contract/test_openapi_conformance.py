@@ -1,7 +1,7 @@
 """The service conforms to its OpenAPI document under a thousand generated requests.
 
-These are the examples of the document, and for each parameter and field the values within and beyond its bounds.
-`tests/system/test_openapi_fuzzing.py` adds random requests.
+These are the examples of the document, and for each parameter and field the values within and
+beyond its bounds. `tests/system/test_openapi_fuzzing.py` adds random requests.
 """
 
 from collections.abc import AsyncIterator
@@ -14,7 +14,9 @@ from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture(scope="module")
-async def service(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Described]:
+async def service(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Described]:
     with postgres.database() as conninfo:
         async with described_service(conninfo, tmp_path_factory.mktemp("service")) as service:
             yield service
@@ -25,6 +27,8 @@ async def test_service_conforms_to_its_description(
     service: Described, tmp_path: Path, caller: str, options: tuple[str, ...]
 ) -> None:
     credential = getattr(service, caller)
-    code, report = await service.conformance(credential, tmp_path, "--phases", "examples,coverage", *options)
+    code, report = await service.conformance(
+        credential, tmp_path, "--phases", "examples,coverage", *options
+    )
     assert code == 0, report
     assert "No issues found" in report

@@ -6,8 +6,23 @@ from datetime import timedelta
 
 import pytest
 
-from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, PRICES, ApiError, Simulator, State, WebhookEndpoint
-from tests.support.simulator import SECRET, WALL_CLOCK, WEBHOOK, Receiver, a_simulator, simulator_with_receiver
+from tenantry_devkit.simulator import (
+    NEW_VERSION,
+    OLD_VERSION,
+    PRICES,
+    ApiError,
+    Simulator,
+    State,
+    WebhookEndpoint,
+)
+from tests.support.simulator import (
+    SECRET,
+    WALL_CLOCK,
+    WEBHOOK,
+    Receiver,
+    a_simulator,
+    simulator_with_receiver,
+)
 
 UPDATED = "customer.subscription.updated"
 
@@ -74,7 +89,9 @@ async def test_event_is_given_up_after_three_days() -> None:
         await sim.advance(days=10)
         (delivery,) = sim.deliveries()
         assert delivery.state is State.FAILED
-        assert timedelta(seconds=delivery.attempts[-1].at - delivery.attempts[0].at) > timedelta(days=2)
+        assert timedelta(seconds=delivery.attempts[-1].at - delivery.attempts[0].at) > timedelta(
+            days=2
+        )
 
 
 async def test_unreachable_endpoint_gets_its_events_later() -> None:
@@ -210,7 +227,10 @@ async def test_without_automatic_delivery_nothing_is_sent_until_asked() -> None:
 
 async def test_while_it_runs_what_becomes_due_is_delivered() -> None:
     moments = [WALL_CLOCK]
-    async with simulator_with_receiver(running=True, wall_clock=lambda: moments[0]) as (sim, receiver):
+    async with simulator_with_receiver(running=True, wall_clock=lambda: moments[0]) as (
+        sim,
+        receiver,
+    ):
         sim.misbehave(delay=timedelta(hours=1))
         sim.customer()
         moments[0] += timedelta(hours=1)

@@ -7,7 +7,15 @@ import httpx2
 import pytest
 
 from tenantry_devkit.simulator import Card, Simulator
-from tests.support.simulator import SECRET, START, WEBHOOK, Receiver, a_simulator, simulator_with_receiver, types
+from tests.support.simulator import (
+    SECRET,
+    START,
+    WEBHOOK,
+    Receiver,
+    a_simulator,
+    simulator_with_receiver,
+    types,
+)
 
 
 @pytest.fixture
@@ -39,7 +47,9 @@ async def page(browser: httpx2.AsyncClient, address: str, **form: str) -> str:
 
 
 async def test_a_buyer_pays_and_is_sent_back(sim: Simulator, browser: httpx2.AsyncClient) -> None:
-    session = sim.checkout("price_pro", metadata={"orgId": "acme"}, success_url="https://app.example/done")
+    session = sim.checkout(
+        "price_pro", metadata={"orgId": "acme"}, success_url="https://app.example/done"
+    )
     assert "29.00 EUR every month" in await page(browser, session.url or "")
     answer = await browser.post(session.url or "", data={"card": "works"})
     assert (answer.status_code, answer.headers["location"]) == (303, "https://app.example/done")
@@ -51,7 +61,9 @@ async def test_a_buyer_pays_and_is_sent_back(sim: Simulator, browser: httpx2.Asy
 async def test_bank_debit_is_decided_by_a_form(
     sim: Simulator, browser: httpx2.AsyncClient, succeeds: str, status: str
 ) -> None:
-    session = sim.checkout("price_pro", customer_email="owner@acme.example", success_url=f"{sim.url}/")
+    session = sim.checkout(
+        "price_pro", customer_email="owner@acme.example", success_url=f"{sim.url}/"
+    )
     assert "Pay by bank debit" in await page(browser, session.url or "")
     assert "Pending payments" in await page(browser, session.url or "", async_payment="true")
     assert sim.checkout_sessions[session.id].payment_status == "unpaid"
@@ -76,28 +88,38 @@ async def test_trial_begins_without_a_card(sim: Simulator, browser: httpx2.Async
     assert (subscription.status, subscription.default_payment_method) == ("trialing", None)
 
 
-async def test_policy_allows_the_redirect_to_the_success_page(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_policy_allows_the_redirect_to_the_success_page(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
     session = sim.checkout("price_pro", success_url="https://app.example/done?x=1")
     answer = await browser.get(session.url or "")
     assert "form-action 'self' https://app.example;" in answer.headers["content-security-policy"]
 
 
-async def test_a_card_that_declines_leaves_the_session_open(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_a_card_that_declines_leaves_the_session_open(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
     session = sim.checkout("price_pro")
     assert "declined" in await page(browser, session.url or "", card="declines")
     assert sim.checkout_sessions[session.id].status == "open"
     assert not sim.subscriptions
 
 
-async def test_a_customer_changes_the_plan_in_the_portal(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_a_customer_changes_the_plan_in_the_portal(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
     subscription = sim.subscribe(sim.customer("cus_acme", name="Acme <Corp>"), "price_pro")
     portal = sim.portal("cus_acme", "https://app.example/").url
     assert "Acme &lt;Corp&gt;" in await page(browser, portal)
-    await page(browser, portal, action="change", subscription=subscription.id, price="price_business")
+    await page(
+        browser, portal, action="change", subscription=subscription.id, price="price_business"
+    )
     assert sim.subscriptions[subscription.id].price == "price_business"
 
 
-async def test_customer_cancels_and_resumes_in_the_portal(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_customer_cancels_and_resumes_in_the_portal(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
     subscription = sim.subscribe(sim.customer("cus_acme"), "price_pro")
     portal = sim.portal("cus_acme").url
     shown = await page(browser, portal, action="cancel_at_period_end", subscription=subscription.id)
@@ -108,7 +130,9 @@ async def test_customer_cancels_and_resumes_in_the_portal(sim: Simulator, browse
     assert sim.subscriptions[subscription.id].status == "canceled"
 
 
-async def test_portal_cancels_flexible_subscription_at_a_moment(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_portal_cancels_flexible_subscription_at_a_moment(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
     subscription = sim.subscribe(sim.customer("cus_acme"), "price_pro", billing_mode="flexible")
     portal = sim.portal("cus_acme").url
     shown = await page(browser, portal, action="cancel_at_period_end", subscription=subscription.id)
@@ -119,13 +143,17 @@ async def test_portal_cancels_flexible_subscription_at_a_moment(sim: Simulator, 
     assert sim.subscriptions[subscription.id].cancel_at is None
 
 
-async def test_a_customer_changes_the_card_in_the_portal(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_a_customer_changes_the_card_in_the_portal(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
     sim.customer("cus_acme")
     await page(browser, sim.portal("cus_acme").url, action="card", card="declines")
     assert sim.customers["cus_acme"].card is Card.DECLINES
 
 
-async def test_portal_changes_only_its_customers_subscriptions(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_portal_changes_only_its_customers_subscriptions(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
     of_another = sim.subscribe(sim.customer("cus_beta"), "price_pro")
     sim.customer("cus_acme")
     form = {"action": "cancel", "subscription": of_another.id}
@@ -134,7 +162,9 @@ async def test_portal_changes_only_its_customers_subscriptions(sim: Simulator, b
     assert sim.subscriptions[of_another.id].status == "active"
 
 
-async def test_an_open_invoice_is_paid_on_its_page(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_an_open_invoice_is_paid_on_its_page(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
     customer = sim.customer("cus_acme")
     sim.subscribe(customer, "price_pro")
     sim.card_declines(customer)
@@ -152,9 +182,16 @@ async def test_unknown_pages(browser: httpx2.AsyncClient, address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Host": "rebound.example"}]
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Host": "rebound.example"},
+    ],
 )
-async def test_other_sites_cannot_send_forms(browser: httpx2.AsyncClient, headers: dict[str, str]) -> None:
+async def test_other_sites_cannot_send_forms(
+    browser: httpx2.AsyncClient, headers: dict[str, str]
+) -> None:
     answer = await browser.post("/_simulator/clock/advance", data={"days": "1"}, headers=headers)
     assert answer.status_code == 403
 
@@ -165,11 +202,19 @@ async def test_overview_shows_all_objects(sim: Simulator, browser: httpx2.AsyncC
     sim.add_endpoint("https://app.example/hook", SECRET)
     sim.misbehave(drop=0.5)
     shown = await page(browser, "/")
-    for text in ("owner@acme.example", "price_pro", "buyer@beta.example", "https://app.example/hook", "Bad delivery:"):
+    for text in (
+        "owner@acme.example",
+        "price_pro",
+        "buyer@beta.example",
+        "https://app.example/hook",
+        "Bad delivery:",
+    ):
         assert text in shown
 
 
-async def test_the_style_sheet_is_served_and_has_the_dashboards_colours(browser: httpx2.AsyncClient) -> None:
+async def test_the_style_sheet_is_served_and_has_the_dashboards_colours(
+    browser: httpx2.AsyncClient,
+) -> None:
     sheet = await browser.get("/simulator.css")
     assert sheet.headers["content-type"] == "text/css; charset=utf-8"
     assert "--paper: light-dark(" in sheet.text
@@ -183,7 +228,9 @@ async def test_delivery_rules_are_described(sim: Simulator, browser: httpx2.Asyn
     assert "Duplicates: 1. Seconds late: 0 to 60. Only invoice.paid." in shown
 
 
-async def test_every_control_is_a_form_of_the_overview(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_every_control_is_a_form_of_the_overview(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
     sim.subscribe(sim.customer("cus_acme"), "price_pro")
     shown = await page(browser, "/")
     for command in (
@@ -198,7 +245,9 @@ async def test_every_control_is_a_form_of_the_overview(sim: Simulator, browser: 
         assert f'<form method="post" action="/_simulator/{command}"' in shown
 
 
-async def test_a_payment_fails_by_the_forms_of_the_overview(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_a_payment_fails_by_the_forms_of_the_overview(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
     sim.subscribe(sim.customer("cus_acme"), "price_pro")
     await page(browser, "/_simulator/customers/cus_acme/card", card="declines")
     assert "past_due" in await page(browser, "/_simulator/clock/advance", days="31")
@@ -219,7 +268,9 @@ async def test_the_clock_is_moved_by_json(sim: Simulator, browser: httpx2.AsyncC
     assert sim.now == START + timedelta(days=1, hours=2)
 
 
-async def test_the_clock_is_moved_by_the_overviews_form(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_the_clock_is_moved_by_the_overviews_form(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
     answer = await browser.post("/_simulator/clock/advance", data={"days": "1.5"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     assert sim.now == START + timedelta(days=1.5)
@@ -232,9 +283,13 @@ async def test_a_card_is_changed_by_json(sim: Simulator, browser: httpx2.AsyncCl
     assert sim.customers["cus_acme"].card is Card.DECLINES
 
 
-async def test_the_overview_leads_to_a_customers_portal(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+async def test_the_overview_leads_to_a_customers_portal(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
     sim.customer("cus_acme", email="owner@acme.example")
-    assert "There is no subscription" in await page(browser, "/_simulator/customers/cus_acme/portal", x="")
+    assert "There is no subscription" in await page(
+        browser, "/_simulator/customers/cus_acme/portal", x=""
+    )
 
 
 @pytest.mark.parametrize(
@@ -261,7 +316,10 @@ async def test_deliveries_are_read_and_events_sent_again_by_json() -> None:
         sim.customer("cus_acme")
         assert (await browser.post("/_simulator/deliver")).json() == {"requests": 1}
         (delivery,) = (await browser.get("/_simulator/deliveries")).json()["deliveries"]
-        assert (delivery["state"], [attempt["status"] for attempt in delivery["attempts"]]) == ("delivered", [200])
+        assert (delivery["state"], [attempt["status"] for attempt in delivery["attempts"]]) == (
+            "delivered",
+            [200],
+        )
         await browser.post(f"/_simulator/events/{delivery['event']}/resend")
         assert receiver.ids == [delivery["event"]] * 2
 

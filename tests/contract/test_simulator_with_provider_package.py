@@ -55,20 +55,30 @@ def plain(thing: stripe.StripeObject | None) -> Any:
 
 async def test_prices(client: stripe.StripeClient) -> None:
     made = await client.v1.prices.create_async(
-        {"currency": "eur", "unit_amount": 500, "recurring": {"interval": "year"}, "product_data": {"name": "Small"}}
+        {
+            "currency": "eur",
+            "unit_amount": 500,
+            "recurring": {"interval": "year"},
+            "product_data": {"name": "Small"},
+        }
     )
     assert made.recurring is not None
     assert (made.unit_amount, made.recurring.interval) == (500, "year")
     assert (await client.v1.prices.retrieve_async(made.id)).to_dict() == made.to_dict()
     assert [price.id for price in (await client.v1.prices.list_async({"limit": 2})).data] == [
-        made.id, "price_business",
-    ]  # fmt: skip
+        made.id,
+        "price_business",
+    ]
 
 
 async def test_customers(client: stripe.StripeClient) -> None:
-    made = await client.v1.customers.create_async({"email": "a@acme.example", "metadata": {"orgId": "acme"}})
+    made = await client.v1.customers.create_async(
+        {"email": "a@acme.example", "metadata": {"orgId": "acme"}}
+    )
     assert (made.email, plain(made.metadata)) == ("a@acme.example", {"orgId": "acme"})
-    changed = await client.v1.customers.update_async(made.id, {"name": "Acme", "metadata": {"orgId": ""}})
+    changed = await client.v1.customers.update_async(
+        made.id, {"name": "Acme", "metadata": {"orgId": ""}}
+    )
     assert (changed.name, changed.email, plain(changed.metadata)) == ("Acme", "a@acme.example", {})
     assert (await client.v1.customers.retrieve_async(made.id)).name == "Acme"
     assert len((await client.v1.customers.list_async({"email": "a@acme.example"})).data) == 1
@@ -86,7 +96,8 @@ async def test_subscriptions(client: stripe.StripeClient, sim: Simulator) -> Non
     item = made["items"].data[0]
     assert item.price.id == "price_pro"
     changed = await client.v1.subscriptions.update_async(
-        made.id, {"items": [{"id": item.id, "price": "price_business"}], "cancel_at_period_end": True}
+        made.id,
+        {"items": [{"id": item.id, "price": "price_business"}], "cancel_at_period_end": True},
     )
     assert changed["items"].data[0].price.id == "price_business"
     assert changed.cancel_at_period_end
@@ -96,7 +107,9 @@ async def test_subscriptions(client: stripe.StripeClient, sim: Simulator) -> Non
     assert (await client.v1.subscriptions.retrieve_async(made.id)).status == "canceled"
 
 
-async def test_a_subscription_may_begin_with_a_trial(client: stripe.StripeClient, sim: Simulator) -> None:
+async def test_a_subscription_may_begin_with_a_trial(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
     made = await client.v1.subscriptions.create_async(
         {"customer": sim.customer().id, "items": [{"price": "price_pro"}], "trial_period_days": 7}
     )
@@ -130,7 +143,10 @@ async def test_collection_is_paused_and_resumed(sim: Simulator, version: str) ->
         paused = await client.v1.subscriptions.update_async(
             made.id, {"pause_collection": {"behavior": "mark_uncollectible", "resumes_at": moment}}
         )
-        assert plain(paused.pause_collection) == {"behavior": "mark_uncollectible", "resumes_at": moment}
+        assert plain(paused.pause_collection) == {
+            "behavior": "mark_uncollectible",
+            "resumes_at": moment,
+        }
         assert paused.status == "active"
         resumed = await client.v1.subscriptions.update_async(made.id, {"pause_collection": ""})
         assert resumed.pause_collection is None
@@ -162,7 +178,9 @@ async def test_paused_subscription_is_resumed(client: stripe.StripeClient, sim: 
     assert (await client.v1.subscriptions.resume_async(made.id)).status == "active"
 
 
-async def test_end_behavior_of_a_trial_is_changed(client: stripe.StripeClient, sim: Simulator) -> None:
+async def test_end_behavior_of_a_trial_is_changed(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
     made = sim.subscribe(sim.customer(), "price_pro", trial_days=7)
     changed = await client.v1.subscriptions.update_async(
         made.id, {"trial_settings": {"end_behavior": {"missing_payment_method": "pause"}}}
@@ -171,10 +189,16 @@ async def test_end_behavior_of_a_trial_is_changed(client: stripe.StripeClient, s
     assert changed.trial_settings.end_behavior.missing_payment_method == "pause"
 
 
-async def test_billing_mode_of_subscriptions_and_checkouts(client: stripe.StripeClient, sim: Simulator) -> None:
+async def test_billing_mode_of_subscriptions_and_checkouts(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
     classic = sim.subscribe(sim.customer(), "price_pro")
     flexible = await client.v1.subscriptions.create_async(
-        {"customer": sim.customer().id, "items": [{"price": "price_pro"}], "billing_mode": {"type": "flexible"}}
+        {
+            "customer": sim.customer().id,
+            "items": [{"price": "price_pro"}],
+            "billing_mode": {"type": "flexible"},
+        }
     )
     session = await client.v1.checkout.sessions.create_async(
         {
@@ -185,13 +209,23 @@ async def test_billing_mode_of_subscriptions_and_checkouts(client: stripe.Stripe
         }
     )
     bought = sim.complete(session.id).subscription or ""
-    shown = [await client.v1.subscriptions.retrieve_async(wanted) for wanted in (classic.id, flexible.id, bought)]
-    assert [subscription.billing_mode.type for subscription in shown] == ["classic", "flexible", "flexible"]
+    shown = [
+        await client.v1.subscriptions.retrieve_async(wanted)
+        for wanted in (classic.id, flexible.id, bought)
+    ]
+    assert [subscription.billing_mode.type for subscription in shown] == [
+        "classic",
+        "flexible",
+        "flexible",
+    ]
 
 
 async def test_items_of_a_subscription(client: stripe.StripeClient, sim: Simulator) -> None:
     made = await client.v1.subscriptions.create_async(
-        {"customer": sim.customer().id, "items": [{"price": "price_pro"}, {"price": "price_business", "quantity": 3}]}
+        {
+            "customer": sim.customer().id,
+            "items": [{"price": "price_pro"}, {"price": "price_business", "quantity": 3}],
+        }
     )
     base, seats = made["items"].data
     assert (base.quantity, seats.quantity) == (1, 3)
@@ -206,11 +240,14 @@ async def test_items_of_a_subscription(client: stripe.StripeClient, sim: Simulat
         },
     )
     assert [(item.price.id, item.quantity) for item in changed["items"].data] == [
-        ("price_business", 5), ("price_free", 2),
-    ]  # fmt: skip
+        ("price_business", 5),
+        ("price_free", 2),
+    ]
 
 
-async def test_subscriptions_are_listed_by_customer_status_and_age(client: stripe.StripeClient, sim: Simulator) -> None:
+async def test_subscriptions_are_listed_by_customer_status_and_age(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
     acme, beta = sim.customer("cus_acme"), sim.customer("cus_beta")
     canceled = sim.cancel(sim.subscribe(acme, "price_pro"))
     active = sim.subscribe(acme, "price_pro")
@@ -242,7 +279,9 @@ async def test_invoices(client: stripe.StripeClient, sim: Simulator) -> None:
     subscription = sim.subscribe(customer, "price_pro")
     sim.card_declines(customer)
     await sim.advance(days=31)
-    (unpaid,) = (await client.v1.invoices.list_async({"customer": "cus_acme", "status": "open"})).data
+    (unpaid,) = (
+        await client.v1.invoices.list_async({"customer": "cus_acme", "status": "open"})
+    ).data
     assert unpaid.parent is not None
     assert unpaid.parent.subscription_details is not None
     assert unpaid.parent.subscription_details.subscription == subscription.id
@@ -255,7 +294,9 @@ async def test_invoices(client: stripe.StripeClient, sim: Simulator) -> None:
     assert (await client.v1.invoices.retrieve_async(unpaid.id)).amount_remaining == 0
 
 
-async def test_invoices_are_voided_and_marked_uncollectible(client: stripe.StripeClient, sim: Simulator) -> None:
+async def test_invoices_are_voided_and_marked_uncollectible(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
     customer = sim.customer("cus_acme")
     unpaid = []
     for _ in range(2):
@@ -268,7 +309,10 @@ async def test_invoices_are_voided_and_marked_uncollectible(client: stripe.Strip
     assert (marked.status, marked.next_payment_attempt) == ("uncollectible", None)
     assert marked.status_transitions.marked_uncollectible_at == int(sim.now.timestamp())
     voided = await client.v1.invoices.void_invoice_async(unpaid[1])
-    assert (voided.status, voided.status_transitions.voided_at) == ("void", int(sim.now.timestamp()))
+    assert (voided.status, voided.status_transitions.voided_at) == (
+        "void",
+        int(sim.now.timestamp()),
+    )
     with pytest.raises(stripe.InvalidRequestError) as again:
         await client.v1.invoices.void_invoice_async(unpaid[1])
     assert again.value.code == "invoice_not_editable"
@@ -287,14 +331,18 @@ async def test_checkout_sessions(client: stripe.StripeClient, sim: Simulator) ->
     assert session.url == f"{sim.url}/c/pay/{session.id}"
     assert session.success_url == f"https://app.example/done?session={session.id}"
     sim.complete(session.id)
-    done = await client.v1.checkout.sessions.retrieve_async(session.id, {"expand": ["subscription"]})
+    done = await client.v1.checkout.sessions.retrieve_async(
+        session.id, {"expand": ["subscription"]}
+    )
     assert (done.status, done.payment_status) == ("complete", "no_payment_required")
     assert isinstance(done.subscription, stripe.Subscription)
     assert plain(done.subscription.metadata) == {"orgId": "acme"}
     assert done.subscription["items"].data[0].quantity == 2
 
 
-async def test_checkout_session_with_a_pending_payment(client: stripe.StripeClient, sim: Simulator) -> None:
+async def test_checkout_session_with_a_pending_payment(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
     session = sim.complete(sim.checkout("price_pro"), async_payment=True)
     pending = await client.v1.checkout.sessions.retrieve_async(session.id)
     assert (pending.status, pending.payment_status) == ("complete", "unpaid")
@@ -302,8 +350,9 @@ async def test_checkout_session_with_a_pending_payment(client: stripe.StripeClie
     sim.async_payment_succeeds(session)
     page = await client.v1.events.list_async({"type": "checkout.session.*"})
     assert [event.type for event in page.data] == [
-        "checkout.session.async_payment_succeeded", "checkout.session.completed",
-    ]  # fmt: skip
+        "checkout.session.async_payment_succeeded",
+        "checkout.session.completed",
+    ]
 
 
 async def test_portal_sessions(client: stripe.StripeClient, sim: Simulator) -> None:
@@ -326,14 +375,20 @@ async def test_events_are_listed_newest_first(client: stripe.StripeClient, sim: 
     assert await listed(limit=3) == types(sim.events())[::-1]
     assert await listed(type="customer.created") == ["customer.created"] * 2
     assert await listed(types=["invoice.paid", "customer.subscription.*"]) == [
-        "customer.subscription.updated", "invoice.paid", "customer.subscription.created",
-    ]  # fmt: skip
+        "customer.subscription.updated",
+        "invoice.paid",
+        "customer.subscription.created",
+    ]
     assert await listed(created={"gte": now}) == ["customer.created"]
     assert await listed(created={"gte": now - DAY, "lt": now}) == []
 
 
-async def test_an_event_names_the_request_that_caused_it(client: stripe.StripeClient, sim: Simulator) -> None:
-    customer = await client.v1.customers.create_async({"email": "a@acme.example"}, {"idempotency_key": "k1"})
+async def test_an_event_names_the_request_that_caused_it(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
+    customer = await client.v1.customers.create_async(
+        {"email": "a@acme.example"}, {"idempotency_key": "k1"}
+    )
     event = await client.v1.events.retrieve_async(sim.events()[-1].id)
     assert isinstance(event.data.object, stripe.StripeObject)
     assert event.data.object["id"] == customer.id
@@ -354,7 +409,11 @@ async def test_events_are_known_for_30_days(client: stripe.StripeClient, sim: Si
 
 async def test_webhook_endpoints(client: stripe.StripeClient) -> None:
     made = await client.v1.webhook_endpoints.create_async(
-        {"url": "https://app.example/hook", "enabled_events": ["invoice.paid"], "api_version": "2024-06-20"}
+        {
+            "url": "https://app.example/hook",
+            "enabled_events": ["invoice.paid"],
+            "api_version": "2024-06-20",
+        }
     )
     assert made.secret is not None
     assert made.secret.startswith("whsec_")
@@ -375,14 +434,18 @@ async def test_the_version_of_a_request_decides_the_shape(sim: Simulator) -> Non
     assert isinstance(new.customer, stripe.Customer)
 
 
-async def test_answers_carry_the_simulated_date(client: stripe.StripeClient, sim: Simulator) -> None:
+async def test_answers_carry_the_simulated_date(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
     await sim.advance(days=400)
     answer = (await client.v1.prices.list_async()).last_response
     assert answer is not None
     assert parsedate_to_datetime(answer.headers["date"]) == sim.now
 
 
-async def test_a_repeated_request_is_answered_as_the_first(client: stripe.StripeClient, sim: Simulator) -> None:
+async def test_a_repeated_request_is_answered_as_the_first(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
     first = await client.v1.customers.create_async({"name": "Acme"}, {"idempotency_key": "k1"})
     again = await client.v1.customers.create_async({"name": "Acme"}, {"idempotency_key": "k1"})
     assert again.id == first.id
@@ -417,21 +480,36 @@ async def test_error_names_unknown_objects(client: stripe.StripeClient, sim: Sim
         await client.v1.coupons.list_async()
 
 
-async def test_lists_of_unknown_and_deleted_customers(client: stripe.StripeClient, sim: Simulator) -> None:
+async def test_lists_of_unknown_and_deleted_customers(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
     for listed in (client.v1.subscriptions.list_async, client.v1.invoices.list_async):
         with pytest.raises(stripe.InvalidRequestError) as unknown:
             await listed({"customer": "cus_unknown"})
         refused = unknown.value
-        assert (refused.http_status, refused.code, refused.param) == (400, "resource_missing", "customer")
+        assert (refused.http_status, refused.code, refused.param) == (
+            400,
+            "resource_missing",
+            "customer",
+        )
     customer = sim.customer()
     sim.subscribe(customer, "price_pro")
     sim.delete_customer(customer)
-    assert len((await client.v1.subscriptions.list_async({"customer": customer.id, "status": "all"})).data) == 1
+    assert (
+        len(
+            (
+                await client.v1.subscriptions.list_async({"customer": customer.id, "status": "all"})
+            ).data
+        )
+        == 1
+    )
 
 
 async def test_the_packages_own_http_client_works_too(sim: Simulator) -> None:
     http_client = stripe.UrllibClient()
-    client = stripe.StripeClient(sim.secret_key, base_addresses={"api": sim.url}, http_client=http_client)
+    client = stripe.StripeClient(
+        sim.secret_key, base_addresses={"api": sim.url}, http_client=http_client
+    )
     made = await asyncio.to_thread(client.v1.customers.create, {"name": "Acme"})
     assert made.id in sim.customers
 
@@ -459,4 +537,6 @@ async def test_tenantrys_provider_client_works_with_it(sim: Simulator) -> None:
                 customer_id="cus_unknown", return_url="https://x.example", idempotency_key=None
             )
         (endpoint,) = await api.webhook_endpoints() or []
-        assert endpoint == ProviderEndpoint("https://app.example/hook", ("invoice.paid",), "enabled")
+        assert endpoint == ProviderEndpoint(
+            "https://app.example/hook", ("invoice.paid",), "enabled"
+        )

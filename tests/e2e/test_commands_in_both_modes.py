@@ -40,7 +40,9 @@ class Scene(NamedTuple):
 
     async def runs(self, command: str, code: int = PASSED) -> str:
         """Run a command that ends with this exit code; return its stdout."""
-        done: Done = await invoke_async(*command.format(**self.names).split(), folder=self.folder, **self.settings)
+        done: Done = await invoke_async(
+            *command.format(**self.names).split(), folder=self.folder, **self.settings
+        )
         assert done.code == code, (command, done)
         return done.out
 
@@ -55,7 +57,11 @@ class Scene(NamedTuple):
 
     @property
     def names(self) -> dict[str, str]:
-        return {"org": self.subscriber.id, "customer": self.subscriber.customer, "event": self.lost_event}
+        return {
+            "org": self.subscriber.id,
+            "customer": self.subscriber.customer,
+            "event": self.lost_event,
+        }
 
     async def lose_the_upgrade_again(self) -> None:
         """Change the subscription's plan at the provider while no event arrives."""
@@ -74,7 +80,9 @@ def mode(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def scene(conninfo: str, database_url: str, tmp_path: Path, mode: str) -> AsyncIterator[Scene]:
+async def scene(
+    conninfo: str, database_url: str, tmp_path: Path, mode: str
+) -> AsyncIterator[Scene]:
     """The scene, at the present time: commands look at the clock."""
     policy: BillingPolicy = MODES[mode]
     began = system_clock() - timedelta(days=3)
@@ -112,7 +120,9 @@ async def test_what_a_reconcile_shows_and_repairs(scene: Scene, mode: str) -> No
 
 
 async def _check_document(scene: Scene, command: str, fields: list[dict[str, str]]) -> None:
-    """Let the upgrade back and forth be lost, and check the JSON of the comparison before, and after it is repaired."""
+    """Let the upgrade back and forth be lost, and check the JSON of the comparison before, and
+    after it is repaired.
+    """
     await scene.lose_the_upgrade_again()
     before = fields[0]["provider"], fields[0]["ours"]
     expected = [{**each, "ours": before[0], "provider": before[1]} for each in fields]
@@ -141,7 +151,11 @@ async def test_a_lost_event_is_sent_again(scene: Scene) -> None:
 
 
 async def test_what_a_rebuild_shows_and_repairs(scene: Scene) -> None:
-    for command in ("tenants rebuild {org}", "events replay --tenant {org}", "events replay --since 7d"):
+    for command in (
+        "tenants rebuild {org}",
+        "events replay --tenant {org}",
+        "events replay --since 7d",
+    ):
         assert (await scene.document(f"{command} --dry-run"))["dryRun"] is True
         await _damage(scene)
         assert "enterprise" in await scene.runs(f"{command} --dry-run", DIFFERS)
@@ -173,12 +187,16 @@ async def test_what_support_commands_say_of_tenants_and_events(scene: Scene) -> 
     org, customer = scene.subscriber.id, scene.subscriber.customer
     assert json.loads(await scene.runs("admin show-tenant {org} --json"))["plan"] == "pro"
     for command in (
-        "admin list-tenants", "admin list-tenants --plan pro --status active --access full", "admin find {customer}",
-    ):  # fmt: skip
+        "admin list-tenants",
+        "admin list-tenants --plan pro --status active --access full",
+        "admin find {customer}",
+    ):
         assert org in await scene.runs(command)
         assert org in json.dumps(await scene.lines(command))
     assert "cus_stranger" in await scene.runs("admin parked-events")
-    assert {each["customerId"] for each in await scene.lines("admin parked-events")} == {"cus_stranger"}
+    assert {each["customerId"] for each in await scene.lines("admin parked-events")} == {
+        "cus_stranger"
+    }
     await scene.runs("admin suspend {org}")
     await scene.runs("admin resume {org}")
     assert org in await scene.runs("admin export-audit")
@@ -186,13 +204,24 @@ async def test_what_support_commands_say_of_tenants_and_events(scene: Scene) -> 
 
 
 async def test_a_customers_link_is_changed(scene: Scene) -> None:
-    moved = {"customerId": scene.subscriber.customer, "movedFrom": scene.subscriber.id, "movedTo": "globex"}
-    await scene.runs("admin create-tenant --id globex --name Globex --owner-email owner@globex.example")
-    await scene.runs("admin create-tenant --id initech --name Initech --owner-email owner@initech.example")
+    moved = {
+        "customerId": scene.subscriber.customer,
+        "movedFrom": scene.subscriber.id,
+        "movedTo": "globex",
+    }
+    await scene.runs(
+        "admin create-tenant --id globex --name Globex --owner-email owner@globex.example"
+    )
+    await scene.runs(
+        "admin create-tenant --id initech --name Initech --owner-email owner@initech.example"
+    )
     assert json.loads(await scene.runs("admin move {customer} --org globex --json")) == moved
     assert "initech" in await scene.runs("admin move {customer} --org initech")
     assert json.loads(await scene.runs("admin unlink {customer} --json"))["movedFrom"] == "initech"
-    assert json.loads(await scene.runs("admin link {customer} --org globex --json"))["movedTo"] == "globex"
+    assert (
+        json.loads(await scene.runs("admin link {customer} --org globex --json"))["movedTo"]
+        == "globex"
+    )
     assert "initech" in await scene.runs("admin link cus_stranger --org initech")
     assert await scene.lines("admin parked-events") == []
 
@@ -204,7 +233,9 @@ async def test_doctor_examines_the_installation(scene: Scene) -> None:
         assert "billing ledger" in done.out
 
 
-async def test_user_commands_show_the_tenant_and_its_events(conninfo: str, tmp_path: Path, mode: str) -> None:
+async def test_user_commands_show_the_tenant_and_its_events(
+    conninfo: str, tmp_path: Path, mode: str
+) -> None:
     async with serving(conninfo, SUBSCRIPTIONS=mode) as served:
         provider = Provider(served.service)
         subscriber = await provider.subscriber()
@@ -212,7 +243,14 @@ async def test_user_commands_show_the_tenant_and_its_events(conninfo: str, tmp_p
         assert subscriber.organization is not None
         credential = str(subscriber.organization.owner.credential)
         values = {"TENANTRY_BASE_URL": served.url, "TENANTRY_API_KEY": credential}
-        for command in ("status", "tenants show", "tenants list", "events list", f"events show {event['id']}", "plans"):
+        for command in (
+            "status",
+            "tenants show",
+            "tenants list",
+            "events list",
+            f"events show {event['id']}",
+            "plans",
+        ):
             for options in ("", " --json"):
                 done = await invoke_async(*f"{command}{options}".split(), folder=tmp_path, **values)
                 assert (done.code, "pro" in done.out.lower()) == (PASSED, True), (command, done)

@@ -15,7 +15,11 @@ CODE = re.compile(r'<pre [^>]*aria-label="([^"]*)"[^>]*><code>([^<]*)</code>')
 
 async def run(folder: Path, *command: str, **environment: str) -> str:
     """What a command prints, which must do well."""
-    surroundings = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(folder), **environment}
+    surroundings = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(folder),
+        **environment,
+    }
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=folder,
@@ -29,12 +33,16 @@ async def run(folder: Path, *command: str, **environment: str) -> str:
     return out.decode()
 
 
-async def test_lines_send_the_first_request_of_a_key(conninfo: str, people: Path, tmp_path: Path) -> None:
+async def test_lines_send_the_first_request_of_a_key(
+    conninfo: str, people: Path, tmp_path: Path
+) -> None:
     async with running_dashboard(conninfo, people) as dashboard:
         olivia = await dashboard.sign_in(OLIVIA)
         form = await olivia.open(f"{AT_ACME}/settings/api-keys/new")
         shown = await olivia.send(form, name="CI", scope=["projects:read"])
-        secret, curl, command_line, python = [html.unescape(text) for _, text in CODE.findall(shown.html)]
+        secret, curl, command_line, python = [
+            html.unescape(text) for _, text in CODE.findall(shown.html)
+        ]
         printed = [
             await run(tmp_path, "bash", "-c", command_line, TENANTRY_API_KEY=secret),
             await run(tmp_path, sys.executable, "-c", python, TENANTRY_API_KEY=secret),

@@ -109,12 +109,15 @@ async def test_its_dashboard_is_a_click_away(shared: Shared) -> None:
 
 
 def test_demo_works_from_nothing_and_keeps_its_data(place: Path) -> None:
-    """The demo has an event loop in a thread: `trigger` handles signals, so it needs the main thread."""
+    """The demo has an event loop in a thread: `trigger` handles signals, so it needs the main
+    thread.
+    """
     port = free_port()
     base = f"http://127.0.0.1:{port}"
     with (
         start_blocking_portal() as portal,
-        httpx2.Client(base_url=base, trust_env=False, timeout=30, verify=False) as client,  # plain HTTP
+        # plain HTTP
+        httpx2.Client(base_url=base, trust_env=False, timeout=30, verify=False) as client,
     ):
 
         def get(path: str, credential: str | None = None) -> Any:
@@ -151,7 +154,14 @@ def test_demo_works_from_nothing_and_keeps_its_data(place: Path) -> None:
             assert "plan                free -> pro" in sent.out
             assert get("/api/v1/tenants/demo", keys["live"])["plan"] == "pro"
             # what `tenantry listen` signs is taken too
-            signed = invoke("trigger", "invoice.payment_failed", "--sign-as", "listener", folder=place, PORT=str(port))
+            signed = invoke(
+                "trigger",
+                "invoice.payment_failed",
+                "--sign-as",
+                "listener",
+                folder=place,
+                PORT=str(port),
+            )
             assert (signed.code, signed.err) == (0, "")
             played = invoke("trigger", "story:failed-renewal", folder=place, PORT=str(port))
             assert (played.code, played.err) == (0, "")
@@ -168,7 +178,10 @@ def test_demo_works_from_nothing_and_keeps_its_data(place: Path) -> None:
 
 async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(shared: Shared) -> None:
     key = keys_in(shared.command.text["out"])["live"]
-    tenant_url, events_url = f"{shared.base}/api/v1/tenants/demo", f"{shared.base}/api/v1/billing/events?limit=100"
+    tenant_url, events_url = (
+        f"{shared.base}/api/v1/tenants/demo",
+        f"{shared.base}/api/v1/billing/events?limit=100",
+    )
     async with httpx2.AsyncClient(trust_env=False, timeout=30) as client:
         asked = await client.post(
             f"{shared.base}/api/v1/billing/checkout-sessions",
@@ -195,7 +208,9 @@ async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(shared: 
         async with asyncio.timeout(PATIENCE):
             while (await get(tenant_url, key))["currentPeriodEnd"] == tenant["currentPeriodEnd"]:
                 pass
-    ended = await run("trigger", "customer.subscription.deleted", folder=shared.folder, PORT=str(shared.port))
+    ended = await run(
+        "trigger", "customer.subscription.deleted", folder=shared.folder, PORT=str(shared.port)
+    )
     assert (ended.code, ended.err) == (0, "")
     assert (await get(tenant_url, key))["subscriptionStatus"] == "canceled"
 
@@ -251,12 +266,17 @@ async def test_commands_below_use_the_settings_that_the_demo_runs_with(tmp_path:
         listed = await get(f"http://127.0.0.1:{port}/api/v1/operator/tenants", "chosen")
         assert [tenant["id"] for tenant in listed["data"]] == ["demo"]
         story = await run("trigger", "story:replaced-subscription", "--json", folder=below)
-        assert (story.code, json.loads(story.out.splitlines()[-1])["tenant"]["plan"]) == (0, "business"), story
+        assert (story.code, json.loads(story.out.splitlines()[-1])["tenant"]["plan"]) == (
+            0,
+            "business",
+        ), story
         paid = await run("trigger", "invoice.paid", folder=below)
         assert (paid.code, paid.out.startswith("invoice.paid  200")) == (0, True), paid
         explained = await run("tenants", "explain", "demo", folder=below)
         assert "gives just that" in explained.out, explained
-        made = await invoke_async("admin", "create-key", "--org", "demo", "--name", "below", "--owner", folder=below)
+        made = await invoke_async(
+            "admin", "create-key", "--org", "demo", "--name", "below", "--owner", folder=below
+        )
         assert (made.code, made.err) == (0, "")
         who = await get(f"http://127.0.0.1:{port}/api/v1/auth/whoami", made.out.strip())
         assert who["orgId"] == "demo"
@@ -269,7 +289,9 @@ async def test_applications_find_the_database_of_the_running_demo(shared: Shared
     settings = (shared.folder / ".tenantry" / "demo.env").read_text()
     [url] = re.findall(r"^TENANTRY_DEMO_DATABASE_URL=(.+)$", settings, re.MULTILINE)
     async with await psycopg.AsyncConnection.connect(url) as connection:
-        found = await (await connection.execute("SELECT id FROM tenants WHERE id = 'demo'")).fetchall()
+        found = await (
+            await connection.execute("SELECT id FROM tenants WHERE id = 'demo'")
+        ).fetchall()
     assert found == [("demo",)]
 
 
@@ -280,21 +302,32 @@ async def test_running_demo_is_not_reset(shared: Shared) -> None:
     assert (await get(f"{shared.base}/readyz"))["status"] == "ok"
 
 
-async def test_demo_of_a_folder_with_any_name_is_kept_over_a_restart_and_reset(tmp_path: Path) -> None:
+async def test_demo_of_a_folder_with_any_name_is_kept_over_a_restart_and_reset(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "it's a 'demo' für müß"
     folder.mkdir()
     port = free_port()
-    async with demo(folder, port) as command, httpx2.AsyncClient(trust_env=False, timeout=30) as client:
+    async with (
+        demo(folder, port) as command,
+        httpx2.AsyncClient(trust_env=False, timeout=30) as client,
+    ):
         key = keys_in(command.text["out"])["live"]
-        assert f"start again: end the demo (Ctrl-C), then {COMMAND} demo reset\n" in command.text["out"]
+        assert (
+            f"start again: end the demo (Ctrl-C), then {COMMAND} demo reset\n"
+            in command.text["out"]
+        )
         assert f"$({COMMAND} demo token --user olivia)" in command.text["out"]
         asked = await client.post(
             f"http://127.0.0.1:{port}/api/v1/billing/checkout-sessions",
-            json={"plan": "business"}, headers={"Authorization": f"Bearer {key}"},
-        )  # fmt: skip
+            json={"plan": "business"},
+            headers={"Authorization": f"Bearer {key}"},
+        )
         await client.post(asked.json()["url"], data={"card": "works"})
         async with asyncio.timeout(PATIENCE):
-            while (await get(f"http://127.0.0.1:{port}/api/v1/tenants/demo", key))["plan"] != "business":
+            while (await get(f"http://127.0.0.1:{port}/api/v1/tenants/demo", key))[
+                "plan"
+            ] != "business":
                 pass
         assert await command.end(signal.SIGINT) == 0
     assert (folder / ".tenantry" / ".gitignore").read_text() == "*\n"
@@ -303,10 +336,16 @@ async def test_demo_of_a_folder_with_any_name_is_kept_over_a_restart_and_reset(t
     port = free_port()  # another one: what the provider has made goes with it
     async with demo(folder, port) as command:
         agrees = await invoke_async("reconcile", folder=folder)
-        assert (agrees.code, agrees.err, agrees.out) == (0, "", "1 tenant compared: 0 drifted, 0 repaired\n")
+        assert (agrees.code, agrees.err, agrees.out) == (
+            0,
+            "",
+            "1 tenant compared: 0 drifted, 0 repaired\n",
+        )
         checked = await invoke_async("doctor", folder=folder)
         assert (checked.code, "warning" in checked.out) == (0, False), checked.out
-        assert (await get(f"http://127.0.0.1:{port}/api/v1/tenants/demo", key))["plan"] == "business"
+        assert (await get(f"http://127.0.0.1:{port}/api/v1/tenants/demo", key))[
+            "plan"
+        ] == "business"
         assert await command.end(signal.SIGTERM) == 0
 
     asked_in_vain = await invoke_async("demo", "reset", folder=folder)
@@ -314,11 +353,16 @@ async def test_demo_of_a_folder_with_any_name_is_kept_over_a_restart_and_reset(t
     assert (folder / ".tenantry" / "demo.env").exists()
     done = await invoke_async("demo", "reset", "--yes", folder=folder)
     assert (done.code, done.out) == (0, ""), done
-    assert sorted(left.name for left in (folder / ".tenantry").iterdir()) == [".gitignore", "own.txt"]
+    assert sorted(left.name for left in (folder / ".tenantry").iterdir()) == [
+        ".gitignore",
+        "own.txt",
+    ]
     assert "There is no demo" in (await invoke_async("demo", "reset", "--yes", folder=folder)).err
 
 
-async def test_second_demo_of_a_folder_is_refused_and_leaves_the_first_as_it_is(shared: Shared) -> None:
+async def test_second_demo_of_a_folder_is_refused_and_leaves_the_first_as_it_is(
+    shared: Shared,
+) -> None:
     settings = shared.folder / ".tenantry" / "demo.env"
     before = settings.read_text()
     second = await run("demo", folder=shared.folder, PORT=str(free_port()))
@@ -330,7 +374,10 @@ async def test_second_demo_of_a_folder_is_refused_and_leaves_the_first_as_it_is(
 
 def test_demo_keeps_out_of_a_database_with_other_tenants(tmp_path: Path, database_url: str) -> None:
     tenant = ("--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
-    assert invoke("admin", "create-tenant", *tenant, folder=tmp_path, DATABASE_URL=database_url).code == 0
+    assert (
+        invoke("admin", "create-tenant", *tenant, folder=tmp_path, DATABASE_URL=database_url).code
+        == 0
+    )
     url = f"{database_url}&password=hunter2hunter2"
     done = invoke("demo", "--database", url, folder=tmp_path, PORT=str(free_port()))
     assert (done.code, done.out) == (1, "")
@@ -356,10 +403,16 @@ def test_embedded_database_of_an_older_version_can_be_deleted(tmp_path: Path) ->
 @pytest.mark.parametrize("url", ["postgresql+asyncpg://a:hunter2@localhost/shop", "embedded"])
 def test_address_that_is_none_is_reported_without_its_password(tmp_path: Path, url: str) -> None:
     done = invoke("demo", "--database", url, folder=tmp_path)
-    assert (done.code, "must be an address of PostgreSQL" in done.err, "hunter2" in done.err) == (2, True, False)
+    assert (done.code, "must be an address of PostgreSQL" in done.err, "hunter2" in done.err) == (
+        2,
+        True,
+        False,
+    )
 
 
-@pytest.mark.parametrize("url", ["postgresql:///shop", "service=shop", "postgresql://", "hostaddr=127.0.0.9"])
+@pytest.mark.parametrize(
+    "url", ["postgresql:///shop", "service=shop", "postgresql://", "hostaddr=127.0.0.9"]
+)
 def test_demo_does_not_change_its_database(tmp_path: Path, url: str) -> None:
     create_demo(Home(tmp_path), "http://127.0.0.1:1")
     done = invoke("demo", "--database", url, folder=tmp_path)
@@ -371,7 +424,10 @@ def test_embedded_database_of_the_service_is_not_the_demos(tmp_path: Path) -> No
     cluster.mkdir(parents=True)
     (cluster / "PG_VERSION").touch()
     done = invoke("demo", folder=tmp_path)
-    assert (done.code, "is not the demo's: `serve` with DATABASE_URL=embedded" in done.err) == (1, True)
+    assert (done.code, "is not the demo's: `serve` with DATABASE_URL=embedded" in done.err) == (
+        1,
+        True,
+    )
     assert not (tmp_path / ".tenantry" / "demo.env").exists()
 
 
@@ -395,7 +451,9 @@ def test_operator_commands_say_that_they_do_not_use_the_demo(
 
 
 def test_operator_commands_use_the_demo_if_the_database_is_set_to_nothing(tmp_path: Path) -> None:
-    create_demo(Home(tmp_path), "http://127.0.0.1:1", DATABASE_URL="postgresql://127.0.0.1:1/of_the_demo")
+    create_demo(
+        Home(tmp_path), "http://127.0.0.1:1", DATABASE_URL="postgresql://127.0.0.1:1/of_the_demo"
+    )
     (tmp_path / ".env").write_text("DATABASE_URL=postgresql://127.0.0.1:1/shop\n")
     done = invoke("doctor", folder=tmp_path, DATABASE_URL="")
     assert (done.err, "settings: those of the demo" in done.out) == ("", True)
@@ -414,7 +472,11 @@ async def test_requests_of_the_demo_can_be_followed(shared: Shared) -> None:
     async with running("logs", "tail", "--json", folder=shared.folder) as command:
         await command.until(known, "out")
         assert await command.end(signal.SIGINT) == 0
-    [line] = [line for line in map(json.loads, command.text["out"].splitlines()) if line["request_id"] == known]
+    [line] = [
+        line
+        for line in map(json.loads, command.text["out"].splitlines())
+        if line["request_id"] == known
+    ]
     assert (line["route"], line["status"]) == ("/api/v1/plans", 401)
     assert known not in shared.command.text["err"]  # the demo's terminal stays quiet
     mode = (shared.folder / ".tenantry" / "requests.log").stat().st_mode

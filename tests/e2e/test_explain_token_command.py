@@ -1,4 +1,6 @@
-"""``tenantry auth explain-token``, as operators run it. Its clock is the machine's, and so are the tokens' times."""
+"""``tenantry auth explain-token``, as operators run it. Its clock is the machine's, and so are the
+tokens' times.
+"""
 
 import json
 import time
@@ -9,7 +11,15 @@ import pytest
 
 from tests.support.command_runner import invoke_async
 from tests.support.commands import Done
-from tests.support.issuer import AUDIENCE, CLIENT_ID, DISCOVERY, JWKS, Answer, Issuer, running_issuer
+from tests.support.issuer import (
+    AUDIENCE,
+    CLIENT_ID,
+    DISCOVERY,
+    JWKS,
+    Answer,
+    Issuer,
+    running_issuer,
+)
 from tests.support.service import TENANTS, running_service
 
 COMMAND = ("auth", "explain-token")
@@ -34,7 +44,9 @@ def token(issuer: Issuer, **claims: object) -> str:
 async def explain(folder: Path, text: str, *options: str, values: Mapping[str, str]) -> Done:
     file = folder / "token.txt"
     file.write_text(text)
-    return await invoke_async(*COMMAND, "--token-file", str(file), *options, folder=folder, **values)
+    return await invoke_async(
+        *COMMAND, "--token-file", str(file), *options, folder=folder, **values
+    )
 
 
 async def test_a_good_token(tmp_path: Path, issuer: Issuer) -> None:
@@ -49,10 +61,14 @@ async def test_a_good_token(tmp_path: Path, issuer: Issuer) -> None:
 
 async def test_a_good_token_of_a_tenant(tmp_path: Path, conninfo: str, database_url: str) -> None:
     async with running_service(conninfo) as service:
-        await service.operator.put(f"{TENANTS}/acme", {"name": "Acme", "ownerEmail": "owner@acme.example"})
+        await service.operator.put(
+            f"{TENANTS}/acme", {"name": "Acme", "ownerEmail": "owner@acme.example"}
+        )
         values = {**settings(service.issuer), "DATABASE_URL": database_url}
         done = await explain(tmp_path, token(service.issuer), "--json", values=values)
-        mismatch = await explain(tmp_path, token(service.issuer), "--organization", "other", values=values)
+        mismatch = await explain(
+            tmp_path, token(service.issuer), "--organization", "other", values=values
+        )
     assert done.code == 0
     assert json.loads(done.out)["standing"] == {
         "tenantKnown": True,
@@ -72,7 +88,11 @@ async def test_rejected_token(tmp_path: Path, issuer: Issuer) -> None:
     done = await explain(tmp_path, token(issuer, aud="other"), "--json", values=settings(issuer))
     assert (done.code, done.err) == (4, "")
     document = json.loads(done.out)
-    assert (document["valid"], document["status"], document["code"]) == (False, 401, "invalid_credential")
+    assert (document["valid"], document["status"], document["code"]) == (
+        False,
+        401,
+        "invalid_credential",
+    )
     assert [check for check in document["checks"] if check["result"] == "failed"] == [
         {
             "name": "audience",
@@ -89,18 +109,24 @@ async def test_oversized_token_is_named_with_the_limit(tmp_path: Path, issuer: I
     done = await explain(tmp_path, token(issuer, groups="x" * 13_000), values=settings(issuer))
     assert done.code == 4
     (line,) = [line for line in done.out.splitlines() if line.startswith("failed")]
-    assert line.endswith("(expected: at most 16,384 characters): too long: at most 16,384 characters")
+    assert line.endswith(
+        "(expected: at most 16,384 characters): too long: at most 16,384 characters"
+    )
 
 
 @pytest.mark.parametrize(("claim", "check"), [("aud", "audience"), ("sub", "claims")])
-async def test_absent_claim_is_named(tmp_path: Path, issuer: Issuer, claim: str, check: str) -> None:
+async def test_absent_claim_is_named(
+    tmp_path: Path, issuer: Issuer, claim: str, check: str
+) -> None:
     done = await explain(tmp_path, token(issuer, **{claim: None}), values=settings(issuer))
     (line,) = [line for line in done.out.splitlines() if line.startswith("failed")]
     assert line.split()[1] == check
     assert line.endswith(f": {claim} is absent")
 
 
-async def test_token_of_a_directory_whose_client_is_the_audience(tmp_path: Path, issuer: Issuer) -> None:
+async def test_token_of_a_directory_whose_client_is_the_audience(
+    tmp_path: Path, issuer: Issuer
+) -> None:
     template = issuer.url + "/{tenantid}/v2.0"
     document = {"issuer": template, "jwks_uri": issuer.url + JWKS}
     issuer.answers["/organizations/v2.0" + DISCOVERY] = Answer(200, json.dumps(document).encode())
@@ -124,7 +150,9 @@ async def test_token_of_a_directory_whose_client_is_the_audience(tmp_path: Path,
     assert '\n  tid     "dir-2"\n' in done.out
     assert '\n  azp     "spa"\n' in done.out
     assert done.out.endswith('The role is owner: roles is ["Reader", "Owner"].\n')
-    unknown = await explain(tmp_path, token(issuer, **{**claims, "roles": ["Reader"]}), values=values)
+    unknown = await explain(
+        tmp_path, token(issuer, **{**claims, "roles": ["Reader"]}), values=values
+    )
     origin = 'roles is ["Reader"], which is none of Owner: map it with OIDC_ROLE_MAP'
     assert unknown.out.endswith(f"The role is member: {origin}.\n")
 
@@ -138,7 +166,9 @@ async def test_the_provider_is_out_of_reach(tmp_path: Path, issuer: Issuer) -> N
 
 
 @pytest.mark.parametrize(
-    ("before", "arguments"), [("", ()), ("Bearer ", ("-",)), ("\nbearer  ", ())], ids=["plain", "dash", "with scheme"]
+    ("before", "arguments"),
+    [("", ()), ("Bearer ", ("-",)), ("\nbearer  ", ())],
+    ids=["plain", "dash", "with scheme"],
 )
 async def test_the_token_comes_on_standard_input(
     tmp_path: Path, issuer: Issuer, before: str, arguments: tuple[str, ...]
@@ -148,8 +178,12 @@ async def test_the_token_comes_on_standard_input(
     assert (done.code, done.err) == (0, "")
 
 
-@pytest.mark.parametrize("sent", [b"svc_live_" + b"A" * 49, b"\xff\xfe\x00", b"x" * 5_000_000, b"\x1b[2Ja.b.c"])
-async def test_other_input_is_rejected_and_not_shown(tmp_path: Path, issuer: Issuer, sent: bytes) -> None:
+@pytest.mark.parametrize(
+    "sent", [b"svc_live_" + b"A" * 49, b"\xff\xfe\x00", b"x" * 5_000_000, b"\x1b[2Ja.b.c"]
+)
+async def test_other_input_is_rejected_and_not_shown(
+    tmp_path: Path, issuer: Issuer, sent: bytes
+) -> None:
     done = await invoke_async(*COMMAND, folder=tmp_path, given=sent, **settings(issuer))
     assert (done.code, done.err) == (4, "")
     assert "svc_live_" not in done.out
@@ -163,7 +197,9 @@ async def test_missing_token_is_a_usage_error(tmp_path: Path, issuer: Issuer, se
     assert "There is no token" in done.err
 
 
-async def test_token_on_the_command_line_is_rejected_and_not_shown(tmp_path: Path, issuer: Issuer) -> None:
+async def test_token_on_the_command_line_is_rejected_and_not_shown(
+    tmp_path: Path, issuer: Issuer
+) -> None:
     sent = token(issuer)
     done = await invoke_async(*COMMAND, sent, folder=tmp_path, **settings(issuer))
     assert (done.code, done.out) == (2, "")
@@ -172,7 +208,9 @@ async def test_token_on_the_command_line_is_rejected_and_not_shown(tmp_path: Pat
 
 
 async def test_faulty_settings_are_named(tmp_path: Path, issuer: Issuer) -> None:
-    done = await explain(tmp_path, token(issuer), values={"OIDC_ISSUER": "http://login.example.com"})
+    done = await explain(
+        tmp_path, token(issuer), values={"OIDC_ISSUER": "http://login.example.com"}
+    )
     assert done.code == 1
     assert "OIDC_AUDIENCE: is missing" in done.err
     assert "OIDC_ISSUER: must be https" in done.err

@@ -36,11 +36,15 @@ OPERATOR: Final = "operator-of-the-revocations-0123456789"
 PEPPER: Final = Pepper(SECRETS["API_KEY_PEPPER"].encode())
 SUSPEND: Final = b'{"name": "n", "ownerEmail": "a@b.example", "suspended": true}'
 WHAT: Final = "Requests sent after a revocation"
-SLOW: Final = "Requests whose body was completed after their key was revoked or their member removed"
+SLOW: Final = (
+    "Requests whose body was completed after their key was revoked or their member removed"
+)
 
 
 class Site(NamedTuple):
-    """A deployment whose plans limit nothing, its database, its settings, and its identity provider."""
+    """A deployment whose plans limit nothing, its database, its settings, and its identity
+    provider.
+    """
 
     conninfo: str
     issuer: Issuer
@@ -49,7 +53,9 @@ class Site(NamedTuple):
 
 
 @asynccontextmanager
-async def running_site(postgres: PostgresServer, folder: Path, processes: str) -> AsyncIterator[Site]:
+async def running_site(
+    postgres: PostgresServer, folder: Path, processes: str
+) -> AsyncIterator[Site]:
     """A site of so many processes; its files are in ``folder``."""
     with postgres.database() as conninfo:
         async with running_issuer() as issuer:
@@ -59,7 +65,9 @@ async def running_site(postgres: PostgresServer, folder: Path, processes: str) -
 
 
 @pytest.fixture(scope="module")
-async def site(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+async def site(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Site]:
     async with running_site(postgres, tmp_path_factory.mktemp("site"), PROCESSES) as site:
         yield site
 
@@ -85,7 +93,10 @@ _numbers = itertools.count(1)
 
 def add_tenants(conninfo: str, number: int) -> list[tuple[str, str]]:
     """New tenants, each with an OWNER key: their ids and the secrets."""
-    made = [(f"tenant-{next(_numbers)}", compose_secret(Mode.LIVE, token_bytes(32))) for _ in range(number)]
+    made = [
+        (f"tenant-{next(_numbers)}", compose_secret(Mode.LIVE, token_bytes(32)))
+        for _ in range(number)
+    ]
     with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES (%s, 'n', 'missing', 'a@b.example')",
@@ -95,16 +106,25 @@ def add_tenants(conninfo: str, number: int) -> list[tuple[str, str]]:
             "INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, "
             "created_by) VALUES (%s, %s, %s, 'n', '{*:*}', 'OWNER', 'live', %s, %s, now(), 'operator')",
             [
-                (f"key-of-{tenant_id}", tenant_id, PEPPER.digest(secret.encode()), *shown_parts(secret))
+                (
+                    f"key-of-{tenant_id}",
+                    tenant_id,
+                    PEPPER.digest(secret.encode()),
+                    *shown_parts(secret),
+                )
                 for tenant_id, secret in made
             ],
         )
     return made
 
 
-def add_keys(conninfo: str, tenant_id: str, number: int, scopes: str = "{a:b}") -> list[tuple[str, str]]:
+def add_keys(
+    conninfo: str, tenant_id: str, number: int, scopes: str = "{a:b}"
+) -> list[tuple[str, str]]:
     """New keys of a tenant: their ids and secrets."""
-    made = [(f"key-{next(_numbers)}", compose_secret(Mode.LIVE, token_bytes(32))) for _ in range(number)]
+    made = [
+        (f"key-{next(_numbers)}", compose_secret(Mode.LIVE, token_bytes(32))) for _ in range(number)
+    ]
     with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, "
@@ -117,7 +137,9 @@ def add_keys(conninfo: str, tenant_id: str, number: int, scopes: str = "{a:b}") 
     return made
 
 
-def add_members(conninfo: str, issuer: Issuer, tenant_id: str, number: int) -> list[tuple[str, str]]:
+def add_members(
+    conninfo: str, issuer: Issuer, tenant_id: str, number: int
+) -> list[tuple[str, str]]:
     """New members of a tenant: their ids and tokens, which last for an hour."""
     now = int(datetime.now(UTC).timestamp())
     made = []
@@ -130,7 +152,9 @@ def add_members(conninfo: str, issuer: Issuer, tenant_id: str, number: int) -> l
                 (issuer.url, subject, tenant_id),
             ).fetchone()
             assert row is not None
-            made.append((row[0], issuer.mint(claims={"sub": subject, "iat": now, "exp": now + 3600})))
+            made.append(
+                (row[0], issuer.mint(claims={"sub": subject, "iat": now, "exp": now + 3600}))
+            )
     return made
 
 
@@ -138,7 +162,9 @@ def revocations(conninfo: str, number: int) -> tuple[list[Taking], str]:
     """Keys to revoke, and the OWNER key that may do so."""
     ((tenant_id, owner),) = add_tenants(conninfo, 1)
     keys = add_keys(conninfo, tenant_id, number)
-    return [Taking(secret, "DELETE", f"/api/v1/api-keys/{key_id}") for key_id, secret in keys], owner
+    return [
+        Taking(secret, "DELETE", f"/api/v1/api-keys/{key_id}") for key_id, secret in keys
+    ], owner
 
 
 async def hammered(base_url: str, takings: Sequence[Taking], taker: str) -> tuple[int, int]:
@@ -152,7 +178,9 @@ async def check_keys(site: Site, number: int, record_property: RecordProperty) -
     """Revoke so many keys while clients use them; none is accepted afterwards."""
     takings, owner = revocations(site.conninfo, number)
     sent, let_in = await hammered(site.deployment.base_url, takings, owner)
-    figures.record(record_property, WHAT, {"requests": sent, "revocations": number}, {"accepted": let_in})
+    figures.record(
+        record_property, WHAT, {"requests": sent, "revocations": number}, {"accepted": let_in}
+    )
     assert let_in == 0
 
 
@@ -160,8 +188,13 @@ async def check_tenants(site: Site, number: int, record_property: RecordProperty
     """The same for the keys of so many tenants, one half suspended and the other ended."""
     tenants = add_tenants(site.conninfo, number)
     suspended, ended = tenants[: number // 2], tenants[number // 2 :]
-    takings = [Taking(secret, "PUT", f"/api/v1/tenants/{tenant_id}", SUSPEND) for tenant_id, secret in suspended]
-    takings += [Taking(secret, "DELETE", f"/api/v1/tenants/{tenant_id}") for tenant_id, secret in ended]
+    takings = [
+        Taking(secret, "PUT", f"/api/v1/tenants/{tenant_id}", SUSPEND)
+        for tenant_id, secret in suspended
+    ]
+    takings += [
+        Taking(secret, "DELETE", f"/api/v1/tenants/{tenant_id}") for tenant_id, secret in ended
+    ]
     sent, let_in = await hammered(site.deployment.base_url, takings, OPERATOR)
     counts = {"requests": sent, "suspensions": len(suspended), "ends of tenants": len(ended)}
     figures.record(record_property, f"{WHAT}: tenants", counts, {"accepted": let_in})
@@ -172,7 +205,9 @@ async def check_members(site: Site, number: int, record_property: RecordProperty
     """The same for the tokens of so many members who are removed."""
     ((tenant_id, owner),) = add_tenants(site.conninfo, 1)
     members = add_members(site.conninfo, site.issuer, tenant_id, number)
-    takings = [Taking(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members]
+    takings = [
+        Taking(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members
+    ]
     sent, let_in = await hammered(site.deployment.base_url, takings, owner)
     counts = {"requests": sent, "removals": len(members)}
     figures.record(record_property, f"{WHAT}: members", counts, {"accepted": let_in})
@@ -180,7 +215,8 @@ async def check_members(site: Site, number: int, record_property: RecordProperty
 
 
 async def check_slow_bodies(site: Site, number: int, record_property: RecordProperty) -> None:
-    """Revoke so many keys, and remove so many members, each while half of its request was sent: none is accepted.
+    """Revoke so many keys, and remove so many members, each while half of its request was sent:
+    none is accepted.
 
     Each half-sent request is on a separate connection to any of the processes.
     """
@@ -188,12 +224,19 @@ async def check_slow_bodies(site: Site, number: int, record_property: RecordProp
     keys = add_keys(site.conninfo, tenant_id, number, "{projects:*}")
     members = add_members(site.conninfo, site.issuer, tenant_id, number)
     takings = [Taking(secret, "DELETE", f"/api/v1/api-keys/{key_id}") for key_id, secret in keys]
-    takings += [Taking(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members]
+    takings += [
+        Taking(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members
+    ]
     statuses: list[int] = []
     async with site.deployment.client(owner) as client:
         for taking in takings:
-            headers = {"Authorization": f"Bearer {taking.credential}", "Content-Type": "application/json"}
-            half = await SlowRequest.begin(site.deployment.base_url, "POST", PROJECTS, b'{"name": "late"}', headers)
+            headers = {
+                "Authorization": f"Bearer {taking.credential}",
+                "Content-Type": "application/json",
+            }
+            half = await SlowRequest.begin(
+                site.deployment.base_url, "POST", PROJECTS, b'{"name": "late"}', headers
+            )
             assert (await client.request(taking.method, taking.path)).status_code == 204
             statuses.append((await half.finish())[0])
         made = (await client.get(PROJECTS)).json()["data"]
@@ -203,24 +246,34 @@ async def check_slow_bodies(site: Site, number: int, record_property: RecordProp
     assert (let_in, made) == (0, [])
 
 
-async def test_revoked_key_is_never_accepted_again(site: Site, record_property: RecordProperty) -> None:
+async def test_revoked_key_is_never_accepted_again(
+    site: Site, record_property: RecordProperty
+) -> None:
     await check_keys(site, REVOCATIONS, record_property)
 
 
-async def test_a_cache_of_ten_seconds_accepts_them(site: Site, tmp_path: Path, record_property: RecordProperty) -> None:
+async def test_a_cache_of_ten_seconds_accepts_them(
+    site: Site, tmp_path: Path, record_property: RecordProperty
+) -> None:
     takings, owner = revocations(site.conninfo, OTHERS)
     async with caching_service(site.values, tmp_path) as base_url:
         sent, let_in = await hammered(base_url, takings, owner)
     what = f"{WHAT}, behind a cache of 10 s"
-    figures.record(record_property, what, {"requests": sent, "revocations": OTHERS}, {"accepted": let_in})
+    figures.record(
+        record_property, what, {"requests": sent, "revocations": OTHERS}, {"accepted": let_in}
+    )
     assert let_in > 0
 
 
-async def test_suspended_or_ended_tenant_is_rejected_immediately(site: Site, record_property: RecordProperty) -> None:
+async def test_suspended_or_ended_tenant_is_rejected_immediately(
+    site: Site, record_property: RecordProperty
+) -> None:
     await check_tenants(site, OTHERS, record_property)
 
 
-async def test_removed_member_is_rejected_immediately(site: Site, record_property: RecordProperty) -> None:
+async def test_removed_member_is_rejected_immediately(
+    site: Site, record_property: RecordProperty
+) -> None:
     await check_members(site, OTHERS, record_property)
 
 

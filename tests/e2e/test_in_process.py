@@ -1,4 +1,6 @@
-"""The examples of docs/how-to/in-process.md and its programs in examples/, run beside the service in two processes."""
+"""The examples of docs/how-to/in-process.md and its programs in examples/, run beside the service
+in two processes.
+"""
 
 import re
 import signal
@@ -52,7 +54,9 @@ ROLE: Final = "app"
 
 def blocks(language: str) -> list[str]:
     """The code blocks of the page in this language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
 
 
 def example(name: str) -> str:
@@ -73,7 +77,9 @@ def conninfo(postgres: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-async def deployment(conninfo: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployment]:
+async def deployment(
+    conninfo: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Deployment]:
     """The service, with a tenant and its OWNER key."""
     folder, address = tmp_path_factory.mktemp("deployment"), as_url(conninfo)
     async with deployed(address, folder, credential=await add_owner(address, folder)) as deployment:
@@ -102,11 +108,15 @@ def address(conninfo: str) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def application(target: str, address: str, folder: Path) -> AsyncIterator[tuple[str, Running]]:
+async def application(
+    target: str, address: str, folder: Path
+) -> AsyncIterator[tuple[str, Running]]:
     """An example under its server: its address, and the command."""
     server, port = SERVERS[target], free_port()
     values = {"DATABASE_URL": address, "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
-    async with running(*_arguments(target, folder, port), folder=folder, module=server[0], **values) as command:
+    async with running(
+        *_arguments(target, folder, port), folder=folder, module=server[0], **values
+    ) as command:
         await command.until(READY[server], "err")
         yield f"http://127.0.0.1:{port}", command
 
@@ -116,7 +126,10 @@ def _arguments(target: str, folder: Path, port: int) -> list[str]:
     name, _, variable = target.partition(":")
     file = folder / f"{Path(name).name}.py"
     file.write_text(example(name))
-    return [*(argument.format(port=port) for argument in SERVERS[target][1:]), f"{file.stem}:{variable}"]
+    return [
+        *(argument.format(port=port) for argument in SERVERS[target][1:]),
+        f"{file.stem}:{variable}",
+    ]
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -144,7 +157,10 @@ async def test_known_caller_is_accepted_and_others_are_rejected(
     assert (shown["tenant"], shown["caller"][:4]) == ("acme", "key_")
     assert {"x-request-id", "ratelimit-policy", "ratelimit"} <= set(answer.headers)
     assert refusal(await client.get("/projects")) == (401, "missing_credential")
-    assert refusal(await client.get("/projects", headers=bearer("a.b.c"))) == (401, "invalid_credential")
+    assert refusal(await client.get("/projects", headers=bearer("a.b.c"))) == (
+        401,
+        "invalid_credential",
+    )
 
 
 async def test_key_revoked_through_the_service_is_refused_at_the_very_next_request(
@@ -162,8 +178,12 @@ async def test_key_revoked_through_the_service_is_refused_at_the_very_next_reque
     assert seen == {(200, 204, (401, "api_key_revoked")): TIMES}
 
 
-@pytest.mark.parametrize("client", ["fastapi/app:app", "flask/app:app", "django/app:application"], indirect=True)
-async def test_services_of_the_examples(deployment: Deployment, reader: str, client: httpx2.AsyncClient) -> None:
+@pytest.mark.parametrize(
+    "client", ["fastapi/app:app", "flask/app:app", "django/app:application"], indirect=True
+)
+async def test_services_of_the_examples(
+    deployment: Deployment, reader: str, client: httpx2.AsyncClient
+) -> None:
     assert (await client.get("/health")).json() == {"status": "ok"}
     assert (await client.get("/projects", headers=bearer(reader))).json()["plan"] == "free"
     refused = await client.post("/projects", headers=bearer(reader))
@@ -174,9 +194,14 @@ async def test_services_of_the_examples(deployment: Deployment, reader: str, cli
 
 
 @pytest.mark.parametrize("client", ["pages:app"], indirect=True)
-async def test_page_of_another_origin_may_ask_first_and_reads_its_rejection(client: httpx2.AsyncClient) -> None:
+async def test_page_of_another_origin_may_ask_first_and_reads_its_rejection(
+    client: httpx2.AsyncClient,
+) -> None:
     origin = {"Origin": "https://app.example.com"}
-    asks = {"Access-Control-Request-Method": "GET", "Access-Control-Request-Headers": "authorization"}
+    asks = {
+        "Access-Control-Request-Method": "GET",
+        "Access-Control-Request-Headers": "authorization",
+    }
     permitted = await client.options("/projects", headers={**origin, **asks})
     rejected = await client.get("/projects", headers=origin)
     assert (permitted.status_code, refusal(rejected)) == (200, (401, "missing_credential"))
@@ -187,7 +212,11 @@ async def test_page_of_another_origin_may_ask_first_and_reads_its_rejection(clie
 
 @pytest.mark.parametrize("name", ["flask/app", "django/app"])
 def test_page_shows_parts_of_the_examples_as_they_are(name: str) -> None:
-    parts = [block.partition("\n") for block in blocks("python") if block.startswith(f"# examples/{name}.py\n")]
+    parts = [
+        block.partition("\n")
+        for block in blocks("python")
+        if block.startswith(f"# examples/{name}.py\n")
+    ]
     assert parts
     assert [part for _, _, part in parts if part not in example(name)] == []
 
@@ -196,15 +225,26 @@ def test_page_shows_parts_of_the_examples_as_they_are(name: str) -> None:
 async def test_scopes_of_the_examples(deployment: Deployment, client: httpx2.AsyncClient) -> None:
     async with deployment.client() as owner:
         keys = {
-            scopes: (await owner.post("/api/v1/api-keys", json={"orgId": "acme", "name": "k", "scopes": list(scopes)}))
-            .json()["secret"]
-            for scopes in [("projects:read",), ("projects:write",), ("projects:write", "maintenance:run")]
-        }  # fmt: skip
+            scopes: (
+                await owner.post(
+                    "/api/v1/api-keys", json={"orgId": "acme", "name": "k", "scopes": list(scopes)}
+                )
+            ).json()["secret"]
+            for scopes in [
+                ("projects:read",),
+                ("projects:write",),
+                ("projects:write", "maintenance:run"),
+            ]
+        }
     assert (await client.get("/health")).json() == {"status": "ok"}
     answers = {
-        scopes: await client.post("/projects/clean-up", headers=bearer(secret)) for scopes, secret in keys.items()
+        scopes: await client.post("/projects/clean-up", headers=bearer(secret))
+        for scopes, secret in keys.items()
     }
-    lacking = [answer.headers.get("www-authenticate", "").rpartition("scope=")[2] for answer in answers.values()]
+    lacking = [
+        answer.headers.get("www-authenticate", "").rpartition("scope=")[2]
+        for answer in answers.values()
+    ]
     assert lacking == ['"projects:write"', '"maintenance:run"', ""]
     assert answers["projects:write", "maintenance:run"].json() == {"done": True}
 
@@ -217,12 +257,16 @@ async def test_last_use_is_written_when_the_application_ends(
         made = (await owner.post("/api/v1/api-keys", json=body)).json()
         async with application("plain:app", address, tmp_path) as (url, command):
             async with httpx2.AsyncClient(base_url=url, trust_env=False) as client:
-                assert (await client.get("/projects", headers=bearer(made["secret"]))).status_code == 200
+                assert (
+                    await client.get("/projects", headers=bearer(made["secret"]))
+                ).status_code == 200
             await command.end(signal.SIGTERM)
         assert (await owner.get(f"/api/v1/api-keys/{made['id']}")).json()["lastUsedAt"] is not None
 
 
-async def test_handlers_of_a_django_process_share_one_connection(address: str, reader: str, tmp_path: Path) -> None:
+async def test_handlers_of_a_django_process_share_one_connection(
+    address: str, reader: str, tmp_path: Path
+) -> None:
     (tmp_path / "app.py").write_text(example("django/app"))
     (tmp_path / "clients.py").write_text(CLIENTS)
     values = {"DATABASE_URL": address, "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"], "KEY": reader}
@@ -240,7 +284,9 @@ async def test_older_schema_stops_the_start_with_a_clear_message(
         (tmp_path / f"{name}.py").write_text(example(name))
         values = {"DATABASE_URL": as_url(conninfo), "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
         port = str(free_port())
-        async with running(f"{name}:app", "--port", port, folder=tmp_path, module="uvicorn", **values) as command:
+        async with running(
+            f"{name}:app", "--port", port, folder=tmp_path, module="uvicorn", **values
+        ) as command:
             assert await command.wait() != 0
         assert "the database is at schema revision 0001" in command.text["err"]
         assert "run `tenantry migrate`" in command.text["err"]
@@ -249,7 +295,9 @@ async def test_older_schema_stops_the_start_with_a_clear_message(
 @pytest.mark.parametrize("target", ["app:app", "flask/app:app", "django/app:application"])
 async def test_faulty_settings_are_all_named(tmp_path: Path, target: str) -> None:
     arguments = _arguments(target, tmp_path, free_port())
-    async with running(*arguments, folder=tmp_path, module=SERVERS[target][0], API_KEY_PEPPER="short") as command:
+    async with running(
+        *arguments, folder=tmp_path, module=SERVERS[target][0], API_KEY_PEPPER="short"
+    ) as command:
         assert await command.wait() != 0
     assert "DATABASE_URL: is missing" in command.text["err"]
     assert "API_KEY_PEPPER: is shorter than 32 characters" in command.text["err"]

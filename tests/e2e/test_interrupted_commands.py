@@ -1,4 +1,6 @@
-"""Ctrl-C during long work: the batch in flight ends, and the command that is printed goes on after it."""
+"""Ctrl-C during long work: the batch in flight ends, and the command that is printed goes on after
+it.
+"""
 
 import json
 import shlex
@@ -23,7 +25,9 @@ BACKFILL = ("backfill", "--since", "2026-01-01T00:00:00Z")
 
 
 class Operator(NamedTuple):
-    """Who runs commands on a database with 250 tenants, beside a provider that lists 250 missed events of the first."""
+    """Who runs commands on a database with 250 tenants, beside a provider that lists 250 missed
+    events of the first.
+    """
 
     folder: Path
     provider: Provider
@@ -46,9 +50,14 @@ async def operator(conninfo: str, database_url: str, tmp_path: Path) -> AsyncIte
                 "SELECT 'a' || number, 'A', 'usr', 'o@x.example', now(), now() FROM generate_series(100, 348) AS number"
             )
         server.events = [
-            events.updated(**subscriber.names, event_id=f"evt_{age:03}", created=events.NOW - age) for age in range(250)
+            events.updated(**subscriber.names, event_id=f"evt_{age:03}", created=events.NOW - age)
+            for age in range(250)
         ]
-        settings = {"DATABASE_URL": database_url, "PROVIDER_API_BASE": server.url, "PROVIDER_SECRET_KEY": KEY}
+        settings = {
+            "DATABASE_URL": database_url,
+            "PROVIDER_API_BASE": server.url,
+            "PROVIDER_SECRET_KEY": KEY,
+        }
         yield Operator(tmp_path, provider, server, settings)
 
 
@@ -58,7 +67,9 @@ def last_command(error: str) -> list[str]:
 
 
 async def hold_the_third_page(server: ProviderServer) -> None:
-    """Return once the provider was asked for the third page, which it does not give: two batches were not ingested."""
+    """Return once the provider was asked for the third page, which it does not give: two batches
+    were not ingested.
+    """
     await server.until_requested(3)
     server.open.clear()
     await server.until_requested(4)
@@ -80,7 +91,10 @@ async def test_backfill_ends_after_the_batch_and_goes_on_from_there(operator: Op
     *lines, summary = command.text["out"].splitlines()
     assert [line.split()[2] for line in lines] == [f"evt_{age:03}" for age in range(200)]
     assert summary == "200 events listed, 200 missed: 1 applied, 199 late"
-    assert "Stopped after 200 events, at evt_199 of 2026-01-01T11:56:41Z: Interrupted.\n" in command.text["err"]
+    assert (
+        "Stopped after 200 events, at evt_199 of 2026-01-01T11:56:41Z: Interrupted.\n"
+        in command.text["err"]
+    )
     rest = last_command(command.text["err"])
     assert rest == [*BACKFILL, "--until", "2026-01-01T11:56:41Z"]
     done = await invoke_async(*rest, folder=operator.folder, **operator.settings)
@@ -106,11 +120,17 @@ async def test_interrupted_backfill_is_one_json_document(operator: Operator) -> 
         operator.server.open.set()
         assert await command.wait() == 1
     document = json.loads(command.text["out"])
-    assert (document["stopped"], document["listed"], len(document["details"])) == ("Interrupted.", 200, 200)
+    assert (document["stopped"], document["listed"], len(document["details"])) == (
+        "Interrupted.",
+        200,
+        200,
+    )
     assert document["continueWith"].endswith("--until 2026-01-01T11:56:41Z --json")
 
 
-async def test_reconcile_ends_after_the_tenants_in_flight_and_can_be_run_again(operator: Operator) -> None:
+async def test_reconcile_ends_after_the_tenants_in_flight_and_can_be_run_again(
+    operator: Operator,
+) -> None:
     drifted = [await operator.provider.subscriber() for _ in range(6)]
     for each in drifted:
         operator.server.subscriptions[each.customer] = [events.subscription(**each.names)]
@@ -124,7 +144,10 @@ async def test_reconcile_ends_after_the_tenants_in_flight_and_can_be_run_again(o
     repaired = [line for line in command.text["out"].splitlines() if line.endswith(": repaired")]
     assert repaired == [f"{each.id}: repaired" for each in drifted[:4]]
     assert command.text["out"].endswith("4 tenants compared: 4 drifted, 4 repaired\n")
-    assert "Stopped after 4 tenants: Interrupted.\nWhat is repaired stays. Continue with: " in command.text["err"]
+    assert (
+        "Stopped after 4 tenants: Interrupted.\nWhat is repaired stays. Continue with: "
+        in command.text["err"]
+    )
     rest = last_command(command.text["err"])
     assert rest == ["reconcile"]
     done = await invoke_async(*rest, folder=operator.folder, **operator.settings)
@@ -132,7 +155,9 @@ async def test_reconcile_ends_after_the_tenants_in_flight_and_can_be_run_again(o
     assert [await operator.provider.state(each) for each in drifted] == [("pro", "active")] * 6
 
 
-async def test_interrupted_reconcile_is_one_json_document_and_after_a_second_ctrl_c_none(operator: Operator) -> None:
+async def test_interrupted_reconcile_is_one_json_document_and_after_a_second_ctrl_c_none(
+    operator: Operator,
+) -> None:
     subscriber = await operator.provider.subscriber()
     operator.server.subscriptions[subscriber.customer] = [events.subscription(**subscriber.names)]
     words = ("reconcile", "--dry-run", "--json")
@@ -144,7 +169,10 @@ async def test_interrupted_reconcile_is_one_json_document_and_after_a_second_ctr
         operator.server.open.set()
         assert await command.wait() == 1
     document = json.loads(command.text["out"])
-    assert (document["stopped"], shlex.split(document["continueWith"])[-3:]) == ("Interrupted.", list(words))
+    assert (document["stopped"], shlex.split(document["continueWith"])[-3:]) == (
+        "Interrupted.",
+        list(words),
+    )
     operator.server.open.clear()
     async with running(*words, folder=operator.folder, **operator.settings) as command:
         await operator.server.until_requested(len(operator.server.requests) + 1)
@@ -178,18 +206,27 @@ async def test_replay_ends_after_the_tenants_in_flight_and_goes_on_after_them(
     assert done.out.splitlines()[-1].startswith("50 tenants, 0 events folded in ")
 
 
-async def test_after_restore_ends_after_the_change_in_flight_and_can_be_run_again(operator: Operator) -> None:
+async def test_after_restore_ends_after_the_change_in_flight_and_can_be_run_again(
+    operator: Operator,
+) -> None:
     service = operator.provider.service
     organization = await service.organization()
-    ended = [await service.key(organization.owner, organization.id, "projects:read") for _ in range(3)]
+    ended = [
+        await service.key(organization.owner, organization.id, "projects:read") for _ in range(3)
+    ]
     for key in ended:
         await organization.owner.delete(key.path)
-    exported = await invoke_async("admin", "export-audit", folder=operator.folder, **operator.settings)
+    exported = await invoke_async(
+        "admin", "export-audit", folder=operator.folder, **operator.settings
+    )
     (operator.folder / "audit.ndjson").write_text(exported.out)
     ids = [key.id for key in ended]
     with psycopg.connect(operator.conninfo) as connection:  # as it was at the backup
         connection.execute("SET session_replication_role = replica")  # the trail is append-only
-        connection.execute("DELETE FROM audit_events WHERE target_id = ANY(%s) AND action = 'api_key.revoked'", (ids,))
+        connection.execute(
+            "DELETE FROM audit_events WHERE target_id = ANY(%s) AND action = 'api_key.revoked'",
+            (ids,),
+        )
         connection.execute("UPDATE api_keys SET revoked_at = NULL WHERE id = ANY(%s)", (ids,))
     command = ("admin", "after-restore", "--audit", "audit.ndjson")
     with psycopg.connect(operator.conninfo) as locking:
@@ -200,8 +237,13 @@ async def test_after_restore_ends_after_the_change_in_flight_and_can_be_run_agai
             locking.rollback()
             assert await redoing.wait() == 1
     assert ids[0] in redoing.text["out"]
-    assert redoing.text["out"].endswith("1 change lost: 1 redone, 0 already done, 0 missing, 0 manual\n")
-    assert "Interrupted. The other changes are not redone, and no session is ended" in redoing.text["err"]
+    assert redoing.text["out"].endswith(
+        "1 change lost: 1 redone, 0 already done, 0 missing, 0 manual\n"
+    )
+    assert (
+        "Interrupted. The other changes are not redone, and no session is ended"
+        in redoing.text["err"]
+    )
     done = await invoke_async(*command, folder=operator.folder, **operator.settings)
     assert done.out.splitlines()[-1].startswith("3 changes lost: 2 redone, 1 already done,")
 
@@ -209,7 +251,11 @@ async def test_after_restore_ends_after_the_change_in_flight_and_can_be_run_agai
 @pytest.mark.parametrize("plain", [{}, {"NO_COLOR": "1"}], ids=["color", "NO_COLOR"])
 async def test_progress_is_shown_on_a_terminal(operator: Operator, plain: dict[str, str]) -> None:
     home = Home(operator.folder)
-    shown = {("events", "replay"): "folding tenants", BACKFILL: "fetching events", ("reconcile",): "comparing tenants"}
+    shown = {
+        ("events", "replay"): "folding tenants",
+        BACKFILL: "fetching events",
+        ("reconcile",): "comparing tenants",
+    }
     for words, label in shown.items():
         seen = await on_terminal(home, {**operator.settings, **plain}, *words)
         assert seen.code in (0, 1)  # the provider knows none of the customers

@@ -102,7 +102,9 @@ def test_large_tree_is_scanned_in_order(tmp_path: Path) -> None:
         (tmp_path / f"file-{number:04}").write_text(KEY if number % 100 == 0 else "harmless\n" * 50)
     code, out, err = scanned(".", folder=tmp_path)
     assert code == 1
-    assert out.splitlines() == [f"./file-{number:04}:1:1: {SHOWN}" for number in range(0, 2000, 100)]
+    assert out.splitlines() == [
+        f"./file-{number:04}:1:1: {SHOWN}" for number in range(0, 2000, 100)
+    ]
     assert err.startswith("20 API keys in 20 files (2,000 files,")
 
 
@@ -113,10 +115,16 @@ def test_neither_database_nor_server_is_imported() -> None:
         "except SystemExit: print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     )
     assert "tenantry.cli.key_scan" in done.stderr.split()
-    assert not {"litestar", "psycopg", "uvicorn", "procrastinate", "asyncio", "dotenv"} & set(done.stderr.split())
+    assert not {"litestar", "psycopg", "uvicorn", "procrastinate", "asyncio", "dotenv"} & set(
+        done.stderr.split()
+    )
 
 
 @pytest.fixture
@@ -132,9 +140,18 @@ def repository(tmp_path: Path) -> Path:
 
 def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     identity = ("-c", "user.name=A", "-c", "user.email=a@acme.example")
-    environment = {**NO_SETTINGS, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    environment = {
+        **NO_SETTINGS,
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_CONFIG_SYSTEM": "/dev/null",
+    }
     return subprocess.run(
-        ["git", *identity, *arguments], check=False, cwd=folder, env=environment, capture_output=True, text=True
+        ["git", *identity, *arguments],
+        check=False,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
 
 

@@ -38,9 +38,13 @@ async def test_ctrl_c_ends_the_relay_with_a_summary(tmp_path: Path) -> None:
     simulator, receiver = Simulator(), Taking()
     async with simulator.serving(), serving(receiver):
         address = receiver.url.removeprefix("http://")
-        async with running("listen", "--forward-to", address, folder=tmp_path, **provider(simulator)) as command:
+        async with running(
+            "listen", "--forward-to", address, folder=tmp_path, **provider(simulator)
+        ) as command:
             await listening(command)
-            simulator.subscribe(simulator.customer("cus_1"), "price_pro", metadata={"orgId": "acme"})
+            simulator.subscribe(
+                simulator.customer("cus_1"), "price_pro", metadata={"orgId": "acme"}
+            )
             await command.until(UPDATED, "out")
             assert await command.end(signal.SIGINT) == 0
     lines = command.text["out"].splitlines()
@@ -57,7 +61,9 @@ async def test_ctrl_c_ends_the_relay_with_a_summary(tmp_path: Path) -> None:
 
 
 class Taking(Receiver):
-    """Takes whatever comes, however it is signed, with ``statuses`` for answers; keeps the paths."""
+    """Takes whatever comes, however it is signed, with ``statuses`` for answers; keeps the
+    paths.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +74,9 @@ class Taking(Receiver):
         self.paths.append(scope["path"])
         status = self.statuses.popleft() if self.statuses else 200
         await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body", "body": b"price is unknown" if status != 200 else b"OK"})
+        await send(
+            {"type": "http.response.body", "body": b"price is unknown" if status != 200 else b"OK"}
+        )
 
 
 async def test_rejection_in_json_lines_and_exit_code(tmp_path: Path) -> None:
@@ -83,8 +91,16 @@ async def test_rejection_in_json_lines_and_exit_code(tmp_path: Path) -> None:
             await command.until('"outcome":"delivered"', "out")
             assert await command.end(signal.SIGTERM) == 1
     refused, delivered = map(json.loads, command.text["out"].splitlines())
-    assert (refused["outcome"], refused["status"], refused["answer"]) == ("refused", 422, "price is unknown")
-    assert (delivered["outcome"], delivered["type"], delivered["attempt"]) == ("delivered", "price.created", 1)
+    assert (refused["outcome"], refused["status"], refused["answer"]) == (
+        "refused",
+        422,
+        "price is unknown",
+    )
+    assert (delivered["outcome"], delivered["type"], delivered["attempt"]) == (
+        "delivered",
+        "price.created",
+        1,
+    )
     assert command.text["err"].endswith("2 events: 1 delivered, 1 refused\n")
 
 
@@ -95,25 +111,41 @@ async def test_undelivered_events_are_counted(tmp_path: Path) -> None:
         async with running("listen", *options, folder=tmp_path, **provider(simulator)) as command:
             await command.until("does not accept connections", "err")
             assert await command.end(signal.SIGINT) == 1
-    assert (command.text["out"], command.text["err"].count("does not accept connections")) == ("", 1)
+    assert (command.text["out"], command.text["err"].count("does not accept connections")) == (
+        "",
+        1,
+    )
     assert command.text["err"].endswith("3 events: 0 delivered, 3 not delivered yet\n")
 
 
-async def test_exec_starts_the_service_with_the_secret_and_ends_with_it(database_url: str, tmp_path: Path) -> None:
+async def test_exec_starts_the_service_with_the_secret_and_ends_with_it(
+    database_url: str, tmp_path: Path
+) -> None:
     simulator, port = Simulator(), str(free_port())
-    values = {**SECRETS, "DATABASE_URL": database_url, "PORT": port, "OPERATOR_TOKEN": OPERATOR_TOKEN}
+    values = {
+        **SECRETS,
+        "DATABASE_URL": database_url,
+        "PORT": port,
+        "OPERATOR_TOKEN": OPERATOR_TOKEN,
+    }
     async with simulator.serving():
         options = ("--exec", "tenantry serve --no-jobs")
-        async with running("listen", *options, folder=tmp_path, **values, **provider(simulator)) as command:
+        async with running(
+            "listen", *options, folder=tmp_path, **values, **provider(simulator)
+        ) as command:
             await command.until("tenantry is ready", "err")
-            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            async with httpx2.AsyncClient(
+                base_url=f"http://127.0.0.1:{port}", trust_env=False
+            ) as client:
                 made = await client.put(
                     "/api/v1/tenants/acme",
                     json={"name": "Acme", "ownerEmail": "owner@acme.example"},
                     headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"},
                 )
             assert made.status_code == 201
-            simulator.subscribe(simulator.customer("cus_1"), "price_pro", metadata={"orgId": "acme"})
+            simulator.subscribe(
+                simulator.customer("cus_1"), "price_pro", metadata={"orgId": "acme"}
+            )
             await command.until(UPDATED, "out")
             # the environment's own secret is good too
             signed = await run("trigger", UPDATED, "--tenant", "acme", folder=tmp_path, **values)
@@ -126,7 +158,9 @@ async def test_exec_starts_the_service_with_the_secret_and_ends_with_it(database
     assert "signing with" not in command.text["err"]
 
 
-async def test_wrong_secret_is_reported_once_with_a_remedy(database_url: str, tmp_path: Path) -> None:
+async def test_wrong_secret_is_reported_once_with_a_remedy(
+    database_url: str, tmp_path: Path
+) -> None:
     simulator = Simulator()
     async with simulator.serving(), deployed(database_url, tmp_path, WORKERS="1") as service:
         options = ("--forward-to", service.base_url, "--since", "1h", "--events", "price.created")
@@ -141,7 +175,9 @@ async def test_wrong_secret_is_reported_once_with_a_remedy(database_url: str, tm
     assert command.text["err"].count("The service checks signatures with another secret.") == 1
 
 
-@pytest.mark.parametrize(("how", "code"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
+@pytest.mark.parametrize(
+    ("how", "code"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)]
+)
 async def test_exit_code_is_that_of_the_child(tmp_path: Path, how: str, code: int) -> None:
     simulator = Simulator()
     async with simulator.serving():
@@ -155,8 +191,15 @@ async def test_key_and_service_of_the_environment_go_before_those_of_a_demo(tmp_
     simulator = Simulator()
     async with simulator.serving():
         ended = "http://127.0.0.1:1"
-        create_demo(Home(tmp_path), ended, PROVIDER_SECRET_KEY="sk_test_of_the_demo", PROVIDER_API_BASE=ended)
-        (tmp_path / ".env").write_text("PORT=4321\nPROVIDER_SECRET_KEY=sk_live_of_another_program\n")
+        create_demo(
+            Home(tmp_path),
+            ended,
+            PROVIDER_SECRET_KEY="sk_test_of_the_demo",
+            PROVIDER_API_BASE=ended,
+        )
+        (tmp_path / ".env").write_text(
+            "PORT=4321\nPROVIDER_SECRET_KEY=sk_live_of_another_program\n"
+        )
         named = {(): f"{ended}/api/v1/", ("--exec", "sleep 60"): "http://127.0.0.1:4321/api/v1/"}
         for options, service in named.items():
             async with running("listen", *options, folder=tmp_path, **provider(simulator)) as relay:
@@ -171,7 +214,9 @@ async def test_key_and_service_of_the_environment_go_before_those_of_a_demo(tmp_
 async def test_child_that_cannot_start_and_child_that_ignores_signals(tmp_path: Path) -> None:
     simulator = Simulator()
     async with simulator.serving():
-        done = await run("listen", "--exec", "no-such-program --x", folder=tmp_path, **provider(simulator))
+        done = await run(
+            "listen", "--exec", "no-such-program --x", folder=tmp_path, **provider(simulator)
+        )
         assert (done.code, done.out) == (1, "")
         assert "--exec: no-such-program cannot be started: No such file" in done.err
         stubborn = (
@@ -182,7 +227,8 @@ async def test_child_that_cannot_start_and_child_that_ignores_signals(tmp_path: 
         async with running("listen", *options, folder=tmp_path, **provider(simulator)) as command:
             family = command.family()
             for heard in range(4):
-                await command.until("\n1\n" + "!\n" * heard, "err")  # with --json stdout has our lines alone
+                # with --json stdout has our lines alone
+                await command.until("\n1\n" + "!\n" * heard, "err")
                 family = command.family()
                 psutil.Process(command.pid).send_signal(signal.SIGINT)
             assert await command.wait() == 137
@@ -195,11 +241,19 @@ async def test_provider_error_at_the_start_decides_the_exit_code(tmp_path: Path)
     async with simulator.serving():
         base = simulator.url
         refused = await run(
-            "listen", folder=tmp_path, PROVIDER_SECRET_KEY="sk_test_of_somebody_else", PROVIDER_API_BASE=base
-        )  # fmt: skip
+            "listen",
+            folder=tmp_path,
+            PROVIDER_SECRET_KEY="sk_test_of_somebody_else",
+            PROVIDER_API_BASE=base,
+        )
     assert (refused.code, refused.out) == (4, "")
-    assert refused.err == "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY).\n"
-    away = await run("listen", folder=tmp_path, PROVIDER_SECRET_KEY="sk_test_1", PROVIDER_API_BASE=base)
+    assert (
+        refused.err
+        == "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY).\n"
+    )
+    away = await run(
+        "listen", folder=tmp_path, PROVIDER_SECRET_KEY="sk_test_1", PROVIDER_API_BASE=base
+    )
     assert (away.code, away.out) == (6, "")
     assert away.err == "The payment provider is out of reach. Try again shortly.\n"
 
@@ -212,11 +266,15 @@ async def test_closed_stdout_ends_relay_and_child(tmp_path: Path, options: tuple
     async with simulator.serving(), serving(receiver):
         child = f"{sys.executable} -c 'import signal; signal.pause()'"
         arguments = ("listen", "--forward-to", receiver.url, "--exec", child, *options)
-        async with running_into(write_end, *arguments, folder=tmp_path, **provider(simulator)) as command:
+        async with running_into(
+            write_end, *arguments, folder=tmp_path, **provider(simulator)
+        ) as command:
             os.close(write_end)
             await listening(command)
             family = command.family()
-            simulator.subscribe(simulator.customer("cus_1"), "price_pro", metadata={"orgId": "acme"})
+            simulator.subscribe(
+                simulator.customer("cus_1"), "price_pro", metadata={"orgId": "acme"}
+            )
             code = await command.wait()
     assert code in {0, 1, 143}
     assert await still_running(family) == []
@@ -240,10 +298,19 @@ async def test_modules_of_the_current_folder_are_not_imported(tmp_path: Path) ->
     simulator = Simulator()
     async with simulator.serving():
         process = await asyncio.create_subprocess_exec(
-            Path(sys.executable).with_name("tenantry"), "listen", "--exec", "tenantry --version", cwd=tmp_path,
-            env={"PATH": os.environ["PATH"], "XDG_STATE_HOME": str(tmp_path), **provider(simulator)},
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+            Path(sys.executable).with_name("tenantry"),
+            "listen",
+            "--exec",
+            "tenantry --version",
+            cwd=tmp_path,
+            env={
+                "PATH": os.environ["PATH"],
+                "XDG_STATE_HOME": str(tmp_path),
+                **provider(simulator),
+            },
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
         said, _ = await process.communicate()
     assert b"not this one" not in said
     assert b"tenantry, version" in said

@@ -26,12 +26,18 @@ def smtp(server: MailServer) -> dict[str, str]:
 
 
 async def put_tenant(client: httpx2.AsyncClient) -> None:
-    tenant = {"name": "Müller & Söhne", "ownerEmail": "owner@acme.example", "stripeCustomerId": "cus_1"}
+    tenant = {
+        "name": "Müller & Söhne",
+        "ownerEmail": "owner@acme.example",
+        "stripeCustomerId": "cus_1",
+    }
     answer = await client.put("/api/v1/tenants/acme", json=tenant, headers=OPERATOR)
     assert answer.status_code == 201
 
 
-async def test_failed_payment_sent_fifty_times_at_once_changes_once_and_mails_once(conninfo: str) -> None:
+async def test_failed_payment_sent_fifty_times_at_once_changes_once_and_mails_once(
+    conninfo: str,
+) -> None:
     event = events.failed(customer="cus_1", event_id="evt_failed")
     async with (
         running(MailServer()) as mail_server,
@@ -40,7 +46,9 @@ async def test_failed_payment_sent_fifty_times_at_once_changes_once_and_mails_on
         await put_tenant(client)
         answers = await asyncio.gather(*(deliver(client, event) for _ in range(50)))
         # a second failure: its mail comes after all those that the fifty could have caused
-        last = await deliver(client, events.failed(customer="cus_1", event_id="evt_last", created=events.NOW))
+        last = await deliver(
+            client, events.failed(customer="cus_1", event_id="evt_last", created=events.NOW)
+        )
         await mail_server.wait_for(lambda server: len(server.received) >= 2)
         export = (await client.get("/api/v1/tenants/acme/export", headers=OPERATOR)).json()
     assert {(answer.status_code, answer.text) for answer in answers} == {(200, "OK")}
@@ -53,9 +61,12 @@ async def test_failed_payment_sent_fifty_times_at_once_changes_once_and_mails_on
 
 
 @pytest.mark.parametrize(
-    ("remaining", "shown"), [(7000, "70.00 EUR of 100.00 EUR"), (10_000, "100.00 EUR"), (None, "100.00 EUR")]
+    ("remaining", "shown"),
+    [(7000, "70.00 EUR of 100.00 EUR"), (10_000, "100.00 EUR"), (None, "100.00 EUR")],
 )
-async def test_mail_shows_what_remains_to_be_paid(conninfo: str, remaining: int | None, shown: str) -> None:
+async def test_mail_shows_what_remains_to_be_paid(
+    conninfo: str, remaining: int | None, shown: str
+) -> None:
     event = events.failed(customer="cus_1", event_id="evt_failed", amount=10_000)
     event["data"]["object"]["amount_remaining"] = remaining
     async with (
@@ -69,11 +80,17 @@ async def test_mail_shows_what_remains_to_be_paid(conninfo: str, remaining: int 
     assert amounts == [f"Remaining to be paid: {shown}"]
 
 
-async def test_notification_has_the_fields_of_the_specification_and_is_stored_with_the_state(conninfo: str) -> None:
+async def test_notification_has_the_fields_of_the_specification_and_is_stored_with_the_state(
+    conninfo: str,
+) -> None:
     async with running_app(conninfo, clock=clock) as client:
         await put_tenant(client)
-        assert (await deliver(client, events.failed(customer="cus_1", event_id="evt_failed"))).text == "OK"
-        tenant = (await client.get("/api/v1/tenants/acme/export", headers=OPERATOR)).json()["tenant"]
+        assert (
+            await deliver(client, events.failed(customer="cus_1", event_id="evt_failed"))
+        ).text == "OK"
+        tenant = (await client.get("/api/v1/tenants/acme/export", headers=OPERATOR)).json()[
+            "tenant"
+        ]
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         cursor = await connection.execute(
             "SELECT type, recipient_id, tenant_id, channels, data, event_id FROM notifications"
@@ -81,7 +98,12 @@ async def test_notification_has_the_fields_of_the_specification_and_is_stored_wi
         rows = await cursor.fetchall()
     assert len(rows) == 1
     kind, recipient, tenant_id, channels, data, event_id = rows[0]
-    assert (kind, recipient, tenant_id, channels) == ("billing.payment_failed", tenant["ownerId"], "acme", ["email"])
+    assert (kind, recipient, tenant_id, channels) == (
+        "billing.payment_failed",
+        tenant["ownerId"],
+        "acme",
+        ["email"],
+    )
     assert list(data) == ["invoiceUrl"]
     assert data["invoiceUrl"].startswith("https://")
     assert event_id == "evt_failed"

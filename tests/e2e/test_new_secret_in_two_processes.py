@@ -26,7 +26,11 @@ async def test_concurrent_requests_to_two_processes_show_a_secret_once(
     await add_owner(database_url, tmp_path)
     port = str(free_port())
     with Companion(
-        people, users=(OLIVIA,), audience=AUDIENCE, client_id=CLIENT_ID, client_secret=Secret(_CLIENT_SECRET)
+        people,
+        users=(OLIVIA,),
+        audience=AUDIENCE,
+        client_id=CLIENT_ID,
+        client_secret=Secret(_CLIENT_SECRET),
     ) as companion:
         settings = {
             "PORT": port,
@@ -36,9 +40,14 @@ async def test_concurrent_requests_to_two_processes_show_a_secret_once(
             "OIDC_CLIENT_ID": CLIENT_ID,
             "OIDC_CLIENT_SECRET": _CLIENT_SECRET,
         }
-        async with deployed(database_url, tmp_path, **settings) as deployment, deployment.client() as client:
+        async with (
+            deployed(database_url, tmp_path, **settings) as deployment,
+            deployment.client() as client,
+        ):
             del client.headers["Authorization"]
-            await client.get(f"/sign-in/start?hint={OLIVIA.sub}&return_to={_NEW}", follow_redirects=True)
+            await client.get(
+                f"/sign-in/start?hint={OLIVIA.sub}&return_to={_NEW}", follow_redirects=True
+            )
             path = await created_by_form(client)
             pages = await asyncio.gather(*(client.get(path) for _ in range(12)))
     assert [page.status_code for page in pages] == [200] * 12

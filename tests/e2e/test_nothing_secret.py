@@ -1,4 +1,5 @@
-"""A full run, with everything that goes wrong in one; then a search for each of its secrets in all that it left.
+"""A full run, with everything that goes wrong in one; then a search for each of its secrets in all
+that it left.
 
 `tests/system/test_nothing_secret.py` does it with the log format for people.
 """
@@ -77,11 +78,23 @@ class Everything:
     def token(self, name: str, **claims: object) -> str:
         """A token of the owner, valid for an hour unless told otherwise."""
         now = int(time.time())
-        said = {"org_id": ORG, "org_role": "owner", "sub": "user_1", "iat": now, "exp": now + 3600, **claims}
+        said = {
+            "org_id": ORG,
+            "org_role": "owner",
+            "sub": "user_1",
+            "iat": now,
+            "exp": now + 3600,
+            **claims,
+        }
         return self.secrets.add(name, self.issuer.mint(claims=said))
 
     async def call(
-        self, method: str, path: str, credential: str | None = None, headers: dict[str, str] | None = None, **more: Any
+        self,
+        method: str,
+        path: str,
+        credential: str | None = None,
+        headers: dict[str, str] | None = None,
+        **more: Any,
     ) -> httpx2.Response:
         """A request, kept with its answer."""
         given = {"Authorization": f"Bearer {credential}"} if credential else {}
@@ -117,16 +130,29 @@ async def check_full_run(
         secrets.keep(f"table {name}", table)
     secrets.keep("log of the database server", server_log(conninfo).read_bytes())
     written = secrets.places["service, err"] + secrets.places["worker, err"]
-    for what in (b"Traceback", b"UndefinedTable", b"webhook refused", b"interrupted", b"tenantry.requests"):
+    for what in (
+        b"Traceback",
+        b"UndefinedTable",
+        b"webhook refused",
+        b"interrupted",
+        b"tenantry.requests",
+    ):
         assert what in written, what  # the run has had its troubles
-    assert {"public.api_keys", "public.audit_events", "public.notifications", "public.procrastinate_events"} <= {
-        place.removeprefix("table ") for place in secrets.places
-    }
+    assert {
+        "public.api_keys",
+        "public.audit_events",
+        "public.notifications",
+        "public.procrastinate_events",
+    } <= {place.removeprefix("table ") for place in secrets.places}
     assert secrets.traces() == []
     figures.record(
         record_property,
         "Secrets of a full run, in logs, answers, database, mails",
-        {"searches": secrets.searches, "secrets": len(secrets.known), "bytes": sum(map(len, secrets.places.values()))},
+        {
+            "searches": secrets.searches,
+            "secrets": len(secrets.known),
+            "bytes": sum(map(len, secrets.places.values())),
+        },
         {"found": len(secrets.traces())},
     )
 
@@ -138,7 +164,10 @@ def server_log(conninfo: str) -> Path:
 
 async def full_run(secrets: Secrets, conninfo: str, folder: Path, log_format: str) -> None:
     """Everything that the service does, done well and badly; all that can be seen of it is kept."""
-    async with running_collector() as collector, surroundings(conninfo) as (link, issuer, mail, provider):
+    async with (
+        running_collector() as collector,
+        surroundings(conninfo) as (link, issuer, mail, provider),
+    ):
         values = {**settings(link, issuer, mail, provider, log_format), **told_to(collector)}
         async with (
             running("serve", "--no-jobs", folder=folder, **values) as service,
@@ -156,7 +185,9 @@ async def full_run(secrets: Secrets, conninfo: str, folder: Path, log_format: st
                 assert await command.end(signal.SIGTERM) == 0
                 for stream, text in command.text.items():
                     secrets.keep(f"{name}, {stream}", text)
-        assert {"send mail", "POST payment provider", "batch keys"} <= {span.name for span in collector.spans}
+        assert {"send mail", "POST payment provider", "batch keys"} <= {
+            span.name for span in collector.spans
+        }
         secrets.keep("traces", collector.raw)
         for received in mail.received:
             secrets.keep("mails", received.message.as_bytes())
@@ -184,7 +215,9 @@ def settings(
     port = free_port()
     password = quote(SETTINGS["mail password"], safe="")
     return {
-        "DATABASE_URL": as_url(make_conninfo(link.conninfo, password=SETTINGS["database password"])),
+        "DATABASE_URL": as_url(
+            make_conninfo(link.conninfo, password=SETTINGS["database password"])
+        ),
         "PORT": str(port),
         "BASE_URL": f"http://127.0.0.1:{port}",
         "LOG_FORMAT": log_format,
@@ -208,11 +241,18 @@ def settings(
 def told_to(collector: Collector) -> dict[str, str]:
     """Settings by which everything is traced, and every request has its line in the log."""
     header = quote(f"Bearer {SETTINGS['collector token']}")
-    return collector.settings(OTEL_EXPORTER_OTLP_HEADERS=f"authorization={header}", LOG_REQUESTS="true")
+    return collector.settings(
+        OTEL_EXPORTER_OTLP_HEADERS=f"authorization={header}", LOG_REQUESTS="true"
+    )
 
 
 async def work(
-    run_of: Everything, link: DatabaseLink, mail: MailServer, provider: ProviderServer, worker: Running, conninfo: str
+    run_of: Everything,
+    link: DatabaseLink,
+    mail: MailServer,
+    provider: ProviderServer,
+    worker: Running,
+    conninfo: str,
 ) -> None:
     """Keys, tokens, events, mails, sessions and faults, in turn."""
     tenant = {"name": "Acme", "ownerEmail": "owner@acme.example", "stripeCustomerId": "cus_acme"}
@@ -236,15 +276,29 @@ async def work(
 async def everywhere(run_of: Everything, good: str, credentials: list[str]) -> None:
     """Credentials in the right place and in every wrong one."""
     for credential in credentials:
-        for path in (WHOAMI, PROJECTS, KEYS, TENANTS, f"{VERIFY}projects:read", "/api/v1/audit-events", "/nowhere"):
+        for path in (
+            WHOAMI,
+            PROJECTS,
+            KEYS,
+            TENANTS,
+            f"{VERIFY}projects:read",
+            "/api/v1/audit-events",
+            "/nowhere",
+        ):
             await run_of.call("GET", path, credential)
-        for authorization in (credential, f"Token {credential}", f"Basic {in_base64(f'me:{credential}')}"):
+        for authorization in (
+            credential,
+            f"Token {credential}",
+            f"Basic {in_base64(f'me:{credential}')}",
+        ):
             await run_of.call("GET", WHOAMI, headers={"Authorization": authorization})
         await not_http(run_of.client.base_url.port or 0, credential)
     for credential in credentials[:2]:  # of a shape that is known
         await run_of.call("GET", WHOAMI, good, {"X-Request-Id": credential})
         for _ in range(2):
-            again = await run_of.call("POST", PROJECTS, good, {"Idempotency-Key": credential}, json={"name": "one"})
+            again = await run_of.call(
+                "POST", PROJECTS, good, {"Idempotency-Key": credential}, json={"name": "one"}
+            )
             assert again.status_code == (201 if len(credential) < 256 else 400)
         await run_of.call("POST", PROJECTS, good, json={"name": "x", credential: 1})
 
@@ -253,18 +307,40 @@ async def opaque_everywhere(run_of: Everything, good: str, secrets: list[str]) -
     """Secrets where they are not expected: in other headers, queries, paths and bodies."""
     _, key = await run_of.key(good, "projects:read")
     for secret in [key, good, *secrets]:
-        for name in ("X-Api-Key", "Cookie", "Proxy-Authorization", "X-Organization-Id", "Referer", "User-Agent",
-                     "X-Forwarded-For", "Provider-Signature", "Content-Type"):  # fmt: skip
+        for name in (
+            "X-Api-Key",
+            "Cookie",
+            "Proxy-Authorization",
+            "X-Organization-Id",
+            "Referer",
+            "User-Agent",
+            "X-Forwarded-For",
+            "Provider-Signature",
+            "Content-Type",
+        ):
             await run_of.call("GET", WHOAMI, good, {name: secret})
         for name in ("status", "cursor", "limit", "orgId", "access_token"):
             await run_of.call("GET", KEYS, good, params={name: secret})
-        for path in (f"{PROJECTS}/", f"{KEYS}/", "/", VERIFY, f"{TENANTS}/", "/api/v1/billing/events/", f"{WEBHOOK}/"):
+        for path in (
+            f"{PROJECTS}/",
+            f"{KEYS}/",
+            "/",
+            VERIFY,
+            f"{TENANTS}/",
+            "/api/v1/billing/events/",
+            f"{WEBHOOK}/",
+        ):
             await run_of.call("GET", path + quote(secret, safe=""), good)
         new_key = {"orgId": ORG, "name": "x", "scopes": ["projects:read"]}
         for body in (
-            {"orgId": secret}, {"scopes": [secret]}, {"mode": secret}, {"expiresAt": secret}, {"accessLevel": secret},
-            {"name": {"a": secret}}, {"secret": secret},
-        ):  # fmt: skip
+            {"orgId": secret},
+            {"scopes": [secret]},
+            {"mode": secret},
+            {"expiresAt": secret},
+            {"accessLevel": secret},
+            {"name": {"a": secret}},
+            {"secret": secret},
+        ):
             answer = await run_of.call("POST", KEYS, good, json={**new_key, **body})
             assert answer.status_code in (403, 422)
         for kind in ("application/json", "text/plain", "application/x-www-form-urlencoded"):
@@ -278,7 +354,9 @@ async def opaque_everywhere(run_of: Everything, good: str, secrets: list[str]) -
 async def not_http(port: int, credential: str) -> None:
     """Send what is no request, with a credential in it."""
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    writer.write(f"GET /{credential} HTTP/9.9\r\nAuthorization Bearer {credential}\r\n\x00\r\n\r\n".encode())
+    writer.write(
+        f"GET /{credential} HTTP/9.9\r\nAuthorization Bearer {credential}\r\n\x00\r\n\r\n".encode()
+    )
     await writer.drain()
     await reader.read()
     writer.close()
@@ -293,7 +371,9 @@ async def lives_of_keys(run_of: Everything, owner: str) -> None:
     """Keys that are changed, rotated, revoked, and asked for twice."""
     for overlap in (0, 60):
         key_id, key = await run_of.key(owner, "projects:read")
-        rotated = await run_of.call("POST", f"{KEYS}/{key_id}/rotate", owner, json={"overlapSeconds": overlap})
+        rotated = await run_of.call(
+            "POST", f"{KEYS}/{key_id}/rotate", owner, json={"overlapSeconds": overlap}
+        )
         assert rotated.status_code == 201
         for secret in (key, rotated.json()["secret"]):
             await run_of.call("GET", PROJECTS, secret)
@@ -318,9 +398,13 @@ async def bad_tokens(run_of: Everything, owner: str) -> None:
         run_of.token("token for another API", aud="another"),
         run_of.token("ID token", nonce="n"),
         run_of.token("token of another tenant", org_id="other"),
-        run_of.secrets.add("token with a wrong signature", f"{head}.{body}.{signature[:-8]}AAAAAAAA"),
+        run_of.secrets.add(
+            "token with a wrong signature", f"{head}.{body}.{signature[:-8]}AAAAAAAA"
+        ),
         run_of.secrets.add("token without a signature", f"{head}.{body}."),
-        run_of.secrets.add("token of an unknown key", run_of.issuer.mint(signing_key("ES256", "unknown"))),
+        run_of.secrets.add(
+            "token of an unknown key", run_of.issuer.mint(signing_key("ES256", "unknown"))
+        ),
     ]
     for token in bad:
         for path in (WHOAMI, PROJECTS, f"{VERIFY}projects:read"):
@@ -328,22 +412,30 @@ async def bad_tokens(run_of: Everything, owner: str) -> None:
 
 
 async def webhooks_and_mails(run_of: Everything, mail: MailServer, worker: Running) -> None:
-    """Events with good and bad signatures, and a mail server that repeats the password that it refuses."""
+    """Events with good and bad signatures, and a mail server that repeats the password that it
+    refuses.
+    """
     now, password = int(time.time()), SETTINGS["mail password"]
-    mail.replies_to_auth.extend([f"535 5.7.8 {SMTP_USER} {password} {in_base64(password)}"] * 2)  # in both ways
+    # in both ways
+    mail.replies_to_auth.extend([f"535 5.7.8 {SMTP_USER} {password} {in_base64(password)}"] * 2)
     first = await run_of.deliver(events.failed(created=now), "webhook secret")
     await worker.until("the mail server refused the user or password", "err")
-    second = await run_of.deliver(events.failed(created=now), "older webhook secret", header="Stripe-Signature")
+    second = await run_of.deliver(
+        events.failed(created=now), "older webhook secret", header="Stripe-Signature"
+    )
     await mail.wait_for(lambda server: len(server.received) >= 1)
     bad = await run_of.deliver(events.failed(created=now), "pepper")
-    useless = await run_of.deliver({"id": "evt_1", "type": "invoice.payment_failed", "data": 1}, "webhook secret")
+    useless = await run_of.deliver(
+        {"id": "evt_1", "type": "invoice.payment_failed", "data": 1}, "webhook secret"
+    )
     assert [first.text, second.text, bad.text] == ["OK", "OK", "Invalid signature"]
     assert useless.status_code in (200, 400)
 
 
 async def sessions(run_of: Everything, owner: str, provider: ProviderServer) -> None:
     """The provider's API, which repeats the key that it refuses."""
-    ended = events.deleted(created=int(time.time()))  # a tenant with a subscription cannot buy another one
+    # a tenant with a subscription cannot buy another one
+    ended = events.deleted(created=int(time.time()))
     assert (await run_of.deliver(ended, "webhook secret")).text == "OK"
     echo = refusal(401, message=f"Invalid API Key provided: {PROVIDER_KEY}")
     for path, body in ((CHECKOUT, {"plan": "pro"}), (PORTAL, {})):
@@ -383,7 +475,9 @@ async def broken_database(run_of: Everything, key: str, conninfo: str) -> None:
             await connection.execute(f"ALTER TABLE {table}_away RENAME TO {table}")
 
 
-async def absent_database(run_of: Everything, key: str, link: DatabaseLink, worker: Running) -> None:
+async def absent_database(
+    run_of: Everything, key: str, link: DatabaseLink, worker: Running
+) -> None:
     """The database goes away while everybody works, and comes back."""
     await link.cut()
     answers = await asyncio.gather(
@@ -403,7 +497,9 @@ async def absent_issuer(run_of: Everything) -> None:
     """A token of an unknown key while the identity provider is away."""
     await run_of.issuer.stop()
     token = run_of.issuer.mint(signing_key("EdDSA", "never seen"))
-    answer = await run_of.call("GET", WHOAMI, run_of.secrets.add("token of a key never seen", token))
+    answer = await run_of.call(
+        "GET", WHOAMI, run_of.secrets.add("token of a key never seen", token)
+    )
     assert answer.status_code in (401, 503)
 
 

@@ -19,15 +19,28 @@ from tests.support.documentation import block_of
 from tests.support.findings import free_port
 from tests.support.postgres import PostgresServer, as_url
 
-TENANT: Final = ("admin", "create-tenant", "--id", "acme", "--name", "Acme", "--owner-email", "owner@acme.example")
+TENANT: Final = (
+    "admin",
+    "create-tenant",
+    "--id",
+    "acme",
+    "--name",
+    "Acme",
+    "--owner-email",
+    "owner@acme.example",
+)
 PEPPER: Final = {"API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
 
 
 @pytest.fixture(scope="module")
-async def with_tenant(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> AsyncIterator[str]:
+async def with_tenant(
+    tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer
+) -> AsyncIterator[str]:
     """The address of a database with the tenant ``acme``."""
     with postgres.database() as conninfo:
-        made = await invoke_async(*TENANT, folder=tmp_path_factory.mktemp("tenant"), DATABASE_URL=as_url(conninfo))
+        made = await invoke_async(
+            *TENANT, folder=tmp_path_factory.mktemp("tenant"), DATABASE_URL=as_url(conninfo)
+        )
         assert (made.code, made.err) == (0, "")
         yield as_url(conninfo)
 
@@ -42,10 +55,14 @@ def shop(postgres: PostgresServer) -> Iterator[str]:
 
 async def create_key(folder: Path, database_url: str, *arguments: str) -> Done:
     fixed = ("admin", "create-key", "--org", "acme", "--name", "key")
-    return await invoke_async(*fixed, *arguments, folder=folder, DATABASE_URL=database_url, **PEPPER)
+    return await invoke_async(
+        *fixed, *arguments, folder=folder, DATABASE_URL=database_url, **PEPPER
+    )
 
 
-async def test_created_tenant_is_shown_as_the_api_returns_it(tmp_path: Path, database_url: str) -> None:
+async def test_created_tenant_is_shown_as_the_api_returns_it(
+    tmp_path: Path, database_url: str
+) -> None:
     options = ("--owner-id", "user_7", "--customer", "cus_7", "--plan", "pro")
     made = await invoke_async(*TENANT, *options, folder=tmp_path, DATABASE_URL=database_url)
     assert (made.code, made.err) == (0, "")
@@ -60,7 +77,12 @@ async def test_created_tenant_is_shown_as_the_api_returns_it(tmp_path: Path, dat
         "cancelAt": None,
         "endsAt": None,
         "seats": None,
-        "access": {"state": "full", "plan": "pro", "until": None, "reason": "The operator chose the plan."},
+        "access": {
+            "state": "full",
+            "plan": "pro",
+            "until": None,
+            "reason": "The operator chose the plan.",
+        },
         "stripeCustomerId": "cus_7",
         "ownerId": "user_7",
         "createdAt": tenant["createdAt"],
@@ -68,12 +90,20 @@ async def test_created_tenant_is_shown_as_the_api_returns_it(tmp_path: Path, dat
         "ownerEmail": "owner@acme.example",
         "suspended": False,
     }
-    shown = await invoke_async("admin", "show-tenant", "acme", "--json", folder=tmp_path, DATABASE_URL=database_url)
+    shown = await invoke_async(
+        "admin", "show-tenant", "acme", "--json", folder=tmp_path, DATABASE_URL=database_url
+    )
     assert (shown.code, shown.err, json.loads(shown.out)) == (0, "", tenant)
-    for_people = await invoke_async("admin", "show-tenant", "acme", folder=tmp_path, DATABASE_URL=database_url)
+    for_people = await invoke_async(
+        "admin", "show-tenant", "acme", folder=tmp_path, DATABASE_URL=database_url
+    )
     said = dict(line.split(maxsplit=1) for line in for_people.out.splitlines())
     assert list(said) == list(tenant)
-    assert (said["cancelAtPeriodEnd"], said["currentPeriodEnd"], said["plan"]) == ("false", "-", "pro")
+    assert (said["cancelAtPeriodEnd"], said["currentPeriodEnd"], said["plan"]) == (
+        "false",
+        "-",
+        "pro",
+    )
     again = await invoke_async(*TENANT, folder=tmp_path, DATABASE_URL=database_url)
     assert (again.code, again.out) == (1, "")
     assert "exists" in again.err
@@ -86,9 +116,17 @@ async def test_only_the_secret_is_on_stdout_and_it_works(tmp_path: Path, with_te
     assert secret.startswith("svc_live_")
     assert len(secret) == 58
     test = await create_key(
-        tmp_path, with_tenant, "--scope", "projects:read", "--scope", "a:b", "--mode", "test",
-        "--expires-at", "2099-01-01T00:00:00+01:00",
-    )  # fmt: skip
+        tmp_path,
+        with_tenant,
+        "--scope",
+        "projects:read",
+        "--scope",
+        "a:b",
+        "--mode",
+        "test",
+        "--expires-at",
+        "2099-01-01T00:00:00+01:00",
+    )
     assert (test.code, test.err) == (0, "")
     assert test.out.startswith("svc_test_")
     with psycopg.connect(with_tenant) as connection:
@@ -97,7 +135,10 @@ async def test_only_the_secret_is_on_stdout_and_it_works(tmp_path: Path, with_te
             "WHERE left(start, 13) = ANY(%s) ORDER BY created_at",
             ([secret[:13], test.out[:13]],),
         ).fetchall()
-    assert [row[:3] for row in rows] == [("OWNER", "live", ["*:*"]), ("SCOPED", "test", ["projects:read", "a:b"])]
+    assert [row[:3] for row in rows] == [
+        ("OWNER", "live", ["*:*"]),
+        ("SCOPED", "test", ["projects:read", "a:b"]),
+    ]
     assert rows[1][3].startswith(("2098-12-31", "2099-01-01"))
     assert {row[4] for row in rows} == {"operator"}
 
@@ -115,7 +156,9 @@ WRONG_USE = {
 
 
 @pytest.mark.parametrize("arguments", WRONG_USE.values(), ids=WRONG_USE)
-async def test_wrong_use_exits_with_2(tmp_path: Path, with_tenant: str, arguments: tuple[str, ...]) -> None:
+async def test_wrong_use_exits_with_2(
+    tmp_path: Path, with_tenant: str, arguments: tuple[str, ...]
+) -> None:
     done = await create_key(tmp_path, with_tenant, *arguments)
     assert (done.code, done.out) == (2, "")
     assert done.err
@@ -134,12 +177,16 @@ async def test_wrong_use_exits_with_2(tmp_path: Path, with_tenant: str, argument
 async def test_tenant_with_a_faulty_field_exits_with_2(
     tmp_path: Path, database_url: str, options: tuple[str, ...]
 ) -> None:
-    done = await invoke_async("admin", "create-tenant", *options, folder=tmp_path, DATABASE_URL=database_url)
+    done = await invoke_async(
+        "admin", "create-tenant", *options, folder=tmp_path, DATABASE_URL=database_url
+    )
     assert (done.code, done.out) == (2, "")
 
 
 async def test_missing_tenant_exits_with_5(tmp_path: Path, database_url: str) -> None:
-    shown = await invoke_async("admin", "show-tenant", "acme", "--json", folder=tmp_path, DATABASE_URL=database_url)
+    shown = await invoke_async(
+        "admin", "show-tenant", "acme", "--json", folder=tmp_path, DATABASE_URL=database_url
+    )
     assert (shown.code, shown.out) == (5, "")
     made = await create_key(tmp_path, database_url, "--owner")
     assert (made.code, made.out) == (5, "")
@@ -171,15 +218,20 @@ async def test_database_out_of_reach_exits_with_1_and_no_traceback(tmp_path: Pat
 
 
 async def test_settings_are_read_from_the_env_file_too(tmp_path: Path, with_tenant: str) -> None:
-    (tmp_path / ".env").write_text(f"DATABASE_URL={with_tenant}\nAPI_KEY_PEPPER={PEPPER['API_KEY_PEPPER']}\n")
-    done = await invoke_async("admin", "create-key", "--org", "acme", "--name", "key", "--owner", folder=tmp_path)
+    (tmp_path / ".env").write_text(
+        f"DATABASE_URL={with_tenant}\nAPI_KEY_PEPPER={PEPPER['API_KEY_PEPPER']}\n"
+    )
+    done = await invoke_async(
+        "admin", "create-key", "--org", "acme", "--name", "key", "--owner", folder=tmp_path
+    )
     assert (done.code, done.err) == (0, "")
 
 
 async def test_migrate_prints_the_revisions(tmp_path: Path, postgres: PostgresServer) -> None:
     with postgres.database(migrated=False) as conninfo:
         first, second = [
-            await invoke_async("migrate", folder=tmp_path, DATABASE_URL=as_url(conninfo)) for _ in range(2)
+            await invoke_async("migrate", folder=tmp_path, DATABASE_URL=as_url(conninfo))
+            for _ in range(2)
         ]
     assert (first.code, second.code) == (0, 0)
     assert first.out.startswith("schema: none -> ")
@@ -188,14 +240,25 @@ async def test_migrate_prints_the_revisions(tmp_path: Path, postgres: PostgresSe
 
 @pytest.mark.parametrize(
     "command",
-    ["migrate", "migrate --grant-to postgres", "serve", "serve --no-migrate", "worker", "admin show-tenant acme"],
+    [
+        "migrate",
+        "migrate --grant-to postgres",
+        "serve",
+        "serve --no-migrate",
+        "worker",
+        "admin show-tenant acme",
+    ],
 )
-def test_database_of_another_program_is_rejected_in_one_sentence(tmp_path: Path, shop: str, command: str) -> None:
+def test_database_of_another_program_is_rejected_in_one_sentence(
+    tmp_path: Path, shop: str, command: str
+) -> None:
     before = other_program.dump(shop)
     values = {"DATABASE_URL": f"{shop}&password=hunter2", "PORT": "0"}
     done = invoke(*command.split(), folder=tmp_path, **values, **SECRETS)
     assert (done.code, done.out, done.err.count("\n")) == (1, "", 1), done
-    assert done.err.startswith("DATABASE_URL: tenantry wants a database of its own, and this one (user=")
+    assert done.err.startswith(
+        "DATABASE_URL: tenantry wants a database of its own, and this one (user="
+    )
     assert done.err.endswith(
         f" has tables of others, {other_program.FOUND}: create a database for tenantry alone, and name that one.\n"
     )
@@ -206,7 +269,10 @@ def test_database_of_another_program_is_rejected_in_one_sentence(tmp_path: Path,
 async def test_migrate_grants_a_login_the_roles_or_prints_the_statements(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
-    with postgres.database(migrated=False) as conninfo, psycopg.connect(conninfo, autocommit=True) as superuser:
+    with (
+        postgres.database(migrated=False) as conninfo,
+        psycopg.connect(conninfo, autocommit=True) as superuser,
+    ):
         for role in ("grants", "is_granted"):
             superuser.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(role)))
         superuser.execute("GRANT ALL ON SCHEMA public TO grants")
@@ -227,7 +293,10 @@ async def test_migrate_grants_a_login_the_roles_or_prints_the_statements(
 async def test_migrate_without_privileges_names_the_role_that_it_needs(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
-    with postgres.database(migrated=False) as conninfo, psycopg.connect(conninfo, autocommit=True) as superuser:
+    with (
+        postgres.database(migrated=False) as conninfo,
+        psycopg.connect(conninfo, autocommit=True) as superuser,
+    ):
         superuser.execute("CREATE ROLE creates_nothing LOGIN")
         url = as_url(make_conninfo(conninfo, user="creates_nothing"))
         done = await invoke_async("migrate", folder=tmp_path, DATABASE_URL=url)
@@ -239,21 +308,33 @@ async def test_migrate_without_privileges_names_the_role_that_it_needs(
 
 
 async def test_grant_to_a_missing_login_is_an_error(tmp_path: Path, database_url: str) -> None:
-    done = await invoke_async("migrate", "--grant-to", "missing_role", folder=tmp_path, DATABASE_URL=database_url)
+    done = await invoke_async(
+        "migrate", "--grant-to", "missing_role", folder=tmp_path, DATABASE_URL=database_url
+    )
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("--grant-to: there is no role missing_role. Create it first")
 
 
 async def test_serve_names_every_faulty_setting_in_one_message(tmp_path: Path) -> None:
-    values = {"API_KEY_PEPPER": "short", "PORT": "x", "OIDC_ISSUER": "http://id.example", "WORKERS": "0"}
+    values = {
+        "API_KEY_PEPPER": "short",
+        "PORT": "x",
+        "OIDC_ISSUER": "http://id.example",
+        "WORKERS": "0",
+    }
     values["DATABASE_URL"] = "embedded"
     done = await run("serve", folder=tmp_path, **values)
     assert (done.code, done.out) == (1, "")
     named = [line.split(":")[0].strip() for line in done.err.splitlines()[1:]]
     assert sorted(named) == [
-        "API_KEY_PEPPER", "OIDC_AUDIENCE", "OIDC_ISSUER", "PORT", "PROVIDER_WEBHOOK_SECRET", "SESSION_SECRET",
+        "API_KEY_PEPPER",
+        "OIDC_AUDIENCE",
+        "OIDC_ISSUER",
+        "PORT",
+        "PROVIDER_WEBHOOK_SECRET",
+        "SESSION_SECRET",
         "WORKERS",
-    ]  # fmt: skip
+    ]
     assert "Traceback" not in done.err
     assert not (tmp_path / ".tenantry").exists()
 
@@ -264,7 +345,10 @@ async def test_guide_shows_what_serve_prints(tmp_path: Path) -> None:
     done = await invoke_async("serve", folder=tmp_path, **database, **faulty)
     assert done == Done(1, "", block_of(page, "tenantry cannot start: 4 setting(s)"))
     kept = {name: value for name, value in SECRETS.items() if name != "API_KEY_PEPPER"}
-    files = {"API_KEY_PEPPER_FILE": "/run/secrets/api_key_pepper", "SESSION_SECRET_FILE": "/run/secrets/session_secret"}
+    files = {
+        "API_KEY_PEPPER_FILE": "/run/secrets/api_key_pepper",
+        "SESSION_SECRET_FILE": "/run/secrets/session_secret",
+    }
     done = await invoke_async("serve", folder=tmp_path, **database, **kept, **files)
     assert done == Done(1, "", block_of(page, "tenantry cannot start: 2 setting(s)"))
 
@@ -282,17 +366,25 @@ async def test_each_line_of_a_json_log_is_an_object(
     tmp_path: Path, postgres: PostgresServer, command: tuple[str, ...]
 ) -> None:
     with postgres.database(migrated=False) as conninfo:
-        values = {"DATABASE_URL": as_url(conninfo), "PORT": str(free_port()), "DRAIN_SECONDS": "0", **SECRETS}
+        values = {
+            "DATABASE_URL": as_url(conninfo),
+            "PORT": str(free_port()),
+            "DRAIN_SECONDS": "0",
+            **SECRETS,
+        }
         async with running(*command, folder=tmp_path, LOG_FORMAT="json", **values) as service:
             if "serve" in command:
                 await service.until("There is no schema yet, and this release needs ", "err")
                 assert (await invoke_async("migrate", folder=tmp_path, **values)).code == 0
-            await service.until("tenantry is ready at" if "serve" in command else "worker: running the jobs", "err")
+            await service.until(
+                "tenantry is ready at" if "serve" in command else "worker: running the jobs", "err"
+            )
             assert await service.end(signal.SIGTERM) == 0
     assert service.text["out"] == ""
     assert "Traceback" not in service.text["err"]
     assert all(
-        {"time", "level", "logger", "message"} <= json.loads(line).keys() for line in service.text["err"].splitlines()
+        {"time", "level", "logger", "message"} <= json.loads(line).keys()
+        for line in service.text["err"].splitlines()
     )
 
 
@@ -328,11 +420,17 @@ async def test_operator_verifies_an_owner_address(tmp_path: Path, database_url: 
     await invoke_async(*TENANT, folder=tmp_path, DATABASE_URL=database_url)
     with psycopg.connect(database_url) as connection:
         connection.execute("UPDATE tenants SET owner_email = 'new@acme.example' WHERE id = 'acme'")
-    done = await invoke_async("admin", "verify-owner-address", "acme", folder=tmp_path, DATABASE_URL=database_url)
+    done = await invoke_async(
+        "admin", "verify-owner-address", "acme", folder=tmp_path, DATABASE_URL=database_url
+    )
     assert (done.code, done.out, done.err) == (0, "new@acme.example\n", "")
     with psycopg.connect(database_url) as connection:
-        assert connection.execute("SELECT verified_email FROM tenants").fetchall() == [("new@acme.example",)]
-    missing = await invoke_async("admin", "verify-owner-address", "missing", folder=tmp_path, DATABASE_URL=database_url)
+        assert connection.execute("SELECT verified_email FROM tenants").fetchall() == [
+            ("new@acme.example",)
+        ]
+    missing = await invoke_async(
+        "admin", "verify-owner-address", "missing", folder=tmp_path, DATABASE_URL=database_url
+    )
     assert missing.code == 5
 
 
@@ -341,7 +439,9 @@ async def test_customers_are_linked_moved_and_unlinked(tmp_path: Path, database_
         return await invoke_async("admin", *arguments, folder=tmp_path, DATABASE_URL=database_url)
 
     for tenant in ("acme", "beta"):
-        made = await admin("create-tenant", "--id", tenant, "--name", tenant, "--owner-email", "owner@x.example")
+        made = await admin(
+            "create-tenant", "--id", tenant, "--name", tenant, "--owner-email", "owner@x.example"
+        )
         assert made.code == 0
     linked = await admin("link", "cus_1", "--org", "acme")
     assert (linked.code, linked.out, linked.err) == (0, "cus_1  no tenant -> acme\n", "")

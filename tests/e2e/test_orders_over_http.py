@@ -41,7 +41,9 @@ class Subscriber(NamedTuple):
     def owed(self) -> set[str]:
         """The failures that its owner must be mailed, in any order."""
         waits = self.plot.links is not Links.GIVEN and self.history.truth.status != "past_due"
-        return {failure for failure, paid in self.history.failures.items() if not paid and not waits}
+        return {
+            failure for failure, paid in self.history.failures.items() if not paid and not waits
+        }
 
 
 class Delivery(NamedTuple):
@@ -52,7 +54,9 @@ class Delivery(NamedTuple):
 
 
 class Postman:
-    """Sends deliveries; ``forbidden`` are the failures first sent when a later success had been answered."""
+    """Sends deliveries; ``forbidden`` are the failures first sent when a later success had been
+    answered.
+    """
 
     def __init__(self, client: httpx2.AsyncClient) -> None:
         self._client = client
@@ -81,8 +85,12 @@ async def test_random_orders_with_duplicates_to_two_processes_end_in_the_truth(
     assert await check_orders(conninfo, tmp_path, record_property, EACH) >= LEAST_DELIVERIES
 
 
-async def check_orders(conninfo: str, folder: Path, record_property: figures.RecordProperty, each: int) -> int:
-    """Deliver the histories of so many tenants for each plot in random orders; returns the number of deliveries."""
+async def check_orders(
+    conninfo: str, folder: Path, record_property: figures.RecordProperty, each: int
+) -> int:
+    """Deliver the histories of so many tenants for each plot in random orders; returns the number
+    of deliveries.
+    """
     rng = random.Random(SEED)  # noqa: S311  # the same sample in every run
     deliveries = _deliveries(rng, each, start=int(time.time()) - 100 * DAY)
     subscribers = {delivery.subscriber.org: delivery.subscriber for delivery in deliveries}
@@ -95,7 +103,8 @@ async def check_orders(conninfo: str, folder: Path, record_property: figures.Rec
             await _create(client, subscriber)
         postman, stream = Postman(client), iter(deliveries)
         await asyncio.gather(*(postman.send(stream) for _ in range(SENDERS)))
-        records = [await _record(client, org) for org in subscribers]  # all at once would be an overload
+        # all at once would be an overload
+        records = [await _record(client, org) for org in subscribers]
     mails = await _mails(conninfo)
     wrong = [
         subscriber.org
@@ -103,7 +112,12 @@ async def check_orders(conninfo: str, folder: Path, record_property: figures.Rec
         if record != (subscriber.history.truth, subscriber.history.customer)
         or not _tells_rightly(subscriber, mails[subscriber.org], postman.forbidden)
     ]
-    ran = {"tenants": len(subscribers), "deliveries": len(deliveries), "processes": WORKERS, "senders": SENDERS}
+    ran = {
+        "tenants": len(subscribers),
+        "deliveries": len(deliveries),
+        "processes": WORKERS,
+        "senders": SENDERS,
+    }
     figures.record(record_property, "Over HTTP", ran, {OURS: len(wrong)})
     assert postman.answers == {(200, "OK"): len(deliveries)}
     assert wrong == []
@@ -128,7 +142,11 @@ def _deliveries(rng: random.Random, each: int, start: int) -> list[Delivery]:
 
 
 async def _create(client: httpx2.AsyncClient, subscriber: Subscriber) -> None:
-    body = {"name": subscriber.org, "ownerEmail": "owner@x.example", "ownerId": f"usr_{subscriber.org}"}
+    body = {
+        "name": subscriber.org,
+        "ownerEmail": "owner@x.example",
+        "ownerId": f"usr_{subscriber.org}",
+    }
     if subscriber.history.customers:
         [body["stripeCustomerId"]] = subscriber.history.customers
     answer = await client.put(f"{TENANTS}/{subscriber.org}", json=body)
@@ -142,7 +160,9 @@ async def _record(client: httpx2.AsyncClient, org: str) -> tuple[Record, str | N
     tenant = answer.json()["tenant"]
     end = tenant["currentPeriodEnd"]
     period_end = None if end is None else int(datetime.fromisoformat(end).timestamp())
-    record = Record(tenant["plan"], tenant["subscriptionStatus"], period_end, tenant["cancelAtPeriodEnd"])
+    record = Record(
+        tenant["plan"], tenant["subscriptionStatus"], period_end, tenant["cancelAtPeriodEnd"]
+    )
     return record, tenant["stripeCustomerId"]
 
 

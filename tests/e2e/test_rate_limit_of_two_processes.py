@@ -27,8 +27,13 @@ class Sent(NamedTuple):
 
 
 def most_in_a_window(accepted: list[Sent]) -> int:
-    """The most requests that got through within 60 seconds for certain, whenever the service let them through."""
-    return max(sum(since <= one.begun and one.ended < since + WINDOW for one in accepted) for _, since, _ in accepted)
+    """The most requests that got through within 60 seconds for certain, whenever the service let
+    them through.
+    """
+    return max(
+        sum(since <= one.begun and one.ended < since + WINDOW for one in accepted)
+        for _, since, _ in accepted
+    )
 
 
 async def test_flood_gets_no_more_through_than_the_limit_and_no_fewer_than_promised(

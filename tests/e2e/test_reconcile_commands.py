@@ -35,7 +35,9 @@ class Operator(NamedTuple):
 
     async def runs(self, command: str, **values: str) -> Done:
         """What a command comes to; no secret is ever in what it writes."""
-        done = await invoke_async(*command.split(), folder=self.folder, **{**self.settings, **values})
+        done = await invoke_async(
+            *command.split(), folder=self.folder, **{**self.settings, **values}
+        )
         assert SECRET_KEY not in done.out + done.err
         assert WRONG_KEY not in done.out + done.err
         return done
@@ -44,7 +46,9 @@ class Operator(NamedTuple):
 @pytest.fixture
 async def operator(conninfo: str, database_url: str, tmp_path: Path) -> AsyncIterator[Operator]:
     """An operator, at the present time: commands look at the clock."""
-    async with running_world(conninfo, now=system_clock() - timedelta(days=3), types=KNOWN_TYPES) as world:
+    async with running_world(
+        conninfo, now=system_clock() - timedelta(days=3), types=KNOWN_TYPES
+    ) as world:
         settings = {
             "DATABASE_URL": database_url,
             "PROVIDER_SECRET_KEY": SECRET_KEY,
@@ -71,7 +75,9 @@ async def test_drift_is_shown_and_repaired(operator: Operator) -> None:
         f"{subscriber.id}: 1 missed event\n  {moment}  customer.subscription.updated  {event_id}\n"
     )
     assert await operator.runs("reconcile --dry-run") == Done(
-        3, f"{subscriber.id}: has drifted\n{drift}1 tenant compared: 1 drifted, nothing written\n", ""
+        3,
+        f"{subscriber.id}: has drifted\n{drift}1 tenant compared: 1 drifted, nothing written\n",
+        "",
     )
     assert await operator.runs("reconcile", NO_COLOR="1") == Done(
         3, f"{subscriber.id}: repaired\n{drift}1 tenant compared: 1 drifted, 1 repaired\n", ""
@@ -91,9 +97,16 @@ async def test_the_document_of_a_comparison(operator: Operator) -> None:
     document = json.loads(done.out)
     first, second = document.pop("details")
     assert document == {
-        "dryRun": False, "compared": 2, "drifted": 2, "repaired": 2, "notCompared": 0, "stopped": None, "notPlaced": 0,
-        "subscriptionsNotPlaced": [], "continueWith": None,
-    }  # fmt: skip
+        "dryRun": False,
+        "compared": 2,
+        "drifted": 2,
+        "repaired": 2,
+        "notCompared": 0,
+        "stopped": None,
+        "notPlaced": 0,
+        "subscriptionsNotPlaced": [],
+        "continueWith": None,
+    }
     assert first == {
         "tenantId": subscriber.id,
         "repaired": True,
@@ -111,8 +124,10 @@ async def test_the_document_of_a_comparison(operator: Operator) -> None:
         "linked": [],
     }
     assert [(field["field"], field["ours"]) for field in second["fields"]] == [
-        ("plan", "free"), ("subscriptionStatus", "none"), ("currentPeriodEnd", None),
-    ]  # fmt: skip
+        ("plan", "free"),
+        ("subscriptionStatus", "none"),
+        ("currentPeriodEnd", None),
+    ]
     assert second["fields"][2]["provider"] == operator.world.truth(other).period_end
 
 
@@ -143,7 +158,9 @@ async def test_the_command_that_places_a_subscription_can_be_pasted(operator: Op
     assert " -m tenantry admin link 'cus_a;b' --org ORG\n" in command.text["out"]
 
 
-async def test_a_tenant_that_cannot_be_compared_exits_with_1_unless_there_is_drift(operator: Operator) -> None:
+async def test_a_tenant_that_cannot_be_compared_exits_with_1_unless_there_is_drift(
+    operator: Operator,
+) -> None:
     unlinked = await operator.world.provider.subscriber()
     trouble = f"{unlinked.id}: could not be compared: the provider does not know its customer: {unlinked.customer}\n"
     assert await operator.runs("reconcile") == Done(
@@ -154,7 +171,9 @@ async def test_a_tenant_that_cannot_be_compared_exits_with_1_unless_there_is_dri
     assert (done.code, trouble in done.out) == (3, True)
 
 
-async def test_a_tenant_that_does_not_exist_exits_with_5_and_nothing_is_done(operator: Operator) -> None:
+async def test_a_tenant_that_does_not_exist_exits_with_5_and_nothing_is_done(
+    operator: Operator,
+) -> None:
     subscriber, _, _ = await lost_upgrade(operator.world)
     done = await operator.runs(f"reconcile --tenant {subscriber.id} --tenant missing")
     assert done == Done(5, "", "There is no such tenant: missing.\n")
@@ -190,24 +209,40 @@ async def test_missed_events_are_processed(operator: Operator) -> None:
         ],
     }
     assert await operator.world.provider.state(subscriber) == ("business", "active")
-    assert await operator.runs(f"backfill --since {moment}") == Done(0, "1 event listed, 0 missed: nothing to do\n", "")
+    assert await operator.runs(f"backfill --since {moment}") == Done(
+        0, "1 event listed, 0 missed: nothing to do\n", ""
+    )
 
 
-async def test_backfill_fetches_the_further_types_that_the_endpoint_sends(operator: Operator) -> None:
+async def test_backfill_fetches_the_further_types_that_the_endpoint_sends(
+    operator: Operator,
+) -> None:
     subscriber = await operator.world.subscriber()
     begun = events.begun(**subscriber.names, status="trialing")
     sent = [*sorted(REQUIRED_TYPES), begun["type"]]
     async with running_provider() as server:
         server.events = [begun]
-        provider = {"PROVIDER_API_BASE": server.url, "PROVIDER_SECRET_KEY": KEY, "BASE_URL": "https://api.example"}
+        provider = {
+            "PROVIDER_API_BASE": server.url,
+            "PROVIDER_SECRET_KEY": KEY,
+            "BASE_URL": "https://api.example",
+        }
         base = "backfill --since 2026-01-01T00:00:00Z"
-        assert (await operator.runs(base, **provider)).out == "0 events listed, 0 missed: nothing to do\n"
-        server.endpoints = [endpoint(1, "https://api.example/api/v1/webhooks/payment-provider", sent)]
-        assert (await operator.runs(base, **provider)).out.endswith("1 event listed, 1 missed: 1 applied\n")
+        assert (
+            await operator.runs(base, **provider)
+        ).out == "0 events listed, 0 missed: nothing to do\n"
+        server.endpoints = [
+            endpoint(1, "https://api.example/api/v1/webhooks/payment-provider", sent)
+        ]
+        assert (await operator.runs(base, **provider)).out.endswith(
+            "1 event listed, 1 missed: 1 applied\n"
+        )
     assert await operator.world.provider.state(subscriber) == ("pro", "trialing")
 
 
-async def test_backfill_warns_of_times_that_the_provider_no_longer_lists(operator: Operator) -> None:
+async def test_backfill_warns_of_times_that_the_provider_no_longer_lists(
+    operator: Operator,
+) -> None:
     done = await operator.runs("backfill --since 2020-01-01T00:00:00Z")
     assert (done.code, done.out) == (0, "0 events listed, 0 missed: nothing to do\n")
     assert done.err.startswith("The provider lists events for 30 days: what was missed before ")
@@ -224,7 +259,7 @@ async def test_rejected_key_exits_with_4(operator: Operator, command: str) -> No
     assert (done.code, done.out) == (4, "")
     assert done.err.splitlines()[-1].endswith(
         "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY)."
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -234,27 +269,37 @@ async def test_rejected_request_exits_with_1(operator: Operator, command: str) -
         server.answers.extend([refusal(400, code="parameter_unknown")] * 2)
         done = await operator.runs(command, PROVIDER_API_BASE=server.url, PROVIDER_SECRET_KEY=KEY)
     assert done.code == 1
-    assert "The payment provider refused the request (status 400, parameter_unknown, request req_" in done.err
+    assert (
+        "The payment provider refused the request (status 400, parameter_unknown, request req_"
+        in done.err
+    )
 
 
 async def test_key_without_the_permission_exits_with_4(operator: Operator) -> None:
     async with running_provider() as server:
         server.answers.extend([refusal(403, code="insufficient_permissions")] * 2)
-        done = await operator.runs(COMMANDS[1], PROVIDER_API_BASE=server.url, PROVIDER_SECRET_KEY=KEY)
+        done = await operator.runs(
+            COMMANDS[1], PROVIDER_API_BASE=server.url, PROVIDER_SECRET_KEY=KEY
+        )
     assert done.code == 4
-    assert "does not let this service's API key (PROVIDER_SECRET_KEY) do this: it lacks a permission" in done.err
+    assert (
+        "does not let this service's API key (PROVIDER_SECRET_KEY) do this: it lacks a permission"
+        in done.err
+    )
 
 
 async def test_stopped_backfill_prints_the_command_that_continues_it(operator: Operator) -> None:
     subscriber = await operator.world.subscriber()
     listed = [
-        events.updated(**subscriber.names, event_id=f"evt_{age:03}", created=events.NOW - age) for age in range(250)
+        events.updated(**subscriber.names, event_id=f"evt_{age:03}", created=events.NOW - age)
+        for age in range(250)
     ]
     base = "backfill --since 2026-01-01T00:00:00Z"
     async with running_provider() as server:
         server.answers.append(NO_ENDPOINTS)
         server.answers.extend(
-            Answer(200, {"object": "list", "data": listed[first : first + 100], "has_more": True}) for first in (0, 100)
+            Answer(200, {"object": "list", "data": listed[first : first + 100], "has_more": True})
+            for first in (0, 100)
         )
         server.answers.append(refusal(500, type="api_error"))
         provider = {"PROVIDER_API_BASE": server.url, "PROVIDER_SECRET_KEY": KEY}
@@ -268,24 +313,33 @@ async def test_stopped_backfill_prints_the_command_that_continues_it(operator: O
         )
         assert stopped.err.endswith(stop)
         server.answers.append(NO_ENDPOINTS)
-        server.answers.append(Answer(200, {"object": "list", "data": listed[99:], "has_more": False}))
+        server.answers.append(
+            Answer(200, {"object": "list", "data": listed[99:], "has_more": False})
+        )
         done = await operator.runs(f"{base} --until 2026-01-01T11:58:21Z", **provider)
-        assert (done.code, done.out.splitlines()[-1]) == (0, "151 events listed, 150 missed: 150 late")
+        assert (done.code, done.out.splitlines()[-1]) == (
+            0,
+            "151 events listed, 150 missed: 150 late",
+        )
         asked = server.requests[-1].params
     assert (asked["created[gte]"], asked["created[lte]"]) == ("1767225600", str(events.NOW - 99))
 
 
-async def test_stopped_backfill_with_failed_events_retries_them(operator: Operator, conninfo: str) -> None:
+async def test_stopped_backfill_with_failed_events_retries_them(
+    operator: Operator, conninfo: str
+) -> None:
     subscriber = await operator.world.subscriber()
     listed = [
-        events.updated(**subscriber.names, event_id=f"evt_{age:03}", created=events.NOW - age) for age in range(150)
+        events.updated(**subscriber.names, event_id=f"evt_{age:03}", created=events.NOW - age)
+        for age in range(150)
     ]
     with psycopg.connect(conninfo) as connection:
         connection.execute("ALTER TABLE billing_events ADD CHECK (id <> 'evt_007')")
     async with running_provider() as server:
         server.answers.append(NO_ENDPOINTS)
         server.answers.extend(
-            Answer(200, {"object": "list", "data": part, "has_more": True}) for part in (listed[:100], listed[100:])
+            Answer(200, {"object": "list", "data": part, "has_more": True})
+            for part in (listed[:100], listed[100:])
         )
         server.answers.append(refusal(500, type="api_error"))
         provider = {"PROVIDER_API_BASE": server.url, "PROVIDER_SECRET_KEY": KEY}
@@ -299,15 +353,25 @@ async def test_stopped_backfill_with_failed_events_retries_them(operator: Operat
 
 async def test_a_provider_out_of_reach_exits_with_6(operator: Operator) -> None:
     await operator.world.subscriber("price_pro")
-    done = await operator.runs("reconcile --json", PROVIDER_API_BASE=f"http://127.0.0.1:{free_port()}")
+    done = await operator.runs(
+        "reconcile --json", PROVIDER_API_BASE=f"http://127.0.0.1:{free_port()}"
+    )
     assert done.code == 6
-    assert json.loads(done.out)["stopped"] == "The payment provider is out of reach. Try again shortly."
-    assert "Stopped after 0 tenants: The payment provider is out of reach. Try again shortly." in done.err
+    assert (
+        json.loads(done.out)["stopped"]
+        == "The payment provider is out of reach. Try again shortly."
+    )
+    assert (
+        "Stopped after 0 tenants: The payment provider is out of reach. Try again shortly."
+        in done.err
+    )
 
 
 async def test_a_database_out_of_reach_exits_with_6(tmp_path: Path) -> None:
     nowhere = f"postgresql://127.0.0.1:{free_port()}/nothing"
-    done = await invoke_async("reconcile", folder=tmp_path, DATABASE_URL=nowhere, PROVIDER_SECRET_KEY=SECRET_KEY)
+    done = await invoke_async(
+        "reconcile", folder=tmp_path, DATABASE_URL=nowhere, PROVIDER_SECRET_KEY=SECRET_KEY
+    )
     assert (done.code, done.out) == (6, "")
     assert done.err.startswith("DATABASE_URL: the database cannot be used: ")
 
@@ -319,7 +383,12 @@ async def test_missing_key_is_named(tmp_path: Path, database_url: str, command: 
     assert done.err.endswith(UNSET)
 
 
-WRONG_USE: Final = ("reconcile acme", "backfill", "backfill --since soon", "backfill --since 2999-01-01T00:00:00Z")
+WRONG_USE: Final = (
+    "reconcile acme",
+    "backfill",
+    "backfill --since soon",
+    "backfill --since 2999-01-01T00:00:00Z",
+)
 
 
 @pytest.mark.parametrize("arguments", WRONG_USE)
@@ -331,9 +400,13 @@ async def test_events_are_resent_by_their_ids(operator: Operator) -> None:
     world = operator.world
     subscriber, moment, event_id = await lost_upgrade(world)
     event = f"{moment}  customer.subscription.updated  {event_id}"
-    assert await operator.runs(f"events resend {event_id}") == Done(0, f"{event}  {subscriber.id}  applied\n", "")
+    assert await operator.runs(f"events resend {event_id}") == Done(
+        0, f"{event}  {subscriber.id}  applied\n", ""
+    )
     assert await world.provider.state(subscriber) == ("business", "active")
-    assert await operator.runs(f"events resend {event_id}") == Done(0, f"{event}  -  duplicate\n", "")
+    assert await operator.runs(f"events resend {event_id}") == Done(
+        0, f"{event}  -  duplicate\n", ""
+    )
 
 
 async def test_resent_events_that_the_provider_does_not_have_are_named(operator: Operator) -> None:
@@ -343,19 +416,25 @@ async def test_resent_events_that_the_provider_does_not_have_are_named(operator:
     assert json.loads(done.out) == {
         "events": [
             {
-                "id": event_id, "type": "customer.subscription.updated", "created": moment, "tenantId": subscriber.id,
+                "id": event_id,
+                "type": "customer.subscription.updated",
+                "created": moment,
+                "tenantId": subscriber.id,
                 "outcome": "applied",
             },
         ],
         "missing": ["evt_missing"],
-    }  # fmt: skip
+    }
 
 
 async def test_resend_of_a_type_that_is_not_handled_is_ignored(operator: Operator) -> None:
     operator.world.simulator.customer("cus_other")
     [created] = operator.world.simulator.events("customer.created")[-1:]
     done = await operator.runs(f"events resend {created.id}")
-    assert (done.code, done.out.split()[1:]) == (0, ["customer.created", created.id, "-", "ignored"])
+    assert (done.code, done.out.split()[1:]) == (
+        0,
+        ["customer.created", created.id, "-", "ignored"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -363,7 +442,11 @@ async def test_resend_of_a_type_that_is_not_handled_is_ignored(operator: Operato
     [
         ({"PROVIDER_SECRET_KEY": ""}, 1, UNSET),
         ({"PROVIDER_SECRET_KEY": WRONG_KEY}, 4, "does not accept this service's API key"),
-        ({"PROVIDER_API_BASE": f"http://127.0.0.1:{free_port()}"}, 6, "The payment provider is out of reach."),
+        (
+            {"PROVIDER_API_BASE": f"http://127.0.0.1:{free_port()}"},
+            6,
+            "The payment provider is out of reach.",
+        ),
     ],
 )
 async def test_resend_fails_without_the_provider(
@@ -374,6 +457,8 @@ async def test_resend_fails_without_the_provider(
     assert problem in done.err
 
 
-@pytest.mark.parametrize("event_id", ["evt_/../customers", "cus_1", "evt_", "evt_1?x=y", "sk_test_MustNeverBeShown"])
+@pytest.mark.parametrize(
+    "event_id", ["evt_/../customers", "cus_1", "evt_", "evt_1?x=y", "sk_test_MustNeverBeShown"]
+)
 def test_resend_takes_ids_of_events_only(event_id: str) -> None:
     assert CliRunner().invoke(main, ["events", "resend", event_id]).exit_code == 2

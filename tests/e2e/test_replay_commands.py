@@ -30,21 +30,34 @@ def moment(day: int, hour: int, minute: int, second: int = 0) -> datetime:
 
 @pytest.fixture(scope="module")
 async def late_update(postgres: PostgresServer) -> AsyncIterator[str]:
-    """A database whose tenant got an upgrade after the cancellation that followed it; tests use copies."""
+    """A database whose tenant got an upgrade after the cancellation that followed it; tests use
+    copies.
+    """
     sent = [
-        (moment(1, 12, 0, 3), events.updated(**ACME.names, event_id="evt_subscribed", created=at(1, 12, 0))),
+        (
+            moment(1, 12, 0, 3),
+            events.updated(**ACME.names, event_id="evt_subscribed", created=at(1, 12, 0)),
+        ),
         (
             moment(10, 11, 45),
-            events.deleted(**ACME.names, price="price_business", event_id="evt_cancelled", created=at(10, 11, 45)),
+            events.deleted(
+                **ACME.names,
+                price="price_business",
+                event_id="evt_cancelled",
+                created=at(10, 11, 45),
+            ),
         ),
         (
             moment(10, 12, 35, 20),
             events.updated(
-                **ACME.names, price="price_business", event_id="evt_upgraded", created=at(10, 9, 30),
+                **ACME.names,
+                price="price_business",
+                event_id="evt_upgraded",
+                created=at(10, 9, 30),
                 previous={"items": {"data": [{"price": {"id": "price_pro"}}]}},
             ),
         ),
-    ]  # fmt: skip
+    ]
     with postgres.database() as conninfo:
         async with running_service(conninfo) as service:
             provider = Provider(service)
@@ -78,14 +91,23 @@ def quoted_in_docs() -> str:
 
 
 async def test_the_docs_show_what_explain_prints(tmp_path: Path, after_a_late_update: str) -> None:
-    done = await invoke_async(*COMMAND.split()[1:], folder=tmp_path, DATABASE_URL=after_a_late_update)
+    done = await invoke_async(
+        *COMMAND.split()[1:], folder=tmp_path, DATABASE_URL=after_a_late_update
+    )
     assert (done.code, done.err) == (0, "")
     assert quoted_in_docs() == done.out
 
 
 async def test_explain_as_json_with_a_limit(tmp_path: Path, after_a_late_update: str) -> None:
     done = await invoke_async(
-        "tenants", "explain", "acme", "--json", "--limit", "2", folder=tmp_path, DATABASE_URL=after_a_late_update
+        "tenants",
+        "explain",
+        "acme",
+        "--json",
+        "--limit",
+        "2",
+        folder=tmp_path,
+        DATABASE_URL=after_a_late_update,
     )
     document = json.loads(done.out)
     assert document["tenant"]["name"] == "Acme Corp"
@@ -99,17 +121,29 @@ async def test_explain_as_json_with_a_limit(tmp_path: Path, after_a_late_update:
 
 
 async def replay(folder: Path, database_url: str, *options: str) -> Done:
-    return await invoke_async("events", "replay", *options, folder=folder, DATABASE_URL=database_url)
+    return await invoke_async(
+        "events", "replay", *options, folder=folder, DATABASE_URL=database_url
+    )
 
 
-async def test_replay_shows_and_repairs_differences(tmp_path: Path, after_a_late_update: str) -> None:
+async def test_replay_shows_and_repairs_differences(
+    tmp_path: Path, after_a_late_update: str
+) -> None:
     damage(after_a_late_update)
     looked = await replay(tmp_path, after_a_late_update, "--dry-run")
     differences = "acme  plan: business -> free\nacme  subscriptionStatus: active -> canceled\n"
     assert (looked.code, looked.err) == (3, "")
     assert looked.out.startswith(f"{differences}1 tenant, 3 events folded in ")
     assert looked.out.endswith(": 1 differing, nothing written\n")
-    done = await replay(tmp_path, after_a_late_update, "--tenant", "acme", "--since", "2026-01-10T12:00:00Z", "--json")
+    done = await replay(
+        tmp_path,
+        after_a_late_update,
+        "--tenant",
+        "acme",
+        "--since",
+        "2026-01-10T12:00:00Z",
+        "--json",
+    )
     assert (done.code, done.err) == (0, "")
     report = json.loads(done.out)
     assert report.pop("seconds") >= 0
@@ -141,16 +175,24 @@ async def test_replay_shows_and_repairs_differences(tmp_path: Path, after_a_late
     assert again.out.startswith("1 tenant, 3 events folded in ")
 
 
-async def test_a_replay_reads_invalid_events_again(tmp_path: Path, after_a_late_update: str) -> None:
+async def test_a_replay_reads_invalid_events_again(
+    tmp_path: Path, after_a_late_update: str
+) -> None:
     broken = {"metadata": {"orgId": "acme"}, "status": None}
-    paid = events.updated(**ACME.names, event_id="evt_again", price="price_business", created=at(11, 12, 0))
+    paid = events.updated(
+        **ACME.names, event_id="evt_again", price="price_business", created=at(11, 12, 0)
+    )
     async with running_service(after_a_late_update) as service:
         service.clock.now = moment(11, 12, 0)
         for event_id in ("evt_again", "evt_lost"):
-            event = events.event("customer.subscription.updated", broken, event_id=event_id, created=at(11, 12, 0))
+            event = events.event(
+                "customer.subscription.updated", broken, event_id=event_id, created=at(11, 12, 0)
+            )
             await Provider(service).send(event)
     with psycopg.connect(after_a_late_update) as connection:
-        arrivals: dict[str, int] = dict(connection.execute("SELECT id, arrival FROM billing_events").fetchall())
+        arrivals: dict[str, int] = dict(
+            connection.execute("SELECT id, arrival FROM billing_events").fetchall()
+        )
         readable = (pack(events.body(paid)), arrivals["evt_again"])
         connection.execute("UPDATE billing_bodies SET body = %s WHERE arrival = %s", readable)
         connection.execute("DELETE FROM billing_bodies WHERE arrival = %s", (arrivals["evt_lost"],))
@@ -173,7 +215,9 @@ async def test_a_replay_reads_invalid_events_again(tmp_path: Path, after_a_late_
 
 async def test_rebuild_shows_every_field(tmp_path: Path, after_a_late_update: str) -> None:
     damage(after_a_late_update)
-    done = await invoke_async("tenants", "rebuild", "acme", folder=tmp_path, DATABASE_URL=after_a_late_update)
+    done = await invoke_async(
+        "tenants", "rebuild", "acme", folder=tmp_path, DATABASE_URL=after_a_late_update
+    )
     assert (done.code, done.err) == (0, "")
     *lines, summary = done.out.splitlines()
     assert lines == [
@@ -197,7 +241,9 @@ async def test_rebuild_shows_every_field(tmp_path: Path, after_a_late_update: st
         "  otherSubscriptions   sub_acme canceled (free)",
     ]
     assert summary.endswith(": 1 differing, 1 repaired")
-    every = await invoke_async("tenants", "rebuild", "--dry-run", folder=tmp_path, DATABASE_URL=after_a_late_update)
+    every = await invoke_async(
+        "tenants", "rebuild", "--dry-run", folder=tmp_path, DATABASE_URL=after_a_late_update
+    )
     assert every.code == 0
     assert every.out.startswith("1 tenant, 3 events folded in ")
 
@@ -235,9 +281,19 @@ def test_wrong_use_exits_with_2(arguments: str) -> None:
     assert CliRunner().invoke(main, arguments.split()).exit_code == 2
 
 
-async def test_body_is_printed_as_the_provider_sent_it(tmp_path: Path, after_a_late_update: str) -> None:
-    shown = await invoke_async("events", "body", "evt_subscribed", folder=tmp_path, DATABASE_URL=after_a_late_update)
+async def test_body_is_printed_as_the_provider_sent_it(
+    tmp_path: Path, after_a_late_update: str
+) -> None:
+    shown = await invoke_async(
+        "events", "body", "evt_subscribed", folder=tmp_path, DATABASE_URL=after_a_late_update
+    )
     event = events.updated(**ACME.names, event_id="evt_subscribed", created=at(1, 12, 0))
     assert (shown.code, shown.out, shown.err) == (0, events.body(event).decode(), "")
-    missing = await invoke_async("events", "body", "evt_unknown", folder=tmp_path, DATABASE_URL=after_a_late_update)
-    assert (missing.code, missing.out, missing.err) == (5, "", "There is no such event: evt_unknown.\n")
+    missing = await invoke_async(
+        "events", "body", "evt_unknown", folder=tmp_path, DATABASE_URL=after_a_late_update
+    )
+    assert (missing.code, missing.out, missing.err) == (
+        5,
+        "",
+        "There is no such event: evt_unknown.\n",
+    )

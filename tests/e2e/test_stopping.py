@@ -83,7 +83,9 @@ async def test_second_signal_stops_the_process_immediately(
 async def check_request_under_way(
     database_url: str, conninfo: str, tmp_path: Path, connect: Connect, workers: str
 ) -> None:
-    """Assert that a request under way is answered after SIGTERM, and that no new connections are accepted."""
+    """Assert that a request under way is answered after SIGTERM, and that no new connections are
+    accepted.
+    """
     async with deployed(database_url, tmp_path, WORKERS=workers) as deployment:
         line = await connect(deployment)
         upload = Upload(line, "evt_kept")
@@ -106,29 +108,42 @@ async def test_request_under_way_is_finished_while_newcomers_are_refused(
     await check_request_under_way(database_url, conninfo, tmp_path, connect, "1")
 
 
-async def check_kernel_queue(database_url: str, tmp_path: Path, connect: Connect, workers: str) -> None:
+async def check_kernel_queue(
+    database_url: str, tmp_path: Path, connect: Connect, workers: str
+) -> None:
     """Assert that connections in the kernel's queue are answered after SIGTERM."""
     async with deployed(database_url, tmp_path, WORKERS=workers) as deployment:
-        processes = [process for process in deployment.command.family() if process.name() != "resource_tracker"]
+        processes = [
+            process
+            for process in deployment.command.family()
+            if process.name() != "resource_tracker"
+        ]
         for process in processes:
             process.suspend()
         lines = [await connect(deployment) for _ in range(QUEUED)]
         for line in lines:
             await line.send(ASKING % LIST)
         for process in processes:
-            process.send_signal(signal.SIGTERM)  # to all, or some would serve before the first one passes it on
+            # to all, or some would serve before the first one passes it on
+            process.send_signal(signal.SIGTERM)
         for process in processes:
             process.resume()
         answers = [await line.answer() for line in lines]
-        assert {(status, headers["connection"]) for status, headers, _ in answers} == {(401, "close")}
+        assert {(status, headers["connection"]) for status, headers, _ in answers} == {
+            (401, "close")
+        }
         assert await deployment.command.wait() == 0
 
 
-async def test_queued_connections_are_answered(database_url: str, tmp_path: Path, connect: Connect) -> None:
+async def test_queued_connections_are_answered(
+    database_url: str, tmp_path: Path, connect: Connect
+) -> None:
     await check_kernel_queue(database_url, tmp_path, connect, "1")
 
 
-async def test_new_connection_may_still_send_a_request(database_url: str, tmp_path: Path, connect: Connect) -> None:
+async def test_new_connection_may_still_send_a_request(
+    database_url: str, tmp_path: Path, connect: Connect
+) -> None:
     async with deployed(database_url, tmp_path, WORKERS="1") as deployment:
         command = psutil.Process(deployment.command.pid)
         command.suspend()
@@ -141,8 +156,12 @@ async def test_new_connection_may_still_send_a_request(database_url: str, tmp_pa
 
 
 @asynccontextmanager
-async def delivering(command: str, conninfo: str, folder: Path) -> AsyncIterator[tuple[Running, MailServer, UUID]]:
-    """A command that runs the jobs, while it delivers a mail that is not taken yet; and the notification's id."""
+async def delivering(
+    command: str, conninfo: str, folder: Path
+) -> AsyncIterator[tuple[Running, MailServer, UUID]]:
+    """A command that runs the jobs, while it delivers a mail that is not taken yet; and the
+    notification's id.
+    """
     database, queue, server = Database(conninfo, pool_size=1), JobQueue(conninfo), MailServer()
     server.hold = asyncio.Event()
     await database.open()
@@ -152,9 +171,12 @@ async def delivering(command: str, conninfo: str, folder: Path) -> AsyncIterator
     await database.close()
     async with running_mail(server):
         values = {
-            "DATABASE_URL": as_url(conninfo), "SMTP_URL": f"smtp://{LOOPBACK}:{server.port}", "PORT": "0",
-            "MAIL_FROM": "billing@example.com", "DRAIN_SECONDS": "0",
-        }  # fmt: skip
+            "DATABASE_URL": as_url(conninfo),
+            "SMTP_URL": f"smtp://{LOOPBACK}:{server.port}",
+            "PORT": "0",
+            "MAIL_FROM": "billing@example.com",
+            "DRAIN_SECONDS": "0",
+        }
         async with running(command, folder=folder, **SECRETS, **values) as running_command:
             await server.wait_for(lambda server: len(server.received) == 1)
             yield running_command, server, notification
@@ -162,7 +184,9 @@ async def delivering(command: str, conninfo: str, folder: Path) -> AsyncIterator
 
 
 @pytest.mark.parametrize(("command", "how"), [("serve", signal.SIGTERM), ("worker", signal.SIGHUP)])
-async def test_job_under_way_is_finished(conninfo: str, tmp_path: Path, command: str, how: signal.Signals) -> None:
+async def test_job_under_way_is_finished(
+    conninfo: str, tmp_path: Path, command: str, how: signal.Signals
+) -> None:
     async with delivering(command, conninfo, tmp_path) as (process, server, notification):
         os.kill(process.pid, how)
         assert server.hold is not None
@@ -172,17 +196,26 @@ async def test_job_under_way_is_finished(conninfo: str, tmp_path: Path, command:
     assert "Traceback" not in process.text["err"]
 
 
-async def check_second_signal(conninfo: str, tmp_path: Path, command: str, how: signal.Signals) -> None:
-    """Assert that a command that gets a second signal leaves the job under way to the next process."""
+async def check_second_signal(
+    conninfo: str, tmp_path: Path, command: str, how: signal.Signals
+) -> None:
+    """Assert that a command that gets a second signal leaves the job under way to the next
+    process.
+    """
     async with delivering(command, conninfo, tmp_path) as (process, _, _):
         os.kill(process.pid, signal.SIGTERM)
         await process.until("ending" if command == "worker" else "closing", "err")
         assert await process.end(how) == 0
     with psycopg.connect(conninfo) as connection:
-        found = connection.execute("SELECT status::text FROM procrastinate_jobs WHERE queue_name = 'mail'").fetchall()
-    assert found in ([("todo",)], [("doing",)])  # put back, or to be put back as after any end of this kind
+        found = connection.execute(
+            "SELECT status::text FROM procrastinate_jobs WHERE queue_name = 'mail'"
+        ).fetchall()
+    # put back, or to be put back as after any end of this kind
+    assert found in ([("todo",)], [("doing",)])
 
 
 @pytest.mark.parametrize(("command", "how"), [("serve", signal.SIGTERM), ("worker", signal.SIGINT)])
-async def test_second_signal_waits_for_no_job(conninfo: str, tmp_path: Path, command: str, how: signal.Signals) -> None:
+async def test_second_signal_waits_for_no_job(
+    conninfo: str, tmp_path: Path, command: str, how: signal.Signals
+) -> None:
     await check_second_signal(conninfo, tmp_path, command, how)

@@ -43,7 +43,9 @@ class World(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-async def world(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def world(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[World]:
     folder = tmp_path_factory.mktemp("traces")
     async with AsyncExitStack() as stack:
         address = as_url(stack.enter_context(postgres.database()))
@@ -62,12 +64,18 @@ async def world(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFacto
             "OIDC_AUDIENCE": AUDIENCE,
         }
         owner = await add_owner(address, folder)
-        deployment = await stack.enter_async_context(deployed(address, folder, credential=owner, **values))
+        deployment = await stack.enter_async_context(
+            deployed(address, folder, credential=owner, **values)
+        )
         worker = await stack.enter_async_context(
             running("worker", folder=folder, **SECRETS, DATABASE_URL=address, **values)
         )
         async with deployment.client(OPERATOR_TOKEN) as operator:
-            body = {"name": "Acme", "ownerEmail": "owner@acme.example", "stripeCustomerId": "cus_acme"}
+            body = {
+                "name": "Acme",
+                "ownerEmail": "owner@acme.example",
+                "stripeCustomerId": "cus_acme",
+            }
             assert (await operator.put("/api/v1/tenants/acme", json=body)).status_code == 200
         yield World(deployment, collector, mail, issuer, worker)
 
@@ -76,7 +84,9 @@ async def send(world: World, event: dict[str, object]) -> None:
     """Deliver an event now, as part of the sender's trace."""
     async with world.deployment.client() as client:
         client.headers.update(HEADERS)
-        answer = await deliver(client, event, secret=SECRETS["PROVIDER_WEBHOOK_SECRET"], at=int(time.time()))
+        answer = await deliver(
+            client, event, secret=SECRETS["PROVIDER_WEBHOOK_SECRET"], at=int(time.time())
+        )
     assert (answer.status_code, answer.text) == (200, "OK")
 
 
@@ -101,7 +111,9 @@ async def test_a_trace_leads_from_the_senders_request_to_the_mail(world: World) 
     assert request.attributes["http.response.status_code"] == 200
     assert request.attributes["tenantry.tenant"] == "acme"
     assert request.attributes["tenantry.outcome"] == "applied"
-    batch = one([span for span in world.collector.named("batch events") if request.id in span.links])
+    batch = one(
+        [span for span in world.collector.named("batch events") if request.id in span.links]
+    )
     assert request.links == [batch.id]
     transaction = one([span for span in world.collector.children(batch) if span.kind == "client"])
     assert transaction.attributes["db.system.name"] == "postgresql"
@@ -120,12 +132,15 @@ async def test_request_to_the_provider_is_part_of_its_events_trace(world: World)
     }
 
 
-async def test_asking_the_identity_provider_is_part_of_the_request_that_needs_it(world: World) -> None:
+async def test_asking_the_identity_provider_is_part_of_the_request_that_needs_it(
+    world: World,
+) -> None:
     now = int(time.time())
     token = world.issuer.mint(claims={"sub": "founder", "iat": now, "exp": now + 3600})
     async with world.deployment.client(token) as client:
         answer = await client.post("/api/v1/tenants", json={"name": "New"})
-    assert answer.status_code == 422  # the identity provider, which had to be asked, knows no address
+    # the identity provider, which had to be asked, knows no address
+    assert answer.status_code == 422
     name = "POST /api/v1/tenants"
     await world.collector.until(lambda found: found.named(name))
     request = one(world.collector.named(name))
@@ -144,15 +159,23 @@ async def test_a_transaction_of_an_ordinary_route_is_part_of_its_request(world: 
     assert (transaction.trace, transaction.failed) == (request.trace, False)
 
 
-async def test_a_batch_is_linked_with_every_request_that_joined_it_and_they_with_it(world: World) -> None:
+async def test_a_batch_is_linked_with_every_request_that_joined_it_and_they_with_it(
+    world: World,
+) -> None:
     async with world.deployment.client() as client:
         answers = await asyncio.gather(*(client.get("/api/v1/projects") for _ in range(60)))
     assert {answer.status_code for answer in answers} == {200}
     await world.collector.until(lambda found: len(found.named(LIST)) == 60)
-    await world.collector.until(lambda found: sum(len(span.links) for span in found.named("batch keys")) >= 60)
+    await world.collector.until(
+        lambda found: sum(len(span.links) for span in found.named("batch keys")) >= 60
+    )
     requests = {span.id: span for span in world.collector.named(LIST)}
     assert len({span.process for span in requests.values()}) == 2
-    batches = {span.id: span for span in world.collector.named("batch keys") if set(span.links) & set(requests)}
+    batches = {
+        span.id: span
+        for span in world.collector.named("batch keys")
+        if set(span.links) & set(requests)
+    }
     for batch in batches.values():
         assert batch.attributes["tenantry.batch.items"] >= len(batch.links)
         assert batch.parent == batch.links[0]
@@ -175,15 +198,23 @@ async def test_health_checks_and_metrics_are_not_traced(world: World) -> None:
         for path in ("/healthz", "/readyz", "/metrics", "/api/v1/plans"):
             assert (await client.get(path)).status_code == 200
     await world.collector.until(lambda found: found.named("GET /api/v1/plans"))
-    assert not [span for span in world.collector.spans if "healthz" in span.name or "metrics" in span.name]
+    assert not [
+        span for span in world.collector.spans if "healthz" in span.name or "metrics" in span.name
+    ]
 
 
 @pytest.mark.parametrize(
-    "values", [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}], ids=["disabled", "no exporter"]
+    "values",
+    [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}],
+    ids=["disabled", "no exporter"],
 )
-async def test_standard_variables_disable_the_export(database_url: str, tmp_path: Path, values: dict[str, str]) -> None:
+async def test_standard_variables_disable_the_export(
+    database_url: str, tmp_path: Path, values: dict[str, str]
+) -> None:
     async with running_collector() as collector:
-        async with deployed(database_url, tmp_path, **collector.settings(WORKERS="1", **values)) as deployment:
+        async with deployed(
+            database_url, tmp_path, **collector.settings(WORKERS="1", **values)
+        ) as deployment:
             async with deployment.client("svc_live_nonsense") as client:
                 assert (await client.get("/api/v1/projects")).status_code == 401
             assert await deployment.command.end(signal.SIGTERM) == 0

@@ -1,6 +1,8 @@
-"""``tenantry trigger`` against the service. `test_demo` and `test_listen_command` run it as a process.
+"""``tenantry trigger`` against the service. `test_demo` and `test_listen_command` run it as a
+process.
 
-The service has an event loop in a separate thread: the command handles signals, so it needs the main thread.
+The service has an event loop in a separate thread: the command handles signals, so it needs the
+main thread.
 """
 
 import json
@@ -47,7 +49,9 @@ class Receiver:
 class Service:
     """The running service, and the command's way to it."""
 
-    def __init__(self, folder: Path, base: str, portal: BlockingPortal, client: httpx2.Client) -> None:
+    def __init__(
+        self, folder: Path, base: str, portal: BlockingPortal, client: httpx2.Client
+    ) -> None:
         self._folder = folder
         self.base = base
         self.portal = portal
@@ -69,11 +73,17 @@ class Service:
         return answer.json()
 
     def tenant(self, tenant_id: str, **fields: str) -> None:
-        self.call("PUT", f"/api/v1/tenants/{tenant_id}", {"name": "Acme", "ownerEmail": "o@x.example", **fields})
+        self.call(
+            "PUT",
+            f"/api/v1/tenants/{tenant_id}",
+            {"name": "Acme", "ownerEmail": "o@x.example", **fields},
+        )
 
 
 @pytest.fixture(scope="module")
-def service(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
     with running(postgres, tmp_path_factory.mktemp("trigger")) as service:
         yield service
 
@@ -90,7 +100,9 @@ def running(postgres: PostgresServer, folder: Path, **settings: str) -> Iterator
             yield Service(folder, base, portal, client)
 
 
-def test_commands_follow_a_service_with_separate_subscriptions(postgres: PostgresServer, tmp_path: Path) -> None:
+def test_commands_follow_a_service_with_separate_subscriptions(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
     settings = {"SUBSCRIPTIONS": "each"}
     with running(postgres, tmp_path, **settings) as service:
         service.tenant("acme", stripeCustomerId="cus_acme")
@@ -98,12 +110,19 @@ def test_commands_follow_a_service_with_separate_subscriptions(postgres: Postgre
         def said(*arguments: str) -> Any:
             done = service.trigger(*arguments, "--json", **settings)
             assert done.code == 0, done
-            return json.loads(done.out.splitlines()[-1] if arguments[0].startswith("story:") else done.out)
+            return json.loads(
+                done.out.splitlines()[-1] if arguments[0].startswith("story:") else done.out
+            )
 
         end = said("story:replaced-subscription")["tenant"]
         assert (end["plan"], end["subscriptionStatus"]) == ("business", "active")
-        created = said("customer.subscription.created", "--tenant", "acme", "--subscription", "sub_1")
-        assert (created["after"]["plan"], created["after"]["subscriptionStatus"]) == ("pro", "active")
+        created = said(
+            "customer.subscription.created", "--tenant", "acme", "--subscription", "sub_1"
+        )
+        assert (created["after"]["plan"], created["after"]["subscriptionStatus"]) == (
+            "pro",
+            "active",
+        )
         others = said("invoice.payment_failed", "--tenant", "acme", "--subscription", "sub_2")
         assert others["changed"] == []
         service.tenant("mine", stripeCustomerId="cus_mine")
@@ -122,11 +141,16 @@ def test_commands_follow_a_service_with_separate_subscriptions(postgres: Postgre
 
 def test_event_changes_the_tenant(service: Service) -> None:
     service.tenant("acme", stripeCustomerId="cus_of_acme")
-    done = service.trigger(UPDATED, "--tenant", "acme", "--plan", "business", "--status", "trialing")
+    done = service.trigger(
+        UPDATED, "--tenant", "acme", "--plan", "business", "--status", "trialing"
+    )
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert lines[0].startswith(f"{UPDATED}  200  ")
-    assert lines[1] == "  applied: The subscription is trialing: price price_business means plan business."
+    assert (
+        lines[1]
+        == "  applied: The subscription is trialing: price price_business means plan business."
+    )
     assert lines[2:6] == [
         "",
         "acme  Acme",
@@ -162,14 +186,17 @@ def test_parked_event_is_reported_with_a_remedy(service: Service) -> None:
     waiting = service.trigger(FAILED, "--tenant", "unlinked")
     assert waiting.code == 0
     assert "is not linked to unlinked yet" in waiting.out
-    remedy = next(line for line in waiting.out.splitlines() if "tenantry trigger " in line).split()[2:]
+    remedy = next(line for line in waiting.out.splitlines() if "tenantry trigger " in line).split()[
+        2:
+    ]
     linked = service.trigger(*remedy)
     assert "stripeCustomerId" in linked.out
     assert "-> past_due" in linked.out
     anonymous = service.trigger(UPDATED, "--tenant", "missing")
     assert (anonymous.code, anonymous.err) == (
-        0, "There is no tenant missing. The service parks its events until the tenant exists.\n"
-    )  # fmt: skip
+        0,
+        "There is no tenant missing. The service parks its events until the tenant exists.\n",
+    )
 
 
 def test_event_is_sent_without_a_credential(service: Service) -> None:
@@ -184,7 +211,9 @@ def test_event_is_sent_without_a_credential(service: Service) -> None:
 
 def test_exit_codes_of_errors(service: Service) -> None:
     service.tenant("codes")
-    wrong = service.trigger(UPDATED, "--tenant", "codes", PROVIDER_WEBHOOK_SECRET="whsec_of_nobody_0123456789")
+    wrong = service.trigger(
+        UPDATED, "--tenant", "codes", PROVIDER_WEBHOOK_SECRET="whsec_of_nobody_0123456789"
+    )
     assert wrong.code == 1
     assert "400" in wrong.out
     assert "Invalid signature" in wrong.out
@@ -192,7 +221,9 @@ def test_exit_codes_of_errors(service: Service) -> None:
     refused = service.trigger(UPDATED, "--tenant", "codes", TENANTRY_API_KEY="svc_live_nothing")
     assert (refused.code, refused.out) == (4, "")
     assert refused.err.startswith("The service does not accept the credential: ")
-    away = service.trigger(UPDATED, "--tenant", "codes", TENANTRY_BASE_URL=f"http://127.0.0.1:{free_port()}")
+    away = service.trigger(
+        UPDATED, "--tenant", "codes", TENANTRY_BASE_URL=f"http://127.0.0.1:{free_port()}"
+    )
     assert (away.code, away.out) == (6, "")
     missing = service.trigger("story:trial", "--tenant", "no-such-tenant")
     assert (missing.code, missing.err) == (5, "There is no tenant no-such-tenant.\n")
@@ -208,7 +239,12 @@ def test_chaos_over_five_hundred_events_converges(service: Service) -> None:
     done = service.trigger("--chaos", "all", "--times", "500", "--seed", "7", "--json")
     assert done.code == 0, done
     said = json.loads(done.out)
-    assert (said["converged"], said["events"], said["wrong"], said["ambiguous"]) == (True, 500, 0, 0)
+    assert (said["converged"], said["events"], said["wrong"], said["ambiguous"]) == (
+        True,
+        500,
+        0,
+        0,
+    )
     assert (said["missing"], said["forged"], said["others"]) == (0, 0, 0)
     assert sum(said["ledger"].values()) == 500
     counts = {(each["part"], each["status"]): each["number"] for each in said["answers"]}
@@ -221,17 +257,23 @@ def test_chaos_output(service: Service) -> None:
     done = service.trigger("--chaos", "duplicate, bad-signature", "--times", "30", "--seed", "1")
     assert (done.code, done.err) == (0, "")
     assert "chaos  30 events of tenant chaos-" in done.out
-    assert "Converged: 30 events, each counted once, in the order in which they happened." in done.out
+    assert (
+        "Converged: 30 events, each counted once, in the order in which they happened." in done.out
+    )
     assert max(map(len, done.out.splitlines())) <= 80
     assert "\x1b" not in done.out
-    stopped = service.trigger("--chaos", "all", "--times", "10", PROVIDER_WEBHOOK_SECRET="whsec_of_nobody_0123456789")
+    stopped = service.trigger(
+        "--chaos", "all", "--times", "10", PROVIDER_WEBHOOK_SECRET="whsec_of_nobody_0123456789"
+    )
     assert stopped.code == 1
     assert "answers had a wrong status." in stopped.out
 
 
 def test_chaos_of_a_type_and_of_a_story_on_a_named_tenant(service: Service) -> None:
     service.tenant("mine", stripeCustomerId="cus_mine")
-    updates = service.trigger(UPDATED, "--chaos", "reorder", "--times", "20", "--tenant", "mine", "--json")
+    updates = service.trigger(
+        UPDATED, "--chaos", "reorder", "--times", "20", "--tenant", "mine", "--json"
+    )
     assert (updates.code, json.loads(updates.out)["converged"]) == (0, True)
     story = service.trigger("story:failed-renewal", "--chaos", "all", "--tenant", "mine", "--json")
     assert (story.code, json.loads(story.out)["converged"]) == (0, True)
@@ -243,8 +285,15 @@ def test_story_output_and_end_of_its_tenant(service: Service) -> None:
     done = service.trigger("story:cancellation", "--json")
     assert (done.code, done.err) == (0, "")
     scenes = [json.loads(line) for line in done.out.splitlines()]
-    assert [scene["tenant"]["subscriptionStatus"] for scene in scenes] == ["active"] * 4 + ["canceled"]
-    assert [scene["tenant"]["cancelAtPeriodEnd"] for scene in scenes[:4]] == [False, True, False, True]
+    assert [scene["tenant"]["subscriptionStatus"] for scene in scenes] == ["active"] * 4 + [
+        "canceled"
+    ]
+    assert [scene["tenant"]["cancelAtPeriodEnd"] for scene in scenes[:4]] == [
+        False,
+        True,
+        False,
+        True,
+    ]
     assert all(event["status"] == 200 for scene in scenes for event in scene["events"])
     again = {"name": "Again", "ownerEmail": "o@x.example"}
     ended = service.request("PUT", f"/api/v1/tenants/{scenes[0]['tenantId']}", again)
@@ -289,7 +338,9 @@ def test_credentials_are_sent_only_to_the_configured_service(service: Service) -
 
 
 def test_remote_service_needs_an_option(service: Service) -> None:
-    done = service.trigger(UPDATED, "--tenant", "acme", TENANTRY_BASE_URL="https://tenantry.prod.example")
+    done = service.trigger(
+        UPDATED, "--tenant", "acme", TENANTRY_BASE_URL="https://tenantry.prod.example"
+    )
     assert (done.code, done.out) == (2, "")
     assert "https://tenantry.prod.example" in done.err
     assert "--remote" in done.err

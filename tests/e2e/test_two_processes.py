@@ -34,14 +34,18 @@ def address(postgres: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-async def deployment(address: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployment]:
+async def deployment(
+    address: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Deployment]:
     """The service in two processes, with a tenant and its OWNER key."""
     folder = tmp_path_factory.mktemp("deployment")
     async with deployed(address, folder, credential=await add_owner(address, folder)) as deployment:
         yield deployment
 
 
-async def test_revoked_key_is_refused_at_the_very_next_request_every_time(deployment: Deployment) -> None:
+async def test_revoked_key_is_refused_at_the_very_next_request_every_time(
+    deployment: Deployment,
+) -> None:
     body = {"orgId": "acme", "name": "short-lived", "scopes": ["projects:read"]}
     seen: Counter[tuple[object, ...]] = Counter()
     async with deployment.client() as owner:
@@ -51,7 +55,9 @@ async def test_revoked_key_is_refused_at_the_very_next_request_every_time(deploy
                 before = await client.get("/api/v1/projects")
                 deleted = await owner.delete(f"/api/v1/api-keys/{made['id']}")
                 after = await client.get("/api/v1/projects")
-            seen[before.status_code, deleted.status_code, after.status_code, after.json().get("code")] += 1
+            seen[
+                before.status_code, deleted.status_code, after.status_code, after.json().get("code")
+            ] += 1
     assert seen == {(200, 204, 401, "api_key_revoked"): TIMES}
 
 
@@ -60,7 +66,10 @@ async def test_persistent_connections_are_shared(deployment: Deployment) -> None
         lines = [await connect(deployment) for _ in range(CONNECTIONS)]
         assert {(await ask(line, LIST))[0] for line in lines} == {401}
         numbers = [
-            sum(connection.status == psutil.CONN_ESTABLISHED for connection in process.net_connections("tcp4"))
+            sum(
+                connection.status == psutil.CONN_ESTABLISHED
+                for connection in process.net_connections("tcp4")
+            )
             for process in deployment.command.family()[1:]
             if listens(process)
         ]
@@ -77,7 +86,9 @@ async def test_metrics_are_those_of_both_processes_together(deployment: Deployme
     counts = {
         float(found[1])
         for text in texts
-        for found in re.finditer(r'^tenantry_http_requests_total\{.*whoami.*status="200"\} (\S+)$', text, re.MULTILINE)
+        for found in re.finditer(
+            r'^tenantry_http_requests_total\{.*whoami.*status="200"\} (\S+)$', text, re.MULTILINE
+        )
     }
     assert counts == {TIMES}
 
@@ -112,16 +123,22 @@ async def test_signal_ends_every_process(address: str, tmp_path: Path) -> None:
         socket.create_connection((host, int(port)))
 
 
-async def test_secrets_in_files_reach_every_process(address: str, tmp_path: Path, deployment: Deployment) -> None:
+async def test_secrets_in_files_reach_every_process(
+    address: str, tmp_path: Path, deployment: Deployment
+) -> None:
     lines = []
     for name, secret in {**SECRETS, "DATABASE_URL": address}.items():
         (tmp_path / name).write_text(f"{secret}\n")
         lines.append(f"{name}_FILE={tmp_path / name}\n")
     (tmp_path / ".env").write_text("".join(lines))
     port = str(free_port())
-    async with running("serve", "--no-jobs", folder=tmp_path, PORT=port, WORKERS=str(WORKERS)) as command:
+    async with running(
+        "serve", "--no-jobs", folder=tmp_path, PORT=port, WORKERS=str(WORKERS)
+    ) as command:
         await command.until("tenantry is ready", "err")
-        async with Deployment(command, f"http://127.0.0.1:{port}", deployment.credential).client() as client:
+        async with Deployment(
+            command, f"http://127.0.0.1:{port}", deployment.credential
+        ).client() as client:
             answers = [await client.get("/api/v1/auth/whoami") for _ in range(10)]
     assert [answer.status_code for answer in answers] == [200] * len(answers)
 

@@ -1,4 +1,6 @@
-"""A WSGI application behind `TenantryMiddleware`, served by the usual servers beside the service in two processes."""
+"""A WSGI application behind `TenantryMiddleware`, served by the usual servers beside the service in
+two processes.
+"""
 
 import asyncio
 import os
@@ -16,7 +18,15 @@ from tests.support.database_link import database_link
 from tests.support.deployment import Deployment, add_owner, deployed
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import refusal
-from tests.support.wsgi_servers import SYNC, THREADS, WAITRESS, WERKZEUG, WSGIREF, WsgiServer, serving_wsgi
+from tests.support.wsgi_servers import (
+    SYNC,
+    THREADS,
+    WAITRESS,
+    WERKZEUG,
+    WSGIREF,
+    WsgiServer,
+    serving_wsgi,
+)
 
 WORKERS: Final = 2
 """How many processes `SYNC` starts."""
@@ -91,16 +101,23 @@ async def deployment(
     """The service, with a tenant and its OWNER key."""
     folder, address = tmp_path_factory.mktemp("deployment"), as_url(conninfo)
     credential = await add_owner(address, folder)
-    async with deployed(address, folder, credential=credential, TENANTRY_PLANS=catalog) as deployment:
+    async with deployed(
+        address, folder, credential=credential, TENANTRY_PLANS=catalog
+    ) as deployment:
         yield deployment
 
 
 @pytest.fixture(scope="module", params=SERVERS, ids=NAMES)
 async def server(
-    request: pytest.FixtureRequest, conninfo: str, catalog: str, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    conninfo: str,
+    catalog: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[WsgiServer]:
     folder = tmp_path_factory.mktemp("served")
-    async with serving_wsgi(request.param, as_url(conninfo), folder, APP, TENANTRY_PLANS=catalog) as server:
+    async with serving_wsgi(
+        request.param, as_url(conninfo), folder, APP, TENANTRY_PLANS=catalog
+    ) as server:
         yield server
 
 
@@ -120,14 +137,18 @@ async def test_key_revoked_through_the_service_is_refused_at_the_very_next_reque
     assert seen == {(200, 204, (401, "api_key_revoked")): TIMES}
 
 
-async def test_many_requests_at_once_are_all_answered(deployment: Deployment, server: WsgiServer) -> None:
+async def test_many_requests_at_once_are_all_answered(
+    deployment: Deployment, server: WsgiServer
+) -> None:
     async with server.client(deployment.credential) as client:
         answers = await asyncio.gather(*(client.get("/") for _ in range(MANY)))
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.headers["x-request-id"] for answer in answers}) == MANY
 
 
-async def test_hostile_requests_are_rejected_and_do_no_harm(deployment: Deployment, server: WsgiServer) -> None:
+async def test_hostile_requests_are_rejected_and_do_no_harm(
+    deployment: Deployment, server: WsgiServer
+) -> None:
     good = f"Authorization: Bearer {deployment.credential}\r\n".encode()
     requests = {
         "no credential": b"",
@@ -142,7 +163,9 @@ async def test_hostile_requests_are_rejected_and_do_no_harm(deployment: Deployme
         "the name of a tenant": b"X-Tenant-Id: acme\r\nX_Principal_Id: root\r\ntenantry.principal: root\r\n",
     }
     for name, headers in requests.items():
-        answer = await server.raw(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers + b"\r\n")
+        answer = await server.raw(
+            b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers + b"\r\n"
+        )
         status = int(answer.split(b" ")[1]) if answer else 400
         assert 400 <= status < 500, (name, answer)
     async with server.client(deployment.credential) as client:
@@ -163,7 +186,9 @@ async def test_methods_and_bodies(deployment: Deployment, server: WsgiServer) ->
     assert head.partition(b"\r\n\r\n")[2] == b""
 
 
-async def test_exceptions_of_the_application_reach_the_server(deployment: Deployment, server: WsgiServer) -> None:
+async def test_exceptions_of_the_application_reach_the_server(
+    deployment: Deployment, server: WsgiServer
+) -> None:
     async with server.client(deployment.credential) as client:
         assert (await client.get("/broken")).status_code == 500
         await server.command.until("LookupError: a fault of the application", "err")
@@ -174,7 +199,10 @@ async def test_exceptions_of_the_application_reach_the_server(deployment: Deploy
 async def test_last_use_is_written_when_the_server_ends(
     deployment: Deployment, conninfo: str, tmp_path: Path, line: str
 ) -> None:
-    async with deployment.client() as owner, serving_wsgi(line, as_url(conninfo), tmp_path, APP) as server:
+    async with (
+        deployment.client() as owner,
+        serving_wsgi(line, as_url(conninfo), tmp_path, APP) as server,
+    ):
         body = {"orgId": "acme", "name": "used", "scopes": ["projects:read"]}
         made = (await owner.post("/api/v1/api-keys", json=body)).json()
         async with server.client(made["secret"]) as client:
@@ -190,7 +218,10 @@ async def test_last_use_is_written_when_the_server_ends(
 async def test_lost_database_is_503_until_it_returns_and_does_not_hold_up_the_end(
     deployment: Deployment, conninfo: str, tmp_path: Path, line: str
 ) -> None:
-    async with database_link(conninfo) as link, serving_wsgi(line, as_url(link.conninfo), tmp_path, APP) as server:
+    async with (
+        database_link(conninfo) as link,
+        serving_wsgi(line, as_url(link.conninfo), tmp_path, APP) as server,
+    ):
         async with server.client(deployment.credential) as client:
             assert (await client.get("/")).status_code == 200
             await link.cut()
@@ -230,8 +261,14 @@ async def test_parent_and_child_both_authenticate_after_a_fork(
 ) -> None:
     (tmp_path / "served.py").write_text(EARLY)
     (tmp_path / "forking.py").write_text(FORK)
-    values = {"KEY": deployment.credential, "DATABASE_URL": as_url(conninfo), "TENANTRY_PLANS": catalog}
-    done = await run(folder=tmp_path, module="forking", API_KEY_PEPPER=SECRETS["API_KEY_PEPPER"], **values)
+    values = {
+        "KEY": deployment.credential,
+        "DATABASE_URL": as_url(conninfo),
+        "TENANTRY_PLANS": catalog,
+    }
+    done = await run(
+        folder=tmp_path, module="forking", API_KEY_PEPPER=SECRETS["API_KEY_PEPPER"], **values
+    )
     assert done.code == 0, done.err
     assert [line.split()[0] for line in done.out.splitlines()] == ["child", "parent"] * 2
     assert len({line.split()[1] for line in done.out.splitlines()}) == 1

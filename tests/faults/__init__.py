@@ -3,20 +3,24 @@
 `faults.toml` is the table. ``python -m tests.faults`` shows that the tests catch every fault in it.
 """
 
+import re
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 ROOT: Final = Path(__file__).parents[2]
+_WORDS: Final = re.compile(r"\w+|[^\w\s]")
+_CLOSING: Final = (")", "]", "}")
 _TABLE: Final = Path(__file__).with_name("faults.toml")
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A change that a plausible mistake would make: ``find`` becomes ``replace`` in ``file``.
 
-    ``find`` occurs exactly once in the file. ``also`` names files that have the same text and change with it, such as
-    the generated synchronous half of the SDK. ``caught_by`` are test files or node ids; at least one test fails.
+    ``find`` occurs exactly once in the file, in whatever layout the formatter gave it. ``also`` names files that have the same text and
+    change with it, such as the generated synchronous half of the SDK. ``caught_by`` are test files
+    or node ids; at least one test fails.
     """
 
     name: str
@@ -33,12 +37,32 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [self.file, *self.also]
 
     def changed(self, root: Path) -> dict[Path, str]:
-        """The text of each file below ``root`` with the fault. Raises `ValueError` if ``find`` does not occur once."""
-        texts = {root / file: (root / file).read_text() for file in self.files}
-        for path, text in texts.items():
-            if (count := text.count(self.find)) != 1:
-                raise ValueError(f"{self.name}: the text to find occurs {count} times in {path.relative_to(root)}")
-        return {path: text.replace(self.find, self.replace) for path, text in texts.items()}
+        """The text of each file below ``root`` with the fault. Raises `ValueError` if ``find`` does
+        not occur once.
+        """
+        pattern = _in_any_layout(self.find)
+        changed = {}
+        for path in (root / file for file in self.files):
+            text = path.read_text()
+            found = list(pattern.finditer(text))
+            if len(found) != 1:
+                place = path.relative_to(root)
+                raise ValueError(
+                    f"{self.name}: the text to find occurs {len(found)} times in {place}"
+                )
+            start, end = found[0].span()
+            changed[path] = text[:start] + self.replace + text[end:]
+        return changed
+
+
+def _in_any_layout(text: str) -> re.Pattern[str]:
+    """Match the text with other white space, and with trailing commas before closing brackets."""
+    words = _WORDS.findall(text)
+    return re.compile(
+        r"\s*".join(
+            rf",?\s*{re.escape(word)}" if word in _CLOSING else re.escape(word) for word in words
+        )
+    )
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,7 +1,9 @@
-"""Apply each fault to a copy of the repository, and run the tests that must catch it: ``python -m tests.faults``.
+"""Apply each fault to a copy of the repository, and run the tests that must catch it: ``python -m
+tests.faults``.
 
-Exits with 1 if the tests do not pass without a fault, if a fault is not caught, or if it no longer applies. A fault is
-caught when pytest runs and a test fails; a collection error, a failed fixture and a timeout are not a catch.
+Exits with 1 if the tests do not pass without a fault, if a fault is not caught, or if it no longer
+applies. A fault is caught when pytest runs and a test fails; a collection error, a failed fixture
+and a timeout are not a catch.
 """
 
 import argparse
@@ -17,7 +19,9 @@ from tests.faults.repository_copy import CAUGHT, RepositoryCopy, Result
 
 
 def _selected(only: Sequence[str]) -> list[Fault]:
-    """The faults with one of these names or areas, all without any. Ends the program if one does not apply."""
+    """The faults with one of these names or areas, all without any. Ends the program if one does
+    not apply.
+    """
     faults = [fault for fault in load_faults() if not only or {fault.name, fault.area} & set(only)]
     if not faults:
         sys.exit("There is no such fault or area.")
@@ -30,7 +34,9 @@ def _selected(only: Sequence[str]) -> list[Fault]:
 
 
 def _results(faults: Sequence[Fault], copies: Sequence[RepositoryCopy]) -> Iterator[Result]:
-    """Check the faults, as many at a time as there are copies; the results come in the order of the faults."""
+    """Check the faults, as many at a time as there are copies; the results come in the order of the
+    faults.
+    """
     free: SimpleQueue[RepositoryCopy] = SimpleQueue()
     for copy in copies:
         free.put(copy)
@@ -47,10 +53,14 @@ def _results(faults: Sequence[Fault], copies: Sequence[RepositoryCopy]) -> Itera
 
 
 def _check(faults: Sequence[Fault], jobs: int) -> bool:
-    """Show a line for each fault; whether all are caught. Ends the program if the tests fail without a fault."""
+    """Show a line for each fault; whether all are caught. Ends the program if the tests fail
+    without a fault.
+    """
     with tempfile.TemporaryDirectory(prefix="tenantry-faults-") as folder:
         copies = [RepositoryCopy(Path(folder, str(number))) for number in range(jobs)]
-        code, output = copies[0].run(*sorted({test for fault in faults for test in fault.caught_by}))
+        code, output = copies[0].run(
+            *sorted({test for fault in faults for test in fault.caught_by})
+        )
         if code:
             sys.exit(f"{output}\nThe tests do not pass without a fault.")
         caught = 0
@@ -68,10 +78,16 @@ def _show(line: str) -> None:
 
 def main() -> None:
     """Check the faults that the arguments select."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Show that the tests catch each fault.")
-    parser.add_argument("--only", action="append", metavar="NAME|AREA", help="this fault or area; may be repeated")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults", description="Show that the tests catch each fault."
+    )
+    parser.add_argument(
+        "--only", action="append", metavar="NAME|AREA", help="this fault or area; may be repeated"
+    )
     parser.add_argument("--list", action="store_true", help="list the faults and exit")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="faults to check at the same time")
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="faults to check at the same time"
+    )
     given = parser.parse_args()
     faults = _selected(given.only or [])
     if given.list:

@@ -1,4 +1,6 @@
-"""A copy of the repository in which faults are applied, so that the working tree never holds one."""
+"""A copy of the repository in which faults are applied, so that the working tree never holds
+one.
+"""
 
 import os
 import re
@@ -26,7 +28,9 @@ _SHOW_FILES: Final = (
 
 
 class Result(NamedTuple):
-    """What the tests of a fault showed; ``detail`` is the first test that failed, or what went wrong."""
+    """What the tests of a fault showed; ``detail`` is the first test that failed, or what went
+    wrong.
+    """
 
     fault: Fault
     verdict: str
@@ -35,18 +39,26 @@ class Result(NamedTuple):
 
 
 class RepositoryCopy:
-    """All files that git tracks or would track, and an interpreter that imports the product and the tests from them."""
+    """All files that git tracks or would track, and an interpreter that imports the product and the
+    tests from them.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         listing = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
-        listed = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        listed = subprocess.run(
+            listing, cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout
         for name in listed.split("\0"):
             if (ROOT / name).is_file():  # git also lists files that were deleted just now
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, root / name)
         paths = [str(root / "src"), str(root / "sdk/src"), str(root / "devkit/src"), str(root)]
-        self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         # Tests start commands without our PYTHONPATH, so the interpreter itself must find the copy.
         venv.create(root / ".venv", symlinks=True)
         self._python = str(root / ".venv/bin/python")
@@ -65,9 +77,14 @@ class RepositoryCopy:
         """Run pytest; returns its exit code and output."""
         command = [self._python, "-m", "pytest", *_OPTIONS, *arguments]
         done = subprocess.run(
-            command, cwd=self._root, env=self._environment, check=False, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            command,
+            cwd=self._root,
+            env=self._environment,
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         return done.returncode, done.stdout
 
     def check(self, fault: Fault) -> Result:

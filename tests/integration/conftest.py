@@ -24,8 +24,9 @@ async def shared_database(postgres: PostgresServer) -> AsyncIterator[SharedDatab
 async def emptied(shared_database: SharedDatabase) -> str:
     """The connection string of the file's database, which holds no rows of earlier tests.
 
-    For tests that count rows or use fixed ids, and leave schema and privileges as they are. A service on it that is
-    not the file's own must make no tenants by `Service.organization`: the file's numbers its tenants alike.
+    For tests that count rows or use fixed ids, and leave schema and privileges as they are. A
+    service on it that is not the file's own must make no tenants by `Service.organization`: the
+    file's numbers its tenants alike.
     """
     await shared_database.empty()
     return shared_database.conninfo
@@ -33,7 +34,9 @@ async def emptied(shared_database: SharedDatabase) -> str:
 
 @pytest.fixture(scope="module")
 async def service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
-    """The service, shared by the tests of a file: each creates separate tenants, and none moves the clock."""
+    """The service, shared by the tests of a file: each creates separate tenants, and none moves the
+    clock.
+    """
     async with running_service(shared_database.conninfo) as service:
         yield service
 
@@ -63,12 +66,16 @@ async def stage(shared_database: SharedDatabase) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 async def world(stage: Stage, emptied: str) -> AsyncIterator[World]:
-    """A new provider beside the service of `stage`, whose database holds no rows of earlier tests."""
+    """A new provider beside the service of `stage`, whose database holds no rows of earlier
+    tests.
+    """
     async with stage.world() as world:
         yield world
 
 
 @pytest.fixture(scope="session")
 def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a PostgreSQL cluster that does not run; tests start copies of it (`copy_cluster`)."""
+    """The folder of a PostgreSQL cluster that does not run; tests start copies of it
+    (`copy_cluster`).
+    """
     return make_cluster(tmp_path_factory.mktemp("cluster"))

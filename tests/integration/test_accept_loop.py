@@ -25,7 +25,9 @@ CLIENTS = 2 * MAX_ACCEPTS_PER_TURN
 
 
 class Arrivals:
-    """Counts the accepted connections, and the event loop's turns until the expected number is reached."""
+    """Counts the accepted connections, and the event loop's turns until the expected number is
+    reached.
+    """
 
     def __init__(self, wanted: int = 1) -> None:
         self.number = 0
@@ -67,7 +69,9 @@ def run(main: Any) -> None:
 def test_burst_of_connections_is_accepted_within_a_few_turns() -> None:
     async def main(bound: socket.socket) -> None:
         arrivals = Arrivals(CLIENTS)
-        server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound, backlog=CLIENTS)
+        server = await asyncio.get_running_loop().create_server(
+            arrivals.protocol, sock=bound, backlog=CLIENTS
+        )
         clients = [socket.create_connection(bound.getsockname()) for _ in range(CLIENTS)]
         await arrivals.all.wait()
         assert arrivals.turns < CLIENTS / 4
@@ -87,7 +91,8 @@ def test_closed_socket_accepts_no_connection() -> None:
         server = await loop.create_server(arrivals.protocol, sock=bound)
         server.close()
         with socket.create_connection(bound.getsockname()):
-            other = await loop.create_server(arrivals.protocol, "127.0.0.1", 0)  # as usual, without a given socket
+            # as usual, without a given socket
+            other = await loop.create_server(arrivals.protocol, "127.0.0.1", 0)
             with socket.create_connection(other.sockets[0].getsockname()):
                 await arrivals.all.wait()
             other.close()
@@ -100,7 +105,9 @@ def test_closed_socket_accepts_no_connection() -> None:
 def test_last_process_accepts_queued_connections_and_rejects_new_ones() -> None:
     async def main(bound: socket.socket) -> None:
         arrivals = Arrivals(CLIENTS)
-        server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound, backlog=CLIENTS)
+        server = await asyncio.get_running_loop().create_server(
+            arrivals.protocol, sock=bound, backlog=CLIENTS
+        )
         clients = [socket.create_connection(bound.getsockname()) for _ in range(CLIENTS)]
         assert isinstance(server, ListeningSocket)
         draining = asyncio.create_task(server.drain(is_last=True))
@@ -115,10 +122,14 @@ def test_last_process_accepts_queued_connections_and_rejects_new_ones() -> None:
         run(main(bound))
 
 
-def test_one_of_several_processes_accepts_queued_connections_and_leaves_new_ones_to_the_others() -> None:
+def test_one_of_several_processes_accepts_queued_connections_and_leaves_new_ones_to_the_others() -> (
+    None
+):
     async def main(bound: socket.socket) -> None:
         arrivals = Arrivals(CLIENTS)
-        server = await asyncio.get_running_loop().create_server(arrivals.protocol, sock=bound, backlog=CLIENTS)
+        server = await asyncio.get_running_loop().create_server(
+            arrivals.protocol, sock=bound, backlog=CLIENTS
+        )
         clients = [socket.create_connection(bound.getsockname()) for _ in range(CLIENTS)]
         assert isinstance(server, ListeningSocket)
         await server.drain(is_last=False)
@@ -136,7 +147,9 @@ YIELD_SECONDS: Final = 0.03
 
 
 class Processes:
-    """Several processes that listen on one socket, in one event loop; they keep ``CLIENTS`` connections."""
+    """Several processes that listen on one socket, in one event loop; they keep ``CLIENTS``
+    connections.
+    """
 
     def __init__(self, bound: socket.socket, number: int, others: int = 0) -> None:
         """Besides ``number`` processes, ``others`` have no connections and accept none."""
@@ -157,7 +170,12 @@ class Processes:
     def _listen(self, own: int, bound: socket.socket) -> ListeningSocket:
         balance = ConnectionBalance(self.counts, own, lambda: self.connections[own])
         return ListeningSocket(
-            asyncio.get_running_loop(), lambda: self._protocol(own), bound, CLIENTS, balance, YIELD_SECONDS
+            asyncio.get_running_loop(),
+            lambda: self._protocol(own),
+            bound,
+            CLIENTS,
+            balance,
+            YIELD_SECONDS,
         )
 
     def _protocol(self, own: int) -> asyncio.Protocol:
@@ -172,7 +190,9 @@ def test_processes_share_a_burst_of_connections() -> None:
         processes = Processes(bound, 3)
         await processes.accept_all(bound)
         mean = CLIENTS / 3
-        assert all(abs(number - mean) <= 0.2 * mean for number in processes.connections), processes.connections
+        assert all(abs(number - mean) <= 0.2 * mean for number in processes.connections), (
+            processes.connections
+        )
 
     with bound_socket() as bound:
         run(main(bound))
@@ -207,7 +227,13 @@ def test_pending_responses_of_surplus_connections_are_their_last() -> None:
         async def app(_scope: object, _receive: object, send: Any) -> None:
             pending.release()
             await release.wait()
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [(b"content-length", b"0")],
+                }
+            )
             await send({"type": "http.response.body"})
 
         config = uvicorn.Config(app, http=HttpProtocol, lifespan="off", log_config=None)
@@ -254,7 +280,10 @@ def test_accepting_resumes_when_file_descriptors_are_available() -> None:
         with socket.create_connection(bound.getsockname()):
             with no_descriptors():
                 record = await logged.get()
-            assert (record.getMessage().startswith("accepting connections failed"), arrivals.number) == (True, 0)
+            assert (
+                record.getMessage().startswith("accepting connections failed"),
+                arrivals.number,
+            ) == (True, 0)
             await arrivals.all.wait()
         listening.logger.removeHandler(handler)
         server.close()

@@ -11,7 +11,15 @@ import pytest
 from tenantry.domain.access import AccessPhase
 from tests.support.emptying import SharedDatabase
 from tests.support.rate_limits import rate_headers
-from tests.support.service import KEYS, TENANTS, VERIFY, Organization, Service, refusal, running_service
+from tests.support.service import (
+    KEYS,
+    TENANTS,
+    VERIFY,
+    Organization,
+    Service,
+    refusal,
+    running_service,
+)
 
 CATALOG: Final = """
 [[plans]]
@@ -39,13 +47,20 @@ requests_per_minute = 50
 PROJECTS: Final = "/api/v1/projects"
 MEMBERS: Final = "/api/v1/members"
 WHOAMI: Final = "/api/v1/auth/whoami"
-UNPAID: Final = {"state": "none", "plan": "free", "until": None, "reason": "The subscription is unpaid."}
+UNPAID: Final = {
+    "state": "none",
+    "plan": "free",
+    "until": None,
+    "reason": "The subscription is unpaid.",
+}
 GRACE: Final = "The subscription is past due."
 GRACE_OVER: Final = "The subscription is past due. The grace period has ended."
 
 
 @pytest.fixture(scope="module")
-async def service(shared_database: SharedDatabase, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+async def service(
+    shared_database: SharedDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Service]:
     catalog = tmp_path_factory.mktemp("catalog") / "plans.toml"
     catalog.write_text(CATALOG)
     async with running_service(shared_database.conninfo, TENANTRY_PLANS=str(catalog)) as service:
@@ -87,12 +102,24 @@ async def test_record_has_the_access_and_the_end_of_the_subscription(service: Se
     now = int(service.clock.now.timestamp())
     org = await subscribed(service, "active", cancel_at=now + 10, ends_at=now + 20, seats=5)
     record = (await org.owner.get(org.path)).json()
-    access = {"state": "full", "plan": "pro", "until": None, "reason": "The subscription is active."}
-    expected = {"cancelAt": shown(now + 10), "endsAt": shown(now + 20), "seats": 5, "access": access}
+    access = {
+        "state": "full",
+        "plan": "pro",
+        "until": None,
+        "reason": "The subscription is active.",
+    }
+    expected = {
+        "cancelAt": shown(now + 10),
+        "endsAt": shown(now + 20),
+        "seats": 5,
+        "access": access,
+    }
     assert {name: record[name] for name in expected} == expected
     assert (await org.owner.get(TENANTS)).json()["data"] == [record]
     assert (await service.user("first", org=org.id).get(TENANTS)).json()["data"] == [record]
-    changed = (await service.operator.put(org.path, {"name": org.id, "ownerEmail": "owner@x.example"})).json()
+    changed = (
+        await service.operator.put(org.path, {"name": org.id, "ownerEmail": "owner@x.example"})
+    ).json()
     exported = (await service.operator.get(f"{org.path}/export")).json()["tenant"]
     of_operator = {"ownerEmail": "owner@x.example", "suspended": False}
     assert changed == {**record, **of_operator, "updatedAt": changed["updatedAt"]}
@@ -103,8 +130,11 @@ async def test_new_tenant_has_the_access_of_the_free_plan(service: Service) -> N
     org = await service.organization()
     record = (await org.owner.get(org.path)).json()
     assert await access_of(org) == {
-        "state": "none", "plan": "free", "until": None, "reason": "There is no subscription."
-    }  # fmt: skip
+        "state": "none",
+        "plan": "free",
+        "until": None,
+        "reason": "There is no subscription.",
+    }
     assert (record["cancelAt"], record["endsAt"], record["seats"]) == (None, None, None)
 
 
@@ -120,13 +150,19 @@ async def test_new_tenant_has_the_access_of_the_free_plan(service: Service) -> N
         ("canceled", "none", "free"),
     ],
 )
-async def test_gateways_get_access_and_effective_plan(service: Service, status: str, access: str, plan: str) -> None:
+async def test_gateways_get_access_and_effective_plan(
+    service: Service, status: str, access: str, plan: str
+) -> None:
     org = await subscribed(service, status)
     limit = {"pro": 700, "free": 500}[plan]
     for caller in (org.owner, service.user("first", org=org.id)):
         answer = await caller.get(f"{VERIFY}-")
         headers = answer.headers
-        assert (headers["x-access"], headers["x-effective-plan"], headers["x-plan"]) == (access, plan, "pro")
+        assert (headers["x-access"], headers["x-effective-plan"], headers["x-plan"]) == (
+            access,
+            plan,
+            "pro",
+        )
         assert rate_headers(answer)[0] == f'"tenant";q={limit};w=60'
 
 
@@ -141,7 +177,10 @@ async def test_access_ends_to_the_second(emptied_service: Service) -> None:
         service.clock.now = started + timedelta(seconds=seconds)
         assert await access_of(org) == expected
         headers = (await org.owner.get(f"{VERIFY}-")).headers
-        assert (headers["x-access"], headers["x-effective-plan"]) == (expected["state"], expected["plan"])
+        assert (headers["x-access"], headers["x-effective-plan"]) == (
+            expected["state"],
+            expected["plan"],
+        )
 
 
 @pytest.mark.parametrize("is_unpaid", [False, True])
@@ -155,12 +194,16 @@ async def test_limits_are_those_of_the_access(service: Service, *, is_unpaid: bo
     assert refused.json()["detail"] == f"The plan {name} allows {most} projects.{why}"
     for _ in range(most):  # the organization has one already
         await service.key(org.owner, org.id, "projects:read")
-    refused = await org.owner.post(KEYS, {"orgId": org.id, "name": "key", "scopes": ["projects:read"]})
+    refused = await org.owner.post(
+        KEYS, {"orgId": org.id, "name": "key", "scopes": ["projects:read"]}
+    )
     assert refusal(refused) == (409, "key_limit_reached")
     assert refused.json()["detail"] == f"The plan {name} allows {most + 1} active API keys.{why}"
     admin = service.user("first", org=org.id, role="owner")
     for number in range(most + 1):
-        assert (await admin.post(MEMBERS, {"userId": f"user-{number}", "role": "member"})).status_code == 201
+        assert (
+            await admin.post(MEMBERS, {"userId": f"user-{number}", "role": "member"})
+        ).status_code == 201
     refused = await admin.post(MEMBERS, {"userId": "one-more", "role": "member"})
     assert refusal(refused) == (403, "plan_limit_reached")
     allowed = f"The plan {name} allows {most + 1} members; invitations count as members.{why}"
@@ -173,7 +216,10 @@ async def test_addons_raise_the_limits(service: Service) -> None:
     assert rate_headers(await org.owner.get(f"{VERIFY}-"))[0] == '"tenant";q=800;w=60'
     for number in range(4):
         assert (await org.owner.post(PROJECTS, {"name": f"project {number}"})).status_code == 201
-    assert refusal(await org.owner.post(PROJECTS, {"name": "one more"})) == (403, "plan_limit_reached")
+    assert refusal(await org.owner.post(PROJECTS, {"name": "one more"})) == (
+        403,
+        "plan_limit_reached",
+    )
 
 
 async def test_plan_of_the_operator_gives_full_access(service: Service) -> None:

@@ -1,4 +1,6 @@
-"""Access of tenants that never paid, whichever way the events come: webhook, backfill, reconciliation, replay."""
+"""Access of tenants that never paid, whichever way the events come: webhook, backfill,
+reconciliation, replay.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -25,7 +27,9 @@ async def world(conninfo: str, request: pytest.FixtureRequest) -> AsyncIterator[
 
 
 async def abandoned(world: World, base_plan: str = "free") -> Subscriber:
-    """A tenant with a plan of the operator whose first payment of the plan `business` fails twice."""
+    """A tenant with a plan of the operator whose first payment of the plan `business` fails
+    twice.
+    """
     subscriber = await world.subscriber()
     given = "UPDATE tenants SET base_plan = %s, plan = %s WHERE id = %s"
     await rows(world.service.conninfo, given, base_plan, base_plan, subscriber.id)
@@ -59,7 +63,9 @@ async def test_a_backfill_gives_no_access_for_a_failed_first_payment(world: Worl
         subscriber, of_operator = await abandoned(world), await abandoned(world, "pro")
     since = int(world.service.clock.now.timestamp()) - 3600
     await world.passes(minutes=1)
-    async with aclosing(world.reconciler.backfill.missed_since(since, only=None, dry_run=False)) as parts:
+    async with aclosing(
+        world.reconciler.backfill.missed_since(since, only=None, dry_run=False)
+    ) as parts:
         missed = [event async for part in parts for event in part.missed]
     assert len(missed) >= 4
     assert await verified(subscriber) == ("none", "free")
@@ -78,13 +84,17 @@ async def test_a_reconciliation_gives_no_access_for_a_failed_first_payment(world
     assert await verified(of_operator) == ("full", "pro")
 
 
-async def test_a_replay_repairs_access_that_was_given_for_a_failed_first_payment(world: World) -> None:
+async def test_a_replay_repairs_access_that_was_given_for_a_failed_first_payment(
+    world: World,
+) -> None:
     """Such as the access that an earlier release has stored."""
     subscriber = await abandoned(world)
     await world.passes(minutes=1)
     policy = world.reconciler.policy
     assert (await replay_one(world.provider, subscriber, policy=policy)).is_right
-    await rows(world.service.conninfo, "UPDATE tenants SET access = NULL WHERE id = %s", subscriber.id)
+    await rows(
+        world.service.conninfo, "UPDATE tenants SET access = NULL WHERE id = %s", subscriber.id
+    )
     assert await verified(subscriber) == ("grace", "business")
     assert (await replay_one(world.provider, subscriber, policy=policy)).repaired
     assert await verified(subscriber) == ("none", "free")

@@ -1,4 +1,6 @@
-"""Access that ended by time because the event of an end is lost: enforced at once, recorded, and asked about."""
+"""Access that ended by time because the event of an end is lost: enforced at once, recorded, and
+asked about.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,11 +42,17 @@ async def world(conninfo: str, request: pytest.FixtureRequest) -> AsyncIterator[
 async def recorded(world: World, *, asks_provider: bool = True) -> int:
     """How many entries the job adds."""
     desk = world.desk
-    return await record_access_ends(desk.database, desk.queue, world.service.clock, asks_provider=asks_provider)
+    return await record_access_ends(
+        desk.database, desk.queue, world.service.clock, asks_provider=asks_provider
+    )
 
 
 async def entries(world: World, subscriber: Subscriber) -> list[dict[str, Any]]:
-    return [entry for entry in (await world.provider.ledger(subscriber)).values() if entry["type"] == ENDED]
+    return [
+        entry
+        for entry in (await world.provider.ledger(subscriber)).values()
+        if entry["type"] == ENDED
+    ]
 
 
 async def verified(subscriber: Subscriber) -> tuple[str, str, str]:
@@ -55,7 +63,9 @@ async def verified(subscriber: Subscriber) -> tuple[str, str, str]:
 
 
 async def leaving(world: World) -> tuple[Subscriber, timedelta]:
-    """A tenant whose subscription has ended without an event, and the time until its access ends."""
+    """A tenant whose subscription has ended without an event, and the time until its access
+    ends.
+    """
     subscriber = await world.subscriber("price_pro")
     world.simulator.cancel(world.subscription(subscriber), at_period_end=True)
     await world.passes(minutes=1)
@@ -86,7 +96,9 @@ async def test_the_ledger_says_that_access_ended_once(world: World) -> None:
     assert sum(await asyncio.gather(*(recorded(world) for _ in range(3)))) == 1
     [entry] = await entries(world, subscriber)
     assert (entry["created"], entry["outcome"]) == (until, "no_change")
-    reason = "Access to plan pro has ended. The subscription is active. Its announced end has passed."
+    reason = (
+        "Access to plan pro has ended. The subscription is active. Its announced end has passed."
+    )
     assert entry["reason"] == f"{reason} The provider is asked."
     policy = POLICIES[world.reconciler.policy.subscriptions]
     assert (await replay_one(world.provider, subscriber, policy=policy)).is_right
@@ -105,7 +117,9 @@ async def test_the_provider_is_asked_and_its_answer_counts(world: World) -> None
     assert await recorded(world) == 0
 
 
-async def test_access_is_back_where_the_provider_says_that_the_subscription_goes_on(world: World) -> None:
+async def test_access_is_back_where_the_provider_says_that_the_subscription_goes_on(
+    world: World,
+) -> None:
     """The event that revoked the cancellation is lost."""
     subscriber = await world.subscriber("price_pro")
     subscription = world.simulator.cancel(world.subscription(subscriber), at_period_end=True)
@@ -130,9 +144,13 @@ async def test_without_a_key_the_ledger_says_nothing_of_the_provider(world: Worl
 async def test_old_ends_and_ended_tenants_are_left_alone(world: World) -> None:
     subscriber, left = await leaving(world)
     world.service.clock.advance(seconds=left.total_seconds() + 1)
-    await rows(world.service.conninfo, "UPDATE tenants SET deleted_at = now() WHERE id = %s", subscriber.id)
+    await rows(
+        world.service.conninfo, "UPDATE tenants SET deleted_at = now() WHERE id = %s", subscriber.id
+    )
     assert await recorded(world) == 0
-    await rows(world.service.conninfo, "UPDATE tenants SET deleted_at = NULL WHERE id = %s", subscriber.id)
+    await rows(
+        world.service.conninfo, "UPDATE tenants SET deleted_at = NULL WHERE id = %s", subscriber.id
+    )
     world.service.clock.advance(days=30)
     assert await recorded(world) == 0
 
@@ -141,8 +159,14 @@ async def test_a_worker_records_access_that_ended(world: World) -> None:
     subscriber, left = await leaving(world)
     world.service.clock.advance(seconds=left.total_seconds() + 1)
     desk = world.desk
-    record = partial(record_access_ends, desk.database, desk.queue, world.service.clock, asks_provider=True)
-    work = Work(None, RetentionService(desk.database, timedelta(days=90), system_clock), record_access_ends=record)
+    record = partial(
+        record_access_ends, desk.database, desk.queue, world.service.clock, asks_provider=True
+    )
+    work = Work(
+        None,
+        RetentionService(desk.database, timedelta(days=90), system_clock),
+        record_access_ends=record,
+    )
     await rows(world.service.conninfo, DEFER % RECORD_ACCESS_ENDS)
     with watched("procrastinate") as log:
         worker = asyncio.create_task(desk.queue.run_worker(work, polling_interval=0.02))

@@ -1,4 +1,6 @@
-"""A restored database: the exported audit trail revokes and removes again what was revoked since the backup."""
+"""A restored database: the exported audit trail revokes and removes again what was revoked since
+the backup.
+"""
 
 import asyncio
 import json
@@ -16,7 +18,16 @@ from tests.support.billing import rows
 from tests.support.command_runner import invoke_async
 from tests.support.commands import Done
 from tests.support.issuer import AUDIENCE, CLIENT_ID
-from tests.support.members import accept_path, add_member, change_role, join, own_path, owned, path_of, remove_member
+from tests.support.members import (
+    accept_path,
+    add_member,
+    change_role,
+    join,
+    own_path,
+    owned,
+    path_of,
+    remove_member,
+)
 from tests.support.outbox import add_notification, delivery_of
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import KEYS, PROJECTS, WHOAMI, Service, refusal, running_service
@@ -44,22 +55,32 @@ class Loss:
 
     async def back_up(self) -> None:
         """Make a backup of what there is now."""
-        done = await asyncio.to_thread(run_script, "backup.sh", self._folder, conninfo=self.service.conninfo)
+        done = await asyncio.to_thread(
+            run_script, "backup.sh", self._folder, conninfo=self.service.conninfo
+        )
         assert done.returncode == 0, done.stderr
         self._backup = done.stdout.strip()
 
     @asynccontextmanager
     async def restored(self, *arguments: str) -> AsyncIterator[Restored]:
-        """The service on what the backup holds, after `tenantry admin after-restore` with these arguments."""
+        """The service on what the backup holds, after `tenantry admin after-restore` with these
+        arguments.
+        """
         done = await self._admin(self.service.conninfo, "export-audit")
         assert done.code == 0, done.err
         self.trail.write_text(done.out)
         with self._postgres.database(migrated=False) as conninfo:
-            restored = await asyncio.to_thread(run_script, "restore.sh", self._backup, conninfo=conninfo)
+            restored = await asyncio.to_thread(
+                run_script, "restore.sh", self._backup, conninfo=conninfo
+            )
             assert restored.returncode == 0, restored.stderr
             done = await self.after_restore(conninfo, *(arguments or ("--audit", str(self.trail))))
             issuer, clock = self.service.issuer, self.service.clock
-            identity = {"OIDC_ISSUER": issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
+            identity = {
+                "OIDC_ISSUER": issuer.url,
+                "OIDC_AUDIENCE": AUDIENCE,
+                "OIDC_CLIENT_ID": CLIENT_ID,
+            }
             async with running_app(conninfo, clock=clock, **identity) as client:
                 yield Restored(Service(client, clock, issuer, conninfo), done)
 
@@ -71,7 +92,12 @@ class Loss:
         identity = {"OIDC_ISSUER": self.service.issuer.url, "OIDC_AUDIENCE": AUDIENCE}
         given = self.trail.read_text() if self.trail.exists() else None
         return await invoke_async(
-            "admin", *arguments, folder=self._folder, given=given, DATABASE_URL=as_url(conninfo), **identity
+            "admin",
+            *arguments,
+            folder=self._folder,
+            given=given,
+            DATABASE_URL=as_url(conninfo),
+            **identity,
         )
 
 
@@ -83,16 +109,24 @@ async def loss(conninfo: str, postgres: PostgresServer, tmp_path: Path) -> Async
 
 async def test_keys_revoked_after_the_backup_are_rejected(loss: Loss) -> None:
     org = await loss.service.organization()
-    revoked, leaked, rotated, kept = [await loss.service.key(org.owner, org.id, READS) for _ in range(4)]
+    revoked, leaked, rotated, kept = [
+        await loss.service.key(org.owner, org.id, READS) for _ in range(4)
+    ]
     await loss.back_up()
     assert (await org.owner.delete(revoked.path)).status_code == 204
     report = {"secret": leaked.caller.credential}
     assert (await loss.service.anonymous.post(f"{KEYS}/report-leak", report)).status_code == 200
-    assert (await org.owner.post(f"{rotated.path}/rotate", {"overlapSeconds": 0})).status_code in (200, 201)
+    assert (await org.owner.post(f"{rotated.path}/rotate", {"overlapSeconds": 0})).status_code in (
+        200,
+        201,
+    )
     async with loss.restored() as (service, done):
         assert done.code == 0, done.err
         for key in (revoked, leaked, rotated):
-            assert refusal(await service.caller(key.caller.credential).get(PROJECTS)) == (401, "api_key_revoked")
+            assert refusal(await service.caller(key.caller.credential).get(PROJECTS)) == (
+                401,
+                "api_key_revoked",
+            )
         for key in (org.key, kept):
             assert (await service.caller(key.caller.credential).get(PROJECTS)).status_code == 200
     assert done.out.count("  redone\n") == 3
@@ -105,7 +139,9 @@ async def test_without_the_trail_revoked_keys_work_and_the_command_warns(loss: L
     await org.owner.delete(revoked.path)
     async with loss.restored("--no-audit") as (service, done):
         assert (await service.caller(revoked.caller.credential).get(PROJECTS)).status_code == 200
-        assert done.out.startswith("Revocations since the backup are not known: keys revoked since then")
+        assert done.out.startswith(
+            "Revocations since the backup are not known: keys revoked since then"
+        )
 
 
 async def test_keys_with_reduced_scopes_or_expiry_are_reduced_again(loss: Loss) -> None:
@@ -113,18 +149,31 @@ async def test_keys_with_reduced_scopes_or_expiry_are_reduced_again(loss: Loss) 
     key = await loss.service.key(org.owner, org.id, READS, "projects:write")
     ended = await loss.service.key(org.owner, org.id, READS)
     await loss.back_up()
-    assert (await org.owner.call("PATCH", key.path, {"scopes": [READS], "expiresAt": LATER})).status_code == 200
-    soon = (loss.service.clock.now.replace(microsecond=0)).isoformat().replace("+00:00", "Z").replace("T12", "T18")
+    assert (
+        await org.owner.call("PATCH", key.path, {"scopes": [READS], "expiresAt": LATER})
+    ).status_code == 200
+    soon = (
+        (loss.service.clock.now.replace(microsecond=0))
+        .isoformat()
+        .replace("+00:00", "Z")
+        .replace("T12", "T18")
+    )
     assert (await org.owner.call("PATCH", ended.path, {"expiresAt": soon})).status_code == 200
     async with loss.restored() as (service, _):
         who = (await service.caller(key.caller.credential).get(WHOAMI)).json()
         assert (who["scopes"], who["expiresAt"]) == ([READS], LATER)
-        assert refusal(await service.caller(ended.caller.credential).get(PROJECTS)) == (401, "api_key_revoked")
+        assert refusal(await service.caller(ended.caller.credential).get(PROJECTS)) == (
+            401,
+            "api_key_revoked",
+        )
 
 
 async def test_removed_members_and_lowered_roles_are_applied_again(loss: Loss) -> None:
     org = await loss.service.organization()
-    gone, less = await add_member(org.owner, "gone", "admin"), await add_member(org.owner, "less", "admin")
+    gone, less = (
+        await add_member(org.owner, "gone", "admin"),
+        await add_member(org.owner, "less", "admin"),
+    )
     await loss.back_up()
     await remove_member(org.owner, gone)
     await change_role(org.owner, less, "member")
@@ -144,9 +193,16 @@ async def test_raised_roles_are_only_listed(loss: Loss) -> None:
     await change_role(org.owner, up_and_down, "admin")
     async with loss.restored() as (service, done):
         owner = service.caller(org.owner.credential)
-        assert {(await owner.get(path_of(member))).json()["role"] for member in (more, up_and_down)} == {"member"}
-    assert f"member.updated  {more['id']}  {org.id}  manual: the member has the former role member" in done.out
-    assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 already done, 0 missing, 3 manual; ")
+        assert {
+            (await owner.get(path_of(member))).json()["role"] for member in (more, up_and_down)
+        } == {"member"}
+    assert (
+        f"member.updated  {more['id']}  {org.id}  manual: the member has the former role member"
+        in done.out
+    )
+    assert done.out.splitlines()[-1].startswith(
+        "3 changes lost: 0 redone, 0 already done, 0 missing, 3 manual; "
+    )
 
 
 async def test_invalid_claim_of_ownership_stays_invalid_after_the_restore(loss: Loss) -> None:
@@ -176,7 +232,8 @@ async def test_confirmed_claim_of_ownership_stays_valid_after_the_restore(loss: 
     await remove_member(org.owner, removed)
     async with loss.restored() as (service, _):
         as_lowered, as_removed = [
-            await service.user(name, org=org.id, role="owner").get(WHOAMI) for name in ("lowered", "removed")
+            await service.user(name, org=org.id, role="owner").get(WHOAMI)
+            for name in ("lowered", "removed")
         ]
     assert as_lowered.json()["accessLevel"] == "SCOPED"
     assert refusal(as_removed) == (403, "no_organization")
@@ -192,7 +249,9 @@ async def test_user_who_accepts_after_the_restore_does_not_keep_a_higher_role(lo
         assert (await service.user("quick", asks_for=org.id).get(WHOAMI)).status_code == 200
         done = await loss.after_restore(service.conninfo, "--audit", str(loss.trail))
         assert done.out.count("  redone\n") == 1
-        assert (await service.caller(org.owner.credential).get(path_of(member))).json()["role"] == "member"
+        assert (await service.caller(org.owner.credential).get(path_of(member))).json()[
+            "role"
+        ] == "member"
 
 
 async def test_transfer_of_a_tenant_is_only_listed(loss: Loss) -> None:
@@ -205,7 +264,9 @@ async def test_transfer_of_a_tenant_is_only_listed(loss: Loss) -> None:
         owner = service.caller(org.owner.credential)
         roles = [(await owner.get(path_of(member))).json()["role"] for member in (first, second)]
         assert roles == ["owner", "member"]
-    assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 already done, 0 missing, 3 manual; ")
+    assert done.out.splitlines()[-1].startswith(
+        "3 changes lost: 0 redone, 0 already done, 0 missing, 3 manual; "
+    )
 
 
 async def test_second_run_keeps_members_added_since_the_restore(loss: Loss) -> None:
@@ -238,7 +299,9 @@ async def test_readded_members_are_left_to_the_operator(loss: Loss) -> None:
     assert "  manual: the user was added or accepted, but is removed\n" in done.out
 
 
-@pytest.mark.parametrize(("words", "is_suspended"), [((True, False), False), ((True, False, True), True)])
+@pytest.mark.parametrize(
+    ("words", "is_suspended"), [((True, False), False), ((True, False, True), True)]
+)
 async def test_only_the_last_change_of_a_suspension_counts(
     loss: Loss, words: tuple[bool, ...], is_suspended: bool
 ) -> None:
@@ -258,7 +321,9 @@ async def test_resumed_tenants_are_left_to_the_operator(loss: Loss) -> None:
     wishes = {"name": org.id, "ownerEmail": "owner@x.example", "suspended": True}
     assert (await loss.service.operator.put(org.path, wishes)).status_code == 200
     await loss.back_up()
-    assert (await loss.service.operator.put(org.path, {**wishes, "suspended": False})).status_code == 200
+    assert (
+        await loss.service.operator.put(org.path, {**wishes, "suspended": False})
+    ).status_code == 200
     async with loss.restored() as (service, done):
         assert (await service.caller(org.owner.credential).get(PROJECTS)).status_code == 403
     assert f"tenant.updated  {org.id}  {org.id}  manual: it has its former suspended\n" in done.out
@@ -282,10 +347,13 @@ async def test_export_is_no_change_to_redo_and_supersedes_none(loss: Loss) -> No
     await loss.service.operator.put(org.path, wishes)
     await loss.service.operator.get(f"{org.path}/export")
     async with loss.restored("--no-audit") as (service, _):
-        assert (await service.operator.get(f"{org.path}/export")).status_code == 200  # later than the lost suspension
+        # later than the lost suspension
+        assert (await service.operator.get(f"{org.path}/export")).status_code == 200
         done = await loss.after_restore(service.conninfo, "--audit", str(loss.trail))
         assert (await service.caller(org.owner.credential).get(PROJECTS)).status_code == 403
-    assert f"tenant.exported  {org.id}  {org.id}  already done: it changed nothing here\n" in done.out
+    assert (
+        f"tenant.exported  {org.id}  {org.id}  already done: it changed nothing here\n" in done.out
+    )
 
 
 async def test_objects_created_after_the_backup_are_listed_as_lost(loss: Loss) -> None:
@@ -295,8 +363,13 @@ async def test_objects_created_after_the_backup_are_listed_as_lost(loss: Loss) -
     await loss.service.organization()
     async with loss.restored() as (service, done):
         assert (await service.caller(late.caller.credential).get(PROJECTS)).status_code == 401
-    assert f"api_key.created  {late.id}  {org.id}  missing: it was created after the backup\n" in done.out
-    assert done.out.splitlines()[-1].startswith("3 changes lost: 0 redone, 0 already done, 3 missing, 0 manual; ")
+    assert (
+        f"api_key.created  {late.id}  {org.id}  missing: it was created after the backup\n"
+        in done.out
+    )
+    assert done.out.splitlines()[-1].startswith(
+        "3 changes lost: 0 redone, 0 already done, 3 missing, 0 manual; "
+    )
 
 
 async def test_changes_that_cannot_be_applied_are_left_to_the_operator(loss: Loss) -> None:
@@ -311,7 +384,9 @@ async def test_changes_that_cannot_be_applied_are_left_to_the_operator(loss: Los
 
 async def test_changes_of_projects_are_only_listed(loss: Loss) -> None:
     org = await loss.service.organization()
-    changed, deleted = [(await org.owner.post(PROJECTS, {"name": "One"})).json()["id"] for _ in range(2)]
+    changed, deleted = [
+        (await org.owner.post(PROJECTS, {"name": "One"})).json()["id"] for _ in range(2)
+    ]
     await loss.back_up()
     await org.owner.patch(f"{PROJECTS}/{changed}", {"name": "Two"})
     await org.owner.delete(f"{PROJECTS}/{deleted}")
@@ -340,7 +415,9 @@ async def test_second_run_keeps_changes_made_since_the_first(loss: Loss) -> None
         service.clock.advance(days=1)
         owner = service.caller(org.owner.credential)
         assert (await owner.call("PATCH", renamed.path, {"name": "after it"})).status_code == 200
-        again = await loss.after_restore(service.conninfo, "--audit", str(loss.trail), "--audit", str(loss.trail))
+        again = await loss.after_restore(
+            service.conninfo, "--audit", str(loss.trail), "--audit", str(loss.trail)
+        )
         assert (await owner.get(renamed.path)).json()["name"] == "after it"
     assert (first.out.count("  redone\n"), again.out.count("  already done")) == (2, 2)
 
@@ -366,13 +443,17 @@ async def test_a_dry_run_checks_the_keys(loss: Loss) -> None:
     async with loss.restored("--no-audit") as (service, _):
         assert (await service.caller(org.owner.credential).delete(revoked.path)).status_code == 204
         done = await loss.after_restore(service.conninfo, "--audit", str(loss.trail), "--dry-run")
-    told = {line.split("  ", 2)[2] for line in done.out.splitlines() if "  api_key.revoked  " in line}
+    told = {
+        line.split("  ", 2)[2] for line in done.out.splitlines() if "  api_key.revoked  " in line
+    }
     assert told == {
         f"{late.id}  {org.id}  missing: it was created after the backup",
         f"{there.id}  {org.id}  redone",
         f"{revoked.id}  {org.id}  already done",
     }
-    assert done.out.splitlines()[-1].startswith("4 changes lost: 1 redone, 1 already done, 2 missing, 0 manual; ")
+    assert done.out.splitlines()[-1].startswith(
+        "4 changes lost: 1 redone, 1 already done, 2 missing, 0 manual; "
+    )
 
 
 async def test_mails_queued_at_the_backup_can_be_held_back(loss: Loss) -> None:
@@ -417,7 +498,10 @@ async def test_the_trail_is_read_from_the_standard_input(loss: Loss) -> None:
     await org.owner.delete(key.path)
     async with loss.restored("--audit", "-") as (service, done):
         assert " 1 redone," in done.out
-        assert refusal(await service.caller(key.caller.credential).get(PROJECTS)) == (401, "api_key_revoked")
+        assert refusal(await service.caller(key.caller.credential).get(PROJECTS)) == (
+            401,
+            "api_key_revoked",
+        )
 
 
 async def test_an_empty_trail_is_rejected(loss: Loss) -> None:
@@ -429,16 +513,24 @@ async def test_an_empty_trail_is_rejected(loss: Loss) -> None:
 
 async def test_restore_rejects_a_database_with_data(loss: Loss) -> None:
     await loss.back_up()
-    again = await asyncio.to_thread(run_script, "restore.sh", loss._backup, conninfo=loss.service.conninfo)
+    again = await asyncio.to_thread(
+        run_script, "restore.sh", loss._backup, conninfo=loss.service.conninfo
+    )
     assert again.returncode == 1
     assert again.stderr.strip().endswith("restore into an empty database.")
 
 
-@pytest.mark.parametrize("arguments", [(), ("--no-audit", "--audit", "audit.ndjson"), ("--audit", "audit.ndjson")])
+@pytest.mark.parametrize(
+    "arguments", [(), ("--no-audit", "--audit", "audit.ndjson"), ("--audit", "audit.ndjson")]
+)
 async def test_wrong_use_exits_with_2(arguments: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "audit.ndjson").write_text('{"id": 1}\n')
     done = await invoke_async(
-        "admin", "after-restore", *arguments, folder=tmp_path, DATABASE_URL="postgresql://127.0.0.1:1/a"
+        "admin",
+        "after-restore",
+        *arguments,
+        folder=tmp_path,
+        DATABASE_URL="postgresql://127.0.0.1:1/a",
     )
     assert (done.code, done.out) == (2, "")
 
@@ -446,7 +538,10 @@ async def test_wrong_use_exits_with_2(arguments: tuple[str, ...], tmp_path: Path
 async def test_answers_to_invitations_are_applied_again_or_listed(loss: Loss) -> None:
     org = await loss.service.organization()
     left = await join(loss.service, org, "leaver")
-    declined, accepted = await add_member(org.owner, "decliner"), await add_member(org.owner, "accepter")
+    declined, accepted = (
+        await add_member(org.owner, "decliner"),
+        await add_member(org.owner, "accepter"),
+    )
     await loss.back_up()
     for member in (left, declined):
         user = loss.service.user(member["userId"])
@@ -454,6 +549,9 @@ async def test_answers_to_invitations_are_applied_again_or_listed(loss: Loss) ->
     assert (await loss.service.user("accepter").post(accept_path(accepted))).status_code == 200
     async with loss.restored() as (service, done):
         owner = service.caller(org.owner.credential)
-        statuses = [(await owner.get(path_of(member))).json()["status"] for member in (left, declined, accepted)]
+        statuses = [
+            (await owner.get(path_of(member))).json()["status"]
+            for member in (left, declined, accepted)
+        ]
         assert statuses == ["removed", "removed", "invited"]
     assert "  manual: the user was added or accepted, but is invited\n" in done.out

@@ -11,9 +11,12 @@ async def test_change_affects_only_the_given_fields(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read", expiresAt="2026-02-01T00:00:00Z")
     for change in (
-        {"name": "renamed"}, {"scopes": ["projects:write", "a:b"]}, {"expiresAt": "2026-03-01T00:00:00Z"},
-        {"expiresAt": None}, {},
-    ):  # fmt: skip
+        {"name": "renamed"},
+        {"scopes": ["projects:write", "a:b"]},
+        {"expiresAt": "2026-03-01T00:00:00Z"},
+        {"expiresAt": None},
+        {},
+    ):
         before = (await org.owner.get(key.path)).json()
         answer = await org.owner.patch(key.path, change)
         assert answer.status_code == 200
@@ -38,7 +41,9 @@ async def test_change_affects_only_the_given_fields(service: Service) -> None:
         ({"status": "active"}, "status"),
     ],
 )
-async def test_invalid_change_is_rejected(service: Service, change: dict[str, object], location: str) -> None:
+async def test_invalid_change_is_rejected(
+    service: Service, change: dict[str, object], location: str
+) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     answer = await org.owner.patch(key.path, change)
@@ -64,13 +69,18 @@ async def test_only_an_active_key_can_be_changed_or_rotated(fresh_service: Servi
     service.clock.advance(minutes=2)
     for key in (revoked, expired):
         assert refusal(await org.owner.patch(key.path, {"name": "x"})) == (409, "key_not_active")
-        assert refusal(await org.owner.patch(key.path, {"expiresAt": None})) == (409, "key_not_active")
+        assert refusal(await org.owner.patch(key.path, {"expiresAt": None})) == (
+            409,
+            "key_not_active",
+        )
         assert refusal(await org.owner.post(f"{key.path}/rotate")) == (409, "key_not_active")
 
 
 async def test_rotation_gives_a_key_like_the_old_one(service: Service) -> None:
     org = await service.organization()
-    old = await service.key(org.owner, org.id, *WRITER, mode="test", expiresAt="2026-02-01T00:00:00Z")
+    old = await service.key(
+        org.owner, org.id, *WRITER, mode="test", expiresAt="2026-02-01T00:00:00Z"
+    )
     answer = await org.owner.post(f"{old.path}/rotate", {"overlapSeconds": 60})
     new = answer.json()
     assert answer.status_code == 201
@@ -91,7 +101,9 @@ async def test_rotation_gives_a_key_like_the_old_one(service: Service) -> None:
 
 
 @pytest.mark.parametrize("body", [None, {}, {"overlapSeconds": 0}])
-async def test_without_overlap_the_old_key_is_revoked_immediately(service: Service, body: object) -> None:
+async def test_without_overlap_the_old_key_is_revoked_immediately(
+    service: Service, body: object
+) -> None:
     org = await service.organization()
     old = await service.key(org.owner, org.id, "projects:read")
     new = (await org.owner.post(f"{old.path}/rotate", body)).json()
@@ -103,7 +115,9 @@ async def test_both_keys_work_during_the_overlap(fresh_service: Service) -> None
     service = fresh_service
     org = await service.organization()
     old = await service.key(org.owner, org.id, "projects:read")
-    new = service.caller((await org.owner.post(f"{old.path}/rotate", {"overlapSeconds": 300})).json()["secret"])
+    new = service.caller(
+        (await org.owner.post(f"{old.path}/rotate", {"overlapSeconds": 300})).json()["secret"]
+    )
     service.clock.advance(seconds=290)
     assert (await old.caller.get(PROJECTS)).status_code == 200
     assert (await new.get(PROJECTS)).status_code == 200
@@ -125,15 +139,23 @@ async def test_rotated_key_cannot_be_given_a_later_end(service: Service) -> None
     old = await service.key(org.owner, org.id, "projects:read")
     await org.owner.post(f"{old.path}/rotate", {"overlapSeconds": 3600})
     for later in (None, "2027-01-01T00:00:00Z"):
-        assert refusal(await org.owner.patch(old.path, {"expiresAt": later})) == (409, "key_not_active")
-    assert (await org.owner.patch(old.path, {"expiresAt": "2026-01-01T12:30:00Z"})).status_code == 200
+        assert refusal(await org.owner.patch(old.path, {"expiresAt": later})) == (
+            409,
+            "key_not_active",
+        )
+    assert (
+        await org.owner.patch(old.path, {"expiresAt": "2026-01-01T12:30:00Z"})
+    ).status_code == 200
 
 
 async def test_key_is_rotated_once(service: Service) -> None:
     org = await service.organization()
     old = await service.key(org.owner, org.id, "projects:read")
     assert (await org.owner.post(f"{old.path}/rotate", {"overlapSeconds": 60})).status_code == 201
-    assert refusal(await org.owner.post(f"{old.path}/rotate", {"overlapSeconds": 60})) == (409, "key_not_active")
+    assert refusal(await org.owner.post(f"{old.path}/rotate", {"overlapSeconds": 60})) == (
+        409,
+        "key_not_active",
+    )
 
 
 async def test_key_may_rotate_itself(service: Service) -> None:
@@ -145,7 +167,9 @@ async def test_key_may_rotate_itself(service: Service) -> None:
 
 
 @pytest.mark.parametrize("overlap", [-1, 604_801, "5", 5.5, None, True, 10**30])
-async def test_overlap_is_a_whole_number_of_seconds_up_to_a_week(service: Service, overlap: object) -> None:
+async def test_overlap_is_a_whole_number_of_seconds_up_to_a_week(
+    service: Service, overlap: object
+) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     answer = await org.owner.post(f"{key.path}/rotate", {"overlapSeconds": overlap})

@@ -16,7 +16,9 @@ def body_of(org: Organization, *scopes: str, **fields: object) -> dict[str, obje
     return {"orgId": org.id, "name": "new", "scopes": scopes, **fields}
 
 
-@pytest.mark.parametrize("scopes", [["billing:read"], ["*:*"], ["api-keys:*"], ["projects:read", "tenants:read"]])
+@pytest.mark.parametrize(
+    "scopes", [["billing:read"], ["*:*"], ["api-keys:*"], ["projects:read", "tenants:read"]]
+)
 async def test_key_creates_no_key_with_other_scopes(service: Service, scopes: list[str]) -> None:
     org = await service.organization()
     writer = await writer_of(service, org)
@@ -32,12 +34,16 @@ async def test_key_makes_keys_within_its_scopes(service: Service) -> None:
     assert made.record["createdBy"] == writer.id
 
 
-@pytest.mark.parametrize("spelling", [{"scopes": ["OWNER"]}, {"scopes": [], "accessLevel": "OWNER"}])
+@pytest.mark.parametrize(
+    "spelling", [{"scopes": ["OWNER"]}, {"scopes": [], "accessLevel": "OWNER"}]
+)
 async def test_all_scopes_make_no_owner(service: Service, spelling: dict[str, object]) -> None:
     org = await service.organization()
     everything = await service.key(org.owner, org.id, "*:*")
     assert refusal(await everything.caller.post(KEYS, {**body_of(org), **spelling})) == ESCALATION
-    assert refusal(await everything.caller.patch(everything.path, {"scopes": ["OWNER"]})) == ESCALATION
+    assert (
+        refusal(await everything.caller.patch(everything.path, {"scopes": ["OWNER"]})) == ESCALATION
+    )
 
 
 async def test_only_an_owner_changes_rotates_or_deletes_an_owner_key(service: Service) -> None:
@@ -45,7 +51,9 @@ async def test_only_an_owner_changes_rotates_or_deletes_an_owner_key(service: Se
     everything = await service.key(org.owner, org.id, "*:*")
     for caller in (everything.caller, service.user(org=org.id, role="admin")):
         assert refusal(await caller.patch(org.key.path, {"name": "mine"})) == ESCALATION
-        assert refusal(await caller.patch(org.key.path, {"scopes": ["projects:read"]})) == ESCALATION
+        assert (
+            refusal(await caller.patch(org.key.path, {"scopes": ["projects:read"]})) == ESCALATION
+        )
         assert refusal(await caller.post(f"{org.key.path}/rotate")) == ESCALATION
         assert refusal(await caller.delete(org.key.path)) == ESCALATION
         assert (await caller.get(org.key.path)).status_code == 200
@@ -63,7 +71,10 @@ async def test_owner_makes_changes_rotates_and_deletes_owner_keys(service: Servi
     raised = await org.owner.patch(made.path, {"scopes": ["OWNER"]})
     assert (raised.json()["accessLevel"], raised.json()["scopes"]) == ("OWNER", ["*:*"])
     lowered = await org.owner.patch(made.path, {"scopes": ["projects:read"]})
-    assert (lowered.json()["accessLevel"], lowered.json()["scopes"]) == ("SCOPED", ["projects:read"])
+    assert (lowered.json()["accessLevel"], lowered.json()["scopes"]) == (
+        "SCOPED",
+        ["projects:read"],
+    )
 
 
 async def test_key_rotates_no_key_with_more_rights(service: Service) -> None:
@@ -78,10 +89,15 @@ async def test_key_rotates_no_key_with_more_rights(service: Service) -> None:
 async def test_key_creates_no_key_that_outlives_it(service: Service, later: str | None) -> None:
     org = await service.organization()
     writer = await writer_of(service, org, expiresAt="2026-01-02T00:00:00Z")
-    assert refusal(await writer.caller.post(KEYS, body_of(org, "projects:read", expiresAt=later))) == ESCALATION
+    assert (
+        refusal(await writer.caller.post(KEYS, body_of(org, "projects:read", expiresAt=later)))
+        == ESCALATION
+    )
     for change in ({"expiresAt": later}, {"expiresAt": later, "scopes": ["projects:read"]}):
         assert refusal(await writer.caller.patch(writer.path, change)) == ESCALATION
-    mine = await service.key(writer.caller, org.id, "projects:read", expiresAt="2026-01-02T00:00:00Z")
+    mine = await service.key(
+        writer.caller, org.id, "projects:read", expiresAt="2026-01-02T00:00:00Z"
+    )
     assert refusal(await writer.caller.patch(mine.path, {"expiresAt": later})) == ESCALATION
 
 
@@ -96,7 +112,10 @@ async def test_key_grants_its_scopes_to_no_key_with_a_later_expiry(service: Serv
     org = await service.organization()
     writer = await writer_of(service, org, expiresAt="2026-01-02T00:00:00Z")
     lasting = await service.key(org.owner, org.id, "other:thing")
-    assert refusal(await writer.caller.patch(lasting.path, {"scopes": ["projects:read"]})) == ESCALATION
+    assert (
+        refusal(await writer.caller.patch(lasting.path, {"scopes": ["projects:read"]}))
+        == ESCALATION
+    )
     shortened = {"scopes": ["projects:read"], "expiresAt": "2026-01-02T00:00:00Z"}
     assert (await writer.caller.patch(lasting.path, shortened)).status_code == 200
 
@@ -122,7 +141,9 @@ async def test_owner_with_a_narrowed_token_is_no_owner(service: Service) -> None
     await service.key(narrowed, org.id, "projects:read")
 
 
-async def test_reading_keys_needs_no_more_than_its_scope_and_writing_does_not_imply_it(service: Service) -> None:
+async def test_reading_keys_needs_no_more_than_its_scope_and_writing_does_not_imply_it(
+    service: Service,
+) -> None:
     org = await service.organization()
     reader = await service.key(org.owner, org.id, "api-keys:read")
     only_writer = await service.key(org.owner, org.id, "api-keys:write")

@@ -8,15 +8,36 @@ from tests.support.issuer import NOW
 from tests.support.service import KEYS, PROJECTS, WHOAMI, Service, refusal
 
 RECORD = {
-    "id", "orgId", "name", "scopes", "accessLevel", "mode", "expiresAt", "status", "start", "last4", "createdAt",
-    "createdBy", "lastUsedAt", "lastUsedAddress", "revokedAt", "rotatedFrom", "rotatedFromLastUsedAt", "supersededBy",
+    "id",
+    "orgId",
+    "name",
+    "scopes",
+    "accessLevel",
+    "mode",
+    "expiresAt",
+    "status",
+    "start",
+    "last4",
+    "createdAt",
+    "createdBy",
+    "lastUsedAt",
+    "lastUsedAddress",
+    "revokedAt",
+    "rotatedFrom",
+    "rotatedFromLastUsedAt",
+    "supersededBy",
     "leakReportedAt",
-}  # fmt: skip
+}
 
 
 async def test_creation_returns_the_record_and_the_secret(service: Service) -> None:
     org = await service.organization()
-    body = {"orgId": org.id, "name": "CI", "scopes": ["projects:read"], "expiresAt": "2026-01-02T00:00:00Z"}
+    body = {
+        "orgId": org.id,
+        "name": "CI",
+        "scopes": ["projects:read"],
+        "expiresAt": "2026-01-02T00:00:00Z",
+    }
     answer = await org.owner.post(KEYS, body)
     key = answer.json()
     assert answer.status_code == 201
@@ -59,7 +80,11 @@ async def test_secret_has_the_documented_form_and_works_at_once(service: Service
 async def test_secret_is_in_no_later_answer(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
-    for answer in (await org.owner.get(KEYS), await org.owner.get(key.path), await org.owner.patch(key.path, {})):
+    for answer in (
+        await org.owner.get(KEYS),
+        await org.owner.get(key.path),
+        await org.owner.patch(key.path, {}),
+    ):
         assert answer.status_code == 200
         assert "secret" not in answer.text
         assert str(key.caller.credential) not in answer.text
@@ -72,8 +97,12 @@ async def test_read_key_is_the_made_one(service: Service) -> None:
     assert (await org.owner.get(KEYS)).json()["data"][0] == key.record
 
 
-@pytest.mark.parametrize("spelling", [{"accessLevel": "OWNER", "scopes": []}, {"scopes": ["OWNER"]}])
-async def test_owner_is_shown_with_all_scopes(service: Service, spelling: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "spelling", [{"accessLevel": "OWNER", "scopes": []}, {"scopes": ["OWNER"]}]
+)
+async def test_owner_is_shown_with_all_scopes(
+    service: Service, spelling: dict[str, object]
+) -> None:
     org = await service.organization()
     key = (await org.owner.post(KEYS, {"orgId": org.id, "name": "o", **spelling})).json()
     assert (key["accessLevel"], key["scopes"]) == ("OWNER", ["*:*"])
@@ -81,20 +110,37 @@ async def test_owner_is_shown_with_all_scopes(service: Service, spelling: dict[s
 
 async def test_expiry_is_answered_in_utc_whatever_zone_it_was_given_in(service: Service) -> None:
     org = await service.organization()
-    body = {"orgId": org.id, "name": "z", "scopes": ["a:b"], "expiresAt": "2026-06-01T02:00:00.25+02:00"}
+    body = {
+        "orgId": org.id,
+        "name": "z",
+        "scopes": ["a:b"],
+        "expiresAt": "2026-06-01T02:00:00.25+02:00",
+    }
     made = (await org.owner.post(KEYS, body)).json()
     assert made["expiresAt"] == "2026-06-01T00:00:00.250000Z"
     read = (await org.owner.get(f"{KEYS}/{made['id']}")).json()
     assert read["expiresAt"] == made["expiresAt"]
-    changed = await org.owner.patch(f"{KEYS}/{made['id']}", {"expiresAt": "2026-05-01T00:00:00-01:00"})
+    changed = await org.owner.patch(
+        f"{KEYS}/{made['id']}", {"expiresAt": "2026-05-01T00:00:00-01:00"}
+    )
     assert changed.json()["expiresAt"] == "2026-05-01T01:00:00Z"
 
 
 @pytest.mark.parametrize(
     "expires_at",
-    ["2026-01-01T11:00:00Z", "2026-01-02T00:00:00", "2026-01-02", "tomorrow", "", 1_800_000_000, "1800000000",
-     "9999-12-31T23:59:59-10:00", "0001-01-01T00:00:00+10:00", "2026-02-30T00:00:00Z"],
-)  # fmt: skip
+    [
+        "2026-01-01T11:00:00Z",
+        "2026-01-02T00:00:00",
+        "2026-01-02",
+        "tomorrow",
+        "",
+        1_800_000_000,
+        "1800000000",
+        "9999-12-31T23:59:59-10:00",
+        "0001-01-01T00:00:00+10:00",
+        "2026-02-30T00:00:00Z",
+    ],
+)
 async def test_expiry_must_be_in_the_future(service: Service, expires_at: object) -> None:
     org = await service.organization()
     body = {"orgId": org.id, "name": "z", "scopes": ["a:b"], "expiresAt": expires_at}
@@ -148,7 +194,9 @@ async def test_deleted_key_is_refused_at_the_very_next_request(service: Service)
     for path in (PROJECTS, WHOAMI, KEYS):
         answer = await key.caller.get(path)
         assert refusal(answer) == (401, "api_key_revoked")
-        assert answer.headers["www-authenticate"].startswith('Bearer realm="api", error="invalid_token"')
+        assert answer.headers["www-authenticate"].startswith(
+            'Bearer realm="api", error="invalid_token"'
+        )
 
 
 async def test_deleting_twice_succeeds_without_effect(service: Service) -> None:
@@ -173,8 +221,11 @@ async def test_key_of_another_tenant_answers_as_a_missing_one(service: Service) 
     org, other = await service.organization(), await service.organization()
     theirs = await service.key(other.owner, other.id, "projects:read")
     for method, suffix, body in (
-        ("GET", "", None), ("PATCH", "", {"name": "mine"}), ("DELETE", "", None), ("POST", "/rotate", {}),
-    ):  # fmt: skip
+        ("GET", "", None),
+        ("PATCH", "", {"name": "mine"}),
+        ("DELETE", "", None),
+        ("POST", "/rotate", {}),
+    ):
         answers = []
         for key_id in (theirs.id, "key_missing"):
             answer = await org.owner.call(method, f"{KEYS}/{key_id}{suffix}", body)
@@ -193,7 +244,9 @@ async def test_expired_key_is_refused_and_shown_as_expired(fresh_service: Servic
     service.clock.advance(minutes=5)
     answer = await key.caller.get(PROJECTS)
     assert refusal(answer) == (401, "api_key_expired")
-    assert answer.headers["www-authenticate"].startswith('Bearer realm="api", error="invalid_token"')
+    assert answer.headers["www-authenticate"].startswith(
+        'Bearer realm="api", error="invalid_token"'
+    )
     assert (await org.owner.get(key.path)).json()["status"] == "expired"
 
 
@@ -211,5 +264,9 @@ async def test_keys_are_listed_by_status(fresh_service: Service) -> None:
         status: [key["id"] for key in (await org.owner.get(KEYS, status=status)).json()["data"]]
         for status in ("active", "revoked", "expired")
     }
-    assert listed == {"active": [active.id, org.key.id], "revoked": [both.id, revoked.id], "expired": [expired.id]}
+    assert listed == {
+        "active": [active.id, org.key.id],
+        "revoked": [both.id, revoked.id],
+        "expired": [expired.id],
+    }
     assert refusal(await org.owner.get(KEYS, status="gone")) == (422, "validation_failed")

@@ -1,4 +1,6 @@
-"""FastAPI routes with required scopes: in the code, in their answers, and in the OpenAPI document."""
+"""FastAPI routes with required scopes: in the code, in their answers, and in the OpenAPI
+document.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -49,11 +51,15 @@ def application(**options: Any) -> FastAPI:
         return {"caller": principal.id}
 
     @app.get("/sandbox")
-    async def sandbox(principal: Annotated[Principal, Depends(require(READ, mode="test"))]) -> dict[str, str]:
+    async def sandbox(
+        principal: Annotated[Principal, Depends(require(READ, mode="test"))],
+    ) -> dict[str, str]:
         return {"caller": principal.id}
 
     @app.get("/either")
-    async def either(principal: Annotated[Principal, Depends(require(READ, mode="any"))]) -> dict[str, str]:
+    async def either(
+        principal: Annotated[Principal, Depends(require(READ, mode="any"))],
+    ) -> dict[str, str]:
         return {"mode": principal.mode}
 
     @app.delete("/all")
@@ -61,7 +67,9 @@ def application(**options: Any) -> FastAPI:
         principal.require("*:*")
 
     @app.get("/both")
-    async def both(principal: Annotated[Principal, Security(require(READ), scopes=[WRITE])]) -> dict[str, str]:
+    async def both(
+        principal: Annotated[Principal, Security(require(READ), scopes=[WRITE])],
+    ) -> dict[str, str]:
         return {"caller": principal.id}
 
     return app
@@ -90,7 +98,9 @@ async def callers(service: Service, client: httpx2.AsyncClient) -> tuple[Caller,
     return Caller(client, org.owner.credential), Caller(client, reader.caller.credential)
 
 
-async def test_route_accepts_callers_with_its_scope(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_route_accepts_callers_with_its_scope(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
     owner, reader = await callers(service, client)
     for caller in (owner, reader):
         answer = await caller.get("/projects")
@@ -108,7 +118,9 @@ async def test_route_without_a_requirement_needs_no_credential(client: httpx2.As
         assert "x-request-id" in answer.headers
 
 
-async def test_scope_asked_for_in_the_routes_own_code_is_403(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_scope_asked_for_in_the_routes_own_code_is_403(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
     owner, reader = await callers(service, client)
     assert (await owner.delete("/all")).status_code == 200
     answer = await reader.delete("/all")
@@ -116,7 +128,9 @@ async def test_scope_asked_for_in_the_routes_own_code_is_403(service: Service, c
     assert answer.headers["www-authenticate"].endswith('scope="*:*"')
 
 
-async def test_scopes_beside_the_requirement_count_too(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_scopes_beside_the_requirement_count_too(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
     owner, reader = await callers(service, client)
     assert (await owner.get("/both")).status_code == 200
     answer = await reader.get("/both")
@@ -124,15 +138,22 @@ async def test_scopes_beside_the_requirement_count_too(service: Service, client:
     assert answer.headers["www-authenticate"].endswith(f'scope="{WRITE}"')
 
 
-async def test_route_declares_the_accepted_mode(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_route_declares_the_accepted_mode(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
     org = await service.organization()
     live = Caller(client, org.owner.credential)
-    test = Caller(client, (await service.key(org.owner, org.id, READ, mode="test")).caller.credential)
+    test = Caller(
+        client, (await service.key(org.owner, org.id, READ, mode="test")).caller.credential
+    )
     assert refusal(await test.get("/projects")) == (403, "mode_mismatch")
     assert refusal(await test.get("/me")) == (403, "mode_mismatch")
     assert refusal(await live.get("/sandbox")) == (403, "mode_mismatch")
     assert (await test.get("/sandbox")).status_code == 200
-    assert [(await caller.get("/either")).json()["mode"] for caller in (live, test)] == ["live", "test"]
+    assert [(await caller.get("/either")).json()["mode"] for caller in (live, test)] == [
+        "live",
+        "test",
+    ]
     with pytest.raises(ValueError, match="must be live, test or any"):
         require(READ, mode="sandbox")
 
@@ -157,11 +178,17 @@ async def test_with_the_middleware_each_request_is_authenticated_once_and_before
     async with running(app) as client:
         owner, reader = await callers(service, client)
         answers = [await owner.get("/projects") for _ in range(3)]
-        left = [int(answer.headers["ratelimit"].partition("r=")[2].partition(";")[0]) for answer in answers]
+        left = [
+            int(answer.headers["ratelimit"].partition("r=")[2].partition(";")[0])
+            for answer in answers
+        ]
         assert left == [left[0], left[0] - 1, left[0] - 2]
         assert [len(answer.headers.get_list("x-request-id")) for answer in answers] == [1, 1, 1]
         assert refusal(await reader.post("/projects", {"name": "a"})) == (403, "insufficient_scope")
-        assert refusal(await Caller(client, None).post("/projects", "not a project")) == (401, "missing_credential")
+        assert refusal(await Caller(client, None).post("/projects", "not a project")) == (
+            401,
+            "missing_credential",
+        )
         assert (await owner.post("/projects", "not a project")).status_code == 422
         assert (await client.get("/health")).status_code == 200
         assert refusal(await client.get("/nothing")) == (401, "missing_credential")
@@ -198,8 +225,14 @@ async def test_mounted_application_and_router(service: Service) -> None:
         owner, reader = await callers(service, client)
         assert (await owner.get("/inner/projects")).status_code == 200
         assert (await reader.get("/inner/v1/things")).status_code == 200
-        assert refusal(await Caller(client, None).get("/inner/v1/things")) == (401, "missing_credential")
-        assert refusal(await reader.post("/inner/projects", {"name": "a"})) == (403, "insufficient_scope")
+        assert refusal(await Caller(client, None).get("/inner/v1/things")) == (
+            401,
+            "missing_credential",
+        )
+        assert refusal(await reader.post("/inner/projects", {"name": "a"})) == (
+            403,
+            "insufficient_scope",
+        )
 
 
 async def test_websocket_route(service: Service) -> None:
@@ -217,16 +250,24 @@ async def test_websocket_route(service: Service) -> None:
         headers = [(b"authorization", f"Bearer {owner.credential}".encode())]
         accepted, closed = await open_websocket(app, "/chat", headers)
         assert (accepted["type"], closed["code"]) == ("websocket.accept", 1000)
-        start, _ = await open_websocket(app, "/chat", [(b"authorization", f"Bearer {reader.credential}".encode())])
+        start, _ = await open_websocket(
+            app, "/chat", [(b"authorization", f"Bearer {reader.credential}".encode())]
+        )
         assert (start["type"], start["status"]) == ("websocket.http.response.start", 403)
 
 
-async def test_document_names_the_scheme_the_scopes_and_the_refusals(client: httpx2.AsyncClient) -> None:
+async def test_document_names_the_scheme_the_scopes_and_the_refusals(
+    client: httpx2.AsyncClient,
+) -> None:
     document = (await client.get("/openapi.json")).json()
     assert document["components"]["securitySchemes"]["tenantry"]["type"] == "http"
     assert document["components"]["securitySchemes"]["tenantry"]["scheme"] == "bearer"
     paths = document["paths"]
-    needed = {f"{method} {path}": op.get("security") for path, ops in paths.items() for method, op in ops.items()}
+    needed = {
+        f"{method} {path}": op.get("security")
+        for path, ops in paths.items()
+        for method, op in ops.items()
+    }
     assert needed == {
         "get /health": None,
         "get /projects": [{"tenantry": [READ]}],
@@ -267,4 +308,10 @@ async def test_document_describes_routes_that_were_added_later(service: Service)
     async def late(principal: Reader) -> dict[str, str]:
         return {"caller": principal.id}
 
-    assert set(app.openapi()["paths"]["/late"]["get"]["responses"]) == {"200", "401", "403", "429", "503"}
+    assert set(app.openapi()["paths"]["/late"]["get"]["responses"]) == {
+        "200",
+        "401",
+        "403",
+        "429",
+        "503",
+    }

@@ -59,7 +59,9 @@ async def show_scope(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def need_everything(scope: Scope, receive: Receive, send: Send) -> None:
-    """An application that requires a scope in its own code; below ``/late`` after its response has started."""
+    """An application that requires a scope in its own code; below ``/late`` after its response has
+    started.
+    """
     principal = principal_of(scope)
     if scope["path"] == "/late":
         await answer(send, b"{}")
@@ -78,28 +80,48 @@ def header_of(caller: Caller) -> list[tuple[bytes, bytes]]:
 async def test_public_paths_need_no_credential_and_have_no_caller(service: Service) -> None:
     org = await service.organization()
     app = TenantryMiddleware(
-        show_scope, tenantry=tenantry_of(service), public=["/", "/health", "/assets/"], owns_lifespan=True
+        show_scope,
+        tenantry=tenantry_of(service),
+        public=["/", "/health", "/assets/"],
+        owns_lifespan=True,
     )
     async with client_in_front_of(app) as client:
         for path in ("/", "/health", "/assets/a/b"):
             for headers in ([], header_of(org.owner), [(b"authorization", b"Basic eDp5")]):
                 shown = await client.get(path, headers=headers)
                 assert (shown.status_code, shown.json()["caller"]) == (200, None)
-        for path in ("/healthy", "/health/", "/assets", "/a", "/assets//a", "/assets/%2e%2e/a", "/assets/..%2fa"):
+        for path in (
+            "/healthy",
+            "/health/",
+            "/assets",
+            "/a",
+            "/assets//a",
+            "/assets/%2e%2e/a",
+            "/assets/..%2fa",
+        ):
             assert refusal(await client.get(path)) == (401, "missing_credential"), path
             assert (await client.get(path, headers=header_of(org.owner))).status_code == 200
 
 
 @pytest.mark.parametrize(
-    ("mode", "accepted"), [(None, {"live"}), ("live", {"live"}), ("test", {"test"}), ("any", {"live", "test"})]
+    ("mode", "accepted"),
+    [(None, {"live"}), ("live", {"live"}), ("test", {"test"}), ("any", {"live", "test"})],
 )
-async def test_mode_selects_the_accepted_keys(service: Service, mode: str | None, accepted: set[str]) -> None:
+async def test_mode_selects_the_accepted_keys(
+    service: Service, mode: str | None, accepted: set[str]
+) -> None:
     org = await service.organization()
     test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
     option: dict[str, Any] = {} if mode is None else {"mode": mode}
-    app = TenantryMiddleware(answer_caller, tenantry=tenantry_of(service), owns_lifespan=True, **option)
+    app = TenantryMiddleware(
+        answer_caller, tenantry=tenantry_of(service), owns_lifespan=True, **option
+    )
     async with client_in_front_of(app) as client:
-        for kind, caller in (("live", org.owner), ("live", service.user(org=org.id)), ("test", test)):
+        for kind, caller in (
+            ("live", org.owner),
+            ("live", service.user(org=org.id)),
+            ("test", test),
+        ):
             answer = await client.get("/a", headers=header_of(caller))
             if kind in accepted:
                 assert (answer.status_code, answer.json()["mode"]) == (200, kind)
@@ -114,20 +136,36 @@ def test_invalid_mode_is_rejected_at_its_declaration(service: Service) -> None:
 
 async def test_optional_credential_counts_if_there_is_one(service: Service) -> None:
     org = await service.organization()
-    app = TenantryMiddleware(show_scope, tenantry=tenantry_of(service), optional=True, owns_lifespan=True)
+    app = TenantryMiddleware(
+        show_scope, tenantry=tenantry_of(service), optional=True, owns_lifespan=True
+    )
     async with client_in_front_of(app) as client:
         assert (await client.get("/a")).json()["caller"] is None
         assert (await client.get("/a", headers=header_of(org.owner))).json()["caller"] == org.key.id
-        assert refusal(await client.get("/a", headers={"authorization": "Bearer x"})) == (401, "invalid_credential")
-        assert refusal(await client.get("/a", headers={"authorization": ""})) == (401, "missing_credential")
+        assert refusal(await client.get("/a", headers={"authorization": "Bearer x"})) == (
+            401,
+            "invalid_credential",
+        )
+        assert refusal(await client.get("/a", headers={"authorization": ""})) == (
+            401,
+            "missing_credential",
+        )
 
 
 async def test_table_of_scopes_rejects_unlisted_requests(service: Service) -> None:
     org = await service.organization()
     reader = await reader_of(service, org)
-    scopes = {("GET", "/projects/"): "projects:read", ("POST", "/projects/"): "projects:write", ("GET", "/me"): None}
+    scopes = {
+        ("GET", "/projects/"): "projects:read",
+        ("POST", "/projects/"): "projects:write",
+        ("GET", "/me"): None,
+    }
     app = TenantryMiddleware(
-        answer_caller, tenantry=tenantry_of(service), scopes=scopes, optional=True, owns_lifespan=True
+        answer_caller,
+        tenantry=tenantry_of(service),
+        scopes=scopes,
+        optional=True,
+        owns_lifespan=True,
     )
     async with client_in_front_of(app) as client:
         here = Caller(client, reader.credential)
@@ -146,10 +184,16 @@ async def test_function_that_returns_no_scope_rejects_the_request(
 ) -> None:
     org = await service.organization()
     app = TenantryMiddleware(
-        answer_caller, tenantry=tenantry_of(service), scopes=lambda _method, _path: "", owns_lifespan=True
+        answer_caller,
+        tenantry=tenantry_of(service),
+        scopes=lambda _method, _path: "",
+        owns_lifespan=True,
     )
     async with client_in_front_of(app) as client:
-        assert refusal(await Caller(client, org.owner.credential).get("/")) == (500, "internal_error")
+        assert refusal(await Caller(client, org.owner.credential).get("/")) == (
+            500,
+            "internal_error",
+        )
     assert "'' is not a scope" in caplog.text
 
 
@@ -167,7 +211,9 @@ async def test_scope_asked_for_in_the_applications_own_code_is_403(service: Serv
 
 
 async def test_missing_caller_is_401(service: Service) -> None:
-    app = TenantryMiddleware(answer_caller, tenantry=tenantry_of(service), public=["/a"], owns_lifespan=True)
+    app = TenantryMiddleware(
+        answer_caller, tenantry=tenantry_of(service), public=["/a"], owns_lifespan=True
+    )
     async with client_in_front_of(app) as client:
         assert refusal(await client.get("/a")) == (401, "missing_credential")
 
@@ -175,14 +221,27 @@ async def test_missing_caller_is_401(service: Service) -> None:
 async def test_identity_headers_of_the_client_are_dropped(service: Service) -> None:
     org = await service.organization()
     sent = {
-        "X-Tenant-Id": "other", "X-Principal-Id": "root", "X-Principal-Kind": "user", "X-Plan": "business",
-        "X-Mode": "live", "X_Mode": "live", "X-Subscription-Status": "active", "X_Tenant_Id": "other",
-        "Accept": "*/*", "X-Mine": "1", "X-Access": "full", "X-Effective-Plan": "business",
-    }  # fmt: skip
-    app = TenantryMiddleware(show_scope, tenantry=tenantry_of(service), public=["/open"], owns_lifespan=True)
+        "X-Tenant-Id": "other",
+        "X-Principal-Id": "root",
+        "X-Principal-Kind": "user",
+        "X-Plan": "business",
+        "X-Mode": "live",
+        "X_Mode": "live",
+        "X-Subscription-Status": "active",
+        "X_Tenant_Id": "other",
+        "Accept": "*/*",
+        "X-Mine": "1",
+        "X-Access": "full",
+        "X-Effective-Plan": "business",
+    }
+    app = TenantryMiddleware(
+        show_scope, tenantry=tenantry_of(service), public=["/open"], owns_lifespan=True
+    )
     async with client_in_front_of(app) as client:
         for path in ("/open", "/"):
-            shown = (await Caller(client, org.owner.credential).call("GET", path, headers=sent)).json()
+            shown = (
+                await Caller(client, org.owner.credential).call("GET", path, headers=sent)
+            ).json()
             assert {"accept", "x-mine"} <= set(shown["headers"])
             assert not {
                 name
@@ -195,10 +254,18 @@ async def test_headers_dropped_are_all_that_the_gateway_check_sets(service: Serv
     org = await service.organization()
     checked = await org.owner.get("/api/v1/auth/verify/-")
     everywhere = {"x-request-id", "x-content-type-options"}
-    names = [name for name in map(str.lower, checked.headers) if name.startswith("x-") and name not in everywhere]
+    names = [
+        name
+        for name in map(str.lower, checked.headers)
+        if name.startswith("x-") and name not in everywhere
+    ]
     app = TenantryMiddleware(show_scope, tenantry=tenantry_of(service), owns_lifespan=True)
     async with client_in_front_of(app) as client:
-        shown = (await Caller(client, org.owner.credential).call("GET", "/", headers=dict.fromkeys(names, "x"))).json()
+        shown = (
+            await Caller(client, org.owner.credential).call(
+                "GET", "/", headers=dict.fromkeys(names, "x")
+            )
+        ).json()
         assert len(names) >= 5
         assert not set(names) & set(shown["headers"])
 
@@ -207,19 +274,25 @@ async def test_application_gets_the_request_id_and_cannot_replace_it(service: Se
     org = await service.organization()
     app = TenantryMiddleware(show_scope, tenantry=tenantry_of(service), owns_lifespan=True)
     async with client_in_front_of(app) as client:
-        answered = await Caller(client, org.owner.credential).call("GET", "/", headers={"X-Request-Id": "mine"})
+        answered = await Caller(client, org.owner.credential).call(
+            "GET", "/", headers={"X-Request-Id": "mine"}
+        )
         assert answered.headers.get_list("x-request-id") == ["mine"]
         assert answered.headers["x-own"] == "1"
         assert answered.json()["requestId"] == "mine"
 
 
-async def test_two_middlewares_authenticate_and_count_once(service: Service, tmp_path: Path) -> None:
+async def test_two_middlewares_authenticate_and_count_once(
+    service: Service, tmp_path: Path
+) -> None:
     org = await service.organization()
     other = (await service.key(org.owner, org.id, "other:read")).caller
     catalog = tmp_path / "plans.toml"
     catalog.write_text(LIMITED)
     tenantry = tenantry_of(service, TENANTRY_PLANS=str(catalog))
-    inner = TenantryMiddleware(show_scope, tenantry=tenantry, scopes={("GET", "/"): "projects:read"})
+    inner = TenantryMiddleware(
+        show_scope, tenantry=tenantry, scopes={("GET", "/"): "projects:read"}
+    )
     app = TenantryMiddleware(inner, tenantry=tenantry, owns_lifespan=True)
     async with client_in_front_of(app) as client:
         answers = [await Caller(client, org.owner.credential).get("/") for _ in range(3)]
@@ -227,7 +300,10 @@ async def test_two_middlewares_authenticate_and_count_once(service: Service, tmp
         for answered in answers:
             assert len(answered.headers.get_list("x-request-id")) == 1
             assert len(answered.headers.get_list("ratelimit")) == 1
-        left = [int(answered.headers["ratelimit"].partition("r=")[2].partition(";")[0]) for answered in answers]
+        left = [
+            int(answered.headers["ratelimit"].partition("r=")[2].partition(";")[0])
+            for answered in answers
+        ]
         assert left == list(range(left[0], left[0] - 4, -1))
         assert refusal(answers[-1]) == (403, "insufficient_scope")
 
@@ -236,7 +312,9 @@ async def test_outer_middleware_of_another_database_does_not_authenticate(servic
     org = await service.organization()
     other, own = tenantry_of(service), tenantry_of(service)
     app = TenantryMiddleware(
-        TenantryMiddleware(show_scope, tenantry=own, owns_lifespan=False), tenantry=other, optional=True
+        TenantryMiddleware(show_scope, tenantry=own, owns_lifespan=False),
+        tenantry=other,
+        optional=True,
     )
     async with other, own, client_of(app) as client:
         assert refusal(await client.get("/")) == (401, "missing_credential")
@@ -308,13 +386,17 @@ async def test_websocket_is_rejected_before_it_opens(service: Service) -> None:
         ):
             start, body = await open_websocket(app, path, headers)
             assert (start["type"], start["status"]) == ("websocket.http.response.start", status)
-            assert {b"www-authenticate", b"x-request-id", b"content-type"} <= {name for name, _ in start["headers"]}
+            assert {b"www-authenticate", b"x-request-id", b"content-type"} <= {
+                name for name, _ in start["headers"]
+            }
             assert json.loads(body["body"])["code"] == code
             (closed,) = await open_websocket(app, path, headers, can_deny=False)
             assert closed == {"type": "websocket.close", "code": 1008, "reason": code}
 
 
-async def test_websocket_is_opened_with_our_headers_and_closed_when_the_application_refuses(service: Service) -> None:
+async def test_websocket_is_opened_with_our_headers_and_closed_when_the_application_refuses(
+    service: Service,
+) -> None:
     org = await service.organization()
     reader = await reader_of(service, org)
     tenantry = tenantry_of(service)
@@ -327,7 +409,9 @@ async def test_websocket_is_opened_with_our_headers_and_closed_when_the_applicat
         assert closed["code"] == 1000
 
 
-async def test_websocket_is_closed_with_an_internal_error_while_authentication_is_unavailable(conninfo: str) -> None:
+async def test_websocket_is_closed_with_an_internal_error_while_authentication_is_unavailable(
+    conninfo: str,
+) -> None:
     async with database_link(conninfo) as link, running_service(link.conninfo) as service:
         org = await service.organization()
         app = TenantryMiddleware(chat, tenantry=(tenantry := tenantry_of(service)))
@@ -370,12 +454,17 @@ async def test_connection_may_be_started_again_but_not_twice(service: Service) -
         await tenantry.stop()
 
 
-async def test_connection_ends_though_the_database_hangs(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_connection_ends_though_the_database_hangs(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
     org = await service.organization()
     reader = await reader_of(service, org)
     async with database_link(service.conninfo) as link:
         tenantry = tenantry_of(service, HURRIED, DATABASE_URL=link.conninfo)
-        async with tenantry, client_of(TenantryMiddleware(answer_caller, tenantry=tenantry)) as client:
+        async with (
+            tenantry,
+            client_of(TenantryMiddleware(answer_caller, tenantry=tenantry)) as client,
+        ):
             assert (await client.get("/", headers=header_of(reader))).status_code == 200
             link.block()
     assert "the connection to the database could not be closed in 0.8 s" in caplog.text
@@ -383,9 +472,14 @@ async def test_connection_ends_though_the_database_hangs(service: Service, caplo
 
 async def test_older_schema_fails_the_start_with_a_remedy(service: Service, conninfo: str) -> None:
     await _set_revision(conninfo, "0001")
-    with pytest.raises(SchemaMismatchError, match=r"is at schema revision 0001.*needs 0\d\d\d: run `tenantry migrate`"):
+    with pytest.raises(
+        SchemaMismatchError,
+        match=r"is at schema revision 0001.*needs 0\d\d\d: run `tenantry migrate`",
+    ):
         await tenantry_of(service, DATABASE_URL=conninfo).start()
-    app = TenantryMiddleware(answer_caller, tenantry=tenantry_of(service, DATABASE_URL=conninfo), owns_lifespan=True)
+    app = TenantryMiddleware(
+        answer_caller, tenantry=tenantry_of(service, DATABASE_URL=conninfo), owns_lifespan=True
+    )
     with pytest.raises(RuntimeError, match="is at schema revision 0001"):
         async with lifespan(app):
             pass
@@ -397,7 +491,9 @@ async def test_newer_schema_is_accepted(service: Service, conninfo: str) -> None
         pass
 
 
-async def test_database_without_the_schema_fails_the_start(postgres: PostgresServer, service: Service) -> None:
+async def test_database_without_the_schema_fails_the_start(
+    postgres: PostgresServer, service: Service
+) -> None:
     with postgres.database() as conninfo:
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
             await connection.execute("DROP TABLE tenantry_version")

@@ -1,4 +1,6 @@
-"""The audit trail: every change to keys and tenants, by whom, from where, and what was before and after."""
+"""The audit trail: every change to keys and tenants, by whom, from where, and what was before and
+after.
+"""
 
 from typing import Any, Final
 
@@ -49,8 +51,10 @@ async def test_change_of_a_key_is_entered_with_what_differs(service: Service) ->
     await organization.owner.patch(key.path, {"name": "new name"})
     entry = (await trail(organization.owner, targetId=key.id))[-1]
     assert (entry["action"], entry["before"], entry["after"]) == (
-        "api_key.updated", {"name": "key"}, {"name": "new name"},
-    )  # fmt: skip
+        "api_key.updated",
+        {"name": "key"},
+        {"name": "new name"},
+    )
 
 
 async def test_change_that_changes_nothing_is_not_entered(service: Service) -> None:
@@ -58,10 +62,12 @@ async def test_change_that_changes_nothing_is_not_entered(service: Service) -> N
     key = await service.key(organization.owner, organization.id, "projects:read")
     await organization.owner.patch(key.path, {"name": "key"})
     await organization.owner.patch(organization.path, {"name": organization.id})
-    assert [entry["action"] for entry in await trail(organization.owner, targetId=key.id)] == ["api_key.created"]
-    assert [entry["action"] for entry in await trail(organization.owner, targetId=organization.id)] == [
-        "tenant.created"
+    assert [entry["action"] for entry in await trail(organization.owner, targetId=key.id)] == [
+        "api_key.created"
     ]
+    assert [
+        entry["action"] for entry in await trail(organization.owner, targetId=organization.id)
+    ] == ["tenant.created"]
 
 
 async def test_rotation_enters_both_keys(service: Service) -> None:
@@ -89,7 +95,9 @@ async def test_replayed_request_is_entered_once(service: Service) -> None:
     body = {"orgId": organization.id, "name": "once", "scopes": ["projects:read"]}
     for _ in range(2):
         await organization.owner.post(KEYS, body, idempotency_key="one")
-    made = [entry for entry in await trail(organization.owner) if entry["after"].get("name") == "once"]
+    made = [
+        entry for entry in await trail(organization.owner) if entry["after"].get("name") == "once"
+    ]
     assert len(made) == 1
 
 
@@ -97,16 +105,24 @@ async def test_refused_change_is_not_entered(service: Service) -> None:
     organization = await service.organization()
     weak = await service.key(organization.owner, organization.id, "api-keys:write")
     before = await trail(organization.owner)
-    answer = await weak.caller.post(KEYS, {"orgId": organization.id, "name": "n", "scopes": ["projects:read"]})
+    answer = await weak.caller.post(
+        KEYS, {"orgId": organization.id, "name": "n", "scopes": ["projects:read"]}
+    )
     assert refusal(answer) == (403, "scope_escalation")
     assert await trail(organization.owner) == before
 
 
 async def test_operator_is_named_as_such(service: Service) -> None:
     organization = await service.organization()
-    await service.operator.put(organization.path, {"name": "New", "ownerEmail": "new@x.example", "suspended": False})
+    await service.operator.put(
+        organization.path, {"name": "New", "ownerEmail": "new@x.example", "suspended": False}
+    )
     created, updated = await trail(organization.owner, targetId=organization.id)
-    assert (created["action"], created["actorKind"], created["actorId"]) == ("tenant.created", "operator", None)
+    assert (created["action"], created["actorKind"], created["actorId"]) == (
+        "tenant.created",
+        "operator",
+        None,
+    )
     assert updated["before"] == {"name": organization.id, "ownerEmail": "owner@x.example"}
     assert updated["after"] == {"name": "New", "ownerEmail": "new@x.example"}
 
@@ -115,7 +131,11 @@ async def test_user_who_makes_a_tenant_is_named(service: Service) -> None:
     user = service.user("user_audited", org="org_audited", role="owner")
     await user.post(TENANTS, {"name": "Audited", "ownerEmail": "a@x.example"})
     entry = (await trail(user, targetId="org_audited"))[0]
-    assert (entry["action"], entry["actorKind"], entry["actorId"]) == ("tenant.created", "user", "user_audited")
+    assert (entry["action"], entry["actorKind"], entry["actorId"]) == (
+        "tenant.created",
+        "user",
+        "user_audited",
+    )
 
 
 async def test_suspension_and_end_are_in_the_export(service: Service) -> None:
@@ -177,7 +197,9 @@ async def test_pages_follow_each_other_without_gap_or_repetition(service: Servic
     whole = (await organization.owner.get(AUDIT, limit=100)).json()["data"]
     found, cursor = [], None
     while True:
-        page = (await organization.owner.get(AUDIT, limit=2, **({"cursor": cursor} if cursor else {}))).json()
+        page = (
+            await organization.owner.get(AUDIT, limit=2, **({"cursor": cursor} if cursor else {}))
+        ).json()
         found += page["data"]
         cursor = page["nextCursor"]
         if cursor is None:
@@ -191,7 +213,10 @@ async def test_export_is_the_whole_trail_as_lines(service: Service) -> None:
         await service.key(organization.owner, organization.id, "projects:read")
     answer = await organization.owner.get(f"{AUDIT}/export")
     assert answer.headers["content-type"] == "application/x-ndjson"
-    assert msgspec.json.Decoder().decode_lines(answer.content) == (await organization.owner.get(AUDIT)).json()["data"]
+    assert (
+        msgspec.json.Decoder().decode_lines(answer.content)
+        == (await organization.owner.get(AUDIT)).json()["data"]
+    )
 
 
 async def test_export_of_many_pages_is_complete(service: Service) -> None:
@@ -209,7 +234,9 @@ async def test_export_of_many_pages_is_complete(service: Service) -> None:
 
 async def test_trail_needs_its_scope(service: Service) -> None:
     organization = await service.organization()
-    key = await service.key(organization.owner, organization.id, "projects:*", "tenants:*", "api-keys:*")
+    key = await service.key(
+        organization.owner, organization.id, "projects:*", "tenants:*", "api-keys:*"
+    )
     assert refusal(await key.caller.get(AUDIT)) == (403, "insufficient_scope")
     assert refusal(await key.caller.get(f"{AUDIT}/export")) == (403, "insufficient_scope")
     member = service.user(org=organization.id, role="member")
@@ -240,7 +267,9 @@ async def test_trail_of_another_tenant_is_not_shown(service: Service) -> None:
         ({"actorId": "a\x00b"}, 422),
     ],
 )
-async def test_bad_question_is_refused(service: Service, wanted: dict[str, str], status: int) -> None:
+async def test_bad_question_is_refused(
+    service: Service, wanted: dict[str, str], status: int
+) -> None:
     organization = await service.organization()
     assert refusal(await organization.owner.get(AUDIT, **wanted))[0] == status
 
@@ -267,12 +296,16 @@ async def test_temporary_table_does_not_fool_the_database(service: Service) -> N
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
         await connection.execute("CREATE TEMP TABLE tenants (id text, deleted_at timestamptz)")
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="append-only"):
-            await connection.execute("DELETE FROM audit_events WHERE org_id = %s", (organization.id,))
+            await connection.execute(
+                "DELETE FROM audit_events WHERE org_id = %s", (organization.id,)
+            )
 
 
 async def test_trail_is_deleted_with_its_tenant(service: Service) -> None:
     organization = await service.organization()
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
         await connection.execute("DELETE FROM tenants WHERE id = %s", (organization.id,))
-        cursor = await connection.execute("SELECT count(*) FROM audit_events WHERE org_id = %s", (organization.id,))
+        cursor = await connection.execute(
+            "SELECT count(*) FROM audit_events WHERE org_id = %s", (organization.id,)
+        )
         assert await cursor.fetchone() == (0,)

@@ -1,4 +1,6 @@
-"""Missed events, fetched from the provider's list: state and mails are as if they had been delivered."""
+"""Missed events, fetched from the provider's list: state and mails are as if they had been
+delivered.
+"""
 
 import logging
 from collections.abc import AsyncIterator
@@ -39,14 +41,19 @@ async def backfill(
     """The result of a backfill of so many days, and the events that it reported, in order."""
     told: list[MissedEvent] = []
     since = int(world.simulator.now.timestamp() - days * DAY)
-    return await world.reconciler.backfill.run(since, dry_run=dry_run, observer=adding_to(told)), told
+    return await world.reconciler.backfill.run(
+        since, dry_run=dry_run, observer=adding_to(told)
+    ), told
 
 
 async def test_a_backfill_after_a_day_without_events_restores_every_state(world: World) -> None:
     upgraded, cancelled, newcomer, recovered, trial = [
-        await world.subscriber(), await world.subscriber(), await world.subscriber(), await world.subscriber(),
         await world.subscriber(),
-    ]  # fmt: skip
+        await world.subscriber(),
+        await world.subscriber(),
+        await world.subscriber(),
+        await world.subscriber(),
+    ]
     for subscriber in (upgraded, cancelled, recovered):
         world.subscribe(subscriber, "price_pro")
     world.subscribe(trial, "price_business", trial_days=31)
@@ -66,7 +73,8 @@ async def test_a_backfill_after_a_day_without_events_restores_every_state(world:
     assert sorted(event.id for event in told) == sorted(ids(world.lost()))
     assert sum(done.outcomes.values()) == done.missed
     assert (await world.compare()).drifted == ()
-    assert await rows(world.service.conninfo, "SELECT * FROM notifications") == []  # it was paid a day later
+    # it was paid a day later
+    assert await rows(world.service.conninfo, "SELECT * FROM notifications") == []
 
 
 async def test_a_second_backfill_applies_nothing(world: World) -> None:
@@ -99,7 +107,9 @@ async def test_events_before_the_given_time_are_ignored(world: World) -> None:
     assert await world.record(subscriber) == world.truth(subscriber)
 
 
-async def test_the_newest_second_comes_first_and_its_events_as_they_came_about(world: World) -> None:
+async def test_the_newest_second_comes_first_and_its_events_as_they_came_about(
+    world: World,
+) -> None:
     async with world.losing():
         subscriber = await world.subscriber("price_pro")
         for price in ("price_business", "price_pro"):
@@ -120,7 +130,10 @@ async def failing(world: World, **lasting: float) -> str:
 
 
 async def mailed(world: World) -> list[str]:
-    return [row["event_id"] for row in await rows(world.service.conninfo, "SELECT event_id FROM notifications")]
+    return [
+        row["event_id"]
+        for row in await rows(world.service.conninfo, "SELECT event_id FROM notifications")
+    ]
 
 
 async def test_a_failure_that_still_holds_mails(world: World) -> None:
@@ -129,8 +142,12 @@ async def test_a_failure_that_still_holds_mails(world: World) -> None:
     assert await mailed(world) == [event.id for event in world.lost() if event.type == FAILED]
 
 
-async def test_a_failure_that_ended_the_subscription_in_its_second_does_not_mail(world: World) -> None:
-    """The provider lists the end first; in the order of the list, the failure would make the tenant past due."""
+async def test_a_failure_that_ended_the_subscription_in_its_second_does_not_mail(
+    world: World,
+) -> None:
+    """The provider lists the end first; in the order of the list, the failure would make the tenant
+    past due.
+    """
     subscriber = await world.subscriber("price_pro")
     world.simulator.card_declines(subscriber.customer)
     await world.passes(days=32, hours=23)
@@ -173,12 +190,15 @@ async def listing(provider: Provider, server: ProviderServer, number: int) -> li
     """Renewals of one tenant, a second after another, as the provider lists them."""
     subscriber = await provider.subscriber()
     server.events = [
-        events.updated(**subscriber.names, created=NOW - age, period_end=NOW - age) for age in range(number)
-    ]  # fmt: skip
+        events.updated(**subscriber.names, created=NOW - age, period_end=NOW - age)
+        for age in range(number)
+    ]
     return server.events
 
 
-async def test_more_events_than_a_page_or_a_batch_holds(provider: Provider, server: ProviderServer) -> None:
+async def test_more_events_than_a_page_or_a_batch_holds(
+    provider: Provider, server: ProviderServer
+) -> None:
     await listing(provider, server, 350)
     service = provider.service
     async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
@@ -186,7 +206,9 @@ async def test_more_events_than_a_page_or_a_batch_holds(provider: Provider, serv
     assert (done.listed, done.missed, done.outcomes) == (301, 301, {"applied": 1, "late": 300})
 
 
-async def test_a_failure_in_the_middle_keeps_the_applied_events(provider: Provider, server: ProviderServer) -> None:
+async def test_a_failure_in_the_middle_keeps_the_applied_events(
+    provider: Provider, server: ProviderServer
+) -> None:
     await listing(provider, server, 250)
     service = provider.service
     told: list[MissedEvent] = []
@@ -205,7 +227,9 @@ async def test_a_failure_in_the_middle_keeps_the_applied_events(provider: Provid
     assert {event.id for event in told} == {row["id"] for row in kept}
 
 
-async def test_observer_stops_a_run_after_a_part(provider: Provider, server: ProviderServer) -> None:
+async def test_observer_stops_a_run_after_a_part(
+    provider: Provider, server: ProviderServer
+) -> None:
     await listing(provider, server, 250)
     service = provider.service
     async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
@@ -237,7 +261,9 @@ async def test_a_type_that_no_endpoint_must_send_is_missed_only_on_request(
 
 async def test_a_key_that_is_refused(provider: Provider, server: ProviderServer) -> None:
     service = provider.service
-    async with reconciling(service.conninfo, server.url, "sk_test_wrong", clock=service.clock) as desk:
+    async with reconciling(
+        service.conninfo, server.url, "sk_test_wrong", clock=service.clock
+    ) as desk:
         done = await desk.reconciler.backfill.run(0)
     assert isinstance(done.stopped, ProviderRefusedError)
 
@@ -252,7 +278,9 @@ async def test_invalid_list_items_are_skipped(
         async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
             done = await desk.reconciler.backfill.run(0)
     assert (done.listed, done.missed) == (2, 2)
-    assert caplog.messages == ["the provider's list has a malformed event: data.object is not an object"]
+    assert caplog.messages == [
+        "the provider's list has a malformed event: data.object is not an object"
+    ]
 
 
 async def test_an_event_of_a_connected_account_is_ignored_like_a_delivered_one(
@@ -264,7 +292,11 @@ async def test_an_event_of_a_connected_account_is_ignored_like_a_delivered_one(
     async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
         done = await desk.reconciler.backfill.run(0, observer=adding_to(told))
         again = await desk.reconciler.backfill.run(0)
-    assert (done.outcomes, [event.tenant_id for event in told], again.missed) == ({"ignored": 1}, [None], 0)
+    assert (done.outcomes, [event.tenant_id for event in told], again.missed) == (
+        {"ignored": 1},
+        [None],
+        0,
+    )
     assert await provider.state(subscriber) == ("free", "none")
 
 

@@ -1,4 +1,6 @@
-"""Billing notices in the outbox: one for each cause, whichever process handles which event, and their delivery."""
+"""Billing notices in the outbox: one for each cause, whichever process handles which event, and
+their delivery.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,12 +39,16 @@ TENANT: Final = (
     "INSERT INTO tenants (id, name, owner_id, owner_email, stripe_customer_id) "
     "VALUES ('acme', 'Acme', 'usr_acme', 'owner@acme.example', 'cus_acme')"
 )
-CUSTOMER: Final = "INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_acme', 'acme', 'operator')"
+CUSTOMER: Final = (
+    "INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_acme', 'acme', 'operator')"
+)
 DEFER: Final = (
     "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW('maintenance', 'mail_access_ends', 0, NULL, NULL, "
     "'{\"timestamp\": 0}', NULL)]::procrastinate_job_to_defer_v1[])"
 )
-NOTIFICATIONS: Final = "SELECT id, type, recipient_id, channels, data, event_id, status FROM notifications"
+NOTIFICATIONS: Final = (
+    "SELECT id, type, recipient_id, channels, data, event_id, status FROM notifications"
+)
 
 
 class Process(NamedTuple):
@@ -57,7 +63,9 @@ class Process(NamedTuple):
         now = self.clock()
         received = []
         for event in given:
-            decoded = decode_event(events.body(event), arrived=NOW, make_up_id=lambda: "evt_made_up")
+            decoded = decode_event(
+                events.body(event), arrived=NOW, make_up_id=lambda: "evt_made_up"
+            )
             received.append(self.webhooks.receive(ReceivedEvent(decoded, now)))
         await asyncio.gather(*received)
 
@@ -133,16 +141,22 @@ async def test_both_events_of_a_payment_at_two_processes_make_one_notice(
     await asyncio.gather(one.receive(failure), two.receive(failure))
     assert await queued(emptied) == ["payment_failed"]
     both = events.succeeded(created=NOW + 2), paid(created=NOW + 2)
-    await asyncio.gather(*(each.receive(*pair) for each in (one, two) for pair in (both, both[::-1])))
+    await asyncio.gather(
+        *(each.receive(*pair) for each in (one, two) for pair in (both, both[::-1]))
+    )
     assert await queued(emptied) == ["payment_failed", "payment_recovered"]
 
 
-async def test_a_payment_and_its_failure_in_one_batch_make_a_notice_each(emptied: str, one: Process) -> None:
+async def test_a_payment_and_its_failure_in_one_batch_make_a_notice_each(
+    emptied: str, one: Process
+) -> None:
     await one.receive(events.failed(), events.succeeded(created=NOW + 1))
     assert sorted(await queued(emptied)) == ["payment_failed", "payment_recovered"]
 
 
-@pytest.mark.parametrize("failure", [None, events.failed(invoice_id="in_other", event_id="evt_other")])
+@pytest.mark.parametrize(
+    "failure", [None, events.failed(invoice_id="in_other", event_id="evt_other")]
+)
 async def test_a_payment_whose_failure_was_not_mailed_makes_no_notice(
     emptied: str, one: Process, failure: dict[str, Any] | None
 ) -> None:
@@ -151,7 +165,9 @@ async def test_a_payment_whose_failure_was_not_mailed_makes_no_notice(
     assert await queued(emptied) == (["payment_failed"] if failure else [])
 
 
-async def test_a_failure_that_comes_after_the_payment_makes_no_notice(emptied: str, one: Process) -> None:
+async def test_a_failure_that_comes_after_the_payment_makes_no_notice(
+    emptied: str, one: Process
+) -> None:
     await one.receive(events.succeeded(created=NOW + 1))
     await one.receive(events.failed())
     assert await queued(emptied) == []
@@ -160,7 +176,9 @@ async def test_a_failure_that_comes_after_the_payment_makes_no_notice(emptied: s
 UNNAMED: Final[dict[str, Any]] = {"subscription_id": None, "invoice_id": "in_manual"}
 
 
-async def test_a_failed_invoice_without_a_subscription_is_mailed(emptied: str, one: Process) -> None:
+async def test_a_failed_invoice_without_a_subscription_is_mailed(
+    emptied: str, one: Process
+) -> None:
     await one.receive(events.failed(**UNNAMED))
     assert await queued(emptied) == ["payment_failed"]
 
@@ -176,14 +194,17 @@ async def test_a_failed_invoice_without_a_subscription_is_not_mailed_after_its_p
     assert await queued(emptied) == []
 
 
-async def test_a_failure_after_an_older_payment_of_its_invoice_is_mailed(emptied: str, one: Process) -> None:
+async def test_a_failure_after_an_older_payment_of_its_invoice_is_mailed(
+    emptied: str, one: Process
+) -> None:
     await one.receive(events.succeeded(**UNNAMED))
     await one.receive(events.failed(**UNNAMED, created=NOW + 1))
     assert await queued(emptied) == ["payment_failed"]
 
 
 @pytest.mark.parametrize(
-    ("status", "is_paid", "mails"), [("active", False, 0), ("past_due", False, 1), ("past_due", True, 0)]
+    ("status", "is_paid", "mails"),
+    [("active", False, 0), ("past_due", False, 1), ("past_due", True, 0)],
 )
 async def test_a_parked_invoice_without_a_subscription_is_mailed_if_the_tenant_ends_past_due(
     emptied: str, one: Process, status: str, mails: int, *, is_paid: bool
@@ -197,7 +218,9 @@ async def test_a_parked_invoice_without_a_subscription_is_mailed_if_the_tenant_e
     assert await queued(emptied) == ["payment_failed"] * mails
 
 
-async def test_a_trial_is_announced_once_for_each_end(emptied: str, one: Process, two: Process) -> None:
+async def test_a_trial_is_announced_once_for_each_end(
+    emptied: str, one: Process, two: Process
+) -> None:
     await asyncio.gather(one.receive(will_end()), two.receive(will_end()))
     assert await queued(emptied) == ["trial_ending"]
     await one.receive(will_end(trial_end=NOW + 10 * 86_400))
@@ -220,17 +243,28 @@ ZETA: Final = TENANT.replace("acme", "zeta").replace("Acme", "Zeta")
 def moved(**fields: Any) -> dict[str, Any]:
     """The subscription names another tenant."""
     previous = {"metadata": {"orgId": "acme"}}
-    return events.updated(**{"org": "zeta", "customer": "cus_zeta", "created": NOW + 1, "previous": previous, **fields})
+    return events.updated(
+        **{
+            "org": "zeta",
+            "customer": "cus_zeta",
+            "created": NOW + 1,
+            "previous": previous,
+            **fields,
+        }
+    )
 
 
-async def test_a_tenant_whose_subscription_moved_away_is_mailed_its_end_once(emptied: str, one: Process) -> None:
+async def test_a_tenant_whose_subscription_moved_away_is_mailed_its_end_once(
+    emptied: str, one: Process
+) -> None:
     await rows(emptied, ZETA)
     await one.receive(events.updated())
     await one.receive(moved())
     await one.receive(moved(created=NOW + 2), moved(created=NOW + 3, org="acme", previous=None))
     await one.receive(moved(created=NOW + 4))
     columns = "tenant_id, recipient, type, event_id, data"
-    [notice] = await rows(emptied, f"SELECT {columns} FROM notifications WHERE tenant_id = %s", "acme")  # noqa: S608
+    statement = f"SELECT {columns} FROM notifications WHERE tenant_id = %s"  # noqa: S608
+    [notice] = await rows(emptied, statement, "acme")
     assert notice == {
         "tenant_id": "acme",
         "recipient": "owner@acme.example",
@@ -249,7 +283,9 @@ async def test_a_tenant_that_learns_late_of_a_subscription_that_moved_before_is_
     assert await queued(emptied) == []
 
 
-async def test_a_tenant_with_another_subscription_is_not_mailed_that_one_moved_away(emptied: str, one: Process) -> None:
+async def test_a_tenant_with_another_subscription_is_not_mailed_that_one_moved_away(
+    emptied: str, one: Process
+) -> None:
     await rows(emptied, ZETA)
     await one.receive(events.updated(), events.updated(subscription_id="sub_other"))
     await one.receive(moved())
@@ -273,7 +309,9 @@ async def test_a_move_of_long_ago_is_not_mailed(emptied: str, one: Process) -> N
     assert await queued(emptied) == []
 
 
-async def test_where_only_ended_access_is_mailed_a_subscription_that_moved_away_is(emptied: str, one: Process) -> None:
+async def test_where_only_ended_access_is_mailed_a_subscription_that_moved_away_is(
+    emptied: str, one: Process
+) -> None:
     await rows(emptied, ZETA)
     policy = msgspec.structs.replace(POLICY, notices=frozenset({OwnerNotice.ACCESS_ENDED}))
     webhooks = WebhookService([one.database.lane()], policy, one.queue, one.clock)
@@ -282,7 +320,10 @@ async def test_where_only_ended_access_is_mailed_a_subscription_that_moved_away_
     await other.receive(moved())
     await webhooks.close()
     [notice] = await rows(emptied, NOTIFICATIONS)
-    assert (notice["type"], notice["event_id"]) == ("billing.access_ended", f"billing.access_ended acme {NOW + 1}")
+    assert (notice["type"], notice["event_id"]) == (
+        "billing.access_ended",
+        f"billing.access_ended acme {NOW + 1}",
+    )
 
 
 @pytest.mark.parametrize("late", [NOW + 1, NOW + 2])
@@ -302,7 +343,9 @@ async def past_due(emptied: str, one: Process) -> int:
     return NOW + GRACE
 
 
-async def test_access_that_ends_by_time_is_mailed_once(emptied: str, one: Process, two: Process, past_due: int) -> None:
+async def test_access_that_ends_by_time_is_mailed_once(
+    emptied: str, one: Process, two: Process, past_due: int
+) -> None:
     one.clock.advance(seconds=GRACE + 540)
     assert await one.mail_access_ends() == 0
     one.clock.advance(seconds=61)
@@ -315,7 +358,9 @@ async def test_access_that_ends_by_time_is_mailed_once(emptied: str, one: Proces
     assert len(await rows(emptied, "SELECT id FROM procrastinate_jobs")) == 1
 
 
-async def test_a_worker_mails_access_that_ended_by_time(emptied: str, one: Process, past_due: int) -> None:
+async def test_a_worker_mails_access_that_ended_by_time(
+    emptied: str, one: Process, past_due: int
+) -> None:
     one.clock.advance(seconds=past_due - NOW + 600)
     retention = RetentionService(one.database, timedelta(days=90), system_clock)
     work = Work(None, retention, mail_access_ends=one.mail_access_ends)
@@ -341,7 +386,9 @@ async def test_access_that_ends_by_time_just_before_an_event_is_mailed_once(
     assert notice["event_id"] == f"billing.access_ended acme {past_due}"
 
 
-async def test_access_that_a_payment_restores_in_time_is_not_mailed(emptied: str, one: Process, past_due: int) -> None:
+async def test_access_that_a_payment_restores_in_time_is_not_mailed(
+    emptied: str, one: Process, past_due: int
+) -> None:
     one.clock.advance(seconds=GRACE + 60)
     await one.receive(events.updated(created=past_due + 60))
     one.clock.advance(seconds=600)
@@ -354,17 +401,21 @@ async def test_an_end_of_access_that_a_late_event_moves_is_mailed_once(
 ) -> None:
     one.clock.advance(seconds=GRACE + 601)
     assert await one.mail_access_ends() == 1
-    await one.receive(events.updated(status="past_due", created=NOW - 3600))  # the end was an hour earlier
+    # the end was an hour earlier
+    await one.receive(events.updated(status="past_due", created=NOW - 3600))
     assert await one.mail_access_ends() == 0
     await one.receive(
-        events.updated(created=past_due - 7200), events.updated(status="past_due", created=past_due - 3600)
+        events.updated(created=past_due - 7200),
+        events.updated(status="past_due", created=past_due - 3600),
     )
     one.clock.advance(seconds=GRACE)
     assert await one.mail_access_ends() == 0
     assert await queued(emptied) == ["access_ended"]
 
 
-async def test_the_end_of_a_later_grace_period_is_mailed_too(emptied: str, one: Process, past_due: int) -> None:
+async def test_the_end_of_a_later_grace_period_is_mailed_too(
+    emptied: str, one: Process, past_due: int
+) -> None:
     one.clock.advance(seconds=GRACE + 601)
     assert await one.mail_access_ends() == 1
     await one.receive(events.updated(created=past_due + 700))
@@ -408,7 +459,9 @@ FAILED_UNPAID: Final = (
 )
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["the invoice first", "the subscription first"])
+@pytest.mark.parametrize(
+    "order", [(0, 1), (1, 0)], ids=["the invoice first", "the subscription first"]
+)
 async def test_an_unpaid_subscription_that_recovers_is_mailed_once(
     emptied: str, one: Process, order: tuple[int, int]
 ) -> None:
@@ -423,7 +476,9 @@ async def test_an_unpaid_subscription_that_recovers_is_mailed_once(
     assert notice["data"] == {"invoiceUrl": events.INVOICE_URL}
 
 
-async def test_an_unpaid_subscription_that_recovers_without_a_payment_is_not_mailed(emptied: str, one: Process) -> None:
+async def test_an_unpaid_subscription_that_recovers_without_a_payment_is_not_mailed(
+    emptied: str, one: Process
+) -> None:
     await one.receive(*FAILED_UNPAID)
     before = await queued(emptied)
     await one.receive(events.updated(created=NOW + 3))
@@ -466,7 +521,11 @@ async def test_a_replay_queues_no_notice(emptied: str, one: Process) -> None:
     await rows(emptied, "UPDATE subscriptions SET status = 'active'")
     await rows(emptied, "UPDATE tenants SET subscription_status = 'active'")
     replay = ReplayService(one.database, POLICY, one.clock)
-    [checked] = [each async for chunk in replay.run(Selection(("acme",)), dry_run=False) for each in chunk.checked]
+    [checked] = [
+        each
+        async for chunk in replay.run(Selection(("acme",)), dry_run=False)
+        for each in chunk.checked
+    ]
     assert not checked.is_right
     assert await queued(emptied) == []
 
@@ -480,8 +539,12 @@ async def test_owners_get_the_mails(emptied: str, one: Process) -> None:
     await one.receive(events.deleted(created=NOW + 6))
     async with running(MailServer()) as server:
         config = parse_smtp_url(f"smtp://127.0.0.1:{server.port}", "billing@example.com")
-        mail = MailService(one.database, Mailer(config), one.clock, base_url="https://tenantry.example")
-        ids: list[UUID] = [row["id"] for row in await rows(emptied, f"{NOTIFICATIONS} ORDER BY created_at, type")]
+        mail = MailService(
+            one.database, Mailer(config), one.clock, base_url="https://tenantry.example"
+        )
+        ids: list[UUID] = [
+            row["id"] for row in await rows(emptied, f"{NOTIFICATIONS} ORDER BY created_at, type")
+        ]
         for notification_id in [*ids, *ids]:
             await mail.deliver(notification_id)
     assert [mail.message["Subject"] for mail in server.received] == [
@@ -491,7 +554,9 @@ async def test_owners_get_the_mails(emptied: str, one: Process) -> None:
         "Your access has ended",
         "Your subscription has ended",
     ]
-    assert [mail.message["Message-ID"] for mail in server.received] == [f"<{each}@example.com>" for each in ids]
+    assert [mail.message["Message-ID"] for mail in server.received] == [
+        f"<{each}@example.com>" for each in ids
+    ]
     assert {tuple(mail.recipients) for mail in server.received} == {("owner@acme.example",)}
     assert "https://tenantry.example/orgs/acme/billing" in server.received[-1].part("plain")
 
@@ -502,5 +567,7 @@ async def test_the_setting_turns_a_notice_on(emptied: str, setting: str) -> None
         provider = Provider(service)
         subscriber = provider.unlinked()
         await provider.arrives(subscriber)
-        await provider.send(events.updated(**subscriber.names), events.deleted(**subscriber.names, created=NOW + 1))
+        await provider.send(
+            events.updated(**subscriber.names), events.deleted(**subscriber.names, created=NOW + 1)
+        )
     assert await queued(emptied) == ([setting] if setting else [])

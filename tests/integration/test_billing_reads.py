@@ -11,7 +11,9 @@ PLANS = "/api/v1/plans"
 LEDGER = "/api/v1/billing/events"
 
 
-async def upgraded(service: Service, org: Organization, created: int = events.NOW) -> dict[str, Any]:
+async def upgraded(
+    service: Service, org: Organization, created: int = events.NOW
+) -> dict[str, Any]:
     """A delivered event that brings the tenant to the plan `pro`."""
     thing = events.subscription(org=org.id, customer=None, subscription_id=f"sub_{org.id}")
     event = events.event("customer.subscription.updated", thing, created=created)
@@ -27,12 +29,24 @@ async def test_plans_are_listed_with_their_prices_and_limits(conninfo: str, tmp_
         '[[plans]]\nid = "pro"\nstripe_price_id = ["price_1", "price_2"]\n[plans.limits]\nrequests_per_minute = 9\n'
     )
     async with running_service(conninfo, TENANTRY_PLANS=str(catalog)) as service:
-        await service.operator.put("/api/v1/tenants/acme", {"name": "Acme", "ownerEmail": "a@x.example"})
+        await service.operator.put(
+            "/api/v1/tenants/acme", {"name": "Acme", "ownerEmail": "a@x.example"}
+        )
         listed = await service.user(org="acme").get(PLANS)
     assert listed.json() == {
         "data": [
-            {"id": "free", "name": "Free", "stripePriceId": None, "limits": {"projects": 3, "apiKeys": 0}},
-            {"id": "pro", "name": "pro", "stripePriceId": "price_1", "limits": {"requestsPerMinute": 9}},
+            {
+                "id": "free",
+                "name": "Free",
+                "stripePriceId": None,
+                "limits": {"projects": 3, "apiKeys": 0},
+            },
+            {
+                "id": "pro",
+                "name": "pro",
+                "stripePriceId": "price_1",
+                "limits": {"requestsPerMinute": 9},
+            },
         ],
         "nextCursor": None,
     }
@@ -49,8 +63,18 @@ async def test_entry_says_what_an_event_did(service: Service) -> None:
     org = await service.organization()
     event = await upgraded(service, org)
     entry = (await org.owner.get(f"{LEDGER}/{event['id']}")).json()
-    before = {"plan": "free", "subscriptionStatus": "none", "currentPeriodEnd": None, "cancelAtPeriodEnd": False}
-    after = {**before, "plan": "pro", "subscriptionStatus": "active", "currentPeriodEnd": "2026-01-31T12:00:00Z"}
+    before = {
+        "plan": "free",
+        "subscriptionStatus": "none",
+        "currentPeriodEnd": None,
+        "cancelAtPeriodEnd": False,
+    }
+    after = {
+        **before,
+        "plan": "pro",
+        "subscriptionStatus": "active",
+        "currentPeriodEnd": "2026-01-31T12:00:00Z",
+    }
     assert entry == {
         "id": event["id"],
         "type": "customer.subscription.updated",
@@ -86,7 +110,9 @@ async def test_ledger_is_paged_newest_first_also_within_a_second(service: Servic
 async def test_ledger_of_another_tenant_answers_as_a_missing_one(service: Service) -> None:
     org, other = await service.organization(), await service.organization()
     event = await upgraded(service, other)
-    answers = [await org.owner.get(f"{LEDGER}/{event_id}") for event_id in (event["id"], "evt_missing")]
+    answers = [
+        await org.owner.get(f"{LEDGER}/{event_id}") for event_id in (event["id"], "evt_missing")
+    ]
     for answer in answers:
         assert refusal(answer) == (404, "not_found")
     assert {**answers[0].json(), "requestId": ""} == {**answers[1].json(), "requestId": ""}

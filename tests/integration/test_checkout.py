@@ -93,7 +93,9 @@ def claim(key: str = "k1", body: bytes = b"body") -> Claim:
 
 
 async def checkout(service: CheckoutService, plan: str = "pro", claim: Claim | None = None) -> str:
-    return await service.create_checkout(ACME, BY_OPERATOR, plan=plan, success_url=None, cancel_url=None, claim=claim)
+    return await service.create_checkout(
+        ACME, BY_OPERATOR, plan=plan, success_url=None, cancel_url=None, claim=claim
+    )
 
 
 async def link(database: Database, customer_id: str) -> None:
@@ -101,7 +103,9 @@ async def link(database: Database, customer_id: str) -> None:
         await tenants.link_customer(connection, "acme", customer_id, "operator", NOW)
 
 
-async def test_a_first_checkout_is_for_the_owner(service: CheckoutService, server: ProviderServer) -> None:
+async def test_a_first_checkout_is_for_the_owner(
+    service: CheckoutService, server: ProviderServer
+) -> None:
     assert await checkout(service) == "https://checkout.provider.example/c/1"
     params = server.requests[0].params
     assert params["customer_email"] == "owner@acme.example"
@@ -116,21 +120,32 @@ async def test_a_later_checkout_is_for_the_customer(
     assert server.requests[0].params["customer"] == "cus_1"
 
 
-async def test_the_first_price_of_a_plan_is_the_one_to_buy(service: CheckoutService, server: ProviderServer) -> None:
+async def test_the_first_price_of_a_plan_is_the_one_to_buy(
+    service: CheckoutService, server: ProviderServer
+) -> None:
     await checkout(service)
     assert server.requests[0].params["line_items[0][price]"] == "price_pro_new"
 
 
-async def test_return_urls_default_to_the_base_url(service: CheckoutService, server: ProviderServer) -> None:
+async def test_return_urls_default_to_the_base_url(
+    service: CheckoutService, server: ProviderServer
+) -> None:
     await service.create_checkout(
-        ACME, BY_OPERATOR, plan="pro", success_url="http://app.example/ok", cancel_url=None, claim=None
+        ACME,
+        BY_OPERATOR,
+        plan="pro",
+        success_url="http://app.example/ok",
+        cancel_url=None,
+        claim=None,
     )
     params = server.requests[0].params
     assert (params["success_url"], params["cancel_url"]) == ("http://app.example/ok", BASE_URL)
 
 
 @pytest.mark.parametrize("plan", ["free", "internal", "unheard-of", ""])
-async def test_plans_that_cannot_be_bought(service: CheckoutService, server: ProviderServer, plan: str) -> None:
+async def test_plans_that_cannot_be_bought(
+    service: CheckoutService, server: ProviderServer, plan: str
+) -> None:
     with pytest.raises(ValidationError) as refused:
         await checkout(service, plan)
     assert [location for location, _ in refused.value.faults] == ["plan"]
@@ -153,9 +168,13 @@ async def test_plans_that_cannot_be_bought(service: CheckoutService, server: Pro
         "",
     ],
 )
-async def test_addresses_that_are_refused(service: CheckoutService, server: ProviderServer, url: str) -> None:
+async def test_addresses_that_are_refused(
+    service: CheckoutService, server: ProviderServer, url: str
+) -> None:
     with pytest.raises(ValidationError) as refused:
-        await service.create_checkout(ACME, BY_OPERATOR, plan="pro", success_url=url, cancel_url=url, claim=None)
+        await service.create_checkout(
+            ACME, BY_OPERATOR, plan="pro", success_url=url, cancel_url=url, claim=None
+        )
     assert [location for location, _ in refused.value.faults] == ["successUrl", "cancelUrl"]
     with pytest.raises(ValidationError) as refused:
         await service.create_portal(ACME, BY_OPERATOR, return_url=url, claim=None)
@@ -172,7 +191,9 @@ async def test_the_portal_is_the_customers(
     assert server.requests[0].params == {"customer": "cus_1", "return_url": BASE_URL}
 
 
-async def test_there_is_no_portal_before_the_first_checkout(service: CheckoutService, server: ProviderServer) -> None:
+async def test_there_is_no_portal_before_the_first_checkout(
+    service: CheckoutService, server: ProviderServer
+) -> None:
     with pytest.raises(NoCustomerError):
         await service.create_portal(ACME, BY_OPERATOR, return_url=None, claim=None)
     assert server.requests == []
@@ -180,7 +201,9 @@ async def test_there_is_no_portal_before_the_first_checkout(service: CheckoutSer
 
 async def test_a_missing_tenant(service: CheckoutService) -> None:
     with pytest.raises(NotFoundError):
-        await service.create_portal(operator_principal("other"), BY_OPERATOR, return_url=None, claim=None)
+        await service.create_portal(
+            operator_principal("other"), BY_OPERATOR, return_url=None, claim=None
+        )
 
 
 async def test_without_a_provider_key_the_setting_is_named(database: Database) -> None:
@@ -203,7 +226,9 @@ async def test_no_database_connection_is_held_while_the_provider_is_asked(
     assert await waiting
 
 
-async def test_the_same_request_again_gets_the_first_answer(service: CheckoutService, server: ProviderServer) -> None:
+async def test_the_same_request_again_gets_the_first_answer(
+    service: CheckoutService, server: ProviderServer
+) -> None:
     first = await checkout(service, claim=claim())
     assert await checkout(service, claim=claim()) == first
     assert len(server.requests) == 1
@@ -242,7 +267,9 @@ async def test_another_body_under_the_same_key(service: CheckoutService) -> None
         await checkout(service, claim=claim(body=b"another"))
 
 
-async def test_the_same_key_at_the_same_time(service: CheckoutService, server: ProviderServer) -> None:
+async def test_the_same_key_at_the_same_time(
+    service: CheckoutService, server: ProviderServer
+) -> None:
     server.open.clear()
     first = asyncio.create_task(checkout(service, claim=claim()))
     await server.until_requested(1)
@@ -252,7 +279,9 @@ async def test_the_same_key_at_the_same_time(service: CheckoutService, server: P
     assert await first
 
 
-async def test_answers_are_kept_for_a_day(database: Database, provider: ProviderApi, server: ProviderServer) -> None:
+async def test_answers_are_kept_for_a_day(
+    database: Database, provider: ProviderApi, server: ProviderServer
+) -> None:
     await checkout(service_at(NOW, database, provider), claim=claim())
     await checkout(service_at(NOW + timedelta(days=1), database, provider), claim=claim())
     assert len(server.requests) == 2

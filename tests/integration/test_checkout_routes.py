@@ -38,9 +38,13 @@ def server(provider: ProviderServer) -> ProviderServer:
 
 
 @pytest.fixture(scope="module")
-async def app(shared_database: SharedDatabase, provider: ProviderServer) -> AsyncIterator[httpx2.AsyncClient]:
+async def app(
+    shared_database: SharedDatabase, provider: ProviderServer
+) -> AsyncIterator[httpx2.AsyncClient]:
     conninfo = shared_database.conninfo
-    async with running_app(conninfo, PROVIDER_SECRET_KEY=KEY, PROVIDER_API_BASE=provider.url) as client:
+    async with running_app(
+        conninfo, PROVIDER_SECRET_KEY=KEY, PROVIDER_API_BASE=provider.url
+    ) as client:
         yield client
 
 
@@ -52,7 +56,11 @@ def client(app: httpx2.AsyncClient, server: ProviderServer) -> httpx2.AsyncClien
 
 async def set_status(conninfo: str, status: str) -> None:
     """Let the tenant acme have a subscription of this status."""
-    await rows(conninfo, "UPDATE tenants SET plan = 'pro', subscription_status = %s WHERE id = 'acme'", status)
+    await rows(
+        conninfo,
+        "UPDATE tenants SET plan = 'pro', subscription_status = %s WHERE id = 'acme'",
+        status,
+    )
 
 
 async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
@@ -72,23 +80,36 @@ async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
 
 async def test_a_checkout_begins(client: httpx2.AsyncClient, emptied: str) -> None:
     answer = await client.post(CHECKOUT, json={"plan": "pro"}, headers=await bearer(emptied))
-    assert (answer.status_code, answer.json()) == (201, {"url": "https://checkout.provider.example/c/1"})
+    assert (answer.status_code, answer.json()) == (
+        201,
+        {"url": "https://checkout.provider.example/c/1"},
+    )
     assert answer.headers["cache-control"] == "no-store"
 
 
 async def test_the_portal_needs_no_body(client: httpx2.AsyncClient, emptied: str) -> None:
     answer = await client.post(PORTAL, headers=await bearer(emptied))
-    assert (answer.status_code, answer.json()) == (201, {"url": "https://billing.provider.example/p/1"})
+    assert (answer.status_code, answer.json()) == (
+        201,
+        {"url": "https://billing.provider.example/p/1"},
+    )
 
 
-async def test_addresses_are_handed_on(client: httpx2.AsyncClient, emptied: str, server: ProviderServer) -> None:
+async def test_addresses_are_handed_on(
+    client: httpx2.AsyncClient, emptied: str, server: ProviderServer
+) -> None:
     body = {"plan": "pro", "successUrl": "https://a.example/", "cancelUrl": "https://b.example/"}
     await client.post(CHECKOUT, json=body, headers=await bearer(emptied))
     params = server.requests[0].params
-    assert (params["success_url"], params["cancel_url"]) == ("https://a.example/", "https://b.example/")
+    assert (params["success_url"], params["cancel_url"]) == (
+        "https://a.example/",
+        "https://b.example/",
+    )
 
 
-@pytest.mark.parametrize("status", ["active", "trialing", "past_due", "unpaid", "paused", "incomplete"])
+@pytest.mark.parametrize(
+    "status", ["active", "trialing", "past_due", "unpaid", "paused", "incomplete"]
+)
 async def test_tenant_with_a_living_subscription_buys_no_second_one(
     client: httpx2.AsyncClient, emptied: str, server: ProviderServer, status: str
 ) -> None:
@@ -106,10 +127,14 @@ async def test_tenant_without_a_living_subscription_buys_one(
 ) -> None:
     headers = await bearer(emptied)
     await set_status(emptied, status)
-    assert (await client.post(CHECKOUT, json={"plan": "business"}, headers=headers)).status_code == 201
+    assert (
+        await client.post(CHECKOUT, json={"plan": "business"}, headers=headers)
+    ).status_code == 201
 
 
-async def test_answer_of_a_checkout_stays_the_same_after_the_purchase(client: httpx2.AsyncClient, emptied: str) -> None:
+async def test_answer_of_a_checkout_stays_the_same_after_the_purchase(
+    client: httpx2.AsyncClient, emptied: str
+) -> None:
     headers = {**await bearer(emptied), "Idempotency-Key": "once"}
     first = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
     await set_status(emptied, "active")
@@ -128,8 +153,12 @@ async def test_separate_subscriptions_may_be_several(emptied: str, server: Provi
 
 
 @pytest.mark.parametrize("path", [CHECKOUT, PORTAL])
-async def test_read_scope_does_not_allow_checkout(client: httpx2.AsyncClient, emptied: str, path: str) -> None:
-    answer = await client.post(path, json={"plan": "pro"}, headers=await bearer(emptied, "billing:read"))
+async def test_read_scope_does_not_allow_checkout(
+    client: httpx2.AsyncClient, emptied: str, path: str
+) -> None:
+    answer = await client.post(
+        path, json={"plan": "pro"}, headers=await bearer(emptied, "billing:read")
+    )
     assert (answer.status_code, answer.json()["code"]) == (403, "insufficient_scope")
 
 
@@ -170,7 +199,9 @@ async def test_without_a_provider_key(emptied: str) -> None:
 
 async def test_a_provider_key_that_is_not_accepted(emptied: str, server: ProviderServer) -> None:
     headers = await bearer(emptied)
-    async with running_app(emptied, PROVIDER_SECRET_KEY="sk_test_wrong", PROVIDER_API_BASE=server.url) as client:
+    async with running_app(
+        emptied, PROVIDER_SECRET_KEY="sk_test_wrong", PROVIDER_API_BASE=server.url
+    ) as client:
         answer = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (502, "provider_refused")
     assert "sk_test_wrong" not in answer.text

@@ -3,7 +3,16 @@
 import psycopg
 import pytest
 
-from tests.support.members import MEMBERS, accept_path, add_member, change_role, join, own_path, path_of, remove_member
+from tests.support.members import (
+    MEMBERS,
+    accept_path,
+    add_member,
+    change_role,
+    join,
+    own_path,
+    path_of,
+    remove_member,
+)
 from tests.support.service import KEYS, WHOAMI, Caller, Organization, Service, refusal
 
 NO_ORGANIZATION = (403, "no_organization")
@@ -28,7 +37,9 @@ async def test_only_an_owner_lowers_a_claimed_owner(service: Service, by: str, r
     owner = service.user("claimed-owner", org=org.id, role="owner")
     member = await add_member((await writers(service, org))[by], "claimed-owner", role)
     assert await level(owner) == "OWNER"
-    made = await owner.post(KEYS, {"orgId": org.id, "name": "x", "scopes": [], "accessLevel": "OWNER"})
+    made = await owner.post(
+        KEYS, {"orgId": org.id, "name": "x", "scopes": [], "accessLevel": "OWNER"}
+    )
     assert made.status_code == 201, made.text
     assert (await owner.patch(path_of(member), {"role": "owner"})).status_code == 200
 
@@ -49,7 +60,10 @@ async def test_narrowed_token_of_a_claimed_owner_writes_with_its_scopes(service:
     org = await service.organization()
     await add_member((await writers(service, org))["admin"], "narrowed")
     owner = service.user(
-        "narrowed", org=org.id, role="owner", scope="members:write projects:* tenants:read billing:read"
+        "narrowed",
+        org=org.id,
+        role="owner",
+        scope="members:write projects:* tenants:read billing:read",
     )
     await add_member(owner, "another_user")
 
@@ -77,7 +91,11 @@ async def test_confirmation_by_an_owner_is_audited_once(service: Service, then: 
         else:
             await remove_member(org.owner, member)
     entries = (await org.owner.get("/api/v1/audit-events", targetId=member["id"])).json()["data"]
-    found = [(entry["before"], entry["after"]) for entry in entries if "bindsOwner" in (entry["before"] or {})]
+    found = [
+        (entry["before"], entry["after"])
+        for entry in entries
+        if "bindsOwner" in (entry["before"] or {})
+    ]
     assert found == [({"bindsOwner": False}, {"bindsOwner": True})]
 
 
@@ -101,7 +119,9 @@ async def test_owner_lowers_and_removes_a_claimed_owner(service: Service, then: 
         assert await level(owner) == "SCOPED"
 
 
-async def test_admin_does_not_undo_an_owners_restriction_of_a_claimed_owner(service: Service) -> None:
+async def test_admin_does_not_undo_an_owners_restriction_of_a_claimed_owner(
+    service: Service,
+) -> None:
     org = await service.organization()
     admin = (await writers(service, org))["admin"]
     owner = service.user("decided", org=org.id, role="owner")
@@ -124,7 +144,9 @@ async def test_leaving_and_joining_again_keeps_the_restriction(service: Service)
     assert refusal(await owner.get(WHOAMI)) == NO_ORGANIZATION
 
 
-async def test_claimed_owner_who_declines_an_admins_invitation_stays_owner(service: Service) -> None:
+async def test_claimed_owner_who_declines_an_admins_invitation_stays_owner(
+    service: Service,
+) -> None:
     org = await service.organization()
     member = await add_member((await writers(service, org))["admin"], "unimpressed")
     owner = service.user("unimpressed", org=org.id, role="owner")
@@ -132,7 +154,9 @@ async def test_claimed_owner_who_declines_an_admins_invitation_stays_owner(servi
     assert await level(owner) == "OWNER"
 
 
-async def test_role_claim_without_the_organization_is_lowered_by_any_membership(service: Service) -> None:
+async def test_role_claim_without_the_organization_is_lowered_by_any_membership(
+    service: Service,
+) -> None:
     org = await service.organization()
     await add_member((await writers(service, org))["admin"], "owner-elsewhere")
     guest = service.user("owner-elsewhere", role="owner", asks_for=org.id)
@@ -145,7 +169,9 @@ async def test_operator_lowers_a_claimed_owner(service: Service) -> None:
     (member,) = (await org.owner.get(MEMBERS)).json()["data"]
     await add_member(org.owner, "successor", "owner")
     await service.user("successor", asks_for=org.id).get(WHOAMI)
-    await service.operator.put(org.path, {"name": "x", "ownerEmail": "o@x.example", "ownerId": "successor"})
+    await service.operator.put(
+        org.path, {"name": "x", "ownerEmail": "o@x.example", "ownerId": "successor"}
+    )
     await change_role(org.owner, member, "member")
     assert await level(service.user("handed-over", org=org.id, role="owner")) == "SCOPED"
 
@@ -157,6 +183,7 @@ async def test_membership_of_an_earlier_release_binds_a_claimed_owner(service: S
     assert await level(owner) == "OWNER"
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
         await connection.execute(
-            "UPDATE memberships SET removed_at = now(), updated_at = now() WHERE id = %s", (member["id"],)
+            "UPDATE memberships SET removed_at = now(), updated_at = now() WHERE id = %s",
+            (member["id"],),
         )
     assert refusal(await owner.get(WHOAMI)) == NO_ORGANIZATION

@@ -1,4 +1,6 @@
-"""Two processes on one database, one with a clock that is a day off: revocations and expiries hold for both."""
+"""Two processes on one database, one with a clock that is a day off: revocations and expiries hold
+for both.
+"""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -39,7 +41,9 @@ async def test_a_key_that_one_of_them_revokes_is_refused_by_both(two: Two) -> No
             assert refusal(await asked.caller(key.caller.credential).get(PROJECTS)) == REVOKED
 
 
-async def test_a_key_that_one_of_them_rotates_without_an_overlap_is_refused_by_both(two: Two) -> None:
+async def test_a_key_that_one_of_them_rotates_without_an_overlap_is_refused_by_both(
+    two: Two,
+) -> None:
     org = await two.right.organization()
     owners = {service: service.caller(org.owner.credential) for service in two}
     for rotating in two:
@@ -51,7 +55,9 @@ async def test_a_key_that_one_of_them_rotates_without_an_overlap_is_refused_by_b
             assert (await asked.caller(rotated.json()["secret"]).get(PROJECTS)).status_code == 200
 
 
-async def test_an_event_rejected_by_the_wrong_clock_is_accepted_by_the_other(two: Two, conninfo: str) -> None:
+async def test_an_event_rejected_by_the_wrong_clock_is_accepted_by_the_other(
+    two: Two, conninfo: str
+) -> None:
     await two.right.organization(stripeCustomerId="cus_1")
     now = int(two.right.clock.now.timestamp())
     event = events.failed(customer="cus_1", event_id="evt_1", created=now)
@@ -60,5 +66,7 @@ async def test_an_event_rejected_by_the_wrong_clock_is_accepted_by_the_other(two
     off = now + int((two.wrong.clock.now - two.right.clock.now) / timedelta(seconds=1))
     assert (await deliver(two.wrong.client, event, at=off)).status_code == 200
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        cursor = await connection.execute("SELECT (SELECT count(*) FROM billing_events), count(*) FROM notifications")
+        cursor = await connection.execute(
+            "SELECT (SELECT count(*) FROM billing_events), count(*) FROM notifications"
+        )
         assert await cursor.fetchall() == [(1, 1)]

@@ -12,7 +12,17 @@ from tests.support.app import client_of, make_settings
 from tests.support.database_link import database_link
 from tests.support.emptying import SharedDatabase
 from tests.support.routes import WEBHOOK, requests_of_every_kind
-from tests.support.service import HURRIED, KEYS, PROJECTS, VERIFY, WHOAMI, Caller, Service, refusal, running_service
+from tests.support.service import (
+    HURRIED,
+    KEYS,
+    PROJECTS,
+    VERIFY,
+    WHOAMI,
+    Caller,
+    Service,
+    refusal,
+    running_service,
+)
 
 APP: Final = "https://app.example"
 OTHER: Final = "https://other.example"
@@ -27,12 +37,16 @@ ALLOW_ORIGIN: Final = "access-control-allow-origin"
 @pytest.fixture(scope="module")
 async def open_service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
     """A service that pages of `APP` may call."""
-    async with running_service(shared_database.conninfo, CORS_ORIGINS=f"http://localhost:5173, {APP}") as service:
+    async with running_service(
+        shared_database.conninfo, CORS_ORIGINS=f"http://localhost:5173, {APP}"
+    ) as service:
         yield service
 
 
 def cors_headers(answer: httpx2.Response) -> dict[str, str]:
-    return {name: value for name, value in answer.headers.items() if name.startswith("access-control-")}
+    return {
+        name: value for name, value in answer.headers.items() if name.startswith("access-control-")
+    }
 
 
 def readable(answer: httpx2.Response, origin: str = APP) -> httpx2.Response:
@@ -45,7 +59,12 @@ def readable(answer: httpx2.Response, origin: str = APP) -> httpx2.Response:
 
 
 async def ask(
-    caller: Caller, path: str, method: str = "GET", origin: str = APP, json: object = None, **headers: str
+    caller: Caller,
+    path: str,
+    method: str = "GET",
+    origin: str = APP,
+    json: object = None,
+    **headers: str,
 ) -> httpx2.Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return await caller.call(method, path, json, headers={"Origin": origin, **named})
@@ -71,7 +90,11 @@ async def test_origin_that_is_not_listed_gets_nothing(open_service: Service, pat
         answer = await org.owner.call("GET", path, headers=headers)
         assert answer.status_code == 200
         assert cors_headers(answer) == {}
-        assert answer.headers["vary"].split(", ") == ["Origin", "Authorization", "X-Organization-Id"]
+        assert answer.headers["vary"].split(", ") == [
+            "Origin",
+            "Authorization",
+            "X-Organization-Id",
+        ]
 
 
 async def test_hot_and_ordinary_route_have_the_same_headers(open_service: Service) -> None:
@@ -96,9 +119,13 @@ async def test_errors_are_readable(open_service: Service) -> None:
         "method_not_allowed": await ask(org.owner, PROJECTS, "PUT"),
         "validation_failed": await ask(org.owner, f"{PROJECTS}?limit=0"),
         "payload_too_large": await ask(org.owner, PROJECTS, "POST", json=large),
-        "unsupported_media_type": await ask(org.owner, PROJECTS, "POST", json={}, Content_Encoding="gzip"),
+        "unsupported_media_type": await ask(
+            org.owner, PROJECTS, "POST", json={}, Content_Encoding="gzip"
+        ),
     }
-    assert {refusal(readable(answer))[1]: code for code, answer in answers.items()} == {code: code for code in answers}
+    assert {refusal(readable(answer))[1]: code for code, answer in answers.items()} == {
+        code: code for code in answers
+    }
 
 
 async def test_rate_limits_and_locations_are_exposed(open_service: Service) -> None:
@@ -125,7 +152,10 @@ async def test_exceeded_rate_limit_is_readable(conninfo: str, tmp_path: Path) ->
 
 
 async def test_answers_without_the_database_are_readable(conninfo: str) -> None:
-    async with database_link(conninfo) as link, running_service(link.conninfo, HURRIED, CORS_ORIGINS=APP) as service:
+    async with (
+        database_link(conninfo) as link,
+        running_service(link.conninfo, HURRIED, CORS_ORIGINS=APP) as service,
+    ):
         org = await service.organization()
         await link.cut()
         for path in (*HOT, KEYS):
@@ -143,12 +173,18 @@ PREFLIGHT: Final = {"Origin": APP, "Access-Control-Request-Method": "POST"}
 
 
 @pytest.mark.parametrize("path", [*HOT, KEYS, f"{PROJECTS}/x", "/api/v1/nothing"])
-async def test_preflight_needs_neither_credential_nor_database(unstarted: httpx2.AsyncClient, path: str) -> None:
+async def test_preflight_needs_neither_credential_nor_database(
+    unstarted: httpx2.AsyncClient, path: str
+) -> None:
     answer = readable(await unstarted.options(path, headers=PREFLIGHT))
     assert (answer.status_code, answer.content) == (204, b"")
     assert "content-length" not in answer.headers
-    assert {"GET", "POST", "PATCH", "DELETE"} <= {*answer.headers["access-control-allow-methods"].split(", ")}
-    permitted = {name.lower() for name in answer.headers["access-control-allow-headers"].split(", ")}
+    assert {"GET", "POST", "PATCH", "DELETE"} <= {
+        *answer.headers["access-control-allow-methods"].split(", ")
+    }
+    permitted = {
+        name.lower() for name in answer.headers["access-control-allow-headers"].split(", ")
+    }
     assert {"authorization", "content-type", "idempotency-key", "x-organization-id"} <= permitted
     assert int(answer.headers["access-control-max-age"]) > 0
 
@@ -156,12 +192,17 @@ async def test_preflight_needs_neither_credential_nor_database(unstarted: httpx2
 async def test_preflight_is_counted(unstarted: httpx2.AsyncClient) -> None:
     await unstarted.options(PROJECTS, headers=PREFLIGHT)
     counted = (await unstarted.get("/metrics")).text
-    assert 'tenantry_http_requests_total{method="OPTIONS",route="preflight",status="204"} 1.0' in counted
+    assert (
+        'tenantry_http_requests_total{method="OPTIONS",route="preflight",status="204"} 1.0'
+        in counted
+    )
 
 
 async def test_preflight_of_another_origin_is_not_permitted(open_service: Service) -> None:
     for path in (*HOT, KEYS, WEBHOOK):
-        answer = await open_service.anonymous.call("OPTIONS", path, headers={**PREFLIGHT, "Origin": OTHER})
+        answer = await open_service.anonymous.call(
+            "OPTIONS", path, headers={**PREFLIGHT, "Origin": OTHER}
+        )
         assert cors_headers(answer) == {}
 
 
@@ -172,7 +213,13 @@ async def test_preflight_of_the_webhook_is_not_answered(open_service: Service) -
 
 
 @pytest.mark.parametrize(
-    "headers", [{}, {"Origin": APP}, {**PREFLIGHT, "Origin": OTHER}, {**PREFLIGHT, "X-Forwarded-Method": "OPTIONS"}]
+    "headers",
+    [
+        {},
+        {"Origin": APP},
+        {**PREFLIGHT, "Origin": OTHER},
+        {**PREFLIGHT, "X-Forwarded-Method": "OPTIONS"},
+    ],
 )
 async def test_gateway_that_passes_the_method_on_is_answered_as_ever(
     open_service: Service, headers: dict[str, str]
@@ -191,7 +238,9 @@ async def test_any_origin_gets_the_star(shared_database: SharedDatabase) -> None
                 answer = await ask(service.anonymous, path, origin=origin)
                 assert answer.headers[ALLOW_ORIGIN] == "*"
                 assert "Origin" not in answer.headers["vary"]
-            assert (await service.anonymous.call("OPTIONS", path, headers=PREFLIGHT)).headers[ALLOW_ORIGIN] == "*"
+            assert (await service.anonymous.call("OPTIONS", path, headers=PREFLIGHT)).headers[
+                ALLOW_ORIGIN
+            ] == "*"
 
 
 async def test_without_the_setting_nothing_changes(service: Service) -> None:

@@ -68,7 +68,10 @@ async def test_credential_counts_nowhere_else(service: Service) -> None:
     key = str(org.owner.credential)
     for path in PATHS:
         for name in ("access_token", "api_key", "token", "key"):
-            assert refusal(await service.anonymous.get(path, **{name: key})) == (401, "missing_credential")
+            assert refusal(await service.anonymous.get(path, **{name: key})) == (
+                401,
+                "missing_credential",
+            )
         for header in ("Cookie", "X-Api-Key", "Proxy-Authorization", "X-Authorization"):
             value = f"session={key}" if header == "Cookie" else f"Bearer {key}"
             answer = await service.anonymous.call("GET", path, headers={header: value})
@@ -87,11 +90,17 @@ async def test_scheme_has_no_case(service: Service) -> None:
 async def test_key_differing_in_the_last_random_character_is_not_the_key(service: Service) -> None:
     org = await service.organization()
     key = str(org.owner.credential)
-    for other in (key[:-1] + ("0" if key[-1] != "0" else "1"), key.lower(), key[:9] + key[9:].swapcase()):
+    for other in (
+        key[:-1] + ("0" if key[-1] != "0" else "1"),
+        key.lower(),
+        key[:9] + key[9:].swapcase(),
+    ):
         assert refusal(await service.caller(other).get(PROJECTS)) == INVALID
 
 
-async def test_token_expired_is_reported_only_for_an_otherwise_valid_token(service: Service) -> None:
+async def test_token_expired_is_reported_only_for_an_otherwise_valid_token(
+    service: Service,
+) -> None:
     org = await service.organization()
     now = int(service.clock.now.timestamp())
     old: dict[str, Any] = {"iat": now - 7200, "exp": now - 3600}
@@ -103,7 +112,9 @@ async def test_token_expired_is_reported_only_for_an_otherwise_valid_token(servi
     assert refusal(await service.caller(good[:-4] + "AAAA").get(PROJECTS)) == INVALID
 
 
-async def test_without_an_identity_provider_tokens_are_rejected_and_keys_work(service: Service, conninfo: str) -> None:
+async def test_without_an_identity_provider_tokens_are_rejected_and_keys_work(
+    service: Service, conninfo: str
+) -> None:
     org = await service.organization()
     token = str(service.user(org=org.id).credential)
     async with running_service(service.conninfo, OIDC_ISSUER="") as alone:
@@ -115,7 +126,9 @@ async def test_unreachable_identity_provider_is_503_and_never_401(fresh_service:
     org = await fresh_service.organization()
     token = str(fresh_service.user(org=org.id, role="owner").credential)
     await fresh_service.issuer.stop()
-    async with running_service(fresh_service.conninfo, OIDC_ISSUER=fresh_service.issuer.url) as service:
+    async with running_service(
+        fresh_service.conninfo, OIDC_ISSUER=fresh_service.issuer.url
+    ) as service:
         for path in PATHS:
             answer = await service.caller(token).get(path)
             assert refusal(answer) == (503, "auth_unavailable")

@@ -1,4 +1,6 @@
-"""Links of customers that the operator removes and moves: the ledger's events follow the customer."""
+"""Links of customers that the operator removes and moves: the ledger's events follow the
+customer.
+"""
 
 import asyncio
 import itertools
@@ -49,7 +51,9 @@ async def mailed(provider: Provider, subscriber: Subscriber) -> list[str]:
     return [made["event_id"] for made in await provider.notifications(subscriber)]
 
 
-async def customers_in_trail(provider: Provider, subscriber: Subscriber) -> list[tuple[list[str], list[str]]]:
+async def customers_in_trail(
+    provider: Provider, subscriber: Subscriber
+) -> list[tuple[list[str], list[str]]]:
     """The changes of a tenant's customers in the audit trail, oldest first."""
     export = (await provider.service.operator.get(f"/api/v1/tenants/{subscriber.id}/export")).json()
     entries = [entry for entry in export["auditEvents"] if "customers" in (entry["after"] or {})]
@@ -58,7 +62,9 @@ async def customers_in_trail(provider: Provider, subscriber: Subscriber) -> list
 
 async def asked_about(provider: Provider) -> set[str]:
     """The tenants about which a job asks the provider."""
-    query = "SELECT args->>'tenant_id' AS id FROM procrastinate_jobs WHERE task_name = 'ask_provider'"
+    query = (
+        "SELECT args->>'tenant_id' AS id FROM procrastinate_jobs WHERE task_name = 'ask_provider'"
+    )
     return {row["id"] for row in await rows(provider.service.conninfo, query)}
 
 
@@ -88,7 +94,10 @@ async def test_owner_who_has_been_mailed_of_a_failure_is_the_only_one(provider: 
     await provider.send(failure)
     async with operator(provider) as links:
         await links.move(BY_OPERATOR, former.customer, present.id)
-    assert (await mailed(provider, former), await mailed(provider, present)) == ([failure["id"]], [])
+    assert (await mailed(provider, former), await mailed(provider, present)) == (
+        [failure["id"]],
+        [],
+    )
 
 
 async def test_later_invoices_go_to_the_new_tenant(provider: Provider) -> None:
@@ -96,19 +105,29 @@ async def test_later_invoices_go_to_the_new_tenant(provider: Provider) -> None:
     async with operator(provider) as links:
         await links.move(BY_OPERATOR, former.customer, present.id)
     await provider.send(events.failed(customer=former.customer))
-    assert (await provider.state(former), await provider.state(present)) == (("free", "none"), ("free", "past_due"))
+    assert (await provider.state(former), await provider.state(present)) == (
+        ("free", "none"),
+        ("free", "past_due"),
+    )
 
 
-async def test_invoice_that_waits_while_its_customer_moves_goes_to_the_new_tenant(provider: Provider) -> None:
+async def test_invoice_that_waits_while_its_customer_moves_goes_to_the_new_tenant(
+    provider: Provider,
+) -> None:
     former, present = await provider.subscriber(), await provider.subscriber(linked=False)
     conninfo = provider.service.conninfo
     async with await psycopg.AsyncConnection.connect(conninfo) as moving:
         await moving.execute("SELECT FROM tenants WHERE id = %s FOR UPDATE", (former.id,))
         sending = asyncio.create_task(provider.send(events.failed(customer=former.customer)))
         await until_blocked(conninfo)
-        await moving.execute("UPDATE customers SET tenant_id = %s WHERE id = %s", (present.id, former.customer))
+        await moving.execute(
+            "UPDATE customers SET tenant_id = %s WHERE id = %s", (present.id, former.customer)
+        )
     await sending
-    assert (await provider.state(former), await provider.state(present)) == (("free", "none"), ("free", "past_due"))
+    assert (await provider.state(former), await provider.state(present)) == (
+        ("free", "none"),
+        ("free", "past_due"),
+    )
 
 
 async def test_subscription_whose_metadata_names_a_tenant_stays_with_it(provider: Provider) -> None:
@@ -116,7 +135,10 @@ async def test_subscription_whose_metadata_names_a_tenant_stays_with_it(provider
     await provider.send(events.updated(**former.names))
     async with operator(provider) as links:
         await links.move(BY_OPERATOR, former.customer, present.id)
-    assert (await provider.state(former), await provider.state(present)) == (("pro", "active"), ("free", "none"))
+    assert (await provider.state(former), await provider.state(present)) == (
+        ("pro", "active"),
+        ("free", "none"),
+    )
 
 
 async def test_unlinked_customers_invoices_wait_for_the_next_link(provider: Provider) -> None:
@@ -142,7 +164,9 @@ async def test_tenant_keeps_what_its_other_customers_did(provider: Provider) -> 
     async with operator(provider) as links:
         await links.link(BY_OPERATOR, second, subscriber.id)
         assert await customer_of(provider, subscriber) == second
-        await provider.send(events.failed(customer=subscriber.customer), events.failed(customer=second))
+        await provider.send(
+            events.failed(customer=subscriber.customer), events.failed(customer=second)
+        )
         await links.unlink(BY_OPERATOR, second)
     assert await provider.state(subscriber) == ("free", "past_due")
     assert await customer_of(provider, subscriber) == subscriber.customer
@@ -195,12 +219,19 @@ async def test_null_customer_removes_the_links_of_a_tenant(provider: Provider) -
     assert await provider.state(other) == ("free", "past_due")
 
 
-async def test_unlinked_customers_invoices_wait_for_thirty_days_from_then(provider: Provider) -> None:
+async def test_unlinked_customers_invoices_wait_for_thirty_days_from_then(
+    provider: Provider,
+) -> None:
     subscriber = await provider.subscriber()
     failure = events.failed(customer=subscriber.customer)
     await provider.send(failure)
     conninfo = provider.service.conninfo
-    await rows(conninfo, "UPDATE billing_events SET received_at = %s WHERE id = %s", AT - 90 * DAY, failure["id"])
+    await rows(
+        conninfo,
+        "UPDATE billing_events SET received_at = %s WHERE id = %s",
+        AT - 90 * DAY,
+        failure["id"],
+    )
     async with operator(provider) as links:
         await links.unlink(BY_OPERATOR, subscriber.customer)
         await remove_expired(conninfo, AT + 29 * DAY)
@@ -214,7 +245,11 @@ async def test_unlinked_customers_invoices_wait_for_thirty_days_from_then(provid
 
 async def test_unlinking_keeps_the_customer_of_the_record_if_it_stays(provider: Provider) -> None:
     subscriber = await provider.subscriber()
-    first, second, third = (subscriber.customer, f"{subscriber.customer}_2", f"{subscriber.customer}_3")
+    first, second, third = (
+        subscriber.customer,
+        f"{subscriber.customer}_2",
+        f"{subscriber.customer}_3",
+    )
     async with operator(provider) as links:
         await links.link(BY_OPERATOR, second, subscriber.id)
         await links.link(BY_OPERATOR, third, subscriber.id)
@@ -230,7 +265,9 @@ async def test_null_customer_removes_no_link_that_has_moved_meanwhile(provider: 
         await moving.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
         setting = asyncio.create_task(provider.arrives(former, stripeCustomerId=None))
         await until_blocked(conninfo)
-        await moving.execute("UPDATE customers SET tenant_id = %s WHERE id = %s", (present.id, former.customer))
+        await moving.execute(
+            "UPDATE customers SET tenant_id = %s WHERE id = %s", (present.id, former.customer)
+        )
     await setting
     linked = await rows(conninfo, "SELECT tenant_id FROM customers WHERE id = %s", former.customer)
     assert [row["tenant_id"] for row in linked] == [present.id]
@@ -246,19 +283,29 @@ async def test_account_that_the_previous_release_wrote_stays_marked(provider: Pr
     former, present = await provider.subscriber(), await provider.subscriber(linked=False)
     await provider.send(events.updated(**present.names))
     conninfo = provider.service.conninfo
-    await rows(conninfo, 'UPDATE tenants SET tip_state = \'{"plan": "free"}\' WHERE id = %s', present.id)
+    await rows(
+        conninfo, 'UPDATE tenants SET tip_state = \'{"plan": "free"}\' WHERE id = %s', present.id
+    )
     async with operator(provider) as links:
         await links.move(BY_OPERATOR, former.customer, present.id)
-    [tenant] = await rows(conninfo, "SELECT tip_state::text AS tip FROM tenants WHERE id = %s", present.id)
+    [tenant] = await rows(
+        conninfo, "SELECT tip_state::text AS tip FROM tenants WHERE id = %s", present.id
+    )
     assert tenant["tip"] == '{"plan": "free"}'
 
 
 async def test_customer_with_a_thousand_events_moves_under_load(provider: Provider) -> None:
-    """Moves to and fro while invoices arrive: none is lost, and both tenants are what their ledgers say."""
+    """Moves to and fro while invoices arrive: none is lost, and both tenants are what their ledgers
+    say.
+    """
     one, other = await provider.subscriber(), await provider.subscriber(linked=False)
-    history = [made for number in range(500) for made in invoice(one.customer, NOW - 10 * HOUR + number)]
+    history = [
+        made for number in range(500) for made in invoice(one.customer, NOW - 10 * HOUR + number)
+    ]
     await provider.deliver_together(history)
-    arriving = [made for number in range(100) for made in invoice(one.customer, NOW - HOUR + number)]
+    arriving = [
+        made for number in range(100) for made in invoice(one.customer, NOW - HOUR + number)
+    ]
     async with operator(provider) as links:
         sending = asyncio.create_task(send_all(provider, arriving))
         for tenant in itertools.cycle((other, one)):
@@ -286,7 +333,11 @@ async def remove_expired(conninfo: str, now: datetime) -> None:
 
 def invoice(customer: str, created: int) -> list[dict[str, Any]]:
     """A payment that fails, and then succeeds."""
-    fields: dict[str, Any] = {"customer": customer, "created": created, "invoice_id": f"in_{customer}_{created}"}
+    fields: dict[str, Any] = {
+        "customer": customer,
+        "created": created,
+        "invoice_id": f"in_{customer}_{created}",
+    }
     return [events.failed(**fields), events.succeeded(**fields)]
 
 

@@ -44,15 +44,22 @@ async def service(link: DatabaseLink) -> AsyncIterator[Service]:
         yield service
 
 
-async def answers_of(service: Service, org: Organization) -> dict[str, tuple[httpx2.Response, tuple[int, str]]]:
-    """What callers of every kind get on hot and ordinary routes, all at once, and what they should get."""
+async def answers_of(
+    service: Service, org: Organization
+) -> dict[str, tuple[httpx2.Response, tuple[int, str]]]:
+    """What callers of every kind get on hot and ordinary routes, all at once, and what they should
+    get.
+    """
     user = service.user(org=org.id, role="owner")
     calls = {
         "key, hot": (org.owner.get(PROJECTS), AUTH),
         "key, gateway check": (org.owner.get(f"{VERIFY}projects:read"), AUTH),
         "key, ordinary": (org.owner.get(KEYS), AUTH),
         "key, body": (org.owner.post(PROJECTS, {"name": "a"}), AUTH),
-        "unknown key": (service.caller(f"{org.owner.credential}"[:-7] + "0000000").get(WHOAMI), INVALID),
+        "unknown key": (
+            service.caller(f"{org.owner.credential}"[:-7] + "0000000").get(WHOAMI),
+            INVALID,
+        ),
         "token, hot": (user.get(PROJECTS), AUTH),
         "token, ordinary": (user.get(TENANTS), AUTH),
         "token, new tenant": (service.user("new").post(TENANTS, BODY), AUTH),
@@ -60,7 +67,10 @@ async def answers_of(service: Service, org: Organization) -> dict[str, tuple[htt
         "missing": (service.anonymous.get(PROJECTS), (401, "missing_credential")),
     }
     answers = await asyncio.gather(*(call for call, _ in calls.values()))
-    return {name: (answer, expected) for (name, (_, expected)), answer in zip(calls.items(), answers, strict=True)}
+    return {
+        name: (answer, expected)
+        for (name, (_, expected)), answer in zip(calls.items(), answers, strict=True)
+    }
 
 
 def check(answers: dict[str, tuple[httpx2.Response, tuple[int, str]]]) -> None:
@@ -69,13 +79,18 @@ def check(answers: dict[str, tuple[httpx2.Response, tuple[int, str]]]) -> None:
         assert ("retry-after" in answer.headers) == (expected[0] == 503), name
 
 
-async def test_refused_connections_are_503_until_the_database_returns(link: DatabaseLink, service: Service) -> None:
+async def test_refused_connections_are_503_until_the_database_returns(
+    link: DatabaseLink, service: Service
+) -> None:
     org = await service.organization()
     assert (await org.owner.get(PROJECTS)).status_code == 200
     await link.cut()
     anonymous = service.anonymous
     answers, health, ready, metrics = await asyncio.gather(
-        answers_of(service, org), anonymous.get("/healthz"), anonymous.get("/readyz"), anonymous.get("/metrics")
+        answers_of(service, org),
+        anonymous.get("/healthz"),
+        anonymous.get("/readyz"),
+        anonymous.get("/metrics"),
     )
     check(answers)
     assert health.status_code == 200
@@ -90,7 +105,9 @@ async def test_database_that_does_not_answer_is_503(link: DatabaseLink, service:
     org = await service.organization()
     assert (await org.owner.get(PROJECTS)).status_code == 200
     link.block()
-    answers, health = await asyncio.gather(answers_of(service, org), service.anonymous.get("/healthz"))
+    answers, health = await asyncio.gather(
+        answers_of(service, org), service.anonymous.get("/healthz")
+    )
     check(answers)
     assert health.status_code == 200
     link.unblock()
@@ -110,7 +127,9 @@ async def test_service_starts_without_its_database(conninfo: str) -> None:
             await link.restore()
 
 
-async def test_connection_that_fails_after_its_caller_timed_out_is_not_logged(link: DatabaseLink) -> None:
+async def test_connection_that_fails_after_its_caller_timed_out_is_not_logged(
+    link: DatabaseLink,
+) -> None:
     database = Database(link.conninfo, pool_size=1, timeouts=Timeouts(connect=0.2))
     lane = database.lane()
     link.block()

@@ -45,7 +45,9 @@ from tests.support.smtp import running as running_mail
 
 @contextmanager
 def made_role(conninfo: str, name: str) -> Iterator[str]:
-    """A role that may log in. After the block another may have its name; PostgreSQL drops no role that owns things."""
+    """A role that may log in. After the block another may have its name; PostgreSQL drops no role
+    that owns things.
+    """
     role, former = sql.Identifier(name), sql.Identifier(f"{name}_{secrets.token_hex(4)}")
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
@@ -69,7 +71,9 @@ async def service(postgres: PostgresServer, role: str) -> AsyncIterator[Service]
 
 @pytest.fixture(scope="module")
 def logged_in(postgres: PostgresServer, role: str) -> Iterator[str]:
-    """A database with two tenants, by the login of the service; for tests that leave nothing behind."""
+    """A database with two tenants, by the login of the service; for tests that leave nothing
+    behind.
+    """
     with postgres.database() as conninfo:
         grant(conninfo, role)
         add_rows(conninfo)
@@ -118,20 +122,29 @@ async def test_service_works_in_the_roles(logged_in: str) -> None:
     assert await roles_in(logged_in) == [API, BATCH]
 
 
-@pytest.mark.parametrize("table", ["tenants", "api_keys", "billing_events", "dashboard_sessions", "procrastinate_jobs"])
+@pytest.mark.parametrize(
+    "table", ["tenants", "api_keys", "billing_events", "dashboard_sessions", "procrastinate_jobs"]
+)
 def test_login_has_no_privileges_before_it_takes_a_role(logged_in: str, table: str) -> None:
-    with psycopg.connect(logged_in) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+    with (
+        psycopg.connect(logged_in) as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
         connection.execute(sql.SQL("SELECT FROM {}").format(sql.Identifier(table)))
 
 
 @pytest.mark.parametrize("way", ["pool", "lane"])
-async def test_running_service_takes_the_roles_once_they_are_granted(postgres: PostgresServer, way: str) -> None:
+async def test_running_service_takes_the_roles_once_they_are_granted(
+    postgres: PostgresServer, way: str
+) -> None:
     with made_role(postgres.conninfo, "tenantry_early") as role, postgres.database() as conninfo:
         database = Database(make_conninfo(conninfo, user=role), pool_size=1)
         lane = database.lane()
 
         async def look() -> None:
-            async with database.transaction(of_tenant(ONE)) if way == "pool" else lane.use() as connection:
+            async with (
+                database.transaction(of_tenant(ONE)) if way == "pool" else lane.use() as connection
+            ):
                 await connection.execute("SELECT FROM tenants")
 
         await database.open()
@@ -139,15 +152,21 @@ async def test_running_service_takes_the_roles_once_they_are_granted(postgres: P
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 await look()
             grant(conninfo, role)
-            with suppress(psycopg.errors.InsufficientPrivilege):  # by a connection that was made before
+            # by a connection that was made before
+            with suppress(psycopg.errors.InsufficientPrivilege):
                 await look()
             await look()
         finally:
             await database.close()
 
 
-async def test_running_worker_continues_once_the_roles_are_granted(postgres: PostgresServer) -> None:
-    with made_role(postgres.conninfo, "tenantry_early_worker") as role, postgres.database() as conninfo:
+async def test_running_worker_continues_once_the_roles_are_granted(
+    postgres: PostgresServer,
+) -> None:
+    with (
+        made_role(postgres.conninfo, "tenantry_early_worker") as role,
+        postgres.database() as conninfo,
+    ):
         by_role = make_conninfo(conninfo, user=role)
         database, queue = Database(conninfo, pool_size=1), JobQueue(by_role)
         await database.open()
@@ -169,11 +188,17 @@ async def test_running_worker_continues_once_the_roles_are_granted(postgres: Pos
         await database.close()
 
 
-async def test_service_without_granted_roles_names_the_remedy(postgres: PostgresServer, tmp_path: Path) -> None:
+async def test_service_without_granted_roles_names_the_remedy(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
     with made_role(postgres.conninfo, "tenantry_shut_out") as role, postgres.database() as conninfo:
         address = as_url(make_conninfo(conninfo, user=role))
         done = await run("serve", "--no-migrate", folder=tmp_path, DATABASE_URL=address, **SECRETS)
-    assert (done.code, "`tenantry migrate --grant-to`" in done.err, "Traceback" in done.err) == (1, True, False)
+    assert (done.code, "`tenantry migrate --grant-to`" in done.err, "Traceback" in done.err) == (
+        1,
+        True,
+        False,
+    )
 
 
 def test_login_starts_the_service_on_a_schema_that_is_up_to_date(logged_in: str) -> None:
@@ -217,15 +242,18 @@ async def test_no_role_alters_the_trail_nor_what_guards_it(logged_in: str, taken
 
 
 @pytest.mark.parametrize("taken", ["NONE", *SERVICE_ROLES])
-async def test_no_role_can_gain_privileges(postgres: PostgresServer, logged_in: str, taken: str) -> None:
+async def test_no_role_can_gain_privileges(
+    postgres: PostgresServer, logged_in: str, taken: str
+) -> None:
     owner = sql.Identifier(str(conninfo_to_dict(postgres.conninfo)["user"])).as_string()
     statements = [statement.format(owner=owner) for statement in ESCALATIONS]
     assert await carried_out(logged_in, taken, statements) == []
 
 
 async def carried_out(conninfo: str, taken: str, statements: Sequence[str]) -> list[str]:
-    """Return the statements that are not rejected for a missing privilege; each runs in a transaction that is rolled
-    back."""
+    """Return the statements that are not rejected for a missing privilege; each runs in a
+    transaction that is rolled back.
+    """
     done = []
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         for statement in statements:
@@ -248,14 +276,19 @@ async def test_no_role_can_backdate_the_end_of_a_tenant(logged_in: str, away: ti
             await connection.execute("UPDATE tenants SET deleted_at = now() + %s", (away,))
 
 
-async def test_retention_removes_an_ended_tenant_with_its_trail(postgres: PostgresServer, service: Service) -> None:
+async def test_retention_removes_an_ended_tenant_with_its_trail(
+    postgres: PostgresServer, service: Service
+) -> None:
     organization = await service.organization()
     await ended(postgres, service, organization.id, timedelta(days=31))
     database = Database(service.conninfo, pool_size=1)
     await database.open()
     removed = await RetentionService(database, timedelta(days=90), system_clock).run()
     await database.close()
-    assert (removed["deleted tenants"], await entries_of(postgres, service, organization.id)) == (1, 0)
+    assert (removed["deleted tenants"], await entries_of(postgres, service, organization.id)) == (
+        1,
+        0,
+    )
 
 
 @pytest.mark.parametrize("ended_since", [None, timedelta(days=29)])
@@ -268,7 +301,9 @@ async def test_role_purges_no_tenant_before_its_time(
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
         await take(connection, BATCH, "")
         await connection.execute("CREATE TEMP TABLE tenants (id text, deleted_at timestamptz)")
-        await connection.execute("SELECT purge_audit_events(%s, 1000), purge_tenant(%s)", (organization.id,) * 2)
+        await connection.execute(
+            "SELECT purge_audit_events(%s, 1000), purge_tenant(%s)", (organization.id,) * 2
+        )
     assert await entries_of(postgres, service, organization.id)
 
 
@@ -295,7 +330,9 @@ async def test_doctor_says_where_the_database_keeps_tenants_apart_too(logged_in:
     )
 
 
-async def test_doctor_counts_the_limit_of_the_login(postgres: PostgresServer, logged_in: str, role: str) -> None:
+async def test_doctor_counts_the_limit_of_the_login(
+    postgres: PostgresServer, logged_in: str, role: str
+) -> None:
     limited = sql.SQL("ALTER ROLE {} CONNECTION LIMIT {}")
     with psycopg.connect(postgres.conninfo, autocommit=True) as connection:
         connection.execute(limited.format(sql.Identifier(role), 12))
@@ -311,11 +348,15 @@ async def test_doctor_names_the_command_that_grants_the_roles(plain: str) -> Non
     assert "tenantry migrate --grant-to" in (finding.remedy or "")
 
 
-async def test_doctor_names_privileges_from_before_there_were_roles(postgres: PostgresServer, role: str) -> None:
+async def test_doctor_names_privileges_from_before_there_were_roles(
+    postgres: PostgresServer, role: str
+) -> None:
     with postgres.database() as conninfo:
         with psycopg.connect(conninfo) as connection:
             connection.execute(
-                sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}").format(sql.Identifier(role))
+                sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}").format(
+                    sql.Identifier(role)
+                )
             )
         grant(conninfo, role)
         finding = await found_of_roles(make_conninfo(conninfo, user=role))
@@ -333,7 +374,9 @@ def test_roles_are_created_by_a_login_that_may(empty_cluster: Path, tmp_path: Pa
         ):
             for role in ROLES:
                 superuser.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
-            superuser.execute(sql.SQL("GRANT ALL ON SCHEMA public TO {}").format(sql.Identifier(owner)))
+            superuser.execute(
+                sql.SQL("GRANT ALL ON SCHEMA public TO {}").format(sql.Identifier(owner))
+            )
             superuser.execute("CREATE ROLE runs_it LOGIN")
             by_owner = make_conninfo(server.conninfo, user=owner)
             migrate(by_owner)
@@ -356,7 +399,9 @@ def backup(postgres: PostgresServer, role: str, tmp_path_factory: pytest.TempPat
     with postgres.database() as conninfo:
         grant(conninfo, role)
         add_rows(conninfo)
-        return run_script("backup.sh", tmp_path_factory.mktemp("backup"), conninfo=conninfo).stdout.strip()
+        return run_script(
+            "backup.sh", tmp_path_factory.mktemp("backup"), conninfo=conninfo
+        ).stdout.strip()
 
 
 async def test_the_migration_restores_row_level_security_in_a_restored_copy(
@@ -368,17 +413,25 @@ async def test_the_migration_restores_row_level_security_in_a_restored_copy(
         grant(conninfo, role)
         by_role = make_conninfo(conninfo, user=role)
         assert await roles_in(by_role) == [API, BATCH]
-        with psycopg.connect(make_conninfo(by_role, options=f"-c role={API} -c {TENANT}={ONE}")) as connection:
+        with psycopg.connect(
+            make_conninfo(by_role, options=f"-c role={API} -c {TENANT}={ONE}")
+        ) as connection:
             assert connection.execute("SELECT org_id FROM projects").fetchall() == [(ONE,)]
-            assert connection.execute("SELECT tenant_event_body('evt_one')").fetchall() == [(BODY_OF[ONE],)]
+            assert connection.execute("SELECT tenant_event_body('evt_one')").fetchall() == [
+                (BODY_OF[ONE],)
+            ]
 
 
-def test_copy_restored_without_the_roles_is_private(backup: str, empty_cluster: Path, tmp_path: Path) -> None:
+def test_copy_restored_without_the_roles_is_private(
+    backup: str, empty_cluster: Path, tmp_path: Path
+) -> None:
     server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path), durable=False)
     server.start()
     try:
         with psycopg.connect(server.conninfo, autocommit=True) as superuser:
-            superuser.execute("DROP ROLE tenantry_api, tenantry_people, tenantry_batch, tenantry_read")
+            superuser.execute(
+                "DROP ROLE tenantry_api, tenantry_people, tenantry_batch, tenantry_read"
+            )
             restored = run_script("restore.sh", backup, conninfo=server.conninfo)
             assert restored.returncode == 0, restored.stderr
             before, after = migrate(server.conninfo)
@@ -391,11 +444,18 @@ def test_copy_restored_without_the_roles_is_private(backup: str, empty_cluster: 
         server.stop()
 
 
-def test_owner_of_the_tables_restores_a_copy_without_a_superuser(postgres: PostgresServer, backup: str) -> None:
-    with made_role(postgres.conninfo, "owns_it") as owner, postgres.database(migrated=False) as conninfo:
+def test_owner_of_the_tables_restores_a_copy_without_a_superuser(
+    postgres: PostgresServer, backup: str
+) -> None:
+    with (
+        made_role(postgres.conninfo, "owns_it") as owner,
+        postgres.database(migrated=False) as conninfo,
+    ):
         with psycopg.connect(conninfo, autocommit=True) as superuser:
             name = sql.Identifier(superuser.info.dbname)
-            superuser.execute(sql.SQL("ALTER DATABASE {} OWNER TO {}").format(name, sql.Identifier(owner)))
+            superuser.execute(
+                sql.SQL("ALTER DATABASE {} OWNER TO {}").format(name, sql.Identifier(owner))
+            )
         by_owner = make_conninfo(conninfo, user=owner)
         restored = run_script("restore.sh", backup, conninfo=by_owner)
         assert restored.returncode == 0, restored.stderr
@@ -404,14 +464,20 @@ def test_owner_of_the_tables_restores_a_copy_without_a_superuser(postgres: Postg
         assert before == after
 
 
-def test_login_of_a_release_before_the_roles_reads_bodies_as_before(postgres: PostgresServer, role: str) -> None:
+def test_login_of_a_release_before_the_roles_reads_bodies_as_before(
+    postgres: PostgresServer, role: str
+) -> None:
     with postgres.database(migrated=False) as conninfo:
         upgrade_to("0005", conninfo)
         with psycopg.connect(conninfo) as connection:
-            connection.execute(sql.SQL("GRANT SELECT ON billing_bodies TO {}").format(sql.Identifier(role)))
+            connection.execute(
+                sql.SQL("GRANT SELECT ON billing_bodies TO {}").format(sql.Identifier(role))
+            )
         migrate(conninfo)
         with psycopg.connect(make_conninfo(conninfo, user=role)) as connection:
-            assert connection.execute("SELECT tenant_event_body('evt'), event_body('evt')").fetchall() == [(None, None)]
+            assert connection.execute(
+                "SELECT tenant_event_body('evt'), event_body('evt')"
+            ).fetchall() == [(None, None)]
 
 
 def test_missing_login_is_not_granted_the_roles(conninfo: str) -> None:
@@ -421,7 +487,9 @@ def test_missing_login_is_not_granted_the_roles(conninfo: str) -> None:
 
 def upgrade_to(revision: str, conninfo: str) -> None:
     """Bring the schema to where an earlier release had it."""
-    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(conninfo), poolclass=NullPool)
+    engine = create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(conninfo), poolclass=NullPool
+    )
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     with engine.begin() as connection:
@@ -443,12 +511,18 @@ async def as_owner(postgres: PostgresServer, service: Service) -> psycopg.AsyncC
 async def entries_of(postgres: PostgresServer, service: Service, tenant_id: str) -> int:
     """How many entries the trail has of a tenant."""
     async with await as_owner(postgres, service) as connection:
-        cursor = await connection.execute("SELECT count(*) FROM audit_events WHERE org_id = %s", (tenant_id,))
+        cursor = await connection.execute(
+            "SELECT count(*) FROM audit_events WHERE org_id = %s", (tenant_id,)
+        )
         [(found,)] = await cursor.fetchall()
     return int(found)
 
 
-async def ended(postgres: PostgresServer, service: Service, tenant_id: str, since: timedelta) -> None:
+async def ended(
+    postgres: PostgresServer, service: Service, tenant_id: str, since: timedelta
+) -> None:
     """Pretend that the tenant ended this long ago."""
     async with await as_owner(postgres, service) as connection:
-        await connection.execute("UPDATE tenants SET deleted_at = now() - %s WHERE id = %s", (since, tenant_id))
+        await connection.execute(
+            "UPDATE tenants SET deleted_at = now() - %s WHERE id = %s", (since, tenant_id)
+        )

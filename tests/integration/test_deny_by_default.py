@@ -20,7 +20,9 @@ CONFIRMATION: Final = "/confirm-address"
 WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 LEAK_REPORT: Final = "/api/v1/api-keys/report-leak"
 STREAM: Final = "/orgs/x/events/stream"
-"""Addresses that users do not open: a script requests them, which cannot be redirected to the sign-in."""
+"""Addresses that users do not open: a script requests them, which cannot be redirected to the
+sign-in.
+"""
 HIDDEN: Final = "/-"
 """Where Litestar would serve its own description."""
 
@@ -30,17 +32,22 @@ def front() -> Dispatcher:
 
 
 def routes() -> Iterator[tuple[str, str]]:
-    """Method and path of everything that is answered behind the front, with ``x`` for each parameter."""
+    """Method and path of everything that is answered behind the front, with ``x`` for each
+    parameter.
+    """
     for route in cast("Litestar", front()._app).routes:
         assert isinstance(route, HTTPRoute)
-        path = "/".join("x" if part.startswith("{") else part for part in route.path_format.split("/"))
+        path = "/".join(
+            "x" if part.startswith("{") else part for part in route.path_format.split("/")
+        )
         yield from ((method, path) for method in sorted(route.methods - {"OPTIONS"}))
 
 
 NOT_PUBLIC: Final = [
     one
     for one in routes()
-    if one[1] not in {*PUBLIC, *SIGN_IN, LEAK_REPORT, CONFIRMATION} and not one[1].startswith(HIDDEN)
+    if one[1] not in {*PUBLIC, *SIGN_IN, LEAK_REPORT, CONFIRMATION}
+    and not one[1].startswith(HIDDEN)
 ]
 GUARDED: Final = [one for one in NOT_PUBLIC if one[1].startswith("/api/")]
 PAGES: Final = [one for one in NOT_PUBLIC if not one[1].startswith("/api/")]
@@ -59,7 +66,10 @@ async def test_page_asks_for_a_sign_in(service: Service, method: str, path: str)
     if path == "/sign-out":
         assert (answer.status_code, answer.headers["location"]) == (303, "/signed-out")
     elif method == "GET" and path != STREAM:
-        assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, "/sign-in")
+        assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (
+            303,
+            "/sign-in",
+        )
     else:
         assert (answer.status_code, "Nothing was saved." in answer.text) == (401, True)
 
@@ -70,7 +80,9 @@ def test_hot_routes_are_the_three_that_are_tested_here() -> None:
     assert [prefix for prefix, _ in hot._prefixes] == [VERIFY]
 
 
-@pytest.mark.parametrize("path", [PROJECTS, f"{VERIFY}-", f"{VERIFY}projects:read", f"{VERIFY}a:b/c"])
+@pytest.mark.parametrize(
+    "path", [PROJECTS, f"{VERIFY}-", f"{VERIFY}projects:read", f"{VERIFY}a:b/c"]
+)
 async def test_hot_route_asks_for_a_credential(service: Service, path: str) -> None:
     assert refusal(await service.anonymous.get(path)) == (401, "missing_credential")
 
@@ -81,14 +93,19 @@ async def test_webhook_asks_for_a_signature(service: Service) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "x", "x" * 43, "x" * 1000])
-async def test_confirmation_of_an_address_asks_for_the_token_of_a_link(service: Service, token: str) -> None:
+async def test_confirmation_of_an_address_asks_for_the_token_of_a_link(
+    service: Service, token: str
+) -> None:
     shown = await service.anonymous.get(CONFIRMATION, token=token)
     sent = await service.anonymous.call("POST", CONFIRMATION, data={"token": token})
     assert (shown.status_code in (400, 404), sent.status_code) == (True, 404)
 
 
 async def test_report_of_a_leak_asks_for_a_key_in_its_body_alone(service: Service) -> None:
-    assert refusal(await service.anonymous.post(LEAK_REPORT, {"secret": "none"})) == (422, "validation_failed")
+    assert refusal(await service.anonymous.post(LEAK_REPORT, {"secret": "none"})) == (
+        422,
+        "validation_failed",
+    )
 
 
 @pytest.mark.parametrize("path", sorted(PUBLIC))
@@ -97,19 +114,33 @@ async def test_public_route_answers_without_a_credential(service: Service, path:
 
 
 async def test_litestar_serves_no_description_of_its_own(service: Service) -> None:
-    for path in ("/-", "/-/openapi.json", "/-/swagger", "/schema", "/schema/openapi.json", "/openapi.json", "/unused"):
+    for path in (
+        "/-",
+        "/-/openapi.json",
+        "/-/swagger",
+        "/schema",
+        "/schema/openapi.json",
+        "/openapi.json",
+        "/unused",
+    ):
         assert refusal(await service.anonymous.get(path)) == (404, "not_found")
 
 
-@pytest.mark.parametrize(("method", "path"), [("PUT", PROJECTS), ("DELETE", "/healthz"), ("POST", "/api/v1/plans")])
-async def test_other_methods_are_refused_with_those_that_are_answered(service: Service, method: str, path: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "path"), [("PUT", PROJECTS), ("DELETE", "/healthz"), ("POST", "/api/v1/plans")]
+)
+async def test_other_methods_are_refused_with_those_that_are_answered(
+    service: Service, method: str, path: str
+) -> None:
     answer = await service.anonymous.call(method, path)
     assert refusal(answer) == (405, "method_not_allowed")
     assert "GET" in answer.headers["allow"]
     assert method not in answer.headers["allow"]
 
 
-@pytest.mark.parametrize("path", ["/nowhere", "/api", "/api/v1", "/api/v2/projects", "/api/v1/nowhere", "/%00"])
+@pytest.mark.parametrize(
+    "path", ["/nowhere", "/api", "/api/v1", "/api/v2/projects", "/api/v1/nowhere", "/%00"]
+)
 async def test_unknown_address_is_not_found(service: Service, path: str) -> None:
     assert refusal(await service.anonymous.get(path)) == (404, "not_found")
 

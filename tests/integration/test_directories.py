@@ -37,8 +37,14 @@ async def serving(conninfo: str, directories: str) -> AsyncIterator[Service]:
     async with running_issuer() as issuer:
         template = issuer.url + "/{tenantid}/v2.0"
         document = {"issuer": template, "jwks_uri": issuer.url + JWKS}
-        issuer.answers["/organizations/v2.0" + DISCOVERY] = Answer(200, json.dumps(document).encode())
-        settings = {**identity_settings(issuer), "OIDC_ISSUER": template, "OIDC_DIRECTORIES": directories}
+        issuer.answers["/organizations/v2.0" + DISCOVERY] = Answer(
+            200, json.dumps(document).encode()
+        )
+        settings = {
+            **identity_settings(issuer),
+            "OIDC_ISSUER": template,
+            "OIDC_DIRECTORIES": directories,
+        }
         async with running_app(conninfo, clock=clock, **settings) as client:
             yield Service(client, clock, issuer, conninfo)
 
@@ -68,18 +74,24 @@ def user(
 ) -> Caller:
     """A user of a directory."""
     issuer = f"{service.issuer.url}/{directory}/v2.0"
-    return service.user(sub, org=org, role=role, asks_for=asks_for, iss=issuer, tid=directory, **claims)
+    return service.user(
+        sub, org=org, role=role, asks_for=asks_for, iss=issuer, tid=directory, **claims
+    )
 
 
 async def tenant(service: Service, name: str) -> Caller:
     """The owner of a new tenant with this id, of the first directory."""
-    answer = await service.operator.put(f"{TENANTS}/{name}", {"name": name, "ownerEmail": "owner@x.example"})
+    answer = await service.operator.put(
+        f"{TENANTS}/{name}", {"name": name, "ownerEmail": "owner@x.example"}
+    )
     assert answer.status_code == 201
     return user(service, FIRST, "owner", org=name, role="owner")
 
 
 async def founded(service: Service, name: str, founder: str = "ada") -> Caller:
-    """The owner of a new tenant with this id, a member of the first directory who has created it."""
+    """The owner of a new tenant with this id, a member of the first directory who has created
+    it.
+    """
     owner = user(service, FIRST, founder, org=name, role="owner")
     answer = await owner.post(TENANTS, {"name": name, "ownerEmail": "ada@x.example"})
     assert answer.status_code == 201, answer.text
@@ -113,7 +125,10 @@ async def test_users_of_every_listed_directory_are_accepted(service: Service) ->
     for directory in (FIRST, SECOND):
         answer = await user(service, directory, "ann", org="open").get(WHOAMI)
         assert (answer.status_code, answer.json()["id"]) == (200, "ann")
-    assert refusal(await user(service, "dir-3", "ann", org="open").get(WHOAMI)) == (401, "invalid_credential")
+    assert refusal(await user(service, "dir-3", "ann", org="open").get(WHOAMI)) == (
+        401,
+        "invalid_credential",
+    )
 
 
 async def test_added_member_is_a_user_of_the_authors_directory(service: Service) -> None:
@@ -123,7 +138,10 @@ async def test_added_member_is_a_user_of_the_authors_directory(service: Service)
     assert (await ours.post(accept_path(member))).status_code == 200
     assert (await ours.get(WHOAMI)).json()["orgId"] == "ours"
     assert refusal(await theirs.get(WHOAMI)) == (403, "no_organization")
-    assert refusal(await theirs.delete(f"/api/v1/me/memberships/{member['id']}")) == (404, "not_found")
+    assert refusal(await theirs.delete(f"/api/v1/me/memberships/{member['id']}")) == (
+        404,
+        "not_found",
+    )
 
 
 async def test_idempotency_keys_of_users_with_the_same_subject_are_apart(service: Service) -> None:
@@ -144,7 +162,10 @@ async def test_members_of_all_directories_are_listed_and_managed(service: Servic
     other = user(service, SECOND, "boss", org="mixed", role="owner")
     await add(other, "ann", "member")
     listed = (await owner.get(f"{MEMBERS}?userId=ann")).json()["data"]
-    assert [(each["userId"], each["role"]) for each in listed] == [("ann", "member"), ("ann", "admin")]
+    assert [(each["userId"], each["role"]) for each in listed] == [
+        ("ann", "member"),
+        ("ann", "admin"),
+    ]
     for each in listed:
         assert (await owner.delete(path_of(each))).status_code == 204
 
@@ -159,7 +180,9 @@ async def test_key_adds_no_member_because_it_has_no_directory(service: Service) 
 
 
 async def test_waiting_request_of_a_removed_member_is_rejected(service: Service) -> None:
-    """A change is authorized again under the tenant's lock, with the issuer of the caller's token."""
+    """A change is authorized again under the tenant's lock, with the issuer of the caller's
+    token.
+    """
     owner = await tenant(service, "locked")
     member = await add(owner, "mallory")
     mallory = user(service, FIRST, "mallory", asks_for="locked")
@@ -167,7 +190,9 @@ async def test_waiting_request_of_a_removed_member_is_rejected(service: Service)
         await connection.execute("SELECT 1 FROM tenants WHERE id = 'locked' FOR UPDATE")
         removal = asyncio.ensure_future(owner.delete(path_of(member)))
         await until_blocked(service.conninfo, 1)
-        comeback = asyncio.ensure_future(mallory.post(MEMBERS, {"userId": "mallory", "role": "admin"}))
+        comeback = asyncio.ensure_future(
+            mallory.post(MEMBERS, {"userId": "mallory", "role": "admin"})
+        )
         await until_blocked(service.conninfo, 2)
     assert (await removal).status_code == 204
     assert refusal(await comeback) == (403, "no_organization")
@@ -192,7 +217,9 @@ async def test_owner_of_another_directory_lets_an_owner_leave(service: Service) 
     assert (await theirs.delete(f"/api/v1/me/memberships/{bob}")).status_code == 204
 
 
-async def test_user_of_another_directory_with_the_owners_subject_is_a_member_like_others(service: Service) -> None:
+async def test_user_of_another_directory_with_the_owners_subject_is_a_member_like_others(
+    service: Service,
+) -> None:
     owner = await founded(service, "namesake")
     theirs = user(service, SECOND, "ada", org="namesake", role="owner")
     namesake = await add(theirs, "ada", "member")
@@ -212,17 +239,24 @@ async def test_transfer_ends_the_ownership_of_a_user_of_another_directory(servic
     assert {each["userId"]: each["role"] for each in members} == {"bob": "owner", "ada": "admin"}
 
 
-async def test_transfer_keeps_the_owner_of_another_directory_with_the_same_subject(service: Service) -> None:
+async def test_transfer_keeps_the_owner_of_another_directory_with_the_same_subject(
+    service: Service,
+) -> None:
     owner = await founded(service, "same-subject")
     theirs = user(service, SECOND, "ada", org="same-subject", role="owner")
     await add(theirs, "ada", "owner")
     body = {"userId": "ada", "ownerEmail": "ada@x.example"}
     assert (await theirs.post(f"{TENANTS}/same-subject/transfer", body)).status_code == 200
     members = (await owner.get(MEMBERS)).json()["data"]
-    assert [(each["userId"], each["role"]) for each in members] == [("ada", "owner"), ("ada", "owner")]
+    assert [(each["userId"], each["role"]) for each in members] == [
+        ("ada", "owner"),
+        ("ada", "owner"),
+    ]
 
 
-async def test_owner_of_any_directory_counts_where_every_directory_is_accepted(open_service: Service) -> None:
+async def test_owner_of_any_directory_counts_where_every_directory_is_accepted(
+    open_service: Service,
+) -> None:
     owner = await founded(open_service, "any-directory")
     assert (await owner.delete(await last_key(owner, "any-directory"))).status_code == 204
 
@@ -245,17 +279,35 @@ async def test_owners_address_follows_the_owner_and_no_user_of_that_subject_else
 ) -> None:
     async with serving(shared_database.conninfo, f"{FIRST},{SECOND}") as service:
         for name in ("kept", "moved"):
-            ada = user(service, FIRST, "ada", org=name, role="owner", email="old@x.example", email_verified=True)
+            ada = user(
+                service,
+                FIRST,
+                "ada",
+                org=name,
+                role="owner",
+                email="old@x.example",
+                email_verified=True,
+            )
             assert (await ada.post(TENANTS, {"name": name})).status_code == 201
         new: dict[str, Any] = {"email": "new@x.example", "email_verified": True}
-        assert (await user(service, SECOND, "ada", org="kept", **new).get(WHOAMI)).status_code == 200
-        assert (await user(service, FIRST, "ada", org="moved", **new).get(WHOAMI)).status_code == 200
+        assert (
+            await user(service, SECOND, "ada", org="kept", **new).get(WHOAMI)
+        ).status_code == 200
+        assert (
+            await user(service, FIRST, "ada", org="moved", **new).get(WHOAMI)
+        ).status_code == 200
     # The service has written what it had noticed when it stopped.
-    assert await addresses(shared_database.conninfo, "kept", "moved") == ["old@x.example", "new@x.example"]
+    assert await addresses(shared_database.conninfo, "kept", "moved") == [
+        "old@x.example",
+        "new@x.example",
+    ]
 
 
 async def addresses(conninfo: str, *tenants: str) -> list[str]:
     """The owners' addresses of these tenants, in the order of their ids."""
     query = "SELECT owner_email FROM tenants WHERE id = ANY(%s) ORDER BY id"
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        return [email for (email,) in await (await connection.execute(query, (list(tenants),))).fetchall()]
+        return [
+            email
+            for (email,) in await (await connection.execute(query, (list(tenants),))).fetchall()
+        ]

@@ -57,7 +57,9 @@ async def doctor(folder: Path, values: Mapping[str, str], *options: str) -> Repo
 
 
 async def test_malformed_database_address_is_reported_once(tmp_path: Path) -> None:
-    report = await doctor(tmp_path, {**SECRETS, "DATABASE_URL": "me:hunter2@db.example/a"}, "--json")
+    report = await doctor(
+        tmp_path, {**SECRETS, "DATABASE_URL": "me:hunter2@db.example/a"}, "--json"
+    )
     assert report.levels() == {"DATABASE_URL": "error", "connections": "warning"}
     assert "hunter2" not in report.text + report.errors
 
@@ -85,16 +87,26 @@ async def test_warnings_alone_are_no_failure(tmp_path: Path, database_url: str) 
     assert (report.code, report.errors) == (0, "")
 
 
-async def test_the_endpoint_is_searched_under_the_base_url(tmp_path: Path, database_url: str) -> None:
+async def test_the_endpoint_is_searched_under_the_base_url(
+    tmp_path: Path, database_url: str
+) -> None:
     async with running_provider() as provider:
-        provider.endpoints = [endpoint(1, "https://api.example/api/v1/webhooks/payment-provider", ["a.b"])]
-        values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url, "BASE_URL": "https://api.example/"}
+        provider.endpoints = [
+            endpoint(1, "https://api.example/api/v1/webhooks/payment-provider", ["a.b"])
+        ]
+        values = {
+            "PROVIDER_SECRET_KEY": KEY,
+            "PROVIDER_API_BASE": provider.url,
+            "BASE_URL": "https://api.example/",
+        }
         report = await doctor(tmp_path, {**SECRETS, **values, "DATABASE_URL": database_url})
     assert "webhooks/payment-provider lacks checkout.session.completed" in report.text
     assert report.code == 0
 
 
-async def test_a_proxy_is_not_asked_for_what_is_on_this_machine(tmp_path: Path, database_url: str) -> None:
+async def test_a_proxy_is_not_asked_for_what_is_on_this_machine(
+    tmp_path: Path, database_url: str
+) -> None:
     async with running_provider() as provider, running_issuer() as issuer:
         values = {
             "HTTP_PROXY": f"http://127.0.0.1:{free_port()}",
@@ -103,7 +115,9 @@ async def test_a_proxy_is_not_asked_for_what_is_on_this_machine(tmp_path: Path, 
             "OIDC_ISSUER": issuer.url,
             "OIDC_AUDIENCE": "api",
         }
-        report = await doctor(tmp_path, {**SECRETS, **values, "DATABASE_URL": database_url}, "--json")
+        report = await doctor(
+            tmp_path, {**SECRETS, **values, "DATABASE_URL": database_url}, "--json"
+        )
     assert report.levels()["identity provider"] == "ok"
     assert "/v1/webhook_endpoints" in {request.path for request in provider.requests}
 
@@ -117,8 +131,13 @@ async def test_billing_is_measured_by_its_settings(tmp_path: Path, database_url:
         "INSERT INTO tenants (id, name, owner_id, owner_email, subscription_status, current_period_end) "
         "VALUES ('acme', 'Acme', 'usr', 'o@x.example', 'active', extract(epoch FROM now())::bigint - 7200)",
     )
-    await rows(database_url, "INSERT INTO customers VALUES ('cus', 'acme', 'operator', now() - interval '4 hours')")
-    await rows(database_url, "INSERT INTO billing_bodies VALUES (1, now() - interval '4 days', '{}')")
+    await rows(
+        database_url,
+        "INSERT INTO customers VALUES ('cus', 'acme', 'operator', now() - interval '4 hours')",
+    )
+    await rows(
+        database_url, "INSERT INTO billing_bodies VALUES (1, now() - interval '4 days', '{}')"
+    )
     strict = {"STALE_TENANT_HOURS": "1", "RAW_BODY_DAYS": "1", "RECONCILE_HOURS": "1"}
     async with running_provider() as provider:
         key = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}
@@ -126,13 +145,18 @@ async def test_billing_is_measured_by_its_settings(tmp_path: Path, database_url:
         lenient = await doctor(tmp_path, {**values, **key}, "--json")
         found = await doctor(tmp_path, {**values, **key, **strict}, "--json")
         without_key = await doctor(tmp_path, {**values, **strict}, "--json")
-        never = await doctor(tmp_path, {**values, **key, **strict, "RECONCILE_HOURS": "0"}, "--json")
+        never = await doctor(
+            tmp_path, {**values, **key, **strict, "RECONCILE_HOURS": "0"}, "--json"
+        )
     assert lenient.warnings(*BILLING) == []
     always = [
         "raw bodies are kept for 1 days; the oldest is 4 days old",
         "no billing event more than 1 h after the end of their period: 1 (acme)",
     ]
-    assert found.warnings(*BILLING) == [*always, "not compared with the provider for more than 3 h: 1 (acme)"]
+    assert found.warnings(*BILLING) == [
+        *always,
+        "not compared with the provider for more than 3 h: 1 (acme)",
+    ]
     assert without_key.warnings(*BILLING) == never.warnings(*BILLING) == always
 
 
@@ -143,13 +167,19 @@ async def test_the_key_determines_the_mode_of_events(tmp_path: Path, database_ur
         "VALUES ('evt', 1, 'x', 1, now(), true, 'ignored', '', '{wrong_livemode}')",
     )
     async with running_provider() as provider:
-        values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url, "DATABASE_URL": database_url}
+        values = {
+            "PROVIDER_SECRET_KEY": KEY,
+            "PROVIDER_API_BASE": provider.url,
+            "DATABASE_URL": database_url,
+        }
         report = await doctor(tmp_path, {**SECRETS, **values}, "--json")
     [warning] = report.warnings(*BILLING)
     assert "of live mode, while PROVIDER_SECRET_KEY is a key of test mode: 1" in warning
 
 
-async def test_scheduled_jobs_must_have_succeeded_recently(tmp_path: Path, database_url: str) -> None:
+async def test_scheduled_jobs_must_have_succeeded_recently(
+    tmp_path: Path, database_url: str
+) -> None:
     await rows(
         database_url,
         "INSERT INTO job_runs (task, succeeded, failed, succeeded_at) SELECT task, 1, 3, now() - interval '4 hours' "
@@ -160,8 +190,13 @@ async def test_scheduled_jobs_must_have_succeeded_recently(tmp_path: Path, datab
 
 
 async def test_broken_parts_are_failures(tmp_path: Path, database_url: str) -> None:
-    values = {"SMTP_URL": f"smtp://app:hunter2@127.0.0.1:{free_port()}", "MAIL_FROM": "billing@example.com"}
-    report = Report(*await run("doctor", folder=tmp_path, **SECRETS, **values, DATABASE_URL=database_url))
+    values = {
+        "SMTP_URL": f"smtp://app:hunter2@127.0.0.1:{free_port()}",
+        "MAIL_FROM": "billing@example.com",
+    }
+    report = Report(
+        *await run("doctor", folder=tmp_path, **SECRETS, **values, DATABASE_URL=database_url)
+    )
     assert report.code == 1
     assert "\nerror    mail: " in report.text
     assert "\n         -> Check SMTP_URL" in report.text
@@ -222,7 +257,9 @@ async def test_colour_is_for_terminals_that_want_it(tmp_path: Path, database_url
     assert "\x1b[32m" not in (await doctor(tmp_path, {**values, "NO_COLOR": "1"})).text
 
 
-async def test_each_warning_says_why_it_matters_and_what_to_do(tmp_path: Path, database_url: str) -> None:
+async def test_each_warning_says_why_it_matters_and_what_to_do(
+    tmp_path: Path, database_url: str
+) -> None:
     values = {**SECRETS, "DATABASE_URL": database_url, "BASE_URL": "http://api.example"}
     report = await doctor(tmp_path, values, "--json")
     [address] = [finding for finding in report.findings() if finding["subject"] == "BASE_URL"]
@@ -234,13 +271,30 @@ async def test_each_warning_says_why_it_matters_and_what_to_do(tmp_path: Path, d
         "why": "Keys, tokens and session cookies are sent unencrypted.",
     }
     text = (await doctor(tmp_path, values)).text
-    assert text.index("is not https") < text.index("sent unencrypted") < text.index("-> Put a TLS proxy")
+    assert (
+        text.index("is not https")
+        < text.index("sent unencrypted")
+        < text.index("-> Put a TLS proxy")
+    )
 
 
-async def test_the_connections_that_are_needed_are_those_of_all_processes(tmp_path: Path, database_url: str) -> None:
+async def test_the_connections_that_are_needed_are_those_of_all_processes(
+    tmp_path: Path, database_url: str
+) -> None:
     values = {**SECRETS, "DATABASE_URL": database_url, "WORKERS": "3", "DATABASE_POOL_SIZE": "7"}
-    [few] = [one for one in (await doctor(tmp_path, values, "--json")).findings() if one["subject"] == "connections"]
+    [few] = [
+        one
+        for one in (await doctor(tmp_path, values, "--json")).findings()
+        if one["subject"] == "connections"
+    ]
     assert few["message"].startswith("one `tenantry serve` needs up to 48, ")
     pooled = {**values, "DATABASE_POOLER_URL": database_url, "WORKERS": "64"}
-    [many] = [one for one in (await doctor(tmp_path, pooled, "--json")).findings() if one["subject"] == "connections"]
-    assert (many["level"], many["message"].split(",")[0]) == ("warning", "one `tenantry serve` needs up to 576")
+    [many] = [
+        one
+        for one in (await doctor(tmp_path, pooled, "--json")).findings()
+        if one["subject"] == "connections"
+    ]
+    assert (many["level"], many["message"].split(",")[0]) == (
+        "warning",
+        "one `tenantry serve` needs up to 576",
+    )

@@ -1,4 +1,6 @@
-"""The checks of billing: their findings in the ledger and the tenants' records, and the remedies."""
+"""The checks of billing: their findings in the ledger and the tenants' records, and the
+remedies.
+"""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -37,7 +39,9 @@ def provider(emptied_service: Service) -> Provider:
     return Provider(emptied_service)
 
 
-async def check(provider: Provider, settings: Settings | None = None, *, later: timedelta = HOUR) -> list[Finding]:
+async def check(
+    provider: Provider, settings: Settings | None = None, *, later: timedelta = HOUR
+) -> list[Finding]:
     """The findings about billing, an hour after the events."""
     service = provider.service
     settings = settings or checked_settings(livemode=False)
@@ -46,7 +50,9 @@ async def check(provider: Provider, settings: Settings | None = None, *, later: 
 
 
 async def add_entries(
-    conninfo: str, entries: Sequence[tuple[BillingEvent, Sequence[Anomaly]]], received_at: datetime | None = None
+    conninfo: str,
+    entries: Sequence[tuple[BillingEvent, Sequence[Anomaly]]],
+    received_at: datetime | None = None,
 ) -> None:
     """Write entries into the ledger."""
     lane = Lane(FailoverDetector(for_writes(conninfo)))
@@ -55,7 +61,11 @@ async def add_entries(
         calls = billing.insert_entries(
             [
                 LedgerEntry(
-                    ReceivedEvent(event, arrived), event.org_id, Outcome.APPLIED, "because", anomalies=tuple(unexpected)
+                    ReceivedEvent(event, arrived),
+                    event.org_id,
+                    Outcome.APPLIED,
+                    "because",
+                    anomalies=tuple(unexpected),
                 )
                 for event, unexpected in entries
             ],
@@ -68,7 +78,10 @@ async def add_entries(
 async def repaired(provider: Provider, *tenants: str, received_at: datetime | None = None) -> None:
     """Record that a comparison found drift of these tenants."""
     entries = [
-        (BillingEvent(id=f"snapshot_{tenant}", type=SNAPSHOT, created=NOW, org_id=tenant), [Anomaly.DRIFT])
+        (
+            BillingEvent(id=f"snapshot_{tenant}", type=SNAPSHOT, created=NOW, org_id=tenant),
+            [Anomaly.DRIFT],
+        )
         for tenant in tenants
     ]
     await add_entries(provider.service.conninfo, entries, received_at)
@@ -77,25 +90,34 @@ async def repaired(provider: Provider, *tenants: str, received_at: datetime | No
 _later: Final = itertools.count(1 << 40)
 
 
-async def answered(provider: Provider, subscriber: Subscriber, created: int, *, before: bool = False) -> None:
+async def answered(
+    provider: Provider, subscriber: Subscriber, created: int, *, before: bool = False
+) -> None:
     """Record a snapshot of a tenant, taken after all its events had arrived or ``before`` any."""
     arrival = -next(_later) if before else next(_later)
     event = BillingEvent(
-        id=f"snapshot_{arrival}", type=SNAPSHOT, created=created, org_id=subscriber.id, arrival=arrival
-    )  # fmt: skip
+        id=f"snapshot_{arrival}",
+        type=SNAPSHOT,
+        created=created,
+        org_id=subscriber.id,
+        arrival=arrival,
+    )
     await add_entries(provider.service.conninfo, [(event, [])])
 
 
 async def send_ambiguous(provider: Provider, subscriber: Subscriber) -> None:
     """Two events of one second in an ambiguous order."""
     await provider.send(
-        events.updated(**subscriber.names, status="active"), events.updated(**subscriber.names, status="past_due")
+        events.updated(**subscriber.names, status="active"),
+        events.updated(**subscriber.names, status="past_due"),
     )
 
 
 def catalog(**prices: Sequence[str]) -> Catalog:
     """A catalog of plans with these prices."""
-    return Catalog(tuple(Plan(name, name, tuple(listed), Limits()) for name, listed in prices.items()))
+    return Catalog(
+        tuple(Plan(name, name, tuple(listed), Limits()) for name, listed in prices.items())
+    )
 
 
 def message(findings: Sequence[Finding]) -> str:
@@ -123,7 +145,9 @@ async def test_billing_in_order(provider: Provider) -> None:
 # Events
 
 
-async def test_parked_events_are_counted_and_what_they_wait_for_is_named(provider: Provider) -> None:
+async def test_parked_events_are_counted_and_what_they_wait_for_is_named(
+    provider: Provider,
+) -> None:
     unlinked = provider.unlinked()
     await provider.send(events.updated(**unlinked.names), events.failed(customer=unlinked.customer))
     findings = await check(provider)
@@ -138,7 +162,9 @@ async def test_an_event_that_waits_for_its_subscription_names_that(provider: Pro
     await provider.send(events.failed(customer=unlinked.customer))
     statement = "UPDATE billing_events SET reason = 'Waits: subscription sub_1 is not known yet.'"
     await rows(provider.service.conninfo, statement)
-    assert message(await check(provider)).endswith("that is not known: 1 (they wait for subscription sub_1)")
+    assert message(await check(provider)).endswith(
+        "that is not known: 1 (they wait for subscription sub_1)"
+    )
 
 
 async def test_malformed_events_are_counted(provider: Provider) -> None:
@@ -166,7 +192,9 @@ async def test_prices_that_no_plan_has_are_named(provider: Provider) -> None:
     for number, price in enumerate(["price_gone", "price_rare", "price_gone"]):
         await provider.send(events.updated(**subscriber.names, price=price, created=NOW + number))
     findings = await check(provider)
-    assert message(findings).endswith("that no plan has: 2 (price_gone, price_rare); events: 3 (plan free)")
+    assert message(findings).endswith(
+        "that no plan has: 2 (price_gone, price_rare); events: 3 (plan free)"
+    )
     assert "tenantry events replay" in remedy(findings)
 
 
@@ -180,7 +208,10 @@ async def test_a_price_that_a_plan_has_by_now_is_no_longer_named(provider: Provi
 
 async def test_many_prices_that_no_plan_has_are_counted(provider: Provider) -> None:
     entries = [
-        (BillingEvent(id=f"evt_{number}", type="x", created=1, price_id=f"p_{number:02}"), [Anomaly.UNKNOWN_PRICE])
+        (
+            BillingEvent(id=f"evt_{number}", type="x", created=1, price_id=f"p_{number:02}"),
+            [Anomaly.UNKNOWN_PRICE],
+        )
         for number in range(store.MOST_LISTED + 3)
     ]
     await add_entries(provider.service.conninfo, entries)
@@ -190,7 +221,9 @@ async def test_many_prices_that_no_plan_has_are_counted(provider: Provider) -> N
 async def test_a_customer_claimed_by_a_second_tenant_is_named(provider: Provider) -> None:
     first, second = await provider.subscriber(), await provider.subscriber()
     await provider.send(events.updated(**{**second.names, "customer": first.customer}))
-    assert message(await check(provider)).endswith(f"a customer of another: 1 ({first.customer} for {second.id})")
+    assert message(await check(provider)).endswith(
+        f"a customer of another: 1 ({first.customer} for {second.id})"
+    )
 
 
 async def test_old_events_are_not_reported(provider: Provider) -> None:
@@ -204,14 +237,20 @@ async def test_old_events_are_not_reported(provider: Provider) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "ours", "theirs"), [(LIVE_KEY, "live", "test"), (TEST_KEY, "test", "live")], ids=["live", "test"]
+    ("key", "ours", "theirs"),
+    [(LIVE_KEY, "live", "test"), (TEST_KEY, "test", "live")],
+    ids=["live", "test"],
 )
-async def test_events_of_the_other_mode_are_counted(conninfo: str, key: str, ours: str, theirs: str) -> None:
+async def test_events_of_the_other_mode_are_counted(
+    conninfo: str, key: str, ours: str, theirs: str
+) -> None:
     async with running_service(conninfo, PROVIDER_SECRET_KEY=key) as service:
         provider = Provider(service)
         subscriber = await provider.subscriber()
         for number, livemode in enumerate([True, False]):
-            await provider.send({**events.updated(**subscriber.names, created=NOW + number), "livemode": livemode})
+            await provider.send(
+                {**events.updated(**subscriber.names, created=NOW + number), "livemode": livemode}
+            )
         findings = await check(provider, checked_settings(livemode=ours == "live"))
         assert f"events in the last 30 days of {theirs} mode" in message(findings)
         assert f"PROVIDER_SECRET_KEY is a key of {ours} mode: 1 " in message(findings)
@@ -223,7 +262,10 @@ async def test_once_the_right_key_is_set_its_events_are_fine(conninfo: str) -> N
         provider = Provider(service)
         subscriber = await provider.subscriber()
         await provider.send(events.updated(**subscriber.names))
-        assert levels(await check(provider, checked_settings(livemode=True))) == {Level.OK, Level.WARNING}
+        assert levels(await check(provider, checked_settings(livemode=True))) == {
+            Level.OK,
+            Level.WARNING,
+        }
         assert levels(await check(provider, checked_settings(livemode=False))) == {Level.OK}
 
 
@@ -243,7 +285,9 @@ async def test_events_dated_ahead_are_named(provider: Provider) -> None:
     assert message(findings).endswith(f"after their arrival: 1 (evt_1 of {subscriber.id})")
 
 
-async def test_an_invalid_event_is_not_reported_once_a_valid_one_has_replaced_it(provider: Provider) -> None:
+async def test_an_invalid_event_is_not_reported_once_a_valid_one_has_replaced_it(
+    provider: Provider,
+) -> None:
     subscriber = await provider.subscriber()
     event = events.updated(**subscriber.names, event_id="evt_1")
     thing = {**event["data"]["object"], "status": None}
@@ -262,7 +306,9 @@ async def test_events_in_ambiguous_order_are_counted(provider: Provider) -> None
         await send_ambiguous(provider, subscriber)
     findings = await check(provider)
     named = ", ".join(sorted(subscriber.id for subscriber in ambiguous))
-    assert message(findings).endswith(f"within their second: 2, resolved by the provider: 0; not resolved for {named}")
+    assert message(findings).endswith(
+        f"within their second: 2, resolved by the provider: 0; not resolved for {named}"
+    )
     assert "tenantry reconcile --tenant" in remedy(findings)
 
 
@@ -295,7 +341,9 @@ async def test_a_later_snapshot_resolves_the_ambiguity(provider: Provider) -> No
     assert findings[0].message.endswith("within their second: 2, all resolved by the provider")
 
 
-async def test_a_pair_that_the_release_before_found_is_counted_under_its_name(provider: Provider) -> None:
+async def test_a_pair_that_the_release_before_found_is_counted_under_its_name(
+    provider: Provider,
+) -> None:
     subscriber = await provider.subscriber()
     await send_ambiguous(provider, subscriber)
     async with await psycopg.AsyncConnection.connect(provider.service.conninfo) as connection:
@@ -303,7 +351,9 @@ async def test_a_pair_that_the_release_before_found_is_counted_under_its_name(pr
             "UPDATE billing_events SET anomalies = array_replace(anomalies, 'ambiguous_order', 'undecidable_order')"
         )
     assert f"not resolved for {subscriber.id}" in message(await check(provider))
-    events_page = (await provider.service.operator.get(f"{TENANTS}/{subscriber.id}/export")).json()["billingEvents"]
+    events_page = (await provider.service.operator.get(f"{TENANTS}/{subscriber.id}/export")).json()[
+        "billingEvents"
+    ]
     assert len(events_page) == 2
 
 
@@ -335,7 +385,10 @@ async def test_plans_that_have_left_the_catalog_are_named(provider: Provider) ->
     await provider.service.operator.delete(f"/api/v1/tenants/{gone.id}")
     smaller = catalog(free=(), pro=("price_pro",), other=("price_business",))
     findings = await check(provider, checked_settings(smaller, livemode=False))
-    assert message(findings) == "on plans that are not in the plan catalog: 1 (business: 2) (limits of free)"
+    assert (
+        message(findings)
+        == "on plans that are not in the plan catalog: 1 (business: 2) (limits of free)"
+    )
     assert "TENANTRY_PLANS" in remedy(findings)
 
 
@@ -349,7 +402,10 @@ async def test_stale_tenants_are_named(provider: Provider) -> None:
     )
     assert levels(await check(provider, later=24 * HOUR - timedelta(seconds=1))) == {Level.OK}
     findings = await check(provider, later=25 * HOUR)
-    assert message(findings) == f"no billing event more than 24 h after the end of their period: 1 ({silent.id})"
+    assert (
+        message(findings)
+        == f"no billing event more than 24 h after the end of their period: 1 ({silent.id})"
+    )
     assert "tenantry reconcile --tenant" in remedy(findings)
     assert "webhook endpoint" in remedy(findings)
 
@@ -367,7 +423,10 @@ async def test_tenants_that_are_not_compared_are_named(provider: Provider) -> No
     settings = checked_settings(livemode=False, RECONCILE_HOURS="2")
     assert levels(await check(provider, settings, later=5 * HOUR)) == {Level.OK}
     findings = await check(provider, settings, later=7 * HOUR)
-    assert message(findings) == f"not compared with the provider for more than 6 h: 1 ({subscriber.id})"
+    assert (
+        message(findings)
+        == f"not compared with the provider for more than 6 h: 1 ({subscriber.id})"
+    )
     assert "tenantry worker" in remedy(findings)
 
 
@@ -375,7 +434,10 @@ async def test_a_comparison_counts_from_when_it_was_made(provider: Provider) -> 
     subscriber = await provider.subscriber()
     compared = provider.service.clock() + 5 * HOUR
     await rows(
-        provider.service.conninfo, "UPDATE tenants SET reconciled_at = %s WHERE id = %s", compared, subscriber.id
+        provider.service.conninfo,
+        "UPDATE tenants SET reconciled_at = %s WHERE id = %s",
+        compared,
+        subscriber.id,
     )
     settings = checked_settings(livemode=False, RECONCILE_HOURS="2")
     assert levels(await check(provider, settings, later=10 * HOUR)) == {Level.OK}
@@ -424,7 +486,9 @@ async def plan_of(conninfo: str, statement: str, parameters: dict[str, Any] | No
 
 
 @pytest.mark.parametrize(("statement", "parameters"), STATEMENTS)
-async def test_anomalies_are_found_by_their_index(empty: str, statement: str, parameters: dict[str, Any]) -> None:
+async def test_anomalies_are_found_by_their_index(
+    empty: str, statement: str, parameters: dict[str, Any]
+) -> None:
     plan = await plan_of(empty, statement, parameters)
     assert "billing_events_with_anomalies" in plan
     assert "Seq Scan" not in plan

@@ -11,7 +11,12 @@ import pytest
 
 from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.endpoint_checks import BENEFITS, judge_endpoints
-from tenantry.cli.doctor.setup_checks import check_identity, check_mail, check_provider, judge_mail_server
+from tenantry.cli.doctor.setup_checks import (
+    check_identity,
+    check_mail,
+    check_provider,
+    judge_mail_server,
+)
 from tenantry.domain.billing import events as ev
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.plans import Catalog, parse_catalog
@@ -71,12 +76,17 @@ async def test_a_mail_server_that_is_busy() -> None:
 
     async with await asyncio.start_server(turn_away, "127.0.0.1", 0) as server:
         config = parse_smtp_url(f"smtp://127.0.0.1:{server.sockets[0].getsockname()[1]}", SENDER)
-        assert "refused the connection (421)" in only(await check_mail(config, NOW), Level.ERROR).message
+        assert (
+            "refused the connection (421)"
+            in only(await check_mail(config, NOW), Level.ERROR).message
+        )
 
 
 async def test_a_mail_server_that_does_not_answer() -> None:
     port = free_port()
-    finding = only(await check_mail(parse_smtp_url(f"smtp://127.0.0.1:{port}", SENDER), NOW), Level.ERROR)
+    finding = only(
+        await check_mail(parse_smtp_url(f"smtp://127.0.0.1:{port}", SENDER), NOW), Level.ERROR
+    )
     assert f"127.0.0.1:{port} cannot be reached" in finding.message
 
 
@@ -88,7 +98,9 @@ async def test_a_mail_server_that_is_reached_over_tls_says_so(tmp_path: Path) ->
 
 async def test_a_remote_mail_server_without_tls_is_reported_though_allowed() -> None:
     async with running(MailServer()) as server:
-        config = parse_smtp_url(f"smtp://{LOOPBACK_IN_DISGUISE}:{server.port}", SENDER, allow_plaintext=True)
+        config = parse_smtp_url(
+            f"smtp://{LOOPBACK_IN_DISGUISE}:{server.port}", SENDER, allow_plaintext=True
+        )
         finding = only(await check_mail(config, NOW), Level.WARNING)
     assert "without TLS" in finding.message
     assert "are sent unencrypted" in (finding.why or "")
@@ -97,7 +109,9 @@ async def test_a_remote_mail_server_without_tls_is_reported_though_allowed() -> 
 @pytest.mark.parametrize(("days", "level"), [(13, Level.WARNING), (15, Level.OK)])
 def test_a_certificate_that_expires_soon_is_reported(days: int, level: Level) -> None:
     config = parse_smtp_url("smtps://mail.example", SENDER)
-    assert judge_mail_server(config, SmtpProbe(True, NOW + timedelta(days=days)), NOW).level is level
+    assert (
+        judge_mail_server(config, SmtpProbe(True, NOW + timedelta(days=days)), NOW).level is level
+    )
 
 
 # The identity provider
@@ -111,9 +125,14 @@ async def issuer() -> AsyncIterator[Issuer]:
 
 async def test_an_identity_provider_in_order(issuer: Issuer) -> None:
     said = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}{JWKS}"}
-    endpoints = {"authorization_endpoint": f"{issuer.url}/authorize", "token_endpoint": f"{issuer.url}/token"}
+    endpoints = {
+        "authorization_endpoint": f"{issuer.url}/authorize",
+        "token_endpoint": f"{issuer.url}/token",
+    }
     issuer.answers[DISCOVERY] = Answer(200, json.dumps({**said, **endpoints}).encode())
-    assert levels(await check_identity(OidcConfig(Issuers(issuer.url), ("api",), client_id="dashboard"))) == {Level.OK}
+    assert levels(
+        await check_identity(OidcConfig(Issuers(issuer.url), ("api",), client_id="dashboard"))
+    ) == {Level.OK}
 
 
 async def test_without_an_identity_provider() -> None:
@@ -131,7 +150,11 @@ async def test_an_audience_that_is_the_client_id(issuer: Issuer) -> None:
     [
         (DISCOVERY, Answer(404, b""), "answered 404"),
         (DISCOVERY, Answer(200, b"<html>"), "neither a discovery document"),
-        (DISCOVERY, Answer(200, b'{"issuer": "https://b.example", "jwks_uri": ""}'), "names another issuer"),
+        (
+            DISCOVERY,
+            Answer(200, b'{"issuer": "https://b.example", "jwks_uri": ""}'),
+            "names another issuer",
+        ),
         (JWKS, Answer(500, b""), "answered 500"),
         (
             JWKS,
@@ -144,39 +167,61 @@ async def test_an_identity_provider_that_is_not_in_order(
     issuer: Issuer, path: str, answer: Answer, message: str
 ) -> None:
     issuer.answers[path] = answer
-    assert message in only(await check_identity(OidcConfig(Issuers(issuer.url), ("api",))), Level.ERROR).message
+    assert (
+        message
+        in only(
+            await check_identity(OidcConfig(Issuers(issuer.url), ("api",))), Level.ERROR
+        ).message
+    )
 
 
 async def test_keys_of_unusable_kinds_get_advice_about_keys(issuer: Issuer) -> None:
     rsa = signing_key("RS256", "rsa-1").jwk()
-    keys = [{**rsa, "use": "enc"}, {**rsa, "alg": "RSA-OAEP"}, {"kty": "oct", "kid": "shared", "alg": "HS256"}]
+    keys = [
+        {**rsa, "use": "enc"},
+        {**rsa, "alg": "RSA-OAEP"},
+        {"kty": "oct", "kid": "shared", "alg": "HS256"},
+    ]
     issuer.answers[JWKS] = Answer(200, json.dumps({"keys": keys}).encode())
     finding = only(await check_identity(OidcConfig(Issuers(issuer.url), ("api",))), Level.ERROR)
     reasons = (
         "'rsa-1': it is for another use: 'enc'; 'rsa-1': its algorithm does not fit its type: 'RSA-OAEP'; "
         "'shared': its type is not supported: 'oct'"
     )
-    assert finding.message.endswith(f"publishes no key that tenantry can verify tokens with: {reasons}")
+    assert finding.message.endswith(
+        f"publishes no key that tenantry can verify tokens with: {reasons}"
+    )
     assert "OIDC_ISSUER" not in (finding.remedy or "")
     assert "a published key for one of RS256," in (finding.remedy or "")
 
 
-async def test_several_directories_whose_claim_names_the_tenant_are_warned_about(issuer: Issuer) -> None:
+async def test_several_directories_whose_claim_names_the_tenant_are_warned_about(
+    issuer: Issuer,
+) -> None:
     template = issuer.url + "/{tenantid}"
     document = {"issuer": template, "jwks_uri": issuer.url + JWKS}
     issuer.answers["/organizations" + DISCOVERY] = Answer(200, json.dumps(document).encode())
-    assert levels(await check_identity(OidcConfig(Issuers(template, ("a-1",)), ("api",)))) == {Level.OK}
+    assert levels(await check_identity(OidcConfig(Issuers(template, ("a-1",)), ("api",)))) == {
+        Level.OK
+    }
     for directories in (("*",), ("a-1", "b-1")):
         issuers = Issuers(template, directories)
         findings = await check_identity(OidcConfig(issuers, ("api",), org_claim="extension_org"))
         (warning,) = [finding for finding in findings if finding.level is Level.WARNING]
-        assert "several directories, and their claim extension_org names the tenant" in warning.message
-        assert levels(await check_identity(OidcConfig(issuers, ("api",), org_claim="tid"))) == {Level.OK}
+        assert (
+            "several directories, and their claim extension_org names the tenant" in warning.message
+        )
+        assert levels(await check_identity(OidcConfig(issuers, ("api",), org_claim="tid"))) == {
+            Level.OK
+        }
 
 
 async def test_client_may_be_the_audience_where_another_claim_holds_it(issuer: Issuer) -> None:
     said = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}{JWKS}"}
-    endpoints = {"authorization_endpoint": f"{issuer.url}/authorize", "token_endpoint": f"{issuer.url}/token"}
+    endpoints = {
+        "authorization_endpoint": f"{issuer.url}/authorize",
+        "token_endpoint": f"{issuer.url}/token",
+    }
     issuer.answers[DISCOVERY] = Answer(200, json.dumps({**said, **endpoints}).encode())
     config = OidcConfig(Issuers(issuer.url), ("app",), audience_claim="client_id", client_id="app")
     assert levels(await check_identity(config)) == {Level.OK}
@@ -188,11 +233,16 @@ async def test_an_identity_provider_that_does_not_answer(issuer: Issuer) -> None
     assert "cannot be reached" in finding.message
 
 
-async def test_a_provider_without_sign_in_is_an_error_where_the_dashboard_needs_it(issuer: Issuer) -> None:
+async def test_a_provider_without_sign_in_is_an_error_where_the_dashboard_needs_it(
+    issuer: Issuer,
+) -> None:
     said = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}{JWKS}"}
     issuer.answers[DISCOVERY] = Answer(200, json.dumps(said).encode())
     assert levels(await check_identity(OidcConfig(Issuers(issuer.url), ("api",)))) == {Level.OK}
-    finding = only(await check_identity(OidcConfig(Issuers(issuer.url), ("api",), client_id="dashboard")), Level.ERROR)
+    finding = only(
+        await check_identity(OidcConfig(Issuers(issuer.url), ("api",), client_id="dashboard")),
+        Level.ERROR,
+    )
     assert "authorization_endpoint" in finding.message
 
 
@@ -205,7 +255,9 @@ async def provider() -> AsyncIterator[ProviderServer]:
         yield provider
 
 
-async def checked(provider: ProviderServer, key: str = KEY, catalog: Catalog | None = None) -> list[Finding]:
+async def checked(
+    provider: ProviderServer, key: str = KEY, catalog: Catalog | None = None
+) -> list[Finding]:
     values: dict[str, Any] = {
         "PROVIDER_SECRET_KEY": key,
         "PROVIDER_API_BASE": provider.url,
@@ -216,7 +268,8 @@ async def checked(provider: ProviderServer, key: str = KEY, catalog: Catalog | N
 
 async def test_without_a_provider_key() -> None:
     assert "PROVIDER_SECRET_KEY" in (
-        only(await check_provider(checked_settings(PROVIDER_SECRET_KEY="")), Level.WARNING).remedy or ""
+        only(await check_provider(checked_settings(PROVIDER_SECRET_KEY="")), Level.WARNING).remedy
+        or ""
     )
 
 
@@ -234,12 +287,16 @@ async def test_the_five_types_are_subscribed_to(provider: ProviderServer) -> Non
 
 
 def test_only_further_types_that_no_endpoint_sends_are_offered() -> None:
-    first = ProviderEndpoint(HOOK, tuple(ev.KNOWN_TYPES - {ev.INVOICE_PAID, ev.SUBSCRIPTION_CREATED}), "enabled")
+    first = ProviderEndpoint(
+        HOOK, tuple(ev.KNOWN_TYPES - {ev.INVOICE_PAID, ev.SUBSCRIPTION_CREATED}), "enabled"
+    )
     second = ProviderEndpoint(HOOK, tuple(ev.REQUIRED_TYPES | {ev.INVOICE_PAID}), "enabled")
     *sending, offered = judge_endpoints([first, second], HOOK)
     assert levels(sending) == {Level.OK}
     assert offered.level is Level.INFO
-    assert offered.message.startswith("can also send customer.subscription.created: a subscription that begins active")
+    assert offered.message.startswith(
+        "can also send customer.subscription.created: a subscription that begins active"
+    )
 
 
 @pytest.mark.parametrize(
@@ -332,4 +389,7 @@ async def test_a_price_that_cannot_be_bought_is_named_with_its_plan(
 async def test_a_provider_key_that_may_not_see_prices(provider: ProviderServer) -> None:
     listed = {"object": "list", "data": [], "has_more": False, "url": "/v1/webhook_endpoints"}
     provider.answers.extend([ProviderAnswer(200, listed), refusal(403)])
-    assert "may not read" in only(by_price(await checked(provider, catalog=PRICED)), Level.WARNING).message
+    assert (
+        "may not read"
+        in only(by_price(await checked(provider, catalog=PRICED)), Level.WARNING).message
+    )

@@ -1,4 +1,6 @@
-"""The checks of settings and database: their findings, remedies, and secrets that they never show."""
+"""The checks of settings and database: their findings, remedies, and secrets that they never
+show.
+"""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -10,7 +12,12 @@ from psycopg.conninfo import make_conninfo
 from tenantry.auth import api_keys_store as api_keys
 from tenantry.auth.api_keys import new_key
 from tenantry.cli.doctor import Finding, Level
-from tenantry.cli.doctor.database_checks import check_database, judge_queue, judge_revision, judge_server
+from tenantry.cli.doctor.database_checks import (
+    check_database,
+    judge_queue,
+    judge_revision,
+    judge_server,
+)
 from tenantry.cli.doctor.doctor_store import MOST_LISTED
 from tenantry.cli.doctor.setup_checks import judge_catalog, judge_settings
 from tenantry.db.connection import Connection
@@ -33,9 +40,20 @@ PEPPER = "pepper-of-the-doctors-0123456789abcdef"
 
 def test_each_faulty_setting_is_a_finding() -> None:
     with pytest.raises(SettingsError) as refused:
-        load({"PORT": "many", "SESSION_SECRET": "short-secret", "PROVIDER_WEBHOOK_SECRET": "whsec_0123456789abcdef"})
+        load(
+            {
+                "PORT": "many",
+                "SESSION_SECRET": "short-secret",
+                "PROVIDER_WEBHOOK_SECRET": "whsec_0123456789abcdef",
+            }
+        )
     findings = judge_settings(refused.value.faults)
-    assert {finding.subject for finding in findings} == {"DATABASE_URL", "PORT", "SESSION_SECRET", "API_KEY_PEPPER"}
+    assert {finding.subject for finding in findings} == {
+        "DATABASE_URL",
+        "PORT",
+        "SESSION_SECRET",
+        "API_KEY_PEPPER",
+    }
     assert levels(findings) == {Level.ERROR}
     assert all(finding.remedy for finding in findings)
     assert "short-secret" not in repr(findings)
@@ -46,7 +64,9 @@ def test_settings_without_a_fault() -> None:
 
 
 def test_a_plan_without_a_price_cannot_be_bought() -> None:
-    priced = parse_catalog('[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "price_pro"\n')
+    priced = parse_catalog(
+        '[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "price_pro"\n'
+    )
     assert levels(judge_catalog(priced)) == {Level.OK}
     priceless = parse_catalog('[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\n')
     assert "pro" in only(judge_catalog(priceless), Level.WARNING).message
@@ -73,8 +93,15 @@ async def test_a_database_in_order(emptied: str) -> None:
     findings = await check(emptied)
     assert levels(findings) == {Level.OK}
     assert {finding.subject for finding in findings} == {
-        "database", "schema", "connections", "database roles", "jobs", "API keys", "billing ledger", "tenants"
-    }  # fmt: skip
+        "database",
+        "schema",
+        "connections",
+        "database roles",
+        "jobs",
+        "API keys",
+        "billing ledger",
+        "tenants",
+    }
 
 
 async def test_a_database_that_was_never_migrated(postgres: PostgresServer) -> None:
@@ -87,26 +114,46 @@ async def test_tables_of_others_are_named(postgres: PostgresServer) -> None:
     with postgres.database(migrated=False) as conninfo:
         other_program.fill(conninfo)
         message = only(await check(conninfo), Level.ERROR).message
-        assert message == "does not exist, and the database has tables of others: alembic_version, orders, tenants"
+        assert (
+            message
+            == "does not exist, and the database has tables of others: alembic_version, orders, tenants"
+        )
     with postgres.database() as conninfo:
         await rows(conninfo, "CREATE TABLE orders (id int)")
         finding = only(await check(conninfo), Level.WARNING)
         assert finding.message == "there are tables of others beside tenantry's: orders"
 
 
-async def test_check_that_takes_too_long_is_skipped_and_the_others_run(emptied: str, connection: Connection) -> None:
+async def test_check_that_takes_too_long_is_skipped_and_the_others_run(
+    emptied: str, connection: Connection
+) -> None:
     async with connection.transaction():
         await connection.execute("LOCK TABLE api_keys")
-        findings = await check_database(emptied, checked_settings(API_KEY_PEPPER=PEPPER), NOW, statement_timeout=0.2)
-    found = {finding.subject: finding.level for finding in findings if finding.subject != "durability"}
+        findings = await check_database(
+            emptied, checked_settings(API_KEY_PEPPER=PEPPER), NOW, statement_timeout=0.2
+        )
+    found = {
+        finding.subject: finding.level for finding in findings if finding.subject != "durability"
+    }
     assert found.pop("API keys") is found.pop("API_KEY_PEPPER") is Level.WARNING
     assert found == dict.fromkeys(
-        ("database", "schema", "connections", "database roles", "jobs", "billing ledger", "tenants"), Level.OK
+        (
+            "database",
+            "schema",
+            "connections",
+            "database roles",
+            "jobs",
+            "billing ledger",
+            "tenants",
+        ),
+        Level.OK,
     )
 
 
 @pytest.mark.parametrize(("revision", "level"), [("0000", Level.ERROR), ("9999", Level.WARNING)])
-async def test_a_schema_of_another_release(emptied: str, connection: Connection, revision: str, level: Level) -> None:
+async def test_a_schema_of_another_release(
+    emptied: str, connection: Connection, revision: str, level: Level
+) -> None:
     await connection.execute("UPDATE tenantry_version SET version_num = %s", (revision,))
     findings = await check(emptied)
     await connection.execute("UPDATE tenantry_version SET version_num = %s", (newest_revision(),))
@@ -117,21 +164,31 @@ async def test_a_schema_of_another_release(emptied: str, connection: Connection,
 
 
 def test_a_schema_after_going_back_needs_nothing_to_be_done() -> None:
-    assert "If you went back by one release, do nothing." in (judge_revision("0008", "0007").remedy or "")
+    assert "If you went back by one release, do nothing." in (
+        judge_revision("0008", "0007").remedy or ""
+    )
 
 
 async def test_a_check_that_needs_a_faulty_setting_is_left_out(emptied: str) -> None:
     findings = await check(emptied, SMTP_URL="smtp://", API_KEY_PEPPER="short")
     assert {finding.subject for finding in findings} == {
-        "database", "schema", "connections", "database roles", "API keys", "billing ledger", "tenants"
-    }  # fmt: skip
+        "database",
+        "schema",
+        "connections",
+        "database roles",
+        "API keys",
+        "billing ledger",
+        "tenants",
+    }
 
 
 def test_a_schema_is_current_at_the_newest_revision() -> None:
     assert judge_revision("0007", "0007").level is Level.OK
 
 
-@pytest.mark.parametrize(("number", "level"), [(140_019, Level.ERROR), (150_000, Level.OK), (180_001, Level.OK)])
+@pytest.mark.parametrize(
+    ("number", "level"), [(140_019, Level.ERROR), (150_000, Level.OK), (180_001, Level.OK)]
+)
 def test_postgresql_15_is_the_oldest(number: int, level: Level) -> None:
     assert judge_server({"server_version_num": str(number), "server_version": "x"}).level is level
 
@@ -170,9 +227,15 @@ async def test_a_password_is_not_shown_however_the_address_is_mistyped(url: str)
 
 
 async def add_key(
-    connection: Connection, age: timedelta, *, expires_at: datetime | None = None, revoked: bool = False
+    connection: Connection,
+    age: timedelta,
+    *,
+    expires_at: datetime | None = None,
+    revoked: bool = False,
 ) -> str:
-    key = new_key("acme", "CI", ("*:*",), AccessLevel.SCOPED, Mode.LIVE, expires_at, "operator", NOW - age)
+    key = new_key(
+        "acme", "CI", ("*:*",), AccessLevel.SCOPED, Mode.LIVE, expires_at, "operator", NOW - age
+    )
     await api_keys.insert(connection, key.record, key.secret.encode(), "pepper")
     if revoked:
         await api_keys.revoke_all(connection, "acme", NOW)
@@ -183,7 +246,10 @@ async def test_a_key_of_a_year_is_named(emptied: str, connection: Connection) ->
     await add_key(connection, timedelta(days=364))
     key_id = await add_key(connection, timedelta(days=365))
     finding = only(await check(emptied), Level.WARNING)
-    assert (finding.subject, finding.message) == ("API keys", f"active ones older than a year: 1 ({key_id} of acme)")
+    assert (finding.subject, finding.message) == (
+        "API keys",
+        f"active ones older than a year: 1 ({key_id} of acme)",
+    )
 
 
 async def test_old_keys_that_no_longer_work_are_fine(emptied: str, connection: Connection) -> None:
@@ -209,7 +275,9 @@ async def add_notification(connection: Connection, status: str) -> None:
     )
 
 
-async def test_without_a_mail_server_the_queue_is_counted(emptied: str, connection: Connection) -> None:
+async def test_without_a_mail_server_the_queue_is_counted(
+    emptied: str, connection: Connection
+) -> None:
     await add_notification(connection, "queued")
     await add_notification(connection, "sent")
     finding = only(await check(emptied, SMTP_URL=""), Level.WARNING)
@@ -219,7 +287,9 @@ async def test_without_a_mail_server_the_queue_is_counted(emptied: str, connecti
 
 async def test_failed_notifications_are_counted(emptied: str, connection: Connection) -> None:
     await add_notification(connection, "failed")
-    assert "mails given up after all attempts: 1" in only(await check(emptied), Level.WARNING).message
+    assert (
+        "mails given up after all attempts: 1" in only(await check(emptied), Level.WARNING).message
+    )
 
 
 def test_a_queue_that_does_not_move() -> None:

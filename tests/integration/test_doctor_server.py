@@ -36,19 +36,26 @@ async def test_a_server_in_order(emptied: str, subject: str) -> None:
 async def test_a_read_only_database_is_an_error(conninfo: str, connection: Connection) -> None:
     name = connection.info.dbname
     await connection.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
-    found = [finding.message for finding in await about(conninfo, "database") if finding.level is Level.ERROR]
+    found = [
+        finding.message
+        for finding in await about(conninfo, "database")
+        if finding.level is Level.ERROR
+    ]
     assert found == ["is read-only"]
 
 
 async def test_a_limit_of_the_database_counts(conninfo: str, connection: Connection) -> None:
     await connection.execute(f'ALTER DATABASE "{connection.info.dbname}" CONNECTION LIMIT 12')
     [finding] = await about(conninfo, "connections")
-    assert (finding.level, finding.message.endswith("12 available (the limit of the database)")) == (
-        Level.WARNING, True
-    )  # fmt: skip
+    assert (
+        finding.level,
+        finding.message.endswith("12 available (the limit of the database)"),
+    ) == (Level.WARNING, True)
 
 
-async def test_an_overdue_job_is_reported_where_its_queue_is_served(conninfo: str, connection: Connection) -> None:
+async def test_an_overdue_job_is_reported_where_its_queue_is_served(
+    conninfo: str, connection: Connection
+) -> None:
     for queue in ("mail", "provider"):
         await connection.execute(
             "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW(%s, 'x', 0, NULL, NULL, '{}', now() - interval '1 hour')"
@@ -56,6 +63,10 @@ async def test_an_overdue_job_is_reported_where_its_queue_is_served(conninfo: st
             (queue,),
         )
     found = [finding.message for finding in await about(conninfo, "jobs")]
-    assert found == [f"a job in the queue {queue} has been due for 60 min" for queue in ("mail", "provider")]
-    unserved = await check_database(conninfo, checked_settings(SMTP_URL="", PROVIDER_SECRET_KEY=""), datetime.now(UTC))
+    assert found == [
+        f"a job in the queue {queue} has been due for 60 min" for queue in ("mail", "provider")
+    ]
+    unserved = await check_database(
+        conninfo, checked_settings(SMTP_URL="", PROVIDER_SECRET_KEY=""), datetime.now(UTC)
+    )
     assert [finding.level for finding in unserved if finding.subject == "jobs"] == [Level.OK]

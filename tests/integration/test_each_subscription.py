@@ -1,4 +1,6 @@
-"""`SUBSCRIPTIONS=each` in the database: random histories of many tenants end as an independent oracle says."""
+"""`SUBSCRIPTIONS=each` in the database: random histories of many tenants end as an independent
+oracle says.
+"""
 
 from tests.support import figures
 from tests.support.subscription_deliveries import check_in_database

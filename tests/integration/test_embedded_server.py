@@ -40,9 +40,13 @@ def write(conninfo: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def running(empty_cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+def running(
+    empty_cluster: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EmbeddedServer]:
     """A server that runs, for tests that leave nothing behind."""
-    server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path_factory.mktemp("running")), ["work_mem=5MB"])
+    server = EmbeddedServer(
+        copy_cluster(empty_cluster, tmp_path_factory.mktemp("running")), ["work_mem=5MB"]
+    )
     server.start()
     yield server
     server.stop()
@@ -52,7 +56,9 @@ def test_variables_of_libpq_lead_to_no_other_server(running: EmbeddedServer) -> 
     other = {"PGHOST": "127.0.0.1", "PGHOSTADDR": "127.0.0.1", "PGPORT": "1", "PGDATABASE": "shop"}
     for address in (running.conninfo, running.url):
         connect = f"import psycopg; print(psycopg.connect({address!r}).info.dbname)"
-        done = subprocess.run([sys.executable, "-c", connect], env=other, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", connect], env=other, capture_output=True, text=True, check=False
+        )
         assert (done.stdout, done.stderr) == ("postgres\n", "")
 
 
@@ -90,7 +96,9 @@ def test_an_old_cluster_without_roles_gets_them_at_the_next_start(made: Path) ->
         server = EmbeddedServer(made)
         server.start()
         with psycopg.connect(server.conninfo, autocommit=True) as connection:
-            found = {row[0] for row in connection.execute("SELECT rolname FROM pg_roles").fetchall()}
+            found = {
+                row[0] for row in connection.execute("SELECT rolname FROM pg_roles").fetchall()
+            }
             assert set(ROLES) <= found
             for role in ROLES:
                 connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
@@ -152,7 +160,9 @@ def test_folder_may_have_any_name(empty_cluster: Path, tmp_path: Path, name: str
         server.stop()
 
 
-def test_socket_in_another_folder_is_removed_with_the_server(empty_cluster: Path, tmp_path: Path) -> None:
+def test_socket_in_another_folder_is_removed_with_the_server(
+    empty_cluster: Path, tmp_path: Path
+) -> None:
     server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path / ("d" * 120)))
     server.start()
     sockets = Path(str(conninfo_to_dict(server.conninfo)["host"]))
@@ -180,11 +190,19 @@ finally:
 
 
 def test_environment_variables_of_another_server_have_no_effect(tmp_path: Path) -> None:
-    variables = {"PGPORT": "5433", "PGCLIENTENCODING": "SQL_ASCII", "PGDATESTYLE": "German", "PGDATA": "/elsewhere"}
+    variables = {
+        "PGPORT": "5433",
+        "PGCLIENTENCODING": "SQL_ASCII",
+        "PGDATESTYLE": "German",
+        "PGDATA": "/elsewhere",
+    }
     with subprocess.Popen(
-        [sys.executable, "-c", OF_ANOTHER_SERVER, str(tmp_path)], env={**os.environ, **variables}, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as process:  # fmt: skip
+        [sys.executable, "-c", OF_ANOTHER_SERVER, str(tmp_path)],
+        env={**os.environ, **variables},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "connected\n"
         conninfo = EmbeddedServer(tmp_path).conninfo
@@ -215,7 +233,9 @@ def test_folder_may_be_setgid(made: Path) -> None:
 
 
 def test_clients_reject_a_server_of_another_user(running: EmbeddedServer) -> None:
-    account = pwd.getpwuid(Path(f"{conninfo_to_dict(running.conninfo)['host']}/.s.PGSQL.5432").stat().st_uid).pw_name
+    account = pwd.getpwuid(
+        Path(f"{conninfo_to_dict(running.conninfo)['host']}/.s.PGSQL.5432").stat().st_uid
+    ).pw_name
     for address in (running.conninfo, running.url):
         assert conninfo_to_dict(address)["requirepeer"] == account
     other = make_conninfo(running.conninfo, requirepeer="bin" if account != "bin" else "daemon")
@@ -223,7 +243,9 @@ def test_clients_reject_a_server_of_another_user(running: EmbeddedServer) -> Non
         psycopg.connect(other)
 
 
-def test_server_does_not_start_while_its_folder_is_erased(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_does_not_start_while_its_folder_is_erased(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server, removed = EmbeddedServer(made), []
 
     def while_removing(folder: Path, **_: object) -> None:
@@ -282,7 +304,9 @@ def test_server_does_not_inherit_the_environment(made: Path) -> None:
 
 @pytest.fixture
 def elsewhere(empty_cluster: Path, tmp_path: Path) -> tuple[EmbeddedServer, Path]:
-    """A server whose socket folder is under the temporary directory, and that folder, which does not exist."""
+    """A server whose socket folder is under the temporary directory, and that folder, which does
+    not exist.
+    """
     server = EmbeddedServer(copy_cluster(empty_cluster, tmp_path / ("d" * 120)), durable=False)
     return server, Path(str(conninfo_to_dict(server.conninfo)["host"]))
 
@@ -308,7 +332,9 @@ def test_socket_folder_with_access_for_others_is_rejected(
             os.chown(sockets, 12345, 12345)
     before = sockets.lstat()
     try:
-        with pytest.raises(EmbeddedServerError, match=f"{sockets}, .* must be a folder of this user with mode 0700"):
+        with pytest.raises(
+            EmbeddedServerError, match=f"{sockets}, .* must be a folder of this user with mode 0700"
+        ):
             server.start()
         assert (sockets.lstat().st_mode, sockets.lstat().st_uid) == (before.st_mode, before.st_uid)
     finally:

@@ -1,4 +1,6 @@
-"""Subscription events that name no tenant follow their customer, whenever it is linked, moved or unlinked."""
+"""Subscription events that name no tenant follow their customer, whenever it is linked, moved or
+unlinked.
+"""
 
 import asyncio
 import random
@@ -70,9 +72,14 @@ async def test_a_removed_link_gives_a_subscription_back_to_the_tenant_that_it_na
         links = CustomerLinks(database, EACH, queue, lambda: AT)
         tenants = TenantService(database, EACH, queue, lambda: AT)
         for tenant in ("acme", "other"):
-            await tenants.put(BY_OPERATOR, tenant, TenantInput(tenant, "owner@x.example", "usr", f"cus_{tenant}"))
+            await tenants.put(
+                BY_OPERATOR, tenant, TenantInput(tenant, "owner@x.example", "usr", f"cus_{tenant}")
+            )
         await links.link(BY_OPERATOR, "cus_1", "other")
-        named, nameless = updated(100, "evt_1", **of_both), updated(200, "evt_2", **{**of_both, "org_id": None})
+        named, nameless = (
+            updated(100, "evt_1", **of_both),
+            updated(200, "evt_2", **{**of_both, "org_id": None}),
+        )
         await webhooks.apply([ReceivedEvent(event, AT) for event in (named, nameless)])
         assert await plans(database) == {"acme": "free", "other": "pro"}
         await links.unlink(BY_OPERATOR, "cus_1")
@@ -91,7 +98,10 @@ async def plans(database: Database) -> dict[str, str]:
 async def test_metadata_that_is_set_later_counts_from_then_on(provider: Provider) -> None:
     """The name in the metadata wins, event by event."""
     by_customer, named = await provider.subscriber(), await provider.subscriber(linked=False)
-    names: dict[str, Any] = {"customer": by_customer.customer, "subscription_id": f"sub_{by_customer.id}"}
+    names: dict[str, Any] = {
+        "customer": by_customer.customer,
+        "subscription_id": f"sub_{by_customer.id}",
+    }
     await provider.send(
         events.updated(org=None, **names),
         events.updated(org=named.id, price="price_business", created=NOW + 5, **names),
@@ -100,7 +110,11 @@ async def test_metadata_that_is_set_later_counts_from_then_on(provider: Provider
         ("pro", "active"),
         ("business", "active"),
     )
-    links = await rows(provider.service.conninfo, "SELECT tenant_id FROM customers WHERE id = %s", by_customer.customer)
+    links = await rows(
+        provider.service.conninfo,
+        "SELECT tenant_id FROM customers WHERE id = %s",
+        by_customer.customer,
+    )
     assert [link["tenant_id"] for link in links] == [by_customer.id]
 
 
@@ -119,7 +133,9 @@ class Gate:
 
 
 class Rivals:
-    """Two tenants, and a subscription whose oldest event waits for its customer; with `SUBSCRIPTIONS=each`."""
+    """Two tenants, and a subscription whose oldest event waits for its customer; with
+    `SUBSCRIPTIONS=each`.
+    """
 
     def __init__(self, database: Database, conninfo: str, outbox: Outbox) -> None:
         queue = JobQueue(conninfo)
@@ -130,7 +146,9 @@ class Rivals:
 
     async def begin(self) -> None:
         for tenant in ("acme", "other"):
-            await self._tenants.put(BY_OPERATOR, tenant, TenantInput(tenant, "owner@x.example", "usr", f"cus_{tenant}"))
+            await self._tenants.put(
+                BY_OPERATOR, tenant, TenantInput(tenant, "owner@x.example", "usr", f"cus_{tenant}")
+            )
         waiting = updated(100, "evt_1", subscription_id="sub_1", customer_id="cus_1", org_id=None)
         await self._webhooks.apply([ReceivedEvent(waiting, AT)])
 
@@ -155,14 +173,18 @@ class Rivals:
 
 
 @pytest.mark.parametrize("way", ["link", "checkout"])
-async def test_two_tenants_that_get_a_subscription_at_the_same_time_do_not_both_have_it(emptied: str, way: str) -> None:
+async def test_two_tenants_that_get_a_subscription_at_the_same_time_do_not_both_have_it(
+    emptied: str, way: str
+) -> None:
     gate = Gate()
     async with Database(emptied, pool_size=2) as database:
         rivals = Rivals(database, emptied, gate)
         await rivals.begin()
         linking = asyncio.create_task(rivals.link("acme", way))
         await gate.reached.wait()
-        naming, blocked = (asyncio.create_task(each) for each in (rivals.name("other"), until_blocked(emptied)))
+        naming, blocked = (
+            asyncio.create_task(each) for each in (rivals.name("other"), until_blocked(emptied))
+        )
         await asyncio.wait([naming, blocked], return_when=asyncio.FIRST_COMPLETED)
         gate.open.set()
         blocked.cancel()
@@ -171,7 +193,9 @@ async def test_two_tenants_that_get_a_subscription_at_the_same_time_do_not_both_
 
 
 @pytest.mark.parametrize("way", ["link", "checkout", "tenant"])
-async def test_a_linked_customer_brings_no_subscription_that_names_another_tenant_since(emptied: str, way: str) -> None:
+async def test_a_linked_customer_brings_no_subscription_that_names_another_tenant_since(
+    emptied: str, way: str
+) -> None:
     gate = Gate()
     gate.open.set()
     async with Database(emptied, pool_size=2) as database:
@@ -182,8 +206,12 @@ async def test_a_linked_customer_brings_no_subscription_that_names_another_tenan
         assert await plans(database) == {"acme": "free", "other": "pro"}
 
 
-async def test_a_tenant_is_locked_in_order_with_those_that_have_its_customers_subscription(emptied: str) -> None:
-    """While a change of the tenant waits for the other one, another transaction can lock it: its id is greater."""
+async def test_a_tenant_is_locked_in_order_with_those_that_have_its_customers_subscription(
+    emptied: str,
+) -> None:
+    """While a change of the tenant waits for the other one, another transaction can lock it: its id
+    is greater.
+    """
     lock = "SELECT FROM tenants WHERE id = %s FOR NO KEY UPDATE NOWAIT"
     async with Database(emptied, pool_size=2) as database:
         rivals = Rivals(database, emptied, Gate())
@@ -199,8 +227,12 @@ async def test_a_tenant_is_locked_in_order_with_those_that_have_its_customers_su
 
 
 @pytest.mark.parametrize("way", ["unlink", "link", "move"])
-async def test_a_change_of_a_link_locks_no_tenant_of_another_customers_subscription(emptied: str, way: str) -> None:
-    """The tenants that it locks share a subscription of another customer with a tenant whose id comes before theirs."""
+async def test_a_change_of_a_link_locks_no_tenant_of_another_customers_subscription(
+    emptied: str, way: str
+) -> None:
+    """The tenants that it locks share a subscription of another customer with a tenant whose id
+    comes before theirs.
+    """
     lock = "SELECT FROM tenants WHERE id = %s FOR NO KEY UPDATE NOWAIT"
     gate = Gate()
     gate.open.set()
@@ -209,7 +241,9 @@ async def test_a_change_of_a_link_locks_no_tenant_of_another_customers_subscript
         links = CustomerLinks(database, EACH, gate, lambda: AT)
         tenants = TenantService(database, EACH, JobQueue(emptied), lambda: AT)
         for tenant in ("acme", "mid", "other"):
-            await tenants.put(BY_OPERATOR, tenant, TenantInput(tenant, "owner@x.example", "usr", f"cus_{tenant}"))
+            await tenants.put(
+                BY_OPERATOR, tenant, TenantInput(tenant, "owner@x.example", "usr", f"cus_{tenant}")
+            )
         of_both = {"subscription_id": "sub_1", "customer_id": "cus_1"}
         of_outsider = {"subscription_id": "sub_2", "customer_id": "cus_acme"}
         history = [
@@ -227,7 +261,8 @@ async def test_a_change_of_a_link_locks_no_tenant_of_another_customers_subscript
             blocked = asyncio.create_task(until_blocked(emptied))
             await asyncio.wait([changing, blocked], return_when=asyncio.FIRST_COMPLETED)
             blocked.cancel()
-            for tenant in ("mid", "other"):  # as a webhook about the other subscription does after "acme"
+            # as a webhook about the other subscription does after "acme"
+            for tenant in ("mid", "other"):
                 await opposing.execute(lock, (tenant,))
         await changing
         assert await plans(database) == {"acme": "pro", "mid": "free", "other": "pro"}
@@ -252,7 +287,9 @@ STEPS: Final = ("subscription", "invoice", END, CHECKOUT, CREATION)
 
 
 def _is_possible(steps: Sequence[str]) -> bool:
-    """A checkout takes a customer over from an ended tenant only, and counts once its own tenant is there."""
+    """A checkout takes a customer over from an ended tenant only, and counts once its own tenant is
+    there.
+    """
     return steps.index(END) < max(steps.index(CHECKOUT), steps.index(CREATION))
 
 
@@ -270,7 +307,9 @@ async def test_a_customer_of_an_ended_tenant_brings_all_its_events_in_every_orde
             happening = {
                 "subscription": updated(100, f"evt-{number}-1", org_id=None, **names),
                 "invoice": failed(110, f"evt-{number}-2", **names),
-                CHECKOUT: completed(120, f"evt-{number}-3", org_id=present, customer_id=names["customer_id"]),
+                CHECKOUT: completed(
+                    120, f"evt-{number}-3", org_id=present, customer_id=names["customer_id"]
+                ),
             }
             given = TenantInput(former, "owner@x.example", "usr", names["customer_id"])
             await tenants.put(BY_OPERATOR, former, given)
@@ -278,7 +317,9 @@ async def test_a_customer_of_an_ended_tenant_brings_all_its_events_in_every_orde
                 if step == END:
                     await tenants.delete(BY_OPERATOR, former)
                 elif step == CREATION:
-                    await tenants.put(BY_OPERATOR, present, TenantInput(present, "owner@x.example", "usr"))
+                    await tenants.put(
+                        BY_OPERATOR, present, TenantInput(present, "owner@x.example", "usr")
+                    )
                 else:
                     [result] = await webhooks.apply([ReceivedEvent(happening[step], AT)])
                     assert isinstance(result, LedgerEntry)
@@ -288,7 +329,9 @@ async def test_a_customer_of_an_ended_tenant_brings_all_its_events_in_every_orde
         assert taken == dict.fromkeys(orders, "past_due")
         assert ended == dict.fromkeys(orders, "none")
         replay = ReplayService(database, policy, lambda: AT)
-        checked = [each async for chunk in replay.run(Selection(), dry_run=True) for each in chunk.checked]
+        checked = [
+            each async for chunk in replay.run(Selection(), dry_run=True) for each in chunk.checked
+        ]
         assert [each.tenant_id for each in checked if not each.is_right] == []
         await webhooks.close()
 
@@ -299,13 +342,17 @@ async def statuses_of(database: Database) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("policy", [ANY, EACH], ids=["any", "each"])
-async def test_a_batch_may_take_a_customer_over_from_an_ended_tenant(emptied: str, policy: BillingPolicy) -> None:
+async def test_a_batch_may_take_a_customer_over_from_an_ended_tenant(
+    emptied: str, policy: BillingPolicy
+) -> None:
     """The events that name no tenant come before the checkout, in one batch with it."""
     names = {"customer_id": "cus_1", "subscription_id": "sub_1"}
     async with Database(emptied, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], policy, None, lambda: AT)
         tenants = TenantService(database, policy, JobQueue(emptied), lambda: AT)
-        await tenants.put(BY_OPERATOR, "former", TenantInput("former", "owner@x.example", "usr", "cus_1"))
+        await tenants.put(
+            BY_OPERATOR, "former", TenantInput("former", "owner@x.example", "usr", "cus_1")
+        )
         await tenants.put(BY_OPERATOR, "present", TenantInput("present", "owner@x.example", "usr"))
         await tenants.delete(BY_OPERATOR, "former")
         batch = [
@@ -314,20 +361,30 @@ async def test_a_batch_may_take_a_customer_over_from_an_ended_tenant(emptied: st
             completed(120, "evt_3", org_id="present", customer_id="cus_1"),
         ]
         results = await webhooks.apply([ReceivedEvent(event, AT) for event in batch])
-        assert [result.tenant_id for result in results if isinstance(result, LedgerEntry)] == ["present"] * 3
+        assert [result.tenant_id for result in results if isinstance(result, LedgerEntry)] == [
+            "present"
+        ] * 3
         assert await statuses_of(database) == {"former": "none", "present": "past_due"}
         await webhooks.close()
 
 
-async def test_an_invoice_without_a_customer_keeps_its_tenant_beside_a_customer_of_an_ended_one(emptied: str) -> None:
+async def test_an_invoice_without_a_customer_keeps_its_tenant_beside_a_customer_of_an_ended_one(
+    emptied: str,
+) -> None:
     """With `SUBSCRIPTIONS=any`, where the subscription alone gives such an invoice its tenant."""
     async with Database(emptied, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], ANY, None, lambda: AT)
         tenants = TenantService(database, ANY, JobQueue(emptied), lambda: AT)
-        await tenants.put(BY_OPERATOR, "payer", TenantInput("payer", "owner@x.example", "usr", "cus_payer"))
-        await tenants.put(BY_OPERATOR, "former", TenantInput("former", "owner@x.example", "usr", "cus_1"))
+        await tenants.put(
+            BY_OPERATOR, "payer", TenantInput("payer", "owner@x.example", "usr", "cus_payer")
+        )
+        await tenants.put(
+            BY_OPERATOR, "former", TenantInput("former", "owner@x.example", "usr", "cus_1")
+        )
         await tenants.put(BY_OPERATOR, "present", TenantInput("present", "owner@x.example", "usr"))
-        known = updated(100, "evt_1", org_id="payer", customer_id="cus_payer", subscription_id="sub_payer")
+        known = updated(
+            100, "evt_1", org_id="payer", customer_id="cus_payer", subscription_id="sub_payer"
+        )
         await webhooks.apply([ReceivedEvent(known, AT)])
         await tenants.delete(BY_OPERATOR, "former")
         batch = [
@@ -335,14 +392,21 @@ async def test_an_invoice_without_a_customer_keeps_its_tenant_beside_a_customer_
             completed(120, "evt_3", org_id="present", customer_id="cus_1"),
         ]
         results = await webhooks.apply([ReceivedEvent(event, AT) for event in batch])
-        assert [result.tenant_id for result in results if isinstance(result, LedgerEntry)] == ["payer", "present"]
+        assert [result.tenant_id for result in results if isinstance(result, LedgerEntry)] == [
+            "payer",
+            "present",
+        ]
         assert (await statuses_of(database))["payer"] == "past_due"
         await webhooks.close()
 
 
 @pytest.mark.parametrize("policy", [ANY, EACH], ids=["any", "each"])
-async def test_events_and_final_links_alone_decide_the_state(emptied: str, policy: BillingPolicy) -> None:
-    """Both tenants end as if the last link of their shared customer had always been, whatever came in which order."""
+async def test_events_and_final_links_alone_decide_the_state(
+    emptied: str, policy: BillingPolicy
+) -> None:
+    """Both tenants end as if the last link of their shared customer had always been, whatever came
+    in which order.
+    """
     async with Database(emptied, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], policy, None, lambda: AT)
         for seed in range(SEEDS):
@@ -354,7 +418,12 @@ class _Case:
     """Two tenants, and a customer that is linked to one of them or none."""
 
     def __init__(
-        self, seed: int, conninfo: str, database: Database, webhooks: WebhookService, policy: BillingPolicy
+        self,
+        seed: int,
+        conninfo: str,
+        database: Database,
+        webhooks: WebhookService,
+        policy: BillingPolicy,
     ) -> None:
         self._rng = random.Random(seed)  # noqa: S311  # a sample that can be repeated
         self._seed = seed
@@ -387,14 +456,20 @@ class _Case:
             own = [event for event in happened if self._tenant_of(event) == tenant]
             assert await self._record(tenant) == recorded(own, self._policy), (self._seed, tenant)
         replay = ReplayService(self._database, self._policy, lambda: AT)
-        checked = [each async for chunk in replay.run(Selection(self._tenants), dry_run=True) for each in chunk.checked]
+        checked = [
+            each
+            async for chunk in replay.run(Selection(self._tenants), dry_run=True)
+            for each in chunk.checked
+        ]
         assert [each.tenant_id for each in checked if not each.is_right] == []
 
     def _history(self) -> list[BillingEvent]:
         return [self._event(100 + number) for number in range(self._rng.randint(4, 16))]
 
     def _event(self, created: int) -> BillingEvent:
-        """An event of the subscription without metadata, or of one that names a tenant, or an invoice of either."""
+        """An event of the subscription without metadata, or of one that names a tenant, or an
+        invoice of either.
+        """
         named = self._rng.choice((None, None, *self._tenants))
         facts = {
             "customer_id": self._customer,
@@ -404,7 +479,9 @@ class _Case:
         kind = self._rng.choice((updated, updated, updated, deleted, failed, succeeded))
         if kind in (failed, succeeded):
             return kind(created, invoice_id=f"in-{created}", **facts)
-        status = self._rng.choice(("active", "trialing", "past_due")) if kind is updated else "canceled"
+        status = (
+            self._rng.choice(("active", "trialing", "past_due")) if kind is updated else "canceled"
+        )
         price = self._rng.choice(("price_pro", "price_business"))
         self._with_subscription.add(named)
         return kind(created, org_id=named, status=status, price_id=price, **facts)
@@ -423,7 +500,10 @@ class _Case:
 
     def _tenant_of(self, event: BillingEvent) -> str | None:
         """The tenant that CONTRACT 6 and 8 give an event."""
-        by_name = next((tenant for tenant in self._tenants if f"{event.subscription_id}".endswith(tenant)), None)
+        by_name = next(
+            (tenant for tenant in self._tenants if f"{event.subscription_id}".endswith(tenant)),
+            None,
+        )
         follows_subscription = self._policy.is_each and by_name in self._with_subscription
         is_by_customer = event.type in INVOICE_TYPES and not follows_subscription
         return self._holder if by_name is None or is_by_customer else by_name

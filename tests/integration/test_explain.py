@@ -1,4 +1,6 @@
-"""Explain a tenant's state: its entries in the order of the fold, compared with the stored state."""
+"""Explain a tenant's state: its entries in the order of the fold, compared with the stored
+state.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
@@ -33,7 +35,9 @@ async def explaining(service: Service) -> AsyncIterator[Explaining]:
     await database.close()
 
 
-async def test_entries_are_those_of_the_api_oldest_first(provider: Provider, explaining: Explaining) -> None:
+async def test_entries_are_those_of_the_api_oldest_first(
+    provider: Provider, explaining: Explaining
+) -> None:
     subscriber = await provider.subscriber()
     await provider.send(
         events.deleted(**subscriber.names, created=NOW + 10),
@@ -43,12 +47,21 @@ async def test_entries_are_those_of_the_api_oldest_first(provider: Provider, exp
     assert subscriber.organization is not None
     listed = (await subscriber.organization.owner.get(EVENTS)).json()["data"]
     explanation = await explaining(subscriber.id, 10)
-    assert [entry.id for entry in explanation.entries] == [entry["id"] for entry in reversed(listed)]
+    assert [entry.id for entry in explanation.entries] == [
+        entry["id"] for entry in reversed(listed)
+    ]
     assert [entry.outcome for entry in explanation.entries] == ["late", "no_change", "applied"]
-    assert (explanation.events, explanation.earlier, explanation.differences, explanation.parked) == (2, 0, (), 0)
+    assert (
+        explanation.events,
+        explanation.earlier,
+        explanation.differences,
+        explanation.parked,
+    ) == (2, 0, (), 0)
 
 
-async def test_events_of_one_second_are_in_the_proven_order(provider: Provider, explaining: Explaining) -> None:
+async def test_events_of_one_second_are_in_the_proven_order(
+    provider: Provider, explaining: Explaining
+) -> None:
     subscriber = await provider.subscriber()
     last = events.updated(**subscriber.names, status="past_due", previous={"status": "active"})
     checkout = events.completed(org=subscriber.id, customer=subscriber.customer)
@@ -59,7 +72,9 @@ async def test_events_of_one_second_are_in_the_proven_order(provider: Provider, 
     assert explanation.state.subscription_status == "past_due"
 
 
-async def test_the_newest_entries_are_kept_and_all_are_folded(provider: Provider, explaining: Explaining) -> None:
+async def test_the_newest_entries_are_kept_and_all_are_folded(
+    provider: Provider, explaining: Explaining
+) -> None:
     subscriber = await provider.subscriber()
     sent = [events.updated(**subscriber.names, created=NOW + number) for number in range(5)]
     await provider.send(*sent)
@@ -76,7 +91,11 @@ async def test_the_whole_state_is_shown(provider: Provider, explaining: Explaini
     )
     explanation = await explaining(subscriber.id, 10)
     state = explanation.state
-    assert (state.plan, state.subscription_status, state.provider_status) == ("pro", "past_due", "trialing")
+    assert (state.plan, state.subscription_status, state.provider_status) == (
+        "pro",
+        "past_due",
+        "trialing",
+    )
     assert (state.subscription_id, state.subscription_created) == (
         f"sub_{subscriber.id}",
         datetime.fromtimestamp(NOW - events.MONTH, UTC),
@@ -84,15 +103,21 @@ async def test_the_whole_state_is_shown(provider: Provider, explaining: Explaini
     assert explanation.customers == (subscriber.customer,)
 
 
-async def test_a_state_that_is_not_that_of_the_events_shows(provider: Provider, explaining: Explaining) -> None:
+async def test_a_state_that_is_not_that_of_the_events_shows(
+    provider: Provider, explaining: Explaining
+) -> None:
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**subscriber.names))
-    await rows(provider.service.conninfo, "UPDATE tenants SET plan = 'gold' WHERE id = %s", subscriber.id)
+    await rows(
+        provider.service.conninfo, "UPDATE tenants SET plan = 'gold' WHERE id = %s", subscriber.id
+    )
     [difference] = (await explaining(subscriber.id, 10)).differences
     assert (difference.field, difference.stored, difference.folded) == ("plan", "gold", "pro")
 
 
-async def test_a_tenant_without_events_is_explained(provider: Provider, explaining: Explaining) -> None:
+async def test_a_tenant_without_events_is_explained(
+    provider: Provider, explaining: Explaining
+) -> None:
     subscriber = await provider.subscriber(linked=False)
     explanation = await explaining(subscriber.id, 10)
     assert (explanation.entries, explanation.customers, explanation.events) == ((), (), 0)

@@ -1,4 +1,6 @@
-"""What `tenantry tenants explain` says of access, sentence by sentence, against the tenant's record."""
+"""What `tenantry tenants explain` says of access, sentence by sentence, against the tenant's
+record.
+"""
 
 import io
 import random
@@ -26,9 +28,13 @@ ACCESS: Final = re.compile(
     r"(?: until (?P<until>[\d-]+ [\d:]+) UTC)?\.(?P<current> The tenant's access is from it\.)?"
 )
 VERDICT: Final = re.compile(r"(?P<verdict>Counts|Does not count): (?P<why>.+?)\. (?P<access>It .+)")
-STATUS: Final = re.compile(r"(\d+_sub_\w) is (?!newer)(\w[\w ]*?)(?= and was | with quantity 0|,|$)")
+STATUS: Final = re.compile(
+    r"(\d+_sub_\w) is (?!newer)(\w[\w ]*?)(?= and was | with quantity 0|,|$)"
+)
 NO_ITEM: Final = re.compile(r"(\d+_sub_\w) has no item of a plan")
-LINE: Final = re.compile(r"Access  (?P<state>\w+)(?: until (?P<until>\S+))?, limits of plan (?P<plan>\w+)")
+LINE: Final = re.compile(
+    r"Access  (?P<state>\w+)(?: until (?P<until>\S+))?, limits of plan (?P<plan>\w+)"
+)
 
 
 class Said(NamedTuple):
@@ -46,9 +52,17 @@ def parsed(subscription: SubscriptionView) -> tuple[bool, str, Said]:
     assert sentence, subscription.reason
     access = sentence["access"]
     if access == ENDED:
-        return sentence["verdict"] == "Counts", sentence["why"], Said("over", "free", None, is_current=False)
+        return (
+            sentence["verdict"] == "Counts",
+            sentence["why"],
+            Said("over", "free", None, is_current=False),
+        )
     if NO_ACCESS.fullmatch(access):
-        return sentence["verdict"] == "Counts", sentence["why"], Said("none", "free", None, is_current=False)
+        return (
+            sentence["verdict"] == "Counts",
+            sentence["why"],
+            Said("none", "free", None, is_current=False),
+        )
     given = ACCESS.fullmatch(access)
     assert given, access
     assert bool(given["full"]) != bool(given["grace"]), access
@@ -95,12 +109,16 @@ def wrong_access(explanation: BillingExplanation, said: Sequence[Said]) -> Itera
             yield f"the tenant's access ends {each.until}"
     if access.state == "none" and any(each.state in ("full", "grace") for each in said):
         yield "a subscription gives access"
-    if access.state == "grace" and any((each.state, each.plan) == ("full", access.plan) for each in said):
+    if access.state == "grace" and any(
+        (each.state, each.plan) == ("full", access.plan) for each in said
+    ):
         yield "a subscription gives full access"
 
 
 def wrong_lines(explanation: BillingExplanation) -> Iterator[str]:
-    """The same of the printed lines: each that names an access is the tenant's, or a subscription's."""
+    """The same of the printed lines: each that names an access is the tenant's, or a
+    subscription's.
+    """
     screen = io.StringIO()
     show(explanation, Console(file=screen, width=100_000))
     known = {subscription.reason for subscription in explanation.subscriptions}

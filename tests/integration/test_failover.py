@@ -20,7 +20,9 @@ AWAY = (503, "database_unavailable")
 
 
 async def served(call: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.Response:
-    """Return the first response that is not a 503 to a repeated request; each 503 has ``Retry-After``."""
+    """Return the first response that is not a 503 to a repeated request; each 503 has
+    ``Retry-After``.
+    """
     async with asyncio.timeout(30):
         while (answer := await call()).status_code == 503:
             assert "retry-after" in answer.headers
@@ -37,7 +39,9 @@ async def first_link(conninfo: str) -> AsyncIterator[DatabaseLink]:
         yield link
 
 
-async def test_silent_host_does_not_block_the_next_one(conninfo: str, first_link: DatabaseLink) -> None:
+async def test_silent_host_does_not_block_the_next_one(
+    conninfo: str, first_link: DatabaseLink
+) -> None:
     direct = conninfo_to_dict(conninfo)
     both = make_conninfo(
         conninfo,
@@ -69,12 +73,26 @@ async def test_read_only_database_is_unavailable_until_it_accepts_writes(
     await link.restore()
     event = events.failed(customer="cus_1")
     answer = await deliver(service.client, event, at=now(service))
-    assert (answer.status_code, answer.text, answer.headers["retry-after"]) == (503, "Service unavailable", "1")
-    assert refusal(await service.operator.put(f"{TENANTS}/new", {"name": "x", "ownerEmail": "a@x.example"})) == AWAY
-    assert refusal(await org.owner.get(PROJECTS)) == (503, "auth_unavailable")  # its requests cannot be counted
+    assert (answer.status_code, answer.text, answer.headers["retry-after"]) == (
+        503,
+        "Service unavailable",
+        "1",
+    )
+    assert (
+        refusal(
+            await service.operator.put(f"{TENANTS}/new", {"name": "x", "ownerEmail": "a@x.example"})
+        )
+        == AWAY
+    )
+    # its requests cannot be counted
+    assert refusal(await org.owner.get(PROJECTS)) == (503, "auth_unavailable")
     await run(conninfo, f"SET default_transaction_read_only = off; ALTER DATABASE {name} RESET ALL")
-    assert (await served(lambda: deliver(service.client, event, at=now(service)))).status_code == 200
-    made = await served(lambda: service.operator.put(f"{TENANTS}/new", {"name": "x", "ownerEmail": "a@x.example"}))
+    assert (
+        await served(lambda: deliver(service.client, event, at=now(service)))
+    ).status_code == 200
+    made = await served(
+        lambda: service.operator.put(f"{TENANTS}/new", {"name": "x", "ownerEmail": "a@x.example"})
+    )
     assert made.status_code == 201
     assert (await served(lambda: org.owner.get(PROJECTS))).status_code == 200
 

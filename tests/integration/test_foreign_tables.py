@@ -46,7 +46,9 @@ def test_many_tables_are_counted(empty: str) -> None:
 
 def test_login_without_privileges_on_the_tables_learns_their_names(empty: str) -> None:
     other_program.fill(empty)
-    execute(empty, "CREATE ROLE sees_nothing LOGIN", "GRANT CREATE ON SCHEMA public TO sees_nothing")
+    execute(
+        empty, "CREATE ROLE sees_nothing LOGIN", "GRANT CREATE ON SCHEMA public TO sees_nothing"
+    )
     found = found_in(make_conninfo(empty, user="sees_nothing"))
     execute(empty, "DROP OWNED BY sees_nothing", "DROP ROLE sees_nothing")
     assert found == "alembic_version, orders, tenants"
@@ -56,12 +58,17 @@ def test_login_without_privileges_on_the_tables_learns_their_names(empty: str) -
     "statements",
     [
         ("CREATE SCHEMA auth", "CREATE TABLE auth.users (id int)"),
-        ("CREATE TABLE spatial_ref_sys (id int)", "ALTER EXTENSION plpgsql ADD TABLE spatial_ref_sys"),
+        (
+            "CREATE TABLE spatial_ref_sys (id int)",
+            "ALTER EXTENSION plpgsql ADD TABLE spatial_ref_sys",
+        ),
         ("CREATE VIEW pg_stat_activity_of_all AS SELECT * FROM pg_stat_activity",),
     ],
     ids=["another schema", "an extension's table", "a view"],
 )
-def test_what_is_no_table_of_another_program_does_not_matter(empty: str, statements: tuple[str, ...]) -> None:
+def test_what_is_no_table_of_another_program_does_not_matter(
+    empty: str, statements: tuple[str, ...]
+) -> None:
     execute(empty, *statements)
     assert migrate(empty) == (None, newest_revision())
 

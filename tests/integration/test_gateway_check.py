@@ -9,11 +9,15 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "REPORT")
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_any_method_is_answered_with_the_callers_identity(service: Service, method: str) -> None:
+async def test_any_method_is_answered_with_the_callers_identity(
+    service: Service, method: str
+) -> None:
     org = await service.organization()
     answer = await org.owner.call(method, f"{VERIFY}projects:read")
     assert (answer.status_code, answer.content) == (200, b"")
-    assert {name: answer.headers[name] for name in answer.headers if name.startswith(("x-", "X-"))} == {
+    assert {
+        name: answer.headers[name] for name in answer.headers if name.startswith(("x-", "X-"))
+    } == {
         "x-tenant-id": org.id,
         "x-principal-id": org.key.id,
         "x-principal-kind": "api_key",
@@ -30,7 +34,10 @@ async def test_any_method_is_answered_with_the_callers_identity(service: Service
 async def test_user_is_named_by_the_subject_of_the_token(service: Service) -> None:
     org = await service.organization()
     answer = await service.user("auth0|1:2", org=org.id).get(f"{VERIFY}projects:write")
-    assert (answer.headers["x-principal-id"], answer.headers["x-principal-kind"]) == ("auth0|1:2", "user")
+    assert (answer.headers["x-principal-id"], answer.headers["x-principal-kind"]) == (
+        "auth0|1:2",
+        "user",
+    )
 
 
 async def test_missing_scope_is_403(service: Service) -> None:
@@ -56,15 +63,23 @@ async def test_dash_requires_a_credential_without_a_scope(service: Service) -> N
 async def test_scope_is_in_the_path_and_nowhere_else(service: Service) -> None:
     org = await service.organization()
     reader = (await service.key(org.owner, org.id, "projects:read")).caller
-    assert (await reader.get(f"{VERIFY}projects:read/any/path", scope="projects:write")).status_code == 200
+    assert (
+        await reader.get(f"{VERIFY}projects:read/any/path", scope="projects:write")
+    ).status_code == 200
     for path in (f"{VERIFY}projects:write/projects:read", f"{VERIFY}projects:write/"):
         assert refusal(await reader.get(path, scope="projects:read"))[0] == 403
-    forwarded = {"X-Original-Uri": f"{VERIFY}projects:read", "X-Forwarded-Uri": "/", "X-Scope": "projects:read"}
+    forwarded = {
+        "X-Original-Uri": f"{VERIFY}projects:read",
+        "X-Forwarded-Uri": "/",
+        "X-Scope": "projects:read",
+    }
     answer = await reader.call("GET", f"{VERIFY}projects:write", headers=forwarded)
     assert refusal(answer) == (403, "insufficient_scope")
 
 
-@pytest.mark.parametrize("scope", ["", "projects", "OWNER", "Projects:read", "a:b:c", "--", "%00", "a:b%0A", " -"])
+@pytest.mark.parametrize(
+    "scope", ["", "projects", "OWNER", "Projects:read", "a:b:c", "--", "%00", "a:b%0A", " -"]
+)
 async def test_invalid_scope_rejects_every_request(service: Service, scope: str) -> None:
     org = await service.organization()
     assert refusal(await org.owner.get(f"{VERIFY}{scope}")) == (404, "not_found")
@@ -74,7 +89,9 @@ async def test_body_is_not_read(service: Service) -> None:
     org = await service.organization()
     answer = await org.owner.call("POST", f"{VERIFY}-", content=b"x" * (2 << 20))
     assert answer.status_code == 200
-    answer = await org.owner.call("POST", f"{VERIFY}-", content=b"x", headers={"Content-Encoding": "gzip"})
+    answer = await org.owner.call(
+        "POST", f"{VERIFY}-", content=b"x", headers={"Content-Encoding": "gzip"}
+    )
     assert answer.status_code == 200
 
 
@@ -90,7 +107,11 @@ async def test_suspended_and_ended_tenants_are_rejected(service: Service) -> Non
 async def test_rejection_is_in_a_header_for_gateways_without_bodies(service: Service) -> None:
     org = await service.organization()
     reader = (await service.key(org.owner, org.id, "projects:read")).caller
-    for caller, scope in ((service.anonymous, "-"), (reader, "projects:write"), (org.owner, "no-scope")):
+    for caller, scope in (
+        (service.anonymous, "-"),
+        (reader, "projects:write"),
+        (org.owner, "no-scope"),
+    ):
         answer = await caller.get(f"{VERIFY}{scope}")
         assert answer.headers["x-problem"].encode() == answer.content
         assert answer.headers["x-problem"].isascii()
@@ -112,7 +133,12 @@ async def test_identity_is_in_the_headers_that_the_examples_pass_on(service: Ser
     assert set(answer.headers) - others == {name.lower() for name in IDENTITY}
 
 
-MODES = {"": ("live",), "/mode/test": ("test",), "/mode/any": ("live", "test"), "/mode/live": ("live",)}
+MODES = {
+    "": ("live",),
+    "/mode/test": ("test",),
+    "/mode/any": ("live", "test"),
+    "/mode/live": ("live",),
+}
 """What follows the scope in the path, and the modes that it accepts."""
 
 
@@ -133,12 +159,32 @@ async def test_mode_is_required_by_the_path(service: Service, scope: str, suffix
 
 
 ADDED = (
-    "projects/7", "projects/mode/test", "mode/live/mode/test", "mode/live/mode/any", "mode/test/mode/any",
-    "mode/any/mode/test", "mode/any/projects", "mode/test/projects", "mode/any/", "mode/any//", "/mode/any",
-    "mode/other", "mode/ANY", "mode/", "mode", "mode%2Fany", "mode/an%79", "%6Dode/any",
-    "mode/any;x", "mode/any%3Fx", "mode/live%2Fmode/any", "mode/other%2F..%2Fany",
-)  # fmt: skip
-"""What follows the scope where a gateway adds the client's path to the one that its configuration writes."""
+    "projects/7",
+    "projects/mode/test",
+    "mode/live/mode/test",
+    "mode/live/mode/any",
+    "mode/test/mode/any",
+    "mode/any/mode/test",
+    "mode/any/projects",
+    "mode/test/projects",
+    "mode/any/",
+    "mode/any//",
+    "/mode/any",
+    "mode/other",
+    "mode/ANY",
+    "mode/",
+    "mode",
+    "mode%2Fany",
+    "mode/an%79",
+    "%6Dode/any",
+    "mode/any;x",
+    "mode/any%3Fx",
+    "mode/live%2Fmode/any",
+    "mode/other%2F..%2Fany",
+)
+"""What follows the scope where a gateway adds the client's path to the one that its configuration
+writes.
+"""
 
 
 async def test_path_appended_by_a_gateway_accepts_live_mode_only(service: Service) -> None:
@@ -146,8 +192,13 @@ async def test_path_appended_by_a_gateway_accepts_live_mode_only(service: Servic
     test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
     headers = {"X-Mode": "test"}
     for path in (f"{VERIFY}{scope}/{rest}" for scope in ("-", "projects:read") for rest in ADDED):
-        assert refusal(await test.call("GET", path, headers=headers)) == (403, "mode_mismatch"), path
-        assert refusal(await test.call("DELETE", path, headers=headers)) == (403, "mode_mismatch"), path
+        assert refusal(await test.call("GET", path, headers=headers)) == (403, "mode_mismatch"), (
+            path
+        )
+        assert refusal(await test.call("DELETE", path, headers=headers)) == (
+            403,
+            "mode_mismatch",
+        ), path
         assert (await org.owner.get(path)).status_code == 200, path
 
 
@@ -155,4 +206,7 @@ async def test_scope_comes_before_the_mode(service: Service) -> None:
     org = await service.organization()
     test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
     for suffix in ("", "/mode/test"):
-        assert refusal(await test.get(f"{VERIFY}projects:write{suffix}")) == (403, "insufficient_scope")
+        assert refusal(await test.get(f"{VERIFY}projects:write{suffix}")) == (
+            403,
+            "insufficient_scope",
+        )

@@ -29,7 +29,10 @@ async def test_without_its_schema_it_is_alive_but_not_ready(postgres: PostgresSe
     with postgres.database(migrated=False) as conninfo:
         async with running_service(conninfo) as service:
             answer = await service.anonymous.get("/readyz")
-            assert (answer.status_code, answer.json()) == (503, {"status": "not ready", "waitingFor": ["schema"]})
+            assert (answer.status_code, answer.json()) == (
+                503,
+                {"status": "not ready", "waitingFor": ["schema"]},
+            )
             assert answer.headers["retry-after"] == "1"
             assert (await service.anonymous.get("/healthz")).status_code == 200
 
@@ -43,7 +46,9 @@ async def test_schema_of_an_older_release_is_not_ready(conninfo: str) -> None:
 
 async def test_schema_that_it_may_not_read_is_not_ready(conninfo: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        await connection.execute("REVOKE SELECT ON tenantry_version FROM tenantry_batch, tenantry_read")
+        await connection.execute(
+            "REVOKE SELECT ON tenantry_version FROM tenantry_batch, tenantry_read"
+        )
     async with running_service(conninfo) as service:
         answer = await service.anonymous.get("/readyz")
         assert (answer.status_code, answer.json()["waitingFor"]) == (503, ["schema"])
@@ -106,7 +111,9 @@ async def billing_service(shared_database: SharedDatabase) -> AsyncIterator[Serv
 
 @pytest.fixture
 def provider(billing_service: Service, emptied: str) -> Provider:
-    """The provider of a service without rows, now: the database's own clock counts for the last day."""
+    """The provider of a service without rows, now: the database's own clock counts for the last
+    day.
+    """
     billing_service.clock.now = datetime.now(UTC)
     return Provider(billing_service)
 
@@ -114,11 +121,17 @@ def provider(billing_service: Service, emptied: str) -> Provider:
 async def metric(provider: Provider, name: str) -> float:
     """The value of a metric, given with its labels."""
     text = (await provider.service.anonymous.get("/metrics")).text
-    [value] = [line.removeprefix(f"{name} ") for line in text.splitlines() if line.startswith(f"{name} ")]
+    [value] = [
+        line.removeprefix(f"{name} ") for line in text.splitlines() if line.startswith(f"{name} ")
+    ]
     return float(value)
 
 
-BILLING_GAUGES: Final = ("tenantry_stale_tenants", "tenantry_tenants_drifted", "tenantry_ambiguous_events")
+BILLING_GAUGES: Final = (
+    "tenantry_stale_tenants",
+    "tenantry_tenants_drifted",
+    "tenantry_ambiguous_events",
+)
 
 
 @pytest.mark.parametrize("name", BILLING_GAUGES)
@@ -151,20 +164,26 @@ async def test_ties_of_the_last_day_are_counted(provider: Provider) -> None:
         clock.advance(hours=hours)
         subscriber = await provider.subscriber()
         await provider.send(
-            events.updated(**subscriber.names, status="active"), events.updated(**subscriber.names, status="past_due")
+            events.updated(**subscriber.names, status="active"),
+            events.updated(**subscriber.names, status="past_due"),
         )
     assert await metric(provider, "tenantry_ambiguous_events") == 1
 
 
-async def test_tenants_that_drifted_in_the_last_day_are_counted(provider: Provider, emptied: str) -> None:
+async def test_tenants_that_drifted_in_the_last_day_are_counted(
+    provider: Provider, emptied: str
+) -> None:
     statement = (
         "INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason, anomalies) "
         "VALUES (%s, 1, 'tenantry.subscription.snapshot', 1, now() - %s, %s, 'applied', '', %s)"
     )
     for event_id, age, tenant, anomaly in (
-        ("a", 23, "acme", "drift"), ("b", 1, "acme", "drift"), ("c", 23, "beta", "drift"),
-        ("d", 25, "gamma", "drift"), ("e", 1, "delta", "unknown_price"),
-    ):  # fmt: skip
+        ("a", 23, "acme", "drift"),
+        ("b", 1, "acme", "drift"),
+        ("c", 23, "beta", "drift"),
+        ("d", 25, "gamma", "drift"),
+        ("e", 1, "delta", "unknown_price"),
+    ):
         await rows(emptied, statement, event_id, timedelta(hours=age), tenant, [anomaly])
     assert await metric(provider, "tenantry_tenants_drifted") == 2
 
@@ -172,7 +191,10 @@ async def test_tenants_that_drifted_in_the_last_day_are_counted(provider: Provid
 async def test_event_of_the_other_mode_is_counted_and_handled(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**subscriber.names))
-    live = {**events.updated(**subscriber.names, created=events.NOW + 1, price="price_business"), "livemode": True}
+    live = {
+        **events.updated(**subscriber.names, created=events.NOW + 1, price="price_business"),
+        "livemode": True,
+    }
     counter = 'tenantry_webhook_anomalies_total{kind="wrong_livemode"}'
     before = await metric(provider, counter)
     await provider.send(live)
@@ -180,4 +202,8 @@ async def test_event_of_the_other_mode_is_counted_and_handled(provider: Provider
     assert await provider.state(subscriber) == ("business", "active")
     entry = await provider.stored(live["id"])
     assert entry is not None
-    assert (entry["outcome"], entry["livemode"], entry["anomalies"]) == ("applied", True, ["wrong_livemode"])
+    assert (entry["outcome"], entry["livemode"], entry["anomalies"]) == (
+        "applied",
+        True,
+        ["wrong_livemode"],
+    )

@@ -21,19 +21,83 @@ METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 NOT_SET_UP: Final = frozenset({501})
 WORDS: Final = (
-    "", "x", "0", "-1", "1e9", "9" * 25, "null", "%00", "%ff", "%ed%a0%80", "..", "%2e%2e", "%2f", "\u202e", "key_1",
-    "a" * 300, "*:*", "true", "2026-01-01T00:00:00Z", "9999-12-31T23:59:59+14:00", "0001-01-01T00:00:00-14:00", "'--",
-    "live", "test", "{}", "demo", "gYCA", "kgGhYQ", "kv8AAAAAAAAAoWE", "kgGhAA",
-)  # fmt: skip
+    "",
+    "x",
+    "0",
+    "-1",
+    "1e9",
+    "9" * 25,
+    "null",
+    "%00",
+    "%ff",
+    "%ed%a0%80",
+    "..",
+    "%2e%2e",
+    "%2f",
+    "\u202e",
+    "key_1",
+    "a" * 300,
+    "*:*",
+    "true",
+    "2026-01-01T00:00:00Z",
+    "9999-12-31T23:59:59+14:00",
+    "0001-01-01T00:00:00-14:00",
+    "'--",
+    "live",
+    "test",
+    "{}",
+    "demo",
+    "gYCA",
+    "kgGhYQ",
+    "kv8AAAAAAAAAoWE",
+    "kgGhAA",
+)
 PARAMETERS: Final = (
-    "limit", "cursor", "orgId", "mode", "status", "targetId", "action", "actorId", "from", "to", "since", "until",
-    "after", "type", "outcome", "return_to", "silent", "hint", "state", "code", "before", "days", "format", "q", "id",
-)  # fmt: skip
+    "limit",
+    "cursor",
+    "orgId",
+    "mode",
+    "status",
+    "targetId",
+    "action",
+    "actorId",
+    "from",
+    "to",
+    "since",
+    "until",
+    "after",
+    "type",
+    "outcome",
+    "return_to",
+    "silent",
+    "hint",
+    "state",
+    "code",
+    "before",
+    "days",
+    "format",
+    "q",
+    "id",
+)
 HEADERS: Final = (
-    "Idempotency-Key", "X-Organization-Id", "X-Request-Id", "Accept", "Accept-Encoding", "Cookie", "Content-Type",
-    "If-None-Match", "Sec-Fetch-Site", "Sec-Fetch-Mode", "User-Agent", "Provider-Signature", "X-Forwarded-For",
-    "Content-Encoding", "Range", "Host", "traceparent",
-)  # fmt: skip
+    "Idempotency-Key",
+    "X-Organization-Id",
+    "X-Request-Id",
+    "Accept",
+    "Accept-Encoding",
+    "Cookie",
+    "Content-Type",
+    "If-None-Match",
+    "Sec-Fetch-Site",
+    "Sec-Fetch-Mode",
+    "User-Agent",
+    "Provider-Signature",
+    "X-Forwarded-For",
+    "Content-Encoding",
+    "Range",
+    "Host",
+    "traceparent",
+)
 HEADER_VALUES: Final = (
     b"",
     b"x",
@@ -55,14 +119,59 @@ HEADER_VALUES: Final = (
     b"acme",
 )
 FIELDS: Final = (
-    "orgId", "name", "scopes", "expiresAt", "accessLevel", "mode", "description", "ownerEmail", "ownerId", "userId",
-    "role", "plan", "secret", "overlapSeconds", "suspended", "successUrl", "cancelUrl", "returnUrl", "plans", "\ud7ff",
-)  # fmt: skip
+    "orgId",
+    "name",
+    "scopes",
+    "expiresAt",
+    "accessLevel",
+    "mode",
+    "description",
+    "ownerEmail",
+    "ownerId",
+    "userId",
+    "role",
+    "plan",
+    "secret",
+    "overlapSeconds",
+    "suspended",
+    "successUrl",
+    "cancelUrl",
+    "returnUrl",
+    "plans",
+    "\ud7ff",
+)
 VALUES: Final[tuple[Any, ...]] = (
-    None, True, 0, -1, 2**63, 1.5, "", "x", "\x00", "\u202e", "a" * 3000, "OWNER", "*:*", "projects:read", [], ["*:*"],
-    ["x"] * 70, [None], {}, {"a": {}}, "2026-01-01T00:00:00Z", "a@b.example", "a@\u0130.example", "https://a.example",
-    "javascript:alert(1)", "http://[::1", "live", "member", "pro", "free",
-)  # fmt: skip
+    None,
+    True,
+    0,
+    -1,
+    2**63,
+    1.5,
+    "",
+    "x",
+    "\x00",
+    "\u202e",
+    "a" * 3000,
+    "OWNER",
+    "*:*",
+    "projects:read",
+    [],
+    ["*:*"],
+    ["x"] * 70,
+    [None],
+    {},
+    {"a": {}},
+    "2026-01-01T00:00:00Z",
+    "a@b.example",
+    "a@\u0130.example",
+    "https://a.example",
+    "javascript:alert(1)",
+    "http://[::1",
+    "live",
+    "member",
+    "pro",
+    "free",
+)
 BODIES: Final = (
     b"",
     b"{",
@@ -101,11 +210,14 @@ def paths(method: str) -> list[str]:
 def address(path: str, org: str, chance: random.Random) -> str:
     """A path with a value for each parameter, and a query."""
     parts = [
-        chance.choice((org, *WORDS)) if part.startswith("{") and chance.random() < 0.7 else part.strip("{}")
+        chance.choice((org, *WORDS))
+        if part.startswith("{") and chance.random() < 0.7
+        else part.strip("{}")
         for part in path.split("/")
     ]
     query = "&".join(
-        f"{chance.choice(PARAMETERS)}={chance.choice((org, *WORDS))}" for _ in range(chance.choice((0, 1, 1, 3)))
+        f"{chance.choice(PARAMETERS)}={chance.choice((org, *WORDS))}"
+        for _ in range(chance.choice((0, 1, 1, 3)))
     )
     return "/".join(parts) + (f"?{query}" if query else "")
 
@@ -114,7 +226,9 @@ def body(org: str, chance: random.Random) -> bytes:
     """A body: one that is none, or an object of fields that some route takes."""
     if chance.random() < 0.3:
         return chance.choice(BODIES)
-    fields = {name: chance.choice((org, *VALUES)) for name in chance.sample(FIELDS, chance.randint(0, 6))}
+    fields = {
+        name: chance.choice((org, *VALUES)) for name in chance.sample(FIELDS, chance.randint(0, 6))
+    }
     return msgspec.json.encode(fields)
 
 
@@ -142,12 +256,20 @@ async def send_hostile_requests(service: Service, who: str, method: str, number:
     ways = paths(method.replace("HEAD", "GET"))
     for _ in range(number):
         path = address(chance.choice(ways), acme.id, chance)
-        headers = {chance.choice(HEADERS): chance.choice(HEADER_VALUES) for _ in range(chance.choice((0, 0, 1, 3)))}
+        headers = {
+            chance.choice(HEADERS): chance.choice(HEADER_VALUES)
+            for _ in range(chance.choice((0, 0, 1, 3)))
+        }
         content = body(acme.id, chance) if method not in {"GET", "HEAD"} else b""
         answer = await caller.call(method, path, headers=headers, content=content)
         sent = (method, path, headers, content[:200], answer.status_code, answer.text[:500])
         assert answer.status_code < 500 or answer.status_code in NOT_SET_UP, sent
         assert answer.headers["x-content-type-options"] == "nosniff", sent
         assert caller.credential is None or caller.credential not in answer.text, sent
-        if answer.status_code >= 400 and path.startswith("/api/") and WEBHOOK not in path and method != "HEAD":
+        if (
+            answer.status_code >= 400
+            and path.startswith("/api/")
+            and WEBHOOK not in path
+            and method != "HEAD"
+        ):
             assert answer.json()["status"] == answer.status_code, sent

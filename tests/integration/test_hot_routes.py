@@ -1,4 +1,6 @@
-"""The hot routes answer like Litestar's: the list of projects is also a Litestar route, with a trailing slash."""
+"""The hot routes answer like Litestar's: the list of projects is also a Litestar route, with a
+trailing slash.
+"""
 
 import re
 from collections.abc import Mapping
@@ -18,16 +20,24 @@ MADE_ID: Final = re.compile(r"[0-9a-f]{32}")
 def comparable(answer: httpx2.Response) -> tuple[int, dict[str, str], Any]:
     """Status, headers and body, without what differs from request to request."""
     request_id = answer.headers["x-request-id"]
-    headers = {name.lower(): REMAINING.sub("r=n;", text) for name, text in answer.headers.items() if text != request_id}
+    headers = {
+        name.lower(): REMAINING.sub("r=n;", text)
+        for name, text in answer.headers.items()
+        if text != request_id
+    }
     body = answer.json()
     if "requestId" in body:
         assert body.pop("requestId") == request_id
     return answer.status_code, headers, body
 
 
-async def both(caller: Caller, headers: Mapping[str, str | bytes] | None = None, **params: str) -> httpx2.Response:
+async def both(
+    caller: Caller, headers: Mapping[str, str | bytes] | None = None, **params: str
+) -> httpx2.Response:
     """The answer of the hot route, once its twin's is known to be the same."""
-    hot, twin = [await caller.call("GET", path, headers=headers, params=params) for path in (HOT, TWIN)]
+    hot, twin = [
+        await caller.call("GET", path, headers=headers, params=params) for path in (HOT, TWIN)
+    ]
     assert comparable(hot) == comparable(twin)
     return hot
 
@@ -39,11 +49,15 @@ async def test_lists_are_the_same(service: Service) -> None:
     assert len((await both(org.owner)).json()["data"]) == 3
     first = (await both(org.owner, limit="2")).json()
     assert first["nextCursor"] is not None
-    assert (await both(org.owner, limit="2", cursor=first["nextCursor"])).json()["nextCursor"] is None
+    assert (await both(org.owner, limit="2", cursor=first["nextCursor"])).json()[
+        "nextCursor"
+    ] is None
     assert (await both(org.owner, unknown="1", limit="100")).status_code == 200
 
 
-@pytest.mark.parametrize("limit", ["0", "101", "-5", "", "a", "1.5", "007", "+1", " 1", "٣", "1_0", "9" * 400])
+@pytest.mark.parametrize(
+    "limit", ["0", "101", "-5", "", "a", "1.5", "007", "+1", " 1", "٣", "1_0", "9" * 400]
+)
 async def test_invalid_limits_get_equal_errors(service: Service, limit: str) -> None:
     org = await service.organization()
     assert refusal(await both(org.owner, limit=limit)) == (422, "validation_failed")
@@ -57,7 +71,14 @@ async def test_invalid_cursors_get_equal_errors(service: Service, cursor: str) -
 
 async def test_last_of_several_values_counts(service: Service) -> None:
     org = await service.organization()
-    for query in ("limit=0&limit=1", "limit=1&limit=0", "limit", "limit=1&&", "&=&limit=1", "limit=%31"):
+    for query in (
+        "limit=0&limit=1",
+        "limit=1&limit=0",
+        "limit",
+        "limit=1&&",
+        "&=&limit=1",
+        "limit=%31",
+    ):
         hot, twin = [await org.owner.call("GET", f"{path}?{query}") for path in (HOT, TWIN)]
         assert comparable(hot) == comparable(twin), query
 
@@ -81,7 +102,9 @@ async def test_rejected_callers_get_equal_errors(service: Service) -> None:
         assert refusal(await both(caller))[1] == code
 
 
-@pytest.mark.parametrize("authorization", [b"", b"Basic x", b"Bearer \xff", b"Bearer a.b.c", b"Bearer a, Bearer b"])
+@pytest.mark.parametrize(
+    "authorization", [b"", b"Basic x", b"Bearer \xff", b"Bearer a.b.c", b"Bearer a, Bearer b"]
+)
 async def test_headers_are_read_in_the_same_way(service: Service, authorization: bytes) -> None:
     assert (await both(service.anonymous, {"Authorization": authorization})).status_code == 401
 
@@ -99,7 +122,9 @@ async def test_request_id_of_the_client_is_kept(service: Service, path: str) -> 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("sent", [None, b"", b"a b", b"a" * 129, b"\xe9", b"a\tb", b'"', b"a,b"])
-async def test_request_id_is_generated_without_a_plain_one(service: Service, path: str, sent: bytes | None) -> None:
+async def test_request_id_is_generated_without_a_plain_one(
+    service: Service, path: str, sent: bytes | None
+) -> None:
     headers = None if sent is None else {"X-Request-Id": sent}
     first, second = [await service.anonymous.call("GET", path, headers=headers) for _ in range(2)]
     for answer in (first, second):
@@ -114,6 +139,12 @@ async def test_both_routes_share_their_metrics(fresh_service: Service) -> None:
             await org.owner.get(path)
     await both(fresh_service.anonymous)
     metrics = (await fresh_service.anonymous.get("/metrics")).text
-    assert 'tenantry_http_requests_total{method="GET",route="/api/v1/projects",status="200"} 5.0' in metrics
-    assert 'tenantry_http_requests_total{method="GET",route="/api/v1/projects",status="401"} 2.0' in metrics
+    assert (
+        'tenantry_http_requests_total{method="GET",route="/api/v1/projects",status="200"} 5.0'
+        in metrics
+    )
+    assert (
+        'tenantry_http_requests_total{method="GET",route="/api/v1/projects",status="401"} 2.0'
+        in metrics
+    )
     assert 'tenantry_http_request_seconds_count{route="/api/v1/projects"} 7.0' in metrics

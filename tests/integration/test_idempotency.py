@@ -25,7 +25,10 @@ async def test_same_request_again_gets_the_first_answer(service: Service) -> Non
 async def test_another_body_under_the_same_key_is_refused(service: Service) -> None:
     org = await service.organization()
     await org.owner.post(PROJECTS, {"name": "a"}, "one")
-    assert refusal(await org.owner.post(PROJECTS, {"name": "b"}, "one")) == (422, "idempotency_mismatch")
+    assert refusal(await org.owner.post(PROJECTS, {"name": "b"}, "one")) == (
+        422,
+        "idempotency_mismatch",
+    )
     assert len((await org.owner.get(PROJECTS)).json()["data"]) == 1
 
 
@@ -39,7 +42,9 @@ async def test_secret_is_never_sent_twice(service: Service) -> None:
     assert len((await org.owner.get(KEYS)).json()["data"]) == 2
 
 
-async def test_replay_is_the_same_after_the_expiry_that_it_asked_for(fresh_service: Service) -> None:
+async def test_replay_is_the_same_after_the_expiry_that_it_asked_for(
+    fresh_service: Service,
+) -> None:
     service = fresh_service
     org = await service.organization()
     body = {**key_body(org), "expiresAt": "2026-01-01T12:10:00Z"}
@@ -93,7 +98,10 @@ async def test_key_counts_for_one_caller_and_one_route(service: Service) -> None
 async def test_refused_request_may_be_sent_again(service: Service) -> None:
     org = await service.organization()
     made = [(await org.owner.post(PROJECTS, {"name": name})).json()["id"] for name in "abc"]
-    assert refusal(await org.owner.post(PROJECTS, {"name": "d"}, "one")) == (403, "plan_limit_reached")
+    assert refusal(await org.owner.post(PROJECTS, {"name": "d"}, "one")) == (
+        403,
+        "plan_limit_reached",
+    )
     await org.owner.delete(f"{PROJECTS}/{made[0]}")
     assert (await org.owner.post(PROJECTS, {"name": "d"}, "one")).status_code == 201
 
@@ -111,7 +119,9 @@ async def test_answers_are_kept_for_24_hours(fresh_service: Service) -> None:
 
 async def test_concurrent_duplicates_create_one_object(service: Service) -> None:
     org = await service.organization()
-    answers = await asyncio.gather(*(org.owner.post(PROJECTS, {"name": "a"}, "one") for _ in range(10)))
+    answers = await asyncio.gather(
+        *(org.owner.post(PROJECTS, {"name": "a"}, "one") for _ in range(10))
+    )
     made = {answer.json()["id"] for answer in answers if answer.status_code == 201}
     others = [refusal(answer) for answer in answers if answer.status_code != 201]
     assert len(made) == 1
@@ -119,7 +129,9 @@ async def test_concurrent_duplicates_create_one_object(service: Service) -> None
     assert len((await org.owner.get(PROJECTS)).json()["data"]) == 1
 
 
-async def test_concurrent_duplicates_create_one_key_and_show_its_secret_once(service: Service) -> None:
+async def test_concurrent_duplicates_create_one_key_and_show_its_secret_once(
+    service: Service,
+) -> None:
     org = await service.organization()
     answers = await asyncio.gather(*(org.owner.post(KEYS, key_body(org), "one") for _ in range(10)))
     counts = Counter(answer.status_code for answer in answers)

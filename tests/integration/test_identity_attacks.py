@@ -53,7 +53,9 @@ async def test_token_is_rejected_for_the_right_reason(
     assert (await _reason(verifier, forge(issuer))).startswith(reason)
 
 
-async def test_the_audience_of_the_client_alone_is_an_id_token_even_where_it_is_ours(issuer: Issuer) -> None:
+async def test_the_audience_of_the_client_alone_is_an_id_token_even_where_it_is_ours(
+    issuer: Issuer,
+) -> None:
     config = OidcConfig(Issuers(issuer.url), (CLIENT_ID,), client_id=CLIENT_ID)
     async with httpx2.AsyncClient(verify=False) as client:
         keys = KeySet(config, client, monotonic=lambda: 0.0)
@@ -62,7 +64,9 @@ async def test_the_audience_of_the_client_alone_is_an_id_token_even_where_it_is_
     assert "only the client" in reason
 
 
-async def test_no_key_is_fetched_from_a_url_in_a_token(issuer: Issuer, verifier: TokenVerifier) -> None:
+async def test_no_key_is_fetched_from_a_url_in_a_token(
+    issuer: Issuer, verifier: TokenVerifier
+) -> None:
     async with running_issuer(ATTACKER) as attacker:
         for name, forge in remote(attacker).items():
             with pytest.raises(InvalidCredentialError):

@@ -1,7 +1,9 @@
-"""Tokens that must be refused, through the whole service: the check for gateways and the list of projects.
+"""Tokens that must be refused, through the whole service: the check for gateways and the list of
+projects.
 
-The first rows are forged, and all of them get one and the same answer; `test_identity_attacks` sends the whole table
-through the verifier. The other rows are true tokens of people who may not come in.
+The first rows are forged, and all of them get one and the same answer; `test_identity_attacks`
+sends the whole table through the verifier. The other rows are true tokens of people who may not
+come in.
 """
 
 from collections.abc import AsyncIterator
@@ -27,7 +29,9 @@ OF_EACH_REASON: Final = 2
 
 
 class Target(NamedTuple):
-    """The service under attack, its identity provider, and an attacker who imitates the provider."""
+    """The service under attack, its identity provider, and an attacker who imitates the
+    provider.
+    """
 
     client: httpx2.AsyncClient
     issuer: Issuer
@@ -41,25 +45,36 @@ async def target(postgres: PostgresServer) -> AsyncIterator[Target]:
             running_issuer(*PUBLISHED) as issuer,
             running_issuer(ATTACKER) as attacker,
             running_app(
-                conninfo, clock=ManualClock(), OIDC_ISSUER=issuer.url, OIDC_AUDIENCE=AUDIENCE, OIDC_CLIENT_ID=CLIENT_ID
+                conninfo,
+                clock=ManualClock(),
+                OIDC_ISSUER=issuer.url,
+                OIDC_AUDIENCE=AUDIENCE,
+                OIDC_CLIENT_ID=CLIENT_ID,
             ) as client,
         ):
             operator = Caller(client, OPERATOR_TOKEN)
             for org in ("acme", "suspended", "ended"):
-                answer = await operator.put(f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@x.example"})
+                answer = await operator.put(
+                    f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@x.example"}
+                )
                 assert answer.status_code == 201
             await operator.put(
-                f"{TENANTS}/suspended", {"name": "s", "ownerEmail": "owner@x.example", "suspended": True}
+                f"{TENANTS}/suspended",
+                {"name": "s", "ownerEmail": "owner@x.example", "suspended": True},
             )
             await operator.delete(f"{TENANTS}/ended")
-            owner = Caller(client, issuer.mint(claims={"sub": "owner", "org_id": "acme", "org_role": "owner"}))
+            owner = Caller(
+                client, issuer.mint(claims={"sub": "owner", "org_id": "acme", "org_role": "owner"})
+            )
             await remove_member(owner, await add_member(owner, "removed", "admin"))
             yield Target(client, issuer, attacker)
 
 
 async def _answer(target: Target, route: str, token: str, **headers: str) -> httpx2.Response:
     authorization = b"Bearer " + token.encode("utf-8", "surrogatepass")
-    return await Caller(target.client, None, **headers).call("GET", route, headers={"Authorization": authorization})
+    return await Caller(target.client, None, **headers).call(
+        "GET", route, headers={"Authorization": authorization}
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,9 +100,14 @@ async def test_forged_token_is_rejected_without_a_reason(
             "The credential is neither an API key nor a token.",
             "The credential is too long: at most 16,384 bytes.",
         }
-        assert answer.headers["www-authenticate"].startswith('Bearer realm="api", error="invalid_token"')
+        assert answer.headers["www-authenticate"].startswith(
+            'Bearer realm="api", error="invalid_token"'
+        )
     figures.record(
-        record_property, "forged tokens sent to the service", {"requests": len(ROUTES)}, {"accepted": passed}
+        record_property,
+        "forged tokens sent to the service",
+        {"requests": len(ROUTES)},
+        {"accepted": passed},
     )
 
 
@@ -99,19 +119,41 @@ async def test_no_key_is_fetched_from_a_url_in_a_token(target: Target) -> None:
 
 
 STANDING = {
-    "a removed member, as owner": ({"sub": "removed", "org_id": "acme", "org_role": "owner"}, {}, "no_organization"),
-    "a removed member, without an org claim": ({"sub": "removed"}, {}, "no_organization"),
-    "a removed member, who names the tenant": ({"sub": "removed"}, {"X_Organization_Id": "acme"}, "no_organization"),
-    "an org claim that disagrees with the header": (
-        {"org_id": "acme"}, {"X_Organization_Id": "suspended"}, "org_mismatch"
+    "a removed member, as owner": (
+        {"sub": "removed", "org_id": "acme", "org_role": "owner"},
+        {},
+        "no_organization",
     ),
-    "an org claim that disagrees with an empty header": ({"org_id": "acme"}, {"X_Organization_Id": ""}, "org_mismatch"),
-    "an unknown tenant's claim": ({"org_id": "unknown", "org_role": "owner"}, {}, "no_organization"),
+    "a removed member, without an org claim": ({"sub": "removed"}, {}, "no_organization"),
+    "a removed member, who names the tenant": (
+        {"sub": "removed"},
+        {"X_Organization_Id": "acme"},
+        "no_organization",
+    ),
+    "an org claim that disagrees with the header": (
+        {"org_id": "acme"},
+        {"X_Organization_Id": "suspended"},
+        "org_mismatch",
+    ),
+    "an org claim that disagrees with an empty header": (
+        {"org_id": "acme"},
+        {"X_Organization_Id": ""},
+        "org_mismatch",
+    ),
+    "an unknown tenant's claim": (
+        {"org_id": "unknown", "org_role": "owner"},
+        {},
+        "no_organization",
+    ),
     "a claim that can be no tenant's": ({"org_id": "../acme"}, {}, "no_organization"),
     "no tenant at all": ({}, {}, "no_organization"),
     "a tenant in the header alone": ({}, {"X_Organization_Id": "acme"}, "no_organization"),
-    "a suspended tenant's claim": ({"org_id": "suspended", "org_role": "owner"}, {}, "org_suspended"),
-}  # fmt: skip
+    "a suspended tenant's claim": (
+        {"org_id": "suspended", "org_role": "owner"},
+        {},
+        "org_suspended",
+    ),
+}
 
 
 @pytest.mark.parametrize(("claims", "headers", "code"), STANDING.values(), ids=STANDING)
@@ -126,20 +168,33 @@ async def test_valid_token_without_a_membership_is_rejected(
 @pytest.mark.parametrize(
     ("claims", "code"),
     [
-        pytest.param({"org_id": "ended", "org_role": "owner"}, "invalid_credential", id="an ended tenant's claim"),
         pytest.param(
-            {"org_id": "acme", "iat": ISSUED - 3600, "exp": ISSUED - 30}, "token_expired", id="an expired token"
+            {"org_id": "ended", "org_role": "owner"},
+            "invalid_credential",
+            id="an ended tenant's claim",
+        ),
+        pytest.param(
+            {"org_id": "acme", "iat": ISSUED - 3600, "exp": ISSUED - 30},
+            "token_expired",
+            id="an expired token",
         ),
     ],
 )
-async def test_expired_token_is_rejected(target: Target, claims: dict[str, str | int], code: str) -> None:
+async def test_expired_token_is_rejected(
+    target: Target, claims: dict[str, str | int], code: str
+) -> None:
     for route in ROUTES:
-        assert refusal(await _answer(target, route, target.issuer.mint(claims=claims))) == (401, code)
+        assert refusal(await _answer(target, route, target.issuer.mint(claims=claims))) == (
+            401,
+            code,
+        )
 
 
 async def test_original_of_the_forged_tokens_is_accepted(target: Target) -> None:
     """Or nothing above would show anything."""
     for key in PUBLISHED:
         for route in ROUTES:
-            answer = await _answer(target, route, target.issuer.mint(key, claims={"org_id": "acme"}))
+            answer = await _answer(
+                target, route, target.issuer.mint(key, claims={"org_id": "acme"})
+            )
             assert answer.status_code == 200

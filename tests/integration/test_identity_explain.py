@@ -72,7 +72,9 @@ async def test_every_check_of_a_valid_token_is_ok(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("reason", ATTACKS)
-async def test_the_reason_is_that_of_the_verifier_and_nothing_of_the_token_is_shown(desk: Desk, reason: str) -> None:
+async def test_the_reason_is_that_of_the_verifier_and_nothing_of_the_token_is_shown(
+    desk: Desk, reason: str
+) -> None:
     for name, forge in ATTACKS[reason].items():
         token = forge(desk.issuer)
         with pytest.raises(InvalidCredentialError) as refused:
@@ -99,9 +101,27 @@ async def test_checks_after_the_failing_one_are_not_reached(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("header", "claims", "name", "said", "expected"),
     [
-        ({}, {"aud": ["web", "mobile"]}, "audience", '["web", "mobile"]', '"tenantry-api", or a list with it'),
-        ({}, {"iat": ISSUED - 7200, "exp": ISSUED - 60}, "expiry", "2026-01-01T11:59:00Z, 1 min ago", "30 s ago"),
-        ({}, {"nbf": ISSUED + 3600}, "not before", "2026-01-01T13:00:00Z, in 1 h", "30 s in the future"),
+        (
+            {},
+            {"aud": ["web", "mobile"]},
+            "audience",
+            '["web", "mobile"]',
+            '"tenantry-api", or a list with it',
+        ),
+        (
+            {},
+            {"iat": ISSUED - 7200, "exp": ISSUED - 60},
+            "expiry",
+            "2026-01-01T11:59:00Z, 1 min ago",
+            "30 s ago",
+        ),
+        (
+            {},
+            {"nbf": ISSUED + 3600},
+            "not before",
+            "2026-01-01T13:00:00Z, in 1 h",
+            "30 s in the future",
+        ),
         ({}, {"exp": ISSUED + 90_000}, "lifetime", "1 d 1 h", "at most 1 d"),
         ({}, {"nonce": "n"}, "access token", "it has nonce", "no nonce"),
         ({}, {"token_use": "id"}, "access token", 'it has token_use "id"', "no token_use id"),
@@ -124,13 +144,17 @@ async def test_explanation_shows_actual_and_expected_values(
 
 
 async def test_explanation_of_an_expired_token(desk: Desk) -> None:
-    told = await desk.verifier.explain(desk.issuer.mint(claims={"iat": ISSUED - 7200, "exp": ISSUED - 3600}))
+    told = await desk.verifier.explain(
+        desk.issuer.mint(claims={"iat": ISSUED - 7200, "exp": ISSUED - 3600})
+    )
     assert isinstance(told.refusal, TokenExpiredError)
 
 
 async def test_claims_of_a_forged_token_are_shown_as_unproven(desk: Desk) -> None:
     token = desk.issuer.mint(claims={"sub": "admin"})
-    explanation = await desk.explained(token.rpartition(".")[0] + "." + desk.issuer.mint().rpartition(".")[2])
+    explanation = await desk.explained(
+        token.rpartition(".")[0] + "." + desk.issuer.mint().rpartition(".")[2]
+    )
     text = desk.text(explanation)
     assert "What it says, which nothing proves" in text
     assert '  sub  "admin"\n' in text
@@ -138,7 +162,9 @@ async def test_claims_of_a_forged_token_are_shown_as_unproven(desk: Desk) -> Non
 
 
 async def test_other_claims_are_not_shown(desk: Desk) -> None:
-    explanation = await desk.explained(desk.issuer.mint(claims={"email": "ann@acme.example", "address": "1 Main St"}))
+    explanation = await desk.explained(
+        desk.issuer.mint(claims={"email": "ann@acme.example", "address": "1 Main St"})
+    )
     shown = desk.text(explanation) + as_document(explanation, desk.config)
     assert "ann@acme.example" not in shown
     assert "Main St" not in shown
@@ -156,7 +182,9 @@ async def test_other_claims_are_not_shown(desk: Desk) -> None:
         ({"a": 1}, '{"a": 1}'),
     ],
 )
-async def test_claims_are_json_that_every_reader_can_hold(desk: Desk, value: Any, written: Any) -> None:
+async def test_claims_are_json_that_every_reader_can_hold(
+    desk: Desk, value: Any, written: Any
+) -> None:
     explanation = await desk.explained(desk.issuer.mint(claims={"sub": value}))
     assert json.loads(as_document(explanation, desk.config))["claims"]["sub"] == written
 
@@ -169,8 +197,9 @@ async def test_explanation_names_why_keys_are_unavailable() -> None:
     (failed,) = [step for step in told.steps if step.result is CheckResult.FAILED]
     assert isinstance(told.refusal, AuthUnavailableError)
     assert (failed.name, failed.reason) == (
-        "key", "the provider's keys are unavailable: ConnectError: All connection attempts failed"
-    )  # fmt: skip
+        "key",
+        "the provider's keys are unavailable: ConnectError: All connection attempts failed",
+    )
 
 
 @contextlib.asynccontextmanager
@@ -188,7 +217,9 @@ class Standing(NamedTuple):
     service: Service
     desk: Desk
 
-    async def explained(self, organization: str | None = None, **claims: object) -> AccessExplanation:
+    async def explained(
+        self, organization: str | None = None, **claims: object
+    ) -> AccessExplanation:
         token = self.desk.issuer.mint(claims={**claims})
         async with connected(self.service.conninfo) as database:
             return await self.desk.explained(token, organization, database)
@@ -198,27 +229,39 @@ class Standing(NamedTuple):
 async def standing(service: Service) -> AsyncIterator[Standing]:
     async with desk_of(service.issuer, LATER) as desk:
         for org in ("acme", "other", "suspended", "ended"):
-            await service.operator.put(f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@x.example"})
+            await service.operator.put(
+                f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@x.example"}
+            )
         owner = service.user("owner", org="acme", role="owner")
-        accepted = await service.user("ann").post(accept_path(await add_member(owner, "ann", "member")))
+        accepted = await service.user("ann").post(
+            accept_path(await add_member(owner, "ann", "member"))
+        )
         assert accepted.status_code == 200
         await add_member(owner, "invited", "admin")
         await remove_member(owner, await add_member(owner, "gone", "admin"))
         await service.operator.put(
-            f"{TENANTS}/suspended", {"name": "s", "ownerEmail": "owner@x.example", "suspended": True}
+            f"{TENANTS}/suspended",
+            {"name": "s", "ownerEmail": "owner@x.example", "suspended": True},
         )
         await service.operator.delete(f"{TENANTS}/ended")
         yield Standing(service, desk)
 
 
 async def test_explanation_shows_the_lower_of_claim_and_membership(standing: Standing) -> None:
-    explanation = await standing.explained(sub="ann", org_id="acme", org_role="admin", scope="openid projects:read")
+    explanation = await standing.explained(
+        sub="ann", org_id="acme", org_role="admin", scope="openid projects:read"
+    )
     assert explanation.refusal is None
     assert explanation.steps[-1].said == "claim acme: acme (plan free, the user is member)"
     assert explanation.access is not None
     told = explanation.access
     assert told.role_origin == 'org_role is "admin", and the membership has a lower role'
-    assert (told.org_id, told.role, told.scopes, told.plan) == ("acme", "member", ("projects:read",), "free")
+    assert (told.org_id, told.role, told.scopes, told.plan) == (
+        "acme",
+        "member",
+        ("projects:read",),
+        "free",
+    )
 
 
 async def test_the_only_membership_counts_without_a_claim(standing: Standing) -> None:
@@ -234,17 +277,26 @@ async def test_the_only_membership_counts_without_a_claim(standing: Standing) ->
     [
         (None, "the token has no org_role, so the default counts"),
         ("admin", 'org_role is "admin"'),
-        ("Admin", f'org_role is "Admin", which is none of {", ".join(DEFAULT_ROLES)}: map it with OIDC_ROLE_MAP'),
+        (
+            "Admin",
+            f'org_role is "Admin", which is none of {", ".join(DEFAULT_ROLES)}: map it with OIDC_ROLE_MAP',
+        ),
     ],
 )
-async def test_origin_of_the_role_without_a_membership(standing: Standing, role: str | None, origin: str) -> None:
+async def test_origin_of_the_role_without_a_membership(
+    standing: Standing, role: str | None, origin: str
+) -> None:
     explanation = await standing.explained(sub="claimed", org_id="acme", org_role=role)
     assert explanation.access is not None
     assert explanation.access.role_origin == origin
-    assert standing.desk.text(explanation).endswith(f"The role is {explanation.access.role}: {origin}.\n")
+    assert standing.desk.text(explanation).endswith(
+        f"The role is {explanation.access.role}: {origin}.\n"
+    )
 
 
-async def test_invitation_that_the_header_names_is_explained_and_not_accepted(standing: Standing) -> None:
+async def test_invitation_that_the_header_names_is_explained_and_not_accepted(
+    standing: Standing,
+) -> None:
     explanation = await standing.explained("acme", sub="invited")
     said = "no claim, X-Organization-Id acme: acme (plan free, the user is invited as admin)"
     assert (explanation.refusal, explanation.steps[-1].said) == (None, said)
@@ -255,12 +307,27 @@ async def test_invitation_that_the_header_names_is_explained_and_not_accepted(st
 @pytest.mark.parametrize(
     ("claims", "organization", "code", "said"),
     [
-        ({"sub": "gone", "org_id": "acme"}, None, "no_organization", "acme (plan free, the user was removed)"),
+        (
+            {"sub": "gone", "org_id": "acme"},
+            None,
+            "no_organization",
+            "acme (plan free, the user was removed)",
+        ),
         ({"org_id": "unknown"}, None, "no_organization", "no tenant or membership found"),
         ({"sub": "missing"}, None, "no_organization", "no tenant or membership found"),
         ({"org_id": "acme"}, "other", "org_mismatch", "claim acme, X-Organization-Id other"),
-        ({"org_id": "suspended"}, None, "org_suspended", "suspended (suspended, no membership: the claims count)"),
-        ({"org_id": "ended"}, None, "invalid_credential", "ended (ended, no membership: the claims count)"),
+        (
+            {"org_id": "suspended"},
+            None,
+            "org_suspended",
+            "suspended (suspended, no membership: the claims count)",
+        ),
+        (
+            {"org_id": "ended"},
+            None,
+            "invalid_credential",
+            "ended (ended, no membership: the claims count)",
+        ),
     ],
     ids=["removed", "unknown tenant", "no tenant", "mismatch", "suspended", "ended"],
 )
@@ -272,17 +339,26 @@ async def test_token_without_a_membership_is_explained_as_the_service_rejects_it
     assert explanation.refusal.code == code
     assert explanation.steps[-1].result is CheckResult.FAILED
     assert said in (explanation.steps[-1].said or "")
-    assert [step.result for step in explanation.steps[:-1]] == [CheckResult.OK] * (len(explanation.steps) - 1)
+    assert [step.result for step in explanation.steps[:-1]] == [CheckResult.OK] * (
+        len(explanation.steps) - 1
+    )
 
 
 @pytest.mark.parametrize(
     "conninfo_of",
-    [lambda conninfo: f"{conninfo} dbname=postgres", lambda _: f"host=127.0.0.1 port={free_port()} dbname=x"],
+    [
+        lambda conninfo: f"{conninfo} dbname=postgres",
+        lambda _: f"host=127.0.0.1 port={free_port()} dbname=x",
+    ],
     ids=["another schema", "out of reach"],
 )
-async def test_unusable_database_leaves_the_last_check_unreached(desk: Desk, conninfo: str, conninfo_of: Any) -> None:
+async def test_unusable_database_leaves_the_last_check_unreached(
+    desk: Desk, conninfo: str, conninfo_of: Any
+) -> None:
     async with connected(conninfo_of(conninfo)) as database:
-        explanation = await desk.explained(desk.issuer.mint(claims={"org_id": "acme"}), None, database)
+        explanation = await desk.explained(
+            desk.issuer.mint(claims={"org_id": "acme"}), None, database
+        )
     assert explanation.refusal is None
     assert explanation.steps[-1].result is CheckResult.NOT_REACHED
     assert explanation.steps[-1].reason
@@ -297,10 +373,14 @@ def quoted(command: str) -> str:
 
 
 async def test_docs_show_the_explanation_of_a_valid_token(standing: Standing) -> None:
-    explanation = await standing.explained(sub="ann", org_id="acme", org_role="admin", scope="openid projects:read")
+    explanation = await standing.explained(
+        sub="ann", org_id="acme", org_role="admin", scope="openid projects:read"
+    )
     assert quoted("tenantry auth explain-token < token.txt") == standing.desk.text(explanation)
 
 
 async def test_docs_show_the_explanation_of_an_id_token(standing: Standing) -> None:
     explanation = await standing.explained(aud=CLIENT_ID, nonce="n-0S6", org_id="acme")
-    assert quoted("tenantry auth explain-token --token-file id-token.txt") == standing.desk.text(explanation)
+    assert quoted("tenantry auth explain-token --token-file id-token.txt") == standing.desk.text(
+        explanation
+    )

@@ -15,8 +15,21 @@ import pytest
 from tenantry.domain.errors import AuthUnavailableError
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.integrations.oidc.keys import COOLDOWN_SECONDS, MAX_STALENESS_SECONDS, REFRESH_SECONDS, KeySet
-from tests.support.issuer import AUDIENCE, DISCOVERY, JWKS, Answer, Issuer, running_issuer, signing_key
+from tenantry.integrations.oidc.keys import (
+    COOLDOWN_SECONDS,
+    MAX_STALENESS_SECONDS,
+    REFRESH_SECONDS,
+    KeySet,
+)
+from tests.support.issuer import (
+    AUDIENCE,
+    DISCOVERY,
+    JWKS,
+    Answer,
+    Issuer,
+    running_issuer,
+    signing_key,
+)
 
 Answered = TypeVar("Answered")
 
@@ -51,7 +64,9 @@ async def key_set(
 ) -> AsyncIterator[KeySet]:
     async with httpx2.AsyncClient() as client:
         config = OidcConfig(Issuers(url), (AUDIENCE,))
-        keys = KeySet(config, client, monotonic=monotonic or Seconds(), refresh_seconds=refresh_seconds)
+        keys = KeySet(
+            config, client, monotonic=monotonic or Seconds(), refresh_seconds=refresh_seconds
+        )
         try:
             yield keys
         finally:
@@ -80,7 +95,9 @@ async def test_a_published_key_is_found_by_its_id(keys: KeySet) -> None:
     assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
 
 
-async def test_without_an_id_every_key_of_the_algorithm_is_a_candidate(issuer: Issuer, keys: KeySet) -> None:
+async def test_without_an_id_every_key_of_the_algorithm_is_a_candidate(
+    issuer: Issuer, keys: KeySet
+) -> None:
     issuer.keys = [OLD, NEW, signing_key("ES256", "ec-2")]
     await keys.refresh()
     assert await kids(keys, None, "ES256") == ["ec-1", "ec-2"]
@@ -110,7 +127,9 @@ async def test_while_the_first_fetch_is_under_way_nothing_is_attempted_yet(issue
         assert keys.attempted
 
 
-async def test_starting_without_the_provider_is_no_error_but_counts_as_attempted(issuer: Issuer) -> None:
+async def test_starting_without_the_provider_is_no_error_but_counts_as_attempted(
+    issuer: Issuer,
+) -> None:
     await issuer.stop()
     async with key_set(issuer.url) as keys:
         await keys.start()
@@ -133,7 +152,9 @@ async def test_known_keys_work_while_the_provider_is_unreachable(
     assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
 
 
-async def test_keys_older_than_a_day_are_not_used(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
+async def test_keys_older_than_a_day_are_not_used(
+    issuer: Issuer, keys: KeySet, seconds: Seconds
+) -> None:
     await issuer.stop()
     seconds.now += MAX_STALENESS_SECONDS + 1
     with pytest.raises(AuthUnavailableError):
@@ -149,12 +170,16 @@ async def test_an_unknown_id_is_unavailable_while_the_provider_is_unreachable(
         await keys.key("unknown", "RS256")
 
 
-async def test_an_unknown_id_is_not_found_when_the_provider_does_not_have_it(keys: KeySet, seconds: Seconds) -> None:
+async def test_an_unknown_id_is_not_found_when_the_provider_does_not_have_it(
+    keys: KeySet, seconds: Seconds
+) -> None:
     seconds.now += COOLDOWN_SECONDS
     assert await kids(keys, "unknown", "RS256") == []
 
 
-async def test_unknown_id_is_fetched_after_the_cooldown(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
+async def test_unknown_id_is_fetched_after_the_cooldown(
+    issuer: Issuer, keys: KeySet, seconds: Seconds
+) -> None:
     issuer.keys.append(NEW)
     seconds.now += COOLDOWN_SECONDS
     assert await kids(keys, "ec-1", "ES256") == ["ec-1"]
@@ -165,7 +190,9 @@ async def test_missing_keys_are_fetched(issuer: Issuer) -> None:
         assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
 
 
-async def test_recovered_provider_is_used_after_the_cooldown(issuer: Issuer, seconds: Seconds) -> None:
+async def test_recovered_provider_is_used_after_the_cooldown(
+    issuer: Issuer, seconds: Seconds
+) -> None:
     await issuer.stop()
     async with key_set(issuer.url, seconds) as keys:
         await keys.start()
@@ -195,7 +222,9 @@ async def test_no_request_waits_for_a_hanging_provider_after_a_failure(
     assert issuer.fetches[JWKS] == 1
 
 
-async def test_a_known_key_waits_for_no_fetch(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
+async def test_a_known_key_waits_for_no_fetch(
+    issuer: Issuer, keys: KeySet, seconds: Seconds
+) -> None:
     issuer.open.clear()
     seconds.now += COOLDOWN_SECONDS
     waiting = asyncio.create_task(kids(keys, "unknown", "RS256"))
@@ -215,7 +244,9 @@ async def test_keys_too_old_are_fetched_again_by_the_request_that_needs_them(
     assert issuer.fetches[JWKS] == 2
 
 
-async def test_a_failed_attempt_does_not_make_the_keys_younger(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
+async def test_a_failed_attempt_does_not_make_the_keys_younger(
+    issuer: Issuer, keys: KeySet, seconds: Seconds
+) -> None:
     await issuer.stop()
     seconds.now += MAX_STALENESS_SECONDS
     await keys.refresh()
@@ -260,7 +291,9 @@ async def test_a_thousand_unknown_ids_cause_one_attempt_while_the_provider_fails
 
 
 async def test_the_background_refresh_waits_for_the_cool_down_too(issuer: Issuer) -> None:
-    """Of two refreshers at the same interval, the one whose clock does not advance does not fetch again."""
+    """Of two refreshers at the same interval, the one whose clock does not advance does not fetch
+    again.
+    """
     async with (
         running_issuer() as ticking,
         key_set(issuer.url, Seconds(), refresh_seconds=0.001) as still,
@@ -272,7 +305,9 @@ async def test_the_background_refresh_waits_for_the_cool_down_too(issuer: Issuer
         assert issuer.fetches[JWKS] == 1
 
 
-async def test_canceled_waiter_does_not_cancel_the_fetch(issuer: Issuer, keys: KeySet, seconds: Seconds) -> None:
+async def test_canceled_waiter_does_not_cancel_the_fetch(
+    issuer: Issuer, keys: KeySet, seconds: Seconds
+) -> None:
     issuer.keys.append(NEW)
     issuer.open.clear()
     seconds.now += COOLDOWN_SECONDS
@@ -322,7 +357,9 @@ async def test_closing_ends_the_background_refresh_and_the_current_fetch(issuer:
         await issuer.until_fetched(DISCOVERY, 2)
         await keys.aclose()
         await waiting
-        assert not [task for task in asyncio.all_tasks() - before if "KeySet" in repr(task.get_coro())]
+        assert not [
+            task for task in asyncio.all_tasks() - before if "KeySet" in repr(task.get_coro())
+        ]
 
 
 async def test_an_issuer_with_a_terminating_slash_is_discovered_without_it(issuer: Issuer) -> None:
@@ -334,9 +371,13 @@ async def test_an_issuer_with_a_terminating_slash_is_discovered_without_it(issue
 
 async def test_null_in_the_discovery_document_is_an_absent_member(issuer: Issuer) -> None:
     optional = (
-        "userinfo_endpoint", "authorization_endpoint", "token_endpoint", "end_session_endpoint",
-        "token_endpoint_auth_methods_supported", "authorization_response_iss_parameter_supported",
-    )  # fmt: skip
+        "userinfo_endpoint",
+        "authorization_endpoint",
+        "token_endpoint",
+        "end_session_endpoint",
+        "token_endpoint_auth_methods_supported",
+        "authorization_response_iss_parameter_supported",
+    )
     document = {"issuer": issuer.url, "jwks_uri": issuer.url + JWKS, **dict.fromkeys(optional)}
     issuer.answers[DISCOVERY] = Answer(200, json.dumps(document).encode())
     async with key_set(issuer.url) as keys:
@@ -352,8 +393,15 @@ async def test_ignored_keys_are_logged_with_the_reason_when_they_change(
     with caplog.at_level(logging.INFO, "tenantry"):
         for _ in range(3):
             await keys.refresh()
-    assert [(record.levelname, record.getMessage()) for record in caplog.records if "is ignored" in record.message] == [
-        ("WARNING", "the identity provider's key 'odd' is ignored: its type is not supported: 'EC', curve 'secp256k1'"),
+    assert [
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if "is ignored" in record.message
+    ] == [
+        (
+            "WARNING",
+            "the identity provider's key 'odd' is ignored: its type is not supported: 'EC', curve 'secp256k1'",
+        ),
         ("INFO", "the identity provider's key 'enc-1' is ignored: it is for another use: 'enc'"),
     ]
 
@@ -361,7 +409,11 @@ async def test_ignored_keys_are_logged_with_the_reason_when_they_change(
 HUGE = json.dumps({"keys": [], "padding": "x" * 256 * 1024}).encode()
 NONE = json.dumps({"keys": []}).encode()
 REFUSED = [
-    pytest.param(DISCOVERY, Answer(200, b'{"issuer": "https://other.example", "jwks_uri": ""}'), id="another issuer"),
+    pytest.param(
+        DISCOVERY,
+        Answer(200, b'{"issuer": "https://other.example", "jwks_uri": ""}'),
+        id="another issuer",
+    ),
     pytest.param(DISCOVERY, Answer(200, b"<html>"), id="discovery is not JSON"),
     pytest.param(DISCOVERY, Answer(200, b'{"issuer": 1}'), id="discovery of wrong types"),
     pytest.param(DISCOVERY, Answer(200, b"\xff\xfe"), id="discovery is not UTF-8"),
@@ -370,13 +422,17 @@ REFUSED = [
     pytest.param(JWKS, Answer(200, b"[]"), id="keys are not an object"),
     pytest.param(JWKS, Answer(200, b"[" * 100_000), id="deep nesting"),
     pytest.param(JWKS, Answer(200, HUGE), id="too big"),
-    pytest.param(JWKS, Answer(200, gzip.compress(NONE), {"Content-Encoding": "gzip"}), id="compressed"),
+    pytest.param(
+        JWKS, Answer(200, gzip.compress(NONE), {"Content-Encoding": "gzip"}), id="compressed"
+    ),
     pytest.param(JWKS, Answer(200, NONE, {"Content-Length": "1000"}), id="cut short"),
 ]
 
 
 @pytest.mark.parametrize(("path", "answer"), REFUSED)
-async def test_unusable_response_counts_as_an_outage(issuer: Issuer, path: str, answer: Answer) -> None:
+async def test_unusable_response_counts_as_an_outage(
+    issuer: Issuer, path: str, answer: Answer
+) -> None:
     issuer.answers[path] = answer
     async with key_set(issuer.url) as keys:
         await keys.start()
@@ -390,7 +446,9 @@ async def test_a_failed_refresh_keeps_the_keys(issuer: Issuer, keys: KeySet) -> 
     assert await kids(keys, "rsa-1", "RS256") == ["rsa-1"]
 
 
-@pytest.mark.parametrize("address", ["http://issuer.example/jwks", "file:///etc/passwd", "https://", "\x00"])
+@pytest.mark.parametrize(
+    "address", ["http://issuer.example/jwks", "file:///etc/passwd", "https://", "\x00"]
+)
 async def test_keys_are_not_fetched_from_an_insecure_address(issuer: Issuer, address: str) -> None:
     document = {"issuer": issuer.url, "jwks_uri": address}
     issuer.answers[DISCOVERY] = Answer(200, json.dumps(document).encode())

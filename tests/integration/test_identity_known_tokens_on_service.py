@@ -1,9 +1,20 @@
-"""A cached token only identifies its user: the service checks the user's permissions for every request."""
+"""A cached token only identifies its user: the service checks the user's permissions for every
+request.
+"""
 
 import pytest
 
 from tests.support.members import change_role, join, remove_member
-from tests.support.service import PROJECTS, TENANTS, VERIFY, WHOAMI, Caller, Organization, Service, refusal
+from tests.support.service import (
+    PROJECTS,
+    TENANTS,
+    VERIFY,
+    WHOAMI,
+    Caller,
+    Organization,
+    Service,
+    refusal,
+)
 
 ROUTES = (f"{VERIFY}projects:read", PROJECTS, WHOAMI)
 TIMES = 3
@@ -26,7 +37,9 @@ def _named(org: Organization) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("claimed", [True, False], ids=["with an org claim", "by membership alone"])
-async def test_cached_token_of_a_removed_member_is_rejected(service: Service, *, claimed: bool) -> None:
+async def test_cached_token_of_a_removed_member_is_rejected(
+    service: Service, *, claimed: bool
+) -> None:
     org = await service.organization()
     name = f"member-{org.id}"
     member = await join(service, org, name, "admin")
@@ -36,7 +49,9 @@ async def test_cached_token_of_a_removed_member_is_rejected(service: Service, *,
     await _refused(user, 403, "no_organization")
 
 
-async def test_cached_token_of_a_suspended_tenant_is_rejected_until_it_is_resumed(service: Service) -> None:
+async def test_cached_token_of_a_suspended_tenant_is_rejected_until_it_is_resumed(
+    service: Service,
+) -> None:
     org = await service.organization()
     user = service.user(org=org.id)
     await _let_in(user)

@@ -32,7 +32,9 @@ from tests.support.issuer import (
 RSA = signing_key("RS256", "rsa-1")
 EC = signing_key("ES256", "ec-1")
 ED25519 = signing_key("EdDSA", "ed-1")
-OTHERS = tuple(signing_key(alg, alg) for alg in ALGORITHMS if alg not in ("RS256", "ES256", "EdDSA"))
+OTHERS = tuple(
+    signing_key(alg, alg) for alg in ALGORITHMS if alg not in ("RS256", "ES256", "EdDSA")
+)
 ISSUED = int(NOW.timestamp())
 DAY = 24 * 3600
 
@@ -44,13 +46,17 @@ async def issuer() -> AsyncIterator[Issuer]:
 
 
 @contextlib.asynccontextmanager
-async def verifier_of(issuer: Issuer, now: datetime = NOW, **config: Any) -> AsyncIterator[TokenVerifier]:
+async def verifier_of(
+    issuer: Issuer, now: datetime = NOW, **config: Any
+) -> AsyncIterator[TokenVerifier]:
     settings = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=CLIENT_ID)
     async with httpx2.AsyncClient() as client:
         keys = KeySet(settings, client, monotonic=lambda: 0.0)
         await keys.start()
         try:
-            yield TokenVerifier(msgspec.structs.replace(settings, **config), keys, clock=lambda: now)
+            yield TokenVerifier(
+                msgspec.structs.replace(settings, **config), keys, clock=lambda: now
+            )
         finally:
             await keys.aclose()
 
@@ -75,11 +81,15 @@ async def test_claims_name_user_and_expiry(issuer: Issuer, verifier: TokenVerifi
 
 
 @pytest.mark.parametrize("key", [RSA, EC, ED25519, *OTHERS], ids=lambda key: key.alg)
-async def test_every_algorithm_of_the_contract_is_accepted(issuer: Issuer, verifier: TokenVerifier, key: Any) -> None:
+async def test_every_algorithm_of_the_contract_is_accepted(
+    issuer: Issuer, verifier: TokenVerifier, key: Any
+) -> None:
     assert (await verifier.verify(issuer.mint(key))).subject == "user_1"
 
 
-@pytest.mark.parametrize(("key", "alg"), [(ED25519, "Ed25519"), (OTHERS[-1], "EdDSA")], ids=["EdDSA", "Ed25519"])
+@pytest.mark.parametrize(
+    ("key", "alg"), [(ED25519, "Ed25519"), (OTHERS[-1], "EdDSA")], ids=["EdDSA", "Ed25519"]
+)
 async def test_both_names_of_ed25519_are_accepted_for_one_key(
     issuer: Issuer, verifier: TokenVerifier, key: SigningKey, alg: str
 ) -> None:
@@ -89,7 +99,9 @@ async def test_both_names_of_ed25519_are_accepted_for_one_key(
 async def test_key_without_an_algorithm_verifies_all_that_fit_and_no_other() -> None:
     async with running_issuer(RSA) as issuer:
         bare = {name: value for name, value in RSA.jwk().items() if name not in ("alg", "use")}
-        issuer.answers[JWKS] = Answer(200, json.dumps({"keys": [{**bare, "kid": 7, "key_ops": []}]}).encode())
+        issuer.answers[JWKS] = Answer(
+            200, json.dumps({"keys": [{**bare, "kid": 7, "key_ops": []}]}).encode()
+        )
         async with verifier_of(issuer) as verifier:
             for alg in ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"):
                 for kid in (7, "7"):
@@ -115,7 +127,9 @@ async def test_key_without_an_algorithm_verifies_all_that_fit_and_no_other() -> 
         pytest.param({"typ": None}, id="typ null"),
     ],
 )
-async def test_these_headers_change_nothing(issuer: Issuer, verifier: TokenVerifier, header: dict[str, Any]) -> None:
+async def test_these_headers_change_nothing(
+    issuer: Issuer, verifier: TokenVerifier, header: dict[str, Any]
+) -> None:
     assert (await verifier.verify(issuer.mint(header=header))).subject == "user_1"
 
 
@@ -132,7 +146,19 @@ async def test_typ_and_kid_are_optional(issuer: Issuer, verifier: TokenVerifier,
         pytest.param({"exp": ISSUED - 29}, id="expired within the leeway"),
         pytest.param({"exp": ISSUED + DAY + 30}, id="lives a day and the leeway"),
         pytest.param(
-            dict.fromkeys(("nbf", "nonce", "at_hash", "token_use", "org_id", "org_role", "scope", "scp", "email")),
+            dict.fromkeys(
+                (
+                    "nbf",
+                    "nonce",
+                    "at_hash",
+                    "token_use",
+                    "org_id",
+                    "org_role",
+                    "scope",
+                    "scp",
+                    "email",
+                )
+            ),
             id="null claims are absent",
         ),
         pytest.param({"token_use": "access"}, id="token_use access"),
@@ -145,11 +171,15 @@ async def test_typ_and_kid_are_optional(issuer: Issuer, verifier: TokenVerifier,
         pytest.param({"ext": {"name": 'Zoë \U0001f600 "quoted":'}}, id="any text elsewhere"),
     ],
 )
-async def test_these_claims_are_accepted(issuer: Issuer, verifier: TokenVerifier, claims: dict[str, Any]) -> None:
+async def test_these_claims_are_accepted(
+    issuer: Issuer, verifier: TokenVerifier, claims: dict[str, Any]
+) -> None:
     assert (await verifier.verify(issuer.mint(claims=claims))).issuer == issuer.url
 
 
-async def test_a_token_of_the_greatest_size_is_accepted(issuer: Issuer, verifier: TokenVerifier) -> None:
+async def test_a_token_of_the_greatest_size_is_accepted(
+    issuer: Issuer, verifier: TokenVerifier
+) -> None:
     spare = MAX_TOKEN_BYTES - len(issuer.mint(claims={"pad": ""}))
     token = issuer.mint(claims={"pad": "x" * (spare * 3 // 4)})
     assert MAX_TOKEN_BYTES - 4 < len(token) <= MAX_TOKEN_BYTES
@@ -185,7 +215,9 @@ async def test_invalid_expired_token_is_invalid(
 
 async def test_forged_expired_token_is_invalid(issuer: Issuer, verifier: TokenVerifier) -> None:
     with pytest.raises(InvalidCredentialError):
-        await verifier.verify(issuer.mint(signing_key("RS256", "outsider"), header={"kid": "rsa-1"}, claims=EXPIRED))
+        await verifier.verify(
+            issuer.mint(signing_key("RS256", "outsider"), header={"kid": "rsa-1"}, claims=EXPIRED)
+        )
 
 
 async def test_known_keys_verify_while_the_provider_is_unreachable() -> None:
@@ -294,7 +326,9 @@ async def test_the_expiry_keeps_its_fraction(issuer: Issuer, verifier: TokenVeri
 async def test_any_of_several_audiences_is_accepted(issuer: Issuer) -> None:
     async with verifier_of(issuer, audiences=("first", "second")) as verifier:
         for audience in ("first", "second", ["other", "second"]):
-            assert (await verifier.verify(issuer.mint(claims={"aud": audience}))).subject == "user_1"
+            assert (
+                await verifier.verify(issuer.mint(claims={"aud": audience}))
+            ).subject == "user_1"
         for audience in ("other", "first,second", ["firs", "t"]):
             with pytest.raises(InvalidCredentialError):
                 await verifier.verify(issuer.mint(claims={"aud": audience}))
@@ -304,11 +338,17 @@ OF_CLIENT = {"aud": None, "client_id": "spa", "azp": "spa"}
 
 
 @pytest.mark.parametrize("claim", ["client_id", "azp"])
-@pytest.mark.parametrize("client_id", [CLIENT_ID, "spa"], ids=["another dashboard client", "the dashboard's client"])
+@pytest.mark.parametrize(
+    "client_id", [CLIENT_ID, "spa"], ids=["another dashboard client", "the dashboard's client"]
+)
 async def test_audience_may_be_in_another_claim(issuer: Issuer, claim: str, client_id: str) -> None:
-    async with verifier_of(issuer, audiences=("spa", "mobile"), audience_claim=claim, client_id=client_id) as verifier:
+    async with verifier_of(
+        issuer, audiences=("spa", "mobile"), audience_claim=claim, client_id=client_id
+    ) as verifier:
         assert (await verifier.verify(issuer.mint(claims=OF_CLIENT))).subject == "user_1"
-        assert (await verifier.verify(issuer.mint(claims={**OF_CLIENT, claim: ["mobile"]}))).subject == "user_1"
+        assert (
+            await verifier.verify(issuer.mint(claims={**OF_CLIENT, claim: ["mobile"]}))
+        ).subject == "user_1"
 
 
 ID_TOKENS: list[dict[str, Any]] = [
@@ -328,7 +368,9 @@ ID_TOKENS: list[dict[str, Any]] = [
 async def test_id_token_is_rejected_where_the_client_is_the_audience(
     issuer: Issuer, claim: str, claims: dict[str, Any]
 ) -> None:
-    async with verifier_of(issuer, audiences=("spa", "mobile"), audience_claim=claim, client_id="spa") as verifier:
+    async with verifier_of(
+        issuer, audiences=("spa", "mobile"), audience_claim=claim, client_id="spa"
+    ) as verifier:
         told = await verifier.explain(issuer.mint(claims={**OF_CLIENT, **claims}))
         (failed,) = [step for step in told.steps if step.result == "failed"]
     assert (failed.reason or "").startswith("an ID token")
@@ -355,9 +397,13 @@ async def test_token_of_another_client_or_for_another_api_is_rejected(
 
 
 @pytest.mark.parametrize(("lifetime", "accepted"), [(600, 630), (7 * DAY, 7 * DAY + 30)])
-async def test_lifetime_is_a_setting_to_which_the_leeway_is_added(issuer: Issuer, lifetime: int, accepted: int) -> None:
+async def test_lifetime_is_a_setting_to_which_the_leeway_is_added(
+    issuer: Issuer, lifetime: int, accepted: int
+) -> None:
     async with verifier_of(issuer, token_lifetime=lifetime) as verifier:
-        assert (await verifier.verify(issuer.mint(claims={"exp": ISSUED + accepted}))).subject == "user_1"
+        assert (
+            await verifier.verify(issuer.mint(claims={"exp": ISSUED + accepted}))
+        ).subject == "user_1"
         with pytest.raises(InvalidCredentialError):
             await verifier.verify(issuer.mint(claims={"exp": ISSUED + accepted + 1}))
 
@@ -370,12 +416,16 @@ UNRESTRICTED = signing_key("RS256", "rsa-any-issuer")
 
 @contextlib.asynccontextmanager
 async def directories(*accepted: str) -> AsyncIterator[tuple[Issuer, TokenVerifier]]:
-    """A provider with a template, as Microsoft Entra ID has it, and a verifier that accepts these directories."""
+    """A provider with a template, as Microsoft Entra ID has it, and a verifier that accepts these
+    directories.
+    """
     async with running_issuer(RSA, OF_PERSONAL, UNRESTRICTED) as issuer:
         template = issuer.url + "/{tenantid}/v2.0"
         address = issuer.url + JWKS
         document = {"issuer": template, "jwks_uri": address}
-        issuer.answers["/organizations/v2.0" + DISCOVERY] = Answer(200, json.dumps(document).encode())
+        issuer.answers["/organizations/v2.0" + DISCOVERY] = Answer(
+            200, json.dumps(document).encode()
+        )
         keys = [
             {**RSA.jwk(), "issuer": template},
             {**OF_PERSONAL.jwk(), "issuer": template.replace("{tenantid}", PERSONAL)},
@@ -395,23 +445,33 @@ def of_directory(issuer: Issuer, tid: object, **claims: Any) -> dict[str, Any]:
     return {"iss": f"{issuer.url}/{tid}/v2.0", "tid": tid, **claims}
 
 
-@pytest.mark.parametrize("accepted", [(OURS,), (THEIRS, OURS), ("*",)], ids=["one", "several", "any"])
+@pytest.mark.parametrize(
+    "accepted", [(OURS,), (THEIRS, OURS), ("*",)], ids=["one", "several", "any"]
+)
 async def test_user_of_an_accepted_directory_is_of_its_issuer(accepted: tuple[str, ...]) -> None:
     async with directories(*accepted) as (issuer, verifier):
         claims = await verifier.verify(issuer.mint(claims=of_directory(issuer, OURS)))
         assert claims.user == (f"{issuer.url}/{OURS}/v2.0", "user_1")
-        assert (await verifier.verify(issuer.mint(UNRESTRICTED, claims=of_directory(issuer, OURS)))).user == claims.user
+        assert (
+            await verifier.verify(issuer.mint(UNRESTRICTED, claims=of_directory(issuer, OURS)))
+        ).user == claims.user
 
 
 async def test_other_directories_and_issuers_that_do_not_fit_are_rejected() -> None:
     async with directories(OURS) as (issuer, verifier):
         rejected: dict[str, tuple[dict[str, Any], str]] = {
             "another directory": (of_directory(issuer, THEIRS), "the directory is not accepted"),
-            "another directory's issuer": ({**of_directory(issuer, THEIRS), "tid": OURS}, "wrong issuer"),
+            "another directory's issuer": (
+                {**of_directory(issuer, THEIRS), "tid": OURS},
+                "wrong issuer",
+            ),
             "another tid": ({**of_directory(issuer, OURS), "tid": THEIRS}, "wrong issuer"),
             "no tid": ({**of_directory(issuer, OURS), "tid": None}, "tid is absent"),
             "tid of the wrong type": (of_directory(issuer, 7), "tid is not the id of a directory"),
-            "the template": (of_directory(issuer, "{tenantid}"), "tid is not the id of a directory"),
+            "the template": (
+                of_directory(issuer, "{tenantid}"),
+                "tid is not the id of a directory",
+            ),
             "any": (of_directory(issuer, "*"), "tid is not the id of a directory"),
             "a path": (of_directory(issuer, f"x/../{OURS}"), "tid is not the id of a directory"),
             "the alias": (of_directory(issuer, "organizations"), "the directory is not accepted"),
@@ -419,7 +479,10 @@ async def test_other_directories_and_issuers_that_do_not_fit_are_rejected() -> N
                 {**of_directory(issuer, OURS), "iss": f"https://evil.example/{OURS}/v2.0"},
                 "wrong issuer",
             ),
-            "version 1": ({**of_directory(issuer, OURS), "iss": f"https://sts.windows.net/{OURS}/"}, "wrong issuer"),
+            "version 1": (
+                {**of_directory(issuer, OURS), "iss": f"https://sts.windows.net/{OURS}/"},
+                "wrong issuer",
+            ),
         }
         for name, (claims, reason) in rejected.items():
             told = await verifier.explain(issuer.mint(claims=claims))
@@ -429,6 +492,10 @@ async def test_other_directories_and_issuers_that_do_not_fit_are_rejected() -> N
 async def test_key_of_another_issuer_proves_no_token_of_a_directory() -> None:
     async with directories("*") as (issuer, verifier):
         told = await verifier.explain(issuer.mint(OF_PERSONAL, claims=of_directory(issuer, OURS)))
-        assert [step.reason for step in told.steps if step.result == "failed"] == ["the key is of another issuer"]
-        personal = await verifier.verify(issuer.mint(OF_PERSONAL, claims=of_directory(issuer, PERSONAL)))
+        assert [step.reason for step in told.steps if step.result == "failed"] == [
+            "the key is of another issuer"
+        ]
+        personal = await verifier.verify(
+            issuer.mint(OF_PERSONAL, claims=of_directory(issuer, PERSONAL))
+        )
         assert personal.issuer == f"{issuer.url}/{PERSONAL}/v2.0"

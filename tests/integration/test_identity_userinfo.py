@@ -43,12 +43,16 @@ def _answer(issuer: Issuer, document: object) -> None:
     issuer.answers[USERINFO] = Answer(200, json.dumps(document).encode())
 
 
-async def test_the_verified_address_of_the_subject_is_found(issuer: Issuer, userinfo: UserInfo) -> None:
+async def test_the_verified_address_of_the_subject_is_found(
+    issuer: Issuer, userinfo: UserInfo
+) -> None:
     _answer(issuer, ANN)
     assert await userinfo.userinfo_email("secret-token", "user_1") == "ann@acme.example"
 
 
-async def test_the_token_goes_in_the_authorization_header(issuer: Issuer, userinfo: UserInfo) -> None:
+async def test_the_token_goes_in_the_authorization_header(
+    issuer: Issuer, userinfo: UserInfo
+) -> None:
     _answer(issuer, ANN)
     await userinfo.userinfo_email("secret-token", "user_1")
     assert issuer.authorization == "Bearer secret-token"
@@ -66,7 +70,9 @@ async def test_the_token_goes_in_the_authorization_header(issuer: Issuer, userin
         pytest.param([ANN], id="not an object"),
     ],
 )
-async def test_other_response_has_no_address(issuer: Issuer, userinfo: UserInfo, document: object) -> None:
+async def test_other_response_has_no_address(
+    issuer: Issuer, userinfo: UserInfo, document: object
+) -> None:
     _answer(issuer, document)
     assert await userinfo.userinfo_email("secret-token", "user_1") is None
 
@@ -80,7 +86,9 @@ async def test_other_response_has_no_address(issuer: Issuer, userinfo: UserInfo,
         pytest.param(Answer(200, b"[" * 100_000), id="deep nesting"),
     ],
 )
-async def test_unreadable_response_has_no_address(issuer: Issuer, userinfo: UserInfo, answer: Answer) -> None:
+async def test_unreadable_response_has_no_address(
+    issuer: Issuer, userinfo: UserInfo, answer: Answer
+) -> None:
     issuer.answers[USERINFO] = answer
     assert await userinfo.userinfo_email("secret-token", "user_1") is None
 
@@ -93,20 +101,26 @@ async def test_an_unreachable_provider_yields_no_address(
     assert "secret-token" not in caplog.text
 
 
-async def test_a_provider_without_the_endpoint_is_no_address(issuer: Issuer, client: httpx2.AsyncClient) -> None:
+async def test_a_provider_without_the_endpoint_is_no_address(
+    issuer: Issuer, client: httpx2.AsyncClient
+) -> None:
     document = {"issuer": issuer.url, "jwks_uri": issuer.url + JWKS}
     issuer.answers[DISCOVERY] = Answer(200, json.dumps(document).encode())
     userinfo = await _userinfo(issuer, client)
     assert await userinfo.userinfo_email("secret-token", "user_1") is None
 
 
-async def test_a_provider_that_was_never_reached_is_no_address(issuer: Issuer, client: httpx2.AsyncClient) -> None:
+async def test_a_provider_that_was_never_reached_is_no_address(
+    issuer: Issuer, client: httpx2.AsyncClient
+) -> None:
     await issuer.stop()
     userinfo = await _userinfo(issuer, client)
     assert await userinfo.userinfo_email("secret-token", "user_1") is None
 
 
-async def test_the_token_is_not_sent_to_an_insecure_address(issuer: Issuer, client: httpx2.AsyncClient) -> None:
+async def test_the_token_is_not_sent_to_an_insecure_address(
+    issuer: Issuer, client: httpx2.AsyncClient
+) -> None:
     document = {
         "issuer": issuer.url,
         "jwks_uri": issuer.url + JWKS,

@@ -1,7 +1,7 @@
 """The signed examples of the JOSE standards, through the verifier.
 
-None of them is an access token of this service, so all are rejected: those of supported algorithms only after their
-signature was verified, the others by the name of their algorithm.
+None of them is an access token of this service, so all are rejected: those of supported algorithms
+only after their signature was verified, the others by the name of their algorithm.
 """
 
 import json
@@ -38,7 +38,11 @@ async def verifier() -> AsyncIterator[TokenVerifier]:
 
 async def failed_at(verifier: TokenVerifier, token: str) -> str:
     """The check that a token does not pass."""
-    (failed,) = [step.name for step in (await verifier.explain(token)).steps if step.result is CheckResult.FAILED]
+    (failed,) = [
+        step.name
+        for step in (await verifier.explain(token)).steps
+        if step.result is CheckResult.FAILED
+    ]
     return failed
 
 
@@ -53,7 +57,9 @@ def flipped(token: str, number: int) -> str:
     return ".".join(parts)
 
 
-@pytest.mark.parametrize("vector", [vector for vector in OTHERS if vector.key], ids=lambda vector: vector.source)
+@pytest.mark.parametrize(
+    "vector", [vector for vector in OTHERS if vector.key], ids=lambda vector: vector.source
+)
 def test_example_is_the_standard_s(vector: Vector) -> None:
     """The library verifies these algorithms, so a rejection below has no other cause."""
     key = JWKRegistry.import_key(dict(vector.key or {}))
@@ -67,16 +73,22 @@ def test_every_kind_of_supported_algorithm_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("vector", OURS, ids=lambda vector: vector.source)
-async def test_signature_of_a_supported_algorithm_is_valid(verifier: TokenVerifier, vector: Vector) -> None:
+async def test_signature_of_a_supported_algorithm_is_valid(
+    verifier: TokenVerifier, vector: Vector
+) -> None:
     assert await failed_at(verifier, vector.compact) == "claims"
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["payload", "signature"])
 @pytest.mark.parametrize("vector", OURS, ids=lambda vector: vector.source)
-async def test_altered_signature_is_invalid(verifier: TokenVerifier, vector: Vector, number: int) -> None:
+async def test_altered_signature_is_invalid(
+    verifier: TokenVerifier, vector: Vector, number: int
+) -> None:
     assert await failed_at(verifier, flipped(vector.compact, number)) == "signature"
 
 
 @pytest.mark.parametrize("vector", OTHERS, ids=lambda vector: vector.source)
-async def test_other_algorithms_are_refused_by_name(verifier: TokenVerifier, vector: Vector) -> None:
+async def test_other_algorithms_are_refused_by_name(
+    verifier: TokenVerifier, vector: Vector
+) -> None:
     assert await failed_at(verifier, vector.compact) == "algorithm"

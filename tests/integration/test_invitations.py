@@ -6,8 +6,27 @@ import psycopg
 import pytest
 
 from tests.support.billing import until_blocked
-from tests.support.members import MEMBERS, OWN, accept_path, add_member, join, own_path, owned, path_of, remove_member
-from tests.support.service import KEYS, PROJECTS, TENANTS, WHOAMI, Caller, Organization, Service, refusal
+from tests.support.members import (
+    MEMBERS,
+    OWN,
+    accept_path,
+    add_member,
+    join,
+    own_path,
+    owned,
+    path_of,
+    remove_member,
+)
+from tests.support.service import (
+    KEYS,
+    PROJECTS,
+    TENANTS,
+    WHOAMI,
+    Caller,
+    Organization,
+    Service,
+    refusal,
+)
 
 NOT_FOUND = (404, "not_found")
 NO_ORGANIZATION = (403, "no_organization")
@@ -20,7 +39,9 @@ async def audited(org: Organization, member_id: str) -> list[tuple[str, str]]:
     return [(entry["action"], entry["actorId"]) for entry in entries]
 
 
-async def test_invitation_does_not_change_the_tenant_of_a_token_without_organization(service: Service) -> None:
+async def test_invitation_does_not_change_the_tenant_of_a_token_without_organization(
+    service: Service,
+) -> None:
     home, _ = await owned(service, "victim-at-home")
     attacker = await service.organization()
     await add_member(attacker.owner, "victim-at-home", "owner")
@@ -33,7 +54,9 @@ async def test_invited_owner_of_the_tenant_keeps_the_role_owner(service: Service
     other = await add_member(org.owner, "other-owner", "owner")
     assert (await service.user("other-owner").post(accept_path(other))).status_code == 200
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
-        await connection.execute("UPDATE memberships SET removed_at = now() WHERE id = %s", (member["id"],))
+        await connection.execute(
+            "UPDATE memberships SET removed_at = now() WHERE id = %s", (member["id"],)
+        )
     invited = await add_member(org.owner, "owner-invited-again", "owner")
     assert invited["status"] == "invited"
     owner = service.user("owner-invited-again")
@@ -57,12 +80,16 @@ async def test_user_who_is_only_invited_has_no_organization(service: Service) ->
 
 
 @pytest.mark.parametrize("by", ["owner key", "scoped key", "user"])
-async def test_membership_created_by_another_caller_is_an_invitation(service: Service, by: str) -> None:
+async def test_membership_created_by_another_caller_is_an_invitation(
+    service: Service, by: str
+) -> None:
     org = await service.organization()
     caller: Caller = org.owner
     if by == "scoped key":
         caller = (
-            await service.key(org.owner, org.id, "members:write", "projects:*", "tenants:read", "billing:read")
+            await service.key(
+                org.owner, org.id, "members:write", "projects:*", "tenants:read", "billing:read"
+            )
         ).caller
     elif by == "user":
         caller = service.user("inviting-admin", org=org.id, role="admin")
@@ -82,14 +109,23 @@ async def test_invitation_is_accepted_by_a_user_without_any_organization(service
     member = await add_member(org.owner, "accepting", "admin")
     user = service.user("accepting", scope="projects:read")
     (listed,) = (await user.get(OWN)).json()["data"]
-    expected = {"id": member["id"], "orgId": org.id, "orgName": org.id, "role": "admin", "status": "invited"}
+    expected = {
+        "id": member["id"],
+        "orgId": org.id,
+        "orgName": org.id,
+        "role": "admin",
+        "status": "invited",
+    }
     assert listed == expected
     for _ in range(2):
         answer = await user.post(accept_path(member))
         assert (answer.status_code, answer.json()) == (200, {**expected, "status": "active"})
     assert (await service.user("accepting").get(WHOAMI)).json()["orgId"] == org.id
     assert (await org.owner.get(path_of(member))).json()["status"] == "active"
-    assert await audited(org, member["id"]) == [("member.invited", org.key.id), ("member.accepted", "accepting")]
+    assert await audited(org, member["id"]) == [
+        ("member.invited", org.key.id),
+        ("member.accepted", "accepting"),
+    ]
 
 
 async def test_acceptance_is_repeated_with_an_idempotency_key(service: Service) -> None:
@@ -110,7 +146,9 @@ async def test_request_that_names_the_organization_accepts(service: Service) -> 
     assert (await audited(org, member["id"]))[1:] == [("member.accepted", "naming")]
 
 
-async def test_header_does_not_accept_where_memberships_are_listed_or_declined(service: Service) -> None:
+async def test_header_does_not_accept_where_memberships_are_listed_or_declined(
+    service: Service,
+) -> None:
     org = await service.organization()
     member = await add_member(org.owner, "careful")
     user = service.user("careful", asks_for=org.id)
@@ -138,18 +176,28 @@ async def test_claim_of_the_identity_provider_needs_no_acceptance(service: Servi
     assert refusal(await service.user("claimed").get(WHOAMI)) == NO_ORGANIZATION
 
 
-async def test_memberships_by_the_operator_and_the_creator_need_no_acceptance(service: Service) -> None:
+async def test_memberships_by_the_operator_and_the_creator_need_no_acceptance(
+    service: Service,
+) -> None:
     _, member = await owned(service, "named-by-operator")
     assert member["status"] == "active"
     creator = service.user("creating")
-    assert (await creator.post(TENANTS, {"name": "x", "ownerEmail": "me@x.example"})).status_code == 201
-    assert [(one["role"], one["status"]) for one in (await creator.get(OWN)).json()["data"]] == [("owner", "active")]
+    assert (
+        await creator.post(TENANTS, {"name": "x", "ownerEmail": "me@x.example"})
+    ).status_code == 201
+    assert [(one["role"], one["status"]) for one in (await creator.get(OWN)).json()["data"]] == [
+        ("owner", "active")
+    ]
 
 
-async def test_operator_who_names_an_invited_user_as_owner_needs_no_acceptance(service: Service) -> None:
+async def test_operator_who_names_an_invited_user_as_owner_needs_no_acceptance(
+    service: Service,
+) -> None:
     org = await service.organization()
     await add_member(org.owner, "promoted", "member")
-    await service.operator.put(org.path, {"name": "x", "ownerEmail": "owner@x.example", "ownerId": "promoted"})
+    await service.operator.put(
+        org.path, {"name": "x", "ownerEmail": "owner@x.example", "ownerId": "promoted"}
+    )
     assert (await service.user("promoted").get(WHOAMI)).json()["accessLevel"] == "OWNER"
 
 
@@ -167,8 +215,11 @@ async def test_declined_invitation_can_be_made_again(service: Service) -> None:
     assert refusal(await user.get(WHOAMI)) == NO_ORGANIZATION
     assert (await user.post(accept_path(member))).json()["role"] == "member"
     assert [action for action, _ in await audited(org, member["id"])] == [
-        "member.invited", "member.declined", "member.invited", "member.accepted",
-    ]  # fmt: skip
+        "member.invited",
+        "member.declined",
+        "member.invited",
+        "member.accepted",
+    ]
 
 
 async def test_member_of_any_role_leaves_without_any_scope(service: Service) -> None:
@@ -177,7 +228,10 @@ async def test_member_of_any_role_leaves_without_any_scope(service: Service) -> 
     user = service.user("leaving-alone", scope="projects:read")
     assert (await user.delete(own_path(member))).status_code == 204
     assert refusal(await user.get(PROJECTS)) == NO_ORGANIZATION
-    assert refusal(await service.user("leaving-alone", org=org.id, role="admin").get(PROJECTS)) == NO_ORGANIZATION
+    assert (
+        refusal(await service.user("leaving-alone", org=org.id, role="admin").get(PROJECTS))
+        == NO_ORGANIZATION
+    )
     assert (await audited(org, member["id"]))[-1] == ("member.left", "leaving-alone")
 
 
@@ -198,7 +252,9 @@ async def test_last_owner_does_not_leave(service: Service) -> None:
     assert "/transfer" in answer.json()["detail"]
     assert refusal(await owner.delete(path_of(member))) == (409, "last_owner")
     assert refusal(
-        await owner.post(f"{org.path}/transfer", {"userId": "other-owner", "ownerEmail": "o@x.example"})
+        await owner.post(
+            f"{org.path}/transfer", {"userId": "other-owner", "ownerEmail": "o@x.example"}
+        )
     ) == (422, "validation_failed")
     await service.user("other-owner", asks_for=org.id).get(WHOAMI)
     await owner.post(f"{org.path}/transfer", {"userId": "other-owner", "ownerEmail": "o@x.example"})
@@ -245,17 +301,25 @@ async def test_withdrawn_invitation_cannot_be_accepted(service: Service) -> None
 
 
 @pytest.mark.parametrize("by_header", [False, True])
-async def test_acceptance_during_a_withdrawal_is_rejected(service: Service, by_header: bool) -> None:
+async def test_acceptance_during_a_withdrawal_is_rejected(
+    service: Service, by_header: bool
+) -> None:
     org = await service.organization()
     member = await add_member(org.owner, "racing")
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
         await connection.execute("SELECT FROM tenants WHERE id = %s FOR UPDATE", (org.id,))
         user = service.user("racing", asks_for=org.id if by_header else None)
-        accepting = asyncio.create_task(user.get(PROJECTS) if by_header else user.post(accept_path(member)))
+        accepting = asyncio.create_task(
+            user.get(PROJECTS) if by_header else user.post(accept_path(member))
+        )
         await until_blocked(service.conninfo)
-        await connection.execute("UPDATE memberships SET removed_at = now() WHERE id = %s", (member["id"],))
+        await connection.execute(
+            "UPDATE memberships SET removed_at = now() WHERE id = %s", (member["id"],)
+        )
         await connection.commit()
-    assert refusal(await accepting) == (NO_ORGANIZATION if by_header else (409, "member_not_active"))
+    assert refusal(await accepting) == (
+        NO_ORGANIZATION if by_header else (409, "member_not_active")
+    )
     assert (await org.owner.get(path_of(member))).json()["status"] == "removed"
 
 
@@ -266,16 +330,24 @@ async def test_own_list_is_paged_and_filtered(service: Service) -> None:
     await user.post(accept_path(made[0]))
     first = (await user.get(OWN, limit=2)).json()
     second = (await user.get(OWN, limit=2, cursor=first["nextCursor"])).json()
-    assert [one["id"] for one in first["data"] + second["data"]] == [one["id"] for one in made[::-1]]
+    assert [one["id"] for one in first["data"] + second["data"]] == [
+        one["id"] for one in made[::-1]
+    ]
     assert {frozenset(one) for one in first["data"]} == {frozenset(LISTED)}
     assert second["nextCursor"] is None
-    assert [one["id"] for one in (await user.get(OWN, status="active")).json()["data"]] == [made[0]["id"]]
+    assert [one["id"] for one in (await user.get(OWN, status="active")).json()["data"]] == [
+        made[0]["id"]
+    ]
     assert [one["id"] for one in (await user.get(OWN, status="invited")).json()["data"]] == [
-        made[2]["id"], made[1]["id"],
-    ]  # fmt: skip
+        made[2]["id"],
+        made[1]["id"],
+    ]
     assert refusal(await user.get(OWN, cursor="made-up")) == (400, "invalid_cursor")
     await service.operator.delete(orgs[2].path)
-    assert [one["id"] for one in (await user.get(OWN)).json()["data"]] == [made[1]["id"], made[0]["id"]]
+    assert [one["id"] for one in (await user.get(OWN)).json()["data"]] == [
+        made[1]["id"],
+        made[0]["id"],
+    ]
     assert refusal(await user.post(accept_path(made[2]))) == NOT_FOUND
 
 
@@ -283,7 +355,11 @@ async def test_role_of_an_invitation_changes(service: Service) -> None:
     org = await service.organization()
     member = await add_member(org.owner, "reconsidered", "admin")
     changed = await org.owner.patch(path_of(member), {"role": "member"})
-    assert (changed.status_code, changed.json()["status"], changed.json()["role"]) == (200, "invited", "member")
+    assert (changed.status_code, changed.json()["status"], changed.json()["role"]) == (
+        200,
+        "invited",
+        "member",
+    )
 
 
 async def test_members_list_has_invitations(service: Service) -> None:
@@ -296,7 +372,9 @@ async def test_members_list_has_invitations(service: Service) -> None:
         ({"status": "active"}, [active["id"]]),
         ({"status": "removed"}, []),
     ):
-        assert [one["id"] for one in (await org.owner.get(MEMBERS, **query)).json()["data"]] == expected
+        assert [
+            one["id"] for one in (await org.owner.get(MEMBERS, **query)).json()["data"]
+        ] == expected
     assert refusal(await org.owner.post(MEMBERS, {"userId": "list-invited", "role": "member"})) == (
         409,
         "member_exists",

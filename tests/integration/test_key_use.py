@@ -14,7 +14,16 @@ from tests.support.app import PEPPER
 from tests.support.billing import rows
 from tests.support.logs import watched
 from tests.support.principals import ONLY_FREE
-from tests.support.service import KEYS, PROJECTS, VERIFY, WHOAMI, JsonObject, Key, Service, running_service
+from tests.support.service import (
+    KEYS,
+    PROJECTS,
+    VERIFY,
+    WHOAMI,
+    JsonObject,
+    Key,
+    Service,
+    running_service,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -45,7 +54,10 @@ async def test_last_use_is_shown_after_the_write(service: Service) -> None:
 async def test_shutdown_writes_the_last_uses(service: Service) -> None:
     organization = await service.organization()
     paths = (PROJECTS, WHOAMI, f"{VERIFY}projects:read")
-    keys = {path: await service.key(organization.owner, organization.id, "projects:read") for path in paths}
+    keys = {
+        path: await service.key(organization.owner, organization.id, "projects:read")
+        for path in paths
+    }
     async with running_service(service.conninfo) as other:
         for path, key in keys.items():
             await other.caller(key.caller.credential).get(path)
@@ -84,10 +96,14 @@ async def recording(service: Service) -> AsyncIterator[Callable[[Key, str], Awai
     database = Database(service.conninfo, pool_size=1)
     use = key_uses(database)
     authenticator = Authenticator(
-        keys=database.lane(), users=database.lane(), peppers=[Pepper(PEPPER.encode())], tokens=None,
-            catalog=ONLY_FREE,
-        clock=service.clock, key_used=use.record,
-    )  # fmt: skip
+        keys=database.lane(),
+        users=database.lane(),
+        peppers=[Pepper(PEPPER.encode())],
+        tokens=None,
+        catalog=ONLY_FREE,
+        clock=service.clock,
+        key_used=use.record,
+    )
     await database.open()
 
     async def authenticate(key: Key, address: str) -> JsonObject:
@@ -138,7 +154,9 @@ async def test_uses_of_many_keys_are_written_in_batches(conninfo: str) -> None:
     database = Database(conninfo, pool_size=1)
     await database.open()
     async with database.transaction(of_tenant("t")) as connection:
-        await connection.execute("INSERT INTO tenants (id, name, owner_id, owner_email) VALUES ('t', 'T', 'o', 'o@t')")
+        await connection.execute(
+            "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES ('t', 'T', 'o', 'o@t')"
+        )
         await connection.execute(
             "INSERT INTO api_keys "
             "(id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, created_by) "
@@ -150,7 +168,9 @@ async def test_uses_of_many_keys_are_written_in_batches(conninfo: str) -> None:
         use.record(f"key_{number}", used_at(f"key_{number}", NOW))
     await use.write()
     async with database.transaction(ACROSS_TENANTS) as connection:
-        cursor = await connection.execute("SELECT count(*) FROM api_keys WHERE last_used_at = %s", (NOW,))
+        cursor = await connection.execute(
+            "SELECT count(*) FROM api_keys WHERE last_used_at = %s", (NOW,)
+        )
         assert await cursor.fetchall() == [(2500,)]
     await database.close()
 

@@ -23,7 +23,9 @@ async def test_last_owner_key_is_not_revoked_without_force(service: Service) -> 
 
 async def test_last_owner_key_is_revoked_with_force(service: Service) -> None:
     organization = await service.organization()
-    assert (await organization.owner.delete(f"{organization.key.path}?force=true")).status_code == 204
+    assert (
+        await organization.owner.delete(f"{organization.key.path}?force=true")
+    ).status_code == 204
     assert refusal(await organization.owner.get(KEYS)) == (401, "api_key_revoked")
 
 
@@ -46,7 +48,9 @@ async def test_last_owner_key_may_be_rotated(service: Service) -> None:
 
 async def test_during_the_overlap_the_new_key_counts_as_the_last(service: Service) -> None:
     organization = await service.organization()
-    rotated = await organization.owner.post(f"{organization.key.path}/rotate", {"overlapSeconds": 3600})
+    rotated = await organization.owner.post(
+        f"{organization.key.path}/rotate", {"overlapSeconds": 3600}
+    )
     successor = service.caller(rotated.json()["secret"])
     assert refusal(await successor.delete(f"{KEYS}/{rotated.json()['id']}")) == (409, "last_owner")
 
@@ -59,7 +63,9 @@ async def test_no_force_is_needed_with_another_owner_key(service: Service) -> No
 
 
 @pytest.mark.parametrize("other", [{"mode": "test"}, {"expiresAt": "2026-01-01T12:10:00Z"}])
-async def test_a_test_mode_or_expired_owner_key_does_not_count(fresh_service: Service, other: dict[str, str]) -> None:
+async def test_a_test_mode_or_expired_owner_key_does_not_count(
+    fresh_service: Service, other: dict[str, str]
+) -> None:
     organization = await fresh_service.organization()
     await fresh_service.key(organization.owner, organization.id, **OWNER, **other)
     fresh_service.clock.advance(hours=1)
@@ -82,7 +88,11 @@ async def test_revoked_and_scoped_keys_do_not_count(service: Service) -> None:
 async def test_concurrent_mutual_revocation_leaves_one_key(service: Service) -> None:
     organization = await service.organization()
     other = await service.key(organization.owner, organization.id, **OWNER)
-    answers = await asyncio.gather(organization.owner.delete(other.path), other.caller.delete(organization.key.path))
-    left = [key for key in (organization.key, other) if (await key.caller.get(KEYS)).status_code == 200]
+    answers = await asyncio.gather(
+        organization.owner.delete(other.path), other.caller.delete(organization.key.path)
+    )
+    left = [
+        key for key in (organization.key, other) if (await key.caller.get(KEYS)).status_code == 200
+    ]
     assert len(left) == 1
     assert sorted(answer.status_code for answer in answers) in ([204, 401], [204, 409])

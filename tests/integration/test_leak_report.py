@@ -16,7 +16,15 @@ from tests.support.app import PEPPER
 from tests.support.database_link import database_link
 from tests.support.logs import watched
 from tests.support.postgres import PostgresServer
-from tests.support.service import KEYS, PROJECTS, Key, Organization, Service, refusal, running_service
+from tests.support.service import (
+    KEYS,
+    PROJECTS,
+    Key,
+    Organization,
+    Service,
+    refusal,
+    running_service,
+)
 from tests.support.smtp import LOOPBACK, MailServer, running
 
 REPORT: Final = f"{KEYS}/report-leak"
@@ -36,7 +44,9 @@ async def reported(service: Service, key: Key) -> dict[str, Any]:
 
 
 async def rows(service: Service, statement: str, *values: object) -> list[dict[str, Any]]:
-    async with await psycopg.AsyncConnection.connect(service.conninfo, row_factory=dict_row) as connection:
+    async with await psycopg.AsyncConnection.connect(
+        service.conninfo, row_factory=dict_row
+    ) as connection:
         return await (await connection.execute(statement, values)).fetchall()
 
 
@@ -77,9 +87,15 @@ async def test_audit_trail_has_the_report_and_its_address(service: Service) -> N
     key = await service.key(org.owner, org.id, "projects:read")
     ended = await reported(service, key)
     [entry] = await rows(
-        service, "SELECT * FROM audit_events WHERE target_id = %s AND action = 'api_key.leak_reported'", key.id
+        service,
+        "SELECT * FROM audit_events WHERE target_id = %s AND action = 'api_key.leak_reported'",
+        key.id,
     )
-    assert (entry["actor_kind"], entry["actor_id"], entry["address"]) == ("anybody", None, "127.0.0.1")
+    assert (entry["actor_kind"], entry["actor_id"], entry["address"]) == (
+        "anybody",
+        None,
+        "127.0.0.1",
+    )
     assert entry["before"] == {"status": "active", "revokedAt": None}
     assert entry["after"] == {"status": "revoked", "revokedAt": ended["revokedAt"]}
 
@@ -90,7 +106,9 @@ async def test_concurrent_reports_get_equal_answers_and_one_mail(service: Servic
     answers = await asyncio.gather(*(reported(service, key) for _ in range(20)))
     assert all(answer == answers[0] for answer in answers)
     assert len(await notices_of(service, org)) == 1
-    entries = await rows(service, "SELECT FROM audit_events WHERE target_id = %s AND actor_kind = 'anybody'", key.id)
+    entries = await rows(
+        service, "SELECT FROM audit_events WHERE target_id = %s AND actor_kind = 'anybody'", key.id
+    )
     assert len(entries) == 1
 
 
@@ -100,7 +118,9 @@ async def test_concurrent_report_and_revocation_both_succeed(service: Service) -
     answers = await asyncio.gather(
         *(reported(service, key) for key in keys), *(org.owner.delete(key.path) for key in keys)
     )
-    assert {answer.status_code for answer in answers if isinstance(answer, httpx2.Response)} == {204}
+    assert {answer.status_code for answer in answers if isinstance(answer, httpx2.Response)} == {
+        204
+    }
 
 
 async def test_report_of_a_revoked_key_sends_no_mail(service: Service) -> None:
@@ -108,7 +128,11 @@ async def test_report_of_a_revoked_key_sends_no_mail(service: Service) -> None:
     key = await service.key(org.owner, org.id, "projects:read")
     await org.owner.delete(key.path)
     revoked_at = (await org.owner.get(key.path)).json()["revokedAt"]
-    assert await reported(service, key) == {"id": key.id, "status": "revoked", "revokedAt": revoked_at}
+    assert await reported(service, key) == {
+        "id": key.id,
+        "status": "revoked",
+        "revokedAt": revoked_at,
+    }
     assert await notices_of(service, org) == []
 
 
@@ -127,7 +151,10 @@ async def test_expired_key_is_revoked_without_a_mail(fresh_service: Service) -> 
     key = await service.key(org.owner, org.id, "projects:read", expiresAt="2026-01-01T13:00:00Z")
     service.clock.advance(hours=2)
     ended = await reported(service, key)
-    assert (ended["status"], (await org.owner.get(key.path)).json()["status"]) == ("revoked", "revoked")
+    assert (ended["status"], (await org.owner.get(key.path)).json()["status"]) == (
+        "revoked",
+        "revoked",
+    )
     assert await notices_of(service, org) == []
 
 
@@ -177,7 +204,9 @@ async def test_key_under_any_pepper_is_found(conninfo: str) -> None:
     async with running_service(conninfo) as service:
         org = await service.organization()
         key = await service.key(org.owner, org.id, "projects:read")
-    async with running_service(conninfo, API_KEY_PEPPER=f"new-pepper-0123456789abcdef0123456789,{PEPPER}") as service:
+    async with running_service(
+        conninfo, API_KEY_PEPPER=f"new-pepper-0123456789abcdef0123456789,{PEPPER}"
+    ) as service:
         assert (await report(service, key.caller.credential)).json()["id"] == key.id
 
 
@@ -215,7 +244,9 @@ async def cut_off(postgres: PostgresServer) -> AsyncIterator[Service]:
 
 
 @pytest.mark.parametrize("what", NO_KEYS)
-async def test_malformed_key_is_rejected_without_the_database_or_an_echo(cut_off: Service, what: str) -> None:
+async def test_malformed_key_is_rejected_without_the_database_or_an_echo(
+    cut_off: Service, what: str
+) -> None:
     secret = NO_KEYS[what]
     answer = await report(cut_off, secret)
     assert refusal(answer) == (422, "validation_failed")
@@ -253,7 +284,10 @@ async def test_repeated_reports_send_one_mail(conninfo: str) -> None:
     async with (
         running(MailServer()) as server,
         running_service(
-            conninfo, RUN_JOBS="true", MAIL_FROM="Acme <keys@acme.example>", SMTP_URL=f"smtp://{LOOPBACK}:{server.port}"
+            conninfo,
+            RUN_JOBS="true",
+            MAIL_FROM="Acme <keys@acme.example>",
+            SMTP_URL=f"smtp://{LOOPBACK}:{server.port}",
         ) as service,
     ):
         org = await service.organization()

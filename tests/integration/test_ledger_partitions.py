@@ -79,16 +79,24 @@ async def until_session(conninfo: str, condition: Callable[[dict[str, Any]], boo
 
 async def test_the_ledger_is_partitioned_while_events_arrive(provider: Provider) -> None:
     subscriber, conninfo = await provider.subscriber(), provider.service.conninfo
-    partitioning = asyncio.create_task(asyncio.to_thread(partition_ledger, conninfo, first=FIRST, until=UNTIL))
+    partitioning = asyncio.create_task(
+        asyncio.to_thread(partition_ledger, conninfo, first=FIRST, until=UNTIL)
+    )
     sent = []
     for number in itertools.count():
-        sent.append(events.updated(**subscriber.names, event_id=f"evt_{number}", created=NOW + number % 7200))
+        sent.append(
+            events.updated(
+                **subscriber.names, event_id=f"evt_{number}", created=NOW + number % 7200
+            )
+        )
         await provider.send(sent[-1])
         if partitioning.done():
             break
     await partitioning
     second = int(FIRST.timestamp())
-    later = events.updated(**subscriber.names, event_id="evt_later", created=second, price="price_business")
+    later = events.updated(
+        **subscriber.names, event_id="evt_later", created=second, price="price_business"
+    )
     await provider.send(later, sent[0], sent[-1], later)
     assert await partitions(provider) == [
         ("billing_events_2026_02", 1, 1),
@@ -97,7 +105,9 @@ async def test_the_ledger_is_partitioned_while_events_arrive(provider: Provider)
     assert await provider.state(subscriber) == ("business", "active")
 
 
-async def test_an_event_that_two_processes_receive_at_once_is_stored_once(provider: Provider) -> None:
+async def test_an_event_that_two_processes_receive_at_once_is_stored_once(
+    provider: Provider,
+) -> None:
     conninfo = provider.service.conninfo
     partition_ledger(conninfo, first=FIRST, until=UNTIL)
     await waiting_inserts(conninfo)
@@ -118,8 +128,11 @@ async def test_rows_of_batches_are_found_by_the_index_of_each_partition(provider
     database = Database(conninfo, pool_size=1)
     plans = []
     async with database.lane().use() as connection:
-        for call in (billing.SEEN_EVENTS(["e"]), billing.UPDATE_PARKED(["e"], *[[None]] * 6),
-                     billing.DELETE_ENTRIES(["e"], "drift")):  # fmt: skip
+        for call in (
+            billing.SEEN_EVENTS(["e"]),
+            billing.UPDATE_PARKED(["e"], *[[None]] * 6),
+            billing.DELETE_ENTRIES(["e"], "drift"),
+        ):
             explained = copy(call.statement)
             explained.sql = b"EXPLAIN " + call.statement.sql
             [plan] = await connection.run_batch(BoundStatement(explained, call.parameters))
@@ -130,7 +143,9 @@ async def test_rows_of_batches_are_found_by_the_index_of_each_partition(provider
     for plan in plans:
         lines = [line for [line] in plan]
         scans = [
-            number for number, line in enumerate(lines) if re.search(r"Scan .*on billing_events_(before|2026_02)", line)
+            number
+            for number, line in enumerate(lines)
+            if re.search(r"Scan .*on billing_events_(before|2026_02)", line)
         ]
         assert len(scans) >= 2, plan
         assert all("Index Cond" in lines[number + 1] for number in scans), plan
@@ -153,11 +168,15 @@ async def test_more_months_are_added_after_the_last_one(provider: Provider) -> N
         run_script(conninfo, "add-partitions.sql", until=until)
     await provider.send(events.updated(**subscriber.names, created=int(UNTIL.timestamp())))
     assert await partitions(provider) == [("billing_events_2026_04", 1, 1)]
-    found = await rows(conninfo, "SELECT relid::regclass::text AS name FROM pg_partition_tree('billing_events')")
+    found = await rows(
+        conninfo, "SELECT relid::regclass::text AS name FROM pg_partition_tree('billing_events')"
+    )
     months = {f"billing_events_2026_0{month}" for month in (2, 3, 4, 5)}
     assert {row["name"] for row in found} == months | {
-        "billing_events", "billing_events_before", "billing_events_default",
-    }  # fmt: skip
+        "billing_events",
+        "billing_events_before",
+        "billing_events_default",
+    }
 
 
 async def test_months_are_added_after_one_that_has_events_already(provider: Provider) -> None:
@@ -171,7 +190,10 @@ async def test_months_are_added_after_one_that_has_events_already(provider: Prov
             run_script(conninfo, "add-partitions.sql", until=until)
     run_script(conninfo, "add-partitions.sql", first=datetime.fromtimestamp(may, UTC), until=until)
     await provider.send(events.updated(**subscriber.names, created=may))
-    assert await partitions(provider) == [("billing_events_2026_05", 1, 1), ("billing_events_default", 1, 1)]
+    assert await partitions(provider) == [
+        ("billing_events_2026_05", 1, 1),
+        ("billing_events_default", 1, 1),
+    ]
 
 
 async def test_the_script_changes_nothing_if_an_event_is_too_late(provider: Provider) -> None:
@@ -185,7 +207,9 @@ async def test_the_script_changes_nothing_if_an_event_is_too_late(provider: Prov
     assert await partitions(provider) == [("billing_events_before", 2, 2)]
 
 
-async def test_the_script_changes_nothing_if_a_transaction_holds_the_ledger(provider: Provider) -> None:
+async def test_the_script_changes_nothing_if_a_transaction_holds_the_ledger(
+    provider: Provider,
+) -> None:
     subscriber, conninfo = await provider.subscriber(), provider.service.conninfo
     await provider.send(events.updated(**subscriber.names))
     with psycopg.connect(conninfo) as reader:
@@ -196,20 +220,31 @@ async def test_the_script_changes_nothing_if_a_transaction_holds_the_ledger(prov
     assert await partitions(provider) == [("billing_events", 2, 2)]
 
 
-async def test_the_script_drops_its_proof_if_it_cannot_exchange_the_tables(provider: Provider) -> None:
+async def test_the_script_drops_its_proof_if_it_cannot_exchange_the_tables(
+    provider: Provider,
+) -> None:
     subscriber, conninfo = await provider.subscriber(), provider.service.conninfo
     await rows(conninfo, WAIT_AFTER_PROOF)
-    await rows(conninfo, "CREATE EVENT TRIGGER wait ON ddl_command_end EXECUTE FUNCTION wait_after_proof()")
+    await rows(
+        conninfo, "CREATE EVENT TRIGGER wait ON ddl_command_end EXECUTE FUNCTION wait_after_proof()"
+    )
     with psycopg.connect(conninfo) as holder, psycopg.connect(conninfo) as reader:
         holder.execute("SELECT pg_advisory_xact_lock(1)")
         arguments: dict[str, datetime | int] = {"first": FIRST, "until": UNTIL, "attempts": 1}
-        script = asyncio.create_task(asyncio.to_thread(run_script, conninfo, "partition-ledger.sql", **arguments))
+        script = asyncio.create_task(
+            asyncio.to_thread(run_script, conninfo, "partition-ledger.sql", **arguments)
+        )
         await until_session(
             conninfo, lambda each: each["wait_event"] == "advisory"
         )  # the script: with its proof, and the ledger locked
-        reading = asyncio.create_task(asyncio.to_thread(reader.execute, "SELECT FROM billing_events"))
+        reading = asyncio.create_task(
+            asyncio.to_thread(reader.execute, "SELECT FROM billing_events")
+        )
         await until_session(
-            conninfo, lambda each: (each["wait_event"], each["query"]) == ("relation", "SELECT FROM billing_events")
+            conninfo,
+            lambda each: (
+                (each["wait_event"], each["query"]) == ("relation", "SELECT FROM billing_events")
+            ),
         )
         holder.rollback()
         await reading
@@ -221,29 +256,43 @@ async def test_the_script_drops_its_proof_if_it_cannot_exchange_the_tables(provi
     assert await partitions(provider) == [("billing_events", 1, 1)]
 
 
-async def test_the_script_names_what_it_would_leave_at_the_first_partition(provider: Provider) -> None:
+async def test_the_script_names_what_it_would_leave_at_the_first_partition(
+    provider: Provider,
+) -> None:
     conninfo = provider.service.conninfo
     for statement in (
-        "CREATE VIEW mine AS SELECT id FROM billing_events", "CREATE INDEX mine_too ON billing_events (type)",
-        "CREATE PUBLICATION feed FOR TABLE billing_events", "ALTER TABLE billing_events SET (fillfactor = 90)",
+        "CREATE VIEW mine AS SELECT id FROM billing_events",
+        "CREATE INDEX mine_too ON billing_events (type)",
+        "CREATE PUBLICATION feed FOR TABLE billing_events",
+        "ALTER TABLE billing_events SET (fillfactor = 90)",
         "GRANT SELECT ON billing_events TO PUBLIC",
-    ):  # fmt: skip
+    ):
         await rows(conninfo, statement)
     with pytest.raises(RuntimeError) as raised:
         partition_ledger(conninfo, first=FIRST, until=UNTIL)
-    named = ("view mine", "index mine_too", "publication feed", "setting fillfactor=90", "grant to PUBLIC")
+    named = (
+        "view mine",
+        "index mine_too",
+        "publication feed",
+        "setting fillfactor=90",
+        "grant to PUBLIC",
+    )
     assert [each for each in named if each not in str(raised.value)] == []
     assert await partitions(provider) == []
 
 
-async def test_partitions_belong_to_the_owner_of_the_ledger_and_to_its_schema(provider: Provider) -> None:
+async def test_partitions_belong_to_the_owner_of_the_ledger_and_to_its_schema(
+    provider: Provider,
+) -> None:
     conninfo = provider.service.conninfo
     owner = f"owner_{conninfo_to_dict(conninfo)['dbname']}"
     for statement in (
-        f"CREATE ROLE {owner}", f"GRANT CREATE, USAGE ON SCHEMA public TO {owner}",
-        f"ALTER TABLE billing_events OWNER TO {owner}", "CREATE SCHEMA postgres",
+        f"CREATE ROLE {owner}",
+        f"GRANT CREATE, USAGE ON SCHEMA public TO {owner}",
+        f"ALTER TABLE billing_events OWNER TO {owner}",
+        "CREATE SCHEMA postgres",
         f"ALTER DEFAULT PRIVILEGES FOR ROLE {owner} GRANT SELECT ON TABLES TO PUBLIC",
-    ):  # fmt: skip
+    ):
         await rows(conninfo, statement)
     partition_ledger(conninfo, first=FIRST, until=UNTIL)
     found = await rows(conninfo, OWNERS)
@@ -253,4 +302,6 @@ async def test_partitions_belong_to_the_owner_of_the_ledger_and_to_its_schema(pr
 async def test_a_partitioned_ledger_stays_as_it_is(provider: Provider) -> None:
     conninfo = provider.service.conninfo
     partition_ledger(conninfo, first=FIRST, until=UNTIL)
-    assert "is partitioned already" in run_script(conninfo, "partition-ledger.sql", first=FIRST, until=UNTIL)
+    assert "is partitioned already" in run_script(
+        conninfo, "partition-ledger.sql", first=FIRST, until=UNTIL
+    )

@@ -1,4 +1,6 @@
-"""The limits on clients: slow, large, malformed and numerous requests. The test advances the clock."""
+"""The limits on clients: slow, large, malformed and numerous requests. The test advances the
+clock.
+"""
 
 import asyncio
 import json
@@ -38,7 +40,9 @@ BOTH_WAYS: Final = pytest.mark.parametrize("path", WAYS)
 
 
 class Application:
-    """A dispatcher that answers with the body, on a hot route and elsewhere; below ``/held`` after its release."""
+    """A dispatcher that answers with the body, on a hot route and elsewhere; below ``/held`` after
+    its release.
+    """
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
@@ -48,10 +52,14 @@ class Application:
         hot = HotRoutes()
         hot.add_prefix("/hot/", "/hot/{anything}", self.answer)
         hot.add("POST", "/api/v1/hot", self.answer)
-        self.dispatcher = Dispatcher(hot, self, self.metrics, cors=CorsPolicy(["https://app.example"]))
+        self.dispatcher = Dispatcher(
+            hot, self, self.metrics, cors=CorsPolicy(["https://app.example"])
+        )
         self.monitor = ConnectionMonitor(
-            LIMITS, lambda limit: self.metrics.closed_by_limit.labels(limit).inc(), now=lambda: self.seconds
-        )  # fmt: skip
+            LIMITS,
+            lambda limit: self.metrics.closed_by_limit.labels(limit).inc(),
+            now=lambda: self.seconds,
+        )
         self.dispatcher.state[CONNECTION_MONITOR] = self.monitor
 
     def pass_time(self, seconds: float) -> None:
@@ -59,7 +67,10 @@ class Application:
         self.monitor.close_overdue()
 
     def cut_short(self, limit: str) -> bool:
-        return f'tenantry_client_limits_exceeded_total{{limit="{limit}"}} 1.0' in self.metrics.render().decode()
+        return (
+            f'tenantry_client_limits_exceeded_total{{limit="{limit}"}} 1.0'
+            in self.metrics.render().decode()
+        )
 
     async def answer(self, request: HotRequest) -> HotResponse:
         body = await request.body()
@@ -72,7 +83,13 @@ class Application:
                 await send({"type": f"{(await receive())['type']}.complete"})
             return
         if scope["path"] == "/refused":
-            await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": 401,
+                    "headers": [(b"content-length", b"0")],
+                }
+            )
             await send({"type": "http.response.body"})
             return
         body, more = b"", True
@@ -84,7 +101,13 @@ class Application:
         if scope["path"].startswith("/held"):
             await self.release.wait()
         self.seen.append((scope["path"], body, [name for name, _ in scope["headers"]]))
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-length", b"%d" % len(body))],
+            }
+        )
         await send({"type": "http.response.body", "body": body})
 
 
@@ -111,7 +134,11 @@ async def is_refused(line: Line, status: int, code: str) -> dict[str, str]:
     """Check that the next response is a problem document with a request id, and the last one."""
     found, headers, body = await line.answer()
     problem = json.loads(body)
-    assert (found, headers["content-type"], headers["connection"]) == (status, "application/problem+json", "close")
+    assert (found, headers["content-type"], headers["connection"]) == (
+        status,
+        "application/problem+json",
+        "close",
+    )
     assert (problem["code"], problem["status"]) == (code, status)
     assert problem["requestId"] == headers["x-request-id"]
     assert await line.is_closed()
@@ -143,7 +170,9 @@ async def test_slow_head_gets_a_timeout(line: Line, application: Application) ->
     assert application.cut_short("head_seconds")
 
 
-async def test_timeout_of_a_later_head_starts_at_its_first_byte(line: Line, application: Application) -> None:
+async def test_timeout_of_a_later_head_starts_at_its_first_byte(
+    line: Line, application: Application
+) -> None:
     assert await ask(line) == 200
     application.pass_time(IDLE - 1)
     await line.send(GET)
@@ -166,7 +195,9 @@ async def test_slow_body_gets_a_timeout(line: Line, application: Application, pa
     assert application.seen == []
 
 
-async def test_evicted_client_is_counted_as_disconnected(address: str, application: Application) -> None:
+async def test_evicted_client_is_counted_as_disconnected(
+    address: str, application: Application
+) -> None:
     for way in WAYS:
         slow = await Line.to(address)
         await slow.send(b"POST " + way + b" HTTP/1.1\r\nContent-Length: 4\r\n" + END, b"b")
@@ -186,7 +217,9 @@ async def test_body_in_time_is_accepted(line: Line, application: Application, pa
         assert (await line.answer())[2] == b"body"
 
 
-async def test_timeout_of_a_pipelined_body_starts_at_its_turn(line: Line, application: Application) -> None:
+async def test_timeout_of_a_pipelined_body_starts_at_its_turn(
+    line: Line, application: Application
+) -> None:
     await line.send(b"GET /held HTTP/1.1\r\n" + END + POST + b"Content-Length: 4\r\n" + END + b"bo")
     application.pass_time(LIMITS.body)
     application.release.set()
@@ -197,7 +230,9 @@ async def test_timeout_of_a_pipelined_body_starts_at_its_turn(line: Line, applic
     assert not application.cut_short("body_seconds")
 
 
-async def test_rest_of_a_body_after_its_response_has_a_timeout(line: Line, application: Application) -> None:
+async def test_rest_of_a_body_after_its_response_has_a_timeout(
+    line: Line, application: Application
+) -> None:
     await line.send(b"POST /refused HTTP/1.1\r\nContent-Length: 4\r\n" + END)
     assert (await line.answer())[0] == 401
     application.pass_time(LIMITS.body)
@@ -230,7 +265,9 @@ async def test_pending_response_is_completed(line: Line, application: Applicatio
     ],
     ids=["target", "head", "fields"],
 )
-async def test_head_over_its_limit_is_rejected(line: Line, application: Application, head: bytes) -> None:
+async def test_head_over_its_limit_is_rejected(
+    line: Line, application: Application, head: bytes
+) -> None:
     await line.send(head)
     await is_refused(line, 431, "head_too_large")
     assert application.seen == []
@@ -245,32 +282,53 @@ async def test_endless_head_is_rejected(line: Line) -> None:
 async def test_head_at_its_limits_is_accepted(line: Line, path: bytes) -> None:
     target = path + b"?" + b"a" * (MAX_TARGET_BYTES - len(path) - 1)
     fields = b"".join(b"X-%d: a\r\n" % n for n in range(MAX_HEADERS - 2))
-    size = sum(map(len, (target, b"Hosta", b"XY"))) + sum(len(line) - 4 for line in fields.split(b"\r\n")[:-1])
-    head = b"GET " + target + b" HTTP/1.1\r\n" + fields + b"XY: " + b"a" * (MAX_HEAD_BYTES - size - 200) + b"\r\n"
+    size = sum(map(len, (target, b"Hosta", b"XY"))) + sum(
+        len(line) - 4 for line in fields.split(b"\r\n")[:-1]
+    )
+    head = (
+        b"GET "
+        + target
+        + b" HTTP/1.1\r\n"
+        + fields
+        + b"XY: "
+        + b"a" * (MAX_HEAD_BYTES - size - 200)
+        + b"\r\n"
+    )
     await line.send(head + END)
     assert (await line.answer())[0] == 200
 
 
 async def test_body_with_too_many_chunks_is_rejected(line: Line, application: Application) -> None:
-    await line.send(POST + b"Transfer-Encoding: chunked\r\n" + END, b"1\r\na\r\n" * (MAX_CHUNKS + 1))
+    await line.send(
+        POST + b"Transfer-Encoding: chunked\r\n" + END, b"1\r\na\r\n" * (MAX_CHUNKS + 1)
+    )
     await is_refused(line, 400, "invalid_request")
     assert application.seen == []
 
 
 @pytest.mark.parametrize(
     ("begin", "more"),
-    [(b"0\r\n", (b"a: " + b"b" * 60 + b"\r\n") * 128), (b"0\r\na: ", b"b" * 8192), (b"1;a=", b"b" * 8192)],
+    [
+        (b"0\r\n", (b"a: " + b"b" * 60 + b"\r\n") * 128),
+        (b"0\r\na: ", b"b" * 8192),
+        (b"1;a=", b"b" * 8192),
+    ],
     ids=["fields behind it", "a field behind it", "extension of a chunk"],
 )
-async def test_endless_framing_of_a_chunked_body_is_rejected(line: Line, begin: bytes, more: bytes) -> None:
+async def test_endless_framing_of_a_chunked_body_is_rejected(
+    line: Line, begin: bytes, more: bytes
+) -> None:
     await line.send(
-        POST + b"Transfer-Encoding: chunked\r\n" + END + begin, *[more] * (MAX_FRAMING_BYTES // len(more) + 1)
+        POST + b"Transfer-Encoding: chunked\r\n" + END + begin,
+        *[more] * (MAX_FRAMING_BYTES // len(more) + 1),
     )
     await is_refused(line, 431, "head_too_large")
 
 
 @BOTH_WAYS
-async def test_oldest_incomplete_body_is_evicted(address: str, application: Application, path: bytes) -> None:
+async def test_oldest_incomplete_body_is_evicted(
+    address: str, application: Application, path: bytes
+) -> None:
     early, late = await connected(address), await connected(address)
     head = b"POST " + path + b" HTTP/1.1\r\nContent-Length: %d\r\n" % LIMITS.bodies + END
     await early.send(head + b"x" * (LIMITS.bodies - 1))
@@ -283,7 +341,9 @@ async def test_oldest_incomplete_body_is_evicted(address: str, application: Appl
     late.close()
 
 
-async def test_body_after_its_response_does_not_count(address: str, application: Application) -> None:
+async def test_body_after_its_response_does_not_count(
+    address: str, application: Application
+) -> None:
     refused, other = await connected(address), await connected(address)
     await refused.send(b"POST /refused HTTP/1.1\r\nContent-Length: 99999\r\n" + END)
     assert (await refused.answer())[0] == 401
@@ -304,7 +364,9 @@ async def test_discarded_body_has_a_limit(line: Line) -> None:
 
 @BOTH_WAYS
 @pytest.mark.parametrize("coding", [b"gzip", b"deflate", b"br", b"zstd", b"identity, gzip"])
-async def test_compressed_body_is_refused(line: Line, application: Application, path: bytes, coding: bytes) -> None:
+async def test_compressed_body_is_refused(
+    line: Line, application: Application, path: bytes, coding: bytes
+) -> None:
     head = b" HTTP/1.1\r\nContent-Length: 4\r\nContent-Encoding: " + coding + b"\r\n"
     for _ in range(2):
         await line.send(b"POST " + path + head + END, b"body")
@@ -317,7 +379,8 @@ async def test_compressed_body_is_refused(line: Line, application: Application, 
 @BOTH_WAYS
 async def test_body_with_identity_encoding_is_accepted(line: Line, path: bytes) -> None:
     await line.send(
-        b"POST " + path + b" HTTP/1.1\r\nContent-Length: 4\r\nContent-Encoding: Identity\r\n" + END, b"body"
+        b"POST " + path + b" HTTP/1.1\r\nContent-Length: 4\r\nContent-Encoding: Identity\r\n" + END,
+        b"body",
     )
     assert (await line.answer())[2] == b"body"
 
@@ -327,11 +390,23 @@ async def test_body_with_identity_encoding_is_accepted(line: Line, path: bytes) 
 ORIGIN: Final = b"Origin: https://app.example\r\n"
 LENGTH: Final = b"Content-Length: 4\r\n"
 BROWSER_REQUESTS: Final = {
-    "head that is too large": (b"GET /api/v1/x HTTP/1.1\r\n" + ORIGIN + b"X: " + b"a" * MAX_HEAD_BYTES + b"\r\n" + END),
+    "head that is too large": (
+        b"GET /api/v1/x HTTP/1.1\r\n" + ORIGIN + b"X: " + b"a" * MAX_HEAD_BYTES + b"\r\n" + END
+    ),
     "two hosts": b"GET /api/v1/x HTTP/1.1\r\nHost: b\r\n" + ORIGIN + END,
     "body that is not complete": b"POST /api/v1/x HTTP/1.1\r\n" + LENGTH + ORIGIN + END + b"b",
-    "body of a hot route that is not complete": b"POST /api/v1/hot HTTP/1.1\r\n" + LENGTH + ORIGIN + END + b"b",
-    "request behind another one": GET + END + b"POST /api/v1/x HTTP/1.1\r\n" + LENGTH + ORIGIN + END + b"b",
+    "body of a hot route that is not complete": b"POST /api/v1/hot HTTP/1.1\r\n"
+    + LENGTH
+    + ORIGIN
+    + END
+    + b"b",
+    "request behind another one": GET
+    + END
+    + b"POST /api/v1/x HTTP/1.1\r\n"
+    + LENGTH
+    + ORIGIN
+    + END
+    + b"b",
 }
 
 
@@ -388,14 +463,28 @@ MALFORMED: Final = {
     "length with a sign": POST + b"Content-Length: +4\r\n" + END + b"body",
     "empty length": POST + b"Content-Length:\r\n" + END,
     "length past all numbers": POST + b"Content-Length: 99999999999999999999\r\n" + END,
-    "length and coding": POST + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n" + END + b"0\r\n\r\n",
-    "coding and length": POST + b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n" + END + b"0\r\n\r\n",
-    "two codings": POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n" + END + b"0\r\n\r\n",
+    "length and coding": POST
+    + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n"
+    + END
+    + b"0\r\n\r\n",
+    "coding and length": POST
+    + b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n"
+    + END
+    + b"0\r\n\r\n",
+    "two codings": POST
+    + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n"
+    + END
+    + b"0\r\n\r\n",
     "coding twice": POST + b"Transfer-Encoding: chunked, chunked\r\n" + END + b"0\r\n\r\n",
     "unknown coding": POST + b"Transfer-Encoding: xchunked\r\n" + END + b"0\r\n\r\n",
     "compressed coding": POST + b"Transfer-Encoding: gzip, chunked\r\n" + END + b"0\r\n\r\n",
-    "coding behind a vertical tab": POST + b"Transfer-Encoding: \x0bchunked\r\n" + END + b"0\r\n\r\n",
-    "coding in HTTP/1.0": b"POST /other HTTP/1.0\r\nTransfer-Encoding: chunked\r\n" + END + b"0\r\n\r\n",
+    "coding behind a vertical tab": POST
+    + b"Transfer-Encoding: \x0bchunked\r\n"
+    + END
+    + b"0\r\n\r\n",
+    "coding in HTTP/1.0": b"POST /other HTTP/1.0\r\nTransfer-Encoding: chunked\r\n"
+    + END
+    + b"0\r\n\r\n",
     "chunk of no size": POST + b"Transfer-Encoding: chunked\r\n" + END + b"zz\r\n",
     "chunk of negative size": POST + b"Transfer-Encoding: chunked\r\n" + END + b"-1\r\n",
     "chunk past all numbers": POST + b"Transfer-Encoding: chunked\r\n" + END + b"f" * 17 + b"\r\n",
@@ -404,13 +493,18 @@ MALFORMED: Final = {
     + b"Transfer-Encoding: chunked\r\n"
     + END
     + b"4;a\nb\r\nbody\r\n0\r\n\r\n",
-    "length behind the chunks": POST + b"Transfer-Encoding: chunked\r\n" + END + b"0\r\nContent-Length: 5\r\n\r\n",
+    "length behind the chunks": POST
+    + b"Transfer-Encoding: chunked\r\n"
+    + END
+    + b"0\r\nContent-Length: 5\r\n\r\n",
 }
 
 
 @BOTH_WAYS
 @pytest.mark.parametrize("name", MALFORMED)
-async def test_malformed_request_is_rejected(line: Line, application: Application, name: str, path: bytes) -> None:
+async def test_malformed_request_is_rejected(
+    line: Line, application: Application, name: str, path: bytes
+) -> None:
     await line.send(MALFORMED[name].replace(b"/other", path) + GET + END)
     await is_refused(line, 400, "invalid_request")
     assert application.seen == []
@@ -423,26 +517,37 @@ async def test_every_form_of_a_host_is_accepted(line: Line, host: bytes) -> None
 
 
 @pytest.mark.parametrize("version", [b"", b" HTTP/0.9", b" HTTP/2.0"])
-async def test_other_versions_are_rejected(line: Line, application: Application, version: bytes) -> None:
+async def test_other_versions_are_rejected(
+    line: Line, application: Application, version: bytes
+) -> None:
     await line.send(b"GET /other" + version + b"\r\n" + END)
     await is_refused(line, 400, "invalid_request")
     assert application.seen == []
 
 
 async def test_trailers_are_ignored(line: Line, application: Application) -> None:
-    await line.send(POST + b"Transfer-Encoding: chunked\r\n" + END + b"4\r\nbody\r\n0\r\nX-Forwarded-For: b\r\n\r\n")
+    await line.send(
+        POST
+        + b"Transfer-Encoding: chunked\r\n"
+        + END
+        + b"4\r\nbody\r\n0\r\nX-Forwarded-For: b\r\n\r\n"
+    )
     assert (await line.answer())[2] == b"body"
     assert application.seen == [("/other", b"body", [b"transfer-encoding", b"host"])]
 
 
 @pytest.mark.parametrize("target", [b"http://b/other", b"http://b:1/other", b"/other#c"])
-async def test_target_in_another_form_is_unambiguous(line: Line, application: Application, target: bytes) -> None:
+async def test_target_in_another_form_is_unambiguous(
+    line: Line, application: Application, target: bytes
+) -> None:
     await line.send(b"GET " + target + b" HTTP/1.1\r\n" + END)
     assert (await line.answer())[0] == 200
     assert [path for path, _, _ in application.seen] == ["/other"]
 
 
-@pytest.mark.parametrize(("target", "path"), [(b"http://b", "/"), (b"http://b:1?x=1", "/"), (b"*", "*")])
+@pytest.mark.parametrize(
+    ("target", "path"), [(b"http://b", "/"), (b"http://b:1?x=1", "/"), (b"*", "*")]
+)
 async def test_target_without_a_path_is_well_formed(
     line: Line, application: Application, target: bytes, path: str
 ) -> None:
@@ -451,8 +556,12 @@ async def test_target_without_a_path_is_well_formed(
     assert [seen for seen, _, _ in application.seen] == [path]
 
 
-async def test_input_after_an_upgrade_request_is_ignored(line: Line, application: Application) -> None:
-    await line.send(GET + b"Connection: Upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n" + END + GET + END)
+async def test_input_after_an_upgrade_request_is_ignored(
+    line: Line, application: Application
+) -> None:
+    await line.send(
+        GET + b"Connection: Upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n" + END + GET + END
+    )
     status, headers, _ = await line.answer()
     assert (status, headers["connection"]) == (200, "close")
     assert await line.is_closed()
@@ -471,8 +580,12 @@ async def test_earlier_requests_are_answered_before_a_rejection(
     assert len(application.seen) == 1
 
 
-async def test_malformed_pipelined_body_is_rejected_in_order(line: Line, application: Application) -> None:
-    await line.send(b"GET /held HTTP/1.1\r\n" + END + POST + b"Transfer-Encoding: chunked\r\n" + END + b"zz\r\n")
+async def test_malformed_pipelined_body_is_rejected_in_order(
+    line: Line, application: Application
+) -> None:
+    await line.send(
+        b"GET /held HTTP/1.1\r\n" + END + POST + b"Transfer-Encoding: chunked\r\n" + END + b"zz\r\n"
+    )
     application.release.set()
     assert (await line.answer())[0] == 200
     await is_refused(line, 400, "invalid_request")
@@ -487,7 +600,9 @@ async def test_pipelined_requests_have_a_limit(line: Line, application: Applicat
     application.release.set()
     answers = [await line.answer() for _ in range(MAX_PIPELINED + 1)]
     assert {status for status, _, _ in answers} == {200}
-    assert ["connection" in headers for _, headers, _ in answers] == [False] * MAX_PIPELINED + [True]
+    assert ["connection" in headers for _, headers, _ in answers] == [False] * MAX_PIPELINED + [
+        True
+    ]
     assert await line.is_closed()
 
 
@@ -516,7 +631,9 @@ async def test_connections_without_a_request_are_evicted_before_idle_ones(
     busy.close()
 
 
-async def test_new_connection_is_rejected_while_all_others_are_busy(address: str, application: Application) -> None:
+async def test_new_connection_is_rejected_while_all_others_are_busy(
+    address: str, application: Application
+) -> None:
     busy = [await connected(address) for _ in range(LIMITS.connections)]
     for one in busy:
         await one.send(b"GET /held HTTP/1.1\r\n" + END)
@@ -531,14 +648,18 @@ async def test_new_connection_is_rejected_while_all_others_are_busy(address: str
 # Not read
 
 
-async def test_client_that_does_not_read_is_disconnected(line: Line, application: Application) -> None:
+async def test_client_that_does_not_read_is_disconnected(
+    line: Line, application: Application
+) -> None:
     await line.push((b"GET /large HTTP/1.1\r\n" + END) * MAX_PIPELINED, *[b""] * 100)
     application.pass_time(LIMITS.reading)
     assert await line.is_cut_off()
     assert application.cut_short("reading_seconds")
 
 
-async def test_client_that_reads_slowly_gets_its_response(line: Line, application: Application) -> None:
+async def test_client_that_reads_slowly_gets_its_response(
+    line: Line, application: Application
+) -> None:
     asked = 24
     await line.push((b"GET /large HTTP/1.1\r\n" + END) * asked)
     for _ in range(asked):
@@ -549,7 +670,12 @@ async def test_client_that_reads_slowly_gets_its_response(line: Line, applicatio
 async def test_client_that_does_not_read_and_begins_another_request_is_disconnected(
     line: Line, application: Application
 ) -> None:
-    await line.push((b"GET /large HTTP/1.1\r\n" + END) * MAX_PIPELINED, *[b""] * 100, b"GET /other", *[b""] * 100)
+    await line.push(
+        (b"GET /large HTTP/1.1\r\n" + END) * MAX_PIPELINED,
+        *[b""] * 100,
+        b"GET /other",
+        *[b""] * 100,
+    )
     application.pass_time(LIMITS.head)
     assert application.cut_short("head_seconds")
     application.pass_time(LIMITS.reading)
@@ -557,9 +683,13 @@ async def test_client_that_does_not_read_and_begins_another_request_is_disconnec
     assert await line.is_cut_off()
 
 
-async def test_missing_body_times_out_after_earlier_responses_are_read(line: Line, application: Application) -> None:
+async def test_missing_body_times_out_after_earlier_responses_are_read(
+    line: Line, application: Application
+) -> None:
     asked = 24
-    await line.push((b"GET /large HTTP/1.1\r\n" + END) * asked + POST + b"Content-Length: 5\r\n" + END + b"abc")
+    await line.push(
+        (b"GET /large HTTP/1.1\r\n" + END) * asked + POST + b"Content-Length: 5\r\n" + END + b"abc"
+    )
     for _ in range(asked):
         assert (await line.answer())[2] == LARGE
     await line.send(*[b""] * 10)

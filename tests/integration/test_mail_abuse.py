@@ -1,4 +1,6 @@
-"""The mail that an attacker can cause to another person: leak reports, changes of address, and confirmation mails."""
+"""The mail that an attacker can cause to another person: leak reports, changes of address, and
+confirmation mails.
+"""
 
 import asyncio
 import re
@@ -24,11 +26,15 @@ EVIL: Final = "ACTION REQUIRED https://evil.example/pay"
 FORMER: Final = "former@x.example"
 BASE_URL: Final = "http://127.0.0.1:3001"
 LINK: Final = re.compile(re.escape(BASE_URL) + r"/confirm-address\?token=([A-Za-z0-9_-]+)")
-LINKED: Final = re.compile(r"(?i)\w://|www\.|\w@\w|\bevil\.|555 0199|[\u200b-\u200f\u202a-\u202e\u2060-\u2069]")
+LINKED: Final = re.compile(
+    r"(?i)\w://|www\.|\w@\w|\bevil\.|555 0199|[\u200b-\u200f\u202a-\u202e\u2060-\u2069]"
+)
 
 
 class Post:
-    """A mail server, and the mail service of a process that hands it what the service has queued."""
+    """A mail server, and the mail service of a process that hands it what the service has
+    queued.
+    """
 
     def __init__(self, service: Service, server: MailServer, database: Database) -> None:
         config = parse_smtp_url(f"smtp://{LOOPBACK}:{server.port}", "Acme <mail@acme.example>")
@@ -37,7 +43,9 @@ class Post:
         self._service = service
 
     async def deliver(self, org: str) -> list[Received]:
-        """Deliver what is queued for a tenant; returns the mails that arrived, in the order of their queueing."""
+        """Deliver what is queued for a tenant; returns the mails that arrived, in the order of
+        their queueing.
+        """
         rows = await self.queued(org)
         number = len(self.server.received)
         for row in rows:
@@ -47,12 +55,15 @@ class Post:
     async def queued(self, org: str) -> list[dict[str, Any]]:
         return await rows(
             self._service,
-            "SELECT * FROM owner_mails WHERE tenant_id = %s AND status = 'queued' ORDER BY created_at, type", org,
-        )  # fmt: skip
+            "SELECT * FROM owner_mails WHERE tenant_id = %s AND status = 'queued' ORDER BY created_at, type",
+            org,
+        )
 
     async def confirmation(self, org: str) -> str:
         """The token in the newest confirmation mail of a tenant, which is delivered for it."""
-        *_, mail = [mail for mail in await self.deliver(org) if "Confirm" in mail.message["Subject"]]
+        *_, mail = [
+            mail for mail in await self.deliver(org) if "Confirm" in mail.message["Subject"]
+        ]
         return token_of(mail)
 
 
@@ -74,7 +85,9 @@ async def post(service: Service) -> AsyncIterator[Post]:
 
 
 async def rows(service: Service, statement: str, *values: object) -> list[dict[str, Any]]:
-    async with await psycopg.AsyncConnection.connect(service.conninfo, row_factory=psycopg.rows.dict_row) as connection:
+    async with await psycopg.AsyncConnection.connect(
+        service.conninfo, row_factory=psycopg.rows.dict_row
+    ) as connection:
         return await (await connection.execute(statement, values)).fetchall()
 
 
@@ -89,11 +102,15 @@ _numbers = iter(range(1, 10_000))
 
 
 def new_address() -> str:
-    """An address that no other test has had confirmations sent to: how many it may get is limited."""
+    """An address that no other test has had confirmations sent to: how many it may get is
+    limited.
+    """
     return f"new-{next(_numbers)}@x.example"
 
 
-async def own_tenant(service: Service, *, name: str = "Acme", email: str | None = None, **claims: Any) -> Organization:
+async def own_tenant(
+    service: Service, *, name: str = "Acme", email: str | None = None, **claims: Any
+) -> Organization:
     """A tenant that a user made with this address, and an OWNER key of it."""
     org, email = f"own-{next(_numbers)}", email or new_address()
     user = service.user(f"user-of-{org}", org=org, role="owner", **claims)
@@ -105,13 +122,17 @@ async def own_tenant(service: Service, *, name: str = "Acme", email: str | None 
 async def operators_tenant(service: Service, **fields: object) -> Organization:
     """A tenant whose address the operator vouches for."""
     org = f"operators-{next(_numbers)}"
-    answer = await service.operator.put(f"{TENANTS}/{org}", {"name": "Acme", "ownerEmail": FORMER, **fields})
+    answer = await service.operator.put(
+        f"{TENANTS}/{org}", {"name": "Acme", "ownerEmail": FORMER, **fields}
+    )
     assert answer.status_code == 201, answer.text
     user = service.user(f"user-of-{org}", org=org, role="owner")
     return Organization(org, await service.key(user, org, accessLevel="OWNER"))
 
 
-async def leak(service: Service, org: Organization, number: int = 1, name: str = "key") -> list[Key]:
+async def leak(
+    service: Service, org: Organization, number: int = 1, name: str = "key"
+) -> list[Key]:
     keys = []
     for _ in range(number):  # a plan allows few active keys
         key = await service.key(org.owner, org.id, "projects:read", name=name)
@@ -138,12 +159,17 @@ async def confirm(service: Service, token: str) -> httpx2.Response:
 # --- the attack
 
 
-async def test_a_hundred_leak_reports_send_three_mails_without_text_of_the_attacker(conninfo: str) -> None:
+async def test_a_hundred_leak_reports_send_three_mails_without_text_of_the_attacker(
+    conninfo: str,
+) -> None:
     victim = "victim@other.example"
     async with (
         running(MailServer()) as server,
         running_service(
-            conninfo, RUN_JOBS="true", MAIL_FROM="Acme <keys@acme.example>", SMTP_URL=f"smtp://{LOOPBACK}:{server.port}"
+            conninfo,
+            RUN_JOBS="true",
+            MAIL_FROM="Acme <keys@acme.example>",
+            SMTP_URL=f"smtp://{LOOPBACK}:{server.port}",
         ) as service,
     ):
         for number in range(10):
@@ -158,9 +184,15 @@ async def test_a_hundred_leak_reports_send_three_mails_without_text_of_the_attac
         # a mail that comes after all others
         last = await service.organization(ownerEmail="last@x.example")
         await service.anonymous.post(REPORT, {"secret": last.key.caller.credential})
-        await server.wait_for(lambda server: any(mail.recipients == ["last@x.example"] for mail in server.received))
+        await server.wait_for(
+            lambda server: any(mail.recipients == ["last@x.example"] for mail in server.received)
+        )
     to_victim = [mail for mail in server.received if mail.recipients == [victim]]
-    evil = [mail for mail in to_victim if "ACTION" in mail.message.as_string() or "evil" in mail.part("plain")]
+    evil = [
+        mail
+        for mail in to_victim
+        if "ACTION" in mail.message.as_string() or "evil" in mail.part("plain")
+    ]
     counts = f"{len(to_victim)} mails to the victim, {len(evil)} of them with the attacker's text"
     assert counts == "3 mails to the victim, 0 of them with the attacker's text"
     assert {mail.message["Subject"] for mail in to_victim} == {"Confirm your e-mail address"}
@@ -219,9 +251,21 @@ async def test_the_operator_verifies(service: Service) -> None:
 async def test_tenant_record_has_only_the_known_fields(service: Service) -> None:
     org = await own_tenant(service)
     assert set((await org.owner.get(org.path)).json()) == {
-        "id", "name", "plan", "subscriptionStatus", "currentPeriodEnd", "cancelAtPeriodEnd", "cancelAt",
-        "endsAt", "seats", "access", "stripeCustomerId", "ownerId", "createdAt", "updatedAt",
-    }  # fmt: skip
+        "id",
+        "name",
+        "plan",
+        "subscriptionStatus",
+        "currentPeriodEnd",
+        "cancelAtPeriodEnd",
+        "cancelAt",
+        "endsAt",
+        "seats",
+        "access",
+        "stripeCustomerId",
+        "ownerId",
+        "createdAt",
+        "updatedAt",
+    }
 
 
 async def test_an_address_that_is_not_verified_gets_the_confirmation_and_payment_notices_only(
@@ -265,14 +309,20 @@ async def test_link_verifies_the_address_after_one_click(service: Service, post:
     done = await confirm(service, token)
     assert (done.status_code, "Address confirmed" in done.text) == (200, True)
     assert await is_verified(service, org)
-    [entry] = await rows(service, "SELECT * FROM audit_events WHERE org_id = %s AND action = 'tenant.updated'", org.id)
+    [entry] = await rows(
+        service,
+        "SELECT * FROM audit_events WHERE org_id = %s AND action = 'tenant.updated'",
+        org.id,
+    )
     assert (entry["actor_kind"], entry["after"]) == ("anybody", {"ownerEmailVerified": True})
 
 
 async def test_token_is_stored_as_a_hash_only(service: Service, post: Post) -> None:
     org = await own_tenant(service)
     token = await post.confirmation(org.id)
-    stored = await rows(service, "SELECT owner_mails::text AS row FROM owner_mails WHERE tenant_id = %s", org.id)
+    stored = await rows(
+        service, "SELECT owner_mails::text AS row FROM owner_mails WHERE tenant_id = %s", org.id
+    )
     assert all(token not in row["row"] for row in stored)
 
 
@@ -294,7 +344,9 @@ async def test_link_expires_after_a_day(fresh_service: Service) -> None:
         assert not await is_verified(fresh_service, org)
 
 
-async def test_link_of_an_address_that_was_changed_meanwhile_is_not_valid(service: Service, post: Post) -> None:
+async def test_link_of_an_address_that_was_changed_meanwhile_is_not_valid(
+    service: Service, post: Post
+) -> None:
     org = await own_tenant(service, email="first@x.example")
     token = await post.confirmation(org.id)
     await set_address(org, "second@x.example")
@@ -304,7 +356,10 @@ async def test_link_of_an_address_that_was_changed_meanwhile_is_not_valid(servic
 
 
 async def test_link_of_one_tenant_verifies_no_other(service: Service, post: Post) -> None:
-    one, other = await own_tenant(service, email="one@x.example"), await own_tenant(service, email="one@x.example")
+    one, other = (
+        await own_tenant(service, email="one@x.example"),
+        await own_tenant(service, email="one@x.example"),
+    )
     token = await post.confirmation(one.id)
     assert (await confirm(service, token)).status_code == 200
     assert (await is_verified(service, one), await is_verified(service, other)) == (True, False)
@@ -343,7 +398,9 @@ async def test_every_process_accepts_the_link(service: Service, post: Post) -> N
     assert (await confirm(service, token)).status_code == 404
 
 
-async def test_confirmation_is_dropped_when_it_is_no_longer_needed(service: Service, post: Post) -> None:
+async def test_confirmation_is_dropped_when_it_is_no_longer_needed(
+    service: Service, post: Post
+) -> None:
     org = await own_tenant(service, email="dropped@x.example")
     await service.operator.put(org.path, {"name": "x", "ownerEmail": "dropped@x.example"})
     assert await post.deliver(org.id) == []
@@ -355,9 +412,12 @@ async def test_owner_token_with_a_verified_email_verifies_the_address(conninfo: 
     async with running_service(conninfo) as service:
         new = new_address()
         org = await own_tenant(service, email=new)
-        user = service.user(f"user-of-{org.id}", org=org.id, role="owner", email=new, email_verified=True)
+        user = service.user(
+            f"user-of-{org.id}", org=org.id, role="owner", email=new, email_verified=True
+        )
         assert (await user.get(TENANTS)).status_code == 200
-    async with running_service(conninfo) as service:  # what was noticed is written when the service stops
+    # what was noticed is written when the service stops
+    async with running_service(conninfo) as service:
         assert await is_verified(service, org)
 
 
@@ -365,7 +425,9 @@ async def test_case_of_the_email_domain_does_not_matter(conninfo: str) -> None:
     async with running_service(conninfo) as service:
         org = await own_tenant(service, email="ada@X.example")
         sub = f"user-of-{org.id}"
-        user = service.user(sub, org=org.id, role="owner", email="ada@x.example", email_verified=True)
+        user = service.user(
+            sub, org=org.id, role="owner", email="ada@x.example", email_verified=True
+        )
         assert (await user.get(TENANTS)).status_code == 200
     async with running_service(conninfo) as service:
         assert await is_verified(service, org)
@@ -376,7 +438,7 @@ async def test_tenant_of_the_previous_release_has_no_verified_address(service: S
         service,
         "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES ('made-before', 'n', 'u', 'a@x.example') "
         "RETURNING id",
-    )  # fmt: skip
+    )
     export = (await service.operator.get(f"{TENANTS}/made-before/export")).json()
     assert export["ownerEmailVerified"] is False
 
@@ -385,11 +447,15 @@ async def test_confirmation_to_an_invalid_address_raises_no_alert(fresh_service:
     async with posting(fresh_service) as post:
         org = await own_tenant(fresh_service, email="a@..")
         assert await post.deliver(org.id) == []
-        found = await rows(fresh_service, "SELECT status FROM owner_mails WHERE tenant_id = %s", org.id)
+        found = await rows(
+            fresh_service, "SELECT status FROM owner_mails WHERE tenant_id = %s", org.id
+        )
         assert [row["status"] for row in found] == ["dropped"]
 
 
-async def test_each_confirmation_has_its_own_id_and_only_the_newest_link_is_valid(service: Service, post: Post) -> None:
+async def test_each_confirmation_has_its_own_id_and_only_the_newest_link_is_valid(
+    service: Service, post: Post
+) -> None:
     org = await own_tenant(service)
     [queued] = await post.queued(org.id)
     post.server.replies_to_data.append("451 4.3.0 Try again later")
@@ -401,12 +467,16 @@ async def test_each_confirmation_has_its_own_id_and_only_the_newest_link_is_vali
     assert first != second
 
 
-async def test_former_owner_gets_the_new_recipient_of_security_notices(service: Service, post: Post) -> None:
+async def test_former_owner_gets_the_new_recipient_of_security_notices(
+    service: Service, post: Post
+) -> None:
     org = await operators_tenant(service)
     await set_address(org, new_address())
     await service.operator.put(org.path, {"name": "Acme", "ownerEmail": FORMER})
     await service.operator.put(org.path, {"name": "Acme", "ownerEmail": new_address()})
-    told = [mail.part("plain") for mail in await post.deliver(org.id) if mail.recipients == [FORMER]]
+    told = [
+        mail.part("plain") for mail in await post.deliver(org.id) if mail.recipients == [FORMER]
+    ]
     said = ["Security notices come to this address until the new one is" in text for text in told]
     assert said == [True, False]
 
@@ -426,7 +496,9 @@ async def test_one_tenant_asks_for_three_confirmations_an_hour(fresh_service: Se
         assert len(await post.queued(org.id)) == 4
 
 
-async def test_many_tenants_send_one_address_three_confirmations_an_hour_and_six_a_day(fresh_service: Service) -> None:
+async def test_many_tenants_send_one_address_three_confirmations_an_hour_and_six_a_day(
+    fresh_service: Service,
+) -> None:
     service = fresh_service
     spellings = ("victim@x.example", "Victim@X.example", "vic.tim@x.example", "victim+{}@x.example")
     counts = []
@@ -440,7 +512,9 @@ async def test_many_tenants_send_one_address_three_confirmations_an_hour_and_six
                     for each in (service, other)
                 )
             )
-            queued = await rows(service, "SELECT FROM owner_mails WHERE type = 'owner_address.confirmation'")
+            queued = await rows(
+                service, "SELECT FROM owner_mails WHERE type = 'owner_address.confirmation'"
+            )
             counts.append(len(queued))
             service.clock.advance(hours=1, seconds=1)
     assert counts == [3, 6, 6, 6]
@@ -485,7 +559,8 @@ async def test_transfer_announces_the_new_address(service: Service, post: Post) 
     org, new = await operators_tenant(service), new_address()
     owner = service.user(f"user-of-{org.id}", org=org.id, role="owner")
     await owner.post("/api/v1/members", {"userId": "successor", "role": "admin"})
-    await service.user("successor", asks_for=org.id).get("/api/v1/auth/whoami")  # accepts the invitation
+    # accepts the invitation
+    await service.user("successor", asks_for=org.id).get("/api/v1/auth/whoami")
     answer = await owner.post(f"{org.path}/transfer", {"userId": "successor", "ownerEmail": new})
     assert answer.status_code == 200, answer.text
     mails = await post.deliver(org.id)
@@ -507,9 +582,13 @@ async def test_recipient_is_fixed_when_the_notice_is_queued(service: Service, po
 # --- tenants and notices from before
 
 
-async def test_address_from_before_counts_as_verified_until_it_is_changed(service: Service, post: Post) -> None:
+async def test_address_from_before_counts_as_verified_until_it_is_changed(
+    service: Service, post: Post
+) -> None:
     org, new = await own_tenant(service, email="before@x.example"), new_address()
-    await rows(service, "UPDATE tenants SET verified_email = NULL WHERE id = %s RETURNING id", org.id)
+    await rows(
+        service, "UPDATE tenants SET verified_email = NULL WHERE id = %s RETURNING id", org.id
+    )
     assert await is_verified(service, org)
     await leak(service, org)
     await set_address(org, new)
@@ -524,7 +603,9 @@ async def test_address_from_before_counts_as_verified_until_it_is_changed(servic
     assert not await is_verified(service, org)
 
 
-async def test_leak_notice_of_the_previous_release_goes_to_the_verified_address(service: Service, post: Post) -> None:
+async def test_leak_notice_of_the_previous_release_goes_to_the_verified_address(
+    service: Service, post: Post
+) -> None:
     org = await operators_tenant(service)
     await set_address(org, new_address())
     [notice] = await rows(
@@ -541,10 +622,16 @@ async def test_leak_notice_of_the_previous_release_goes_to_the_verified_address(
     assert (mail.recipients, mail.message["Subject"]) == ([FORMER], "A leaked API key was revoked")
 
 
-async def test_payment_notice_without_a_recipient_goes_to_the_owner(service: Service, post: Post) -> None:
+async def test_payment_notice_without_a_recipient_goes_to_the_owner(
+    service: Service, post: Post
+) -> None:
     org = await operators_tenant(service)
     [notice] = await payment_notices(service, org)
-    await rows(service, "UPDATE notifications SET recipient = NULL WHERE id = %s RETURNING id", notice["id"])
+    await rows(
+        service,
+        "UPDATE notifications SET recipient = NULL WHERE id = %s RETURNING id",
+        notice["id"],
+    )
     await post.mail.deliver(notice["id"])
     assert [mail.recipients for mail in post.server.received] == [[FORMER]]
 
@@ -562,12 +649,17 @@ async def test_five_notices_an_hour_then_one_digest_with_the_rest(fresh_service:
         with pytest.raises(MailDeferredError) as early:
             await post.mail.deliver(digest["id"])
         assert 3590 < early.value.delay <= 3600
-        [job] = await rows(service, "SELECT * FROM procrastinate_jobs WHERE scheduled_at IS NOT NULL")
+        [job] = await rows(
+            service, "SELECT * FROM procrastinate_jobs WHERE scheduled_at IS NOT NULL"
+        )
         assert job["args"] == {"notification_id": str(digest["id"])}
         service.clock.advance(hours=1)
         await post.mail.deliver(digest["id"])
         mail = post.server.received[-1]
-        assert (mail.recipients, mail.message["Subject"]) == ([FORMER], "Security notices of the last hour")
+        assert (mail.recipients, mail.message["Subject"]) == (
+            [FORMER],
+            "Security notices of the last hour",
+        )
         plain = mail.part("plain")
         assert [key.id in plain for key in keys] == [False] * 5 + [True] * 7
         assert len(post.server.received) == 6
@@ -579,7 +671,9 @@ async def test_five_notices_an_hour_then_one_digest_with_the_rest(fresh_service:
         assert len(await post.deliver(org.id)) == 4
 
 
-async def test_digest_of_a_large_number_names_a_hundred_and_counts_the_rest(fresh_service: Service) -> None:
+async def test_digest_of_a_large_number_names_a_hundred_and_counts_the_rest(
+    fresh_service: Service,
+) -> None:
     service = fresh_service
     async with posting(service) as post:
         org = await operators_tenant(service)
@@ -593,7 +687,9 @@ async def test_digest_of_a_large_number_names_a_hundred_and_counts_the_rest(fres
         assert "And 3 more" in plain
 
 
-async def test_concurrent_reports_in_two_processes_send_five_mails_and_lose_none(conninfo: str) -> None:
+async def test_concurrent_reports_in_two_processes_send_five_mails_and_lose_none(
+    conninfo: str,
+) -> None:
     async with running_service(conninfo) as service, running_service(conninfo) as other:
         other.clock.now = service.clock.now
         org = await operators_tenant(service)
@@ -615,7 +711,9 @@ async def test_concurrent_reports_in_two_processes_send_five_mails_and_lose_none
     assert (len(single), told) == (5, [1] * 9)
 
 
-async def test_notice_that_comes_while_the_digest_is_delivered_is_in_another_mail(fresh_service: Service) -> None:
+async def test_notice_that_comes_while_the_digest_is_delivered_is_in_another_mail(
+    fresh_service: Service,
+) -> None:
     service = fresh_service
     async with posting(service) as post:
         org = await operators_tenant(service)
@@ -641,7 +739,9 @@ async def test_digest_goes_to_the_address_of_its_notices(fresh_service: Service)
         new = new_address()
         await service.operator.put(org.path, {"name": "x", "ownerEmail": new})
         await leak(service, org, 1)
-        digests = await rows(service, "SELECT * FROM owner_mails WHERE status = 'collecting' ORDER BY created_at")
+        digests = await rows(
+            service, "SELECT * FROM owner_mails WHERE status = 'collecting' ORDER BY created_at"
+        )
         assert [digest["recipient"] for digest in digests] == [FORMER, new]
 
 

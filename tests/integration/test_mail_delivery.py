@@ -12,7 +12,12 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
-from tenantry.notifications.mail_delivery import MailDeferredError, MailService, RetrySchedule, standard_schedule
+from tenantry.notifications.mail_delivery import (
+    MailDeferredError,
+    MailService,
+    RetrySchedule,
+    standard_schedule,
+)
 from tenantry.notifications.mail_delivery_store import read_queue
 from tests.support.outbox import NOW, OWNER, add_notification, delivery_of
 from tests.support.smtp import MailServer, running
@@ -32,7 +37,9 @@ async def server() -> AsyncIterator[MailServer]:
         yield server
 
 
-def service(database: Database, server: MailServer, schedule: RetrySchedule = standard_schedule) -> MailService:
+def service(
+    database: Database, server: MailServer, schedule: RetrySchedule = standard_schedule
+) -> MailService:
     config = parse_smtp_url(f"smtp://127.0.0.1:{server.port}", "Billing <billing@example.com>")
     return MailService(database, Mailer(config), lambda: NOW, schedule)
 
@@ -53,7 +60,9 @@ async def test_the_owner_gets_the_mail(database: Database, server: MailServer) -
     assert "https://pay.example/invoice/1?a=1&amp;b=2" in mail.part("html")
 
 
-async def test_an_accepted_mail_is_recorded_as_sent(database: Database, server: MailServer, conninfo: str) -> None:
+async def test_an_accepted_mail_is_recorded_as_sent(
+    database: Database, server: MailServer, conninfo: str
+) -> None:
     notification_id = await queued(database)
     await service(database, server).deliver(notification_id)
     assert await delivery_of(conninfo, notification_id) == ("sent", 1, None)
@@ -71,7 +80,9 @@ async def test_a_missing_notification_ends_the_job(database: Database, server: M
     assert server.received == []
 
 
-async def test_a_permanent_rejection_ends_as_failed(database: Database, server: MailServer, conninfo: str) -> None:
+async def test_a_permanent_rejection_ends_as_failed(
+    database: Database, server: MailServer, conninfo: str
+) -> None:
     notification_id = await queued(database)
     server.replies_to_rcpt.append("550 5.1.1 no such user")
     await service(database, server).deliver(notification_id)
@@ -82,13 +93,17 @@ async def test_a_permanent_rejection_ends_as_failed(database: Database, server: 
     )
 
 
-async def test_an_unusable_address_ends_as_failed(database: Database, server: MailServer, conninfo: str) -> None:
+async def test_an_unusable_address_ends_as_failed(
+    database: Database, server: MailServer, conninfo: str
+) -> None:
     notification_id = await queued(database, owner_email="missing at all")
     await service(database, server).deliver(notification_id)
     assert (await delivery_of(conninfo, notification_id))[0] == "failed"
 
 
-async def test_a_temporary_rejection_is_deferred(database: Database, server: MailServer, conninfo: str) -> None:
+async def test_a_temporary_rejection_is_deferred(
+    database: Database, server: MailServer, conninfo: str
+) -> None:
     notification_id = await queued(database)
     server.replies_to_data.append("451 4.3.0 try later")
     with pytest.raises(MailDeferredError) as caught:
@@ -112,7 +127,9 @@ async def test_each_failure_waits_longer(database: Database, server: MailServer)
     assert waits == [10, 20, 40]
 
 
-async def test_after_the_last_attempt_it_ends_as_failed(database: Database, server: MailServer, conninfo: str) -> None:
+async def test_after_the_last_attempt_it_ends_as_failed(
+    database: Database, server: MailServer, conninfo: str
+) -> None:
     notification_id = await queued(database)
     server.replies_to_data.extend(["451 later"] * 2)
     twice = service(database, server, lambda attempt: 0.0 if attempt < 2 else None)
@@ -122,7 +139,9 @@ async def test_after_the_last_attempt_it_ends_as_failed(database: Database, serv
     assert (await delivery_of(conninfo, notification_id))[:2] == ("failed", 2)
 
 
-async def test_success_after_a_failure_leaves_no_error(database: Database, server: MailServer, conninfo: str) -> None:
+async def test_success_after_a_failure_leaves_no_error(
+    database: Database, server: MailServer, conninfo: str
+) -> None:
     notification_id = await queued(database)
     server.replies_to_data.append("451 later")
     with pytest.raises(MailDeferredError):
@@ -131,7 +150,9 @@ async def test_success_after_a_failure_leaves_no_error(database: Database, serve
     assert await delivery_of(conninfo, notification_id) == ("sent", 2, None)
 
 
-async def test_a_mail_without_an_answer_is_sent_again_unchanged(database: Database, server: MailServer) -> None:
+async def test_a_mail_without_an_answer_is_sent_again_unchanged(
+    database: Database, server: MailServer
+) -> None:
     notification_id = await queued(database)
     server.hang_up = 1
     with pytest.raises(MailDeferredError):
@@ -141,7 +162,9 @@ async def test_a_mail_without_an_answer_is_sent_again_unchanged(database: Databa
     assert first == second
 
 
-async def test_no_connection_is_held_while_the_mail_server_is_slow(database: Database, server: MailServer) -> None:
+async def test_no_connection_is_held_while_the_mail_server_is_slow(
+    database: Database, server: MailServer
+) -> None:
     notification_id = await queued(database)
     server.hold = asyncio.Event()
     delivery = asyncio.create_task(service(database, server).deliver(notification_id))
@@ -153,7 +176,9 @@ async def test_no_connection_is_held_while_the_mail_server_is_slow(database: Dat
     await delivery
 
 
-async def test_an_unavailable_database_is_reported(database: Database, server: MailServer, conninfo: str) -> None:
+async def test_an_unavailable_database_is_reported(
+    database: Database, server: MailServer, conninfo: str
+) -> None:
     notification_id = await queued(database)
     await database.close()
     with pytest.raises(DatabaseUnavailableError):
@@ -171,7 +196,9 @@ async def test_the_log_does_not_name_the_owner(
     server.replies_to_rcpt.append(reply)
     with suppress(MailDeferredError):
         await service(database, server).deliver(notification_id)
-    logged = [record.getMessage() for record in caplog.records if record.name.startswith("tenantry")]
+    logged = [
+        record.getMessage() for record in caplog.records if record.name.startswith("tenantry")
+    ]
     assert [str(notification_id) in line for line in logged] == [True]
     assert not any("acme.example" in line for line in logged)
 

@@ -75,10 +75,17 @@ def work_with(database: Database, server: MailServer, schedule: RetrySchedule = 
 
 @asynccontextmanager
 async def worker(
-    queue: JobQueue, work: Work, *, polling_interval: float = 0.02, grace: float = PATIENCE, **options: Any
+    queue: JobQueue,
+    work: Work,
+    *,
+    polling_interval: float = 0.02,
+    grace: float = PATIENCE,
+    **options: Any,
 ) -> AsyncIterator[None]:
     """A worker for the time of the block; at its end the jobs under way have ended."""
-    task = asyncio.create_task(queue.run_worker(work, polling_interval=polling_interval, grace=grace, **options))
+    task = asyncio.create_task(
+        queue.run_worker(work, polling_interval=polling_interval, grace=grace, **options)
+    )
     try:
         yield
     finally:
@@ -101,7 +108,10 @@ async def rows(conninfo: str, query: str) -> list[tuple[Any, ...]]:
 
 async def jobs(conninfo: str) -> list[str]:
     """The states of the jobs in the mail queue."""
-    found = await rows(conninfo, "SELECT status::text FROM procrastinate_jobs WHERE queue_name = 'mail' ORDER BY id")
+    found = await rows(
+        conninfo,
+        "SELECT status::text FROM procrastinate_jobs WHERE queue_name = 'mail' ORDER BY id",
+    )
     return [row[0] for row in found]
 
 
@@ -139,14 +149,18 @@ async def test_many_mails_are_queued_together(
     assert await jobs(conninfo) == []
 
 
-async def test_rolled_back_mails_are_not_queued(database: Database, queue: JobQueue, conninfo: str) -> None:
+async def test_rolled_back_mails_are_not_queued(
+    database: Database, queue: JobQueue, conninfo: str
+) -> None:
     async with database.transaction(ACROSS_TENANTS) as connection:
         await queue.defer_mail(connection, [await add_notification(connection)])
         await connection.rollback()
     assert await jobs(conninfo) == []
 
 
-async def test_an_empty_batch_is_accepted(database: Database, queue: JobQueue, conninfo: str) -> None:
+async def test_an_empty_batch_is_accepted(
+    database: Database, queue: JobQueue, conninfo: str
+) -> None:
     async with database.transaction(ACROSS_TENANTS) as connection:
         await queue.defer_mail(connection, [])
     assert await jobs(conninfo) == []
@@ -171,7 +185,9 @@ async def test_a_worker_is_notified_of_a_new_mail(
 ) -> None:
     async with worker(queue, work_with(database, server), polling_interval=NEVER):
         async with asyncio.timeout(PATIENCE):
-            while not await rows(conninfo, "SELECT FROM pg_stat_activity WHERE query LIKE 'LISTEN%maintenance%'"):
+            while not await rows(
+                conninfo, "SELECT FROM pg_stat_activity WHERE query LIKE 'LISTEN%maintenance%'"
+            ):
                 pass
         for _ in range(3):  # one that comes while the worker just looks is not announced to it
             await queued(database, queue)
@@ -220,10 +236,14 @@ async def test_a_permanent_rejection_is_visible_and_leaves_no_job(
     assert await jobs(conninfo) == []
 
 
-async def test_without_a_mail_server_mails_stay_queued(database: Database, queue: JobQueue, conninfo: str) -> None:
+async def test_without_a_mail_server_mails_stay_queued(
+    database: Database, queue: JobQueue, conninfo: str
+) -> None:
     await queued(database, queue)
     with watched("procrastinate") as log:
-        async with worker(queue, Work(None, RetentionService(database, timedelta(days=90), lambda: NOW))):
+        async with worker(
+            queue, Work(None, RetentionService(database, timedelta(days=90), lambda: NOW))
+        ):
             await log.until("Job requeue_stalled_jobs")
     assert log.count("ended with status: Success") >= 1
     assert await jobs(conninfo) == ["todo"]
@@ -281,10 +301,15 @@ async def test_a_killed_worker_loses_no_mail(
 
 async def begin_job(conninfo: str) -> None:
     """Take the next job as a worker that lives, and do nothing."""
-    await rows(conninfo, "SELECT procrastinate_fetch_job_v2(ARRAY['mail'], procrastinate_register_worker_v1())")
+    await rows(
+        conninfo,
+        "SELECT procrastinate_fetch_job_v2(ARRAY['mail'], procrastinate_register_worker_v1())",
+    )
 
 
-async def test_the_job_of_a_running_worker_is_not_requeued(database: Database, queue: JobQueue, conninfo: str) -> None:
+async def test_the_job_of_a_running_worker_is_not_requeued(
+    database: Database, queue: JobQueue, conninfo: str
+) -> None:
     await queued(database, queue)
     await begin_job(conninfo)
     await queue.requeue_stalled()
@@ -301,15 +326,22 @@ async def test_a_job_that_a_live_worker_has_lost_is_requeued(
             await mails(server, 1)
             second = await queued(database, queue)
             # as if the database had become unavailable before it answered the worker
-            await rows(conninfo, "SELECT procrastinate_fetch_job_v2('{mail}', max(id)) FROM procrastinate_workers")
+            await rows(
+                conninfo,
+                "SELECT procrastinate_fetch_job_v2('{mail}', max(id)) FROM procrastinate_workers",
+            )
             await log.until("is requeued")
             assert log.count("is requeued") == 1
             held.set()
             await mails(server, 2)
-    assert [await delivery_of(conninfo, each) for each in (first, second)] == [("sent", 1, None)] * 2
+    assert [await delivery_of(conninfo, each) for each in (first, second)] == [
+        ("sent", 1, None)
+    ] * 2
 
 
-async def test_two_workers_requeue_a_job_once(database: Database, queue: JobQueue, conninfo: str) -> None:
+async def test_two_workers_requeue_a_job_once(
+    database: Database, queue: JobQueue, conninfo: str
+) -> None:
     await queued(database, queue)
     await begin_job(conninfo)
     await asyncio.gather(*(queue.requeue_stalled(stalled_after=0) for _ in range(2)))
@@ -336,7 +368,9 @@ async def cut_off(postgres: PostgresServer, conninfo: str, *, away: bool) -> Non
     name = str(conninfo_to_dict(conninfo)["dbname"])
     async with await Connection.connect(postgres.conninfo, autocommit=True) as connection:
         await connection.execute(
-            sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}").format(sql.Identifier(name), sql.Literal(not away))
+            sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}").format(
+                sql.Identifier(name), sql.Literal(not away)
+            )
         )
         if away:
             await connection.execute(
@@ -355,7 +389,8 @@ async def test_a_worker_waits_for_an_unavailable_database(
             await log.until("the job worker was interrupted")
             await cut_off(postgres, conninfo, away=False)
             await log.until("the job worker continues")
-            with suppress(DatabaseUnavailableError):  # the pool may still hold a connection from before
+            # the pool may still hold a connection from before
+            with suppress(DatabaseUnavailableError):
                 async with database.transaction(ACROSS_TENANTS) as connection:
                     await connection.execute("SELECT 1")
             await queued(database, queue)
@@ -378,11 +413,17 @@ async def test_a_worker_logs_the_loss_of_its_database_in_one_line(
             await log.until("the job worker continues")
     ours = [line for line in log.lines if " mail.log " not in line]  # the test server's own log
     [line] = [line for line in ours if line.startswith(("WARNING", "ERROR", "CRITICAL"))]
-    assert re.search("will retry: .*(terminating connection|not currently accepting connections)", line, re.DOTALL)
+    assert re.search(
+        "will retry: .*(terminating connection|not currently accepting connections)",
+        line,
+        re.DOTALL,
+    )
     assert not any("Traceback" in line for line in ours)
 
 
-async def test_a_job_without_a_database_logs_one_line(database: Database, queue: JobQueue, server: MailServer) -> None:
+async def test_a_job_without_a_database_logs_one_line(
+    database: Database, queue: JobQueue, server: MailServer
+) -> None:
     away = Database("host=/nowhere", pool_size=1)
     await queued(database, queue)
     with watched("procrastinate.worker") as log:
@@ -396,7 +437,12 @@ async def test_a_job_without_a_database_logs_one_line(database: Database, queue:
 
 @pytest.mark.parametrize("noticed", [True, False], ids=["after it noticed", "before it noticed"])
 async def test_a_worker_can_be_stopped_while_the_database_is_unavailable(
-    database: Database, queue: JobQueue, server: MailServer, postgres: PostgresServer, conninfo: str, noticed: bool
+    database: Database,
+    queue: JobQueue,
+    server: MailServer,
+    postgres: PostgresServer,
+    conninfo: str,
+    noticed: bool,
 ) -> None:
     with watched("tenantry.jobs") as log:
         task = asyncio.create_task(queue.run_worker(work_with(database, server)))
@@ -418,7 +464,8 @@ async def test_the_logs_hold_neither_password_nor_address(
     with watched(level=logging.DEBUG) as log:
         async with worker(queue, work_with(database, server)):
             await server.wait_for(lambda server: server.refusals == 2)
-    ours = "\n".join(line for line in log.lines if " mail.log " not in line)  # the test server's own log
+    # the test server's own log
+    ours = "\n".join(line for line in log.lines if " mail.log " not in line)
     assert "refused the recipient (550)" in ours
     assert "hunter2" not in ours
     assert OWNER not in ours

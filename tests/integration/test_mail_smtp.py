@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tenantry.integrations.smtp import MailDeliveryError, Mailer, PermanentMailError, TemporaryMailError, parse_smtp_url
+from tenantry.integrations.smtp import (
+    MailDeliveryError,
+    Mailer,
+    PermanentMailError,
+    TemporaryMailError,
+    parse_smtp_url,
+)
 from tests.support.smtp import LOOPBACK_IN_DISGUISE, MailServer, running, self_signed
 
 SENDER = "Billing <billing@example.com>"
@@ -21,7 +27,9 @@ async def server() -> AsyncIterator[MailServer]:
         yield server
 
 
-def mailer(server: MailServer, *, scheme: str = "smtp", login: str = "", host: str = "127.0.0.1") -> Mailer:
+def mailer(
+    server: MailServer, *, scheme: str = "smtp", login: str = "", host: str = "127.0.0.1"
+) -> Mailer:
     return Mailer(parse_smtp_url(f"{scheme}://{login}{host}:{server.port}", SENDER))
 
 
@@ -61,14 +69,20 @@ async def test_mails_to_another_machine_need_tls(server: MailServer) -> None:
 
 
 async def test_off_loopback_plain_text_can_be_allowed(server: MailServer) -> None:
-    config = parse_smtp_url(f"smtp://{LOOPBACK_IN_DISGUISE}:{server.port}", SENDER, allow_plaintext=True)
+    config = parse_smtp_url(
+        f"smtp://{LOOPBACK_IN_DISGUISE}:{server.port}", SENDER, allow_plaintext=True
+    )
     await Mailer(config).send(message())
     assert len(server.received) == 1
 
 
 @pytest.mark.parametrize(("scheme", "implicit_tls"), [("smtp", False), ("smtps", True)])
-async def test_off_loopback_the_certificate_must_be_trusted(tmp_path: Path, scheme: str, implicit_tls: bool) -> None:
-    async with running(MailServer(certificate=self_signed(tmp_path), implicit_tls=implicit_tls)) as server:
+async def test_off_loopback_the_certificate_must_be_trusted(
+    tmp_path: Path, scheme: str, implicit_tls: bool
+) -> None:
+    async with running(
+        MailServer(certificate=self_signed(tmp_path), implicit_tls=implicit_tls)
+    ) as server:
         with pytest.raises(TemporaryMailError, match="certificate"):
             await mailer(server, scheme=scheme, host=LOOPBACK_IN_DISGUISE).send(message())
     assert server.received == []
@@ -100,7 +114,11 @@ async def test_a_server_that_repeats_the_password_does_not_get_it_into_the_error
         server.replies_to_auth.append("535 5.7.8 bad: user hunter2")
         with pytest.raises(MailDeliveryError) as caught:
             await mailer(server, login="user:hunter2@").send(message())
-    shown = "".join(traceback.format_exception(caught.value, limit=0)) + caught.value.reply + caplog.text
+    shown = (
+        "".join(traceback.format_exception(caught.value, limit=0))
+        + caught.value.reply
+        + caplog.text
+    )
     assert "hunter2" not in shown
 
 

@@ -1,4 +1,6 @@
-"""No caller grants, raises or removes more than it may, and no tenant loses its last owner by accident."""
+"""No caller grants, raises or removes more than it may, and no tenant loses its last owner by
+accident.
+"""
 
 import asyncio
 from typing import Final
@@ -7,7 +9,16 @@ import psycopg
 import pytest
 
 from tests.support.billing import until_blocked
-from tests.support.members import MANAGER, MEMBERS, add_member, change_role, join, owned, path_of, remove_member
+from tests.support.members import (
+    MANAGER,
+    MEMBERS,
+    add_member,
+    change_role,
+    join,
+    owned,
+    path_of,
+    remove_member,
+)
 from tests.support.service import WHOAMI, Caller, Organization, Service, refusal
 
 ESCALATION: Final = (403, "scope_escalation")
@@ -35,7 +46,11 @@ async def test_role_is_granted_by_a_caller_with_all_its_rights(
     service: Service, scopes: tuple[str, ...], gives: set[str]
 ) -> None:
     org = await service.organization()
-    giver = (await service.key(org.owner, org.id, *(scopes if "OWNER" in scopes else (*MANAGER, *scopes)))).caller
+    giver = (
+        await service.key(
+            org.owner, org.id, *(scopes if "OWNER" in scopes else (*MANAGER, *scopes))
+        )
+    ).caller
     given = set()
     for role in ("member", "admin", "owner"):
         answer = await giver.post(MEMBERS, {"userId": f"given-{role}", "role": role})
@@ -46,8 +61,12 @@ async def test_role_is_granted_by_a_caller_with_all_its_rights(
     assert given == gives
 
 
-@pytest.mark.parametrize(("role", "gives"), [("admin", {"member", "admin"}), ("owner", {"member", "admin", "owner"})])
-async def test_user_grants_at_most_the_own_role(service: Service, role: str, gives: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("role", "gives"), [("admin", {"member", "admin"}), ("owner", {"member", "admin", "owner"})]
+)
+async def test_user_grants_at_most_the_own_role(
+    service: Service, role: str, gives: set[str]
+) -> None:
     org = await service.organization()
     giver = service.user("giver", org=org.id, role=role)
     for wanted in ("member", "admin", "owner"):
@@ -78,7 +97,10 @@ async def test_adding_a_removed_member_needs_the_same_rights(service: Service) -
     manager = await manager_of(service, org, *MEMBER_SCOPES)
     former = await join(service, org, "former-admin", "admin")
     await remove_member(org.owner, former)
-    assert refusal(await manager.post(MEMBERS, {"userId": "former-admin", "role": "admin"})) == ESCALATION
+    assert (
+        refusal(await manager.post(MEMBERS, {"userId": "former-admin", "role": "admin"}))
+        == ESCALATION
+    )
     assert (await add_member(manager, "former-admin", "member"))["id"] == former["id"]
 
 
@@ -87,9 +109,11 @@ async def test_no_member_raises_the_own_role(service: Service) -> None:
     member = await join(service, org, "ambitious", "admin")
     user = service.user("ambitious", org=org.id, role="owner")
     assert refusal(await user.patch(path_of(member), {"role": "owner"})) == ESCALATION
-    assert refusal(await user.post(f"{org.path}/transfer", {"userId": "ambitious", "ownerEmail": "a@x.example"})) == (
-        ESCALATION
-    )
+    assert refusal(
+        await user.post(
+            f"{org.path}/transfer", {"userId": "ambitious", "ownerEmail": "a@x.example"}
+        )
+    ) == (ESCALATION)
 
 
 async def test_reducing_access_needs_only_the_scope(service: Service) -> None:
@@ -123,7 +147,9 @@ async def test_test_mode_key_manages_no_members(service: Service) -> None:
         await tester.patch(path_of(member), {"role": "admin"}),
         await tester.patch(path_of(member), {"role": "member"}),
         await tester.delete(path_of(member)),
-        await tester.post(f"{org.path}/transfer", {"userId": "untouched", "ownerEmail": "a@x.example"}),
+        await tester.post(
+            f"{org.path}/transfer", {"userId": "untouched", "ownerEmail": "a@x.example"}
+        ),
     ):
         assert refusal(answer) == (403, "mode_mismatch")
     assert (await tester.get(path_of(member))).json() == member
@@ -196,7 +222,9 @@ async def test_owner_of_the_tenant_does_not_begin_as_less(service: Service) -> N
         assert refusal(answer) == LAST_OWNER
     assert (
         refusal(
-            await service.user("adm", org=org.id, role="admin").post(MEMBERS, {"userId": owner_id, "role": "owner"})
+            await service.user("adm", org=org.id, role="admin").post(
+                MEMBERS, {"userId": owner_id, "role": "owner"}
+            )
         )
         == ESCALATION
     )

@@ -18,13 +18,19 @@ CLIENTS = 4
 @pytest.fixture
 async def elsewhere(service: Service) -> AsyncIterator[Service]:
     """The same service a second time."""
-    values = {"OIDC_ISSUER": service.issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
+    values = {
+        "OIDC_ISSUER": service.issuer.url,
+        "OIDC_AUDIENCE": AUDIENCE,
+        "OIDC_CLIENT_ID": CLIENT_ID,
+    }
     async with running_app(service.conninfo, clock=service.clock, **values) as client:
         yield Service(client, service.clock, service.issuer, service.conninfo)
 
 
 class Hammer:
-    """Clients that send one request after the other, and know which of them were sent after a moment."""
+    """Clients that send one request after the other, and know which of them were sent after a
+    moment.
+    """
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -55,7 +61,9 @@ class Hammer:
                 self.refused_after += 1
 
 
-async def test_request_after_the_removal_is_rejected_by_another_process(service: Service, elsewhere: Service) -> None:
+async def test_request_after_the_removal_is_rejected_by_another_process(
+    service: Service, elsewhere: Service
+) -> None:
     org = await service.organization()
     let_in_before = let_in_after = 0
     for number in range(ROUNDS):
@@ -78,10 +86,16 @@ async def test_role_change_counts_in_another_process(service: Service, elsewhere
     user = elsewhere.user("watched")
     assert (await user.get(WHOAMI)).json()["scopes"] == ["*:*"]
     await org.owner.patch(path_of(member), {"role": "member"})
-    assert (await user.get(WHOAMI)).json()["scopes"] == ["projects:*", "tenants:read", "billing:read"]
+    assert (await user.get(WHOAMI)).json()["scopes"] == [
+        "projects:*",
+        "tenants:read",
+        "billing:read",
+    ]
 
 
-async def test_member_added_again_is_accepted_by_another_process(service: Service, elsewhere: Service) -> None:
+async def test_member_added_again_is_accepted_by_another_process(
+    service: Service, elsewhere: Service
+) -> None:
     org = await service.organization()
     member = await join(service, org, "away")
     await org.owner.delete(path_of(member))

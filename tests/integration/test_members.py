@@ -3,7 +3,16 @@
 import psycopg
 import pytest
 
-from tests.support.members import MEMBERS, accept_path, add_member, change_role, join, owned, path_of, remove_member
+from tests.support.members import (
+    MEMBERS,
+    accept_path,
+    add_member,
+    change_role,
+    join,
+    owned,
+    path_of,
+    remove_member,
+)
 from tests.support.service import PROJECTS, TENANTS, WHOAMI, Service, refusal, running_service
 
 NOT_FOUND = (404, "not_found")
@@ -121,14 +130,18 @@ async def test_list_is_filtered(service: Service) -> None:
         ({"userId": "a", "role": "member", "issuer": "https://elsewhere.example"}, "issuer"),
     ],
 )
-async def test_faulty_member_is_refused(service: Service, body: dict[str, str], location: str) -> None:
+async def test_faulty_member_is_refused(
+    service: Service, body: dict[str, str], location: str
+) -> None:
     org = await service.organization()
     answer = await org.owner.post(MEMBERS, body)
     assert refusal(answer) == (422, "validation_failed")
     assert [fault["location"] for fault in answer.json()["errors"]] == [location]
 
 
-@pytest.mark.parametrize("query", [{"role": "root"}, {"status": "gone"}, {"userId": ""}, {"userId": "a\x00"}])
+@pytest.mark.parametrize(
+    "query", [{"role": "root"}, {"status": "gone"}, {"userId": ""}, {"userId": "a\x00"}]
+)
 async def test_faulty_filter_is_refused(service: Service, query: dict[str, str]) -> None:
     org = await service.organization()
     assert refusal(await org.owner.get(MEMBERS, **query)) == (422, "validation_failed")
@@ -212,7 +225,10 @@ async def test_role_of_a_removed_member_is_not_changed(service: Service) -> None
     org = await service.organization()
     member = await join(service, org, "inactive")
     await remove_member(org.owner, member)
-    assert refusal(await org.owner.patch(path_of(member), {"role": "admin"})) == (409, "member_not_active")
+    assert refusal(await org.owner.patch(path_of(member), {"role": "admin"})) == (
+        409,
+        "member_not_active",
+    )
 
 
 async def test_same_request_again_gets_the_first_answer(service: Service) -> None:
@@ -229,10 +245,15 @@ async def test_without_an_identity_provider_no_member_is_added(conninfo: str) ->
     async with running_service(conninfo) as service:
         org = await service.organization()
         member = await join(service, org, "early")
-    async with running_service(conninfo, OIDC_ISSUER="", OIDC_AUDIENCE="", OIDC_CLIENT_ID="") as service:
+    async with running_service(
+        conninfo, OIDC_ISSUER="", OIDC_AUDIENCE="", OIDC_CLIENT_ID=""
+    ) as service:
         owner = service.caller(org.owner.credential)
         not_configured = (501, "identity_provider_not_configured")
-        assert refusal(await owner.post(MEMBERS, {"userId": "late", "role": "member"})) == not_configured
+        assert (
+            refusal(await owner.post(MEMBERS, {"userId": "late", "role": "member"}))
+            == not_configured
+        )
         transfer = {"userId": "early", "ownerEmail": "early@x.example"}
         assert refusal(await owner.post(f"{org.path}/transfer", transfer)) == not_configured
         assert (await owner.get(MEMBERS)).json()["data"] == [member]
@@ -256,7 +277,9 @@ async def test_maker_of_a_tenant_is_its_owner_among_the_members(service: Service
     user = service.user("founding")
     tenant = (await user.post(TENANTS, {"name": "x", "ownerEmail": "me@x.example"})).json()
     listed = (await user.get(MEMBERS)).json()["data"]
-    assert [(one["userId"], one["role"], one["orgId"]) for one in listed] == [("founding", "owner", tenant["id"])]
+    assert [(one["userId"], one["role"], one["orgId"]) for one in listed] == [
+        ("founding", "owner", tenant["id"])
+    ]
 
 
 async def test_owner_named_by_the_operator_is_authorized_as_owner(service: Service) -> None:
@@ -264,23 +287,35 @@ async def test_owner_named_by_the_operator_is_authorized_as_owner(service: Servi
     assert (member["userId"], member["role"]) == ("named", "owner")
     who = (await service.user("named").get(WHOAMI)).json()
     assert (who["orgId"], who["accessLevel"]) == (org.id, "OWNER")
-    await service.operator.put(org.path, {"name": "x", "ownerEmail": "owner@x.example", "ownerId": "named"})
+    await service.operator.put(
+        org.path, {"name": "x", "ownerEmail": "owner@x.example", "ownerId": "named"}
+    )
     assert (await org.owner.get(MEMBERS)).json()["data"] == [member]
 
 
 async def test_owner_whom_the_operator_changes_joins_the_one_before(service: Service) -> None:
     org, _ = await owned(service, "predecessor")
     await join(service, org, "successor", "member")
-    await service.operator.put(org.path, {"name": "x", "ownerEmail": "owner@x.example", "ownerId": "successor"})
+    await service.operator.put(
+        org.path, {"name": "x", "ownerEmail": "owner@x.example", "ownerId": "successor"}
+    )
     listed = (await org.owner.get(MEMBERS)).json()["data"]
-    assert [(one["userId"], one["role"]) for one in listed] == [("successor", "owner"), ("predecessor", "owner")]
+    assert [(one["userId"], one["role"]) for one in listed] == [
+        ("successor", "owner"),
+        ("predecessor", "owner"),
+    ]
 
 
 async def test_removed_owner_stays_removed_after_a_new_owner_is_named(service: Service) -> None:
     org = await service.organization()
     await remove_member(org.owner, await join(service, org, "banished", "admin"))
-    await service.operator.put(org.path, {"name": "x", "ownerEmail": "owner@x.example", "ownerId": "banished"})
-    assert refusal(await service.user("banished", org=org.id, role="owner").get(PROJECTS)) == NO_ORGANIZATION
+    await service.operator.put(
+        org.path, {"name": "x", "ownerEmail": "owner@x.example", "ownerId": "banished"}
+    )
+    assert (
+        refusal(await service.user("banished", org=org.id, role="owner").get(PROJECTS))
+        == NO_ORGANIZATION
+    )
 
 
 async def test_operator_without_an_owner_id_makes_no_member(service: Service) -> None:
@@ -299,7 +334,9 @@ async def test_every_change_is_in_the_audit_trail(service: Service) -> None:
         await remove_member(org.owner, member)
     gone = (await org.owner.get(path_of(member))).json()
     again = await add_member(org.owner, "audited", "admin")
-    entries = (await org.owner.get("/api/v1/audit-events", targetId=member["id"])).json()["data"][::-1]
+    entries = (await org.owner.get("/api/v1/audit-events", targetId=member["id"])).json()["data"][
+        ::-1
+    ]
     assert [(entry["action"], entry["before"], entry["after"]) for entry in entries] == [
         ("member.invited", None, {**invited, "bindsOwner": True}),
         (
@@ -331,8 +368,10 @@ async def test_owner_whom_the_operator_names_is_in_the_audit_trail(service: Serv
     org, member = await owned(service, "named-and-audited")
     (entry,) = (await org.owner.get("/api/v1/audit-events", targetId=member["id"])).json()["data"]
     assert (entry["action"], entry["actorKind"], entry["after"]) == (
-        "member.added", "operator", {**member, "bindsOwner": True},
-    )  # fmt: skip
+        "member.added",
+        "operator",
+        {**member, "bindsOwner": True},
+    )
 
 
 async def test_export_names_current_and_former_members(service: Service) -> None:

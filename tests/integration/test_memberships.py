@@ -9,7 +9,9 @@ MEMBER_SCOPES = ["projects:*", "tenants:read", "billing:read"]
 NO_ORGANIZATION = (403, "no_organization")
 
 
-async def add_member(service: Service, org: str, sub: str, role: str, *, removed: bool = False) -> None:
+async def add_member(
+    service: Service, org: str, sub: str, role: str, *, removed: bool = False
+) -> None:
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
         await connection.execute(
             "INSERT INTO memberships (tenant_id, issuer, subject, role, removed_at) "
@@ -86,8 +88,16 @@ async def test_of_several_memberships_the_header_names_one(service: Service) -> 
     for org, role in zip(orgs, ("admin", "member"), strict=True):
         await add_member(service, org.id, "several", role)
     assert refusal(await service.user("several").get(PROJECTS)) == NO_ORGANIZATION
-    assert await standing(service.user("several", asks_for=orgs[0].id)) == (orgs[0].id, "SCOPED", ["*:*"])
-    assert await standing(service.user("several", asks_for=orgs[1].id)) == (orgs[1].id, "SCOPED", MEMBER_SCOPES)
+    assert await standing(service.user("several", asks_for=orgs[0].id)) == (
+        orgs[0].id,
+        "SCOPED",
+        ["*:*"],
+    )
+    assert await standing(service.user("several", asks_for=orgs[1].id)) == (
+        orgs[1].id,
+        "SCOPED",
+        MEMBER_SCOPES,
+    )
 
 
 async def test_removed_membership_does_not_count_as_one_of_several(service: Service) -> None:
@@ -112,12 +122,18 @@ async def test_header_must_equal_the_claim(service: Service) -> None:
     org, other = await service.organization(), await service.organization()
     assert (await service.user(org=org.id, asks_for=org.id).get(PROJECTS)).status_code == 200
     for asked in (other.id, "missing", "", f"{org.id}, {org.id}"):
-        assert refusal(await service.user(org=org.id, asks_for=asked).get(PROJECTS)) == (403, "org_mismatch")
+        assert refusal(await service.user(org=org.id, asks_for=asked).get(PROJECTS)) == (
+            403,
+            "org_mismatch",
+        )
 
 
 async def test_user_without_any_tenant_has_no_organization(service: Service) -> None:
     assert refusal(await service.user("outsider").get(PROJECTS)) == NO_ORGANIZATION
-    assert refusal(await service.user("outsider", org="missing", role="owner").get(PROJECTS)) == NO_ORGANIZATION
+    assert (
+        refusal(await service.user("outsider", org="missing", role="owner").get(PROJECTS))
+        == NO_ORGANIZATION
+    )
 
 
 async def test_member_of_another_issuer_is_another_user(service: Service) -> None:
@@ -155,7 +171,9 @@ async def test_member_may_use_projects_and_read_tenant_and_billing(service: Serv
         ("", ["*:*"]),
     ],
 )
-async def test_token_scope_narrows_only_by_the_services_scopes(service: Service, scope: str, scopes: list[str]) -> None:
+async def test_token_scope_narrows_only_by_the_services_scopes(
+    service: Service, scope: str, scopes: list[str]
+) -> None:
     org = await service.organization()
     assert (await standing(service.user(org=org.id, role="admin", scope=scope)))[2] == scopes
 
@@ -172,7 +190,12 @@ async def test_whoami_shows_the_user_and_the_end_of_the_token(service: Service) 
         "accessLevel": "OWNER",
         "plan": "free",
         "subscriptionStatus": "none",
-        "access": {"state": "none", "plan": "free", "until": None, "reason": "There is no subscription."},
+        "access": {
+            "state": "none",
+            "plan": "free",
+            "until": None,
+            "reason": "There is no subscription.",
+        },
         "expiresAt": "2026-01-01T13:00:00Z",
     }
 
@@ -189,6 +212,11 @@ async def test_whoami_shows_a_key(service: Service) -> None:
         "accessLevel": "SCOPED",
         "plan": "free",
         "subscriptionStatus": "none",
-        "access": {"state": "none", "plan": "free", "until": None, "reason": "There is no subscription."},
+        "access": {
+            "state": "none",
+            "plan": "free",
+            "until": None,
+            "reason": "There is no subscription.",
+        },
         "expiresAt": "2026-02-01T00:00:00Z",
     }

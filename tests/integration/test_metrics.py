@@ -38,7 +38,8 @@ def begun_at_0() -> list[Series]:
         (found[1], frozenset(re.findall(r'(\w+)="([^"]*)"', found[2])))
         for test in tests
         for series in test["input_series"]
-        if str(series["values"]).startswith("0") and (found := re.match(r"(tenantry_\w+_total)(.*)", series["series"]))
+        if str(series["values"]).startswith("0")
+        and (found := re.match(r"(tenantry_\w+_total)(.*)", series["series"]))
     ]
 
 
@@ -70,7 +71,9 @@ async def new_service(conninfo: str, plans: str) -> AsyncIterator[Service]:
 async def test_metrics_and_their_documentation_agree(emptied_service: Service) -> None:
     await counted_everything(emptied_service)
     found = (await shown(emptied_service)).described()
-    assert {name: told for name, told in found.items() if not name.startswith(("python_", "process_"))} == documented()
+    assert {
+        name: told for name, told in found.items() if not name.startswith(("python_", "process_"))
+    } == documented()
 
 
 async def test_series_of_alert_rules_begin_at_0(new_service: Service) -> None:
@@ -87,7 +90,9 @@ async def test_no_count_adds_a_series_to_those_of_alert_rules(new_service: Servi
     await counted_everything(new_service)
     after = (await shown(new_service)).series(names)
     assert after.keys() == before.keys()
-    assert {name for (name, labels), value in after.items() if value > before[name, labels]} == names
+    assert {
+        name for (name, labels), value in after.items() if value > before[name, labels]
+    } == names
 
 
 async def test_no_label_names_a_tenant_a_key_or_an_event(service: Service) -> None:
@@ -114,7 +119,9 @@ async def test_a_batch_is_counted_by_its_lane_with_its_size_and_its_wait(service
 
 async def refused(service: Service, kind: str, reason: str) -> float:
     """Return how many credentials of a kind were rejected for a reason."""
-    return (await shown(service)).value("tenantry_credentials_refused_total", kind=kind, reason=reason)
+    return (await shown(service)).value(
+        "tenantry_credentials_refused_total", kind=kind, reason=reason
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,13 +151,20 @@ async def ended_keys(service: Service) -> Counter[str]:
     """Return how many keys were revoked for a reason."""
     found = await shown(service)
     reasons = ("revoked", "rotated", "leaked", "tenant_ended")
-    return Counter({reason: int(found.value("tenantry_api_keys_revoked_total", reason=reason)) for reason in reasons})
+    return Counter(
+        {
+            reason: int(found.value("tenantry_api_keys_revoked_total", reason=reason))
+            for reason in reasons
+        }
+    )
 
 
 async def test_revoked_keys_are_counted_by_reason(service: Service) -> None:
     before = await ended_keys(service)
     org = await service.organization()
-    revoked, rotated, left, leaked = [await service.key(org.owner, org.id, "projects:read") for _ in range(4)]
+    revoked, rotated, left, leaked = [
+        await service.key(org.owner, org.id, "projects:read") for _ in range(4)
+    ]
     for _ in range(2):  # the second time nothing ends
         await org.owner.delete(revoked.path)
     await org.owner.post(f"{rotated.path}/rotate", {"overlapSeconds": 0})
@@ -158,7 +172,12 @@ async def test_revoked_keys_are_counted_by_reason(service: Service) -> None:
     for _ in range(2):
         await service.anonymous.post(f"{KEYS}/report-leak", {"secret": leaked.caller.credential})
     await service.operator.delete(org.path)
-    assert await ended_keys(service) - before == {"revoked": 1, "rotated": 1, "leaked": 1, "tenant_ended": 4}
+    assert await ended_keys(service) - before == {
+        "revoked": 1,
+        "rotated": 1,
+        "leaked": 1,
+        "tenant_ended": 4,
+    }
 
 
 async def test_pool_counts_connections_and_waiting_requests(emptied: str) -> None:
@@ -170,7 +189,8 @@ async def test_pool_counts_connections_and_waiting_requests(emptied: str) -> Non
             while not (stats := database.pool_stats())["requests_waiting"]:  # noqa: ASYNC110  # the pool gives no notice
                 await asyncio.sleep(0)
         assert (stats["pool_size"], stats["pool_available"], stats["pool_max"]) == (1, 0, 1)
-        await connection.execute("SELECT pg_sleep(0.002)")  # a wait is counted in whole milliseconds
+        # a wait is counted in whole milliseconds
+        await connection.execute("SELECT pg_sleep(0.002)")
     assert await waiting is not None
     after = database.pool_stats()
     assert (after["pool_size"], after["pool_available"], after["requests_waiting"]) == (1, 1, 0)
@@ -187,13 +207,18 @@ async def test_pools_and_streams_are_shown(service: Service) -> None:
 
 async def test_age_of_the_oldest_due_job_is_reported_by_queue(emptied_service: Service) -> None:
     now = datetime.now(UTC)
-    for task, scheduled in (("a", now - timedelta(seconds=90)), ("b", now + timedelta(hours=1)), ("c", None)):
+    for task, scheduled in (
+        ("a", now - timedelta(seconds=90)),
+        ("b", now + timedelta(hours=1)),
+        ("c", None),
+    ):
         await rows(
             emptied_service.conninfo,
             "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW(%s, 'x', 0, NULL, NULL, '{}', %s)"
             "::procrastinate_job_to_defer_v1])",
-            f"queue_{task}", scheduled,
-        )  # fmt: skip
+            f"queue_{task}",
+            scheduled,
+        )
     await rows(
         emptied_service.conninfo,
         "UPDATE procrastinate_events SET at = at - interval '5 minutes' WHERE job_id = "
@@ -211,14 +236,24 @@ async def test_age_of_the_oldest_due_job_is_reported_by_queue(emptied_service: S
     assert found.value("tenantry_jobs", queue="queue_b", status="todo") == 1
 
 
-async def test_a_job_that_ran_elsewhere_is_counted_with_its_last_success(emptied_service: Service) -> None:
-    database, queue = Database(emptied_service.conninfo, pool_size=1), JobQueue(emptied_service.conninfo)
+async def test_a_job_that_ran_elsewhere_is_counted_with_its_last_success(
+    emptied_service: Service,
+) -> None:
+    database, queue = (
+        Database(emptied_service.conninfo, pool_size=1),
+        JobQueue(emptied_service.conninfo),
+    )
     await database.open()
     await queue.open()
     before = await shown(emptied_service)
-    assert all(before.value("tenantry_job_last_success_timestamp_seconds", task=task) == 0 for task in PERIODIC)
+    assert all(
+        before.value("tenantry_job_last_success_timestamp_seconds", task=task) == 0
+        for task in PERIODIC
+    )
     began = datetime.now(UTC).timestamp()
-    work = Work(None, RetentionService(database, timedelta(days=90), system_clock), counted_in=database)
+    work = Work(
+        None, RetentionService(database, timedelta(days=90), system_clock), counted_in=database
+    )
     [deferred] = await rows(
         emptied_service.conninfo,
         "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW('maintenance', 'remove_old_data', 0, NULL, NULL, "
@@ -233,7 +268,9 @@ async def test_a_job_that_ran_elsewhere_is_counted_with_its_last_success(emptied
     after = await shown(emptied_service)
     assert after.value("tenantry_job_runs_total", task="remove_old_data", outcome="succeeded") >= 1
     assert after.value("tenantry_job_runs_total", task="remove_old_data", outcome="failed") == 0
-    assert after.value("tenantry_job_last_success_timestamp_seconds", task="remove_old_data") >= int(began)
+    assert after.value(
+        "tenantry_job_last_success_timestamp_seconds", task="remove_old_data"
+    ) >= int(began)
     await queue.close()
     await database.close()
 
@@ -268,15 +305,26 @@ async def test_job_succeeds_if_its_run_cannot_be_counted(conninfo: str) -> None:
 @pytest.mark.parametrize(
     ("spoil", "mend", "fault"),
     [
-        ("ALTER TABLE job_runs RENAME TO gone", "ALTER TABLE gone RENAME TO job_runs", "UndefinedTable"),
-        ("REVOKE ALL ON notifications FROM tenantry_batch", "GRANT SELECT ON notifications TO tenantry_batch",
-         "InsufficientPrivilege"),
+        (
+            "ALTER TABLE job_runs RENAME TO gone",
+            "ALTER TABLE gone RENAME TO job_runs",
+            "UndefinedTable",
+        ),
+        (
+            "REVOKE ALL ON notifications FROM tenantry_batch",
+            "GRANT SELECT ON notifications TO tenantry_batch",
+            "InsufficientPrivilege",
+        ),
     ],
-)  # fmt: skip
+)
 async def test_unavailable_metrics_are_omitted_and_logged_once(
     fresh_service: Service, spoil: str, mend: str, fault: str
 ) -> None:
-    known = {"tenantry_notifications_queued", "tenantry_jobs", "tenantry_job_last_success_timestamp_seconds"}
+    known = {
+        "tenantry_notifications_queued",
+        "tenantry_jobs",
+        "tenantry_job_last_success_timestamp_seconds",
+    }
     await rows(fresh_service.conninfo, spoil)
     with watched("tenantry.jobs.database_metrics") as log:
         without = [await shown(fresh_service) for _ in range(2)]
@@ -308,10 +356,13 @@ def test_ended_process_keeps_its_counters_and_loses_its_gauges(tmp_path: Path) -
     texts = [
         subprocess.run(
             [sys.executable, "-c", PROCESS],
-            env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}, check=True, capture_output=True, text=True,
+            env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+            check=True,
+            capture_output=True,
+            text=True,
         ).stdout
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     found = Shown(texts[1])
     assert found.value("tenantry_database_connections_max", pool="ordinary") == 5
     assert found.value("tenantry_streams_open") == 7
@@ -339,8 +390,11 @@ def test_process_starts_while_another_drops_metrics_of_dead_workers(tmp_path: Pa
         (tmp_path / f"gauge_livesum_{NOBODY + number}.db").touch()
     done = subprocess.run(
         [sys.executable, "-c", OVERTAKEN],
-        env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}, check=False, capture_output=True, text=True,
-    )  # fmt: skip
+        env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert Shown(done.stdout).value("tenantry_streams_open") == 0
     assert len(list(tmp_path.glob("gauge_livesum_*.db.gone"))) == 2

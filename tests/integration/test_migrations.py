@@ -1,4 +1,6 @@
-"""Migrations while services run: one at a time, without long locks, and compatible with the release before."""
+"""Migrations while services run: one at a time, without long locks, and compatible with the release
+before.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -76,16 +78,22 @@ async def test_concurrent_migrations_run_one_after_another(empty: str) -> None:
     assert revision_of(empty) == newest
 
 
-async def test_index_is_built_concurrently_while_other_migrations_wait(conninfo: str, tmp_path: Path) -> None:
+async def test_index_is_built_concurrently_while_other_migrations_wait(
+    conninfo: str, tmp_path: Path
+) -> None:
     folder = history(tmp_path / "migrations", newest_revision(), r0099=INDEX)
     async with writing(conninfo) as writer:
         building = asyncio.create_task(asyncio.to_thread(migrate, conninfo, folder))
         await until_it_waits(conninfo)  # for the writer, as it must
-        waiting = [asyncio.create_task(asyncio.to_thread(migrate, conninfo, folder)) for _ in range(3)]
+        waiting = [
+            asyncio.create_task(asyncio.to_thread(migrate, conninfo, folder)) for _ in range(3)
+        ]
         await writer.rollback()
         done = await asyncio.gather(building, *waiting)
     assert done == [(newest_revision(), "0099")] + [("0099", "0099")] * 3
-    assert ask(conninfo, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'tenants_by_name'::regclass") == [(True,)]
+    assert ask(
+        conninfo, "SELECT indisvalid FROM pg_index WHERE indexrelid = 'tenants_by_name'::regclass"
+    ) == [(True,)]
 
 
 async def test_migration_retries_a_locked_table(conninfo: str, tmp_path: Path) -> None:
@@ -113,8 +121,12 @@ async def test_row_level_security_retries_a_locked_table(conninfo: str) -> None:
     assert (True,) in ask(conninfo, f"{comment} AND polrelid = 'tenants'::regclass")
 
 
-@pytest.mark.parametrize("revision", [revision for revision in revisions() if revision >= BOUND_FROM])
-def test_previous_release_runs_on_each_migrated_schema(empty: str, tmp_path: Path, revision: str) -> None:
+@pytest.mark.parametrize(
+    "revision", [revision for revision in revisions() if revision >= BOUND_FROM]
+)
+def test_previous_release_runs_on_each_migrated_schema(
+    empty: str, tmp_path: Path, revision: str
+) -> None:
     before = revisions()[revisions().index(revision) - 1]
     migrate(empty, history(tmp_path / "before", before))
     was = Schema.of(empty)
@@ -128,13 +140,34 @@ def test_previous_release_runs_on_each_migrated_schema(empty: str, tmp_path: Pat
         ("ALTER TABLE tenants DROP COLUMN owner_id", "tenants.owner_id is gone"),
         ("ALTER TABLE tenants RENAME owner_email TO address", "tenants.owner_email is gone"),
         ("DROP TABLE dashboard_names", "dashboard_names.name is gone"),
-        ("ALTER TABLE tenants ALTER plan TYPE varchar(9)", "tenants.plan was text and is character varying(9)"),
-        ("ALTER TABLE tenants ALTER current_period_end SET NOT NULL", "current_period_end takes no NULL any more"),
-        ("ALTER TABLE tenants ADD colour text NOT NULL", "tenants.colour is new, and has to be named in every new row"),
-        ("ALTER TABLE tenants ADD born timestamptz DEFAULT clock_timestamp()", "tenants was rewritten"),
-        ("ALTER TABLE tenants ADD CHECK (name <> '')", "tenants has a new rule, tenants_name_check"),
-        ("CREATE UNIQUE INDEX CONCURRENTLY u ON tenants (name)", "tenants has a new unique index, u"),
-        ("CREATE INDEX tenants_by_name ON tenants (name)", "an index on tenants is not built concurrently"),
+        (
+            "ALTER TABLE tenants ALTER plan TYPE varchar(9)",
+            "tenants.plan was text and is character varying(9)",
+        ),
+        (
+            "ALTER TABLE tenants ALTER current_period_end SET NOT NULL",
+            "current_period_end takes no NULL any more",
+        ),
+        (
+            "ALTER TABLE tenants ADD colour text NOT NULL",
+            "tenants.colour is new, and has to be named in every new row",
+        ),
+        (
+            "ALTER TABLE tenants ADD born timestamptz DEFAULT clock_timestamp()",
+            "tenants was rewritten",
+        ),
+        (
+            "ALTER TABLE tenants ADD CHECK (name <> '')",
+            "tenants has a new rule, tenants_name_check",
+        ),
+        (
+            "CREATE UNIQUE INDEX CONCURRENTLY u ON tenants (name)",
+            "tenants has a new unique index, u",
+        ),
+        (
+            "CREATE INDEX tenants_by_name ON tenants (name)",
+            "an index on tenants is not built concurrently",
+        ),
         ("DROP FUNCTION purge_tenant", "function purge_tenant"),
     ],
 )

@@ -21,13 +21,21 @@ async def test_test_mode_key_makes_and_sees_test_mode_projects_only(service: Ser
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH", "DELETE"])
-async def test_project_of_the_other_mode_answers_as_a_missing_one(service: Service, method: str) -> None:
+async def test_project_of_the_other_mode_answers_as_a_missing_one(
+    service: Service, method: str
+) -> None:
     org, test = await with_test_key(service)
     live = (await org.owner.post(PROJECTS, {"name": "live"})).json()
     made = (await test.caller.post(PROJECTS, {"name": "test"})).json()
     body = {"name": "mine"} if method == "PATCH" else None
-    assert refusal(await test.caller.call(method, f"{PROJECTS}/{live['id']}", body)) == (404, "not_found")
-    assert refusal(await org.owner.call(method, f"{PROJECTS}/{made['id']}", body)) == (404, "not_found")
+    assert refusal(await test.caller.call(method, f"{PROJECTS}/{live['id']}", body)) == (
+        404,
+        "not_found",
+    )
+    assert refusal(await org.owner.call(method, f"{PROJECTS}/{made['id']}", body)) == (
+        404,
+        "not_found",
+    )
     assert (await org.owner.get(f"{PROJECTS}/{live['id']}")).json() == live
 
 

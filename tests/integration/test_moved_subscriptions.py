@@ -1,4 +1,5 @@
-"""Subscriptions that move from one tenant to another, with `SUBSCRIPTIONS=each`: every order of arrival ends alike.
+"""Subscriptions that move from one tenant to another, with `SUBSCRIPTIONS=each`: every order of
+arrival ends alike.
 
 An invoice belongs to the tenant that its subscription named at the invoice's second.
 """
@@ -38,18 +39,30 @@ class Move(NamedTuple):
     ends: Mapping[str, tuple[str, str]]
 
 
-def named(hour: int, tenant: str, event_id: str, former: str | None = None, **facts: Any) -> BillingEvent:
-    """The subscription names a tenant, so many hours after the start; ``former`` is the one that it named before."""
-    known = {"customer_id": "cus", "org_id": tenant, "previous": {"org_id": former} if former else None}
+def named(
+    hour: int, tenant: str, event_id: str, former: str | None = None, **facts: Any
+) -> BillingEvent:
+    """The subscription names a tenant, so many hours after the start; ``former`` is the one that it
+    named before.
+    """
+    known = {
+        "customer_id": "cus",
+        "org_id": tenant,
+        "previous": {"org_id": former} if former else None,
+    }
     return updated(hour * HOUR, event_id, **{**known, **facts})
 
 
 def fails(hour: int, event_id: str, **facts: Any) -> BillingEvent:
-    return failed(hour * HOUR, event_id, **{"customer_id": "cus", "subscription_id": "sub_1", **facts})
+    return failed(
+        hour * HOUR, event_id, **{"customer_id": "cus", "subscription_id": "sub_1", **facts}
+    )
 
 
 def pays(hour: int, event_id: str, **facts: Any) -> BillingEvent:
-    return succeeded(hour * HOUR, event_id, **{"customer_id": "cus", "subscription_id": "sub_1", **facts})
+    return succeeded(
+        hour * HOUR, event_id, **{"customer_id": "cus", "subscription_id": "sub_1", **facts}
+    )
 
 
 def first_named(hour: int, tenant: str, event_id: str) -> BillingEvent:
@@ -61,7 +74,8 @@ PAID: Final = ("pro", "active")
 PAST_DUE: Final = ("pro", "past_due")
 MOVES: Final = {
     "paid_after_the_move": Move(
-        [named(1, "a", "u1"), named(5, "b", "u2", "a"), fails(6, "f"), pays(7, "p")], {"a": FORMER, "b": PAID}
+        [named(1, "a", "u1"), named(5, "b", "u2", "a"), fails(6, "f"), pays(7, "p")],
+        {"a": FORMER, "b": PAID},
     ),
     "unpaid_after_the_move": Move(
         [named(1, "a", "u1"), named(5, "b", "u2", "a"), fails(6, "f")], {"a": FORMER, "b": PAST_DUE}
@@ -70,7 +84,8 @@ MOVES: Final = {
         [named(1, "a", "u1"), fails(2, "f"), named(5, "b", "u2", "a")], {"a": FORMER, "b": PAID}
     ),
     "failed_before_and_paid_after_the_move": Move(
-        [named(1, "a", "u1"), fails(2, "f"), named(5, "b", "u2", "a"), pays(7, "p")], {"a": FORMER, "b": PAID}
+        [named(1, "a", "u1"), fails(2, "f"), named(5, "b", "u2", "a"), pays(7, "p")],
+        {"a": FORMER, "b": PAID},
     ),
     "there_and_back": Move(
         [
@@ -103,7 +118,13 @@ MOVES: Final = {
         {"a": FORMER, "b": FORMER},
     ),
     "invoices_on_both_sides": Move(
-        [named(1, "a", "u1"), fails(2, "f"), pays(3, "p"), named(5, "b", "u2", "a"), fails(6, "g", invoice_id="in_2")],
+        [
+            named(1, "a", "u1"),
+            fails(2, "f"),
+            pays(3, "p"),
+            named(5, "b", "u2", "a"),
+            fails(6, "g", invoice_id="in_2"),
+        ],
         {"a": FORMER, "b": PAST_DUE},
     ),
     "within_one_second": Move(
@@ -121,10 +142,12 @@ MOVES: Final = {
         {"a": FORMER, "b": PAST_DUE},
     ),
     "begun_and_moved_within_one_second": Move(
-        [first_named(1, "b", "u1"), named(1, "a", "u2", "b"), fails(2, "f")], {"a": PAST_DUE, "b": FORMER}
+        [first_named(1, "b", "u1"), named(1, "a", "u2", "b"), fails(2, "f")],
+        {"a": PAST_DUE, "b": FORMER},
     ),
     "begun_and_moved_within_one_second_without_proof": Move(
-        [first_named(1, "b", "u1"), named(1, "a", "u2"), fails(2, "f")], {"a": PAST_DUE, "b": FORMER}
+        [first_named(1, "b", "u1"), named(1, "a", "u2"), fails(2, "f")],
+        {"a": PAST_DUE, "b": FORMER},
     ),
     "ended_within_the_second_of_the_move": Move(
         [
@@ -138,15 +161,24 @@ MOVES: Final = {
         {"a": FORMER, "b": FORMER},
     ),
     "of_a_lost_first_event": Move(
-        [fails(2, "f"), named(5, "b", "u2", "a"), named(7, "b", "u3"), pays(8, "p", invoice_id="in_2")],
+        [
+            fails(2, "f"),
+            named(5, "b", "u2", "a"),
+            named(7, "b", "u3"),
+            pays(8, "p", invoice_id="in_2"),
+        ],
         {"a": FORMER, "b": PAID},
     ),
-    "without_the_first_event": Move([named(5, "b", "u2", "a"), fails(6, "f"), named(7, "b", "u3")], {"b": PAID}),
+    "without_the_first_event": Move(
+        [named(5, "b", "u2", "a"), fails(6, "f"), named(7, "b", "u3")], {"b": PAID}
+    ),
 }
 
 
 class _Copy(NamedTuple):
-    """One order of a history's events, with tenants, customer, subscription and ids of events of its own."""
+    """One order of a history's events, with tenants, customer, subscription and ids of events of
+    its own.
+    """
 
     number: int
     events: Sequence[BillingEvent]
@@ -181,7 +213,9 @@ class Scene:
 
     async def create(self, tenant_id: str) -> None:
         await self._tenants.put(
-            BY_OPERATOR, tenant_id, TenantInput(tenant_id, "owner@x.example", f"usr_{tenant_id}", None)
+            BY_OPERATOR,
+            tenant_id,
+            TenantInput(tenant_id, "owner@x.example", f"usr_{tenant_id}", None),
         )
 
     async def deliver(self, batch: Sequence[BillingEvent]) -> None:
@@ -202,7 +236,9 @@ class Scene:
         """Fold all ledgers again; return the tenants whose state differs."""
         replay = ReplayService(self.database, EACH, lambda: NOW)
         chunks = replay.run(Selection(), dry_run=dry_run)
-        return [each.tenant_id async for chunk in chunks for each in chunk.checked if not each.is_right]
+        return [
+            each.tenant_id async for chunk in chunks for each in chunk.checked if not each.is_right
+        ]
 
 
 @pytest.fixture
@@ -226,7 +262,8 @@ async def _running(conninfo: str) -> AsyncIterator[Scene]:
 
 
 def _wrong_mails(events: Sequence[BillingEvent], mailed: Mapping[str, str]) -> Iterator[str]:
-    """The failed payments that are mailed to another owner than these events name, in the order in which they happened.
+    """The failed payments that are mailed to another owner than these events name, in the order in
+    which they happened.
 
     Without the first event, the order of two moves within one second may be unknown.
     """
@@ -234,7 +271,9 @@ def _wrong_mails(events: Sequence[BillingEvent], mailed: Mapping[str, str]) -> I
     if len({event.created for event in names}) < len(names) and names[0].previous is not None:
         return
     for event in events:
-        before = [each.org_id for each in names if each.created <= event.created] or [_former(names)]
+        before = [each.org_id for each in names if each.created <= event.created] or [
+            _former(names)
+        ]
         if event.id in mailed and before[-1] not in (None, mailed[event.id]):
             known = [each.id for each in events]
             yield f"{event.id} went to {mailed[event.id]} of {before[-1]}, knowing {known}"
@@ -249,7 +288,10 @@ def _former(names: Sequence[BillingEvent]) -> str | None:
 
 
 def _paid(events: Sequence[BillingEvent], failure: BillingEvent) -> bool:
-    return any(event.type == ev.PAYMENT_SUCCEEDED and event.invoice_id == failure.invoice_id for event in events)
+    return any(
+        event.type == ev.PAYMENT_SUCCEEDED and event.invoice_id == failure.invoice_id
+        for event in events
+    )
 
 
 def _orders(events: Sequence[BillingEvent]) -> list[tuple[int, ...]]:
@@ -258,7 +300,9 @@ def _orders(events: Sequence[BillingEvent]) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", MOVES)
-async def test_every_order_of_a_move_ends_alike_and_mails_no_wrong_owner(scene: Scene, name: str) -> None:
+async def test_every_order_of_a_move_ends_alike_and_mails_no_wrong_owner(
+    scene: Scene, name: str
+) -> None:
     move = MOVES[name]
     orders = _orders(move.events)
     copies = [_copy(number, move.events) for number in range(len(orders))]
@@ -276,7 +320,9 @@ async def test_every_order_of_a_move_ends_alike_and_mails_no_wrong_owner(scene: 
             known = [event for place, event in enumerate(copy.events) if place in order[: step + 1]]
             wrong += _wrong_mails(known, mailed)
             if arrived.id in mailed.keys() - before.keys() and _paid(known, arrived):
-                wrong.append(f"{arrived.id} is mailed though it is paid, knowing {[each.id for each in known]}")
+                wrong.append(
+                    f"{arrived.id} is mailed though it is paid, knowing {[each.id for each in known]}"
+                )
     states = await scene.states()
     for copy, order in zip(copies, orders, strict=True):
         found = {tenant: states[copy.tenant(tenant)] for tenant in names}
@@ -301,13 +347,21 @@ async def test_the_ledger_says_where_only_arrival_decides_between_two_tenants(
     last = "b" if order.index(2) > order.index(1) else "a"
     states = await scene.states()
     assert states == {tenant: PAID if tenant == last else FORMER for tenant in "abc"}
-    found = await rows(scene.conninfo, "SELECT id, reason FROM billing_events WHERE anomalies @> '{ambiguous_order}'")
+    found = await rows(
+        scene.conninfo,
+        "SELECT id, reason FROM billing_events WHERE anomalies @> '{ambiguous_order}'",
+    )
     assert found
     assert all("u1" in entry["reason"] and "u2" in entry["reason"] for entry in found)
 
 
 LINK: Final = BillingEvent(
-    id="c", type=ev.CHECKOUT_COMPLETED, created=HOUR, org_id="b", customer_id="cus_b", checkout_mode="subscription"
+    id="c",
+    type=ev.CHECKOUT_COMPLETED,
+    created=HOUR,
+    org_id="b",
+    customer_id="cus_b",
+    checkout_mode="subscription",
 )
 NAMELESS: Final = named(1, "b", "u", org_id=None, customer_id="cus_b")
 
@@ -317,12 +371,18 @@ NAMELESS: Final = named(1, "b", "u", org_id=None, customer_id="cus_b")
 async def test_an_invoice_by_its_customer_goes_to_the_tenant_that_a_link_gives_its_subscription(
     scene: Scene, order: tuple[int, ...], together: bool
 ) -> None:
-    """The invoice's customer belongs to another tenant, and the subscription's first event names none."""
+    """The invoice's customer belongs to another tenant, and the subscription's first event names
+    none.
+    """
     for tenant in ("a", "b"):
         await scene.create(tenant)
     other = msgspec.structs.replace(LINK, id="other", org_id="a", customer_id="cus_a")
     await scene.deliver(
-        [other, fails(2, "f", customer_id="cus_a"), fails(3, "g", customer_id="cus_b", invoice_id="in_2")]
+        [
+            other,
+            fails(2, "f", customer_id="cus_a"),
+            fails(3, "g", customer_id="cus_b", invoice_id="in_2"),
+        ]
     )
     batch = [[LINK], [NAMELESS], [fails(4, "h", customer_id="cus_a", invoice_id="in_3")]]
     arrivals = [event for place in order for event in batch[place]]
@@ -348,18 +408,27 @@ async def test_a_mail_that_a_worker_is_sending_is_the_only_one(scene: Scene) -> 
     for tenant in ("a", "b"):
         await scene.create(tenant)
     await scene.deliver([named(1, "a", "u1"), fails(4, "f")])
-    begin_job = "SELECT procrastinate_fetch_job_v2(ARRAY['mail'], procrastinate_register_worker_v1())"
+    begin_job = (
+        "SELECT procrastinate_fetch_job_v2(ARRAY['mail'], procrastinate_register_worker_v1())"
+    )
     await rows(scene.conninfo, begin_job)
     await scene.deliver([named(2, "b", "u2", "a")])
     assert await scene.mailed() == {"f": "a"}
     assert await scene.states() == {"a": FORMER, "b": PAST_DUE}
 
 
-async def test_a_failure_that_turns_out_to_be_of_a_former_tenant_is_not_mailed(scene: Scene) -> None:
+async def test_a_failure_that_turns_out_to_be_of_a_former_tenant_is_not_mailed(
+    scene: Scene,
+) -> None:
     """The subscription has ended for that tenant since, so it does not end past due."""
     for tenant in ("a", "b"):
         await scene.create(tenant)
-    for event in (named(1, "a", "u1"), named(5, "a", "u3", "b"), fails(4, "f"), named(2, "b", "u2", "a")):
+    for event in (
+        named(1, "a", "u1"),
+        named(5, "a", "u3", "b"),
+        fails(4, "f"),
+        named(2, "b", "u2", "a"),
+    ):
         await scene.deliver([event])
     assert (await scene.states())["b"] == FORMER
     assert await scene.mailed() == {}

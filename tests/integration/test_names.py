@@ -1,4 +1,6 @@
-"""Names of tenants, projects and API keys: which characters they may contain, and rows with older names."""
+"""Names of tenants, projects and API keys: which characters they may contain, and rows with older
+names.
+"""
 
 from typing import Final
 
@@ -8,8 +10,20 @@ import pytest
 
 from tests.support.service import KEYS, PROJECTS, TENANTS, Service, refusal
 
-REFUSED: Final = ("a\x1b[31mb", "a\nb", "a\x7fb", "a\x85b", "a\u2028b", "a\u202eb", "a\u2066b", "\u200fa", "\u061ca")
-MESSAGE: Final = "must not contain control characters, line breaks or bidirectional formatting characters"
+REFUSED: Final = (
+    "a\x1b[31mb",
+    "a\nb",
+    "a\x7fb",
+    "a\x85b",
+    "a\u2028b",
+    "a\u202eb",
+    "a\u2066b",
+    "\u200fa",
+    "\u061ca",
+)
+MESSAGE: Final = (
+    "must not contain control characters, line breaks or bidirectional formatting characters"
+)
 OLD: Final = "old \u202e name"
 
 
@@ -20,7 +34,9 @@ def is_refused(answer: httpx2.Response) -> bool:
 
 
 @pytest.mark.parametrize("name", [*REFUSED, "a\x00b"])
-async def test_name_that_a_terminal_obeys_or_that_turns_text_around_is_refused(service: Service, name: str) -> None:
+async def test_name_that_a_terminal_obeys_or_that_turns_text_around_is_refused(
+    service: Service, name: str
+) -> None:
     org = await service.organization()
     project = (await org.owner.post(PROJECTS, {"name": "a"})).json()
     key = await service.key(org.owner, org.id, "a:b")
@@ -42,7 +58,9 @@ async def test_name_that_a_terminal_obeys_or_that_turns_text_around_is_refused(s
 async def test_letters_of_every_script_and_joined_emoji_are_accepted(service: Service) -> None:
     org = await service.organization()
     for name in ("שלום", "مرحبا", "नमस्\u200dते", "👩\u200d💻", "Räksmörgås"):
-        assert (await org.owner.post(KEYS, {"orgId": org.id, "name": name, "scopes": ["a:b"]})).status_code == 201
+        assert (
+            await org.owner.post(KEYS, {"orgId": org.id, "name": name, "scopes": ["a:b"]})
+        ).status_code == 201
 
 
 async def test_rows_with_such_a_name_from_before_keep_working(service: Service) -> None:
@@ -59,7 +77,9 @@ async def test_rows_with_such_a_name_from_before_keep_working(service: Service) 
         await org.owner.patch(path, {"name": OLD}),
         await org.owner.patch(key.path, {"name": OLD, "scopes": ["a:c"]}),
         await org.owner.patch(f"{TENANTS}/{org.id}", {"name": OLD, "ownerEmail": "new@x.example"}),
-        await service.operator.put(f"{TENANTS}/{org.id}", {"name": OLD, "ownerEmail": "newer@x.example"}),
+        await service.operator.put(
+            f"{TENANTS}/{org.id}", {"name": OLD, "ownerEmail": "newer@x.example"}
+        ),
     ):
         assert (answer.status_code, answer.json()["name"]) == (200, OLD)
     rotated = await org.owner.post(f"{key.path}/rotate", {})

@@ -32,7 +32,9 @@ async def test_an_event_whose_notification_cannot_be_stored_is_rolled_back(
     assert len(await provider.notifications(subscriber)) == 1
 
 
-async def test_a_notification_is_stored_with_one_job_that_delivers_it(fresh_service: Service) -> None:
+async def test_a_notification_is_stored_with_one_job_that_delivers_it(
+    fresh_service: Service,
+) -> None:
     provider = Provider(fresh_service)
     subscriber = await provider.subscriber()
     failures = [events.failed(customer=subscriber.customer) for _ in range(2)]
@@ -44,4 +46,6 @@ async def test_a_notification_is_stored_with_one_job_that_delivers_it(fresh_serv
     )
     notifications = await provider.notifications(subscriber)
     assert len(notifications) == 2
-    assert sorted(job["id"] for job in jobs) == sorted(notification["id"] for notification in notifications)
+    assert sorted(job["id"] for job in jobs) == sorted(
+        notification["id"] for notification in notifications
+    )

@@ -14,8 +14,11 @@ async def test_tenant_is_made_and_set(service: Service) -> None:
     assert made.headers["location"] == f"{TENANTS}/acme"
     tenant = made.json()
     assert (tenant["id"], tenant["name"], tenant["plan"], tenant["subscriptionStatus"]) == (
-        "acme", "Acme", "free", "none",
-    )  # fmt: skip
+        "acme",
+        "Acme",
+        "free",
+        "none",
+    )
     assert tenant["ownerId"]
     again = await service.operator.put(f"{TENANTS}/acme", {**BODY, "name": "Acme Ltd"})
     assert again.status_code == 200
@@ -29,7 +32,11 @@ async def test_omitted_fields_stay(service: Service) -> None:
     again = (await service.operator.put(f"{TENANTS}/stays", BODY)).json()
     assert again == {**made, "updatedAt": again["updatedAt"]}
     export = (await service.operator.get(f"{TENANTS}/stays/export")).json()
-    assert (export["suspended"], export["ownerEmail"], export["customers"]) == (True, BODY["ownerEmail"], ["cus_stays"])
+    assert (export["suspended"], export["ownerEmail"], export["customers"]) == (
+        True,
+        BODY["ownerEmail"],
+        ["cus_stays"],
+    )
 
 
 @pytest.mark.parametrize("tenant_id", ["a b", "a" * 65, "ö", "a.b", "a%0A", "%00"])
@@ -58,7 +65,9 @@ async def test_every_valid_id_is_accepted(service: Service, tenant_id: str) -> N
         ({"id": "x"}, "id"),
     ],
 )
-async def test_faulty_field_is_refused(service: Service, fields: dict[str, object], location: str) -> None:
+async def test_faulty_field_is_refused(
+    service: Service, fields: dict[str, object], location: str
+) -> None:
     answer = await service.operator.put(f"{TENANTS}/faulty", {**BODY, **fields})
     assert refusal(answer) == (422, "validation_failed")
     assert [fault["location"] for fault in answer.json()["errors"]] == [location]
@@ -67,7 +76,9 @@ async def test_faulty_field_is_refused(service: Service, fields: dict[str, objec
 
 async def test_customer_cannot_be_linked_to_a_second_tenant(service: Service) -> None:
     await service.operator.put(f"{TENANTS}/first", {**BODY, "stripeCustomerId": "cus_taken"})
-    answer = await service.operator.put(f"{TENANTS}/second", {**BODY, "stripeCustomerId": "cus_taken"})
+    answer = await service.operator.put(
+        f"{TENANTS}/second", {**BODY, "stripeCustomerId": "cus_taken"}
+    )
     assert refusal(answer) == (409, "customer_taken")
     assert refusal(await service.operator.get(f"{TENANTS}/second/export")) == (404, "not_found")
 
@@ -89,16 +100,23 @@ async def test_revoked_key_of_a_suspended_tenant_is_revoked(service: Service) ->
     org = await service.organization()
     key = await service.key(org.owner, org.id, "a:b")
     await org.owner.delete(key.path)
-    await service.operator.put(org.path, {"name": "x", "ownerEmail": "owner@x.example", "suspended": True})
+    await service.operator.put(
+        org.path, {"name": "x", "ownerEmail": "owner@x.example", "suspended": True}
+    )
     assert refusal(await key.caller.get(PROJECTS)) == (401, "api_key_revoked")
 
 
-async def test_keys_and_tokens_of_an_ended_tenant_are_rejected_immediately(service: Service) -> None:
+async def test_keys_and_tokens_of_an_ended_tenant_are_rejected_immediately(
+    service: Service,
+) -> None:
     org = await service.organization()
     answer = await service.operator.delete(org.path)
     assert (answer.status_code, answer.content) == (204, b"")
     assert refusal(await org.owner.get(PROJECTS)) == (401, "api_key_revoked")
-    assert refusal(await service.user(org=org.id, role="owner").get(PROJECTS)) == (401, "invalid_credential")
+    assert refusal(await service.user(org=org.id, role="owner").get(PROJECTS)) == (
+        401,
+        "invalid_credential",
+    )
 
 
 async def test_ending_twice_succeeds_and_a_missing_tenant_is_404(service: Service) -> None:
@@ -118,7 +136,9 @@ async def test_ended_tenant_cannot_be_set_but_still_be_exported(service: Service
 async def test_export_holds_everything_and_no_secret(service: Service) -> None:
     org = await service.organization(stripeCustomerId="cus_exported")
     test = await service.key(org.owner, org.id, "OWNER", mode="test")
-    projects = [(await caller.post(PROJECTS, {"name": "p"})).json() for caller in (org.owner, test.caller)]
+    projects = [
+        (await caller.post(PROJECTS, {"name": "p"})).json() for caller in (org.owner, test.caller)
+    ]
     trail = (await org.owner.get("/api/v1/audit-events")).json()["data"]
     answer = await service.operator.get(f"{org.path}/export")
     assert answer.status_code == 200
@@ -146,9 +166,17 @@ async def test_export_names_the_members(service: Service) -> None:
     tenant = (await user.post(TENANTS, {"name": "x", "ownerEmail": "me@x.example"})).json()
     export = (await service.operator.get(f"{TENANTS}/{tenant['id']}/export")).json()
     assert export["members"] == [
-        {"id": export["members"][0]["id"], "issuer": service.issuer.url, "subject": "maker", "role": "owner",
-         "status": "active", "createdAt": tenant["createdAt"], "updatedAt": tenant["createdAt"], "removedAt": None}
-    ]  # fmt: skip
+        {
+            "id": export["members"][0]["id"],
+            "issuer": service.issuer.url,
+            "subject": "maker",
+            "role": "owner",
+            "status": "active",
+            "createdAt": tenant["createdAt"],
+            "updatedAt": tenant["createdAt"],
+            "removedAt": None,
+        }
+    ]
 
 
 async def test_only_the_operator_token_is_the_operator(service: Service) -> None:
@@ -156,15 +184,21 @@ async def test_only_the_operator_token_is_the_operator(service: Service) -> None
     callers = {
         "missing_credential": [service.anonymous],
         "invalid_credential": [
-            org.owner, service.user(org=org.id, role="owner"), service.caller(OPERATOR_TOKEN[:-1]),
-            service.caller(OPERATOR_TOKEN + "0"), service.caller(OPERATOR_TOKEN.upper()), service.caller("a.b.c"),
+            org.owner,
+            service.user(org=org.id, role="owner"),
+            service.caller(OPERATOR_TOKEN[:-1]),
+            service.caller(OPERATOR_TOKEN + "0"),
+            service.caller(OPERATOR_TOKEN.upper()),
+            service.caller("a.b.c"),
         ],
-    }  # fmt: skip
+    }
     for code, group in callers.items():
         for caller in group:
             for answer in (
-                await caller.put(org.path, BODY), await caller.delete(org.path), await caller.get(f"{org.path}/export")
-            ):  # fmt: skip
+                await caller.put(org.path, BODY),
+                await caller.delete(org.path),
+                await caller.get(f"{org.path}/export"),
+            ):
                 assert refusal(answer) == (401, code)
                 assert answer.headers["www-authenticate"].startswith('Bearer realm="api"')
     assert (await org.owner.get(PROJECTS)).status_code == 200

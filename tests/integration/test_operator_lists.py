@@ -1,4 +1,6 @@
-"""The operator's view of all tenants: lists with filters, keys, and events that belong to no tenant."""
+"""The operator's view of all tenants: lists with filters, keys, and events that belong to no
+tenant.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -33,10 +35,21 @@ CATALOGS: Final = {
         '[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\n[access]\npast_due = "none"\nunpaid = "grace"\nodd = "full"\n'
     ),
 }
-STATUSES: Final = ("none", "active", "trialing", "past_due", "unpaid", "canceled", "incomplete", "odd")
+STATUSES: Final = (
+    "none",
+    "active",
+    "trialing",
+    "past_due",
+    "unpaid",
+    "canceled",
+    "incomplete",
+    "odd",
+)
 
 
-def directory(conninfo: str, catalog: Catalog, after: timedelta = timedelta()) -> tuple[Database, TenantDirectory]:
+def directory(
+    conninfo: str, catalog: Catalog, after: timedelta = timedelta()
+) -> tuple[Database, TenantDirectory]:
     database = Database(conninfo, 1)
 
     def clock() -> Any:
@@ -47,15 +60,25 @@ def directory(conninfo: str, catalog: Catalog, after: timedelta = timedelta()) -
 
 
 def phases(plan: str, status: str) -> Sequence[Sequence[AccessPhase]]:
-    """Every kind of stored access: none, one that ends soon, has ended, never ends, or is of another plan."""
+    """Every kind of stored access: none, one that ends soon, has ended, never ends, or is of
+    another plan.
+    """
     soon, past = int((NOW + LATER / 2).timestamp()), int((NOW - LATER).timestamp())
     none = AccessPhase("none", "free", "over")
     basis = f"{plan} {status}"
     return (
         (),
         (AccessPhase("grace", plan, "due", soon, basis=basis), none),
-        (AccessPhase("full", plan, "paid", past, basis=basis), AccessPhase("grace", plan, "due", soon), none),
-        (AccessPhase("full", plan, "paid", past), AccessPhase("grace", plan, "due", past + 1), none),
+        (
+            AccessPhase("full", plan, "paid", past, basis=basis),
+            AccessPhase("grace", plan, "due", soon),
+            none,
+        ),
+        (
+            AccessPhase("full", plan, "paid", past),
+            AccessPhase("grace", plan, "due", past + 1),
+            none,
+        ),
         (AccessPhase("full", plan, "paid", basis=basis),),
         (AccessPhase("grace", plan, "due", soon, basis="business active"), none),
         (AccessPhase("full", plan, "paid", soon), AccessPhase("grace", plan, "due", past)),
@@ -69,7 +92,10 @@ async def store_tenants(conninfo: str) -> int:
         for number, stored in enumerate(phases(plan, status)):
             access = msgspec.json.encode(stored).decode() if stored else None
             rows.append((f"{plan}-{status}-{number}", plan, status, access))
-    async with await psycopg.AsyncConnection.connect(conninfo) as connection, connection.cursor() as cursor:
+    async with (
+        await psycopg.AsyncConnection.connect(conninfo) as connection,
+        connection.cursor() as cursor,
+    ):
         await cursor.executemany(
             "INSERT INTO tenants (id, name, owner_id, owner_email, verified_email, plan, subscription_status, access) "
             "VALUES (%s, 'x', 'x', 'x@x.example', '', %s, %s, %s)",
@@ -92,7 +118,9 @@ async def listed(directory: TenantDirectory, wanted: TenantFilter) -> dict[str, 
 
 @pytest.mark.parametrize("after", [timedelta(), LATER], ids=["now", "later"])
 @pytest.mark.parametrize("catalog", CATALOGS.values(), ids=CATALOGS)
-async def test_filter_by_access_agrees_with_the_record(conninfo: str, catalog: Catalog, after: timedelta) -> None:
+async def test_filter_by_access_agrees_with_the_record(
+    conninfo: str, catalog: Catalog, after: timedelta
+) -> None:
     number = await store_tenants(conninfo)
     database, tenants = directory(conninfo, catalog, after)
     async with database:
@@ -100,7 +128,9 @@ async def test_filter_by_access_agrees_with_the_record(conninfo: str, catalog: C
         assert len(everything) == number
         assert set(everything.values()) == {"full", "grace", "none"}
         for state in ("full", "grace", "none"):
-            expected = {tenant_id: access for tenant_id, access in everything.items() if access == state}
+            expected = {
+                tenant_id: access for tenant_id, access in everything.items() if access == state
+            }
             assert await listed(tenants, TenantFilter(access=state)) == expected
 
 
@@ -124,7 +154,11 @@ async def test_tenants_are_listed_page_by_page_newest_first(service: Service) ->
 
 
 async def test_search_finds_parts_of_name_id_customer_and_address(service: Service) -> None:
-    fields = {"name": "Käse_50% Ltd", "ownerEmail": "Ada@Käse.example", "stripeCustomerId": "cus_SearchMe"}
+    fields = {
+        "name": "Käse_50% Ltd",
+        "ownerEmail": "Ada@Käse.example",
+        "stripeCustomerId": "cus_SearchMe",
+    }
     found = (await service.organization(**fields)).id
     other = (await service.organization(name="Kase 50x")).id
     for text in (found.upper(), "käse_50%25", "KÄSE_50", "ada@k", "searchme"):
@@ -135,7 +169,8 @@ async def test_search_finds_parts_of_name_id_customer_and_address(service: Servi
 
 
 @pytest.mark.parametrize(
-    "name", ["\u039f\u0394\u03a5\u03a3\u03a3\u0395\u038e\u03a3", "\u0130stanbul", "\u01c5", "Stra\u00dfe"]
+    "name",
+    ["\u039f\u0394\u03a5\u03a3\u03a3\u0395\u038e\u03a3", "\u0130stanbul", "\u01c5", "Stra\u00dfe"],
 )
 async def test_search_finds_each_name_by_itself(service: Service, name: str) -> None:
     found = (await service.organization(name=name)).id
@@ -196,15 +231,25 @@ async def test_invalid_parameters_are_refused(service: Service, query: str, stat
         ("GET", PARKED),
     ],
 )
-async def test_only_the_operators_token_is_accepted(service: Service, method: str, path: str) -> None:
+async def test_only_the_operators_token_is_accepted(
+    service: Service, method: str, path: str
+) -> None:
     org = await service.organization()
-    for caller in (service.anonymous, service.caller("wrong"), org.owner, service.user("u", org=org.id, role="owner")):
+    for caller in (
+        service.anonymous,
+        service.caller("wrong"),
+        org.owner,
+        service.user("u", org=org.id, role="owner"),
+    ):
         assert (await caller.call(method, path)).status_code == 401
 
 
 async def test_unknown_tenant_and_key_are_not_found(service: Service) -> None:
     assert refusal(await service.operator.get(f"{ALL}/nobody")) == (404, "not_found")
-    assert refusal(await service.operator.delete(f"{OPERATOR_KEYS}/key_nobody")) == (404, "not_found")
+    assert refusal(await service.operator.delete(f"{OPERATOR_KEYS}/key_nobody")) == (
+        404,
+        "not_found",
+    )
 
 
 async def test_key_is_found_by_its_id_and_shown_characters(service: Service) -> None:
@@ -223,7 +268,9 @@ async def test_key_is_found_by_its_id_and_shown_characters(service: Service) -> 
     assert (await service.operator.get(f"{OPERATOR_KEYS}?search={mixed}")).json()["data"] == []
 
 
-async def test_search_for_no_key_or_a_whole_secret_is_refused_and_not_repeated(service: Service) -> None:
+async def test_search_for_no_key_or_a_whole_secret_is_refused_and_not_repeated(
+    service: Service,
+) -> None:
     org = await service.organization()
     secret = str(org.owner.credential)
     answer = await service.operator.get(f"{OPERATOR_KEYS}?search={secret}")
@@ -236,12 +283,18 @@ async def test_search_for_no_key_or_a_whole_secret_is_refused_and_not_repeated(s
 async def test_operator_revokes_a_key_also_of_a_suspended_tenant(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
-    await service.operator.put(org.path, {"name": "x", "ownerEmail": "owner@x.example", "suspended": True})
+    await service.operator.put(
+        org.path, {"name": "x", "ownerEmail": "owner@x.example", "suspended": True}
+    )
     assert (await service.operator.delete(f"{OPERATOR_KEYS}/{key.id}")).status_code == 204
     assert (await service.operator.delete(f"{OPERATOR_KEYS}/{key.id}")).status_code == 204
     assert refusal(await key.caller.get(PROJECTS)) == (401, "api_key_revoked")
-    await service.operator.put(org.path, {"name": "x", "ownerEmail": "owner@x.example", "suspended": False})
-    trail = (await org.owner.get(f"/api/v1/audit-events?targetId={key.id}&action=api_key.revoked")).json()["data"]
+    await service.operator.put(
+        org.path, {"name": "x", "ownerEmail": "owner@x.example", "suspended": False}
+    )
+    trail = (
+        await org.owner.get(f"/api/v1/audit-events?targetId={key.id}&action=api_key.revoked")
+    ).json()["data"]
     assert [entry["actorKind"] for entry in trail] == ["operator"]
     assert trail[0]["address"]
 
@@ -258,8 +311,13 @@ async def test_member_who_is_called_operator_does_not_limit_the_operator(service
 
 async def test_last_owner_key_needs_force(service: Service) -> None:
     org = await service.organization()
-    assert refusal(await service.operator.delete(f"{OPERATOR_KEYS}/{org.key.id}")) == (409, "last_owner")
-    assert (await service.operator.delete(f"{OPERATOR_KEYS}/{org.key.id}?force=true")).status_code == 204
+    assert refusal(await service.operator.delete(f"{OPERATOR_KEYS}/{org.key.id}")) == (
+        409,
+        "last_owner",
+    )
+    assert (
+        await service.operator.delete(f"{OPERATOR_KEYS}/{org.key.id}?force=true")
+    ).status_code == 204
 
 
 async def commands(service: Service) -> dict[str, str | None]:
@@ -281,7 +339,8 @@ async def test_parked_events_are_listed_with_the_command_that_places_each(servic
     create = f"tenantry admin create-tenant --id {unlinked.id} --name NAME --owner-email EMAIL"
     assert (await commands(service))[named["id"]] == create
     await service.operator.put(
-        f"{TENANTS}/{subscriber.id}", {"name": "x", "ownerEmail": "o@x.example", "stripeCustomerId": "cus_nameless"}
+        f"{TENANTS}/{subscriber.id}",
+        {"name": "x", "ownerEmail": "o@x.example", "stripeCustomerId": "cus_nameless"},
     )
     assert await provider.state(subscriber) == ("pro", "active")
     left = await commands(service)
@@ -289,14 +348,17 @@ async def test_parked_events_are_listed_with_the_command_that_places_each(servic
     assert {failure["id"], named["id"]} <= set(left)
 
 
-async def test_checkout_without_metadata_is_listed_until_its_customer_is_linked(service: Service) -> None:
+async def test_checkout_without_metadata_is_listed_until_its_customer_is_linked(
+    service: Service,
+) -> None:
     provider = Provider(service)
     subscriber = await provider.subscriber(linked=False)
     checkout = events.completed(org=None, customer="cus_paid")
     await provider.send(checkout)
     assert (await commands(service))[checkout["id"]] == "tenantry admin link cus_paid --org ORG"
     await service.operator.put(
-        f"{TENANTS}/{subscriber.id}", {"name": "x", "ownerEmail": "o@x.example", "stripeCustomerId": "cus_paid"}
+        f"{TENANTS}/{subscriber.id}",
+        {"name": "x", "ownerEmail": "o@x.example", "stripeCustomerId": "cus_paid"},
     )
     assert checkout["id"] not in await commands(service)
 

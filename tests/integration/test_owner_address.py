@@ -43,12 +43,15 @@ Scene = Callable[[Service, str], Awaitable[JsonObject]]
 
 @pytest.fixture(scope="module")
 async def exports(shared_database: SharedDatabase, service: Service) -> dict[Scene, JsonObject]:
-    """The exports of the tenants of all scenes, which happen in one service that is stopped after them.
+    """The exports of the tenants of all scenes, which happen in one service that is stopped after
+    them.
 
     What has been noticed is written when the service stops, at the latest.
     """
     async with running_service(shared_database.conninfo) as stopping:
-        tenants = {scene: await scene(stopping, f"owner-{number}") for number, scene in enumerate(SCENES)}
+        tenants = {
+            scene: await scene(stopping, f"owner-{number}") for number, scene in enumerate(SCENES)
+        }
     return {scene: await export(service, tenant) for scene, tenant in tenants.items()}
 
 
@@ -70,12 +73,18 @@ def test_owner_email_follows_the_owners_token(exports: dict[Scene, JsonObject]) 
 
 def test_change_is_in_the_audit_trail_as_the_systems(exports: dict[Scene, JsonObject]) -> None:
     entry = exports[new_address_in_the_token]["auditEvents"][-1]
-    assert (entry["action"], entry["actorKind"], entry["actorId"]) == ("tenant.updated", "system", None)
+    assert (entry["action"], entry["actorKind"], entry["actorId"]) == (
+        "tenant.updated",
+        "system",
+        None,
+    )
     assert (entry["before"], entry["after"]) == ({"ownerEmail": OLD}, {"ownerEmail": NEW})
 
 
 async def old_address_of_the_identity_provider(service: Service, owner: str) -> JsonObject:
-    service.issuer.answers[USERINFO] = Answer(200, json.dumps({"sub": owner, **verified(OLD)}).encode())
+    service.issuer.answers[USERINFO] = Answer(
+        200, json.dumps({"sub": owner, **verified(OLD)}).encode()
+    )
     tenant = await make_tenant(service.user(owner))
     await service.user(owner, **verified(NEW)).get(TENANTS)
     del service.issuer.answers[USERINFO]
@@ -155,7 +164,9 @@ async def transferred(service: Service, owner: str) -> JsonObject:
     tenant = await make_tenant(caller)
     invited = await add_member(caller, heir)
     assert (await service.user(heir).post(accept_path(invited))).status_code == 200
-    await caller.post(f"{TENANTS}/{tenant['id']}/transfer", {"userId": heir, "ownerEmail": "set@x.example"})
+    await caller.post(
+        f"{TENANTS}/{tenant['id']}/transfer", {"userId": heir, "ownerEmail": "set@x.example"}
+    )
     for user in (owner, heir):
         await service.user(user, **verified(NEW)).get(TENANTS)
     return tenant
@@ -179,9 +190,16 @@ def test_refused_owner_changes_no_address(exports: dict[Scene, JsonObject]) -> N
 
 
 SCENES: Final[Sequence[Scene]] = (
-    new_address_in_the_token, old_address_of_the_identity_provider, addresses_that_do_not_count, given_with_the_tenant,
-    set_to_the_same, another_field_set, set_by_the_operator, transferred, refused,
-)  # fmt: skip
+    new_address_in_the_token,
+    old_address_of_the_identity_provider,
+    addresses_that_do_not_count,
+    given_with_the_tenant,
+    set_to_the_same,
+    another_field_set,
+    set_by_the_operator,
+    transferred,
+    refused,
+)
 
 
 @asynccontextmanager
@@ -198,7 +216,9 @@ async def owner_address_writer(conninfo: str) -> AsyncIterator[WriteBehind[Claim
 def seen(email: str, *, issued_in: int) -> Claims:
     """What a token says that is issued in so many minutes, and ends an hour later."""
     issued = NOW + timedelta(minutes=issued_in)
-    return Claims("https://id.example", "owner", None, None, (), issued, issued + timedelta(hours=1), email)
+    return Claims(
+        "https://id.example", "owner", None, None, (), issued, issued + timedelta(hours=1), email
+    )
 
 
 async def tenant_that_follows(service: Service) -> JsonObject:
@@ -219,9 +239,14 @@ async def test_of_two_tokens_the_one_that_was_issued_later_counts(service: Servi
 
 
 @pytest.mark.parametrize(("issued_in", "counts"), [(1, NEW), (3, OLD)])
-async def test_older_token_does_not_restore_the_old_address(service: Service, issued_in: int, counts: str) -> None:
+async def test_older_token_does_not_restore_the_old_address(
+    service: Service, issued_in: int, counts: str
+) -> None:
     tenant = await tenant_that_follows(service)
-    async with owner_address_writer(service.conninfo) as one, owner_address_writer(service.conninfo) as other:
+    async with (
+        owner_address_writer(service.conninfo) as one,
+        owner_address_writer(service.conninfo) as other,
+    ):
         one.record(tenant["id"], seen(NEW, issued_in=2))
         await one.write()
         other.record(tenant["id"], seen(OLD, issued_in=issued_in))
@@ -231,7 +256,10 @@ async def test_older_token_does_not_restore_the_old_address(service: Service, is
 
 async def test_noticed_address_is_kept_while_the_database_is_unavailable(service: Service) -> None:
     tenant = await tenant_that_follows(service)
-    async with database_link(service.conninfo) as link, owner_address_writer(link.conninfo) as addresses:
+    async with (
+        database_link(service.conninfo) as link,
+        owner_address_writer(link.conninfo) as addresses,
+    ):
         addresses.record(tenant["id"], seen(NEW, issued_in=1))
         await link.cut()
         await addresses.write()

@@ -22,7 +22,11 @@ async def test_pages_follow_one_another_newest_first(service: Service) -> None:
     org = await service.organization()
     keys = [org.key.id, *[(await service.key(org.owner, org.id, "a:b")).id for _ in range(5)]]
     newest_first = keys[::-1]
-    assert await pages_of(org.owner, KEYS, 2) == [newest_first[:2], newest_first[2:4], newest_first[4:]]
+    assert await pages_of(org.owner, KEYS, 2) == [
+        newest_first[:2],
+        newest_first[2:4],
+        newest_first[4:],
+    ]
     assert await pages_of(org.owner, KEYS, 5) == [newest_first[:5], newest_first[5:]]
     assert await pages_of(org.owner, KEYS, 6) == [newest_first]
 
@@ -67,7 +71,10 @@ async def test_bad_cursor_is_400_and_a_bad_limit_422_on_every_list(service: Serv
     org = await service.organization()
     for path in LISTS:
         for cursor in ("x", "", "%00", "é", "null", "a" * 1000):
-            assert refusal(await org.owner.get(path, cursor=cursor)) == (400, "invalid_cursor"), (path, cursor)
+            assert refusal(await org.owner.get(path, cursor=cursor)) == (400, "invalid_cursor"), (
+                path,
+                cursor,
+            )
         for limit in ("0", "101", "-1", "", "ten", "9" * 30, "true"):
             answer = await org.owner.get(path, limit=limit)
             assert refusal(answer) == (422, "validation_failed"), (path, limit)

@@ -34,13 +34,24 @@ async def rotation(postgres: PostgresServer) -> AsyncIterator[Rotation]:
         async with running_service(conninfo, API_KEY_PEPPER=OLD) as before:
             org = await before.organization()
             names = ("used meanwhile", "used before and meanwhile", "not used")
-            keys = {name: (await before.key(org.owner, org.id, "projects:read")).caller.credential for name in names}
-            assert (await before.caller(keys["used before and meanwhile"]).get(PROJECTS)).status_code == 200
+            keys = {
+                name: (await before.key(org.owner, org.id, "projects:read")).caller.credential
+                for name in names
+            }
+            assert (
+                await before.caller(keys["used before and meanwhile"]).get(PROJECTS)
+            ).status_code == 200
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-            found = await (await connection.execute("SELECT DISTINCT pepper_id FROM api_keys")).fetchall()
+            found = await (
+                await connection.execute("SELECT DISTINCT pepper_id FROM api_keys")
+            ).fetchall()
         async with running_service(conninfo, API_KEY_PEPPER=f"{NEW},{OLD}") as both:
             both.clock.advance(seconds=1)
-            during = {name: await both.caller(keys[name]).get(PROJECTS) for name in names if name != "not used"}
+            during = {
+                name: await both.caller(keys[name]).get(PROJECTS)
+                for name in names
+                if name != "not used"
+            }
             made = await both.key(both.caller(org.owner.credential), org.id, "projects:read")
             keys["made meanwhile"] = made.caller.credential
         async with running_service(conninfo, API_KEY_PEPPER=NEW) as new:
@@ -62,7 +73,9 @@ def test_key_moves_though_it_was_used_a_moment_before(rotation: Rotation) -> Non
     assert rotation.after["used before and meanwhile"].status_code == 200
 
 
-def test_it_is_recorded_which_pepper_a_key_is_under_and_the_pepper_is_not(rotation: Rotation) -> None:
+def test_it_is_recorded_which_pepper_a_key_is_under_and_the_pepper_is_not(
+    rotation: Rotation,
+) -> None:
     assert rotation.peppers_before == [Pepper(OLD.encode()).id]
     assert Pepper(OLD.encode()).id not in OLD
 

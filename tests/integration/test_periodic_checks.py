@@ -54,8 +54,12 @@ async def test_a_tenant_that_has_drifted_is_repaired(world: World) -> None:
     assert await world.record(subscriber) == world.truth(subscriber)
 
 
-@pytest.mark.parametrize(("asks_provider", "hours"), [(True, 0), (False, 24)], ids=["never wanted", "without a key"])
-async def test_no_tenant_is_compared_when_disabled_or_impossible(world: World, asks_provider: bool, hours: int) -> None:
+@pytest.mark.parametrize(
+    ("asks_provider", "hours"), [(True, 0), (False, 24)], ids=["never wanted", "without a key"]
+)
+async def test_no_tenant_is_compared_when_disabled_or_impossible(
+    world: World, asks_provider: bool, hours: int
+) -> None:
     subscriber = await drifted(world)
     await run_job(world, "reconcile_due_tenants", asks_provider=asks_provider, hours=hours)
     assert await world.provider.state(subscriber) == ("pro", "active")

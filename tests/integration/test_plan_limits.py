@@ -22,11 +22,15 @@ id = "boundless"
 
 
 @pytest.fixture(scope="module")
-async def service(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+async def service(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Service]:
     catalog = Path(tmp_path_factory.mktemp("catalog")) / "plans.toml"
     catalog.write_text(CATALOG)
     with postgres.database() as conninfo:
-        async with running_service(conninfo, TENANTRY_PLANS=str(catalog), DATABASE_POOL_SIZE="10") as service:
+        async with running_service(
+            conninfo, TENANTRY_PLANS=str(catalog), DATABASE_POOL_SIZE="10"
+        ) as service:
             yield service
 
 
@@ -69,7 +73,9 @@ async def test_rotation_is_possible_at_the_limit(service: Service) -> None:
     assert (await org.owner.post(f"{keys[0].path}/rotate")).status_code == 201
 
 
-async def test_keys_in_their_overlap_do_not_count_but_are_no_more_than_the_limit(service: Service) -> None:
+async def test_keys_in_their_overlap_do_not_count_but_are_no_more_than_the_limit(
+    service: Service,
+) -> None:
     org = await service.organization()
     keys = [await service.key(org.owner, org.id, "a:b") for _ in range(3)]
     overlap = {"overlapSeconds": 3600}

@@ -22,7 +22,9 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("made", [MADE, MADE + timedelta(microseconds=1), MADE + timedelta(microseconds=120_000)])
+@pytest.mark.parametrize(
+    "made", [MADE, MADE + timedelta(microseconds=1), MADE + timedelta(microseconds=120_000)]
+)
 async def test_a_document_is_what_the_api_shows(emptied: str, text: str, made: datetime) -> None:
     project = Project("proj_1", "acme", text, text, Mode.TEST, made, made + timedelta(days=1))
     changed = msgspec.structs.replace(project, name="other", description=None, updated_at=made)

@@ -1,4 +1,6 @@
-"""The two paths of a request through the server, which clients cannot distinguish; and idle connections."""
+"""The two paths of a request through the server, which clients cannot distinguish; and idle
+connections.
+"""
 
 import asyncio
 import gc
@@ -22,7 +24,8 @@ _FORGED: Final = {b"/hot/split": b"a\r\nx-forged: b", b"/hot/feed": b"a\nb", b"/
 
 
 class Application:
-    """A dispatcher with hot routes that respond with the path; below ``/hot/held/`` after their release.
+    """A dispatcher with hot routes that respond with the path; below ``/hot/held/`` after their
+    release.
 
     An ASGI application gives the same response on other routes.
     """
@@ -88,14 +91,18 @@ async def line(address: str) -> AsyncIterator[Line]:
 
 
 async def is_closed_as_idle(address: str, path: bytes = b"/other/a") -> None:
-    """A connection that is made now is used, and closed once it has been idle for too long: so would others be."""
+    """A connection that is made now is used, and closed once it has been idle for too long: so
+    would others be.
+    """
     idle = await Line.to(address)
     await idle.send(b"GET " + path + b" HTTP/1.1\r\n" + HOST)
     assert (await idle.answer())[0] == 200
     assert await idle.is_closed()
 
 
-@pytest.mark.parametrize("end", [b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", b" HTTP/1.1\r\nConnection: close\r\n"])
+@pytest.mark.parametrize(
+    "end", [b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", b" HTTP/1.1\r\nConnection: close\r\n"]
+)
 async def test_response_is_the_same_on_both_paths(address: str, end: bytes) -> None:
     answers = {}
     for path in (b"/hot/a", b"/%68ot/a"):
@@ -108,7 +115,8 @@ async def test_response_is_the_same_on_both_paths(address: str, end: bytes) -> N
     assert short == long
     assert short[:3] == (
         200,
-        short[1] | {"x-request-id": "one", "x-query": "q=1&r=%41", "content-length": "6", "date": ""},
+        short[1]
+        | {"x-request-id": "one", "x-query": "q=1&r=%41", "content-length": "6", "date": ""},
         b"/hot/a",
     )
 
@@ -140,10 +148,16 @@ async def test_other_requests_go_through_asgi(line: Line, request_: bytes) -> No
         ("short", b"", []),
         ("short", b"Content-Length: 99999\r\n", [b"x" * 50_000, b"x" * 49_999]),
         ("long", b"Content-Length: 100000\r\n", [b"x" * 50_000, b"x" * 50_000]),
-        ("long", b"Transfer-Encoding: chunked\r\n", [b"4\r\nsome\r\n", b"5\r\n body\r\n", b"0\r\n\r\n"]),
+        (
+            "long",
+            b"Transfer-Encoding: chunked\r\n",
+            [b"4\r\nsome\r\n", b"5\r\n body\r\n", b"0\r\n\r\n"],
+        ),
     ],
 )
-async def test_handler_gets_the_whole_body(line: Line, way: str, head: bytes, parts: list[bytes]) -> None:
+async def test_handler_gets_the_whole_body(
+    line: Line, way: str, head: bytes, parts: list[bytes]
+) -> None:
     for _ in range(2):
         await line.send(b"POST /hot/echo HTTP/1.1\r\n" + head + HOST, *parts)
         status, headers, body = await line.answer()
@@ -167,7 +181,9 @@ async def test_body_over_the_limit_is_rejected_before_it_is_sent(line: Line) -> 
         b"Content-Length : 4\r\n",
     ],
 )
-async def test_ambiguous_length_is_rejected(line: Line, application: Application, head: bytes) -> None:
+async def test_ambiguous_length_is_rejected(
+    line: Line, application: Application, head: bytes
+) -> None:
     await line.send(b"POST /hot/echo HTTP/1.1\r\n" + head + HOST + b"body")
     assert (await line.head())[0] == 400
     assert application.paths == []
@@ -181,7 +197,9 @@ async def test_head_gets_no_body(line: Line) -> None:
     assert (await line.answer())[2] == b"/hot/b"
 
 
-async def test_requests_sent_at_once_are_answered_in_their_order(line: Line, application: Application) -> None:
+async def test_requests_sent_at_once_are_answered_in_their_order(
+    line: Line, application: Application
+) -> None:
     paths = [b"/hot/held/1", b"/hot/2", b"/other/3", b"/hot/4", b"/other/5"]
     await line.send(b"".join(b"GET " + path + b" HTTP/1.1\r\n" + HOST for path in paths))
     assert application.paths == ["/hot/held/1"]
@@ -214,7 +232,9 @@ async def test_idle_connection_is_closed_and_one_in_use_is_not(
 @pytest.mark.parametrize("path", [b"/hot/a", b"/hot/echo", b"/other/a"])
 async def test_expect_continue_is_answered_immediately(line: Line, path: bytes) -> None:
     for _ in range(2):
-        await line.send(b"POST " + path + b" HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n" + HOST)
+        await line.send(
+            b"POST " + path + b" HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n" + HOST
+        )
         assert (await line.head())[0] == 100
         await line.send(b"body")
         status, _, body = await line.answer()
@@ -223,14 +243,21 @@ async def test_expect_continue_is_answered_immediately(line: Line, path: bytes) 
 
 @pytest.mark.parametrize("path", [b"/hot/a", b"/other/a"])
 async def test_http_1_0_client_gets_no_100_continue(line: Line, path: bytes) -> None:
-    await line.send(b"POST " + path + b" HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n", b"body")
+    await line.send(
+        b"POST " + path + b" HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n", b"body"
+    )
     status, _, body = await line.answer()
     assert (status, body) == (200, path)
 
 
-async def test_body_of_a_request_to_upgrade_is_not_the_next_request(line: Line, application: Application) -> None:
+async def test_body_of_a_request_to_upgrade_is_not_the_next_request(
+    line: Line, application: Application
+) -> None:
     body = b"GET /hot/b HTTP/1.1\r\n" + HOST
-    head = b"POST /hot/held/a HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n" % len(body)
+    head = (
+        b"POST /hot/held/a HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n"
+        % len(body)
+    )
     await line.send(head + HOST, body)
     application.release.set()
     assert (await line.answer())[2] == b"/hot/held/a"
@@ -243,7 +270,9 @@ async def test_body_of_a_get_is_not_waited_for(line: Line) -> None:
     assert (await line.answer())[2] == b"/hot/a"
 
 
-async def test_request_after_a_late_body_is_answered(address: str, line: Line, application: Application) -> None:
+async def test_request_after_a_late_body_is_answered(
+    address: str, line: Line, application: Application
+) -> None:
     await line.send(b"POST /other/a HTTP/1.1\r\nContent-Length: 4\r\n" + HOST)
     assert (await line.answer())[2] == b"/other/a"
     await line.send(b"body" + b"GET /hot/held/b HTTP/1.1\r\n" + HOST)
@@ -265,7 +294,9 @@ async def test_connection_stays_timed_where_the_answer_came_before_the_body(line
     assert await line.is_closed()
 
 
-async def test_client_that_does_not_read_gets_no_further_responses(line: Line, application: Application) -> None:
+async def test_client_that_does_not_read_gets_no_further_responses(
+    line: Line, application: Application
+) -> None:
     asked = 40
     for _ in range(asked):
         await line.send(b"GET /hot/large HTTP/1.1\r\n" + HOST)
@@ -275,7 +306,10 @@ async def test_client_that_does_not_read_gets_no_further_responses(line: Line, a
 
 
 async def test_disconnect_is_no_error(address: str, application: Application) -> None:
-    for sent in (b"GET /hot/held/a HTTP/1.1\r\n" + HOST, b"POST /hot/b HTTP/1.1\r\nContent-Length: 4\r\n" + HOST):
+    for sent in (
+        b"GET /hot/held/a HTTP/1.1\r\n" + HOST,
+        b"POST /hot/b HTTP/1.1\r\nContent-Length: 4\r\n" + HOST,
+    ):
         gone = await Line.to(address)
         await gone.send(sent, b"bo")  # of the body, or of another request
         gone.close()
@@ -315,9 +349,13 @@ async def test_pending_requests_are_answered_during_shutdown(application: Applic
         assert await one.is_closed()
 
 
-async def test_trusted_proxy_provides_the_client_address(line: Line, application: Application) -> None:
+async def test_trusted_proxy_provides_the_client_address(
+    line: Line, application: Application
+) -> None:
     for path in (b"/hot/a", b"/%68ot/a"):
-        await line.send(b"GET " + path + b" HTTP/1.1\r\nX-Forwarded-For: 198.51.100.7, 203.0.113.9\r\n" + HOST)
+        await line.send(
+            b"GET " + path + b" HTTP/1.1\r\nX-Forwarded-For: 198.51.100.7, 203.0.113.9\r\n" + HOST
+        )
         assert (await line.answer())[0] == 200
     assert application.clients == ["203.0.113.9", "203.0.113.9"]
 
@@ -329,7 +367,9 @@ async def test_requests_leave_nothing_for_the_garbage_collector(line: Line) -> N
         for path in (b"/hot/a", b"/other") * 20:
             await line.send(b"GET " + path + b" HTTP/1.1\r\n" + HOST)
             assert (await line.answer())[0] == 200
-        kept = sum(isinstance(thing, RequestResponseCycle | HotRequestCycle) for thing in gc.get_objects())
+        kept = sum(
+            isinstance(thing, RequestResponseCycle | HotRequestCycle) for thing in gc.get_objects()
+        )
     finally:
         gc.enable()
     assert kept <= 2  # the connection's last

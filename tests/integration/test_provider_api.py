@@ -19,7 +19,14 @@ from tenantry.domain.errors import (
 )
 from tenantry.integrations.stripe.client import ProviderApi, ProviderEndpoint
 from tenantry.integrations.stripe.connection import API_VERSION
-from tests.support.provider_api import KEY, Answer, ProviderServer, endpoint, refusal, running_provider
+from tests.support.provider_api import (
+    KEY,
+    Answer,
+    ProviderServer,
+    endpoint,
+    refusal,
+    running_provider,
+)
 
 
 @pytest.fixture
@@ -53,7 +60,9 @@ async def checkout(
     )
 
 
-async def test_a_checkout_session_says_who_subscribes_to_what(api: ProviderApi, server: ProviderServer) -> None:
+async def test_a_checkout_session_says_who_subscribes_to_what(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     assert await checkout(api) == "https://checkout.provider.example/c/1"
     [request] = server.requests
     assert (request.method, request.path) == ("POST", "/v1/checkout/sessions")
@@ -70,7 +79,9 @@ async def test_a_checkout_session_says_who_subscribes_to_what(api: ProviderApi, 
     }
 
 
-async def test_a_known_customer_is_named_instead_of_the_address(api: ProviderApi, server: ProviderServer) -> None:
+async def test_a_known_customer_is_named_instead_of_the_address(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     await checkout(api, customer_id="cus_1")
     params = server.requests[0].params
     assert params["customer"] == "cus_1"
@@ -82,10 +93,15 @@ async def test_a_portal_session_is_the_customers(api: ProviderApi, server: Provi
         customer_id="cus_1", return_url="https://app.example/billing", idempotency_key=None
     )
     assert url == "https://billing.provider.example/p/1"
-    assert server.requests[0].params == {"customer": "cus_1", "return_url": "https://app.example/billing"}
+    assert server.requests[0].params == {
+        "customer": "cus_1",
+        "return_url": "https://app.example/billing",
+    }
 
 
-async def test_the_api_version_is_pinned_and_no_telemetry_is_sent(api: ProviderApi, server: ProviderServer) -> None:
+async def test_the_api_version_is_pinned_and_no_telemetry_is_sent(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     await checkout(api)
     await checkout(api)
     for request in server.requests:
@@ -94,20 +110,30 @@ async def test_the_api_version_is_pinned_and_no_telemetry_is_sent(api: ProviderA
         assert not [name for name in request.headers if name.startswith("x-stripe-client")]
 
 
-async def test_webhook_endpoints_are_read_to_the_last_page(api: ProviderApi, server: ProviderServer) -> None:
-    server.endpoints = [endpoint(number, f"https://{number}.example/", ["*"]) for number in range(101)]
+async def test_webhook_endpoints_are_read_to_the_last_page(
+    api: ProviderApi, server: ProviderServer
+) -> None:
+    server.endpoints = [
+        endpoint(number, f"https://{number}.example/", ["*"]) for number in range(101)
+    ]
     endpoints = await api.webhook_endpoints()
     assert endpoints is not None
     assert len(endpoints) == 101
     assert endpoints[100] == ProviderEndpoint("https://100.example/", ("*",), "enabled")
 
 
-async def test_a_restricted_key_may_not_read_webhook_endpoints(api: ProviderApi, server: ProviderServer) -> None:
-    server.answers.append(refusal(403, message="The provided key does not have the required permissions."))
+async def test_a_restricted_key_may_not_read_webhook_endpoints(
+    api: ProviderApi, server: ProviderServer
+) -> None:
+    server.answers.append(
+        refusal(403, message="The provided key does not have the required permissions.")
+    )
     assert await api.webhook_endpoints() is None
 
 
-async def test_the_same_idempotency_key_gives_the_same_session(api: ProviderApi, server: ProviderServer) -> None:
+async def test_the_same_idempotency_key_gives_the_same_session(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     first = await checkout(api, idempotency_key="k1")
     assert await checkout(api, idempotency_key="k1") == first
     assert [request.headers["idempotency-key"] for request in server.requests] == ["k1", "k1"]
@@ -143,14 +169,20 @@ async def test_an_idempotency_key_in_use(api: ProviderApi, server: ProviderServe
         Answer(418, {"not": "an error"}),
     ],
 )
-async def test_what_the_provider_refuses(api: ProviderApi, server: ProviderServer, answer: Answer) -> None:
+async def test_what_the_provider_refuses(
+    api: ProviderApi, server: ProviderServer, answer: Answer
+) -> None:
     server.answers.append(answer)
     with pytest.raises(ProviderRefusedError):
         await checkout(api)
 
 
-async def test_a_refusal_gives_its_code_and_the_request_to_look_for(api: ProviderApi, server: ProviderServer) -> None:
-    server.answers.append(refusal(404, code="resource_missing", message="No such price: 'price_pro'"))
+async def test_a_refusal_gives_its_code_and_the_request_to_look_for(
+    api: ProviderApi, server: ProviderServer
+) -> None:
+    server.answers.append(
+        refusal(404, code="resource_missing", message="No such price: 'price_pro'")
+    )
     with pytest.raises(ProviderRefusedError) as refused:
         await checkout(api)
     assert (
@@ -171,13 +203,17 @@ async def test_a_refusal_gives_its_code_and_the_request_to_look_for(api: Provide
         Answer(200, {"id": "cs_1", "object": "checkout.session", "url": None}),
     ],
 )
-async def test_what_may_succeed_later(api: ProviderApi, server: ProviderServer, answer: Answer) -> None:
+async def test_what_may_succeed_later(
+    api: ProviderApi, server: ProviderServer, answer: Answer
+) -> None:
     server.answers.append(answer)
     with pytest.raises(ProviderUnavailableError):
         await checkout(api)
 
 
-async def test_a_broken_connection_is_tried_again_as_the_same_request(api: ProviderApi, server: ProviderServer) -> None:
+async def test_a_broken_connection_is_tried_again_as_the_same_request(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     server.hang_up = 2
     assert await checkout(api)
     keys = {request.headers["idempotency-key"] for request in server.requests}
@@ -218,9 +254,15 @@ async def test_the_key_gets_nowhere_but_to_the_provider(
 async def test_the_log_has_the_providers_request_id(
     api: ProviderApi, server: ProviderServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.answers.append(refusal(400, code="email_invalid", param="customer_email", message="Bad: owner@acme.example"))
+    server.answers.append(
+        refusal(
+            400, code="email_invalid", param="customer_email", message="Bad: owner@acme.example"
+        )
+    )
     with pytest.raises(ProviderRefusedError):
         await checkout(api)
-    text = "".join(record.getMessage() for record in caplog.records if record.name.startswith("tenantry"))
+    text = "".join(
+        record.getMessage() for record in caplog.records if record.name.startswith("tenantry")
+    )
     assert "code email_invalid, parameter customer_email, request req_1" in text
     assert "acme.example" not in text

@@ -35,35 +35,45 @@ async def subscriptions(api: ProviderApi) -> Sequence[ProviderSubscription]:
     return answer.subscriptions
 
 
-async def test_a_connection_is_kept_from_call_to_call(api: ProviderApi, server: ProviderServer) -> None:
+async def test_a_connection_is_kept_from_call_to_call(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     for _ in range(3):
         await subscriptions(api)
     assert [event async for event in api.events_since(0, ["invoice.paid"])] == []
     assert server.connections == 1
 
 
-async def test_calls_at_once_share_what_the_first_one_made(api: ProviderApi, server: ProviderServer) -> None:
+async def test_calls_at_once_share_what_the_first_one_made(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     await asyncio.gather(*(subscriptions(api) for _ in range(8)))
     await api.aclose()
     await server.until_left()
     assert len(server.requests) == 8
 
 
-async def test_a_kept_connection_that_the_provider_closed_is_replaced(api: ProviderApi, server: ProviderServer) -> None:
+async def test_a_kept_connection_that_the_provider_closed_is_replaced(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     await subscriptions(api)
     await server.cut()
     await subscriptions(api)
     assert (server.connections, len(server.requests)) == (2, 2)
 
 
-async def test_a_kept_connection_that_is_closed_on_asking_is_replaced(api: ProviderApi, server: ProviderServer) -> None:
+async def test_a_kept_connection_that_is_closed_on_asking_is_replaced(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     await subscriptions(api)
     server.hang_up = 1
     await subscriptions(api)
     assert (server.connections, len(server.requests)) == (2, 3)
 
 
-async def test_many_kept_connections_that_the_provider_closed(api: ProviderApi, server: ProviderServer) -> None:
+async def test_many_kept_connections_that_the_provider_closed(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     server.open.clear()
     calls = [asyncio.create_task(subscriptions(api)) for _ in range(10)]
     await server.until_requested(10)
@@ -74,7 +84,9 @@ async def test_many_kept_connections_that_the_provider_closed(api: ProviderApi, 
     assert len(server.requests) == 20
 
 
-async def test_a_call_that_is_given_up_does_not_disturb_the_next(api: ProviderApi, server: ProviderServer) -> None:
+async def test_a_call_that_is_given_up_does_not_disturb_the_next(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     server.open.clear()
     call = asyncio.create_task(subscriptions(api))
     await server.until_requested(1)
@@ -96,7 +108,9 @@ async def test_closing_what_was_never_used(server: ProviderServer) -> None:
     assert server.connections == 0
 
 
-async def test_a_call_after_closing_connects_again(api: ProviderApi, server: ProviderServer) -> None:
+async def test_a_call_after_closing_connects_again(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     await subscriptions(api)
     await api.aclose()
     await subscriptions(api)

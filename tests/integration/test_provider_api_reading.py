@@ -44,13 +44,17 @@ async def api(server: ProviderServer) -> AsyncIterator[ProviderApi]:
         yield api
 
 
-async def subscriptions(api: ProviderApi, customer_id: str = CUSTOMER) -> Sequence[ProviderSubscription]:
+async def subscriptions(
+    api: ProviderApi, customer_id: str = CUSTOMER
+) -> Sequence[ProviderSubscription]:
     answer = await api.subscriptions_of(customer_id)
     assert answer is not None
     return answer.subscriptions
 
 
-async def listed(api: ProviderApi, since: int = 0, types: Sequence[str] = (ev.SUBSCRIPTION_UPDATED,)) -> list[bytes]:
+async def listed(
+    api: ProviderApi, since: int = 0, types: Sequence[str] = (ev.SUBSCRIPTION_UPDATED,)
+) -> list[bytes]:
     return [event async for event in api.events_since(since, types)]
 
 
@@ -71,12 +75,17 @@ def subscription(**fields: Any) -> dict[str, Any]:
 # Subscriptions
 
 
-async def test_all_subscriptions_of_a_customer_are_asked_for(api: ProviderApi, server: ProviderServer) -> None:
+async def test_all_subscriptions_of_a_customer_are_asked_for(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     server.subscriptions[CUSTOMER] = [
         events.subscription(subscription_id="sub_2"),
         events.subscription(subscription_id="sub_1", status="canceled"),
     ]
-    assert [(one.id, one.status) for one in await subscriptions(api)] == [("sub_2", "active"), ("sub_1", "canceled")]
+    assert [(one.id, one.status) for one in await subscriptions(api)] == [
+        ("sub_2", "active"),
+        ("sub_1", "canceled"),
+    ]
     [request] = server.requests
     assert (request.method, request.path) == ("GET", "/v1/subscriptions")
     assert request.params == {"customer": CUSTOMER, "status": "all", "limit": "100"}
@@ -106,14 +115,22 @@ async def test_a_subscription_in_every_shape(
     ]
 
 
-async def test_subscriptions_are_read_to_the_last_page(api: ProviderApi, server: ProviderServer) -> None:
-    server.subscriptions[CUSTOMER] = [events.subscription(subscription_id=f"sub_{number}") for number in range(1001)]
-    assert [one.id for one in await subscriptions(api)] == [f"sub_{number}" for number in range(1001)]
+async def test_subscriptions_are_read_to_the_last_page(
+    api: ProviderApi, server: ProviderServer
+) -> None:
+    server.subscriptions[CUSTOMER] = [
+        events.subscription(subscription_id=f"sub_{number}") for number in range(1001)
+    ]
+    assert [one.id for one in await subscriptions(api)] == [
+        f"sub_{number}" for number in range(1001)
+    ]
     assert len(server.requests) == 11
 
 
 async def test_a_full_last_page_is_the_last_one(api: ProviderApi, server: ProviderServer) -> None:
-    server.subscriptions[CUSTOMER] = [events.subscription(subscription_id=f"sub_{number}") for number in range(200)]
+    server.subscriptions[CUSTOMER] = [
+        events.subscription(subscription_id=f"sub_{number}") for number in range(200)
+    ]
     assert len(await subscriptions(api)) == 200
     assert [request.params.get("starting_after") for request in server.requests] == [None, "sub_99"]
 
@@ -132,7 +149,10 @@ async def test_a_customer_without_subscriptions(api: ProviderApi) -> None:
     ],
 )
 async def test_a_customer_that_the_provider_does_not_know(
-    api: ProviderApi, server: ProviderServer, answer: Answer | None, caplog: pytest.LogCaptureFixture
+    api: ProviderApi,
+    server: ProviderServer,
+    answer: Answer | None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     if answer is not None:
         server.answers.append(answer)
@@ -148,13 +168,17 @@ async def test_a_customer_that_the_provider_does_not_know(
         refusal(400, code="parameter_invalid_empty", param="customer"),
     ],
 )
-async def test_other_refusals_are_no_unknown_customer(api: ProviderApi, server: ProviderServer, answer: Answer) -> None:
+async def test_other_refusals_are_no_unknown_customer(
+    api: ProviderApi, server: ProviderServer, answer: Answer
+) -> None:
     server.answers.append(answer)
     with pytest.raises(ProviderRefusedError):
         await api.subscriptions_of(CUSTOMER)
 
 
-async def test_a_list_that_breaks_off_is_refused_as_a_whole(api: ProviderApi, server: ProviderServer) -> None:
+async def test_a_list_that_breaks_off_is_refused_as_a_whole(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     first = events.body(events.subscription(subscription_id="sub_gone"))
     server.answers.append(page(first, has_more=True))
     with pytest.raises(ProviderRefusedError):
@@ -187,7 +211,9 @@ async def test_unknown_fields_do_not_matter(api: ProviderApi, server: ProviderSe
 async def test_a_subscription_that_cannot_be_used(
     api: ProviderApi, server: ProviderServer, fields: dict[str, Any]
 ) -> None:
-    server.answers.append(page(events.body(events.subscription()), events.body(subscription(**fields))))
+    server.answers.append(
+        page(events.body(events.subscription()), events.body(subscription(**fields)))
+    )
     with pytest.raises(ProviderUnavailableError) as refused:
         await api.subscriptions_of(CUSTOMER)
     assert refused.value.detail == "The payment provider's answer cannot be used."
@@ -199,7 +225,9 @@ async def test_why_an_answer_cannot_be_used_is_logged_without_what_it_says(
     server.subscriptions[CUSTOMER] = [subscription(metadata={"orgId": "Private words"})]
     with pytest.raises(ProviderUnavailableError) as refused:
         await api.subscriptions_of(CUSTOMER)
-    text = "".join(record.getMessage() for record in caplog.records if record.name.startswith("tenantry"))
+    text = "".join(
+        record.getMessage() for record in caplog.records if record.name.startswith("tenantry")
+    )
     assert "/v1/subscriptions: metadata.orgId is not a tenant id, request req_1" in text
     assert "Private words" not in text + "".join(traceback.format_exception(refused.value))
 
@@ -213,14 +241,18 @@ async def test_an_answer_is_as_old_as_its_question_by_the_providers_clock(api: P
     assert NOW - PATIENCE < answer.as_of < NOW
 
 
-async def test_tries_that_failed_make_an_answer_older(api: ProviderApi, server: ProviderServer) -> None:
+async def test_tries_that_failed_make_an_answer_older(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     server.hang_up = 2
     answer = await api.subscriptions_of(CUSTOMER)
     assert answer is not None
     assert NOW - PATIENCE < answer.as_of < NOW - 1
 
 
-async def test_the_first_page_says_how_old_an_answer_is(api: ProviderApi, server: ProviderServer) -> None:
+async def test_the_first_page_says_how_old_an_answer_is(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     server.subscriptions[CUSTOMER] = [events.subscription(subscription_id="sub_2")]
     later = {"Date": "Thu, 01 Jan 2026 13:00:00 GMT"}
     first = events.body(events.subscription(subscription_id="sub_1"))
@@ -243,7 +275,9 @@ async def test_without_the_providers_clock_ours_counts(
 # Events
 
 
-async def test_events_are_asked_for_by_type_and_time(api: ProviderApi, server: ProviderServer) -> None:
+async def test_events_are_asked_for_by_type_and_time(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     server.events = [
         events.updated(event_id="evt_4", created=NOW + 1),
         events.failed(event_id="evt_3", created=NOW + 1),
@@ -268,11 +302,15 @@ def decode(body: bytes) -> ev.BillingEvent:
 
 async def test_events_are_read_to_the_last_page(api: ProviderApi, server: ProviderServer) -> None:
     server.events = [events.updated(event_id=f"evt_{number}") for number in range(501)]
-    assert [decode(body).id for body in await listed(api)] == [f"evt_{number}" for number in range(501)]
+    assert [decode(body).id for body in await listed(api)] == [
+        f"evt_{number}" for number in range(501)
+    ]
     assert len(server.requests) == 6
 
 
-async def test_a_page_is_asked_for_only_when_it_is_needed(api: ProviderApi, server: ProviderServer) -> None:
+async def test_a_page_is_asked_for_only_when_it_is_needed(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     server.events = [events.updated(event_id=f"evt_{number}") for number in range(101)]
     async with aclosing(api.events_since(0, [ev.SUBSCRIPTION_UPDATED])) as found:
         for _ in range(100):
@@ -283,7 +321,9 @@ async def test_a_page_is_asked_for_only_when_it_is_needed(api: ProviderApi, serv
 
 
 @pytest.mark.parametrize("shape", list(Shape))
-async def test_an_event_comes_as_it_would_be_delivered(api: ProviderApi, server: ProviderServer, shape: Shape) -> None:
+async def test_an_event_comes_as_it_would_be_delivered(
+    api: ProviderApi, server: ProviderServer, shape: Shape
+) -> None:
     delivered = [
         events.body(events.updated(shape=shape, previous={"status": "trialing"})),
         events.body(events.failed(shape=shape, expanded=True)).replace(b"2900", b"2900.0e0"),
@@ -340,7 +380,9 @@ async def test_events_up_to_a_failure_are_given(api: ProviderApi, server: Provid
         b'{"data": [' + b"9" * 10_000 + b'], "has_more": false}',
     ],
 )
-async def test_an_answer_that_is_no_list(api: ProviderApi, server: ProviderServer, read: Read, body: bytes) -> None:
+async def test_an_answer_that_is_no_list(
+    api: ProviderApi, server: ProviderServer, read: Read, body: bytes
+) -> None:
     server.answers.append(Answer(200, body))
     with pytest.raises(ProviderUnavailableError):
         await read(api)
@@ -386,13 +428,17 @@ async def test_what_is_not_an_answer(
         Answer(502, b"<html>Bad gateway \xff</html>"),
     ],
 )
-async def test_temporary_errors_are_retried(api: ProviderApi, server: ProviderServer, passing: Answer) -> None:
+async def test_temporary_errors_are_retried(
+    api: ProviderApi, server: ProviderServer, passing: Answer
+) -> None:
     server.answers.append(passing)
     await subscriptions(api)
     assert len(server.requests) == 2
 
 
-async def test_lasting_errors_are_tried_three_times(api: ProviderApi, server: ProviderServer) -> None:
+async def test_lasting_errors_are_tried_three_times(
+    api: ProviderApi, server: ProviderServer
+) -> None:
     server.answers += [Answer(429, {"error": {"code": "rate_limit"}})] * 3
     with pytest.raises(ProviderUnavailableError):
         await subscriptions(api)
@@ -400,20 +446,28 @@ async def test_lasting_errors_are_tried_three_times(api: ProviderApi, server: Pr
 
 
 @pytest.mark.parametrize("read", READS)
-async def test_a_connection_that_is_cut_is_tried_again(api: ProviderApi, server: ProviderServer, read: Read) -> None:
+async def test_a_connection_that_is_cut_is_tried_again(
+    api: ProviderApi, server: ProviderServer, read: Read
+) -> None:
     server.hang_up = 1
     await read(api)
     assert len(server.requests) == 2
 
 
-async def test_an_answer_in_the_middle_of_which_the_connection_is_cut(api: ProviderApi, server: ProviderServer) -> None:
-    server.answers.append(Answer(200, b'{"data": [', {"Content-Length": "1000", "Connection": "close"}))
+async def test_an_answer_in_the_middle_of_which_the_connection_is_cut(
+    api: ProviderApi, server: ProviderServer
+) -> None:
+    server.answers.append(
+        Answer(200, b'{"data": [', {"Content-Length": "1000", "Connection": "close"})
+    )
     await subscriptions(api)
     assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("read", READS)
-async def test_a_slow_answer_is_waited_for(api: ProviderApi, server: ProviderServer, read: Read) -> None:
+async def test_a_slow_answer_is_waited_for(
+    api: ProviderApi, server: ProviderServer, read: Read
+) -> None:
     server.open.clear()
     reading = asyncio.create_task(read(api))
     await server.until_requested(1)
@@ -432,7 +486,10 @@ async def test_an_answer_that_does_not_come(server: ProviderServer) -> None:
 
 @pytest.mark.parametrize("read", READS)
 async def test_the_key_gets_nowhere_but_to_the_provider(
-    server: ProviderServer, read: Read, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    server: ProviderServer,
+    read: Read,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     secret = "sk_test_wrong0123456789"
     caplog.set_level(logging.DEBUG)
@@ -452,7 +509,9 @@ async def test_event_is_read_by_its_id(server: ProviderServer, api: ProviderApi)
     body = await api.event("evt_1")
     assert body is not None
     assert json.loads(body) == {"id": "evt_1", "object": "event", "name": "ü"}
-    assert [(request.method, request.path) for request in server.requests] == [("GET", "/v1/events/evt_1")]
+    assert [(request.method, request.path) for request in server.requests] == [
+        ("GET", "/v1/events/evt_1")
+    ]
 
 
 async def test_unknown_event_is_none(server: ProviderServer, api: ProviderApi) -> None:
@@ -461,7 +520,9 @@ async def test_unknown_event_is_none(server: ProviderServer, api: ProviderApi) -
 
 
 @pytest.mark.parametrize("body", [{"id": "evt_2"}, {"id": None}, [], {}])
-async def test_answer_that_is_not_the_event_is_an_error(server: ProviderServer, api: ProviderApi, body: object) -> None:
+async def test_answer_that_is_not_the_event_is_an_error(
+    server: ProviderServer, api: ProviderApi, body: object
+) -> None:
     server.answers.append(Answer(200, body))
     with pytest.raises(ProviderUnavailableError):
         await api.event("evt_1")

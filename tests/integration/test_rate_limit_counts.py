@@ -32,7 +32,9 @@ async def connection(emptied: str) -> AsyncIterator[Connection]:
         yield connection
 
 
-async def take_one(connection: Connection, wanted: int, limit: int = 10, now: int = NOW) -> ShareGrant:
+async def take_one(
+    connection: Connection, wanted: int, limit: int = 10, now: int = NOW
+) -> ShareGrant:
     return (await take(connection, [ShareRequest("a", limit, wanted, NEVER, 0)], now))["a"]
 
 
@@ -70,8 +72,12 @@ async def test_returned_shares_are_granted_again_immediately(connection: Connect
 
 async def test_no_more_is_returned_than_was_counted(connection: Connection) -> None:
     await take_one(connection, 2)
-    assert await take(connection, [ShareRequest("a", 10, 20, NOW, 9)], NOW + 1) == {"a": ShareGrant(10, 10, NOW + 1)}
-    assert await take(connection, [ShareRequest("b", 10, 20, NOW, 9)], NOW + 1) == {"b": ShareGrant(10, 10, NOW + 1)}
+    assert await take(connection, [ShareRequest("a", 10, 20, NOW, 9)], NOW + 1) == {
+        "a": ShareGrant(10, 10, NOW + 1)
+    }
+    assert await take(connection, [ShareRequest("b", 10, 20, NOW, 9)], NOW + 1) == {
+        "b": ShareGrant(10, 10, NOW + 1)
+    }
 
 
 async def test_returned_share_of_the_current_second_is_subtracted(connection: Connection) -> None:
@@ -99,14 +105,25 @@ async def test_subjects_are_counted_apart(connection: Connection) -> None:
     assert taken == {"a": ShareGrant(2, 2, NOW), "b": ShareGrant(2, 2, NOW)}
 
 
-async def test_tenant_is_charged_only_for_shares_granted_to_its_keys(connection: Connection) -> None:
+async def test_tenant_is_charged_only_for_shares_granted_to_its_keys(
+    connection: Connection,
+) -> None:
     tenant = ShareRequest("tenant", 7, 12, NEVER, 0, 12)
-    keys = [ShareRequest("key 1", 3, 10, NEVER, 0, 10, "tenant"), ShareRequest("key 2", 3, 2, NEVER, 0, 2, "tenant")]
+    keys = [
+        ShareRequest("key 1", 3, 10, NEVER, 0, 10, "tenant"),
+        ShareRequest("key 2", 3, 2, NEVER, 0, 2, "tenant"),
+    ]
     taken = await take(connection, [tenant, *keys], NOW)
-    assert {name: granted.number for name, granted in taken.items()} == {"tenant": 5, "key 1": 3, "key 2": 2}
+    assert {name: granted.number for name, granted in taken.items()} == {
+        "tenant": 5,
+        "key 1": 3,
+        "key 2": 2,
+    }
 
 
-async def test_waiting_statement_sees_the_committed_counts(emptied: str, connection: Connection) -> None:
+async def test_waiting_statement_sees_the_committed_counts(
+    emptied: str, connection: Connection
+) -> None:
     await connection.run_batch(LOCK_SUBJECTS(["a"]))
     async with await Connection.connect(emptied) as other:
         waiting = asyncio.create_task(take_one(other, 10))
@@ -116,7 +133,9 @@ async def test_waiting_statement_sees_the_committed_counts(emptied: str, connect
         assert await waiting == ShareGrant(2, 10, NOW)
 
 
-async def test_open_transaction_on_the_tenant_blocks_no_request(emptied: str, connection: Connection) -> None:
+async def test_open_transaction_on_the_tenant_blocks_no_request(
+    emptied: str, connection: Connection
+) -> None:
     await lock_names(connection, [NameLock("tenant one", claimed=True)])
     async with await Connection.connect(emptied, options="-c lock_timeout=1s") as other:
         taken = await take(other, [ShareRequest(subject_of_tenant("one"), 10, 1, NEVER, 0)], NOW)
@@ -132,7 +151,9 @@ async def test_concurrent_statements_grant_the_limit_without_deadlock(database: 
         for turn in range(25):
             order = names[(number + turn) % 8 :] + names[: (number + turn) % 8]
             async with lanes[number].use() as connection:
-                taken = await take(connection, [ShareRequest(name, 100, 3, NEVER, 0) for name in order], NOW + turn)
+                taken = await take(
+                    connection, [ShareRequest(name, 100, 3, NEVER, 0) for name in order], NOW + turn
+                )
             got.update({name: granted.number for name, granted in taken.items()})
         return got
 

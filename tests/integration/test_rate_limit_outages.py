@@ -1,4 +1,6 @@
-"""Rate limiting that fails or is slow: no request passes uncounted, each gets an answer in time, and nothing leaks."""
+"""Rate limiting that fails or is slow: no request passes uncounted, each gets an answer in time,
+and nothing leaks.
+"""
 
 import asyncio
 import gc
@@ -48,9 +50,13 @@ class AuthenticatedApp:
         self._authenticator = authenticator
         self._authorization = f"Bearer {credential}".encode()
 
-    async def admit(self, deadline: float = 4.8, monotonic: Callable[[], float] = lambda: 0.0) -> None:
+    async def admit(
+        self, deadline: float = 4.8, monotonic: Callable[[], float] = lambda: 0.0
+    ) -> None:
         """Let one request in."""
-        admission = Admission(self._authenticator, self.limiter, deadline=deadline, monotonic=monotonic)
+        admission = Admission(
+            self._authenticator, self.limiter, deadline=deadline, monotonic=monotonic
+        )
         await admission.admit(self._authorization, None, None)
 
 
@@ -60,10 +66,13 @@ async def app(conninfo: str, tmp_path: Path) -> AsyncIterator[AuthenticatedApp]:
         org = await tenant_of(service)
         database = Database(conninfo, pool_size=1)
         authenticator = Authenticator(
-            keys=database.lane(), users=database.lane(), peppers=[Pepper(PEPPER.encode())], tokens=None,
+            keys=database.lane(),
+            users=database.lane(),
+            peppers=[Pepper(PEPPER.encode())],
+            tokens=None,
             catalog=ONLY_FREE,
             clock=service.clock,
-        )  # fmt: skip
+        )
         async with limiter_on(conninfo, service.clock) as limiter:
             yield AuthenticatedApp(authenticator, limiter, str(org.owner.credential))
         await authenticator.close()
@@ -84,7 +93,9 @@ def set_for_all_sessions(conninfo: str, setting: tuple[str, str]) -> None:
         statement = sql.SQL("ALTER DATABASE {} SET {} TO {}")
         name, value = setting
         connection.execute(
-            statement.format(sql.Identifier(connection.info.dbname), sql.Identifier(name), sql.Literal(value))
+            statement.format(
+                sql.Identifier(connection.info.dbname), sql.Identifier(name), sql.Literal(value)
+            )
         )
 
 
@@ -94,7 +105,9 @@ async def shares_in_memory() -> int:
     return sum(isinstance(thing, Share) for thing in gc.get_objects())
 
 
-async def test_timed_out_request_is_rejected_and_does_not_count(conninfo: str, app: AuthenticatedApp) -> None:
+async def test_timed_out_request_is_rejected_and_does_not_count(
+    conninfo: str, app: AuthenticatedApp
+) -> None:
     async with counts_locked(conninfo):
         with pytest.raises(AuthUnavailableError):
             await app.admit(deadline=0.1)
@@ -124,7 +137,9 @@ async def test_read_only_database_is_no_internal_error(conninfo: str, clock: Man
             await limiter.count(CALLER)
 
 
-async def test_missing_privilege_to_count_is_no_internal_error(conninfo: str, clock: ManualClock) -> None:
+async def test_missing_privilege_to_count_is_no_internal_error(
+    conninfo: str, clock: ManualClock
+) -> None:
     with psycopg.connect(conninfo) as connection:
         connection.execute("REVOKE ALL ON request_counts FROM tenantry_batch")
     async with limiter_on(conninfo, clock) as limiter:
@@ -132,7 +147,9 @@ async def test_missing_privilege_to_count_is_no_internal_error(conninfo: str, cl
             await limiter.count(CALLER)
 
 
-async def test_counting_resumes_when_the_database_accepts_writes(conninfo: str, clock: ManualClock) -> None:
+async def test_counting_resumes_when_the_database_accepts_writes(
+    conninfo: str, clock: ManualClock
+) -> None:
     async with limiter_on(conninfo, clock) as limiter:
         async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
             await connection.execute("ALTER TABLE request_counts RENAME TO gone")
@@ -153,14 +170,21 @@ async def test_log_reports_failed_counting_once_a_minute(conninfo: str, clock: M
     assert log.count("read-only transaction") == 2
 
 
-async def test_default_isolation_of_the_database_has_no_effect(conninfo: str, clock: ManualClock) -> None:
+async def test_default_isolation_of_the_database_has_no_effect(
+    conninfo: str, clock: ManualClock
+) -> None:
     set_for_all_sessions(conninfo, ("default_transaction_isolation", "repeatable read"))
-    async with limiter_on(conninfo, clock) as limiter, await Connection.connect(conninfo) as connection:
+    async with (
+        limiter_on(conninfo, clock) as limiter,
+        await Connection.connect(conninfo) as connection,
+    ):
         await connection.run_batch(LOCK_SUBJECTS(["tenant acme"]))
         waiting = asyncio.create_task(limiter.count(CALLER))
         await until_blocked(conninfo)
         earlier = int(clock().timestamp()) - 1
-        await connection.execute("INSERT INTO request_counts VALUES ('tenant acme', %s, 5)", (earlier,))
+        await connection.execute(
+            "INSERT INTO request_counts VALUES ('tenant acme', %s, 5)", (earlier,)
+        )
         await connection.commit()
         with pytest.raises(RateLimitedError):
             await waiting
@@ -180,7 +204,8 @@ async def test_uncounted_callers_leave_no_memory(conninfo: str, clock: ManualClo
 async def test_uncounted_caller_after_the_window_leaves_no_memory(
     conninfo: str, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("psycopg", "tenantry"):  # records hold tracebacks, and those what they went through
+    # records hold tracebacks, and those what they went through
+    for name in ("psycopg", "tenantry"):
         caplog.set_level(logging.CRITICAL, name)
     before = await shares_in_memory()
     async with database_link(conninfo) as link, limiter_on(link.conninfo, clock) as limiter:
@@ -200,7 +225,9 @@ async def test_uncounted_caller_after_the_window_leaves_no_memory(
         assert await shares_in_memory() == before
 
 
-async def test_callers_beyond_the_tenants_limit_leave_no_memory(conninfo: str, clock: ManualClock) -> None:
+async def test_callers_beyond_the_tenants_limit_leave_no_memory(
+    conninfo: str, clock: ManualClock
+) -> None:
     before = await shares_in_memory()
     async with limiter_on(conninfo, clock) as limiter:
         callers = [msgspec.structs.replace(KEYED, id=f"key-{number}") for number in range(25)]
@@ -208,7 +235,9 @@ async def test_callers_beyond_the_tenants_limit_leave_no_memory(conninfo: str, c
         assert await shares_in_memory() - before <= 7
 
 
-async def test_request_after_a_canceled_one_waits_for_the_same_share(conninfo: str, clock: ManualClock) -> None:
+async def test_request_after_a_canceled_one_waits_for_the_same_share(
+    conninfo: str, clock: ManualClock
+) -> None:
     before = await shares_in_memory()
     async with limiter_on(conninfo, clock) as limiter:
         async with counts_locked(conninfo):

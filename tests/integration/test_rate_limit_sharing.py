@@ -58,7 +58,9 @@ async def counted(connection: Connection) -> int:
     return int(row[0])
 
 
-async def test_single_process_accepts_exactly_the_limit(limiter: RateLimiter, clock: ManualClock) -> None:
+async def test_single_process_accepts_exactly_the_limit(
+    limiter: RateLimiter, clock: ManualClock
+) -> None:
     through = 0
     for _ in range(50):
         through += await let_through(limiter, 21, WIDE)
@@ -76,7 +78,9 @@ async def test_idle_process_returns_unused_shares(
     assert await counted(connection) == 5
 
 
-async def test_returned_shares_are_available_to_others(emptied: str, limiter: RateLimiter, clock: ManualClock) -> None:
+async def test_returned_shares_are_available_to_others(
+    emptied: str, limiter: RateLimiter, clock: ManualClock
+) -> None:
     async with limiter_on(emptied, clock, CATALOG) as other:
         await let_through(limiter, 5, WIDE)
         assert await let_through(other, 1000, WIDE) == 993
@@ -91,7 +95,9 @@ async def test_valid_share_is_kept(limiter: RateLimiter, connection: Connection)
     assert await counted(connection) == 7
 
 
-async def test_stopping_process_returns_all_shares(emptied: str, clock: ManualClock, connection: Connection) -> None:
+async def test_stopping_process_returns_all_shares(
+    emptied: str, clock: ManualClock, connection: Connection
+) -> None:
     async with limiter_on(emptied, clock, CATALOG) as limiter:
         await let_through(limiter, 5, WIDE)
     assert await counted(connection) == 5
@@ -111,7 +117,9 @@ async def test_counts_of_an_idle_subject_are_removed_after_the_window(
     assert await let_through(limiter, 2000, WIDE) == 1000
 
 
-async def test_canceled_waiting_request_is_not_counted(emptied: str, limiter: RateLimiter, clock: ManualClock) -> None:
+async def test_canceled_waiting_request_is_not_counted(
+    emptied: str, limiter: RateLimiter, clock: ManualClock
+) -> None:
     async with await Connection.connect(emptied) as locking:
         await locking.execute("LOCK TABLE request_counts")
         waiting = asyncio.create_task(limiter.count(SMALL))
@@ -132,7 +140,9 @@ async def test_late_share_is_requested_again_for_its_second(
         first = int(clock().timestamp())
         clock.advance(seconds=1)
     await waiting
-    cursor = await connection.execute("SELECT second - %s, number FROM request_counts ORDER BY second", (first,))
+    cursor = await connection.execute(
+        "SELECT second - %s, number FROM request_counts ORDER BY second", (first,)
+    )
     assert await cursor.fetchall() == [(0, 0), (1, 1)]
 
 
@@ -173,7 +183,8 @@ async def test_counts_that_a_killed_process_left_are_removed_after_an_hour(
 ) -> None:
     now = int(clock().timestamp())
     await connection.execute(
-        "INSERT INTO request_counts SELECT 'tenant a', %s - age, 1 FROM generate_series(3599, 3602) AS age", (now,)
+        "INSERT INTO request_counts SELECT 'tenant a', %s - age, 1 FROM generate_series(3599, 3602) AS age",
+        (now,),
     )
     database = Database(emptied, pool_size=1)
     await database.open()
@@ -183,7 +194,9 @@ async def test_counts_that_a_killed_process_left_are_removed_after_an_hour(
     assert await counted(connection) == 2
 
 
-async def test_counts_of_a_clock_far_ahead_do_not_block_others(limiter: RateLimiter, emptied: str) -> None:
+async def test_counts_of_a_clock_far_ahead_do_not_block_others(
+    limiter: RateLimiter, emptied: str
+) -> None:
     ahead = ManualClock()
     ahead.advance(hours=26)
     async with limiter_on(emptied, ahead, CATALOG) as mistaken:
@@ -191,7 +204,9 @@ async def test_counts_of_a_clock_far_ahead_do_not_block_others(limiter: RateLimi
         assert await let_through(limiter, 10, SMALL) == 5
 
 
-async def test_a_clock_that_is_set_back_blocks_no_request(limiter: RateLimiter, clock: ManualClock) -> None:
+async def test_a_clock_that_is_set_back_blocks_no_request(
+    limiter: RateLimiter, clock: ManualClock
+) -> None:
     clock.advance(hours=26)
     assert await let_through(limiter, 10, SMALL) == 5
     clock.advance(hours=-26)

@@ -12,7 +12,17 @@ import pytest
 from tests.support.app import running_app
 from tests.support.postgres import PostgresServer
 from tests.support.rate_limits import rate_headers, set_plan, tenant_of, write_catalog
-from tests.support.service import KEYS, PROJECTS, TENANTS, VERIFY, WHOAMI, Caller, Service, refusal, running_service
+from tests.support.service import (
+    KEYS,
+    PROJECTS,
+    TENANTS,
+    VERIFY,
+    WHOAMI,
+    Caller,
+    Service,
+    refusal,
+    running_service,
+)
 
 ANYTHING: Final = f"{VERIFY}-"
 LIMITED: Final = (429, "rate_limited")
@@ -45,11 +55,15 @@ async def statuses(caller: Caller, times: int) -> list[int]:
 
 async def statuses_at_once(*callers: Caller, times: int) -> Counter[int]:
     """Of so many requests of each, all at once."""
-    answers = await asyncio.gather(*(caller.get(ANYTHING) for _ in range(times) for caller in callers))
+    answers = await asyncio.gather(
+        *(caller.get(ANYTHING) for _ in range(times) for caller in callers)
+    )
     return Counter(answer.status_code for answer in answers)
 
 
-async def test_the_limit_is_accepted_and_the_next_request_gets_retry_after(service: Service) -> None:
+async def test_the_limit_is_accepted_and_the_next_request_gets_retry_after(
+    service: Service,
+) -> None:
     org = await tenant_of(service)
     answers = [await org.owner.get(ANYTHING) for _ in range(6)]
     policy = '"tenant";q=5;w=60'
@@ -105,7 +119,12 @@ async def test_each_key_and_user_has_its_own_limit(service: Service) -> None:
     org = await tenant_of(service, "keys_alone")
     reader = await service.key(org.owner, org.id, "projects:read")
     service.clock.advance(seconds=61)
-    for caller in (org.owner, reader.caller, service.user(org=org.id), service.user("user_2", org=org.id)):
+    for caller in (
+        org.owner,
+        reader.caller,
+        service.user(org=org.id),
+        service.user("user_2", org=org.id),
+    ):
         answers = [await caller.get(ANYTHING) for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 200, 429]
         assert rate_headers(answers[2]) == ('"key";q=2;w=60', '"key";r=0;t=61', "61")
@@ -137,7 +156,9 @@ async def test_wait_is_as_long_as_the_longer_of_both(service: Service) -> None:
     assert await statuses(org.owner, 1) == [200]
 
 
-async def test_request_that_the_tenants_limit_refuses_does_not_count_for_the_key(service: Service) -> None:
+async def test_request_that_the_tenants_limit_refuses_does_not_count_for_the_key(
+    service: Service,
+) -> None:
     org = await tenant_of(service, "keyed")
     reader = (await service.key(org.owner, org.id, "projects:read")).caller
     service.clock.advance(seconds=61)
@@ -165,16 +186,23 @@ async def test_two_processes_accept_no_more_than_one(service: Service, plans: st
         assert [answer.status_code for answer in mixed] == [200] * 5 + [429]
 
 
-async def test_requests_beyond_a_keys_limit_do_not_count_for_the_tenant(service: Service, plans: str) -> None:
+async def test_requests_beyond_a_keys_limit_do_not_count_for_the_tenant(
+    service: Service, plans: str
+) -> None:
     org = await tenant_of(service, "keyed")
     reader = await service.key(org.owner, org.id, "projects:read")
     service.clock.advance(seconds=61)
     async with running_app(service.conninfo, clock=service.clock, TENANTRY_PLANS=plans) as other:
         assert await statuses_at_once(org.owner, times=10) == {200: 3, 429: 7}
-        assert await statuses_at_once(Caller(other, reader.caller.credential), times=10) == {200: 2, 429: 8}
+        assert await statuses_at_once(Caller(other, reader.caller.credential), times=10) == {
+            200: 2,
+            429: 8,
+        }
 
 
-async def test_shares_of_one_process_are_missing_elsewhere_until_returned(service: Service, plans: str) -> None:
+async def test_shares_of_one_process_are_missing_elsewhere_until_returned(
+    service: Service, plans: str
+) -> None:
     org = await tenant_of(service, "wide")
     async with running_app(service.conninfo, clock=service.clock, TENANTRY_PLANS=plans) as other:
         twin = Caller(other, org.owner.credential)
@@ -253,7 +281,9 @@ async def test_every_authenticated_answer_has_the_remaining_count(
 
 
 @pytest.mark.parametrize("path", [PROJECTS, f"{PROJECTS}/", f"{VERIFY}projects:read", KEYS])
-async def test_missing_scope_counts_and_has_the_remaining_count(service: Service, path: str) -> None:
+async def test_missing_scope_counts_and_has_the_remaining_count(
+    service: Service, path: str
+) -> None:
     org = await tenant_of(service)
     caller = (await service.key(org.owner, org.id, "other:read")).caller
     service.clock.advance(seconds=61)

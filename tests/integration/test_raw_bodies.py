@@ -33,7 +33,9 @@ async def test_body_is_stored_compressed(emptied_service: Service) -> None:
     assert len(stored["body"]) < len(body) / 3
 
 
-async def test_uncompressed_body_of_an_earlier_release_is_readable(emptied_service: Service) -> None:
+async def test_uncompressed_body_of_an_earlier_release_is_readable(
+    emptied_service: Service,
+) -> None:
     event = events.updated(event_id="evt_1")
     await deliver(emptied_service.client, events.body(event))
     await rows(emptied_service.conninfo, "UPDATE billing_bodies SET body = %s", events.body(event))
@@ -44,7 +46,8 @@ async def test_removed_body_and_unknown_event_are_not_found(emptied_service: Ser
     await deliver(emptied_service.client, events.body(events.updated(event_id="evt_1")))
     await rows(emptied_service.conninfo, "DELETE FROM billing_bodies")
     with pytest.raises(
-        NotFoundError, match=r"^There is no such body: evt_1 is older than RAW_BODY_DAYS, or a snapshot\.$"
+        NotFoundError,
+        match=r"^There is no such body: evt_1 is older than RAW_BODY_DAYS, or a snapshot\.$",
     ):
         await kept(emptied_service.conninfo, "evt_1")
     with pytest.raises(NotFoundError, match=r"^There is no such event: evt_2\.$"):

@@ -62,11 +62,20 @@ async def recovery(world: World, subscriber: Subscriber) -> None:
 
 Story = Callable[[World, Subscriber], Awaitable[None]]
 STORIES: Final[list[Story]] = [
-    first_payment, upgrade, trial, cancellation_ahead, cancellation, renewal, failed_renewal, recovery,
-]  # fmt: skip
+    first_payment,
+    upgrade,
+    trial,
+    cancellation_ahead,
+    cancellation,
+    renewal,
+    failed_renewal,
+    recovery,
+]
 
 
-@pytest.mark.parametrize("lost", [(UPDATED,), (DELETED,), (FAILED,), (SUCCEEDED,), ()], ids=",".join)
+@pytest.mark.parametrize(
+    "lost", [(UPDATED,), (DELETED,), (FAILED,), (SUCCEEDED,), ()], ids=",".join
+)
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 async def test_whatever_is_lost_is_repaired_and_the_missed_events_are_named(
     world: World, story: Story, lost: tuple[str, ...]
@@ -109,7 +118,14 @@ async def test_a_dry_run_names_what_differs_and_writes_nothing(world: World) -> 
 
 
 async def everything(world: World) -> list[list[dict[str, Any]]]:
-    tables = ("tenants", "customers", "billing_events", "billing_bodies", "notifications", "procrastinate_jobs")
+    tables = (
+        "tenants",
+        "customers",
+        "billing_events",
+        "billing_bodies",
+        "notifications",
+        "procrastinate_jobs",
+    )
     return [await rows(world.service.conninfo, f"TABLE {table} ORDER BY 1") for table in tables]
 
 
@@ -118,7 +134,11 @@ async def test_drift_is_an_anomaly_in_the_ledger(world: World) -> None:
     async with world.losing():
         world.simulator.change_plan(world.subscription(subscriber), "price_business")
     await world.compare(subscriber)
-    [entry] = [entry for entry in (await world.provider.ledger(subscriber)).values() if "snapshot" in entry["type"]]
+    [entry] = [
+        entry
+        for entry in (await world.provider.ledger(subscriber)).values()
+        if "snapshot" in entry["type"]
+    ]
     assert (entry["outcome"], entry["anomalies"]) == ("applied", ["drift"])
     assert (
         entry["reason"]
@@ -135,7 +155,11 @@ async def test_without_drift_the_answer_confirms_and_is_no_anomaly(world: World)
 
 async def snapshots(world: World, subscriber: Subscriber) -> list[dict[str, Any]]:
     """The provider's answers in the tenant's ledger."""
-    return [entry for entry in (await world.provider.ledger(subscriber)).values() if "snapshot" in entry["type"]]
+    return [
+        entry
+        for entry in (await world.provider.ledger(subscriber)).values()
+        if "snapshot" in entry["type"]
+    ]
 
 
 async def test_answers_that_confirm_do_not_pile_up(world: World) -> None:
@@ -157,7 +181,9 @@ async def test_missed_events_take_their_place_before_the_answer(world: World) ->
     assert stored["body"]
 
 
-async def test_events_that_the_last_comparison_has_made_up_for_are_not_looked_for_again(world: World) -> None:
+async def test_events_that_the_last_comparison_has_made_up_for_are_not_looked_for_again(
+    world: World,
+) -> None:
     subscriber = await world.subscriber("price_pro")
     async with world.losing():
         world.simulator.cancel(world.subscription(subscriber), at_period_end=True)
@@ -185,7 +211,9 @@ async def test_an_event_that_comes_after_the_repair_changes_nothing(world: World
     assert await world.record(subscriber) == OVER
 
 
-async def test_an_event_that_was_never_listed_and_comes_after_the_repair_is_late(world: World) -> None:
+async def test_an_event_that_was_never_listed_and_comes_after_the_repair_is_late(
+    world: World,
+) -> None:
     subscriber = await world.subscriber("price_pro", cancel_at_period_end=True)
     async with world.losing():
         world.simulator.resume(world.subscription(subscriber))
@@ -209,12 +237,15 @@ async def test_an_event_newer_than_the_answer_wins(world: World) -> None:
 
 
 async def test_an_answer_older_than_the_newest_event_does_not_undo_it(world: World) -> None:
-    """The provider has not answered yet when an event comes in that it makes only after the question."""
+    """The provider has not answered yet when an event comes in that it makes only after the
+    question.
+    """
     subscriber = await world.subscriber("price_pro")
     await world.simulator.advance(minutes=1)
     world.simulator.change_plan(world.subscription(subscriber), "price_business")
     await world.simulator.deliver()
-    assert (await world.reconciler.run([subscriber.id])).drifted == ()  # an answer is dated before its second
+    # an answer is dated before its second
+    assert (await world.reconciler.run([subscriber.id])).drifted == ()
     assert await world.record(subscriber) == world.truth(subscriber)
 
 
@@ -227,7 +258,11 @@ async def test_replay_and_rebuild_keep_what_was_repaired(world: World, emptied: 
     database = Database(emptied, pool_size=1)
     await database.open()
     service = ReplayService(database, ANY, world.service.clock)
-    folded = [checked async for chunk in service.run(Selection(), dry_run=False) for checked in chunk.checked]
+    folded = [
+        checked
+        async for chunk in service.run(Selection(), dry_run=False)
+        for checked in chunk.checked
+    ]
     await database.close()
     assert [checked.differences for checked in folded] == [()] * 3
     assert [await world.record(subscriber) for subscriber in subscribers] == [
@@ -271,7 +306,9 @@ async def test_a_missed_failure_mails_once(world: World) -> None:
     [failure] = failures(world, subscriber)
     await world.simulator.resend(failure)
     await world.compare(subscriber)
-    assert [each["event_id"] for each in await world.provider.notifications(subscriber)] == [failure]
+    assert [each["event_id"] for each in await world.provider.notifications(subscriber)] == [
+        failure
+    ]
 
 
 async def test_of_missed_failures_only_the_young_ones_mail(world: World) -> None:

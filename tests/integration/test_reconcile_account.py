@@ -1,4 +1,6 @@
-"""Reconciling the provider's whole account: subscriptions of which no event arrived, and those that no tenant has."""
+"""Reconciling the provider's whole account: subscriptions of which no event arrived, and those that
+no tenant has.
+"""
 
 import asyncio
 from typing import Final
@@ -34,13 +36,18 @@ async def lost_first_payment(world: World, **options: object) -> Subscriber:
 
 
 async def test_a_first_payment_whose_events_were_all_lost_is_found(world: World) -> None:
-    subscriber, neighbour = await lost_first_payment(world), await world.subscriber("price_business")
+    subscriber, neighbour = (
+        await lost_first_payment(world),
+        await world.subscriber("price_business"),
+    )
     assert await world.record(subscriber) == NOTHING
     [comparison] = (found := await world.compare()).drifted
     assert (found.compared, found.troubled, found.stopped) == (2, (), None)
     assert (comparison.tenant_id, comparison.linked, comparison.repaired) == (
-        subscriber.id, (subscriber.customer,), True,
-    )  # fmt: skip
+        subscriber.id,
+        (subscriber.customer,),
+        True,
+    )
     assert set(missed_ids(comparison)) == set(ids(world.lost(subscriber)))
     assert await world.record(subscriber) == world.truth(subscriber)
     assert await world.record(neighbour) == world.truth(neighbour)
@@ -65,8 +72,9 @@ async def test_of_each_subscription_it_is_found_too(conninfo: str) -> None:
             further = world.subscribe(second, "price_business")
         found = (await world.compare()).drifted
         assert {each.tenant_id: each.linked for each in found} == {
-            subscriber.id: (subscriber.customer,), second.id: (),
-        }  # fmt: skip
+            subscriber.id: (subscriber.customer,),
+            second.id: (),
+        }
         assert f"{further.id}.plan" in {name for each in found for name in each.drift}
         assert await world.record(subscriber) == world.truth(subscriber)
         assert await world.provider.state(second) == ("business", "active")
@@ -81,14 +89,21 @@ async def test_a_dry_run_names_it_and_writes_nothing(world: World) -> None:
     assert (comparison.repaired, await world.record(subscriber)) == (False, NOTHING)
     assert await customer_of(world, subscriber) is None
     assert (
-        await rows(world.service.conninfo, "SELECT FROM billing_findings WHERE name = 'unplaced_subscriptions'") == []
+        await rows(
+            world.service.conninfo,
+            "SELECT FROM billing_findings WHERE name = 'unplaced_subscriptions'",
+        )
+        == []
     )
 
 
 async def test_a_named_tenant_without_a_customer_is_compared(world: World) -> None:
     subscriber, other = await lost_first_payment(world), await lost_first_payment(world)
     assert drifted(await world.compare(subscriber)) == [subscriber.id]
-    assert (await world.record(subscriber), await world.record(other)) == (world.truth(subscriber), NOTHING)
+    assert (await world.record(subscriber), await world.record(other)) == (
+        world.truth(subscriber),
+        NOTHING,
+    )
 
 
 async def test_a_named_tenant_of_which_the_provider_knows_nothing_is_compared(world: World) -> None:
@@ -104,14 +119,18 @@ async def test_a_named_tenant_is_compared_with_customers_that_are_not_linked(wor
     await world.passes(minutes=1)
     async with world.losing():
         world.simulator.subscribe(
-            world.simulator.customer("cus_second"), "price_business", metadata={"orgId": subscriber.id}
-        )  # fmt: skip
+            world.simulator.customer("cus_second"),
+            "price_business",
+            metadata={"orgId": subscriber.id},
+        )
     assert drifted(await world.compare(subscriber, dry_run=True)) == [subscriber.id]
     assert drifted(await world.compare(subscriber)) == [subscriber.id]
     assert await world.provider.state(subscriber) == ("business", "active")
 
 
-async def test_a_comparison_of_named_tenants_says_nothing_of_other_subscriptions(world: World) -> None:
+async def test_a_comparison_of_named_tenants_says_nothing_of_other_subscriptions(
+    world: World,
+) -> None:
     subscriber = await lost_first_payment(world)
     world.simulator.subscribe(world.simulator.customer("cus_stranger"), "price_pro")
     found = await world.compare(subscriber)
@@ -122,20 +141,28 @@ async def test_a_tenant_with_subscriptions_on_two_pages_is_told_once(world: Worl
     subscriber = await world.subscriber(linked=False)
     async with world.losing():
         world.simulator.subscribe(
-            world.simulator.customer("cus_first"), "price_business", metadata={"orgId": subscriber.id}
-        )  # fmt: skip
+            world.simulator.customer("cus_first"),
+            "price_business",
+            metadata={"orgId": subscriber.id},
+        )
         for number in range(100):
             world.simulator.subscribe(
-                world.simulator.customer(f"cus_{number}"), "price_pro", metadata={"orgId": "stranger"}
-            )  # fmt: skip
+                world.simulator.customer(f"cus_{number}"),
+                "price_pro",
+                metadata={"orgId": "stranger"},
+            )
         await world.passes(minutes=1)
         world.simulator.subscribe(
             world.simulator.customer("cus_second"), "price_pro", metadata={"orgId": subscriber.id}
-        )  # fmt: skip
+        )
     await world.passes(minutes=1)
     told: list[Comparison] = []
     found = await world.reconciler.run(observer=RunObserver(found=told.append))
-    assert [each.linked for each in told] == [each.linked for each in found.drifted] == [("cus_second",)]
+    assert (
+        [each.linked for each in told]
+        == [each.linked for each in found.drifted]
+        == [("cus_second",)]
+    )
 
 
 async def test_the_first_claim_on_a_customer_stands(world: World) -> None:
@@ -144,14 +171,24 @@ async def test_the_first_claim_on_a_customer_stands(world: World) -> None:
         world.simulator.subscribe(holder.customer, "price_pro", metadata={"orgId": second.id})
     [comparison] = (await world.compare()).drifted
     assert (comparison.tenant_id, comparison.linked) == (second.id, ())
-    assert (await world.provider.state(second), await world.record(holder)) == (("pro", "active"), NOTHING)
-    assert (await customer_of(world, second), await customer_of(world, holder)) == (None, holder.customer)
+    assert (await world.provider.state(second), await world.record(holder)) == (
+        ("pro", "active"),
+        NOTHING,
+    )
+    assert (await customer_of(world, second), await customer_of(world, holder)) == (
+        None,
+        holder.customer,
+    )
     anomalies = [entry["anomalies"] for entry in (await world.provider.ledger(second)).values()]
     assert any("customer_taken" in found for found in anomalies)
 
 
-async def test_a_tenant_is_locked_in_order_with_the_holder_of_the_customer_that_it_claims(world: World) -> None:
-    """While the comparison waits for the holder, another transaction can lock the tenant, whose id is greater."""
+async def test_a_tenant_is_locked_in_order_with_the_holder_of_the_customer_that_it_claims(
+    world: World,
+) -> None:
+    """While the comparison waits for the holder, another transaction can lock the tenant, whose id
+    is greater.
+    """
     holder, second = await world.subscriber(), await world.subscriber(linked=False)
     assert holder.id < second.id
     async with world.losing():
@@ -167,7 +204,9 @@ async def test_a_tenant_is_locked_in_order_with_the_holder_of_the_customer_that_
 
 
 async def test_a_comparison_that_a_deadlock_ends_is_tried_again(world: World) -> None:
-    """The deadlock is made: the comparison has one name and wants the tenant, another transaction the reverse."""
+    """The deadlock is made: the comparison has one name and wants the tenant, another transaction
+    the reverse.
+    """
     subscriber, conninfo = await world.subscriber(linked=False), world.service.conninfo
     world.simulator.customer("cus_a")
     world.simulator.customer("cus_b")
@@ -176,7 +215,8 @@ async def test_a_comparison_that_a_deadlock_ends_is_tried_again(world: World) ->
         world.simulator.subscribe("cus_b", "price_pro", metadata={"orgId": subscriber.id})
     connect = psycopg.AsyncConnection.connect
     async with await connect(conninfo) as pausing, await connect(conninfo) as opposing:
-        await opposing.execute("SET deadlock_timeout = '1h'")  # so that the comparison is the one that is ended
+        # so that the comparison is the one that is ended
+        await opposing.execute("SET deadlock_timeout = '1h'")
         await pausing.execute(LOCK_NAME, ("customer cus_a",))
         comparing = asyncio.create_task(world.compare())
         await until_blocked(conninfo)
@@ -190,7 +230,9 @@ async def test_a_comparison_that_a_deadlock_ends_is_tried_again(world: World) ->
     assert (drifted(found), found.troubled, found.stopped) == ([subscriber.id], (), None)
 
 
-async def test_a_removed_link_is_not_made_again_by_the_question_that_follows_it(world: World) -> None:
+async def test_a_removed_link_is_not_made_again_by_the_question_that_follows_it(
+    world: World,
+) -> None:
     subscriber = await world.subscriber("price_pro")
     async with Database(world.service.conninfo, pool_size=1) as database:
         await CustomerLinks(database, ANY, world.desk.queue, world.service.clock).unlink(
@@ -200,9 +242,13 @@ async def test_a_removed_link_is_not_made_again_by_the_question_that_follows_it(
     assert await customer_of(world, subscriber) is None
 
 
-async def test_a_removed_link_is_not_made_again_by_the_checkout_session_that_had_made_it(world: World) -> None:
+async def test_a_removed_link_is_not_made_again_by_the_checkout_session_that_had_made_it(
+    world: World,
+) -> None:
     subscriber = await world.subscriber(linked=False)
-    session = world.simulator.checkout("price_pro", metadata={"orgId": subscriber.id}, subscription_metadata={})
+    session = world.simulator.checkout(
+        "price_pro", metadata={"orgId": subscriber.id}, subscription_metadata={}
+    )
     completed = world.simulator.complete(session.id)
     await world.passes(minutes=1)
     assert await customer_of(world, subscriber) == completed.customer
@@ -211,7 +257,10 @@ async def test_a_removed_link_is_not_made_again_by_the_checkout_session_that_had
             BY_OPERATOR, f"{completed.customer}"
         )
     found = await world.compare()
-    assert (found.drifted, [each.customer_id for each in found.unplaced]) == ((), [completed.customer])
+    assert (found.drifted, [each.customer_id for each in found.unplaced]) == (
+        (),
+        [completed.customer],
+    )
     assert (await customer_of(world, subscriber), await world.record(subscriber)) == (None, NOTHING)
 
 
@@ -221,10 +270,16 @@ async def test_a_removed_link_is_not_made_again_by_the_checkout_session_that_had
 async def test_a_checkout_session_places_a_subscription_that_names_no_tenant(world: World) -> None:
     subscriber = await world.subscriber(linked=False)
     async with world.losing():
-        session = world.simulator.checkout("price_pro", metadata={"orgId": subscriber.id}, subscription_metadata={})
+        session = world.simulator.checkout(
+            "price_pro", metadata={"orgId": subscriber.id}, subscription_metadata={}
+        )
         completed = world.simulator.complete(session.id)
     looked = await world.compare(dry_run=True)
-    assert (drifted(looked), looked.unplaced, await world.record(subscriber)) == ([subscriber.id], (), NOTHING)
+    assert (drifted(looked), looked.unplaced, await world.record(subscriber)) == (
+        [subscriber.id],
+        (),
+        NOTHING,
+    )
     [comparison] = (await world.compare()).drifted
     assert comparison.linked == (completed.customer,)
     assert await world.provider.state(subscriber) == ("pro", "active")
@@ -238,19 +293,30 @@ async def test_a_buyers_reference_places_a_subscription_of_a_tenant_without_a_cu
 ) -> None:
     policy = msgspec.structs.replace(ANY, checkout_reference_links=True)
     async with running_world(conninfo, policy=policy) as world:
-        subscriber = await world.subscriber("price_pro" if has_customer else None, linked=has_customer)
+        subscriber = await world.subscriber(
+            "price_pro" if has_customer else None, linked=has_customer
+        )
         async with world.losing():
             session = world.simulator.checkout("price_business", client_reference_id=subscriber.id)
             bought = world.simulator.complete(session.id)
         found = await world.compare()
-        assert [each.customer_id for each in found.unplaced] == ([bought.customer] if has_customer else [])
+        assert [each.customer_id for each in found.unplaced] == (
+            [bought.customer] if has_customer else []
+        )
         assert drifted(found) == ([] if has_customer else [subscriber.id])
-        assert await world.provider.state(subscriber) == ("pro" if has_customer else "business", "active")
+        assert await world.provider.state(subscriber) == (
+            "pro" if has_customer else "business",
+            "active",
+        )
 
 
-async def test_the_checkout_session_of_another_product_leaves_the_tenants_alone(world: World) -> None:
+async def test_the_checkout_session_of_another_product_leaves_the_tenants_alone(
+    world: World,
+) -> None:
     subscriber = await lost_first_payment(world)
-    session = world.simulator.checkout("price_pro", metadata={"orgId": "Acme GmbH"}, subscription_metadata={})
+    session = world.simulator.checkout(
+        "price_pro", metadata={"orgId": "Acme GmbH"}, subscription_metadata={}
+    )
     foreign = world.simulator.complete(session.id)
     found = await world.compare()
     assert (drifted(found), found.stopped) == ([subscriber.id], None)
@@ -264,22 +330,33 @@ async def test_living_subscriptions_of_no_tenant_are_named_with_the_reason(world
         world.simulator.customer(customer)
     async with world.losing():
         nameless = world.simulator.subscribe("cus_nameless", "price_pro")
-        stranger = world.simulator.subscribe("cus_stranger", "price_pro", metadata={"orgId": "stranger"})
+        stranger = world.simulator.subscribe(
+            "cus_stranger", "price_pro", metadata={"orgId": "stranger"}
+        )
         of_ended = world.subscribe(ended, "price_pro")
         world.simulator.cancel(world.simulator.subscribe("cus_past", "price_pro").id)
     found = await world.compare()
     assert found.unplaced == (
-        UnplacedSubscription(of_ended.id, ended.customer, ended.id, f"it names tenant {ended.id}, which has ended"),
         UnplacedSubscription(
-            stranger.id, "cus_stranger", "stranger", "it names tenant stranger, which does not exist"
+            of_ended.id, ended.customer, ended.id, f"it names tenant {ended.id}, which has ended"
         ),
         UnplacedSubscription(
-            nameless.id, "cus_nameless", None, "it names no tenant, and its customer is linked to none"
+            stranger.id,
+            "cus_stranger",
+            "stranger",
+            "it names tenant stranger, which does not exist",
         ),
-    )  # fmt: skip
+        UnplacedSubscription(
+            nameless.id,
+            "cus_nameless",
+            None,
+            "it names no tenant, and its customer is linked to none",
+        ),
+    )
     assert (found.unplaced_number, found.drifted, found.troubled) == (3, (), ())
     [finding] = await rows(
-        world.service.conninfo, "SELECT number FROM billing_findings WHERE name = 'unplaced_subscriptions'"
+        world.service.conninfo,
+        "SELECT number FROM billing_findings WHERE name = 'unplaced_subscriptions'",
     )
     assert finding["number"] == 3
 
@@ -288,7 +365,9 @@ async def test_a_moved_subscription_is_found_by_its_former_tenant(world: World) 
     former, present = await world.subscriber("price_pro"), await world.subscriber(linked=False)
     assert (await world.compare()).drifted == ()
     async with world.losing():
-        world.simulator.update_subscription(world.subscription(former).id, metadata={"orgId": present.id})
+        world.simulator.update_subscription(
+            world.subscription(former).id, metadata={"orgId": present.id}
+        )
     assert drifted(await world.compare()) == sorted([former.id, present.id])
     assert (await world.provider.state(former))[1] == "canceled"
     assert await world.provider.state(present) == ("pro", "active")

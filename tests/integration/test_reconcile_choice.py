@@ -42,7 +42,9 @@ async def test_a_subscription_that_waits_for_its_first_payment_does_not_count(wo
     assert await world.record(subscriber) == NOTHING
 
 
-async def test_a_subscription_that_ended_without_its_first_payment_raises_no_plan(world: World) -> None:
+async def test_a_subscription_that_ended_without_its_first_payment_raises_no_plan(
+    world: World,
+) -> None:
     subscriber = await world.subscriber()
     world.simulator.card_declines(subscriber.customer)
     async with world.losing():
@@ -67,7 +69,9 @@ async def test_a_subscription_known_from_the_provider_alone_outlives_its_link_if
     await world.provider.arrives(subscriber, stripeCustomerId=None)
     assert await world.provider.state(subscriber) == ("pro", "active")
     await world.compare()
-    assert await world.provider.state(subscriber) == (("pro", "active") if is_named else ("free", "canceled"))
+    assert await world.provider.state(subscriber) == (
+        ("pro", "active") if is_named else ("free", "canceled")
+    )
 
 
 async def test_a_first_payment_that_comes_late_counts(world: World) -> None:
@@ -138,12 +142,17 @@ async def test_a_subscription_without_a_tenants_name_is_that_of_its_customer(wor
     await world.passes(minutes=1)
     async with world.losing():
         world.simulator.subscribe(losing.customer, "price_pro")
-    assert (await world.provider.state(arriving), await world.record(losing)) == (("pro", "active"), NOTHING)
+    assert (await world.provider.state(arriving), await world.record(losing)) == (
+        ("pro", "active"),
+        NOTHING,
+    )
     assert drifted(await world.compare(arriving, losing)) == [losing.id]
     assert await world.record(losing) == world.truth(losing)
 
 
-async def test_a_subscription_of_a_customer_that_is_not_linked_is_asked_for_too(world: World) -> None:
+async def test_a_subscription_of_a_customer_that_is_not_linked_is_asked_for_too(
+    world: World,
+) -> None:
     """The events name the tenant themselves; its customer is another one."""
     subscriber = await world.subscriber()
     payer = Subscriber(subscriber.id, f"{subscriber.customer}_payer", None)
@@ -158,7 +167,9 @@ async def test_a_subscription_of_a_customer_that_is_not_linked_is_asked_for_too(
     assert await world.record(subscriber) == world.truth(payer)
 
 
-async def test_a_nameless_subscription_of_a_customer_that_is_not_linked_does_not_count(world: World) -> None:
+async def test_a_nameless_subscription_of_a_customer_that_is_not_linked_does_not_count(
+    world: World,
+) -> None:
     subscriber = await world.subscriber()
     payer = Subscriber(subscriber.id, f"{subscriber.customer}_payer", None)
     world.simulator.customer(payer.customer)

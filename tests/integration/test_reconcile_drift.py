@@ -1,4 +1,6 @@
-"""Reconciliation of many tenants that lost one event in twenty; `tests/system` has a thousand tenants."""
+"""Reconciliation of many tenants that lost one event in twenty; `tests/system` has a thousand
+tenants.
+"""
 
 from tests.support import figures
 from tests.support.drift import drift_is_repaired

@@ -1,4 +1,6 @@
-"""Reconciling after the event was lost that moved a subscription to another tenant: both are right after one run."""
+"""Reconciling after the event was lost that moved a subscription to another tenant: both are right
+after one run.
+"""
 
 import pytest
 
@@ -14,7 +16,10 @@ PAID = ("pro", "active")
 
 async def lost_move(world: World, *, with_customer: bool) -> tuple[Subscriber, Subscriber]:
     """A tenant whose subscription has moved to another one, while the event of that was lost."""
-    former, present = await world.subscriber("price_pro"), await world.subscriber(linked=with_customer)
+    former, present = (
+        await world.subscriber("price_pro"),
+        await world.subscriber(linked=with_customer),
+    )
     assert (await world.compare()).drifted == ()
     async with world.losing():
         world.simulator.set_metadata(world.subscription(former), {"orgId": present.id})
@@ -42,7 +47,9 @@ async def test_both_tenants_of_a_lost_move_are_right_after_one_run(
         assert [await world.provider.state(each) for each in (former, present)] == [OVER, PAID]
 
 
-async def test_a_lost_move_and_the_lost_payments_after_it_are_right_after_a_backfill(conninfo: str) -> None:
+async def test_a_lost_move_and_the_lost_payments_after_it_are_right_after_a_backfill(
+    conninfo: str,
+) -> None:
     """The backfill ingests the newest events first."""
     async with running_world(conninfo, policy=EACH, types=KNOWN_TYPES) as world:
         former, present = await world.subscriber("price_pro"), await world.subscriber()

@@ -87,7 +87,9 @@ def happen(world: World, subscriber: Subscriber, chance: random.Random) -> None:
         case 2:
             world.simulator.resume(subscription)
         case _:
-            world.simulator.change_plan(subscription, chance.choice(["price_pro", "price_business"]))
+            world.simulator.change_plan(
+                subscription, chance.choice(["price_pro", "price_business"])
+            )
 
 
 async def test_with_each_every_subscription_is_compared(conninfo: str) -> None:

@@ -45,7 +45,9 @@ def provider(emptied_service: Service) -> Provider:
 
 @pytest.fixture
 async def desk(emptied_service: Service, server: ProviderServer) -> AsyncIterator[Desk]:
-    async with reconciling(emptied_service.conninfo, server.url, KEY, clock=emptied_service.clock) as desk:
+    async with reconciling(
+        emptied_service.conninfo, server.url, KEY, clock=emptied_service.clock
+    ) as desk:
         yield desk
 
 
@@ -58,7 +60,7 @@ def subscribes(server: ProviderServer, subscriber: Subscriber, **fields: Any) ->
     """At the provider, the tenant's customer has a subscription of which no event arrived."""
     server.subscriptions.setdefault(subscriber.customer, []).append(
         events.subscription(**{**subscriber.names, **fields})
-    )  # fmt: skip
+    )
 
 
 async def subscribers(provider: Provider, server: ProviderServer, number: int) -> list[Subscriber]:
@@ -146,7 +148,9 @@ async def test_a_subscription_is_not_over_because_its_customer_is_unknown(
 async def test_a_subscription_is_not_over_because_it_is_not_listed(
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:
-    """The provider lists those that have ended too: it is another account's, or none of the provider's."""
+    """The provider lists those that have ended too: it is another account's, or none of the
+    provider's.
+    """
     subscriber, other = await with_two_customers(provider)
     server.subscriptions |= {other: [], subscriber.customer: []}
     [troubled] = (await reconciler.run()).troubled
@@ -169,24 +173,38 @@ async def test_only_tenants_that_differ_are_asked_about(
     server.subscriptions[made[7].customer][0]["status"] = "past_due"
     found = await reconciler.run()
     assert (found.compared, drifted(found)) == (120, [made[7].id])
-    asked = [request.params.get("customer") for request in server.requests if request.path == "/v1/subscriptions"]
+    asked = [
+        request.params.get("customer")
+        for request in server.requests
+        if request.path == "/v1/subscriptions"
+    ]
     assert asked == [None, made[7].customer, None]
 
 
 async def test_checkout_sessions_are_asked_for_a_bounded_number_of_subscriptions(
-    provider: Provider, server: ProviderServer, reconciler: Reconciler, caplog: pytest.LogCaptureFixture
+    provider: Provider,
+    server: ProviderServer,
+    reconciler: Reconciler,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An account may have thousands of subscriptions to other products."""
     for number in range(MOST_CHECKOUTS + 5):
         server.subscriptions[f"cus_other_{number}"] = [
-            events.subscription(org=None, customer=f"cus_other_{number}", subscription_id=f"sub_other_{number}")
+            events.subscription(
+                org=None, customer=f"cus_other_{number}", subscription_id=f"sub_other_{number}"
+            )
         ]
     with caplog.at_level(logging.WARNING, "tenantry.billing.subscription_survey"):
         found = await reconciler.run()
     [limit] = caplog.messages
-    assert limit.startswith(f"more than {MOST_CHECKOUTS} living subscriptions at the provider name no tenant")
+    assert limit.startswith(
+        f"more than {MOST_CHECKOUTS} living subscriptions at the provider name no tenant"
+    )
     assert (found.unplaced_number, found.stopped) == (MOST_CHECKOUTS + 5, None)
-    assert len([each for each in server.requests if each.path == "/v1/checkout/sessions"]) == MOST_CHECKOUTS
+    assert (
+        len([each for each in server.requests if each.path == "/v1/checkout/sessions"])
+        == MOST_CHECKOUTS
+    )
 
 
 async def test_a_key_that_may_not_read_checkout_sessions_compares_without_them(
@@ -208,7 +226,9 @@ async def test_subscriptions_of_the_mode_that_is_ignored_do_not_count(
     server.subscriptions[subscriber.customer][0]["livemode"] = livemode
     policy = msgspec.structs.replace(ANY, livemode=False, ignores_other_mode=True)
     service = provider.service
-    async with reconciling(service.conninfo, server.url, KEY, clock=service.clock, policy=policy) as desk:
+    async with reconciling(
+        service.conninfo, server.url, KEY, clock=service.clock, policy=policy
+    ) as desk:
         assert len((await desk.reconciler.run()).drifted) == expected
 
 
@@ -218,11 +238,16 @@ async def test_trouble_with_a_second_question_does_not_hide_what_the_first_has_r
     [subscriber] = await subscribers(provider, server, 1)
     for number in range(100):
         server.subscriptions[f"cus_{number}"] = [
-            events.subscription(org="stranger", customer=f"cus_{number}", subscription_id=f"sub_{number}")
+            events.subscription(
+                org="stranger", customer=f"cus_{number}", subscription_id=f"sub_{number}"
+            )
         ]
     server.subscriptions["cus_second"] = [
         events.subscription(
-            org=subscriber.id, customer="cus_second", subscription_id="sub_second", price="price_business"
+            org=subscriber.id,
+            customer="cus_second",
+            subscription_id="sub_second",
+            price="price_business",
         )
     ]
 
@@ -230,7 +255,10 @@ async def test_trouble_with_a_second_question_does_not_hide_what_the_first_has_r
         server.subscriptions[subscriber.customer] = [unreadable(subscriber)]
 
     found = await reconciler.run(observer=RunObserver(found=break_answers))
-    assert (drifted(found), [each.tenant_id for each in found.troubled]) == ([subscriber.id], [subscriber.id])
+    assert (drifted(found), [each.tenant_id for each in found.troubled]) == (
+        [subscriber.id],
+        [subscriber.id],
+    )
     assert found.drifted[0].repaired
 
 
@@ -253,7 +281,9 @@ async def test_a_provider_that_breaks_in_the_middle_leaves_what_was_done(
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:
     made = await subscribers(provider, server, 6)
-    found = await reconciler.run(observer=RunObserver(lambda _: server.answers.extend([BROKEN] * 9)))
+    found = await reconciler.run(
+        observer=RunObserver(lambda _: server.answers.extend([BROKEN] * 9))
+    )
     assert isinstance(found.stopped, ProviderUnavailableError)
     assert (found.compared, drifted(found)) == (4, [each.id for each in made[:4]])
     assert all(each.repaired for each in found.drifted)
@@ -261,7 +291,9 @@ async def test_a_provider_that_breaks_in_the_middle_leaves_what_was_done(
 
 
 STOPPING: Final = (BROKEN,) * 3
-"""The answers to the questions about two tenants, and to the one that asks whether the provider answers at all."""
+"""The answers to the questions about two tenants, and to the one that asks whether the provider
+answers at all.
+"""
 
 
 async def test_an_error_does_not_lose_the_missed_events_of_repaired_tenants(
@@ -271,7 +303,12 @@ async def test_an_error_does_not_lose_the_missed_events_of_repaired_tenants(
     server.events = [events.updated(**made[0].names, event_id="evt_missed")]
     found = await reconciler.run(observer=RunObserver(lambda _: server.answers.extend(STOPPING)))
     assert isinstance(found.stopped, ProviderUnavailableError)
-    assert [[event.id for event in each.missed] for each in found.drifted] == [["evt_missed"], [], [], []]
+    assert [[event.id for event in each.missed] for each in found.drifted] == [
+        ["evt_missed"],
+        [],
+        [],
+        [],
+    ]
     assert "evt_missed" in await provider.ledger(made[0])
 
 
@@ -325,10 +362,14 @@ async def test_a_provider_that_does_not_list_its_events_leaves_what_was_repaired
     assert await provider.state(subscriber) == ("pro", "active")
 
 
-async def test_a_key_that_is_refused_stops_the_run(provider: Provider, server: ProviderServer) -> None:
+async def test_a_key_that_is_refused_stops_the_run(
+    provider: Provider, server: ProviderServer
+) -> None:
     made = await subscribers(provider, server, 5)
     service = provider.service
-    async with reconciling(service.conninfo, server.url, "sk_test_wrong", clock=service.clock) as desk:
+    async with reconciling(
+        service.conninfo, server.url, "sk_test_wrong", clock=service.clock
+    ) as desk:
         found = await desk.reconciler.run()
     assert isinstance(found.stopped, ProviderRefusedError)
     assert (found.compared, found.troubled) == (0, ())
@@ -367,7 +408,9 @@ async def test_nothing_is_locked_while_the_provider_is_slow(
     server.open.clear()
     run = asyncio.create_task(reconciler.run([subscriber.id]))
     await server.until_requested(1)
-    await provider.send(events.updated(**subscriber.names, price="price_business", created=NOW + 60))
+    await provider.send(
+        events.updated(**subscriber.names, price="price_business", created=NOW + 60)
+    )
     server.open.set()
     assert (await run).drifted == ()
     assert await provider.state(subscriber) == ("business", "active")
@@ -383,7 +426,9 @@ async def test_a_page_of_the_list_that_is_older_than_an_event_undoes_nothing(
     await server.until_requested(1)
     server.subscriptions.clear()
     subscribes(server, subscriber, price="price_business")
-    await provider.send(events.updated(**subscriber.names, price="price_business", created=NOW + 60))
+    await provider.send(
+        events.updated(**subscriber.names, price="price_business", created=NOW + 60)
+    )
     server.open.set()
     assert (await run).drifted == ()
     assert await provider.state(subscriber) == ("business", "active")
@@ -405,8 +450,10 @@ async def test_a_customer_that_is_linked_while_the_provider_is_asked_is_asked_fo
     await server.until_requested(1)
     await provider.arrives(subscriber, stripeCustomerId=other)
     await provider.send(
-        events.updated(**{**subscriber.names, "customer": other, "subscription_id": "sub_b"}, created=NOW - 900)
-    )  # fmt: skip
+        events.updated(
+            **{**subscriber.names, "customer": other, "subscription_id": "sub_b"}, created=NOW - 900
+        )
+    )
     server.open.set()
     found = await run
     assert (found.compared, found.drifted, found.troubled) == (1, (), ())
@@ -507,10 +554,14 @@ async def test_a_scheduled_run_continues_after_the_pages_that_were_done_before_a
 ) -> None:
     for number in range(150):
         server.subscriptions[f"cus_{number}"] = [
-            events.subscription(org="stranger", customer=f"cus_{number}", subscription_id=f"sub_{number}")
+            events.subscription(
+                org="stranger", customer=f"cus_{number}", subscription_id=f"sub_{number}"
+            )
         ]
     everything = whole_list(server)
-    server.answers.extend([Answer(200, {**everything, "data": everything["data"][:100], "has_more": True}), BROKEN])
+    server.answers.extend(
+        [Answer(200, {**everything, "data": everything["data"][:100], "has_more": True}), BROKEN]
+    )
     with pytest.raises(ProviderUnavailableError):
         await reconciler.run_due(TWO_HOURS, 1)
     server.requests.clear()
@@ -522,7 +573,11 @@ async def test_a_scheduled_run_begins_again_if_the_provider_does_not_know_where_
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:
     [subscriber] = await subscribers(provider, server, 1)
-    page = {**whole_list(server), "data": [events.subscription(org="stranger", customer="cus_gone")], "has_more": True}
+    page = {
+        **whole_list(server),
+        "data": [events.subscription(org="stranger", customer="cus_gone")],
+        "has_more": True,
+    }
     server.answers.extend([Answer(200, page), BROKEN])
     with pytest.raises(ProviderUnavailableError):
         await reconciler.run_due(TWO_HOURS, 1)
@@ -531,10 +586,14 @@ async def test_a_scheduled_run_begins_again_if_the_provider_does_not_know_where_
     assert drifted(await reconciler.run_due(TWO_HOURS, 1)) == [subscriber.id]
 
 
-async def test_a_scheduled_run_that_takes_too_long_is_continued(provider: Provider, server: ProviderServer) -> None:
+async def test_a_scheduled_run_that_takes_too_long_is_continued(
+    provider: Provider, server: ProviderServer
+) -> None:
     for number in range(250):
         server.subscriptions[f"cus_{number}"] = [
-            events.subscription(org="stranger", customer=f"cus_{number}", subscription_id=f"sub_{number}")
+            events.subscription(
+                org="stranger", customer=f"cus_{number}", subscription_id=f"sub_{number}"
+            )
         ]
     clock = provider.service.clock
 
@@ -542,11 +601,17 @@ async def test_a_scheduled_run_that_takes_too_long_is_continued(provider: Provid
         clock.advance(minutes=10)
         return clock()
 
-    async with reconciling(provider.service.conninfo, server.url, KEY, clock=ten_minutes_later) as desk:
+    async with reconciling(
+        provider.service.conninfo, server.url, KEY, clock=ten_minutes_later
+    ) as desk:
         found = [await desk.reconciler.run_due(TWO_HOURS, 1) for _ in range(3)]
     assert [each.interrupted for each in found] == [True, True, False]
     assert found[-1].unplaced_number == 250
-    pages = [each.params.get("starting_after") for each in server.requests if each.path == "/v1/subscriptions"]
+    pages = [
+        each.params.get("starting_after")
+        for each in server.requests
+        if each.path == "/v1/subscriptions"
+    ]
     assert pages == [None, "sub_99", "sub_99", "sub_199", "sub_199"]
 
 
@@ -564,7 +629,10 @@ async def test_a_dry_run_does_not_count_as_a_comparison(
 
 
 async def test_tenants_in_trouble_do_not_keep_the_others_waiting(
-    provider: Provider, server: ProviderServer, reconciler: Reconciler, caplog: pytest.LogCaptureFixture
+    provider: Provider,
+    server: ProviderServer,
+    reconciler: Reconciler,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = await subscribers(provider, server, 3)
     for subscriber in made[:2]:
@@ -583,13 +651,18 @@ async def test_tenants_in_trouble_do_not_keep_the_others_waiting(
 
 
 async def test_what_is_repaired_from_time_to_time_is_logged(
-    provider: Provider, server: ProviderServer, reconciler: Reconciler, caplog: pytest.LogCaptureFixture
+    provider: Provider,
+    server: ProviderServer,
+    reconciler: Reconciler,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     [subscriber] = await subscribers(provider, server, 1)
     with caplog.at_level(logging.WARNING, "tenantry.billing.reconcile"):
         await reconciler.run_due(AN_HOUR, 9)
     fields = "current_period_end, plan, subscription_status"
-    assert caplog.messages == [f"tenant {subscriber.id} had drifted from the provider and is repaired: {fields}"]
+    assert caplog.messages == [
+        f"tenant {subscriber.id} had drifted from the provider and is repaired: {fields}"
+    ]
 
 
 async def test_what_stops_a_run_from_time_to_time_is_raised(

@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 import jsonschema_rs
 import pytest
 import schemathesis
-import schemathesis.specs.openapi.schemas  # else the test loads it, while other threads may be loading too
+
+# else the test loads it, while other threads may be loading too
+import schemathesis.specs.openapi.schemas
 
 from tenantry.api.openapi import CODES_KEY, hand_written_part
 from tenantry.api.reference import PATH
@@ -111,7 +113,12 @@ async def test_it_leads_to_the_dashboard(service: Service) -> None:
 
 async def test_what_it_is_made_of_is_served(service: Service) -> None:
     assets = [target for target in (await read_page(service)).targets if target.startswith(ASSETS)]
-    assert [name.rpartition("/")[2] for name in assets] == ["icon.svg", "base.css", "reference.css", "dashboard.js"]
+    assert [name.rpartition("/")[2] for name in assets] == [
+        "icon.svg",
+        "base.css",
+        "reference.css",
+        "dashboard.js",
+    ]
     for name in assets:
         answer = await service.anonymous.get(name)
         assert (answer.status_code, "immutable" in answer.headers["cache-control"]) == (200, True)
@@ -120,7 +127,9 @@ async def test_what_it_is_made_of_is_served(service: Service) -> None:
 async def test_its_links_lead_somewhere_and_its_ids_are_unique(service: Service) -> None:
     page = await read_page(service)
     assert [name for name, times in Counter(page.ids).items() if times > 1] == []
-    assert {target[1:] for target in page.targets if target.startswith("#")} - set(page.ids) == set()
+    assert {target[1:] for target in page.targets if target.startswith("#")} - set(
+        page.ids
+    ) == set()
 
 
 async def test_its_headings_are_in_order(service: Service) -> None:
@@ -132,7 +141,9 @@ async def test_its_headings_are_in_order(service: Service) -> None:
 
 async def test_every_operation_is_on_it(service: Service) -> None:
     page = await read_page(service)
-    summaries = [operation["summary"] for _, _, operation in operations(await read_document(service))]
+    summaries = [
+        operation["summary"] for _, _, operation in operations(await read_document(service))
+    ]
     assert [summary for summary in summaries if summary not in page.words] == []
 
 
@@ -140,7 +151,9 @@ async def test_every_error_code_is_on_it_with_its_meaning(service: Service) -> N
     page = await read_page(service)
     meanings = hand_written_part()[CODES_KEY]
     assert {error.code for error in STATUSES} <= STATUS_OF.keys() == meanings.keys()
-    assert [code for code, meaning in meanings.items() if not meaning or code not in page.words] == []
+    assert [
+        code for code, meaning in meanings.items() if not meaning or code not in page.words
+    ] == []
 
 
 async def test_every_example_request_is_one_that_the_service_accepts(service: Service) -> None:
@@ -152,7 +165,11 @@ async def test_every_example_request_is_one_that_the_service_accepts(service: Se
         "NEXT_CURSOR": "",
         "TENANTRY_BASE_URL": "",
     }
-    examples = {name: text for name, text in (await read_page(service)).examples.items() if text.startswith("curl ")}
+    examples = {
+        name: text
+        for name, text in (await read_page(service)).examples.items()
+        if text.startswith("curl ")
+    }
     answers = {}
     for name, text in examples.items():
         theirs = text.replace('"acme"', f'"{org.id}"').replace(NO_KEY, UNKNOWN_KEY)
@@ -164,7 +181,9 @@ async def test_every_example_request_is_one_that_the_service_accepts(service: Se
     assert {name: status for name, status in answers.items() if status in UNACCEPTABLE} == {}
 
 
-def parse_command(text: str, variables: dict[str, str]) -> tuple[str, str, dict[str, str], str | None]:
+def parse_command(
+    text: str, variables: dict[str, str]
+) -> tuple[str, str, dict[str, str], str | None]:
     """The method, path, headers and body of a curl command."""
     for name, value in variables.items():
         text = text.replace(f"${name}", value)
@@ -187,16 +206,27 @@ async def test_the_signed_example_makes_a_good_signature(service: Service) -> No
     debian_program("openssl")
     text = (await read_page(service)).examples["Signed request: Receive a payment-provider event"]
     shell = await asyncio.create_subprocess_exec(
-        "sh", "-c", "curl() { for word; do printf '%s\\n' \"$word\"; done; }\n" + text,
-        env={"PATH": "/usr/bin:/bin", "PROVIDER_WEBHOOK_SECRET": WEBHOOK_SECRET, "TENANTRY_BASE_URL": ""},
+        "sh",
+        "-c",
+        "curl() { for word; do printf '%s\\n' \"$word\"; done; }\n" + text,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PROVIDER_WEBHOOK_SECRET": WEBHOOK_SECRET,
+            "TENANTRY_BASE_URL": "",
+        },
         stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    )
     output, _ = await shell.communicate()
     words = output.decode().splitlines()
-    header = next(word for word in words if word.startswith("Provider-Signature: ")).partition(": ")[2]
+    header = next(word for word in words if word.startswith("Provider-Signature: ")).partition(
+        ": "
+    )[2]
     stamp = float(re.findall(r"t=(\d+)", header)[0])
     assert words[0] == "/api/v1/webhooks/payment-provider"
-    assert SignatureVerifier([WEBHOOK_SECRET], 300).check(header.encode(), words[-1].encode(), stamp) is None
+    assert (
+        SignatureVerifier([WEBHOOK_SECRET], 300).check(header.encode(), words[-1].encode(), stamp)
+        is None
+    )
 
 
 # The document
@@ -210,13 +240,21 @@ async def test_it_is_openapi_3_1(service: Service) -> None:
 
 async def test_every_operation_says_what_it_is(service: Service) -> None:
     found = operations(await read_document(service))
-    assert [f"{method} {path}" for method, path, one in found if not (one["summary"] and one["description"])] == []
+    assert [
+        f"{method} {path}"
+        for method, path, one in found
+        if not (one["summary"] and one["description"])
+    ] == []
     assert [
         f"{method} {path}"
         for method, path, one in found
         if not all(a["description"] for a in one["responses"].values())
     ] == []
-    assert [name for name, times in Counter(one["operationId"] for _, _, one in found).items() if times > 1] == []
+    assert [
+        name
+        for name, times in Counter(one["operationId"] for _, _, one in found).items()
+        if times > 1
+    ] == []
 
 
 async def test_every_operation_is_in_a_group_that_is_described(service: Service) -> None:
@@ -251,7 +289,9 @@ async def test_every_example_fits_its_schema(service: Service) -> None:
                 {**described, "components": document["components"]}, validate_formats=True
             )
             for example in described.get("examples", ()):
-                faults[name, field] = [str(error.message) for error in validator.iter_errors(example)]
+                faults[name, field] = [
+                    str(error.message) for error in validator.iter_errors(example)
+                ]
     assert len(faults) > 100
     assert {name: found for name, found in faults.items() if found} == {}
 
@@ -263,7 +303,9 @@ async def test_every_field_of_an_object_has_an_example(service: Service) -> None
         for name in ("Project", "ApiKey", "Tenant", "PlanView", "Whoami")
         for field, described in schemas[name]["properties"].items()
     }
-    assert [name for name, described in fields.items() if not {"examples", "$ref"} & described.keys()] == []
+    assert [
+        name for name, described in fields.items() if not {"examples", "$ref"} & described.keys()
+    ] == []
 
 
 async def test_the_scope_that_it_names_is_the_one_that_is_asked_for(service: Service) -> None:
@@ -274,17 +316,25 @@ async def test_the_scope_that_it_names_is_the_one_that_is_asked_for(service: Ser
         if operation["security"] and (scopes := operation["security"][0].get("bearer")):
             named[f"{method} {path}"] = scopes[0]
             answer = await holder_of_little.call(method.upper(), re.sub(r"{\w+}", "x", path))
-            asked[f"{method} {path}"] = re.findall('scope="(.+?)"', answer.headers["www-authenticate"])[0]
+            asked[f"{method} {path}"] = re.findall(
+                'scope="(.+?)"', answer.headers["www-authenticate"]
+            )[0]
     assert len(named) > 15
     assert asked == named
 
 
 @pytest.mark.parametrize("scheme", ["userToken", "operatorToken"])
-async def test_where_it_asks_for_another_credential_a_key_is_refused(service: Service, scheme: str) -> None:
+async def test_where_it_asks_for_another_credential_a_key_is_refused(
+    service: Service, scheme: str
+) -> None:
     org = await service.organization()
-    found = [one for one in operations(await read_document(service)) if scheme in str(one[2]["security"])]
+    found = [
+        one for one in operations(await read_document(service)) if scheme in str(one[2]["security"])
+    ]
     answers = {
-        f"{method} {path}": (await org.owner.call(method.upper(), re.sub(r"{\w+}", "x", path))).status_code
+        f"{method} {path}": (
+            await org.owner.call(method.upper(), re.sub(r"{\w+}", "x", path))
+        ).status_code
         for method, path, _ in found
     }
     assert answers
@@ -307,7 +357,12 @@ async def test_bodies_refuse_unknown_fields_as_it_says(service: Service) -> None
 
 
 def body_schema(operation: JsonObject) -> str | None:
-    content: Any = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    content: Any = (
+        operation.get("requestBody", {})
+        .get("content", {})
+        .get("application/json", {})
+        .get("schema", {})
+    )
     found = re.findall(r"#/components/schemas/(\w+)", str(content))
     return found[0] if found else None
 
@@ -317,9 +372,17 @@ async def test_a_real_answer_fits_the_schema(service: Service) -> None:
     caller: Caller = (await service.organization()).owner
     await caller.post("/api/v1/projects", {"name": "Storefront"})
     faults = {}
-    for path in ("/api/v1/projects", "/api/v1/api-keys", "/api/v1/tenants", "/api/v1/plans", "/api/v1/auth/whoami"):
+    for path in (
+        "/api/v1/projects",
+        "/api/v1/api-keys",
+        "/api/v1/tenants",
+        "/api/v1/plans",
+        "/api/v1/auth/whoami",
+    ):
         answer = await caller.get(path)
-        schema = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        schema = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"][
+            "schema"
+        ]
         validator = jsonschema_rs.Draft202012Validator(
             {**schema, "components": document["components"]}, validate_formats=True
         )

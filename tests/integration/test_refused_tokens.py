@@ -1,4 +1,6 @@
-"""What the operator learns of refused bearer tokens: a log line and a metric, which contain nothing of the token."""
+"""What the operator learns of refused bearer tokens: a log line and a metric, which contain nothing
+of the token.
+"""
 
 from typing import Any
 
@@ -48,7 +50,10 @@ async def test_refused_token_leaves_one_line_with_its_reason(
     service: Service, route: str, claims: dict[str, Any], line: str
 ) -> None:
     caller = service.user(org=(await service.organization()).id, **claims)
-    assert await line_for(caller, route, 401) == f"WARNING tenantry.server.problems bearer token refused: {line}"
+    assert (
+        await line_for(caller, route, 401)
+        == f"WARNING tenantry.server.problems bearer token refused: {line}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,13 +75,16 @@ async def test_user_of_no_organization_leaves_a_line(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    ("org", "asks_for", "reason"), [("org-a", "org-b", "org_mismatch"), ("no tenant's id", None, "no_organization")]
+    ("org", "asks_for", "reason"),
+    [("org-a", "org-b", "org_mismatch"), ("no tenant's id", None, "no_organization")],
 )
 async def test_user_who_may_not_create_the_claimed_tenant_leaves_a_line(
     service: Service, org: str, asks_for: str | None, reason: str
 ) -> None:
     with watched("tenantry") as log:
-        answer = await service.user("founder", org=org, asks_for=asks_for).post(TENANTS, {"name": "x"})
+        answer = await service.user("founder", org=org, asks_for=asks_for).post(
+            TENANTS, {"name": "x"}
+        )
     assert refusal(answer) == (403, reason)
     (line,) = lines_of(log)
     assert f"reason={reason} request=" in line
@@ -86,7 +94,8 @@ async def test_other_requests_leave_none(service: Service) -> None:
     org = await service.organization()
     with watched("tenantry") as log:
         assert (await service.user(org=org.id).get(PROJECTS)).status_code == 200
-        assert (await service.user(org=org.id).get("/api/v1/api-keys")).status_code == 403  # a lack of scope
+        # a lack of scope
+        assert (await service.user(org=org.id).get("/api/v1/api-keys")).status_code == 403
         assert (await service.caller("svc_live_nothing").get(PROJECTS)).status_code == 401
         assert (await service.caller("svc_live_" + "a" * 17_000).get(PROJECTS)).status_code == 401
         assert (await service.anonymous.get(PROJECTS)).status_code == 401
@@ -97,19 +106,27 @@ async def test_no_line_contains_anything_of_the_token(service: Service) -> None:
     marks = ("user-mark", "org-mark", "issuer-mark", "audience-mark", "role-mark")
     claims = dict(zip(("sub", "org_id", "iss", "aud", "org_role"), marks, strict=True))
     tokens = [service.issuer.mint(claims={name: value}) for name, value in claims.items()]
-    tokens += [forge(service.issuer) for forgeries in ATTACKS.values() for forge in [*forgeries.values()][:1]]
+    tokens += [
+        forge(service.issuer)
+        for forgeries in ATTACKS.values()
+        for forge in [*forgeries.values()][:1]
+    ]
     with watched() as log:
         for token in tokens:
             await service.caller(token.encode("ascii", "replace").decode()).get(PROJECTS)
     assert len(lines_of(log)) >= len(tokens) - 3  # some are no tokens any more, or lack no claim
     text = "\n".join(log.lines)
     assert not [mark for mark in marks if mark in text]
-    assert not [part for token in tokens for part in token.split(".") if len(part) > 20 and part in text]
+    assert not [
+        part for token in tokens for part in token.split(".") if len(part) > 20 and part in text
+    ]
 
 
 async def test_refused_tokens_are_counted_by_reason(service: Service) -> None:
     name = "tenantry_tokens_refused_total"
-    before = {reason: await shown(service, name, reason=reason) for reason in ("audience", "expiry")}
+    before = {
+        reason: await shown(service, name, reason=reason) for reason in ("audience", "expiry")
+    }
     for route in ROUTES:
         await service.user(aud="other").get(route)
     await service.user(iat=0, exp=60).get(PROJECTS)
@@ -130,5 +147,7 @@ async def test_token_with_an_unknown_role_is_a_member_and_counted_once(service: 
     for _ in range(3):
         assert (await user.get(PROJECTS)).status_code == 200
     assert (await user.get("/api/v1/api-keys")).status_code == 403
-    assert (await service.user(org=org.id, role="org:admin").get("/api/v1/api-keys")).status_code == 200
+    assert (
+        await service.user(org=org.id, role="org:admin").get("/api/v1/api-keys")
+    ).status_code == 200
     assert await shown(service, name) == before + 1

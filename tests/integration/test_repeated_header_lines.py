@@ -1,4 +1,6 @@
-"""Header lines, trailers and forwarded addresses: counted by the server's protocol as they arrive."""
+"""Header lines, trailers and forwarded addresses: counted by the server's protocol as they
+arrive.
+"""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -29,7 +31,13 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     while (await receive()).get("more_body"):
         pass
     body = str(scope["client"][0]).encode()
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-length", b"%d" % len(body))],
+        }
+    )
     await send({"type": "http.response.body", "body": body})
 
 

@@ -1,4 +1,6 @@
-"""Replay: tenants are folded again from the ledger; differences are found and repaired, without side effects."""
+"""Replay: tenants are folded again from the ledger; differences are found and repaired, without
+side effects.
+"""
 
 import asyncio
 from datetime import UTC, datetime
@@ -15,7 +17,17 @@ from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows, until_blocked
 from tests.support.events import MONTH, NOW
 from tests.support.facts import CATALOG
-from tests.support.replays import ALL, HOUR, LATER, damage, fields, replay, replay_one, replaying, with_history
+from tests.support.replays import (
+    ALL,
+    HOUR,
+    LATER,
+    damage,
+    fields,
+    replay,
+    replay_one,
+    replaying,
+    with_history,
+)
 from tests.support.service import Service
 
 
@@ -25,7 +37,9 @@ def provider(service: Service) -> Provider:
 
 
 async def tenant_row(provider: Provider, subscriber: Subscriber) -> dict[str, Any]:
-    [row] = await rows(provider.service.conninfo, "SELECT * FROM tenants WHERE id = %s", subscriber.id)
+    [row] = await rows(
+        provider.service.conninfo, "SELECT * FROM tenants WHERE id = %s", subscriber.id
+    )
     return row
 
 
@@ -40,7 +54,9 @@ async def test_an_undamaged_tenant_is_right(provider: Provider) -> None:
 
 
 @pytest.mark.parametrize("status", ["canceled", "incomplete_expired"])
-async def test_a_tenant_whose_subscription_is_over_is_right(provider: Provider, status: str) -> None:
+async def test_a_tenant_whose_subscription_is_over_is_right(
+    provider: Provider, status: str
+) -> None:
     subscriber = await provider.subscriber()
     await provider.send(
         events.updated(**subscriber.names, status=status, price="price_pro", created=NOW),
@@ -67,12 +83,17 @@ DAMAGES: Final = {
     "age of the subscription": ("subscription_created = NULL", {"subscriptionCreated"}),
     "newest second": (f"tip_created = {NOW - 1}", {"tipCreated"}),
     "checkpoint": ('tip_state = tip_state::jsonb || \'{"plan": "pro"}\'', {"tipState.plan"}),
-    "several": ("plan = 'pro', tip_created = 5, subscription_id = NULL", {"plan", "tipCreated", "subscriptionId"}),
+    "several": (
+        "plan = 'pro', tip_created = 5, subscription_id = NULL",
+        {"plan", "tipCreated", "subscriptionId"},
+    ),
 }
 
 
 @pytest.mark.parametrize(("assignment", "found"), DAMAGES.values(), ids=DAMAGES)
-async def test_damage_is_found_and_repaired(provider: Provider, assignment: str, found: set[str]) -> None:
+async def test_damage_is_found_and_repaired(
+    provider: Provider, assignment: str, found: set[str]
+) -> None:
     subscriber = await with_history(provider)
     before = await tenant_row(provider, subscriber)
     await damage(provider, subscriber, assignment)
@@ -100,15 +121,22 @@ async def test_a_checkpoint_of_no_events_is_removed(provider: Provider) -> None:
     assert (row["tip_created"], row["tip_state"]) == (None, None)
 
 
-async def test_the_difference_says_what_is_stored_and_what_the_events_say(provider: Provider) -> None:
+async def test_the_difference_says_what_is_stored_and_what_the_events_say(
+    provider: Provider,
+) -> None:
     subscriber = await with_history(provider)
     await damage(provider, subscriber, "plan = 'free', current_period_end = NULL")
     plan, period_end = (await replay_one(provider, subscriber, dry_run=True)).differences
     assert (plan.stored, plan.folded) == ("free", "business")
-    assert (period_end.stored, period_end.folded) == (None, datetime.fromtimestamp(NOW + MONTH, UTC))
+    assert (period_end.stored, period_end.folded) == (
+        None,
+        datetime.fromtimestamp(NOW + MONTH, UTC),
+    )
 
 
-@pytest.mark.parametrize(("assignment", "changed"), [("plan = 'free'", True), ("tip_created = 5", False)])
+@pytest.mark.parametrize(
+    ("assignment", "changed"), [("plan = 'free'", True), ("tip_created = 5", False)]
+)
 async def test_the_record_is_updated_now_only_where_it_shows(
     provider: Provider, assignment: str, changed: bool
 ) -> None:
@@ -139,11 +167,16 @@ async def test_a_dry_run_waits_for_no_lock(provider: Provider) -> None:
 @pytest.mark.parametrize(
     ("surgery", "found"),
     [
-        ("DELETE FROM billing_events WHERE tenant_id = %s AND type = 'invoice.payment_failed'", "subscriptionStatus"),
+        (
+            "DELETE FROM billing_events WHERE tenant_id = %s AND type = 'invoice.payment_failed'",
+            "subscriptionStatus",
+        ),
         ("UPDATE billing_events SET price_id = 'price_pro' WHERE tenant_id = %s", "plan"),
     ],
 )
-async def test_a_ledger_that_was_changed_shows(provider: Provider, surgery: str, found: str) -> None:
+async def test_a_ledger_that_was_changed_shows(
+    provider: Provider, surgery: str, found: str
+) -> None:
     subscriber = await with_history(provider)
     await rows(provider.service.conninfo, surgery, subscriber.id)
     assert found in fields(await replay_one(provider, subscriber, dry_run=True))
@@ -152,7 +185,9 @@ async def test_a_ledger_that_was_changed_shows(provider: Provider, surgery: str,
 async def test_tenants_get_their_plan_after_the_catalog_is_fixed(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**subscriber.names, price="price_business"))
-    without = BillingPolicy(catalog=type(CATALOG)(tuple(plan for plan in CATALOG.plans if plan.id != "business")))
+    without = BillingPolicy(
+        catalog=type(CATALOG)(tuple(plan for plan in CATALOG.plans if plan.id != "business"))
+    )
     await replay_one(provider, subscriber, policy=without)
     assert await provider.state(subscriber) == ("free", "active")
     checked = await replay_one(provider, subscriber)
@@ -181,7 +216,9 @@ async def test_a_replay_sends_no_mail_and_adds_no_job(provider: Provider) -> Non
     conninfo = provider.service.conninfo
     counts = "SELECT (SELECT count(*) FROM notifications) AS mails, (SELECT count(*) FROM procrastinate_jobs) AS jobs"
     before = await rows(conninfo, counts)
-    await damage(provider, subscriber, "subscription_status = 'active', tip_created = NULL, tip_state = NULL")
+    await damage(
+        provider, subscriber, "subscription_status = 'active', tip_created = NULL, tip_state = NULL"
+    )
     assert (await replay_one(provider, subscriber)).repaired
     assert await rows(conninfo, counts) == before
 
@@ -237,7 +274,9 @@ async def test_all_tenants_are_folded_a_chunk_at_a_time(emptied: str) -> None:
         assert await service.count(ALL) == most
         chunks = [chunk async for chunk in service.run(ALL, dry_run=False)]
     assert [chunk.tenants for chunk in chunks] == [TENANTS_PER_CHUNK, TENANTS_PER_CHUNK, 1]
-    repaired = {checked.tenant_id for chunk in chunks for checked in chunk.checked if checked.repaired}
+    repaired = {
+        checked.tenant_id for chunk in chunks for checked in chunk.checked if checked.repaired
+    }
     assert repaired == {"org_100", "org_200", "org_300", "org_400"}
     assert all(checked.is_right for checked in (await replay(emptied)).values())
 
@@ -250,8 +289,11 @@ async def test_a_history_of_many_fetches_is_folded_in_full(provider: Provider) -
         "INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason) "
         "SELECT %s || n, n, CASE n %% 2 WHEN 0 THEN 'invoice.payment_failed' ELSE 'invoice.payment_succeeded' END, "
         "%s + n / 3, now(), %s, 'applied', '' FROM generate_series(1, %s::int) AS n",
-        f"evt_{subscriber.id}_", NOW, subscriber.id, count,
-    )  # fmt: skip
+        f"evt_{subscriber.id}_",
+        NOW,
+        subscriber.id,
+        count,
+    )
     checked = await replay_one(provider, subscriber)
     assert (checked.events, checked.repaired) == (count, True)
     assert (await tenant_row(provider, subscriber))["tip_created"] == NOW + count // 3
@@ -284,13 +326,17 @@ async def parked(provider: Provider, event: dict[str, Any]) -> None:
     )
 
 
-async def test_events_that_wait_although_their_tenant_is_known_take_their_place(provider: Provider) -> None:
+async def test_events_that_wait_although_their_tenant_is_known_take_their_place(
+    provider: Provider,
+) -> None:
     subscriber = await provider.subscriber()
     upgrade = events.updated(**subscriber.names)
     failure = events.failed(customer=subscriber.customer, created=NOW + 1)
     await parked(provider, upgrade)
     await parked(provider, failure)
-    await damage(provider, subscriber, "plan = 'free', subscription_status = 'none', tip_created = NULL")
+    await damage(
+        provider, subscriber, "plan = 'free', subscription_status = 'none', tip_created = NULL"
+    )
     mails = await provider.notifications(subscriber)
     found = await replay_one(provider, subscriber, dry_run=True)
     assert (found.parked, found.repaired) == (2, False)
@@ -306,8 +352,12 @@ async def test_a_failure_that_waited_is_not_mailed(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     failure = events.failed(customer=subscriber.customer, created=NOW + 10 * MONTH)
     await parked(provider, failure)
-    await damage(provider, subscriber, "subscription_status = 'none', tip_created = NULL, tip_state = NULL")
-    await rows(provider.service.conninfo, "DELETE FROM notifications WHERE event_id = %s", failure["id"])
+    await damage(
+        provider, subscriber, "subscription_status = 'none', tip_created = NULL, tip_state = NULL"
+    )
+    await rows(
+        provider.service.conninfo, "DELETE FROM notifications WHERE event_id = %s", failure["id"]
+    )
     assert (await replay_one(provider, subscriber)).parked == 1
     assert await provider.state(subscriber) == ("free", "past_due")
     assert await provider.notifications(subscriber) == []
@@ -344,7 +394,9 @@ async def test_an_event_that_comes_before_the_repair_counts(provider: Provider) 
     await damage(provider, subscriber, "plan = 'free'")
     async with await psycopg.AsyncConnection.connect(conninfo) as other:
         await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
-        sending = asyncio.create_task(provider.send(events.deleted(**subscriber.names, created=NOW + 5)))
+        sending = asyncio.create_task(
+            provider.send(events.deleted(**subscriber.names, created=NOW + 5))
+        )
         await until_blocked(conninfo)
         repairing = asyncio.create_task(replay_one(provider, subscriber))
         await until_blocked(conninfo, 2)
@@ -384,7 +436,9 @@ async def test_replays_during_live_events_end_where_the_events_do(emptied_servic
     async def send() -> None:
         for start in range(0, len(sent), 12):
             for subscriber in subscribers[:: 1 + start % 3]:
-                await damage(provider, subscriber, "plan = 'business', subscription_status = 'unpaid'")
+                await damage(
+                    provider, subscriber, "plan = 'business', subscription_status = 'unpaid'"
+                )
             assert set(await provider.send_together(sent[start : start + 12])) == {200}
 
     async def mend(sending: asyncio.Task[None]) -> int:

@@ -18,7 +18,9 @@ def provider(service: Service) -> Provider:
     return Provider(service)
 
 
-async def test_the_newest_events_are_enough_from_one_that_says_everything_on(provider: Provider) -> None:
+async def test_the_newest_events_are_enough_from_one_that_says_everything_on(
+    provider: Provider,
+) -> None:
     subscriber = await provider.subscriber()
     await provider.send(
         events.updated(**subscriber.names, created=NOW - 5 * HOUR, price="price_business"),
@@ -31,8 +33,13 @@ async def test_the_newest_events_are_enough_from_one_that_says_everything_on(pro
     whole = await replay_one(provider, subscriber, dry_run=True)
     folded = {most: await check_newest(provider, subscriber, most) for most in range(1, 7)}
     assert {most: one.checked and one.checked.events for most, one in folded.items()} == {
-        1: None, 2: 2, 3: 2, 4: 4, 5: 5, 6: 5,
-    }  # fmt: skip
+        1: None,
+        2: 2,
+        3: 2,
+        4: 4,
+        5: 5,
+        6: 5,
+    }
     for one in folded.values():
         assert one.checked is None or one.checked.differences == whole.differences
     assert folded[3].since == datetime.fromtimestamp(NOW - 2 * HOUR, UTC)

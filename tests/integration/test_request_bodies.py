@@ -36,14 +36,19 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-async def test_invalid_body_is_rejected_without_an_internal_error(service: Service, name: str) -> None:
+async def test_invalid_body_is_rejected_without_an_internal_error(
+    service: Service, name: str
+) -> None:
     org = await service.organization()
     case = BODIES[name]
     body, expected, location = case if isinstance(case, tuple) else (case, MALFORMED, None)
     for method, path in (
-        ("POST", PROJECTS), ("POST", KEYS), ("PATCH", org.key.path), ("PATCH", f"{PROJECTS}/proj_1"),
+        ("POST", PROJECTS),
+        ("POST", KEYS),
+        ("PATCH", org.key.path),
+        ("PATCH", f"{PROJECTS}/proj_1"),
         ("PATCH", org.path),
-    ):  # fmt: skip
+    ):
         answer = await org.owner.call(method, path, content=body, headers=JSON)
         assert refusal(answer)[0] in (400, 422)
         if expected is not None and path == PROJECTS:
@@ -54,20 +59,32 @@ async def test_invalid_body_is_rejected_without_an_internal_error(service: Servi
 
 @pytest.mark.parametrize(
     "content_type",
-    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/xml",
-     "application/msgpack", ";", "text/json"],
-)  # fmt: skip
+    [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/xml",
+        "application/msgpack",
+        ";",
+        "text/json",
+    ],
+)
 async def test_other_content_types_are_refused(service: Service, content_type: str) -> None:
     org = await service.organization()
-    answer = await org.owner.call("POST", PROJECTS, content=b'{"name": "a"}', headers={"Content-Type": content_type})
+    answer = await org.owner.call(
+        "POST", PROJECTS, content=b'{"name": "a"}', headers={"Content-Type": content_type}
+    )
     assert refusal(answer) == (415, "unsupported_media_type")
     assert (await org.owner.get(PROJECTS)).json()["data"] == []
 
 
 @pytest.mark.parametrize(
-    "content_type", [None, "application/json", "Application/JSON; charset=utf-8", "application/merge-patch+json"]
+    "content_type",
+    [None, "application/json", "Application/JSON; charset=utf-8", "application/merge-patch+json"],
 )
-async def test_json_is_accepted_with_its_media_types_or_none(service: Service, content_type: str | None) -> None:
+async def test_json_is_accepted_with_its_media_types_or_none(
+    service: Service, content_type: str | None
+) -> None:
     org = await service.organization()
     headers = {"Content-Type": content_type} if content_type else {}
     answer = await org.owner.call("POST", PROJECTS, content=b'{"name": "a"}', headers=headers)
@@ -106,7 +123,9 @@ async def test_unknown_field_is_named(service: Service) -> None:
     org = await service.organization()
     answer = await org.owner.post(PROJECTS, {"name": "a", "colour": "red"})
     assert refusal(answer) == UNFIT
-    assert answer.json()["errors"] == [{"location": "colour", "message": "Object contains unknown field `colour`"}]
+    assert answer.json()["errors"] == [
+        {"location": "colour", "message": "Object contains unknown field `colour`"}
+    ]
 
 
 async def test_unexpected_body_is_ignored(service: Service) -> None:
@@ -119,11 +138,29 @@ async def test_unexpected_body_is_ignored(service: Service) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "body", "location", "message"),
     [
-        ("POST", KEYS, {"scopes": ["projects"]}, "scopes[0]", "must be <resource>:<action>, such as projects:read"),
-        ("PATCH", "/api/v1/tenants/acme", {"ownerEmail": "olivia"}, "ownerEmail", "is not an email address"),
+        (
+            "POST",
+            KEYS,
+            {"scopes": ["projects"]},
+            "scopes[0]",
+            "must be <resource>:<action>, such as projects:read",
+        ),
+        (
+            "PATCH",
+            "/api/v1/tenants/acme",
+            {"ownerEmail": "olivia"},
+            "ownerEmail",
+            "is not an email address",
+        ),
         ("POST", KEYS, {"orgId": "a/b"}, "orgId", "must contain only letters, digits, _ and -"),
         ("POST", PROJECTS, {"description": "a\0"}, "description", "must not contain a NUL"),
-        ("POST", "/api/v1/members", {"userId": "a b"}, "userId", "must be visible ASCII characters"),
+        (
+            "POST",
+            "/api/v1/members",
+            {"userId": "a b"},
+            "userId",
+            "must be visible ASCII characters",
+        ),
         (
             "POST",
             "/api/v1/billing/portal-sessions",

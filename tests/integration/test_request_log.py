@@ -65,12 +65,18 @@ def line(**told: object) -> dict[str, object]:
     route, status = told["route"], told["status"]
     method = told.get("method", "GET")
     return {
-        "level": "info", "logger": "tenantry.requests", "message": f"{method} {route} {status}", "method": method,
-        "request_id": "asked-by-the-test", **told,
-    }  # fmt: skip
+        "level": "info",
+        "logger": "tenantry.requests",
+        "message": f"{method} {route} {status}",
+        "method": method,
+        "request_id": "asked-by-the-test",
+        **told,
+    }
 
 
-async def test_request_is_logged_with_caller_route_and_outcome(service: Service, lines: Lines) -> None:
+async def test_request_is_logged_with_caller_route_and_outcome(
+    service: Service, lines: Lines
+) -> None:
     org = await service.organization()
     key = {"tenant": org.id, "principal": "api_key"}
     user = service.user(org=org.id, role="owner")
@@ -88,7 +94,12 @@ async def test_request_is_logged_with_caller_route_and_outcome(service: Service,
         line(**key, route=PROJECTS, status=200, outcome="ok"),
         line(**key, route=f"{PROJECTS}/{{project_id}}", status=404, outcome="not_found"),
         line(tenant=org.id, principal="user", route=WHOAMI, status=200, outcome="ok"),
-        line(principal="operator", route="/api/v1/tenants/{tenant_id}/export", status=200, outcome="ok"),
+        line(
+            principal="operator",
+            route="/api/v1/tenants/{tenant_id}/export",
+            status=200,
+            outcome="ok",
+        ),
         line(**anonymous, route=PROJECTS, status=401, outcome="missing_credential"),
         line(**anonymous, route=WHOAMI, status=401, outcome="invalid_credential"),
         line(**anonymous, route="unknown", status=404, outcome="not_found"),
@@ -96,7 +107,9 @@ async def test_request_is_logged_with_caller_route_and_outcome(service: Service,
     ]
 
 
-async def test_event_is_logged_with_id_type_tenant_and_outcome(service: Service, lines: Lines) -> None:
+async def test_event_is_logged_with_id_type_tenant_and_outcome(
+    service: Service, lines: Lines
+) -> None:
     provider = Provider(service)
     subscriber = await provider.subscriber()
     event = events.updated(**subscriber.names)
@@ -110,7 +123,13 @@ async def test_event_is_logged_with_id_type_tenant_and_outcome(service: Service,
     told.append(lines.only())
     verified = event["id"], event["type"]
     assert [
-        (entry["outcome"], entry.get("tenant"), entry["status"], entry.get("event"), entry.get("event_type"))
+        (
+            entry["outcome"],
+            entry.get("tenant"),
+            entry["status"],
+            entry.get("event"),
+            entry.get("event_type"),
+        )
         for entry in told
     ] == [
         ("applied", subscriber.id, 200, *verified),
@@ -146,13 +165,19 @@ def test_for_people_the_fields_follow_the_message() -> None:
 
 @pytest.mark.parametrize("formatter", [ConsoleFormatter(), JsonFormatter()])
 def test_no_field_shows_a_secret_or_makes_another_line(formatter: logging.Formatter) -> None:
-    text = formatter.format(record(request_id="svc_live_0123456789abcdefghijklmnopqrstuv\nINFO all is well"))
+    text = formatter.format(
+        record(request_id="svc_live_0123456789abcdefghijklmnopqrstuv\nINFO all is well")
+    )
     assert "0123456789abc" not in text
     assert "\n" not in text
 
 
-async def test_rate_limited_caller_is_logged_by_name(conninfo: str, tmp_path: Path, lines: Lines) -> None:
-    async with running_service(conninfo, LOG_REQUESTS="true", TENANTRY_PLANS=write_catalog(tmp_path)) as service:
+async def test_rate_limited_caller_is_logged_by_name(
+    conninfo: str, tmp_path: Path, lines: Lines
+) -> None:
+    async with running_service(
+        conninfo, LOG_REQUESTS="true", TENANTRY_PLANS=write_catalog(tmp_path)
+    ) as service:
         org = await tenant_of(service)
         for _ in range(5):
             await org.owner.get(WHOAMI)

@@ -1,4 +1,6 @@
-"""Caches must not answer one caller with the response to another: `Vary` and `Cache-Control` of every response."""
+"""Caches must not answer one caller with the response to another: `Vary` and `Cache-Control` of
+every response.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
@@ -12,7 +14,12 @@ from django.core.handlers.wsgi import WSGIHandler
 from tenantry.asgi import TenantryMiddleware
 from tenantry.wsgi import Tenantry
 from tests.support.app import client_of
-from tests.support.django_project import FETCH_FROM_CACHE, UPDATE_CACHE, configure_django, django_app
+from tests.support.django_project import (
+    FETCH_FROM_CACHE,
+    UPDATE_CACHE,
+    configure_django,
+    django_app,
+)
 from tests.support.in_process import (
     DJANGO,
     DJANGO_ASGI,
@@ -31,7 +38,10 @@ from tests.support.service import PROJECTS, WHOAMI, Caller, Service, running_ser
 from tests.support.wsgi import wsgi_client
 
 KINDS: Final = (SERVICE, MIDDLEWARE, FASTAPI, WSGI, FLASK, DJANGO, DJANGO_ASGI)
-CLIENTS: Final[dict[Any, Callable[[Any], httpx2.AsyncClient]]] = {WSGIHandler: wsgi_client, ASGIHandler: client_of}
+CLIENTS: Final[dict[Any, Callable[[Any], httpx2.AsyncClient]]] = {
+    WSGIHandler: wsgi_client,
+    ASGIHandler: client_of,
+}
 ORDERS: Final[dict[str, dict[str, Any]]] = {
     "cache around tenantry": {"outer": [UPDATE_CACHE], "inner": [FETCH_FROM_CACHE]},
     "cache inside of tenantry": {"inner": [UPDATE_CACHE, FETCH_FROM_CACHE]},
@@ -40,9 +50,14 @@ ORDERS: Final[dict[str, dict[str, Any]]] = {
 MODES: Final[dict[str, tuple[dict[str, Any], tuple[str, ...]]]] = {
     "required": ({}, ("/plain", "/cached")),
     "optional": ({"OPTIONAL": True}, ("/plain", "/cached")),
-    "on demand": ({"ON_DEMAND": True}, ("/on-demand", "/cached-on-demand", "/cache-page-above", "/cache-page-below")),
+    "on demand": (
+        {"ON_DEMAND": True},
+        ("/on-demand", "/cached-on-demand", "/cache-page-above", "/cache-page-below"),
+    ),
 }
-"""The options of tenantry's middleware, and paths of the project; only the first one does not permit to be cached."""
+"""The options of tenantry's middleware, and paths of the project; only the first one does not
+permit to be cached.
+"""
 
 
 def varying(response: httpx2.Response) -> set[str]:
@@ -76,10 +91,15 @@ async def test_service_names_it_beside_other_request_headers(conninfo: str) -> N
     async with running_service(conninfo, CORS_ORIGINS="https://app.example") as service:
         org = await service.organization()
         for path in (WHOAMI, PROJECTS):
-            response = await service.caller(org.owner.credential, Origin="https://app.example").get(path)
+            response = await service.caller(org.owner.credential, Origin="https://app.example").get(
+                path
+            )
             assert varying(response) == {"origin", *CALLER}
         assert varying(await org.owner.get("/api/v1/nothing")) == {"accept", "origin", *CALLER}
-        assert varying(await service.anonymous.call("POST", "/api/v1/webhooks/payment-provider")) == set()
+        assert (
+            varying(await service.anonymous.call("POST", "/api/v1/webhooks/payment-provider"))
+            == set()
+        )
 
 
 @pytest.mark.parametrize(
@@ -126,12 +146,17 @@ async def test_per_site_cache_of_django_keeps_callers_apart(
     configure_django()
     cache.clear()
     options, paths = MODES[mode]
-    async with CLIENTS[handler](django_app(connection, handler, **ORDERS[order], **options)) as client:
+    async with CLIENTS[handler](
+        django_app(connection, handler, **ORDERS[order], **options)
+    ) as client:
         first, second = [await service.organization() for _ in range(2)]
         for org in (first, second):
             await org.owner.post("/api/v1/members", {"userId": "both", "role": "member"})
         token = service.user("both").credential
-        callers = {first.id: Caller(client, first.owner.credential), second.id: Caller(client, second.owner.credential)}
+        callers = {
+            first.id: Caller(client, first.owner.credential),
+            second.id: Caller(client, second.owner.credential),
+        }
         of_both = {
             first.id: Caller(client, token, X_Organization_Id=first.id),
             second.id: Caller(client, token, X_Organization_Id=second.id),
@@ -142,10 +167,15 @@ async def test_per_site_cache_of_django_keeps_callers_apart(
                 for org_id, caller in asked.items():
                     assert (await caller.get(path)).text == org_id, path
                 response = await anonymous.get(path)
-                assert (response.status_code, response.text) == (200, "nobody") or response.status_code == 401
+                assert (response.status_code, response.text) == (
+                    200,
+                    "nobody",
+                ) or response.status_code == 401
 
 
-async def test_per_site_cache_of_django_stores_what_a_view_permits(service: Service, connection: Tenantry) -> None:
+async def test_per_site_cache_of_django_stores_what_a_view_permits(
+    service: Service, connection: Tenantry
+) -> None:
     configure_django()
     cache.clear()
     org = await service.organization()

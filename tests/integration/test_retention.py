@@ -55,7 +55,9 @@ async def keep_answers(connection: Connection, created_at: datetime, number: int
     )
 
 
-async def park(connection: Connection, event_id: str, received_at: datetime, outcome: str = "parked") -> None:
+async def park(
+    connection: Connection, event_id: str, received_at: datetime, outcome: str = "parked"
+) -> None:
     await connection.execute(
         "INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, outcome, reason) "
         "VALUES (%s, 1, 'customer.subscription.updated', 1, %s, 'unknown', %s, 'waits for its tenant')",
@@ -66,9 +68,12 @@ async def park(connection: Connection, event_id: str, received_at: datetime, out
 async def add_tenant(connection: Connection, tenant_id: str, deleted_at: datetime | None) -> None:
     """A tenant with one of everything."""
     await add_notification(connection, tenant_id)
-    await connection.execute("UPDATE tenants SET deleted_at = %s WHERE id = %s", (deleted_at, tenant_id))
     await connection.execute(
-        "INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_' || %s, %s, 'operator')", (tenant_id, tenant_id)
+        "UPDATE tenants SET deleted_at = %s WHERE id = %s", (deleted_at, tenant_id)
+    )
+    await connection.execute(
+        "INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_' || %s, %s, 'operator')",
+        (tenant_id, tenant_id),
     )
     await connection.execute(
         "INSERT INTO memberships (issuer, subject, tenant_id, role) VALUES ('https://id.example', 'user', %s, 'owner')",
@@ -87,7 +92,9 @@ async def add_tenant(connection: Connection, tenant_id: str, deleted_at: datetim
     await keep_name(connection, tenant_id, "user", NOW)
 
 
-async def keep_name(connection: Connection, tenant_id: str, user_id: str, seen_at: datetime) -> None:
+async def keep_name(
+    connection: Connection, tenant_id: str, user_id: str, seen_at: datetime
+) -> None:
     await connection.execute(
         "INSERT INTO dashboard_names (org_id, issuer, subject, name, seen_at) "
         "VALUES (%s, 'https://id.example', %s, 'A Name', %s)",
@@ -95,7 +102,9 @@ async def keep_name(connection: Connection, tenant_id: str, user_id: str, seen_a
     )
 
 
-async def keep_bodies(connection: Connection, received_at: datetime, first: int = 1, number: int = 1) -> None:
+async def keep_bodies(
+    connection: Connection, received_at: datetime, first: int = 1, number: int = 1
+) -> None:
     """Raw bodies with the arrival numbers from ``first`` on."""
     await connection.execute(
         "INSERT INTO billing_bodies (arrival, received_at, body) "
@@ -124,7 +133,9 @@ async def left_of(connection: Connection, tenant_id: str) -> set[str]:
         "dashboard_names": "org_id",
     }
     return {
-        table for table, name in columns.items() if await number_of(connection, f"{table} WHERE {name} = '{tenant_id}'")
+        table
+        for table, name in columns.items()
+        if await number_of(connection, f"{table} WHERE {name} = '{tenant_id}'")
     }
 
 
@@ -132,7 +143,9 @@ async def test_with_nothing_to_remove_nothing_happens(retention: RetentionServic
     assert await retention.run() == {}
 
 
-async def test_idempotency_answers_are_removed_after_a_day(retention: RetentionService, connection: Connection) -> None:
+async def test_idempotency_answers_are_removed_after_a_day(
+    retention: RetentionService, connection: Connection
+) -> None:
     await keep_answers(connection, NOW - DAY)
     await keep_answers(connection, NOW - DAY + SECOND)
     assert (await retention.run())["idempotency keys"] == 1
@@ -148,7 +161,9 @@ async def test_one_run_removes_more_rows_than_one_statement(
     assert await number_of(connection, "idempotency_keys") == 0
 
 
-async def test_events_parked_for_thirty_days_are_removed(retention: RetentionService, connection: Connection) -> None:
+async def test_events_parked_for_thirty_days_are_removed(
+    retention: RetentionService, connection: Connection
+) -> None:
     await park(connection, "evt_old", NOW - 30 * DAY)
     await park(connection, "evt_new", NOW - 30 * DAY + SECOND)
     assert (await retention.run())["parked events"] == 1
@@ -159,7 +174,9 @@ async def test_events_parked_for_thirty_days_are_removed(retention: RetentionSer
     ]
 
 
-async def test_events_that_are_not_parked_are_kept(retention: RetentionService, connection: Connection) -> None:
+async def test_events_that_are_not_parked_are_kept(
+    retention: RetentionService, connection: Connection
+) -> None:
     await park(connection, "evt_old", NOW - 300 * DAY, outcome="applied")
     assert await retention.run() == {}
     assert await number_of(connection, "billing_events WHERE outcome = 'applied'") == 1
@@ -183,7 +200,9 @@ async def test_a_tenant_deleted_thirty_days_ago_is_removed_completely(
     assert await left_of(connection, "old") == set()
 
 
-@pytest.mark.parametrize("deleted_at", [None, NOW - 30 * DAY + SECOND], ids=["living", "deleted of late"])
+@pytest.mark.parametrize(
+    "deleted_at", [None, NOW - 30 * DAY + SECOND], ids=["living", "deleted of late"]
+)
 async def test_other_tenants_are_kept(
     retention: RetentionService, connection: Connection, deleted_at: datetime | None
 ) -> None:
@@ -225,7 +244,9 @@ async def test_a_tenants_raw_bodies_are_removed_with_it_and_no_others(
     assert [row[0] for row in await cursor.fetchall()] == [5001, 5002, 5003, 9001]
 
 
-async def test_a_tenant_in_use_is_left_to_the_next_run(retention: RetentionService, connection: Connection) -> None:
+async def test_a_tenant_in_use_is_left_to_the_next_run(
+    retention: RetentionService, connection: Connection
+) -> None:
     await add_tenant(connection, "old", NOW - 30 * DAY)
     async with connection.transaction():
         await connection.execute("SELECT 1 FROM tenants WHERE id = 'old' FOR NO KEY UPDATE")
@@ -243,7 +264,9 @@ async def test_names_are_removed_a_year_after_their_user_was_last_seen(
     assert await number_of(connection, "dashboard_names WHERE subject = 'gone'") == 1
 
 
-async def test_concurrent_runs_do_not_interfere(retention: RetentionService, connection: Connection) -> None:
+async def test_concurrent_runs_do_not_interfere(
+    retention: RetentionService, connection: Connection
+) -> None:
     await keep_answers(connection, NOW - 2 * DAY, number=2500)
     await add_tenant(connection, "old", NOW - 30 * DAY)
     await asyncio.gather(retention.run(), retention.run())
@@ -266,10 +289,14 @@ async def test_raw_bodies_are_removed_after_their_retention(
     assert await cursor.fetchall() == [(3,)]
 
 
-async def test_how_long_raw_bodies_are_kept_is_a_setting(database: Database, connection: Connection) -> None:
+async def test_how_long_raw_bodies_are_kept_is_a_setting(
+    database: Database, connection: Connection
+) -> None:
     await keep_bodies(connection, NOW - 7 * DAY, 1)
     await keep_bodies(connection, NOW - 7 * DAY + SECOND, 2)
-    assert (await RetentionService(database, timedelta(days=7), lambda: NOW).run())["raw bodies"] == 1
+    assert (await RetentionService(database, timedelta(days=7), lambda: NOW).run())[
+        "raw bodies"
+    ] == 1
 
 
 async def test_one_run_removes_more_raw_bodies_than_one_statement(
@@ -282,7 +309,9 @@ async def test_one_run_removes_more_raw_bodies_than_one_statement(
     assert (await retention.run())["raw bodies"] == 0
 
 
-async def test_concurrent_runs_remove_each_body_once(retention: RetentionService, connection: Connection) -> None:
+async def test_concurrent_runs_remove_each_body_once(
+    retention: RetentionService, connection: Connection
+) -> None:
     await keep_bodies(connection, NOW - 90 * DAY, 1, 2500)
     runs = await asyncio.gather(retention.run(), retention.run())
     assert sum(removed["raw bodies"] for removed in runs) == 2500
@@ -292,7 +321,9 @@ async def test_concurrent_runs_remove_each_body_once(retention: RetentionService
 async def test_only_the_oldest_raw_bodies_are_read(conninfo: str) -> None:
     lane = Lane(FailoverDetector(for_writes(conninfo)))
     async with lane.use() as connection:
-        cursor = await connection.execute(f"EXPLAIN {DELETE_BODIES}".encode(), {"until": NOW, "most": 1000})
+        cursor = await connection.execute(
+            f"EXPLAIN {DELETE_BODIES}".encode(), {"until": NOW, "most": 1000}
+        )
         plan = [row[0].strip() for row in await cursor.fetchall()]
     await lane.close()
     limit = next(number for number, step in enumerate(plan) if "Limit" in step)
@@ -330,7 +361,9 @@ async def with_history(provider: Provider) -> tuple[Subscriber, list[str]]:
     return subscriber, [event["id"] for event in history]
 
 
-async def told_of(provider: Provider, database: Database, subscriber: Subscriber, ids: list[str]) -> list[Any]:
+async def told_of(
+    provider: Provider, database: Database, subscriber: Subscriber, ids: list[str]
+) -> list[Any]:
     """All that can be learnt of a tenant's events."""
     explanation = await explain(database, BillingPolicy(catalog=CATALOG), subscriber.id, 100, NOW)
     assert subscriber.organization is not None
@@ -345,7 +378,9 @@ async def told_of(provider: Provider, database: Database, subscriber: Subscriber
     ]
 
 
-async def test_facts_and_explanation_are_the_same_without_raw_bodies(provider: Provider, database: Database) -> None:
+async def test_facts_and_explanation_are_the_same_without_raw_bodies(
+    provider: Provider, database: Database
+) -> None:
     subscriber, ids = await with_history(provider)
     before = await told_of(provider, database, subscriber, ids)
     await drop_bodies(provider, database)
@@ -362,10 +397,14 @@ async def test_a_late_event_takes_its_place_among_events_without_raw_bodies(
     late = events.updated(**subscriber.names, created=events.NOW + 10, price="price_business")
     await provider.send(late)
     assert await provider.state(subscriber) == ("business", "active")
-    assert (await provider.ledger(subscriber))[late["id"]]["reason"].endswith("its place before newer events.")
+    assert (await provider.ledger(subscriber))[late["id"]]["reason"].endswith(
+        "its place before newer events."
+    )
 
 
-async def test_a_parked_event_takes_its_place_without_its_raw_body(provider: Provider, database: Database) -> None:
+async def test_a_parked_event_takes_its_place_without_its_raw_body(
+    provider: Provider, database: Database
+) -> None:
     unlinked = provider.unlinked()
     await provider.send(events.updated(**unlinked.names))
     await drop_bodies(provider, database, after=2 * DAY)
@@ -373,7 +412,9 @@ async def test_a_parked_event_takes_its_place_without_its_raw_body(provider: Pro
     assert await provider.state(unlinked) == ("pro", "active")
 
 
-async def test_the_worker_runs_it(retention: RetentionService, connection: Connection, emptied: str) -> None:
+async def test_the_worker_runs_it(
+    retention: RetentionService, connection: Connection, emptied: str
+) -> None:
     await keep_answers(connection, NOW - DAY)
     cursor = await connection.execute(
         "SELECT procrastinate_defer_jobs_v1(ARRAY[ROW('maintenance', 'remove_old_data', 0, NULL, NULL, "

@@ -40,11 +40,15 @@ def filled(postgres: PostgresServer) -> Iterator[str]:
 
 
 def as_role(conninfo: str, role: str) -> psycopg.Connection:
-    return psycopg.connect(make_conninfo(conninfo, options=f"-c role={role} -c tenantry.tenant_id={ONE}"))
+    return psycopg.connect(
+        make_conninfo(conninfo, options=f"-c role={role} -c tenantry.tenant_id={ONE}")
+    )
 
 
 def read(connection: psycopg.Connection, table: str, column: str) -> None:
-    connection.execute(sql.SQL("SELECT {} FROM {}").format(sql.Identifier(column), sql.Identifier(table)))
+    connection.execute(
+        sql.SQL("SELECT {} FROM {}").format(sql.Identifier(column), sql.Identifier(table))
+    )
 
 
 def test_every_table_declares_its_privileges(filled: str) -> None:
@@ -59,7 +63,9 @@ def test_no_role_has_undeclared_privileges(filled: str) -> None:
             "SELECT DISTINCT table_name, grantee FROM information_schema.column_privileges WHERE grantee = ANY(%s)",
             (list(ROLES),),
         ).fetchall()
-    assert {*found} == {(table, role) for table, grants in privileges().tables.items() for role in grants}
+    assert {*found} == {
+        (table, role) for table, grants in privileges().tables.items() for role in grants
+    }
 
 
 def test_security_definer_functions_are_executable_by_the_named_roles_only(filled: str) -> None:
@@ -72,7 +78,8 @@ def test_security_definer_functions_are_executable_by_the_named_roles_only(fille
             (list(ROLES),),
         ).fetchall()
     assert {name: (public, tuple(roles)) for name, public, roles in functions} == {
-        name.replace(", ", ","): (False, callers) for name, callers in privileges().functions.items()
+        name.replace(", ", ","): (False, callers)
+        for name, callers in privileges().functions.items()
     }
 
 
@@ -108,16 +115,25 @@ def test_roles_are_members_of_nothing(filled: str) -> None:
 @pytest.mark.parametrize(
     ("table", "column"),
     [
-        ("api_keys", "created_by"), ("api_keys", "rotated_from"),
-        ("projects", "name"), ("projects", "description"),
-        ("memberships", "id"), ("memberships", "created_at"), ("memberships", "written_by"),
+        ("api_keys", "created_by"),
+        ("api_keys", "rotated_from"),
+        ("projects", "name"),
+        ("projects", "description"),
+        ("memberships", "id"),
+        ("memberships", "created_at"),
+        ("memberships", "written_by"),
         ("dashboard_names", "name"),
-        ("dashboard_sessions", "name"), ("dashboard_sessions", "claims"), ("dashboard_sessions", "address"),
-        ("idempotency_keys", "answer"), ("idempotency_keys", "body_digest"),
+        ("dashboard_sessions", "name"),
+        ("dashboard_sessions", "claims"),
+        ("dashboard_sessions", "address"),
+        ("idempotency_keys", "answer"),
+        ("idempotency_keys", "body_digest"),
         ("billing_bodies", "body"),
-        ("audit_events", "actor_id"), ("audit_events", "before"), ("audit_events", "address"),
+        ("audit_events", "actor_id"),
+        ("audit_events", "before"),
+        ("audit_events", "address"),
     ],
-)  # fmt: skip
+)
 def test_batches_do_not_read_what_they_do_not_need(filled: str, table: str, column: str) -> None:
     with as_role(filled, BATCH) as connection, pytest.raises(InsufficientPrivilege):
         read(connection, table, column)
@@ -196,28 +212,44 @@ def test_role_for_people_cannot_read_tenants_data(filled: str, statement: str) -
         connection.execute(statement)
 
 
-@pytest.mark.parametrize("privilege", ["INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"])
+@pytest.mark.parametrize(
+    "privilege", ["INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"]
+)
 def test_the_read_only_role_writes_nowhere(filled: str, privilege: str) -> None:
     by_column = privilege in ("INSERT", "UPDATE", "REFERENCES")
     check = "has_any_column_privilege" if by_column else "has_table_privilege"
-    query = sql.SQL("SELECT name FROM unnest(%s::text[]) AS name WHERE {}(%s, name, %s)").format(sql.Identifier(check))
+    query = sql.SQL("SELECT name FROM unnest(%s::text[]) AS name WHERE {}(%s, name, %s)").format(
+        sql.Identifier(check)
+    )
     with psycopg.connect(filled) as connection:
-        assert connection.execute(query, (list(privileges().tables), READ, privilege)).fetchall() == []
+        assert (
+            connection.execute(query, (list(privileges().tables), READ, privilege)).fetchall() == []
+        )
 
 
 @pytest.mark.parametrize(
     ("table", "column"),
     [
-        ("api_keys", "digest"), ("api_keys", "pepper_id"), ("api_keys", "last_used_address"),
+        ("api_keys", "digest"),
+        ("api_keys", "pepper_id"),
+        ("api_keys", "last_used_address"),
         ("tenants", "owner_email"),
-        ("billing_bodies", "body"), ("billing_events", "invoice_url"),
-        ("notifications", "data"), ("notifications", "last_error"),
-        ("audit_events", "before"), ("audit_events", "after"), ("audit_events", "address"),
-        ("idempotency_keys", "answer"), ("dashboard_sessions", "subject"), ("dashboard_names", "name"),
+        ("billing_bodies", "body"),
+        ("billing_events", "invoice_url"),
+        ("notifications", "data"),
+        ("notifications", "last_error"),
+        ("audit_events", "before"),
+        ("audit_events", "after"),
+        ("audit_events", "address"),
+        ("idempotency_keys", "answer"),
+        ("dashboard_sessions", "subject"),
+        ("dashboard_names", "name"),
         ("procrastinate_jobs", "args"),
     ],
-)  # fmt: skip
-def test_the_read_only_role_reads_no_digest_no_address_and_no_session(filled: str, table: str, column: str) -> None:
+)
+def test_the_read_only_role_reads_no_digest_no_address_and_no_session(
+    filled: str, table: str, column: str
+) -> None:
     with as_role(filled, READ) as connection, pytest.raises(InsufficientPrivilege):
         read(connection, table, column)
 
@@ -246,7 +278,9 @@ def test_changed_privileges_need_another_edition() -> None:
 def test_privileges_missing_in_a_copy_are_granted_again(conninfo: str) -> None:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         everyone = sql.SQL(", ").join(map(sql.Identifier, ROLES))
-        connection.execute(sql.SQL("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {}").format(everyone))
+        connection.execute(
+            sql.SQL("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {}").format(everyone)
+        )
         migrate(conninfo)
     add_rows(conninfo)
     with as_role(conninfo, API) as connection:

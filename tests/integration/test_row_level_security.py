@@ -9,7 +9,17 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import InsufficientPrivilege
 
-from tenantry.db.connection import ACROSS_TENANTS, API, BATCH, OF_PEOPLE, PEOPLE, READ, TENANT, Connection, of_tenant
+from tenantry.db.connection import (
+    ACROSS_TENANTS,
+    API,
+    BATCH,
+    OF_PEOPLE,
+    PEOPLE,
+    READ,
+    TENANT,
+    Connection,
+    of_tenant,
+)
 from tenantry.db.database import Database
 from tenantry.db.roles import RLS_POLICIES, ROLES, privileges
 from tests.support.postgres import PostgresServer
@@ -39,7 +49,9 @@ def filled(postgres: PostgresServer) -> Iterator[str]:
 def privileged(filled: str) -> Iterator[psycopg.Connection]:
     """The API's role with every privilege: only row-level security limits it."""
     with psycopg.connect(filled) as connection:
-        connection.execute(sql.SQL("GRANT ALL ON ALL TABLES IN SCHEMA public TO {}").format(sql.Identifier(API)))
+        connection.execute(
+            sql.SQL("GRANT ALL ON ALL TABLES IN SCHEMA public TO {}").format(sql.Identifier(API))
+        )
         connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(API)))
         yield connection
         connection.rollback()
@@ -86,7 +98,9 @@ def test_every_table_with_a_tenant_has_row_level_security(conninfo: str) -> None
 
 
 def test_the_api_cannot_read_tables_without_row_level_security() -> None:
-    assert {table for table, grants in privileges().tables.items() if API in grants} <= set(RLS_POLICIES)
+    assert {table for table, grants in privileges().tables.items() if API in grants} <= set(
+        RLS_POLICIES
+    )
 
 
 @pytest.mark.parametrize("table", OF_API)
@@ -99,7 +113,9 @@ def test_the_api_cannot_disable_row_level_security(filled: str, table: str) -> N
 
 @pytest.mark.parametrize("tenant_id", [ONE, TWO])
 @pytest.mark.parametrize("table", OF_API)
-def test_api_sees_only_rows_of_its_transaction_s_tenant(filled: str, table: str, tenant_id: str) -> None:
+def test_api_sees_only_rows_of_its_transaction_s_tenant(
+    filled: str, table: str, tenant_id: str
+) -> None:
     with as_role(filled, API) as connection:
         name_tenant(connection, tenant_id)
         assert owners_in(connection, table) == {tenant_id}
@@ -121,15 +137,24 @@ def test_after_a_transaction_its_tenant_is_forgotten(filled: str, table: str) ->
 
 @pytest.mark.parametrize(
     ("role", "table"),
-    [(role, table) for role in (PEOPLE, BATCH, READ) for table in RLS_POLICIES if may_read(role, table)],
+    [
+        (role, table)
+        for role in (PEOPLE, BATCH, READ)
+        for table in RLS_POLICIES
+        if may_read(role, table)
+    ],
 )
 def test_roles_for_many_tenants_see_the_rows_of_all(filled: str, role: str, table: str) -> None:
     with as_role(filled, role) as connection:
-        [(number,)] = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table))).fetchall()
+        [(number,)] = connection.execute(
+            sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(table))
+        ).fetchall()
     assert number == 2
 
 
-@pytest.mark.parametrize("table", [table for table in RLS_POLICIES if table not in ("audit_events", "tenants")])
+@pytest.mark.parametrize(
+    "table", [table for table in RLS_POLICIES if table not in ("audit_events", "tenants")]
+)
 def test_deleting_all_rows_deletes_one_tenants(privileged: psycopg.Connection, table: str) -> None:
     name_tenant(privileged, ONE)
     privileged.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
@@ -150,38 +175,53 @@ def test_changing_all_rows_changes_one_tenants(privileged: psycopg.Connection, t
 
 
 @pytest.mark.parametrize("table", RLS_POLICIES)
-def test_no_row_can_be_made_for_another_tenant(filled: str, privileged: psycopg.Connection, table: str) -> None:
+def test_no_row_can_be_made_for_another_tenant(
+    filled: str, privileged: psycopg.Connection, table: str
+) -> None:
     privileged.execute("RESET ROLE")
-    names = sql.SQL(", ").join(map(sql.Identifier, [name for name in columns(privileged, table) if name != "document"]))
+    names = sql.SQL(", ").join(
+        map(sql.Identifier, [name for name in columns(privileged, table) if name != "document"])
+    )
     parts = {"table": sql.Identifier(table), "names": names, "owner": sql.SQL(OWNER_OF[table])}
     privileged.execute(
-        sql.SQL("CREATE TEMP TABLE of_two AS SELECT {names} FROM {table} WHERE {owner} = {two}").format(
-            **parts, two=sql.Literal(TWO)
-        )
+        sql.SQL(
+            "CREATE TEMP TABLE of_two AS SELECT {names} FROM {table} WHERE {owner} = {two}"
+        ).format(**parts, two=sql.Literal(TWO))
     )
     privileged.execute(sql.SQL("GRANT SELECT ON of_two TO {}").format(sql.Identifier(API)))
     privileged.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(API)))
     name_tenant(privileged, ONE)
     with pytest.raises(InsufficientPrivilege, match="row-level security"):
-        privileged.execute(sql.SQL("INSERT INTO {table} ({names}) SELECT {names} FROM of_two").format(**parts))
+        privileged.execute(
+            sql.SQL("INSERT INTO {table} ({names}) SELECT {names} FROM of_two").format(**parts)
+        )
 
 
 @pytest.mark.parametrize(
-    ("table", "column"), [(table, column) for table, column in OWNER_OF.items() if column in ("org_id", "tenant_id")]
+    ("table", "column"),
+    [(table, column) for table, column in OWNER_OF.items() if column in ("org_id", "tenant_id")],
 )
-def test_no_row_can_be_handed_to_another_tenant(privileged: psycopg.Connection, table: str, column: str) -> None:
+def test_no_row_can_be_handed_to_another_tenant(
+    privileged: psycopg.Connection, table: str, column: str
+) -> None:
     name_tenant(privileged, ONE)
     with pytest.raises(InsufficientPrivilege):
         privileged.execute(
-            sql.SQL("UPDATE {} SET {} = {}").format(sql.Identifier(table), sql.Identifier(column), sql.Literal(TWO))
+            sql.SQL("UPDATE {} SET {} = {}").format(
+                sql.Identifier(table), sql.Identifier(column), sql.Literal(TWO)
+            )
         )
 
 
 @pytest.mark.parametrize(("event_id", "body"), [("evt_one", BODY_OF[ONE]), ("evt_two", None)])
-def test_raw_body_is_readable_only_for_its_tenant(filled: str, event_id: str, body: bytes | None) -> None:
+def test_raw_body_is_readable_only_for_its_tenant(
+    filled: str, event_id: str, body: bytes | None
+) -> None:
     with as_role(filled, API) as connection:
         name_tenant(connection, ONE)
-        assert connection.execute("SELECT tenant_event_body(%s)", (event_id,)).fetchall() == [(body,)]
+        assert connection.execute("SELECT tenant_event_body(%s)", (event_id,)).fetchall() == [
+            (body,)
+        ]
 
 
 def test_a_raw_body_is_read_for_no_tenant_where_none_is_named(filled: str) -> None:
@@ -202,7 +242,9 @@ def test_a_login_with_its_own_privileges_is_not_subject_to_row_level_security(
 
 
 async def seen(connection: Connection) -> tuple[str, list[str]]:
-    cursor = await connection.execute("SELECT current_user, ARRAY(SELECT id FROM tenants ORDER BY id)")
+    cursor = await connection.execute(
+        "SELECT current_user, ARRAY(SELECT id FROM tenants ORDER BY id)"
+    )
     [(role, tenants)] = await cursor.fetchall()
     return role, tenants
 
@@ -236,7 +278,10 @@ async def test_a_failed_transaction_leaves_no_scope_behind(filled: str) -> None:
     database = Database(filled, pool_size=1)
     await database.open()
     with pytest.raises(psycopg.errors.DivisionByZero):
-        async with database.transaction(ACROSS_TENANTS) as connection, connection.within(of_tenant(ONE)):
+        async with (
+            database.transaction(ACROSS_TENANTS) as connection,
+            connection.within(of_tenant(ONE)),
+        ):
             await connection.execute("SELECT 1 / 0")
     async with database.transaction(of_tenant(TWO)) as connection:
         met = await seen(connection)

@@ -31,7 +31,9 @@ async def answers(service: Service) -> dict[tuple[str, str], httpx2.Response]:
     }
 
 
-def test_answers_are_neither_sniffed_nor_cached(answers: dict[tuple[str, str], httpx2.Response]) -> None:
+def test_answers_are_neither_sniffed_nor_cached(
+    answers: dict[tuple[str, str], httpx2.Response],
+) -> None:
     assert len(answers) > MANY
     for (method, path), answer in answers.items():
         where = f"{method} {path}"
@@ -52,7 +54,9 @@ def test_pages_forbid_frames_and_referrers(answers: dict[tuple[str, str], httpx2
     assert pages
     for (method, path), answer in pages.items():
         where = f"{method} {path}"
-        assert {name for name, value in PAGES.items() if value not in answer.headers.get(name, "")} == set(), where
+        assert {
+            name for name, value in PAGES.items() if value not in answer.headers.get(name, "")
+        } == set(), where
         assert "unsafe" not in answer.headers["content-security-policy"], where
 
 
@@ -67,10 +71,21 @@ async def test_assets_are_same_origin_only(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    ("base_url", "expected"), [("https://api.example.com", ["max-age=31536000"]), ("http://127.0.0.1:3001", [])]
+    ("base_url", "expected"),
+    [("https://api.example.com", ["max-age=31536000"]), ("http://127.0.0.1:3001", [])],
 )
-async def test_https_answers_have_strict_transport_security(emptied: str, base_url: str, expected: list[str]) -> None:
+async def test_https_answers_have_strict_transport_security(
+    emptied: str, base_url: str, expected: list[str]
+) -> None:
     async with running_app(emptied, BASE_URL=base_url) as client:
-        for path in ("/healthz", PROJECTS, "/nothing", "/api/v1/nothing", WEBHOOK, "/sign-in", "/docs"):
+        for path in (
+            "/healthz",
+            PROJECTS,
+            "/nothing",
+            "/api/v1/nothing",
+            WEBHOOK,
+            "/sign-in",
+            "/docs",
+        ):
             answer: httpx2.Response = await client.get(path)
             assert answer.headers.get_list("strict-transport-security") == expected, path

@@ -1,8 +1,9 @@
-"""One table of callers with expected answers, for the service and every way to authenticate in an own process.
+"""One table of callers with expected answers, for the service and every way to authenticate in an
+own process.
 
-Statuses, codes, headers and words are those of the service wherever a request comes in. The service is asked the whole
-table; the middlewares and frameworks, which share its authenticator, are asked the `EVERYWHERE` rows of it: at least
-one for each step at which a request is refused.
+Statuses, codes, headers and words are those of the service wherever a request comes in. The service
+is asked the whole table; the middlewares and frameworks, which share its authenticator, are asked
+the `EVERYWHERE` rows of it: at least one for each step at which a request is refused.
 """
 
 import asyncio
@@ -34,7 +35,15 @@ from tests.support.in_process import (
 from tests.support.issuer import running_issuer
 from tests.support.logs import watched
 from tests.support.postgres import PostgresServer
-from tests.support.service import HURRIED, WHOAMI, Caller, Organization, Service, refusal, running_service
+from tests.support.service import (
+    HURRIED,
+    WHOAMI,
+    Caller,
+    Organization,
+    Service,
+    refusal,
+    running_service,
+)
 
 KINDS: Final = (SERVICE, MIDDLEWARE, FASTAPI, WSGI, FLASK, DJANGO, DJANGO_ASGI)
 MISSING: Final = 'Bearer realm="api"'
@@ -119,7 +128,9 @@ async def rotated_a_moment_ago(service: Service, app: AuthenticatedApp) -> Heade
 async def expired_a_moment_ago(service: Service, _app: AuthenticatedApp) -> Headers:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
-    await _execute(service, "UPDATE api_keys SET expires_at = %s WHERE id = %s", service.clock.now, key.id)
+    await _execute(
+        service, "UPDATE api_keys SET expires_at = %s WHERE id = %s", service.clock.now, key.id
+    )
     return by(key.caller)
 
 
@@ -231,7 +242,12 @@ async def good_header_after_an_empty_one(service: Service, _app: AuthenticatedAp
 
 async def key_in_other_headers(service: Service, _app: AuthenticatedApp) -> Headers:
     key = str((await service.organization()).owner.credential)
-    return sent(Cookie=f"session={key}", X_Api_Key=key, Proxy_Authorization=f"Bearer {key}", X_Tenant_Id="org-1")
+    return sent(
+        Cookie=f"session={key}",
+        X_Api_Key=key,
+        Proxy_Authorization=f"Bearer {key}",
+        X_Tenant_Id="org-1",
+    )
 
 
 async def third_of_two_requests(service: Service, app: AuthenticatedApp) -> Headers:
@@ -248,8 +264,11 @@ async def _add_membership(service: Service, org: Organization, user: str, *, rem
         service,
         "INSERT INTO memberships (tenant_id, issuer, subject, role, removed_at) "
         "VALUES (%s, %s, %s, 'member', CASE WHEN %s THEN now() END)",
-        org.id, service.issuer.url, user, removed,
-    )  # fmt: skip
+        org.id,
+        service.issuer.url,
+        user,
+        removed,
+    )
 
 
 async def _execute(service: Service, statement: str, *values: object) -> None:
@@ -268,7 +287,12 @@ class Refused(NamedTuple):
 
 
 def invalid(prepare: Prepare, code: str = "invalid_credential", detail: str = "") -> Refused:
-    return Refused(prepare, 401, code, f'Bearer realm="api", error="invalid_token", error_description="{detail}')
+    return Refused(
+        prepare,
+        401,
+        code,
+        f'Bearer realm="api", error="invalid_token", error_description="{detail}',
+    )
 
 
 def forbidden(prepare: Prepare, code: str, scope: str | None = None) -> Refused:
@@ -296,8 +320,12 @@ REFUSED: Final = {
     "one part": invalid(fixed("Bearer abc"), detail=SHAPELESS),
     "three empty parts": invalid(fixed("Bearer ..")),
     "four parts": invalid(fixed("Bearer a.b.c.d"), detail=SHAPELESS),
-    "key that was never made": invalid(fixed(f"Bearer {UNKNOWN_KEY}"), detail="The API key is not valid."),
-    "key with another checksum": invalid(key_with_another_checksum, detail="The API key is not valid."),
+    "key that was never made": invalid(
+        fixed(f"Bearer {UNKNOWN_KEY}"), detail="The API key is not valid."
+    ),
+    "key with another checksum": invalid(
+        key_with_another_checksum, detail="The API key is not valid."
+    ),
     "prefix of keys alone": invalid(fixed("Bearer svc_"), detail="The API key is not valid."),
     "key that is not ASCII": invalid(fixed("Bearer svc_live_ä"), detail=SHAPELESS),
     "token that is not ASCII": invalid(fixed(b"Bearer \xe4.\xf6.\xfc"), detail=SHAPELESS),
@@ -306,9 +334,15 @@ REFUSED: Final = {
     "two credentials in one header": invalid(fixed(f"Bearer {UNKNOWN_KEY}, Bearer {UNKNOWN_KEY}")),
     "same header twice": invalid(same_header_twice),
     "good header after an empty one": invalid(good_header_after_an_empty_one),
-    "revoked a moment ago": invalid(revoked_a_moment_ago, "api_key_revoked", "The API key has been revoked."),
-    "rotated a moment ago": invalid(rotated_a_moment_ago, "api_key_revoked", "The API key has been revoked."),
-    "expired a moment ago": invalid(expired_a_moment_ago, "api_key_expired", "The API key has expired."),
+    "revoked a moment ago": invalid(
+        revoked_a_moment_ago, "api_key_revoked", "The API key has been revoked."
+    ),
+    "rotated a moment ago": invalid(
+        rotated_a_moment_ago, "api_key_revoked", "The API key has been revoked."
+    ),
+    "expired a moment ago": invalid(
+        expired_a_moment_ago, "api_key_expired", "The API key has expired."
+    ),
     "suspended a moment ago": forbidden(suspended_a_moment_ago, "org_suspended"),
     "ended a moment ago": invalid(ended_a_moment_ago, "api_key_revoked"),
     "user suspended a moment ago": forbidden(user_suspended_a_moment_ago, "org_suspended"),
@@ -343,20 +377,40 @@ LET_IN: Final[dict[str, tuple[Prepare, str | None]]] = {
 EVERYWHERE: Final = frozenset(
     {
         # the header
-        "no credential", "key in other headers", "two credentials in one header", "good header after an empty one",
-        "token that is not ASCII", "too long",
+        "no credential",
+        "key in other headers",
+        "two credentials in one header",
+        "good header after an empty one",
+        "token that is not ASCII",
+        "too long",
         # the key
-        "key that was never made", "revoked a moment ago", "rotated a moment ago", "expired a moment ago",
+        "key that was never made",
+        "revoked a moment ago",
+        "rotated a moment ago",
+        "expired a moment ago",
         # the token
-        "expired token", "forged token", "ID token",
+        "expired token",
+        "forged token",
+        "ID token",
         # the tenant and its member
-        "suspended a moment ago", "user suspended a moment ago", "removed member", "user asking for another tenant",
-        "ended a moment ago", "user of an ended tenant", "unknown_user", "test key",
+        "suspended a moment ago",
+        "user suspended a moment ago",
+        "removed member",
+        "user asking for another tenant",
+        "ended a moment ago",
+        "user of an ended tenant",
+        "unknown_user",
+        "test key",
         # the scope, and the limits
-        "reader who writes", "owner who is a member only", "third of two requests",
-        "owner", "reader who reads", "narrowed owner who writes", "member of 157 groups",
+        "reader who writes",
+        "owner who is a member only",
+        "third of two requests",
+        "owner",
+        "reader who reads",
+        "narrowed owner who writes",
+        "member of 157 groups",
     }
-)  # fmt: skip
+)
 """The rows that each kind of app is asked."""
 
 
@@ -376,7 +430,9 @@ async def service(postgres: PostgresServer, catalog: str) -> AsyncIterator[Servi
 
 
 @pytest.fixture(scope="module", params=KINDS)
-async def app(request: pytest.FixtureRequest, service: Service, catalog: str) -> AsyncIterator[AuthenticatedApp]:
+async def app(
+    request: pytest.FixtureRequest, service: Service, catalog: str
+) -> AsyncIterator[AuthenticatedApp]:
     async with running_app(request.param, service, TENANTRY_PLANS=catalog) as app:
         yield app
 
@@ -392,7 +448,9 @@ def asked(names: Iterable[str]) -> list[Any]:
 
 
 def comparable(answer: httpx2.Response) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and body, without what differs from request to request, or is there for gateways alone."""
+    """Status, headers and body, without what differs from request to request, or is there for
+    gateways alone.
+    """
     request_id = answer.headers["x-request-id"]
     headers = {name.lower(): text for name, text in answer.headers.items() if text != request_id}
     headers.pop("x-problem", None)
@@ -404,7 +462,9 @@ def comparable(answer: httpx2.Response) -> tuple[int, dict[str, str], Any]:
 
 
 @pytest.mark.parametrize(("app", "name"), asked(REFUSED), indirect=["app"])
-async def test_rejections_are_equal_in_every_app(service: Service, app: AuthenticatedApp, name: str) -> None:
+async def test_rejections_are_equal_in_every_app(
+    service: Service, app: AuthenticatedApp, name: str
+) -> None:
     row = REFUSED[name]
     headers = await row.prepare(service, app)
     answer = await app.get(headers, row.scope)
@@ -419,7 +479,9 @@ async def test_rejections_are_equal_in_every_app(service: Service, app: Authenti
 
 
 @pytest.mark.parametrize("app", KINDS, indirect=True)
-async def test_refused_token_leaves_one_line_in_every_application(service: Service, app: AuthenticatedApp) -> None:
+async def test_refused_token_leaves_one_line_in_every_application(
+    service: Service, app: AuthenticatedApp
+) -> None:
     prepare = REFUSED["expired token"].prepare
     headers = await prepare(service, app)
     with watched("tenantry") as log:
@@ -447,7 +509,9 @@ async def test_accepted_callers_are_the_same_and_have_the_same_name(
 
 
 @pytest.mark.parametrize("app", [kind for kind in KINDS if kind != SERVICE], indirect=True)
-async def test_principal_has_all_that_the_sdk_knows_of_it(service: Service, app: AuthenticatedApp) -> None:
+async def test_principal_has_all_that_the_sdk_knows_of_it(
+    service: Service, app: AuthenticatedApp
+) -> None:
     headers = await reader(service, app)
     checked = await service.client.get(f"{VERIFY_PREFIX}-", headers=headers)
     of_sdk = {field: checked.headers[name] for field, name in PRINCIPAL_HEADERS.items()}
@@ -455,11 +519,16 @@ async def test_principal_has_all_that_the_sdk_knows_of_it(service: Service, app:
     assert {field: shown[field] for field in of_sdk} == of_sdk
 
 
-async def test_limits_are_counted_together_and_shown_alike(service: Service, app: AuthenticatedApp) -> None:
+async def test_limits_are_counted_together_and_shown_alike(
+    service: Service, app: AuthenticatedApp
+) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     await _execute(service, "UPDATE tenants SET plan = 'limited' WHERE id = %s", org.id)
-    for answer in (await app.get(by(key.caller)), await service.client.get(WHOAMI, headers=by(key.caller))):
+    for answer in (
+        await app.get(by(key.caller)),
+        await service.client.get(WHOAMI, headers=by(key.caller)),
+    ):
         assert answer.status_code == 200
         assert answer.headers["ratelimit-policy"] == '"tenant";q=100;w=60, "key";q=2;w=60'
         assert answer.headers["ratelimit"].startswith('"tenant";r=')
@@ -467,7 +536,12 @@ async def test_limits_are_counted_together_and_shown_alike(service: Service, app
 
 
 async def test_request_id_of_the_client_is_kept_if_it_is_plain(app: AuthenticatedApp) -> None:
-    for own, kept in ((b"word-1.2_3", True), (b"two words", False), (b"x" * 129, False), (b"", False)):
+    for own, kept in (
+        (b"word-1.2_3", True),
+        (b"two words", False),
+        (b"x" * 129, False),
+        (b"", False),
+    ):
         answer = await app.get([(b"x-request-id", own)])
         assert (answer.headers["x-request-id"].encode() == own) is kept
         assert answer.json()["requestId"] == answer.headers["x-request-id"]
@@ -477,7 +551,10 @@ async def test_request_id_of_the_client_is_kept_if_it_is_plain(app: Authenticate
 async def every_app(service: Service, **values: str) -> AsyncIterator[list[AuthenticatedApp]]:
     """A app of each kind beside the service, with its short timeouts."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(running_app(kind, service, HURRIED, **values)) for kind in KINDS]
+        yield [
+            await stack.enter_async_context(running_app(kind, service, HURRIED, **values))
+            for kind in KINDS
+        ]
 
 
 @pytest.fixture
@@ -486,7 +563,9 @@ async def link(service: Service) -> AsyncIterator[DatabaseLink]:
         yield link
 
 
-async def test_unreachable_database_is_503_until_it_returns(service: Service, link: DatabaseLink) -> None:
+async def test_unreachable_database_is_503_until_it_returns(
+    service: Service, link: DatabaseLink
+) -> None:
     org = await service.organization()
     async with running_service(link.conninfo, HURRIED) as linked, every_app(linked) as apps:
         callers = [linked.caller(org.owner.credential), linked.user(org=org.id, role="owner")]
@@ -499,7 +578,9 @@ async def test_unreachable_database_is_503_until_it_returns(service: Service, li
                 answer = await app.get(by(caller), "projects:read")
                 assert refusal(answer) == (503, "auth_unavailable"), app.kind
                 assert answer.headers["retry-after"] == "1", app.kind
-            assert refusal(await app.get(sent("Bearer nonsense"))) == (401, "invalid_credential"), app.kind
+            assert refusal(await app.get(sent("Bearer nonsense"))) == (401, "invalid_credential"), (
+                app.kind
+            )
             assert refusal(await app.get([])) == (401, "missing_credential"), app.kind
         await link.restore()
         for app in apps:
@@ -536,7 +617,10 @@ async def test_unreachable_identity_provider_is_503_for_tokens_only(service: Ser
 async def test_without_an_identity_provider_tokens_are_refused(service: Service) -> None:
     org = await service.organization()
     token = service.user(org=org.id, role="owner")
-    async with running_service(service.conninfo, OIDC_ISSUER="") as other, every_app(other, OIDC_ISSUER="") as apps:
+    async with (
+        running_service(service.conninfo, OIDC_ISSUER="") as other,
+        every_app(other, OIDC_ISSUER="") as apps,
+    ):
         for app in apps:
             assert refusal(await app.get(by(token))) == (401, "invalid_credential"), app.kind
             await authorized(app, by(org.owner))

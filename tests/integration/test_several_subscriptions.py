@@ -1,4 +1,6 @@
-"""Tenants with several subscriptions (`SUBSCRIPTIONS=each`): the record, its tenant's links, and the explanation."""
+"""Tenants with several subscriptions (`SUBSCRIPTIONS=each`): the record, its tenant's links, and
+the explanation.
+"""
 
 import asyncio
 import itertools
@@ -68,21 +70,39 @@ async def test_the_end_of_an_old_subscription_is_explained(provider: Provider) -
 async def test_table_of_subscriptions_has_their_facts(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     subscription = events.updated(**of(subscriber, **NEW), created=NOW, cancel=True)
-    subscription["data"]["object"] |= {"trial_end": NOW + 7, "pause_collection": {"behavior": "keep_as_draft"}}
+    subscription["data"]["object"] |= {
+        "trial_end": NOW + 7,
+        "pause_collection": {"behavior": "keep_as_draft"},
+    }
     subscription["data"]["object"]["items"]["data"][0]["quantity"] = 5
     await provider.send(subscription)
-    [row] = await rows(provider.service.conninfo, "SELECT * FROM subscriptions WHERE tenant_id = %s", subscriber.id)
-    facts = {name: row[name] for name in ("id", "customer_id", "created", "status", "plan", "quantity", "trial_end")}
+    [row] = await rows(
+        provider.service.conninfo, "SELECT * FROM subscriptions WHERE tenant_id = %s", subscriber.id
+    )
+    facts = {
+        name: row[name]
+        for name in ("id", "customer_id", "created", "status", "plan", "quantity", "trial_end")
+    }
     assert facts == {
-        "id": "sub_new", "customer_id": subscriber.customer, "created": NOW - 50, "status": "active",
-        "plan": "business", "quantity": 5, "trial_end": NOW + 7,
-    }  # fmt: skip
+        "id": "sub_new",
+        "customer_id": subscriber.customer,
+        "created": NOW - 50,
+        "status": "active",
+        "plan": "business",
+        "quantity": 5,
+        "trial_end": NOW + 7,
+    }
     period_end = NOW + events.MONTH
-    ends = {name: row[name] for name in ("current_period_start", "current_period_end", "cancel_at", "pause_behavior")}
+    ends = {
+        name: row[name]
+        for name in ("current_period_start", "current_period_end", "cancel_at", "pause_behavior")
+    }
     assert ends == {
-        "current_period_start": NOW, "current_period_end": period_end, "cancel_at": period_end,
+        "current_period_start": NOW,
+        "current_period_end": period_end,
+        "cancel_at": period_end,
         "pause_behavior": "keep_as_draft",
-    }  # fmt: skip
+    }
     assert row["items"] == [{"price_id": "price_business", "quantity": 5, "period_end": period_end}]
 
 
@@ -112,14 +132,21 @@ async def test_what_the_next_event_of_a_subscription_changes_is_stored(
 async def test_failed_payment_of_a_customer_without_a_link_reaches_the_tenant_by_its_subscription(
     provider: Provider, order: tuple[int, ...]
 ) -> None:
-    """A second customer of the tenant, made by API: a subscription event links it only where the tenant has none."""
+    """A second customer of the tenant, made by API: a subscription event links it only where the
+    tenant has none.
+    """
     subscriber = await provider.subscriber()
-    second: dict[str, Any] = {"customer": f"{subscriber.customer}_second", "subscription_id": f"sub_{subscriber.id}"}
+    second: dict[str, Any] = {
+        "customer": f"{subscriber.customer}_second",
+        "subscription_id": f"sub_{subscriber.id}",
+    }
     failure = events.failed(**second, created=NOW + 1)
     sent = [
         events.updated(org=subscriber.id, **second, created=NOW),
         failure,
-        events.updated(**of(subscriber, subscription_id=f"sub_of_first_{subscriber.id}"), status="canceled"),
+        events.updated(
+            **of(subscriber, subscription_id=f"sub_of_first_{subscriber.id}"), status="canceled"
+        ),
     ]
     await provider.send(*(sent[position] for position in order))
     assert await provider.state(subscriber) == ("pro", "past_due")
@@ -150,7 +177,10 @@ async def test_subscription_whose_metadata_name_another_tenant_leaves_its_former
     provider: Provider, late: bool
 ) -> None:
     former, present = await provider.subscriber(), await provider.subscriber()
-    subscription: dict[str, Any] = {"customer": former.customer, "subscription_id": f"sub_{former.id}"}
+    subscription: dict[str, Any] = {
+        "customer": former.customer,
+        "subscription_id": f"sub_{former.id}",
+    }
     sent = [
         events.updated(org=former.id, **subscription, created=NOW),
         events.updated(org=present.id, **subscription, created=NOW + 60),
@@ -165,7 +195,10 @@ async def test_subscription_whose_metadata_name_another_tenant_leaves_its_former
 
 async def test_subscription_that_left_stays_away_from_its_former_tenant(provider: Provider) -> None:
     former, present = await provider.subscriber(), await provider.subscriber()
-    subscription: dict[str, Any] = {"customer": former.customer, "subscription_id": f"sub_{former.id}"}
+    subscription: dict[str, Any] = {
+        "customer": former.customer,
+        "subscription_id": f"sub_{former.id}",
+    }
     await provider.send(
         events.updated(org=former.id, **subscription, created=NOW),
         events.updated(org=present.id, **subscription, created=NOW + 60),
@@ -181,17 +214,26 @@ async def test_access_in_grace_ends_without_a_further_event(provider: Provider) 
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**of(subscriber), created=NOW, status="past_due"))
     access = (await provider.tenant(subscriber))["access"]
-    assert (access["state"], access["plan"], access["until"]) == ("grace", "pro", "2026-03-07T12:00:00Z")
+    assert (access["state"], access["plan"], access["until"]) == (
+        "grace",
+        "pro",
+        "2026-03-07T12:00:00Z",
+    )
     provider.service.clock.advance(days=65)
     access = (await provider.tenant(subscriber))["access"]
     assert (access["state"], access["plan"], access["until"]) == ("none", "free", None)
 
 
-async def test_rebuild_after_a_change_of_the_setting_finds_subscriptions_that_have_moved(conninfo: str) -> None:
+async def test_rebuild_after_a_change_of_the_setting_finds_subscriptions_that_have_moved(
+    conninfo: str,
+) -> None:
     async with running_service(conninfo) as service:
         provider = Provider(service)
         former, present = await provider.subscriber(), await provider.subscriber()
-        subscription: dict[str, Any] = {"customer": former.customer, "subscription_id": f"sub_{former.id}"}
+        subscription: dict[str, Any] = {
+            "customer": former.customer,
+            "subscription_id": f"sub_{former.id}",
+        }
         await provider.send(
             events.updated(org=former.id, **subscription, created=NOW),
             events.updated(org=present.id, **subscription, created=NOW + 60),
@@ -207,7 +249,9 @@ async def test_pause_ends_access_with_the_period_in_which_it_began(provider: Pro
     subscriber = await provider.subscriber()
     for number in range(3):
         paused = events.updated(
-            **of(subscriber, **NEW), created=NOW + number * events.MONTH, period_end=NOW + (number + 1) * events.MONTH
+            **of(subscriber, **NEW),
+            created=NOW + number * events.MONTH,
+            period_end=NOW + (number + 1) * events.MONTH,
         )
         paused["data"]["object"]["pause_collection"] = {"behavior": "void"}
         await provider.send(paused)
@@ -218,18 +262,26 @@ async def test_pause_ends_access_with_the_period_in_which_it_began(provider: Pro
 
 async def test_event_takes_over_the_customer_of_an_ended_tenant(provider: Provider) -> None:
     ended, present = await provider.subscriber(), await provider.subscriber(linked=False)
-    assert (await provider.service.operator.delete(f"/api/v1/tenants/{ended.id}")).status_code == 204
+    assert (
+        await provider.service.operator.delete(f"/api/v1/tenants/{ended.id}")
+    ).status_code == 204
     await provider.send(events.completed(org=present.id, customer=ended.customer))
     assert (await provider.tenant(present))["stripeCustomerId"] == ended.customer
-    await provider.send(events.failed(customer=ended.customer, subscription_id=None, created=NOW + 1))
+    await provider.send(
+        events.failed(customer=ended.customer, subscription_id=None, created=NOW + 1)
+    )
     assert len(await mailed(provider, present)) == 1
 
 
-async def test_operator_takes_over_the_customer_of_an_ended_tenant_with_its_invoices(provider: Provider) -> None:
+async def test_operator_takes_over_the_customer_of_an_ended_tenant_with_its_invoices(
+    provider: Provider,
+) -> None:
     ended, present = await provider.subscriber(), await provider.subscriber(linked=False)
     failure = events.failed(customer=ended.customer, subscription_id="sub_unknown", created=NOW)
     await provider.send(failure)
-    assert (await provider.service.operator.delete(f"/api/v1/tenants/{ended.id}")).status_code == 204
+    assert (
+        await provider.service.operator.delete(f"/api/v1/tenants/{ended.id}")
+    ).status_code == 204
     await provider.arrives(present, stripeCustomerId=ended.customer)
     assert (await provider.tenant(present))["stripeCustomerId"] == ended.customer
     assert (await provider.ledger(present))[failure["id"]]["outcome"] == "applied"
@@ -242,7 +294,9 @@ async def test_customer_of_a_living_tenant_stays(provider: Provider) -> None:
     assert (answer.status_code, answer.json()["code"]) == (409, "customer_taken")
 
 
-async def test_comparison_leaves_a_subscription_with_the_tenant_that_its_metadata_name(conninfo: str) -> None:
+async def test_comparison_leaves_a_subscription_with_the_tenant_that_its_metadata_name(
+    conninfo: str,
+) -> None:
     async with running_world(conninfo, policy=EACH) as world:
         former, present = await world.subscriber("price_pro"), await world.subscriber()
         world.simulator.set_metadata(world.subscription(former), {"orgId": present.id})
@@ -261,22 +315,30 @@ async def test_invoice_before_the_first_event_of_its_subscription_ends_at_its_te
     subscription = f"sub_{other.id}"
     sent = [
         events.failed(customer=one.customer, subscription_id=subscription, created=NOW + 1),
-        events.updated(org=other.id, customer=one.customer, subscription_id=subscription, created=NOW),
+        events.updated(
+            org=other.id, customer=one.customer, subscription_id=subscription, created=NOW
+        ),
     ]
     await (provider.deliver_together(sent) if together else provider.send(*sent))
     assert await provider.state(one) == ("free", "none")
     assert await provider.state(other) == ("pro", "past_due")
 
 
-async def test_moved_customer_leaves_invoices_of_the_tenants_own_subscription(provider: Provider) -> None:
+async def test_moved_customer_leaves_invoices_of_the_tenants_own_subscription(
+    provider: Provider,
+) -> None:
     holder, other = await provider.subscriber(), await provider.subscriber(linked=False)
     subscription = f"sub_{holder.id}"
     await provider.send(
-        events.updated(org=holder.id, customer=holder.customer, subscription_id=subscription, created=NOW),
+        events.updated(
+            org=holder.id, customer=holder.customer, subscription_id=subscription, created=NOW
+        ),
         events.failed(customer=holder.customer, subscription_id=subscription, created=NOW + 1),
     )
     async with Database(provider.service.conninfo, pool_size=1) as database:
-        links = CustomerLinks(database, EACH, JobQueue(""), lambda: datetime.fromtimestamp(NOW, UTC))
+        links = CustomerLinks(
+            database, EACH, JobQueue(""), lambda: datetime.fromtimestamp(NOW, UTC)
+        )
         await links.move(BY_OPERATOR, holder.customer, other.id)
     assert await provider.state(holder) == ("pro", "past_due")
     assert await provider.state(other) == ("free", "none")
@@ -294,23 +356,31 @@ async def test_failed_payment_that_waits_for_its_subscription_counts_when_the_te
     assert await mailed(provider, late) == [failure["id"]]
 
 
-async def test_checkout_after_a_change_of_the_setting_leaves_the_subscription(conninfo: str) -> None:
+async def test_checkout_after_a_change_of_the_setting_leaves_the_subscription(
+    conninfo: str,
+) -> None:
     async with running_service(conninfo) as before:
         subscriber = await Provider(before).subscriber()
         names = of(subscriber, subscription_id=f"sub_{subscriber.id}")
         await Provider(before).send(events.updated(**names, price="price_business"))
     async with running_service(conninfo, SUBSCRIPTIONS="each") as after:
         provider = Provider(after)
-        attempt = of(subscriber, subscription_id=f"sub_attempt_{subscriber.id}", status="incomplete")
+        attempt = of(
+            subscriber, subscription_id=f"sub_attempt_{subscriber.id}", status="incomplete"
+        )
         await provider.send(
-            events.completed(org=subscriber.id, customer=f"{subscriber.customer}_new", created=NOW + 1),
+            events.completed(
+                org=subscriber.id, customer=f"{subscriber.customer}_new", created=NOW + 1
+            ),
             events.updated(**attempt, created=NOW + 2),
         )
         assert await provider.state(subscriber) == ("business", "active")
 
 
 async def test_two_processes_leave_a_subscription_with_one_tenant(conninfo: str) -> None:
-    """Its newest event names one tenant, while an older one of another tenant is handled at the same time."""
+    """Its newest event names one tenant, while an older one of another tenant is handled at the
+    same time.
+    """
     async with (
         running_service(conninfo, SUBSCRIPTIONS="each") as one,
         running_service(conninfo, SUBSCRIPTIONS="each") as two,
@@ -318,11 +388,18 @@ async def test_two_processes_leave_a_subscription_with_one_tenant(conninfo: str)
         first, second = Provider(one), Provider(two)
         former, present = await first.subscriber(), await first.subscriber()
         for number in range(12):
-            subscription: dict[str, Any] = {"customer": former.customer, "subscription_id": f"sub_{former.id}_{number}"}
+            subscription: dict[str, Any] = {
+                "customer": former.customer,
+                "subscription_id": f"sub_{former.id}_{number}",
+            }
             await first.send(events.updated(org=former.id, **subscription, created=NOW))
             await asyncio.gather(
-                first.deliver_together([events.updated(org=present.id, **subscription, created=NOW + 20)]),
-                second.deliver_together([events.updated(org=former.id, **subscription, created=NOW + 10)]),
+                first.deliver_together(
+                    [events.updated(org=present.id, **subscription, created=NOW + 20)]
+                ),
+                second.deliver_together(
+                    [events.updated(org=former.id, **subscription, created=NOW + 10)]
+                ),
             )
         holders = "SELECT DISTINCT tenant_id FROM subscriptions WHERE moved_at IS NULL"
         assert await rows(conninfo, holders) == [{"tenant_id": present.id}]
@@ -368,8 +445,12 @@ async def test_moves_within_one_second_are_ordered_by_the_tenant_that_each_repla
     shared: dict[str, Any] = {"customer": first.customer, "subscription_id": f"sub_of_{first.id}"}
     moves = [
         events.updated(org=first.id, created=NOW - 60, **shared),
-        events.updated(org=middle.id, created=NOW, previous={"metadata": {"orgId": first.id}}, **shared),
-        events.updated(org=last.id, created=NOW, previous={"metadata": {"orgId": middle.id}}, **shared),
+        events.updated(
+            org=middle.id, created=NOW, previous={"metadata": {"orgId": first.id}}, **shared
+        ),
+        events.updated(
+            org=last.id, created=NOW, previous={"metadata": {"orgId": middle.id}}, **shared
+        ),
     ]
     await provider.send(*(moves[place] for place in arrivals))
     assert await provider.state(last) == ("pro", "active")
@@ -378,9 +459,16 @@ async def test_moves_within_one_second_are_ordered_by_the_tenant_that_each_repla
 
 
 async def test_subscriptions_that_move_both_ways_at_once_end_alike(provider: Provider) -> None:
-    """The transactions lock both tenants of each move, and the events arrive on several connections."""
+    """The transactions lock both tenants of each move, and the events arrive on several
+    connections.
+    """
     pairs = [(await provider.subscriber(), await provider.subscriber()) for _ in range(4)]
-    sent = [event for one, other in pairs for way in ((one, other), (other, one)) for event in moved_within_a_day(*way)]
+    sent = [
+        event
+        for one, other in pairs
+        for way in ((one, other), (other, one))
+        for event in moved_within_a_day(*way)
+    ]
     await provider.deliver_together([*sent[::2], *sent[1::2]])
     for subscriber in itertools.chain(*pairs):
         assert await provider.state(subscriber) == ("pro", "active")

@@ -99,11 +99,15 @@ async def test_shed_api_request_gets_a_problem_document(line: Line) -> None:
 
 
 @pytest.mark.parametrize("origin", [b"https://app.example", b"https://other.example", None])
-async def test_shed_api_request_is_readable_for_pages_of_a_listed_origin(line: Line, origin: bytes | None) -> None:
+async def test_shed_api_request_is_readable_for_pages_of_a_listed_origin(
+    line: Line, origin: bytes | None
+) -> None:
     await line.send(API + (b"Origin: %b\r\n" % origin if origin else b"") + END)
     status, headers, _ = await line.answer()
     assert (status, headers["vary"]) == (503, "Origin")
-    assert headers.get("access-control-allow-origin", "").encode() == (origin if origin and b"app" in origin else b"")
+    assert headers.get("access-control-allow-origin", "").encode() == (
+        origin if origin and b"app" in origin else b""
+    )
 
 
 async def test_shed_webhook_is_readable_for_no_page(line: Line) -> None:
@@ -120,7 +124,9 @@ async def test_shed_webhook_gets_plain_text(line: Line, application: Application
     assert application.paths == ["/api/v1/projects"]
 
 
-async def test_connection_is_good_for_the_next_request(line: Line, first: Line, application: Application) -> None:
+async def test_connection_is_good_for_the_next_request(
+    line: Line, first: Line, application: Application
+) -> None:
     for _ in range(3):
         await line.send(EVENT + b"Content-Length: 4\r\n\r\nbody")
         assert (await line.answer())[0] == 503
@@ -156,7 +162,9 @@ async def test_request_that_waits_behind_another_does_not_count_as_arriving(
     assert application.detector.arriving == 0
 
 
-async def test_incomplete_requests_do_not_cause_overload(address: str, application: Application) -> None:
+async def test_incomplete_requests_do_not_cause_overload(
+    address: str, application: Application
+) -> None:
     halves = [await Line.to(address) for _ in range(3)]
     for half in halves:
         await half.send(EVENT + b"Content-Length: 4\r\n\r\nbo")
@@ -171,7 +179,9 @@ async def test_incomplete_requests_do_not_cause_overload(address: str, applicati
         connection.close()
 
 
-async def test_disconnected_clients_do_not_cause_overload(address: str, application: Application) -> None:
+async def test_disconnected_clients_do_not_cause_overload(
+    address: str, application: Application
+) -> None:
     halves = [await Line.to(address) for _ in range(3)]
     for half in halves:
         await half.send(EVENT + b"Content-Length: 4\r\n\r\nbo")
@@ -205,11 +215,17 @@ async def ask_as_another_ends() -> None:
     assert application.detector.arriving == 0
 
 
-async def test_only_whole_names_of_headers_count(line: Line, first: Line, application: Application) -> None:
+async def test_only_whole_names_of_headers_count(
+    line: Line, first: Line, application: Application
+) -> None:
     alike = b"X-Content-Length: 99\r\nX-X-Request-Id: theirs\r\nProxy-Connection: close\r\n"
     await line.send(EVENT + alike + b"Content-Length: 4\r\n\r\nbody")
     status, headers, _ = await line.answer()
-    assert (status, headers["x-request-id"] == "theirs", "connection" in headers) == (503, False, False)
+    assert (status, headers["x-request-id"] == "theirs", "connection" in headers) == (
+        503,
+        False,
+        False,
+    )
     application.release.set()
     assert (await first.answer())[0] == 200
     await line.send(API + END)
@@ -227,16 +243,28 @@ async def test_only_whole_names_of_headers_count(line: Line, first: Line, applic
         (API + END + API + END,),
         (API + b"X: y\n\r\n" + API + END,),
     ],
-    ids=["health", "head in two parts", "chunked", "two lengths", "odd length", "two at once", "bare line feed"],
+    ids=[
+        "health",
+        "head in two parts",
+        "chunked",
+        "two lengths",
+        "odd length",
+        "two at once",
+        "bare line feed",
+    ],
 )
-async def test_unusual_requests_go_to_the_parser(line: Line, application: Application, sent: tuple[bytes, ...]) -> None:
+async def test_unusual_requests_go_to_the_parser(
+    line: Line, application: Application, sent: tuple[bytes, ...]
+) -> None:
     """The parser may accept or reject it, but must not take any part of it for a request."""
     application.release.set()
     await line.send(*sent)
     assert (await line.answer())[0] in (200, 400)
 
 
-@pytest.mark.parametrize("request_line", [b"GET /api/v1/projects HTTP/1.0\r\n\r\n", API + b"Connection: close\r\n\r\n"])
+@pytest.mark.parametrize(
+    "request_line", [b"GET /api/v1/projects HTTP/1.0\r\n\r\n", API + b"Connection: close\r\n\r\n"]
+)
 async def test_connection_ends_where_the_client_wants_that(line: Line, request_line: bytes) -> None:
     await line.send(request_line)
     status, headers, _ = await line.answer()

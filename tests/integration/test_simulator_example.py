@@ -34,7 +34,9 @@ async def test_the_documented_example_ends_as_documented(service: Service, tmp_p
     assert (tenant["plan"], tenant["subscriptionStatus"]) == ("pro", "past_due")
 
 
-async def test_the_documented_server_answers_the_providers_package_as_documented(tmp_path: Path) -> None:
+async def test_the_documented_server_answers_the_providers_package_as_documented(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "example.py").write_text(blocks("python")[1], encoding="utf-8")
     done = await run(folder=tmp_path, module="example")
     assert (done.code, done.err, done.out) == (0, "", blocks("text")[0])

@@ -1,4 +1,6 @@
-"""A request that changes something is authorized as of the moment when its body is complete, on every route."""
+"""A request that changes something is authorized as of the moment when its body is complete, on
+every route.
+"""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,7 +22,16 @@ from tests.support.emptying import SharedDatabase
 from tests.support.http_line import Line
 from tests.support.issuer import running_issuer
 from tests.support.members import add_member, path_of
-from tests.support.service import KEYS, PROJECTS, TENANTS, Caller, ManualClock, Organization, Service, identity_settings
+from tests.support.service import (
+    KEYS,
+    PROJECTS,
+    TENANTS,
+    Caller,
+    ManualClock,
+    Organization,
+    Service,
+    identity_settings,
+)
 from tests.support.serving import served
 from tests.support.slow_request import SlowRequest
 
@@ -40,7 +51,9 @@ class Site(NamedTuple):
         self, caller: Caller, method: str, path: str, content: object = None, **headers: str
     ) -> SlowRequest:
         """A request of which the head and half of the body were sent."""
-        body = json.dumps({"name": "slow"} if content is None else content, separators=(",", ":")).encode()
+        body = json.dumps(
+            {"name": "slow"} if content is None else content, separators=(",", ":")
+        ).encode()
         sent = {**caller._headers, "Content-Type": "application/json", **headers}
         return await SlowRequest.begin(self.address, method, path, body, sent)
 
@@ -49,25 +62,37 @@ class Site(NamedTuple):
 async def site(shared_database: SharedDatabase) -> AsyncIterator[Site]:
     clock = ManualClock()
     async with running_issuer() as issuer:
-        app = make_app(shared_database.conninfo, clock, DEFAULT_TIMEOUTS, **identity_settings(issuer))
+        app = make_app(
+            shared_database.conninfo, clock, DEFAULT_TIMEOUTS, **identity_settings(issuer)
+        )
         async with (
             served(app, HttpProtocol) as address,
-            httpx2.AsyncClient(base_url=address, trust_env=False, verify=False, timeout=30) as client,
+            httpx2.AsyncClient(
+                base_url=address, trust_env=False, verify=False, timeout=30
+            ) as client,
         ):
             yield Site(Service(client, clock, issuer, shared_database.conninfo), address)
 
 
 def changing(scheme: str) -> list[tuple[str, str]]:
-    """Return method and path of each operation that changes data and accepts this kind of credential."""
+    """Return method and path of each operation that changes data and accepts this kind of
+    credential.
+    """
     return [
         (method.upper(), path)
         for path, method, operation in operations()
-        if method not in SAFE and path not in PUBLIC and any(scheme in needed for needed in operation["security"])
+        if method not in SAFE
+        and path not in PUBLIC
+        and any(scheme in needed for needed in operation["security"])
     ]
 
 
 def test_walk_includes_every_changing_route() -> None:
-    changed = {(method.upper(), path) for path, method, _ in operations() if method not in SAFE and path not in PUBLIC}
+    changed = {
+        (method.upper(), path)
+        for path, method, _ in operations()
+        if method not in SAFE and path not in PUBLIC
+    }
     assert {*changing("bearer"), *changing("userToken"), *changing("operatorToken")} == changed
 
 
@@ -79,7 +104,7 @@ async def test_revoked_key_changes_nothing_on_any_route(site: Site) -> None:
     begun = [
         (route, await site.begin(key.caller, route[0], route[1].replace("{tenant_id}", org.id)))
         for route in routes
-    ]  # fmt: skip
+    ]
     assert (await org.owner.delete(key.path)).status_code == 204
     answers = [(*route, *(await request.refused())) for route, request in begun]
     assert answers == [(*route, 401, "api_key_revoked") for route in routes]
@@ -92,37 +117,51 @@ async def test_expired_token_changes_nothing_on_any_route(site: Site) -> None:
     begun = [
         (route, await site.begin(owner, route[0], route[1].replace("{tenant_id}", org.id)))
         for route in routes
-    ]  # fmt: skip
+    ]
     site.service.clock.advance(hours=2)
     answers = [(*route, *(await request.refused())) for route, request in begun]
     assert answers == [(*route, 401, "token_expired") for route in routes]
 
 
-async def by_removal(site: Site, org: Organization) -> tuple[Caller, Callable[[], Awaitable[object]]]:
+async def by_removal(
+    site: Site, org: Organization
+) -> tuple[Caller, Callable[[], Awaitable[object]]]:
     member = await add_member(org.owner, "removed", "admin")
     return site.service.user("removed", asks_for=org.id), lambda: org.owner.delete(path_of(member))
 
 
-async def by_lower_role(site: Site, org: Organization) -> tuple[Caller, Callable[[], Awaitable[object]]]:
+async def by_lower_role(
+    site: Site, org: Organization
+) -> tuple[Caller, Callable[[], Awaitable[object]]]:
     member = await add_member(org.owner, "lowered", "admin")
-    return site.service.user("lowered", asks_for=org.id), lambda: org.owner.patch(path_of(member), {"role": "member"})
+    return site.service.user("lowered", asks_for=org.id), lambda: org.owner.patch(
+        path_of(member), {"role": "member"}
+    )
 
 
-async def by_suspension(site: Site, org: Organization) -> tuple[Caller, Callable[[], Awaitable[object]]]:
+async def by_suspension(
+    site: Site, org: Organization
+) -> tuple[Caller, Callable[[], Awaitable[object]]]:
     body = {"name": "n", "ownerEmail": "owner@x.example", "suspended": True}
     return org.owner, lambda: site.service.operator.put(org.path, body)
 
 
-async def by_end_of_tenant(site: Site, org: Organization) -> tuple[Caller, Callable[[], Awaitable[object]]]:
+async def by_end_of_tenant(
+    site: Site, org: Organization
+) -> tuple[Caller, Callable[[], Awaitable[object]]]:
     return org.owner, lambda: site.service.operator.delete(org.path)
 
 
-async def by_fewer_scopes(site: Site, org: Organization) -> tuple[Caller, Callable[[], Awaitable[object]]]:
+async def by_fewer_scopes(
+    site: Site, org: Organization
+) -> tuple[Caller, Callable[[], Awaitable[object]]]:
     key = await site.service.key(org.owner, org.id, "billing:write")
     return key.caller, lambda: org.owner.patch(key.path, {"scopes": ["billing:read"]})
 
 
-async def by_expiry(site: Site, org: Organization) -> tuple[Caller, Callable[[], Awaitable[object]]]:
+async def by_expiry(
+    site: Site, org: Organization
+) -> tuple[Caller, Callable[[], Awaitable[object]]]:
     clock = site.service.clock
     expires_at = (clock.now + timedelta(minutes=1)).isoformat()
     key = await site.service.key(org.owner, org.id, "billing:write", expiresAt=expires_at)
@@ -155,7 +194,9 @@ async def test_revoked_key_creates_no_project(site: Site) -> None:
 )
 async def test_scope_revoked_before_the_body_is_complete_opens_no_portal(
     site: Site,
-    losing: Callable[[Site, Organization], Awaitable[tuple[Caller, Callable[[], Awaitable[object]]]]],
+    losing: Callable[
+        [Site, Organization], Awaitable[tuple[Caller, Callable[[], Awaitable[object]]]]
+    ],
     status: int,
     code: str,
 ) -> None:
@@ -176,7 +217,9 @@ async def test_kept_answer_is_not_given_to_a_revoked_key(site: Site) -> None:
     assert await request.refused() == (401, "api_key_revoked")
 
 
-async def test_slow_request_of_an_authorized_caller_is_answered_and_counted_once(site: Site) -> None:
+async def test_slow_request_of_an_authorized_caller_is_answered_and_counted_once(
+    site: Site,
+) -> None:
     org = await site.service.organization()
     key = await site.service.key(org.owner, org.id, "projects:*")
     before = await key.caller.get(PROJECTS)
@@ -198,7 +241,9 @@ async def test_caller_without_the_scope_is_rejected_before_the_body_is_sent(site
         (site.service.anonymous, 401, "missing_credential"),
         (reader.caller, 403, "insufficient_scope"),
     ):
-        request = await site.begin(caller, "POST", TENANTS if caller is site.service.anonymous else KEYS)
+        request = await site.begin(
+            caller, "POST", TENANTS if caller is site.service.anonymous else KEYS
+        )
         assert await request.refused(send_rest=False) == (status, code)
 
 
@@ -209,7 +254,12 @@ async def checks_of(method: str, *parts: bytes) -> int:
     async def check(connection: Connection, _handler: BaseRouteHandler) -> None:
         checked.append(connection.scope["path"])
 
-    @route("/", http_method=["GET", "POST", "DELETE"], status_code=200, guards=[RouteGuard(check, Credential.CALLER)])
+    @route(
+        "/",
+        http_method=["GET", "POST", "DELETE"],
+        status_code=200,
+        guards=[RouteGuard(check, Credential.CALLER)],
+    )
     async def answer() -> None: ...
 
     app = cast("AsgiApp", Litestar([answer], openapi_config=None))
@@ -236,5 +286,7 @@ async def checks_of(method: str, *parts: bytes) -> int:
         ("POST", [b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n", b"0\r\n\r\n"], 2),
     ],
 )
-async def test_request_that_comes_at_once_is_checked_once(method: str, parts: list[bytes], checks: int) -> None:
+async def test_request_that_comes_at_once_is_checked_once(
+    method: str, parts: list[bytes], checks: int
+) -> None:
     assert await checks_of(method, *parts) == checks

@@ -21,7 +21,9 @@ UPDATED: Final = "customer.subscription.updated"
 DELETED: Final = "customer.subscription.deleted"
 FAILED: Final = "invoice.payment_failed"
 SUCCEEDED: Final = "invoice.payment_succeeded"
-AT_ONCE: Final = "UPDATE procrastinate_jobs SET scheduled_at = now() - interval '1 second' WHERE status = 'todo'"
+AT_ONCE: Final = (
+    "UPDATE procrastinate_jobs SET scheduled_at = now() - interval '1 second' WHERE status = 'todo'"
+)
 
 TWICE: Final = """
 INSERT INTO procrastinate_jobs (queue_name, task_name, lock, args, scheduled_at)
@@ -29,7 +31,9 @@ SELECT queue_name, task_name, lock, args, scheduled_at FROM procrastinate_jobs R
 """
 """A worker was killed during a fetch while the next one waited: both wait."""
 
-WAITS: Final = "SELECT scheduled_at > now() AS waits FROM procrastinate_jobs WHERE task_name = 'ask_provider'"
+WAITS: Final = (
+    "SELECT scheduled_at > now() AS waits FROM procrastinate_jobs WHERE task_name = 'ask_provider'"
+)
 
 
 @pytest.fixture
@@ -62,7 +66,7 @@ async def checked_out(world: World, *lost: str, linked: bool = False) -> Subscri
     world.simulator.customer(subscriber.customer)
     session = world.simulator.checkout(
         "price_business", metadata={"orgId": subscriber.id}, customer=subscriber.customer
-    )  # fmt: skip
+    )
     async with world.losing(*lost):
         world.simulator.complete(session)
     return subscriber
@@ -72,7 +76,9 @@ async def checked_out(world: World, *lost: str, linked: bool = False) -> Subscri
 async def test_a_checkout_fetches_the_subscription(world: World, linked: bool) -> None:
     subscriber = await checked_out(world, UPDATED, SUCCEEDED, linked=linked)
     assert await world.provider.state(subscriber) == ("free", "none")
-    assert [job["args"] for job in await fetches(world.service.conninfo)] == [{"tenant_id": subscriber.id}]
+    assert [job["args"] for job in await fetches(world.service.conninfo)] == [
+        {"tenant_id": subscriber.id}
+    ]
     await answered(world)
     assert await world.record(subscriber) == world.truth(subscriber)
 
@@ -104,18 +110,23 @@ async def test_without_a_key_nothing_is_fetched(fresh_service: Service) -> None:
 # Where nothing decides the order
 
 
-async def test_an_ambiguous_order_is_marked_and_fetches_a_snapshot_a_moment_later(world: World) -> None:
+async def test_an_ambiguous_order_is_marked_and_fetches_a_snapshot_a_moment_later(
+    world: World,
+) -> None:
     subscriber = await world.subscriber("price_pro")
     now = int(world.simulator.now.timestamp())
     first, last = (
-        events.updated(**subscriber.names, created=now, price=price) for price in ("price_pro", "price_business")
+        events.updated(**subscriber.names, created=now, price=price)
+        for price in ("price_pro", "price_business")
     )
     await world.provider.send(first, last)
     assert await world.provider.state(subscriber) == ("business", "active")
     ledger = await world.provider.ledger(subscriber)
     assert ledger[last["id"]]["anomalies"] == ["ambiguous_order"]
     assert first["id"] in ledger[last["id"]]["reason"]
-    assert [job["args"] for job in await fetches(world.service.conninfo)] == [{"tenant_id": subscriber.id}]
+    assert [job["args"] for job in await fetches(world.service.conninfo)] == [
+        {"tenant_id": subscriber.id}
+    ]
     [job] = await rows(world.service.conninfo, WAITS)
     assert job["waits"]
     await answered(world)
@@ -144,7 +155,8 @@ async def test_the_snapshot_decides_whatever_the_clocks_say(world: World) -> Non
         subscriber = await world.subscriber("price_pro")
         now = int(world.simulator.now.timestamp()) + ahead
         one, other = (
-            events.updated(**subscriber.names, created=now, price=price) for price in ("price_business", "price_free")
+            events.updated(**subscriber.names, created=now, price=price)
+            for price in ("price_business", "price_free")
         )
         await world.provider.send(one, other)
         assert await world.provider.state(subscriber) == ("free", "active")  # as they arrived
@@ -175,19 +187,28 @@ async def test_a_fetch_from_an_unavailable_provider_is_retried(world: World, emp
     assert await world.record(subscriber) == world.truth(subscriber)
 
 
-async def test_a_requeued_fetch_does_not_collide_with_the_next_one(world: World, emptied: str) -> None:
+async def test_a_requeued_fetch_does_not_collide_with_the_next_one(
+    world: World, emptied: str
+) -> None:
     """While the provider is being asked in vain, another checkout of the tenant comes in."""
     subscriber = await checked_out(world, UPDATED)
     await rows(emptied, AT_ONCE)
     async with running_provider() as server:
         server.open.clear()
-        async with reconciling(emptied, server.url, KEY, clock=world.service.clock) as desk, desk.working():
+        async with (
+            reconciling(emptied, server.url, KEY, clock=world.service.clock) as desk,
+            desk.working(),
+        ):
             await server.until_requested(1)
-            await world.provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
+            await world.provider.send(
+                events.completed(org=subscriber.id, customer=subscriber.customer)
+            )
             assert sorted(job["status"] for job in await fetches(emptied)) == ["doing", "todo"]
             server.answers.append(refusal(500))
             server.open.set()
-            await until_fetches(emptied, lambda jobs: [job["status"] for job in jobs] == ["todo", "todo"])
+            await until_fetches(
+                emptied, lambda jobs: [job["status"] for job in jobs] == ["todo", "todo"]
+            )
     await answered(world)
     assert await world.record(subscriber) == world.truth(subscriber)
 
@@ -199,7 +220,9 @@ async def test_of_many_requests_for_a_tenant_one_waits(world: World, emptied: st
     assert len(await fetches(emptied)) == 1
 
 
-async def test_events_of_a_tenant_are_ingested_while_two_fetches_wait(world: World, emptied: str) -> None:
+async def test_events_of_a_tenant_are_ingested_while_two_fetches_wait(
+    world: World, emptied: str
+) -> None:
     subscriber = await checked_out(world, UPDATED)
     await rows(emptied, TWICE)
     await world.provider.send(events.completed(org=subscriber.id, customer=subscriber.customer))
@@ -209,7 +232,9 @@ async def test_events_of_a_tenant_are_ingested_while_two_fetches_wait(world: Wor
 async def test_a_fetch_with_a_rejected_key_is_not_retried(world: World, emptied: str) -> None:
     subscriber = await checked_out(world, UPDATED)
     async with (
-        reconciling(emptied, world.simulator.url, "sk_test_wrong", clock=world.service.clock) as desk,
+        reconciling(
+            emptied, world.simulator.url, "sk_test_wrong", clock=world.service.clock
+        ) as desk,
         desk.working(),
     ):
         await until_fetches(emptied, lambda jobs: [job["status"] for job in jobs] == ["failed"])
@@ -228,7 +253,12 @@ async def test_a_fetch_with_a_rejected_key_is_not_retried(world: World, emptied:
 )
 def test_which_fetches_are_retried(exception: BaseException, attempts: int, again: bool) -> None:
     job = Job(
-        id=1, status="doing", queue="provider", lock=None, queueing_lock=None, task_name="ask_provider",
+        id=1,
+        status="doing",
+        queue="provider",
+        lock=None,
+        queueing_lock=None,
+        task_name="ask_provider",
         attempts=attempts,
-    )  # fmt: skip
+    )
     assert (ProviderRetry().get_retry_decision(exception=exception, job=job) is not None) is again

@@ -1,4 +1,6 @@
-"""A caller who loses a right while the request waits has lost it for that request too, and cannot restore it."""
+"""A caller who loses a right while the request waits has lost it for that request too, and cannot
+restore it.
+"""
 
 import asyncio
 from collections.abc import Awaitable
@@ -21,7 +23,9 @@ ProjectWrite = Literal["create", "change", "delete"]
 async def one_after_the_other(
     service: Service, org: Organization, *requests: Awaitable[httpx2.Response]
 ) -> list[httpx2.Response]:
-    """The answers to requests that were all authorized before the first was carried out, in order."""
+    """The answers to requests that were all authorized before the first was carried out, in
+    order.
+    """
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
         await connection.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (org.id,))
         tasks = []
@@ -36,7 +40,10 @@ async def test_waiting_request_of_a_removed_member_is_rejected(service: Service)
     member = await add_member(org.owner, "mallory", "admin")
     mallory = service.user("mallory", asks_for=org.id)
     removal, comeback = await one_after_the_other(
-        service, org, org.owner.delete(path_of(member)), mallory.post(MEMBERS, {"userId": "mallory", "role": "admin"})
+        service,
+        org,
+        org.owner.delete(path_of(member)),
+        mallory.post(MEMBERS, {"userId": "mallory", "role": "admin"}),
     )
     assert removal.status_code == 204
     assert refusal(comeback) == (403, "no_organization")
@@ -51,9 +58,11 @@ async def test_waiting_request_of_a_lowered_owner_cannot_restore_the_role(servic
     for user in (falling, service.user("another-owner", asks_for=org.id)):
         await user.get(WHOAMI)  # accepts the invitation
     lowered, raised = await one_after_the_other(
-        service, org,
-        org.owner.patch(path_of(member), {"role": "member"}), falling.patch(path_of(member), {"role": "owner"}),
-    )  # fmt: skip
+        service,
+        org,
+        org.owner.patch(path_of(member), {"role": "member"}),
+        falling.patch(path_of(member), {"role": "owner"}),
+    )
     assert lowered.status_code == 200
     assert refusal(raised) == (403, "insufficient_scope")
 
@@ -65,7 +74,10 @@ async def test_lowered_owner_does_not_transfer_the_tenant(service: Service) -> N
     seller = service.user("seller", asks_for=org.id)
     sale = {"userId": "seller", "ownerEmail": "seller@x.example"}
     lowered, transferred = await one_after_the_other(
-        service, org, org.owner.patch(path_of(member), {"role": "admin"}), seller.post(f"{org.path}/transfer", sale)
+        service,
+        org,
+        org.owner.patch(path_of(member), {"role": "admin"}),
+        seller.post(f"{org.path}/transfer", sale),
     )
     assert lowered.status_code == 200
     assert refusal(transferred) == (403, "scope_escalation")
@@ -76,7 +88,10 @@ async def test_lowered_admin_does_not_change_the_tenant(service: Service) -> Non
     member = await add_member(org.owner, "renamer", "admin")
     renamer = service.user("renamer", asks_for=org.id)
     _, renamed = await one_after_the_other(
-        service, org, org.owner.patch(path_of(member), {"role": "member"}), renamer.patch(org.path, {"name": "Mine"})
+        service,
+        org,
+        org.owner.patch(path_of(member), {"role": "member"}),
+        renamer.patch(org.path, {"name": "Mine"}),
     )
     assert refusal(renamed) == (403, "insufficient_scope")
 
@@ -85,7 +100,9 @@ async def test_revoked_key_creates_no_key(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, accessLevel="OWNER")
     body = {"orgId": org.id, "name": "heir", "scopes": [], "accessLevel": "OWNER"}
-    revoked, made = await one_after_the_other(service, org, org.owner.delete(key.path), key.caller.post(KEYS, body))
+    revoked, made = await one_after_the_other(
+        service, org, org.owner.delete(key.path), key.caller.post(KEYS, body)
+    )
     assert revoked.status_code == 204
     assert refusal(made) == (401, "api_key_revoked")
 
@@ -103,10 +120,11 @@ async def test_narrowed_key_does_not_widen_itself(service: Service) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "api-keys:write", "projects:write")
     narrowed, widened = await one_after_the_other(
-        service, org,
+        service,
+        org,
         org.owner.patch(key.path, {"scopes": ["api-keys:write"]}),
         key.caller.patch(key.path, {"scopes": ["api-keys:write", "projects:write"]}),
-    )  # fmt: skip
+    )
     assert narrowed.status_code == 200
     assert refusal(widened) == (403, "scope_escalation")
 
@@ -130,7 +148,10 @@ async def test_revoked_key_writes_no_project(service: Service, write: ProjectWri
     key = await service.key(org.owner, org.id, "projects:write")
     project = await org.owner.post(PROJECTS, {"name": "early"})
     _, written = await one_after_the_other(
-        service, org, org.owner.delete(key.path), project_write(key.caller, write, project.headers["Location"])
+        service,
+        org,
+        org.owner.delete(key.path),
+        project_write(key.caller, write, project.headers["Location"]),
     )
     assert refusal(written) == (401, "api_key_revoked")
     assert await project_names(org.owner) == ["early"]
@@ -142,10 +163,11 @@ async def test_narrowed_key_writes_no_project(service: Service, write: ProjectWr
     key = await service.key(org.owner, org.id, "projects:*")
     project = await org.owner.post(PROJECTS, {"name": "early"})
     _, written = await one_after_the_other(
-        service, org,
+        service,
+        org,
         org.owner.patch(key.path, {"scopes": ["projects:read"]}),
         project_write(key.caller, write, project.headers["Location"]),
-    )  # fmt: skip
+    )
     assert refusal(written) == (403, "insufficient_scope")
     assert await project_names(org.owner) == ["early"]
 
@@ -158,23 +180,28 @@ async def test_removed_member_writes_no_project(service: Service, write: Project
     await leaving.get(WHOAMI)  # accepts the invitation
     project = await org.owner.post(PROJECTS, {"name": "early"})
     _, written = await one_after_the_other(
-        service, org,
-        org.owner.delete(path_of(member)), project_write(leaving, write, project.headers["Location"]),
-    )  # fmt: skip
+        service,
+        org,
+        org.owner.delete(path_of(member)),
+        project_write(leaving, write, project.headers["Location"]),
+    )
     assert refusal(written) == (403, "no_organization")
     assert await project_names(org.owner) == ["early"]
 
 
 @pytest.mark.parametrize("write", ["create", "change", "delete"])
-async def test_project_of_a_tenant_suspended_meanwhile_is_not_written(service: Service, write: ProjectWrite) -> None:
+async def test_project_of_a_tenant_suspended_meanwhile_is_not_written(
+    service: Service, write: ProjectWrite
+) -> None:
     org = await service.organization()
     project = await org.owner.post(PROJECTS, {"name": "early"})
     state = {"name": "n", "ownerEmail": "o@x.example"}
     _, written = await one_after_the_other(
-        service, org,
+        service,
+        org,
         service.operator.put(org.path, {**state, "suspended": True}),
         project_write(org.owner, write, project.headers["Location"]),
-    )  # fmt: skip
+    )
     assert refusal(written) == (403, "org_suspended")
     await service.operator.put(org.path, {**state, "suspended": False})
     assert await project_names(org.owner) == ["early"]
@@ -189,7 +216,9 @@ async def test_plan_lowered_meanwhile_limits_the_waiting_request(service: Servic
     for _ in range(3):  # as many as the plan free allows
         assert (await org.owner.post(PROJECTS, {"name": "early"})).status_code == 201
     ended = provider.post(events.deleted(created=events.NOW + 1, **subscriber.names))
-    _, written = await one_after_the_other(service, org, ended, org.owner.post(PROJECTS, {"name": "late"}))
+    _, written = await one_after_the_other(
+        service, org, ended, org.owner.post(PROJECTS, {"name": "late"})
+    )
     assert refusal(written) == (403, "plan_limit_reached")
 
 
@@ -202,7 +231,9 @@ async def test_tenant_suspended_meanwhile_is_not_changed(service: Service, kind:
         change = org.owner.post(MEMBERS, {"userId": "late", "role": "member"})
     else:
         change = org.owner.patch(org.path, {"name": "late"})
-    suspension = service.operator.put(org.path, {"name": "n", "ownerEmail": "o@x.example", "suspended": True})
+    suspension = service.operator.put(
+        org.path, {"name": "n", "ownerEmail": "o@x.example", "suspended": True}
+    )
     _, changed = await one_after_the_other(service, org, suspension, change)
     assert refusal(changed) == (403, "org_suspended")
 
@@ -211,9 +242,11 @@ async def test_key_that_may_no_longer_write_keys_does_not_rename_itself(service:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "api-keys:*")
     _, renamed = await one_after_the_other(
-        service, org,
-        org.owner.patch(key.path, {"scopes": ["api-keys:read"]}), key.caller.patch(key.path, {"name": "late"}),
-    )  # fmt: skip
+        service,
+        org,
+        org.owner.patch(key.path, {"scopes": ["api-keys:read"]}),
+        key.caller.patch(key.path, {"name": "late"}),
+    )
     assert refusal(renamed) == (403, "insufficient_scope")
 
 
@@ -222,5 +255,7 @@ async def test_caller_with_unchanged_rights_is_served(service: Service) -> None:
     await add_member(org.owner, "steady", "admin")
     steady = service.user("steady", asks_for=org.id)
     body = {"orgId": org.id, "name": "n", "scopes": ["projects:read"]}
-    answers = await one_after_the_other(service, org, steady.post(KEYS, body), steady.post(KEYS, body))
+    answers = await one_after_the_other(
+        service, org, steady.post(KEYS, body), steady.post(KEYS, body)
+    )
     assert [answer.status_code for answer in answers] == [201, 201]

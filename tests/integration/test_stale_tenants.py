@@ -1,4 +1,6 @@
-"""Stale tenants, whose paid period is over without a newer event: which count, and where they are reported."""
+"""Stale tenants, whose paid period is over without a newer event: which count, and where they are
+reported.
+"""
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -42,16 +44,20 @@ def count_stale(database: Database, emptied_service: Service) -> CountStale:
     return partial(count_stale_tenants, database, PATIENCE, emptied_service.clock)
 
 
-async def subscriber(provider: Provider, *, period_end: int | None = LONG_AGO, **fields: Any) -> Subscriber:
+async def subscriber(
+    provider: Provider, *, period_end: int | None = LONG_AGO, **fields: Any
+) -> Subscriber:
     """A tenant whose paid period ends then."""
     made = await provider.subscriber()
     await provider.send(
         events.updated(**made.names, created=LONG_AGO - MONTH, period_end=period_end, **fields)
-    )  # fmt: skip
+    )
     return made
 
 
-@pytest.mark.parametrize("status", ["active", "trialing", "past_due", "unpaid", "paused", "incomplete"])
+@pytest.mark.parametrize(
+    "status", ["active", "trialing", "past_due", "unpaid", "paused", "incomplete"]
+)
 async def test_a_tenant_whose_period_ended_without_a_newer_event_is_stale(
     provider: Provider, count_stale: CountStale, status: str
 ) -> None:
@@ -93,9 +99,13 @@ async def test_a_deleted_tenant_is_not_stale(provider: Provider, count_stale: Co
     assert await count_stale() == 0
 
 
-async def test_a_tenant_without_a_subscription_is_not_stale(provider: Provider, count_stale: CountStale) -> None:
+async def test_a_tenant_without_a_subscription_is_not_stale(
+    provider: Provider, count_stale: CountStale
+) -> None:
     made = await provider.subscriber()
-    await rows(provider.service.conninfo, "UPDATE tenants SET plan = 'business' WHERE id = %s", made.id)
+    await rows(
+        provider.service.conninfo, "UPDATE tenants SET plan = 'business' WHERE id = %s", made.id
+    )
     assert await count_stale() == 0
 
 
@@ -120,4 +130,6 @@ async def test_the_log_names_the_stalest_tenants(
     with caplog.at_level(logging.WARNING, "tenantry.billing.reconcile"):
         await count_stale()
     named = ", ".join(made[place].id for place in (1, 2, 0))
-    assert caplog.messages == [f"tenants whose period ended more than 24 h ago without an event since: 3 ({named})"]
+    assert caplog.messages == [
+        f"tenants whose period ended more than 24 h ago without an event since: 3 ({named})"
+    ]

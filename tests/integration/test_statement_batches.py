@@ -36,7 +36,10 @@ async def connection(conninfo: str, request: pytest.FixtureRequest) -> AsyncIter
         (kinds.TEXTS, ["", "ä", None, "x" * 100_000]),
         (kinds.BIGINTS, [-(2**63), 2**63 - 1, None]),
         (kinds.BOOLEANS, [True, None, False]),
-        (kinds.MOMENTS, [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC), None]),
+        (
+            kinds.MOMENTS,
+            [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC), None],
+        ),
         (kinds.BLOBS, [b"", b"\x00\xff" * 50_000, None]),
         (kinds.TEXTS, []),
     ],
@@ -50,22 +53,32 @@ async def test_columns_arrive_as_they_were_sent(
 
 async def test_single_values_arrive_as_they_were_sent(connection: Connection) -> None:
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    statement = Statement("SELECT $1, $2, $3, $4", kinds.TEXT, kinds.BIGINT, kinds.MOMENT, kinds.TEXT)
+    statement = Statement(
+        "SELECT $1, $2, $3, $4", kinds.TEXT, kinds.BIGINT, kinds.MOMENT, kinds.TEXT
+    )
     assert await connection.run_batch(statement("a", 5, moment, None)) == [[("a", 5, moment, None)]]
 
 
 async def test_each_statement_has_its_rows(connection: Connection) -> None:
-    assert await connection.run_batch(ONE(), NUMBERS([]), NUMBERS([7, 8])) == [[(1,)], [], [(7,), (8,)]]
+    assert await connection.run_batch(ONE(), NUMBERS([]), NUMBERS([7, 8])) == [
+        [(1,)],
+        [],
+        [(7,), (8,)],
+    ]
     assert await connection.run_batch(NUMBERS([9]), ONE()) == [[(9,)], [(1,)]]
 
 
 async def test_more_than_the_socket_takes_at_once(connection: Connection) -> None:
     blobs = [b"x" * 2**20] * 64
-    [rows] = await connection.run_batch(Statement("SELECT n FROM unnest($1) AS n", kinds.BLOBS)(blobs))
+    [rows] = await connection.run_batch(
+        Statement("SELECT n FROM unnest($1) AS n", kinds.BLOBS)(blobs)
+    )
     assert [len(blob) for (blob,) in rows] == [2**20] * 64
 
 
-async def test_statements_are_one_transaction_that_the_caller_ends(connection: Connection, conninfo: str) -> None:
+async def test_statements_are_one_transaction_that_the_caller_ends(
+    connection: Connection, conninfo: str
+) -> None:
     insert = Statement("INSERT INTO kept SELECT unnest($1)", kinds.BIGINTS)
     await connection.run_batch(insert([1]))
     await connection.run_batch(insert([2]))
@@ -82,7 +95,9 @@ async def test_no_statement_runs_after_a_failed_one(connection: Connection) -> N
         await connection.run_batch(insert([1]), FAULTY([1]), insert([2]), commit=True)
     assert connection.info.transaction_status == pq.TransactionStatus.INERROR
     await connection.rollback()
-    assert await connection.run_batch(Statement("SELECT n FROM kept")(), FAULTY([2]), insert([2])) == [[], [(1,)], []]
+    assert await connection.run_batch(
+        Statement("SELECT n FROM kept")(), FAULTY([2]), insert([2])
+    ) == [[], [(1,)], []]
 
 
 async def test_statements_mix_with_psycopg_s_own(connection: Connection) -> None:
@@ -118,7 +133,10 @@ def test_lost_connections_are_replaced_in_uvloop(conninfo: str) -> None:
 async def lose_connections(conninfo: str, times: int) -> None:
     """End all connections of several clients again and again; each of them is served in between."""
     served = [asyncio.Event() for _ in range(12)]
-    async with asyncio.TaskGroup() as clients, await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as own:
+    async with (
+        asyncio.TaskGroup() as clients,
+        await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as own,
+    ):
         going_on = [clients.create_task(ask_for_ever(conninfo, event)) for event in served]
         for _ in range(times):
             await asyncio.gather(*(event.wait() for event in served))

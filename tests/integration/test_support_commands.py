@@ -22,7 +22,9 @@ class Shell(NamedTuple):
     async def run(self, *arguments: str, typed: str = "") -> Done:
         """Run a command of ``tenantry admin``; with ``typed`` on a terminal."""
         values = {"DATABASE_URL": self.database_url, "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
-        return await invoke_async("admin", *arguments, folder=self.folder, typed=typed or None, **values)
+        return await invoke_async(
+            "admin", *arguments, folder=self.folder, typed=typed or None, **values
+        )
 
     async def done(self, *arguments: str) -> str:
         """Run a command that must succeed; return its stdout."""
@@ -36,7 +38,14 @@ class Shell(NamedTuple):
 
     async def tenant(self, org_id: str, *options: str) -> None:
         """Create a tenant."""
-        fixed = ("--id", org_id, "--name", org_id.title(), "--owner-email", f"Owner@{org_id}.example")
+        fixed = (
+            "--id",
+            org_id,
+            "--name",
+            org_id.title(),
+            "--owner-email",
+            f"Owner@{org_id}.example",
+        )
         await self.done("create-tenant", *fixed, *options)
 
     async def key(self, org_id: str, *options: str) -> str:
@@ -50,7 +59,9 @@ class Shell(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-async def shell(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> AsyncIterator[Shell]:
+async def shell(
+    tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer
+) -> AsyncIterator[Shell]:
     """A database with the tenants ``acme``, on the plan ``pro`` with a customer, and ``globex``."""
     with postgres.database() as conninfo:
         shell = Shell(tmp_path_factory.mktemp("shell"), as_url(conninfo))
@@ -73,7 +84,9 @@ async def shell(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServ
         (("--not-suspended", "--access", "full"), ["acme"]),
     ],
 )
-async def test_list_is_filtered(shell: Shell, options: tuple[str, ...], expected: list[str]) -> None:
+async def test_list_is_filtered(
+    shell: Shell, options: tuple[str, ...], expected: list[str]
+) -> None:
     assert [tenant["id"] for tenant in await shell.lines("list-tenants", *options)] == expected
 
 
@@ -86,9 +99,12 @@ async def test_list_is_a_table_for_people(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found_by"), [("cus_Acme1", "customer"), ("owner@ACME.example", "email"), ("acme", "id")]
+    ("text", "found_by"),
+    [("cus_Acme1", "customer"), ("owner@ACME.example", "email"), ("acme", "id")],
 )
-async def test_tenant_is_found_by_what_support_is_told(shell: Shell, text: str, found_by: str) -> None:
+async def test_tenant_is_found_by_what_support_is_told(
+    shell: Shell, text: str, found_by: str
+) -> None:
     [match] = await shell.lines("find", text)
     assert (match["tenant"]["id"], match["foundBy"]) == ("acme", found_by)
 
@@ -98,7 +114,9 @@ async def test_tenant_is_found_by_a_key(shell: Shell) -> None:
     key_id = await shell.key_id(secret)
     for text in (key_id, secret[:13], secret[9:13], secret[-4:]):
         found = await shell.lines("find", text)
-        assert ("globex", key_id) in [(match["tenant"]["id"], match["given"]) for match in found], text
+        assert ("globex", key_id) in [(match["tenant"]["id"], match["given"]) for match in found], (
+            text
+        )
     shown = await shell.done("find", key_id)
     assert f"{key_id} ({secret[:13]}...{secret[-4:]}, active)" in shown
 
@@ -134,7 +152,10 @@ async def test_revocation_asks_first(shell: Shell) -> None:
     assert (await shell.run("revoke-key", key_id)).code == 2
     declined = await shell.run("revoke-key", key_id, typed="n\n")
     assert declined.code == 1
-    assert f'Revoke "CI" of globex ({(await shell.lines("find", key_id))[0]["key"]["start"]}' in declined.err
+    assert (
+        f'Revoke "CI" of globex ({(await shell.lines("find", key_id))[0]["key"]["start"]}'
+        in declined.err
+    )
     assert (await shell.lines("find", key_id))[0]["key"]["status"] == "active"
     assert (await shell.run("revoke-key", "key_nobody", "--yes")).code == 5
 
@@ -154,14 +175,19 @@ async def test_suspension_is_shown_until_the_tenant_is_resumed(shell: Shell) -> 
     assert suspended.err == "Suspended hooli: its credentials are rejected.\n"
     assert json.loads(await shell.done("show-tenant", "hooli", "--json"))["suspended"] is True
     assert "suspended           true" in await shell.done("show-tenant", "hooli")
-    assert [tenant["id"] for tenant in await shell.lines("list-tenants", "--suspended")] == ["hooli"]
+    assert [tenant["id"] for tenant in await shell.lines("list-tenants", "--suspended")] == [
+        "hooli"
+    ]
     again = json.loads(await shell.done("suspend", "hooli", "--json"))
     resumed = json.loads(await shell.done("resume", "hooli", "--json"))
     assert (again["suspended"], resumed["suspended"]) == (True, False)
     with psycopg.connect(shell.database_url) as connection:
         query = "SELECT action, actor_kind, after->>'suspended' FROM audit_events WHERE org_id = 'hooli' ORDER BY at"
         rows = connection.execute(query).fetchall()
-    assert rows[1:] == [("tenant.updated", "operator", "true"), ("tenant.updated", "operator", "false")]
+    assert rows[1:] == [
+        ("tenant.updated", "operator", "true"),
+        ("tenant.updated", "operator", "false"),
+    ]
 
 
 @pytest.mark.parametrize("org_id", ["nobody", "no tenant", "\udcff"])
@@ -187,7 +213,9 @@ async def test_parked_event_is_placed_by_its_command(shell: Shell) -> None:
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "Every event belongs to a tenant.\n")
 
 
-@pytest.mark.parametrize(("options", "plan"), [(("--plan", "pro"), "pro"), (("--plan", "free"), "free"), ((), None)])
+@pytest.mark.parametrize(
+    ("options", "plan"), [(("--plan", "pro"), "pro"), (("--plan", "free"), "free"), ((), None)]
+)
 async def test_plan_that_the_operator_gives_a_new_tenant_is_in_the_audit_trail(
     shell: Shell, options: tuple[str, ...], plan: str | None
 ) -> None:

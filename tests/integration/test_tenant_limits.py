@@ -14,7 +14,16 @@ from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.db.pagination import Window
 from tests.support.app import running_app
-from tests.support.members import MEMBERS, OWN, accept_path, add_member, join, own_path, path_of, remove_member
+from tests.support.members import (
+    MEMBERS,
+    OWN,
+    accept_path,
+    add_member,
+    join,
+    own_path,
+    path_of,
+    remove_member,
+)
 from tests.support.postgres import PostgresServer
 from tests.support.service import (
     PROJECTS,
@@ -71,7 +80,10 @@ async def test_user_creates_so_many_tenants_and_no_more(service: Service) -> Non
     answer = await user.post(TENANTS, BODY)
     assert refusal(answer) == TENANT_LIMIT
     assert "3 organizations" in answer.json()["detail"]
-    assert refusal(await service.user("founding", org="a-claimed-one").post(TENANTS, BODY)) == TENANT_LIMIT
+    assert (
+        refusal(await service.user("founding", org="a-claimed-one").post(TENANTS, BODY))
+        == TENANT_LIMIT
+    )
     assert (await service.user("founding-too").post(TENANTS, BODY)).status_code == 201
     await service.operator.delete(f"{TENANTS}/{made[0]}")
     assert (await user.post(TENANTS, BODY)).status_code == 201
@@ -84,16 +96,22 @@ async def test_transferred_tenants_still_count(service: Service) -> None:
         founder = service.user("giving-away", asks_for=tenant)
         await add_member(founder, "accomplice", "owner")
         await service.user("accomplice", asks_for=tenant).get(WHOAMI)
-        await founder.post(f"{TENANTS}/{tenant}/transfer", {"userId": "accomplice", "ownerEmail": "a@x.example"})
+        await founder.post(
+            f"{TENANTS}/{tenant}/transfer", {"userId": "accomplice", "ownerEmail": "a@x.example"}
+        )
         (own,) = (await user.get(OWN)).json()["data"]
         assert (await user.delete(own_path(own))).status_code == 204
     assert (await user.get(OWN)).json()["data"] == []
     assert refusal(await user.post(TENANTS, BODY)) == TENANT_LIMIT
 
 
-async def test_creations_at_once_in_two_processes_stay_within_the_limit(service: Service, elsewhere: Service) -> None:
+async def test_creations_at_once_in_two_processes_stay_within_the_limit(
+    service: Service, elsewhere: Service
+) -> None:
     callers = [one.user("hurrying") for one in (service, elsewhere)]
-    answers = await asyncio.gather(*(caller.post(TENANTS, BODY) for _ in range(5) for caller in callers))
+    answers = await asyncio.gather(
+        *(caller.post(TENANTS, BODY) for _ in range(5) for caller in callers)
+    )
     assert statuses(answers) == {201: 3, 403: 7}
     assert len((await service.user("hurrying").get(OWN)).json()["data"]) == 3
 
@@ -122,17 +140,25 @@ async def test_members_and_invitations_are_limited_by_the_plan(service: Service)
     invited = await add_member(org.owner, "limited-2")
     declined = await add_member(org.owner, "limited-3")
     for _ in range(2):
-        assert refusal(await org.owner.post(MEMBERS, {"userId": "limited-4", "role": "member"})) == PLAN_LIMIT
+        assert (
+            refusal(await org.owner.post(MEMBERS, {"userId": "limited-4", "role": "member"}))
+            == PLAN_LIMIT
+        )
     assert (await service.user("limited-2").post(accept_path(invited))).status_code == 200
     assert (await service.user("limited-3").delete(own_path(declined))).status_code == 204
     fourth = await add_member(org.owner, "limited-4")
-    assert refusal(await org.owner.post(MEMBERS, {"userId": "limited-3", "role": "member"})) == PLAN_LIMIT
+    assert (
+        refusal(await org.owner.post(MEMBERS, {"userId": "limited-3", "role": "member"}))
+        == PLAN_LIMIT
+    )
     await remove_member(org.owner, fourth)
     assert (await add_member(org.owner, "limited-3"))["id"] == declined["id"]
     assert (await org.owner.get(path_of(fourth))).json()["status"] == "removed"
 
 
-async def test_invitations_at_once_in_two_processes_stay_within_the_plan(service: Service, elsewhere: Service) -> None:
+async def test_invitations_at_once_in_two_processes_stay_within_the_plan(
+    service: Service, elsewhere: Service
+) -> None:
     org = await service.organization()
     callers = [org.owner, elsewhere.caller(org.owner.credential)]
     answers = await asyncio.gather(
@@ -152,9 +178,13 @@ async def test_plans_name_the_limit_of_members(service: Service) -> None:
 
 
 @pytest.mark.parametrize("state", ["active", "invited", "removed"])
-async def test_lookup_of_the_only_tenant_reads_few_rows_of_however_many(service: Service, state: str) -> None:
+async def test_lookup_of_the_only_tenant_reads_few_rows_of_however_many(
+    service: Service, state: str
+) -> None:
     subject = f"in-many-{state}"
-    async with await psycopg.AsyncConnection.connect(service.conninfo, autocommit=True) as connection:
+    async with await psycopg.AsyncConnection.connect(
+        service.conninfo, autocommit=True
+    ) as connection:
         await connection.execute(
             "INSERT INTO tenants (id, name, owner_id, owner_email) "
             "SELECT %(s)s || n, 'x', 'x', 'x@x.example' FROM generate_series(1, 1000) n",
@@ -171,7 +201,9 @@ async def test_lookup_of_the_only_tenant_reads_few_rows_of_however_many(service:
     await database.open()
     try:
         async with database.transaction(ACROSS_TENANTS) as connection:
-            (seats,) = await find_user_access(connection, [UserQuery(service.issuer.url, subject, None, Window(20))])
+            (seats,) = await find_user_access(
+                connection, [UserQuery(service.issuer.url, subject, None, Window(20))]
+            )
             cursor = await connection.execute(
                 "SELECT relname, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables "
                 "WHERE relname IN ('memberships', 'tenants', 'projects')"

@@ -27,9 +27,12 @@ async def test_member_becomes_the_owner_and_the_one_before_an_admin(service: Ser
     assert tenant["updatedAt"] > before["updatedAt"]
     assert (await org.owner.get(org.path)).json() == tenant
     assert await roles(org.owner) == {"giving": "admin", "heir": "owner"}
-    assert (await service.operator.get(f"{org.path}/export")).json()["ownerEmail"] == "heir@x.example"
+    assert (await service.operator.get(f"{org.path}/export")).json()[
+        "ownerEmail"
+    ] == "heir@x.example"
     levels = [
-        (await service.user(name, asks_for=org.id).get(WHOAMI)).json()["accessLevel"] for name in ("giving", "heir")
+        (await service.user(name, asks_for=org.id).get(WHOAMI)).json()["accessLevel"]
+        for name in ("giving", "heir")
     ]
     assert levels == ["SCOPED", "OWNER"]
 
@@ -63,7 +66,9 @@ async def test_same_request_again_gets_the_first_answer(service: Service) -> Non
     org, _ = await owned(service, "repeating")
     await join(service, org, "heir", "member")
     user = service.user("repeating")
-    answers = [await user.post(transfer_of(org), BODY, idempotency_key="hand-over") for _ in range(2)]
+    answers = [
+        await user.post(transfer_of(org), BODY, idempotency_key="hand-over") for _ in range(2)
+    ]
     assert [answer.status_code for answer in answers] == [200, 200]
     assert answers[0].json() == answers[1].json()
     assert refusal(await user.post(transfer_of(org), BODY)) == (403, "scope_escalation")
@@ -75,7 +80,9 @@ async def test_only_an_active_member_becomes_owner(service: Service, heir: str) 
     await remove_member(org.owner, await join(service, org, "former"))
     answer = await org.owner.post(transfer_of(org), {**BODY, "userId": heir})
     assert refusal(answer) == (422, "validation_failed")
-    assert answer.json()["errors"] == [{"location": "userId", "message": "is not an active member of the tenant"}]
+    assert answer.json()["errors"] == [
+        {"location": "userId", "message": "is not an active member of the tenant"}
+    ]
     assert await roles(org.owner) == {"careful": "owner"}
 
 
@@ -88,7 +95,9 @@ async def test_only_an_active_member_becomes_owner(service: Service, heir: str) 
         ({**BODY, "userId": "a b"}, "userId"),
     ],
 )
-async def test_faulty_transfer_is_refused(service: Service, body: dict[str, str], location: str) -> None:
+async def test_faulty_transfer_is_refused(
+    service: Service, body: dict[str, str], location: str
+) -> None:
     org = await service.organization()
     answer = await org.owner.post(transfer_of(org), body)
     assert refusal(answer) == (422, "validation_failed")
@@ -117,13 +126,21 @@ async def test_transfer_is_in_the_audit_trail(service: Service) -> None:
     await join(service, org, "heir", "member")
     await org.owner.post(transfer_of(org), BODY)
     entries = (await org.owner.get("/api/v1/audit-events", limit=3)).json()["data"]
-    assert [entry["action"] for entry in entries] == ["tenant.transferred", "member.updated", "member.updated"]
+    assert [entry["action"] for entry in entries] == [
+        "tenant.transferred",
+        "member.updated",
+        "member.updated",
+    ]
     assert entries[0]["before"] == {
-        "ownerId": "recorded", "ownerEmail": "owner@x.example", "ownerEmailVerified": True,
-    }  # fmt: skip
+        "ownerId": "recorded",
+        "ownerEmail": "owner@x.example",
+        "ownerEmailVerified": True,
+    }
     assert entries[0]["after"] == {
-        "ownerId": "heir", "ownerEmail": "heir@x.example", "ownerEmailVerified": False,
-    }  # fmt: skip
+        "ownerId": "heir",
+        "ownerEmail": "heir@x.example",
+        "ownerEmailVerified": False,
+    }
     assert [(entry["before"]["role"], entry["after"]["role"]) for entry in entries[1:]] == [
         ("owner", "admin"),
         ("member", "owner"),

@@ -16,7 +16,12 @@ NEW = {
     "cancelAt": None,
     "endsAt": None,
     "seats": None,
-    "access": {"state": "none", "plan": "free", "until": None, "reason": "There is no subscription."},
+    "access": {
+        "state": "none",
+        "plan": "free",
+        "until": None,
+        "reason": "There is no subscription.",
+    },
     "stripeCustomerId": None,
 }
 VERIFIED: Final[dict[str, Any]] = {"email": "verified@x.example", "email_verified": True}
@@ -105,7 +110,9 @@ async def test_address_of_the_identity_provider_is_last(service: Service) -> Non
         {"sub": "another", "email": "a@x.example", "email_verified": True},
     ],
 )
-async def test_without_any_verified_address_it_is_422(service: Service, said: dict[str, object] | None) -> None:
+async def test_without_any_verified_address_it_is_422(
+    service: Service, said: dict[str, object] | None
+) -> None:
     service.issuer.answers.pop(USERINFO, None)
     if said is not None:
         service.issuer.answers[USERINFO] = Answer(200, json.dumps(said).encode())
@@ -170,9 +177,21 @@ async def test_change_needs_its_scope(service: Service) -> None:
 
 
 BAD_ADDRESSES = [
-    "", "a", "@", "a@", "@b", "a b@x.example", "a@x.example\n", "a@x.example\r\nBcc: c@x.example", "a@b@c", "<a@b>",
-    "a@b,c@d", f"{'a' * 250}@b.example", 7, ["a@b.example"],
-]  # fmt: skip
+    "",
+    "a",
+    "@",
+    "a@",
+    "@b",
+    "a b@x.example",
+    "a@x.example\n",
+    "a@x.example\r\nBcc: c@x.example",
+    "a@b@c",
+    "<a@b>",
+    "a@b,c@d",
+    f"{'a' * 250}@b.example",
+    7,
+    ["a@b.example"],
+]
 
 
 @pytest.mark.parametrize("address", BAD_ADDRESSES)
@@ -188,7 +207,9 @@ async def test_what_is_no_address_is_refused(service: Service, address: object) 
         assert answer.json()["errors"][0]["location"] == "ownerEmail"
 
 
-@pytest.mark.parametrize("body", [{}, {"name": None}, {"name": "a", "plan": "pro"}, {"name": "a", "ownerId": "me"}])
+@pytest.mark.parametrize(
+    "body", [{}, {"name": None}, {"name": "a", "plan": "pro"}, {"name": "a", "ownerId": "me"}]
+)
 async def test_nothing_else_of_a_tenant_can_be_changed(service: Service, body: object) -> None:
     org = await service.organization()
     assert refusal(await org.owner.patch(org.path, body)) == (422, "validation_failed")
@@ -204,8 +225,12 @@ async def test_keys_of_a_tenant_that_a_user_made_are_its_own(service: Service) -
 
 @pytest.mark.parametrize("write", ["create", "change", "transfer"])
 @pytest.mark.parametrize("source", ["claim", "userinfo", "foreign", "none"])
-async def test_owner_address_is_verified_by_one_rule(service: Service, write: str, source: str) -> None:
-    """The callers' own address is verified if a claim or userinfo proves it, whichever request sets it."""
+async def test_owner_address_is_verified_by_one_rule(
+    service: Service, write: str, source: str
+) -> None:
+    """The callers' own address is verified if a claim or userinfo proves it, whichever request sets
+    it.
+    """
     subject, email = f"{write}-{source}", f"{write}@x.example"
     proven: dict[str, Any] = {"email": email, "email_verified": True}
     answers = {"userinfo": {"sub": subject, **proven}, "foreign": {"sub": "another", **proven}}

@@ -11,14 +11,24 @@ from tests.support.service import KEYS, PROJECTS, TENANTS, WHOAMI, running_servi
 async def test_every_time_ends_with_z(conninfo: str) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         name = sql.Identifier(connection.info.dbname)
-        await connection.execute(sql.SQL("ALTER DATABASE {} SET timezone = 'Asia/Kathmandu'").format(name))
+        await connection.execute(
+            sql.SQL("ALTER DATABASE {} SET timezone = 'Asia/Kathmandu'").format(name)
+        )
     async with running_service(conninfo) as service:
         org = await service.organization()
         project = (await org.owner.post(PROJECTS, {"name": "a"})).json()
         key = await service.key(org.owner, org.id, "a:b", expiresAt="2026-06-01T12:00:00+02:00")
         answers = [
             await org.owner.get(path)
-            for path in (PROJECTS, f"{PROJECTS}/{project['id']}", KEYS, key.path, TENANTS, org.path, WHOAMI)
+            for path in (
+                PROJECTS,
+                f"{PROJECTS}/{project['id']}",
+                KEYS,
+                key.path,
+                TENANTS,
+                org.path,
+                WHOAMI,
+            )
         ]
         answers += [
             await key.caller.get(WHOAMI),

@@ -13,7 +13,15 @@ from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import MAX_STALENESS_SECONDS, KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier, VerifiedTokenCache
-from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, SigningKey, running_issuer, signing_key
+from tests.support.issuer import (
+    AUDIENCE,
+    CLIENT_ID,
+    NOW,
+    Issuer,
+    SigningKey,
+    running_issuer,
+    signing_key,
+)
 
 RSA = signing_key("RS256", "rsa-1")
 EC = signing_key("ES256", "ec-1")
@@ -64,7 +72,9 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 @pytest.mark.parametrize("key", [RSA, EC], ids=lambda key: key.alg)
-async def test_token_is_verified_once_with_the_same_claims_afterwards(bench: Bench, key: SigningKey) -> None:
+async def test_token_is_verified_once_with_the_same_claims_afterwards(
+    bench: Bench, key: SigningKey
+) -> None:
     token = bench.issuer.mint(key, claims={"org_id": "acme", "org_role": "admin", "scope": "a:b"})
     first = await bench.verifier.verify(token)
     await bench.known(token)
@@ -106,8 +116,12 @@ async def test_expired_token_is_evicted(bench: Bench) -> None:
     assert len(bench.cache) == 0
 
 
-@pytest.mark.parametrize("claims", [{"nbf": ISSUED}, {"iat": ISSUED}], ids=lambda claims: next(iter(claims)))
-async def test_cached_token_is_not_valid_before_its_time(bench: Bench, claims: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "claims", [{"nbf": ISSUED}, {"iat": ISSUED}], ids=lambda claims: next(iter(claims))
+)
+async def test_cached_token_is_not_valid_before_its_time(
+    bench: Bench, claims: dict[str, int]
+) -> None:
     """Clocks are set back sometimes."""
     token = bench.issuer.mint(claims=claims)
     await bench.accepted(token)

@@ -26,7 +26,9 @@ def provider(service: Service) -> Provider:
     return Provider(service)
 
 
-async def answer(service: Service, body: bytes, headers: list[tuple[bytes, bytes]]) -> tuple[int, str]:
+async def answer(
+    service: Service, body: bytes, headers: list[tuple[bytes, bytes]]
+) -> tuple[int, str]:
     response = await service.client.post(PATH, content=body, headers=headers)
     assert response.headers["content-type"].startswith("text/plain")
     assert response.headers["x-request-id"]
@@ -43,13 +45,17 @@ def signed() -> tuple[bytes, str]:
     return body, signature(body)
 
 
-@pytest.mark.parametrize("name", [PROVIDER_SIGNATURE, STRIPE_SIGNATURE, "provider-signature", "STRIPE-SIGNATURE"])
+@pytest.mark.parametrize(
+    "name", [PROVIDER_SIGNATURE, STRIPE_SIGNATURE, "provider-signature", "STRIPE-SIGNATURE"]
+)
 async def test_either_header_carries_the_signature(service: Service, name: str) -> None:
     body, header = signed()
     assert await answer(service, body, [named(name, header)]) == OK
 
 
-@pytest.mark.parametrize("headers", [[], [("X-Signature", "t=1,v1=2")], [("Authorization", "Bearer t=1,v1=2")]])
+@pytest.mark.parametrize(
+    "headers", [[], [("X-Signature", "t=1,v1=2")], [("Authorization", "Bearer t=1,v1=2")]]
+)
 async def test_no_signature_header(service: Service, headers: list[tuple[str, str]]) -> None:
     body, _ = signed()
     assert await answer(service, body, [named(*header) for header in headers]) == MISSING
@@ -65,9 +71,24 @@ async def test_an_empty_signature_header(service: Service, name: str, value: str
 async def test_of_both_headers_the_first_name_counts(service: Service) -> None:
     body, header = signed()
     wrong = header.replace("v1=", "v1=0")
-    assert await answer(service, body, [named(STRIPE_SIGNATURE, wrong), named(PROVIDER_SIGNATURE, header)]) == OK
-    assert await answer(service, body, [named(STRIPE_SIGNATURE, header), named(PROVIDER_SIGNATURE, wrong)]) == INVALID
-    assert await answer(service, body, [named(STRIPE_SIGNATURE, header), named(PROVIDER_SIGNATURE, "")]) == MISSING
+    assert (
+        await answer(
+            service, body, [named(STRIPE_SIGNATURE, wrong), named(PROVIDER_SIGNATURE, header)]
+        )
+        == OK
+    )
+    assert (
+        await answer(
+            service, body, [named(STRIPE_SIGNATURE, header), named(PROVIDER_SIGNATURE, wrong)]
+        )
+        == INVALID
+    )
+    assert (
+        await answer(
+            service, body, [named(STRIPE_SIGNATURE, header), named(PROVIDER_SIGNATURE, "")]
+        )
+        == MISSING
+    )
 
 
 async def test_a_header_that_is_sent_twice_is_no_signature(service: Service) -> None:
@@ -93,10 +114,15 @@ async def test_a_header_that_does_not_vouch(service: Service, header: bytes) -> 
     assert await answer(service, body, [(b"provider-signature", header)]) == INVALID
 
 
-@pytest.mark.parametrize(("age", "expected"), [(299, OK), (-299, OK), (301, INVALID), (-301, INVALID)])
+@pytest.mark.parametrize(
+    ("age", "expected"), [(299, OK), (-299, OK), (301, INVALID), (-301, INVALID)]
+)
 async def test_the_tolerance(service: Service, age: int, expected: tuple[int, str]) -> None:
     body, _ = signed()
-    assert await answer(service, body, [named(PROVIDER_SIGNATURE, signature(body, at=NOW - age))]) == expected
+    assert (
+        await answer(service, body, [named(PROVIDER_SIGNATURE, signature(body, at=NOW - age))])
+        == expected
+    )
 
 
 async def test_the_exact_bytes_are_signed(service: Service) -> None:
@@ -119,7 +145,16 @@ async def test_a_refusal_names_its_reason_in_log_and_metric_alone(
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"hello", b"[]", b"{}", b'{"type": "x"}', b'{"type": "x", "data": {"object": 1}}', b"[" * 100_000]
+    "body",
+    [
+        b"",
+        b"hello",
+        b"[]",
+        b"{}",
+        b'{"type": "x"}',
+        b'{"type": "x", "data": {"object": 1}}',
+        b"[" * 100_000,
+    ],
 )
 async def test_signed_but_no_event(service: Service, body: bytes) -> None:
     assert await answer(service, body, [named(PROVIDER_SIGNATURE, signature(body))]) == NO_EVENT
@@ -131,10 +166,14 @@ async def test_signed_but_not_utf8(service: Service) -> None:
     assert await answer(service, body, [named(PROVIDER_SIGNATURE, header)]) == NO_EVENT
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"])
+@pytest.mark.parametrize(
+    "method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"]
+)
 async def test_any_method_but_post(service: Service, method: str) -> None:
     body, header = signed()
-    response = await service.client.request(method, PATH, content=body, headers={PROVIDER_SIGNATURE: header})
+    response = await service.client.request(
+        method, PATH, content=body, headers={PROVIDER_SIGNATURE: header}
+    )
     assert response.status_code == 405
     assert response.headers["allow"] == "POST"
     assert response.headers["content-type"].startswith("text/plain")
@@ -163,7 +202,9 @@ async def test_a_larger_body_is_refused_before_it_is_read_whole(service: Service
             sent += 2**16
             yield b" " * 2**16
 
-    response = await service.client.post(PATH, content=endless(), headers={PROVIDER_SIGNATURE: "t=1,v1=0"})
+    response = await service.client.post(
+        PATH, content=endless(), headers={PROVIDER_SIGNATURE: "t=1,v1=0"}
+    )
     assert "content-length" not in response.request.headers
     assert response.status_code == 413
     assert response.headers["content-type"].startswith("text/plain")
@@ -188,7 +229,10 @@ async def test_a_compressed_body_is_refused_in_plain_text_and_logged(
     headers = {PROVIDER_SIGNATURE: header, "Content-Encoding": "gzip"}
     with caplog.at_level(logging.WARNING):
         response = await service.client.post(PATH, content=gzip.compress(body), headers=headers)
-    assert (response.status_code, response.text) == (415, "Send the body uncompressed, without Content-Encoding.")
+    assert (response.status_code, response.text) == (
+        415,
+        "Send the body uncompressed, without Content-Encoding.",
+    )
     assert response.headers["content-type"].startswith("text/plain")
     assert response.headers["accept-encoding"] == "identity"
     assert f"reason=compressed request={response.headers['x-request-id']}" in caplog.text
@@ -201,7 +245,9 @@ async def test_a_streamed_body_is_read_whole(service: Service) -> None:
         for start in range(0, len(body), 100):
             yield body[start : start + 100]
 
-    response = await service.client.post(PATH, content=pieces(), headers={PROVIDER_SIGNATURE: header})
+    response = await service.client.post(
+        PATH, content=pieces(), headers={PROVIDER_SIGNATURE: header}
+    )
     assert (response.status_code, response.text) == OK
 
 
@@ -215,10 +261,16 @@ async def test_an_unknown_type_is_kept_as_ignored(provider: Provider) -> None:
     await provider.send(event)
     stored = await provider.stored(event["id"])
     assert stored is not None
-    assert (stored["outcome"], stored["tenant_id"], stored["type"]) == ("ignored", None, "charge.refunded")
+    assert (stored["outcome"], stored["tenant_id"], stored["type"]) == (
+        "ignored",
+        None,
+        "charge.refunded",
+    )
 
 
-async def test_an_unknown_tenant_and_an_unknown_customer_are_kept_as_parked(provider: Provider) -> None:
+async def test_an_unknown_tenant_and_an_unknown_customer_are_kept_as_parked(
+    provider: Provider,
+) -> None:
     for event in (events.updated(org="missing"), events.failed(customer="cus_missing")):
         await provider.send(event)
         stored = await provider.stored(event["id"])
@@ -251,7 +303,12 @@ async def test_any_of_several_secrets_may_sign(conninfo: str) -> None:
     async with running_service(conninfo, PROVIDER_WEBHOOK_SECRET=",".join(secrets)) as service:
         body, _ = signed()
         for secret in secrets:
-            assert await answer(service, body, [named(PROVIDER_SIGNATURE, signature(body, secret=secret))]) == OK
+            assert (
+                await answer(
+                    service, body, [named(PROVIDER_SIGNATURE, signature(body, secret=secret))]
+                )
+                == OK
+            )
         both = f"t={NOW},v1={v1(body, secret='whsec_gone_0123456789')},v1={v1(body, secret=secrets[1])}"
         assert await answer(service, body, [named(PROVIDER_SIGNATURE, both)]) == OK
         assert await answer(service, body, [named(PROVIDER_SIGNATURE, signature(body))]) == INVALID
@@ -260,8 +317,14 @@ async def test_any_of_several_secrets_may_sign(conninfo: str) -> None:
 async def test_another_tolerance(conninfo: str) -> None:
     async with running_service(conninfo, PROVIDER_WEBHOOK_TOLERANCE="10") as service:
         body, _ = signed()
-        assert await answer(service, body, [named(PROVIDER_SIGNATURE, signature(body, at=NOW - 9))]) == OK
-        assert await answer(service, body, [named(PROVIDER_SIGNATURE, signature(body, at=NOW - 11))]) == INVALID
+        assert (
+            await answer(service, body, [named(PROVIDER_SIGNATURE, signature(body, at=NOW - 9))])
+            == OK
+        )
+        assert (
+            await answer(service, body, [named(PROVIDER_SIGNATURE, signature(body, at=NOW - 11))])
+            == INVALID
+        )
 
 
 async def test_events_are_counted_by_type_outcome_and_mode(conninfo: str) -> None:

@@ -22,13 +22,22 @@ def provider(service: Service) -> Provider:
 
 
 def billing(record: dict[str, Any]) -> tuple[str, str, str | None, bool]:
-    return record["plan"], record["subscriptionStatus"], record["currentPeriodEnd"], record["cancelAtPeriodEnd"]
+    return (
+        record["plan"],
+        record["subscriptionStatus"],
+        record["currentPeriodEnd"],
+        record["cancelAtPeriodEnd"],
+    )
 
 
 @pytest.mark.parametrize(("shape", "expanded"), BOTH_SHAPES)
-async def test_an_update_sets_the_four_fields(provider: Provider, shape: Shape, expanded: bool) -> None:
+async def test_an_update_sets_the_four_fields(
+    provider: Provider, shape: Shape, expanded: bool
+) -> None:
     subscriber = await provider.subscriber()
-    event = events.updated(**subscriber.names, status="trialing", cancel=True, shape=shape, expanded=expanded)
+    event = events.updated(
+        **subscriber.names, status="trialing", cancel=True, shape=shape, expanded=expanded
+    )
     await provider.send(event)
     assert subscriber.organization is not None
     record = (await subscriber.organization.owner.get(subscriber.organization.path)).json()
@@ -39,7 +48,8 @@ async def test_an_update_sets_the_four_fields(provider: Provider, shape: Shape, 
 async def test_an_end_sets_the_three_fields(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     await provider.send(
-        events.updated(**subscriber.names, cancel=True), events.deleted(**subscriber.names, created=NOW + 1)
+        events.updated(**subscriber.names, cancel=True),
+        events.deleted(**subscriber.names, created=NOW + 1),
     )
     assert billing(await provider.tenant(subscriber)) == ("free", "canceled", None, True)
 
@@ -58,7 +68,9 @@ async def test_a_failed_payment_makes_past_due_and_one_notification(
     provider: Provider, shape: Shape, expanded: bool
 ) -> None:
     subscriber = await provider.subscriber()
-    failure = events.failed(customer=subscriber.customer, created=NOW + 1, shape=shape, expanded=expanded)
+    failure = events.failed(
+        customer=subscriber.customer, created=NOW + 1, shape=shape, expanded=expanded
+    )
     await provider.send(events.updated(**subscriber.names), failure)
     record = await provider.tenant(subscriber)
     assert billing(record) == ("pro", "past_due", PERIOD_END, False)
@@ -68,7 +80,9 @@ async def test_a_failed_payment_makes_past_due_and_one_notification(
 
 
 @pytest.mark.parametrize("url", [None, "javascript:alert(1)", 7])
-async def test_without_a_web_address_the_notification_has_no_url(provider: Provider, url: Any) -> None:
+async def test_without_a_web_address_the_notification_has_no_url(
+    provider: Provider, url: Any
+) -> None:
     subscriber = await provider.subscriber()
     failure = events.failed(customer=subscriber.customer)
     failure["data"]["object"]["hosted_invoice_url"] = url
@@ -83,7 +97,9 @@ async def test_a_payment_clears_past_due(provider: Provider, shape: Shape, expan
     await provider.send(
         events.updated(**subscriber.names, status="trialing"),
         events.failed(customer=subscriber.customer, created=NOW + 1, shape=shape),
-        events.succeeded(customer=subscriber.customer, created=NOW + 2, shape=shape, expanded=expanded),
+        events.succeeded(
+            customer=subscriber.customer, created=NOW + 2, shape=shape, expanded=expanded
+        ),
     )
     assert await provider.state(subscriber) == ("pro", "trialing")
 
@@ -93,14 +109,19 @@ async def test_a_payment_is_logged(provider: Provider, caplog: pytest.LogCapture
     payment = events.succeeded(customer=subscriber.customer)
     with caplog.at_level(logging.INFO):
         await provider.send(payment)
-    assert f"payment received: tenant={subscriber.id} invoice=in_acme event={payment['id']}" in caplog.text
+    assert (
+        f"payment received: tenant={subscriber.id} invoice=in_acme event={payment['id']}"
+        in caplog.text
+    )
     assert await provider.state(subscriber) == ("free", "none")
 
 
 @pytest.mark.parametrize("expanded", [False, True])
 async def test_a_checkout_links_the_customer(provider: Provider, expanded: bool) -> None:
     subscriber = await provider.subscriber(linked=False)
-    await provider.send(events.completed(org=subscriber.id, customer=subscriber.customer, expanded=expanded))
+    await provider.send(
+        events.completed(org=subscriber.id, customer=subscriber.customer, expanded=expanded)
+    )
     assert (await provider.tenant(subscriber))["stripeCustomerId"] == subscriber.customer
     await provider.send(events.failed(customer=subscriber.customer))
     assert await provider.state(subscriber) == ("free", "past_due")
@@ -109,13 +130,17 @@ async def test_a_checkout_links_the_customer(provider: Provider, expanded: bool)
 @pytest.mark.parametrize("mode", ["payment", "setup"])
 async def test_another_checkout_links_nothing(provider: Provider, mode: str) -> None:
     subscriber = await provider.subscriber(linked=False)
-    await provider.send(events.completed(org=subscriber.id, customer=subscriber.customer, mode=mode))
+    await provider.send(
+        events.completed(org=subscriber.id, customer=subscriber.customer, mode=mode)
+    )
     assert (await provider.tenant(subscriber))["stripeCustomerId"] is None
 
 
 async def test_a_buyers_reference_links_nothing(provider: Provider) -> None:
     subscriber = await provider.subscriber(linked=False)
-    await provider.send(events.completed(org=None, reference=subscriber.id, customer=subscriber.customer))
+    await provider.send(
+        events.completed(org=None, reference=subscriber.id, customer=subscriber.customer)
+    )
     assert (await provider.tenant(subscriber))["stripeCustomerId"] is None
 
 
@@ -123,19 +148,29 @@ async def test_a_buyers_reference_links_where_it_may(conninfo: str) -> None:
     async with running_service(conninfo, CHECKOUT_REFERENCE_LINKS="true") as service:
         provider = Provider(service)
         subscriber = await provider.subscriber(linked=False)
-        await provider.send(events.completed(org=None, reference=subscriber.id, customer=subscriber.customer))
+        await provider.send(
+            events.completed(org=None, reference=subscriber.id, customer=subscriber.customer)
+        )
         assert (await provider.tenant(subscriber))["stripeCustomerId"] == subscriber.customer
 
 
 @pytest.mark.parametrize("mode", ["any", "each"])
-async def test_a_buyers_reference_adds_no_customer_to_a_tenant_that_has_one(conninfo: str, mode: str) -> None:
-    async with running_service(conninfo, CHECKOUT_REFERENCE_LINKS="true", SUBSCRIPTIONS=mode) as service:
+async def test_a_buyers_reference_adds_no_customer_to_a_tenant_that_has_one(
+    conninfo: str, mode: str
+) -> None:
+    async with running_service(
+        conninfo, CHECKOUT_REFERENCE_LINKS="true", SUBSCRIPTIONS=mode
+    ) as service:
         provider = Provider(service)
         subscriber, buyer = await provider.subscriber(), "cus_buyer"
         await provider.send(events.updated(**subscriber.names))
         purchase = events.completed(org=None, reference=subscriber.id, customer=buyer)
-        bought = events.updated(org=None, customer=buyer, subscription_id="sub_buyer", price="price_business")
-        await provider.send(purchase, bought, events.failed(customer=buyer), events.failed(customer=buyer))
+        bought = events.updated(
+            org=None, customer=buyer, subscription_id="sub_buyer", price="price_business"
+        )
+        await provider.send(
+            purchase, bought, events.failed(customer=buyer), events.failed(customer=buyer)
+        )
         assert (await provider.tenant(subscriber))["stripeCustomerId"] == subscriber.customer
         assert await provider.state(subscriber) == ("pro", "active")
         assert await provider.notifications(subscriber) == []
@@ -144,7 +179,9 @@ async def test_a_buyers_reference_adds_no_customer_to_a_tenant_that_has_one(conn
         assert (stored["outcome"], stored["anomalies"]) == ("no_change", ["reference_refused"])
 
 
-async def test_a_buyers_reference_that_waits_for_its_tenant_links_nothing_more(conninfo: str) -> None:
+async def test_a_buyers_reference_that_waits_for_its_tenant_links_nothing_more(
+    conninfo: str,
+) -> None:
     async with running_service(conninfo, CHECKOUT_REFERENCE_LINKS="true") as service:
         provider = Provider(service)
         unlinked = provider.unlinked()
@@ -175,10 +212,13 @@ async def test_a_tenant_may_have_several_customers_and_shows_the_last(provider: 
     assert await provider.state(subscriber) == ("free", "past_due")
 
 
-async def test_a_subscription_links_its_customer_where_neither_is_linked(provider: Provider) -> None:
+async def test_a_subscription_links_its_customer_where_neither_is_linked(
+    provider: Provider,
+) -> None:
     subscriber = await provider.subscriber(linked=False)
     await provider.send(
-        events.updated(**subscriber.names), events.failed(customer=subscriber.customer, created=NOW + 1)
+        events.updated(**subscriber.names),
+        events.failed(customer=subscriber.customer, created=NOW + 1),
     )
     assert (await provider.tenant(subscriber))["stripeCustomerId"] == subscriber.customer
     assert await provider.state(subscriber) == ("pro", "past_due")
@@ -206,13 +246,19 @@ async def test_the_ledger_shows_the_outcome_of_an_event(provider: Provider) -> N
         "outcome": "applied",
         "reason": "The subscription is active: price price_pro means plan pro.",
         "before": {
-            "plan": "free", "subscriptionStatus": "none", "currentPeriodEnd": None, "cancelAtPeriodEnd": False,
+            "plan": "free",
+            "subscriptionStatus": "none",
+            "currentPeriodEnd": None,
+            "cancelAtPeriodEnd": False,
         },
         "after": {
-            "plan": "pro", "subscriptionStatus": "active", "currentPeriodEnd": PERIOD_END, "cancelAtPeriodEnd": False,
+            "plan": "pro",
+            "subscriptionStatus": "active",
+            "currentPeriodEnd": PERIOD_END,
+            "cancelAtPeriodEnd": False,
         },
         "anomalies": [],
-    }  # fmt: skip
+    }
 
 
 async def test_the_same_event_again_changes_nothing(provider: Provider) -> None:
@@ -249,10 +295,17 @@ async def test_many_events_of_many_tenants_at_once(provider: Provider) -> None:
         sent += [
             events.updated(**subscriber.names, created=NOW + number),
             events.failed(customer=subscriber.customer, created=NOW + number + 100),
-            events.updated(**subscriber.names, created=NOW + number + 200, status="past_due", price="price_business"),
+            events.updated(
+                **subscriber.names,
+                created=NOW + number + 200,
+                status="past_due",
+                price="price_business",
+            ),
         ]
     assert set(await provider.send_together(sent[::-1])) == {200}
-    assert {await provider.state(subscriber) for subscriber in subscribers} == {("business", "past_due")}
+    assert {await provider.state(subscriber) for subscriber in subscribers} == {
+        ("business", "past_due")
+    }
 
 
 async def test_a_late_update_does_not_revive_an_ended_tenant(provider: Provider) -> None:
@@ -273,7 +326,9 @@ HISTORY: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(len(HISTORY))))[::7])
-async def test_every_order_of_arrival_gives_the_same_state(provider: Provider, order: tuple[int, ...]) -> None:
+async def test_every_order_of_arrival_gives_the_same_state(
+    provider: Provider, order: tuple[int, ...]
+) -> None:
     subscriber = await provider.subscriber()
     history = []
     for step, (kind, fields) in enumerate(HISTORY):
@@ -294,9 +349,13 @@ async def test_events_of_one_second_take_the_order_that_they_prove(
     chain = [
         events.updated(**subscriber.names, status="active", previous={"status": "incomplete"}),
         events.updated(**subscriber.names, status="past_due", previous={"status": "active"}),
-        events.updated(**subscriber.names, status="active", cancel=True,
-                       previous={"status": "past_due", "cancel_at_period_end": False}),
-    ]  # fmt: skip
+        events.updated(
+            **subscriber.names,
+            status="active",
+            cancel=True,
+            previous={"status": "past_due", "cancel_at_period_end": False},
+        ),
+    ]
     arriving = [chain[step] for step in order]
     if together:
         assert set(await provider.send_together(arriving)) == {200}
@@ -306,14 +365,18 @@ async def test_events_of_one_second_take_the_order_that_they_prove(
 
 
 @pytest.mark.parametrize("shape", list(Shape))
-async def test_a_plan_change_and_its_reversal_in_one_second(provider: Provider, shape: Shape) -> None:
+async def test_a_plan_change_and_its_reversal_in_one_second(
+    provider: Provider, shape: Shape
+) -> None:
     subscriber = await provider.subscriber()
 
     def change(old: str, new: str) -> dict[str, Any]:
         item: dict[str, Any] = {"id": "si_1", "price": {"id": old}}
         if shape is Shape.NEW:
             item["current_period_end"] = NOW + MONTH
-        return events.updated(**subscriber.names, price=new, previous={"items": {"data": [item]}}, shape=shape)
+        return events.updated(
+            **subscriber.names, price=new, previous={"items": {"data": [item]}}, shape=shape
+        )
 
     up, down = change("price_pro", "price_business"), change("price_business", "price_pro")
     await provider.send(events.updated(**subscriber.names, created=NOW - 60), down, up)
@@ -323,7 +386,8 @@ async def test_a_plan_change_and_its_reversal_in_one_second(provider: Provider, 
 async def test_a_late_failure_of_a_paid_invoice_sends_no_mail(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     await provider.send(
-        events.succeeded(customer=subscriber.customer, created=NOW + 10), events.failed(customer=subscriber.customer)
+        events.succeeded(customer=subscriber.customer, created=NOW + 10),
+        events.failed(customer=subscriber.customer),
     )
     assert await provider.state(subscriber) == ("free", "active")
     assert await provider.notifications(subscriber) == []
@@ -376,7 +440,9 @@ async def test_an_event_without_created_counts_as_created_on_arrival(provider: P
 
 async def test_an_ended_tenant_gets_no_mail(provider: Provider) -> None:
     subscriber = await provider.subscriber()
-    assert (await provider.service.operator.delete(f"/api/v1/tenants/{subscriber.id}")).status_code == 204
+    assert (
+        await provider.service.operator.delete(f"/api/v1/tenants/{subscriber.id}")
+    ).status_code == 204
     await provider.send(events.failed(customer=subscriber.customer))
     assert await provider.notifications(subscriber) == []
 
@@ -393,7 +459,9 @@ async def test_the_answer_comes_after_the_commit(provider: Provider) -> None:
 
 
 @pytest.mark.parametrize("mode", ["any", "each"])
-async def test_an_invoice_without_a_customer_is_placed_by_its_subscription(conninfo: str, mode: str) -> None:
+async def test_an_invoice_without_a_customer_is_placed_by_its_subscription(
+    conninfo: str, mode: str
+) -> None:
     """Whichever arrives first."""
     async with running_service(conninfo, SUBSCRIPTIONS=mode) as service:
         provider, at = Provider(service), int(service.clock.now.timestamp())
@@ -404,7 +472,9 @@ async def test_an_invoice_without_a_customer_is_placed_by_its_subscription(conni
             sent = [
                 events.updated(**subscriber.names, created=at - 30),
                 events.updated(**subscriber.names, created=at - 20, cancel=True),
-                events.failed(customer=None, subscription_id=f"sub_{subscriber.id}", created=at - 10),
+                events.failed(
+                    customer=None, subscription_id=f"sub_{subscriber.id}", created=at - 10
+                ),
             ]
             await provider.send(*(sent[place] for place in order))
             assert await provider.state(subscriber) == ("pro", "past_due"), order
@@ -412,8 +482,13 @@ async def test_an_invoice_without_a_customer_is_placed_by_its_subscription(conni
         assert await provider.state(bystander) == ("pro", "active")
 
 
-async def test_an_invoice_without_a_customer_and_with_an_unknown_subscription_waits(provider: Provider) -> None:
+async def test_an_invoice_without_a_customer_and_with_an_unknown_subscription_waits(
+    provider: Provider,
+) -> None:
     await provider.send(event := events.failed(customer=None, subscription_id="sub_unknown"))
     stored = await provider.stored(event["id"])
     assert stored is not None
-    assert (stored["outcome"], stored["reason"]) == ("parked", "Waits: subscription sub_unknown is not known yet.")
+    assert (stored["outcome"], stored["reason"]) == (
+        "parked",
+        "Waits: subscription sub_unknown is not known yet.",
+    )

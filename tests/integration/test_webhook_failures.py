@@ -32,7 +32,9 @@ BEGIN
 END $$;
 CREATE TRIGGER refuse BEFORE INSERT ON billing_events FOR EACH ROW EXECUTE FUNCTION refuse();
 """
-SHORT: Final = Timeouts(request=2.4, batch=2.2, batch_start=1.0, rate_limits=1.0, connect=1.5, statement=2.0)
+SHORT: Final = Timeouts(
+    request=2.4, batch=2.2, batch_start=1.0, rate_limits=1.0, connect=1.5, statement=2.0
+)
 """Half of the defaults: time enough for a connection to a database that is back."""
 
 
@@ -51,7 +53,9 @@ async def poisoned(conninfo: str, event_id: str) -> AsyncIterator[None]:
         await rows(conninfo, "DROP FUNCTION refuse CASCADE")
 
 
-async def test_one_failing_event_does_not_fail_its_batch(provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_failing_event_does_not_fail_its_batch(
+    provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
     subscribers = [provider.unlinked() for _ in range(64)]
     for subscriber in subscribers:
         await provider.arrives(subscriber, stripeCustomerId=subscriber.customer)
@@ -63,11 +67,14 @@ async def test_one_failing_event_does_not_fail_its_batch(provider: Provider, cap
         assert statuses.count(200) == 63
         assert statuses[40] == 500
         assert await statuses_and_mails(provider) == {
-            subscriber.id: ("none", 0) if subscriber is unlucky else ("past_due", 1) for subscriber in subscribers
+            subscriber.id: ("none", 0) if subscriber is unlucky else ("past_due", 1)
+            for subscriber in subscribers
         }
         assert await provider.stored(poison["id"]) is None
     await provider.send(poison)
-    assert await statuses_and_mails(provider) == {subscriber.id: ("past_due", 1) for subscriber in subscribers}
+    assert await statuses_and_mails(provider) == {
+        subscriber.id: ("past_due", 1) for subscriber in subscribers
+    }
 
 
 async def statuses_and_mails(provider: Provider) -> dict[str, tuple[str, int]]:
@@ -80,7 +87,9 @@ async def statuses_and_mails(provider: Provider) -> dict[str, tuple[str, int]]:
     return {row["id"]: (row["subscription_status"], row["mails"]) for row in found}
 
 
-async def test_a_failure_is_answered_as_text(provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_answered_as_text(
+    provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
     event = events.updated(org="missing")
     async with poisoned(provider.service.conninfo, event["id"]):
         with caplog.at_level(logging.ERROR):
@@ -90,7 +99,9 @@ async def test_a_failure_is_answered_as_text(provider: Provider, caplog: pytest.
     assert event["id"] in caplog.text
 
 
-async def test_both_copies_of_a_failing_event_fail(provider: Provider, caplog: pytest.LogCaptureFixture) -> None:
+async def test_both_copies_of_a_failing_event_fail(
+    provider: Provider, caplog: pytest.LogCaptureFixture
+) -> None:
     subscriber = await provider.subscriber()
     failure = events.failed(customer=subscriber.customer)
     async with poisoned(provider.service.conninfo, failure["id"]):
@@ -134,7 +145,9 @@ def migrated_server() -> Iterator[EmbeddedServer]:
 
 
 @asynccontextmanager
-async def fragile(server: EmbeddedServer, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> AsyncIterator[Provider]:
+async def fragile(
+    server: EmbeddedServer, timeouts: Timeouts = DEFAULT_TIMEOUTS
+) -> AsyncIterator[Provider]:
     """The provider of a service whose database may go away."""
     name = events.new_id("fragile").lower()
     await rows(server.conninfo, f"CREATE DATABASE {name} TEMPLATE migrated")
@@ -144,7 +157,9 @@ async def fragile(server: EmbeddedServer, timeouts: Timeouts = DEFAULT_TIMEOUTS)
 
 def processes_of(server: EmbeddedServer) -> list[int]:
     """The server's processes, its first one last."""
-    [directory] = Path(server.conninfo.split()[0].removeprefix("host=")).parent.glob("postgres/postmaster.pid")
+    [directory] = Path(server.conninfo.split()[0].removeprefix("host=")).parent.glob(
+        "postgres/postmaster.pid"
+    )
     first = int(directory.read_text().split()[0])
     children = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -187,11 +202,17 @@ async def test_an_unreachable_database_is_503(server: EmbeddedServer) -> None:
         server.stop()
         try:
             answer = await provider.post(failure)
-            assert (answer.status_code, answer.text, answer.headers["retry-after"]) == (503, "Service unavailable", "1")
+            assert (answer.status_code, answer.text, answer.headers["retry-after"]) == (
+                503,
+                "Service unavailable",
+                "1",
+            )
             assert answer.headers["content-type"].startswith("text/plain")
             assert await provider.send_together([failure] * 20) == [503] * 20
             answers = await asyncio.gather(
-                owner.get(PROJECTS), owner.get(subscriber.organization.path), provider.service.client.get("/readyz")
+                owner.get(PROJECTS),
+                owner.get(subscriber.organization.path),
+                provider.service.client.get("/readyz"),
             )
             assert [answer.status_code for answer in answers] == [503, 503, 503]
         finally:
@@ -211,25 +232,36 @@ async def test_a_restart_between_two_events_fails_no_event(server: EmbeddedServe
         server.start()
         await provider.send(events.failed(customer=subscriber.customer, created=NOW + 1))
         assert (await subscriber.organization.owner.get(PROJECTS)).status_code == 200
-        assert (await subscriber.organization.owner.get(subscriber.organization.path)).status_code == 200
+        assert (
+            await subscriber.organization.owner.get(subscriber.organization.path)
+        ).status_code == 200
 
 
-async def test_a_hanging_database_is_503(server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_hanging_database_is_503(
+    server: EmbeddedServer, caplog: pytest.LogCaptureFixture
+) -> None:
     await check_hanging(server, caplog, HURRIED)
 
 
-async def check_hanging(server: EmbeddedServer, caplog: pytest.LogCaptureFixture, timeouts: Timeouts) -> None:
+async def check_hanging(
+    server: EmbeddedServer, caplog: pytest.LogCaptureFixture, timeouts: Timeouts
+) -> None:
     """Stop every process of the database: requests are answered within 5 s, and nothing is lost."""
     async with fragile(server, timeouts) as provider:
         subscriber = await provider.subscriber()
         await provider.send(events.updated(**subscriber.names))
-        failures = [events.failed(customer=subscriber.customer, created=NOW + number) for number in range(1, 4)]
+        failures = [
+            events.failed(customer=subscriber.customer, created=NOW + number)
+            for number in range(1, 4)
+        ]
         assert subscriber.organization is not None
         owner, tenant_path = subscriber.organization.owner, subscriber.organization.path
         with caplog.at_level(logging.CRITICAL + 1), paused(server):
             async with asyncio.timeout(5):
                 answers = await asyncio.gather(
-                    *(provider.post(failure) for failure in failures), owner.get(PROJECTS), owner.get(tenant_path)
+                    *(provider.post(failure) for failure in failures),
+                    owner.get(PROJECTS),
+                    owner.get(tenant_path),
                 )
             assert {answer.status_code for answer in answers} == {503}
             async with asyncio.timeout(5):

@@ -61,11 +61,18 @@ async def test_an_event_of_a_connected_account_is_ignored_and_counted(provider: 
     assert stored["reason"] == f"Ignored: connected account {OTHER} is not in PROVIDER_ACCOUNTS."
     assert await provider.state(subscriber) == ("free", "none")
     assert (await provider.tenant(subscriber))["stripeCustomerId"] is None
-    assert await counted(provider, "tenantry_webhook_anomalies_total", kind="connected_account") == before + 3
+    assert (
+        await counted(provider, "tenantry_webhook_anomalies_total", kind="connected_account")
+        == before + 3
+    )
 
 
-@pytest.mark.parametrize("fields", [{"account": LISTED}, {"account": "acct_2"}, {"account": None}, {}])
-async def test_an_event_of_a_listed_account_or_of_our_own_counts(provider: Provider, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "fields", [{"account": LISTED}, {"account": "acct_2"}, {"account": None}, {}]
+)
+async def test_an_event_of_a_listed_account_or_of_our_own_counts(
+    provider: Provider, fields: dict[str, Any]
+) -> None:
     subscriber = await provider.subscriber()
     await provider.send(live(events.updated(**subscriber.names), **fields))
     assert await provider.state(subscriber) == ("pro", "active")
@@ -76,9 +83,15 @@ async def test_an_event_of_the_other_mode_is_ignored_and_counted(provider: Provi
     before = await counted(provider, "tenantry_webhook_anomalies_total", kind="ignored_livemode")
     await provider.send(events.updated(**subscriber.names, event_id="evt_1"))
     stored = await provider.stored("evt_1") or {}
-    assert (stored["outcome"], stored["reason"]) == ("ignored", "Ignored: test mode, and PROVIDER_LIVEMODE is live.")
+    assert (stored["outcome"], stored["reason"]) == (
+        "ignored",
+        "Ignored: test mode, and PROVIDER_LIVEMODE is live.",
+    )
     assert await provider.state(subscriber) == ("free", "none")
-    assert await counted(provider, "tenantry_webhook_anomalies_total", kind="ignored_livemode") == before + 1
+    assert (
+        await counted(provider, "tenantry_webhook_anomalies_total", kind="ignored_livemode")
+        == before + 1
+    )
 
 
 async def test_an_event_that_does_not_say_its_mode_counts(provider: Provider) -> None:
@@ -93,9 +106,9 @@ async def test_once_an_account_is_listed_its_events_take_their_place(provider: P
     subscriber = await provider.subscriber()
     event = live(events.updated(**subscriber.names, event_id="evt_1"), account=OTHER)
     await provider.send(event, event)
-    assert await read_again(provider, msgspec.structs.replace(POLICY, accounts=frozenset({LISTED}))) == [
-        ReprocessedChunk(())
-    ]
+    assert await read_again(
+        provider, msgspec.structs.replace(POLICY, accounts=frozenset({LISTED}))
+    ) == [ReprocessedChunk(())]
     listed = msgspec.structs.replace(POLICY, accounts=frozenset({OTHER}))
     taken = ReprocessedEvent("evt_1", event["type"], subscriber.id, "applied")
     assert await read_again(provider, listed) == [ReprocessedChunk((taken,))]
@@ -125,12 +138,19 @@ async def test_a_thin_event_is_answered_and_recorded_as_ignored(provider: Provid
     assert (answer.status_code, answer.text) == (200, "OK")
     stored = await provider.stored("evt_1") or {}
     assert (stored["type"], stored["outcome"], stored["created"]) == (
-        "v1.billing.meter.error_report_triggered", "ignored", NOW,
-    )  # fmt: skip
-    assert stored["reason"] == "Ignored: a thin (v2) event has no object. Have the provider send snapshot events."
+        "v1.billing.meter.error_report_triggered",
+        "ignored",
+        NOW,
+    )
+    assert (
+        stored["reason"]
+        == "Ignored: a thin (v2) event has no object. Have the provider send snapshot events."
+    )
 
 
-async def test_an_event_dated_more_than_an_hour_ahead_is_marked_and_counts(provider: Provider) -> None:
+async def test_an_event_dated_more_than_an_hour_ahead_is_marked_and_counts(
+    provider: Provider,
+) -> None:
     subscriber = await provider.subscriber()
     ahead = int((provider.service.clock() + timedelta(hours=1, minutes=1)).timestamp())
     await provider.send(live(events.updated(**subscriber.names, event_id="evt_1", created=ahead)))

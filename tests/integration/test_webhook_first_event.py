@@ -1,4 +1,6 @@
-"""Subscriptions whose first event is `customer.subscription.created`: trial without a card, coupon, made by API."""
+"""Subscriptions whose first event is `customer.subscription.created`: trial without a card, coupon,
+made by API.
+"""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -40,7 +42,9 @@ async def test_a_later_update_counts_whichever_arrives_first(provider: Provider)
     for in_order in (True, False):
         subscriber = await provider.subscriber()
         first = begun(**of(subscriber, status="trialing"))
-        second = updated(**of(subscriber, status="active", price="price_business"), created=NOW + 60)
+        second = updated(
+            **of(subscriber, status="active", price="price_business"), created=NOW + 60
+        )
         sent = (first, second) if in_order else (second, first)
         await provider.send(*sent)
         assert await provider.state(subscriber) == ("business", "active")
@@ -59,7 +63,11 @@ async def test_within_one_second_it_is_the_first(provider: Provider) -> None:
 
 async def test_it_counts_after_the_end_of_a_former_subscription(provider: Provider) -> None:
     subscriber = await provider.subscriber()
-    former = {**subscriber.names, "subscription_id": "sub_former", "subscription_created": NOW - 500}
+    former = {
+        **subscriber.names,
+        "subscription_id": "sub_former",
+        "subscription_created": NOW - 500,
+    }
     await provider.send(
         begun(**former, created=NOW - 500),
         events.deleted(**former, created=NOW - 100),

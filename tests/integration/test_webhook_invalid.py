@@ -1,4 +1,6 @@
-"""Invalid events: a valid delivery with the same id replaces them, and replay applies them once they decode."""
+"""Invalid events: a valid delivery with the same id replaces them, and replay applies them once
+they decode.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +38,11 @@ async def bodies(provider: Provider) -> int:
 
 
 async def read_again(
-    provider: Provider, selection: Selection = ALL, *, dry_run: bool = False, policy: BillingPolicy = POLICY
+    provider: Provider,
+    selection: Selection = ALL,
+    *,
+    dry_run: bool = False,
+    policy: BillingPolicy = POLICY,
 ) -> list[ReprocessedChunk]:
     async with replaying(provider.service.conninfo, policy) as service:
         return [part async for part in service.reprocess(selection, dry_run=dry_run)]
@@ -50,7 +56,11 @@ async def test_a_valid_event_takes_the_place_of_an_invalid_one(provider: Provide
     assert await provider.state(subscriber) == ("free", "none")
     await provider.send(event)
     stored = await provider.stored("evt_1") or {}
-    assert (stored["outcome"], stored["anomalies"], stored["body"]) == ("applied", None, events.body(event))
+    assert (stored["outcome"], stored["anomalies"], stored["body"]) == (
+        "applied",
+        None,
+        events.body(event),
+    )
     assert await provider.state(subscriber) == ("pro", "active")
     assert await bodies(provider) == 1
 
@@ -123,12 +133,18 @@ async def test_of_one_id_in_one_batch_the_valid_event_counts(
     assert (await provider.stored("evt_1") or {})["body"] == events.body(event)
 
 
-async def test_a_batch_with_a_replaced_event_twice_and_others(provider: Provider, one: Instance) -> None:
+async def test_a_batch_with_a_replaced_event_twice_and_others(
+    provider: Provider, one: Instance
+) -> None:
     subscriber = await provider.subscriber()
     event = events.updated(**subscriber.names, event_id="evt_1", created=NOW)
-    later = events.updated(**subscriber.names, event_id="evt_2", price="price_business", created=NOW + 1)
+    later = events.updated(
+        **subscriber.names, event_id="evt_2", price="price_business", created=NOW + 1
+    )
     await provider.send(broken(event))
-    found = await one.receive_together([arrival(each) for each in (later, broken(event), event, event)])
+    found = await one.receive_together(
+        [arrival(each) for each in (later, broken(event), event, event)]
+    )
     assert found == [Outcome.APPLIED, None, Outcome.LATE, None]
     assert await provider.state(subscriber) == ("business", "active")
 
@@ -164,7 +180,8 @@ async def test_two_processes_that_meet_on_one_id_apply_it_once(
         if kinds != "invalid valid" or not known:  # an invalid one that is known inserts nothing
             await until_blocked(conninfo)
         second = asyncio.create_task(two.receive(sent[1]))
-        if kinds != "valid invalid" or not known:  # nor does one that meets an uncommitted replacement
+        # nor does one that meets an uncommitted replacement
+        if kinds != "valid invalid" or not known:
             await until_blocked(conninfo, 1 if kinds == "invalid valid" and known else 2)
     outcomes = [await first, await second]
     assert outcomes.count(Outcome.APPLIED) == 1
@@ -176,7 +193,9 @@ async def test_two_processes_that_meet_on_one_id_apply_it_once(
 
 
 async def as_of_an_older_release(provider: Provider, event: dict[str, Any], **more: object) -> None:
-    """The ledger has an event as invalid that this release can read; ``more`` is in its body too."""
+    """The ledger has an event as invalid that this release can read; ``more`` is in its body
+    too.
+    """
     await provider.send(broken(event))
     body = pack(events.body({**event, **more}))
     await rows(
@@ -187,11 +206,17 @@ async def as_of_an_older_release(provider: Provider, event: dict[str, Any], **mo
     )
 
 
-async def test_an_event_that_is_valid_by_now_takes_its_place_in_a_replay(provider: Provider) -> None:
+async def test_an_event_that_is_valid_by_now_takes_its_place_in_a_replay(
+    provider: Provider,
+) -> None:
     subscriber = await provider.subscriber()
     event = events.updated(**subscriber.names, event_id="evt_1", created=NOW)
     await as_of_an_older_release(provider, event)
-    await provider.send(events.updated(**subscriber.names, event_id="evt_2", price="price_business", created=NOW + 1))
+    await provider.send(
+        events.updated(
+            **subscriber.names, event_id="evt_2", price="price_business", created=NOW + 1
+        )
+    )
     before = await provider.stored("evt_1") or {}
     found = ReprocessedEvent("evt_1", "customer.subscription.updated", subscriber.id)
     assert await read_again(provider, dry_run=True) == [ReprocessedChunk((found,))]
@@ -199,7 +224,11 @@ async def test_an_event_that_is_valid_by_now_takes_its_place_in_a_replay(provide
     done = msgspec.structs.replace(found, outcome="late")
     assert await read_again(provider) == [ReprocessedChunk((done,))]
     after = await provider.stored("evt_1") or {}
-    assert (after["outcome"], after["tenant_id"], after["anomalies"]) == ("late", subscriber.id, None)
+    assert (after["outcome"], after["tenant_id"], after["anomalies"]) == (
+        "late",
+        subscriber.id,
+        None,
+    )
     for kept in ("arrival", "received_at", "body"):
         assert after[kept] == before[kept]
     assert await provider.state(subscriber) == ("business", "active")
@@ -211,7 +240,9 @@ async def test_reading_again_mails_nothing(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     event = events.failed(customer=subscriber.customer, event_id="evt_1")
     await provider.send({**event, "data": {"object": {"customer": 7}}})
-    await rows(provider.service.conninfo, "UPDATE billing_bodies SET body = %s", pack(events.body(event)))
+    await rows(
+        provider.service.conninfo, "UPDATE billing_bodies SET body = %s", pack(events.body(event))
+    )
     [part] = await read_again(provider)
     assert [one.outcome for one in part.events] == ["applied"]
     assert await provider.state(subscriber) == ("free", "past_due")
@@ -230,8 +261,12 @@ async def test_an_event_whose_body_is_gone_stays_invalid_and_is_counted(provider
 
 
 @pytest.mark.parametrize("account", [7, "a" * 256])
-async def test_a_body_that_this_release_does_not_take_ends_no_replay(provider: Provider, account: object) -> None:
-    first, second = [events.updated(**(await provider.subscriber()).names, event_id=f"evt_{n}") for n in range(2)]
+async def test_a_body_that_this_release_does_not_take_ends_no_replay(
+    provider: Provider, account: object
+) -> None:
+    first, second = [
+        events.updated(**(await provider.subscriber()).names, event_id=f"evt_{n}") for n in range(2)
+    ]
     await as_of_an_older_release(provider, first, account=account)
     await as_of_an_older_release(provider, second)
     [part] = await read_again(provider)
@@ -241,7 +276,9 @@ async def test_a_body_that_this_release_does_not_take_ends_no_replay(provider: P
 async def test_only_the_events_of_selected_tenants_are_read_again(provider: Provider) -> None:
     acme, globex = await provider.subscriber(), await provider.subscriber()
     for number, subscriber in enumerate((acme, globex)):
-        await as_of_an_older_release(provider, events.updated(**subscriber.names, event_id=f"evt_{number}"))
+        await as_of_an_older_release(
+            provider, events.updated(**subscriber.names, event_id=f"evt_{number}")
+        )
     [part] = await read_again(provider, Selection((globex.id,)))
     assert [one.tenant_id for one in part.events] == [globex.id]
     assert await provider.state(acme) == ("free", "none")
@@ -252,7 +289,8 @@ async def test_more_entries_than_are_read_at_once(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     for number in range(205):
         await as_of_an_older_release(
-            provider, events.updated(**subscriber.names, event_id=f"evt_{number}", created=NOW + number)
+            provider,
+            events.updated(**subscriber.names, event_id=f"evt_{number}", created=NOW + number),
         )
     parts = await read_again(provider)
     assert sum(len(part.events) for part in parts) == 205

@@ -31,7 +31,9 @@ TENANT = (
 
 def arrival(event: dict[str, Any]) -> ReceivedEvent:
     body = events.body(event)
-    return ReceivedEvent(decode_event(body, arrived=NOW, make_up_id=lambda: "evt_made_up"), MOMENT, body)
+    return ReceivedEvent(
+        decode_event(body, arrived=NOW, make_up_id=lambda: "evt_made_up"), MOMENT, body
+    )
 
 
 def history(chance: random.Random) -> list[dict[str, Any]]:
@@ -39,11 +41,16 @@ def history(chance: random.Random) -> list[dict[str, Any]]:
     made = []
     for number in range(60):
         common: dict[str, Any] = {"created": NOW - 40 + chance.randrange(20), "customer": "cus_1"}
-        subscription: dict[str, Any] = {"org": "acme", "subscription_id": f"sub_{chance.randrange(2)}"}
+        subscription: dict[str, Any] = {
+            "org": "acme",
+            "subscription_id": f"sub_{chance.randrange(2)}",
+        }
         kind = chance.choice(("updated", "updated", "updated", "deleted", "failed", "succeeded"))
         if kind == "updated":
             status = chance.choice(("active", "past_due", "trialing", "unpaid"))
-            made.append(events.updated(**common, **subscription, status=status, period_end=NOW + number))
+            made.append(
+                events.updated(**common, **subscription, status=status, period_end=NOW + number)
+            )
         elif kind == "deleted":
             made.append(events.deleted(**common, **subscription))
         else:
@@ -52,7 +59,9 @@ def history(chance: random.Random) -> list[dict[str, Any]]:
     return made
 
 
-async def receive(database: Database, conninfo: str, policy: BillingPolicy, stream: Sequence[dict[str, Any]]) -> None:
+async def receive(
+    database: Database, conninfo: str, policy: BillingPolicy, stream: Sequence[dict[str, Any]]
+) -> None:
     webhooks = WebhookService([database.lane()], policy, JobQueue(conninfo), lambda: MOMENT)
     for event in stream:
         await webhooks.receive(arrival(event))
@@ -61,7 +70,11 @@ async def receive(database: Database, conninfo: str, policy: BillingPolicy, stre
 async def folded_right(database: Database, policy: BillingPolicy, tenant_id: str) -> bool:
     """Whether the tenant is what the fold of its whole ledger gives."""
     replay = ReplayService(database, policy, lambda: MOMENT)
-    checked = [each async for chunk in replay.run(Selection((tenant_id,)), dry_run=True) for each in chunk.checked]
+    checked = [
+        each
+        async for chunk in replay.run(Selection((tenant_id,)), dry_run=True)
+        for each in chunk.checked
+    ]
     return [each.is_right for each in checked] == [True]
 
 
@@ -72,7 +85,8 @@ async def test_events_in_any_order_lead_to_what_the_fold_of_all_leads_to(
 ) -> None:
     await rows(emptied, TENANT + " RETURNING id")
     await rows(
-        emptied, "INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_1', 'acme', 'test') RETURNING id"
+        emptied,
+        "INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_1', 'acme', 'test') RETURNING id",
     )
     database = Database(emptied, pool_size=2)
     await database.open()
@@ -106,14 +120,22 @@ async def test_replaced_quantities_in_the_ledger_order_the_events_of_one_second(
 async def test_account_that_the_release_before_wrote_last_is_folded_from_its_first_event(
     emptied_service: Service, *, late: bool
 ) -> None:
-    """That release leaves the other subscriptions as they were, and keeps the checkpoint without its edition."""
+    """That release leaves the other subscriptions as they were, and keeps the checkpoint without
+    its edition.
+    """
     provider = Provider(emptied_service)
     subscriber = await provider.subscriber()
     one, other = ({**subscriber.names, "subscription_id": f"sub_{name}"} for name in "ab")
 
     def changed(old: str, new: str, created: int) -> dict[str, Any]:
-        items = {"data": [{"id": "si_1", "price": {"id": f"price_{old}"}, "current_period_end": NOW + MONTH}]}
-        return events.updated(**one, price=f"price_{new}", previous={"items": items}, created=created)
+        items = {
+            "data": [
+                {"id": "si_1", "price": {"id": f"price_{old}"}, "current_period_end": NOW + MONTH}
+            ]
+        }
+        return events.updated(
+            **one, price=f"price_{new}", previous={"items": items}, created=created
+        )
 
     await provider.send(
         events.updated(**one, price="price_pro", created=NOW - 90),
@@ -126,8 +148,9 @@ async def test_account_that_the_release_before_wrote_last_is_folded_from_its_fir
         emptied_service.conninfo,
         "UPDATE tenants SET other_subscriptions = %s::json, "
         "tip_state = (tip_state::jsonb - 'edition' - 'others')::json WHERE id = %s RETURNING id",
-        before["others"], subscriber.id,
-    )  # fmt: skip
+        before["others"],
+        subscriber.id,
+    )
     down, up = changed("business", "pro", NOW), changed("pro", "business", NOW)
     await provider.send(*((up, down) if late else (down, up)))
     assert await provider.state(subscriber) == ("business", "active")
@@ -137,7 +160,9 @@ async def test_account_that_the_release_before_wrote_last_is_folded_from_its_fir
     await database.close()
 
 
-@pytest.mark.parametrize(("former", "present"), [(ANY, EACH), (EACH, ANY)], ids=["to each", "to any"])
+@pytest.mark.parametrize(
+    ("former", "present"), [(ANY, EACH), (EACH, ANY)], ids=["to each", "to any"]
+)
 async def test_next_event_after_a_change_of_the_setting_folds_the_whole_ledger(
     emptied: str, former: BillingPolicy, present: BillingPolicy
 ) -> None:
@@ -146,8 +171,15 @@ async def test_next_event_after_a_change_of_the_setting_folds_the_whole_ledger(
         names: dict[str, Any] = {"org": "acme", "customer": "cus_1"}
         one, other = ({**names, "subscription_id": f"sub_{name}"} for name in "ab")
         await receive(database, emptied, former, [events.updated(**one, created=NOW - 90)])
-        await receive(database, emptied, present, [events.failed(customer="cus_1", created=NOW - 80)])
-        await receive(database, emptied, present, [events.updated(**other, created=NOW - 70, status="canceled")])
+        await receive(
+            database, emptied, present, [events.failed(customer="cus_1", created=NOW - 80)]
+        )
+        await receive(
+            database,
+            emptied,
+            present,
+            [events.updated(**other, created=NOW - 70, status="canceled")],
+        )
         assert await folded_right(database, present, "acme")
 
 
@@ -166,27 +198,35 @@ async def seconds_read(conninfo: str, second: int, until: int | None = None) -> 
     database = Database(conninfo, pool_size=1)
     await database.open()
     async with database.transaction(ACROSS_TENANTS) as connection:
-        history = await billing.read_events(connection, {WHOLE: ReplayNeed(second, late=True, until=until)}, ANY)
+        history = await billing.read_events(
+            connection, {WHOLE: ReplayNeed(second, late=True, until=until)}, ANY
+        )
     await database.close()
     return [event.created for event in history[WHOLE]]
 
 
-async def test_a_late_event_reads_back_to_the_last_that_says_everything_and_no_further(emptied: str) -> None:
+async def test_a_late_event_reads_back_to_the_last_that_says_everything_and_no_further(
+    emptied: str,
+) -> None:
     await rows(emptied, TENANT + " RETURNING id")
     every_tenth = f"CASE n % 10 WHEN 0 THEN '{TELLING}' ELSE 'invoice.payment_failed' END"
     await rows(emptied, HISTORY.replace("%s", every_tenth, 1).replace("%s", "n", 1))
     assert await seconds_read(emptied, 4985) == list(range(4980, 5001))
-    await rows(emptied, "UPDATE billing_events SET status = 'past_due' RETURNING id")  # it does not say since when
+    # it does not say since when
+    await rows(emptied, "UPDATE billing_events SET status = 'past_due' RETURNING id")
     assert await seconds_read(emptied, 4985) == list(range(1, 5001))
 
 
-async def test_a_superseded_event_reads_on_to_the_next_that_says_everything_and_no_further(emptied: str) -> None:
+async def test_a_superseded_event_reads_on_to_the_next_that_says_everything_and_no_further(
+    emptied: str,
+) -> None:
     await rows(emptied, TENANT + " RETURNING id")
     every_tenth = f"CASE n % 10 WHEN 0 THEN '{TELLING}' ELSE 'invoice.payment_failed' END"
     await rows(emptied, HISTORY.replace("%s", every_tenth, 1).replace("%s", "n", 1))
     assert await seconds_read(emptied, 105, until=110) == list(range(100, 121))
     assert await seconds_read(emptied, 4995, until=5000) == list(range(4990, 5001))
-    await rows(emptied, "UPDATE billing_events SET created = 119 WHERE created = 120 RETURNING id")  # not alone
+    # not alone
+    await rows(emptied, "UPDATE billing_events SET created = 119 WHERE created = 120 RETURNING id")
     assert max(await seconds_read(emptied, 105, until=110)) == 130
 
 
@@ -194,7 +234,9 @@ async def test_late_events_are_folded_as_if_they_had_come_in_order(emptied: str)
     await rows(emptied, TENANT + " RETURNING id")
     sent = [
         events.updated(org="acme", customer="cus_1", created=NOW - 100 + second, status=status)
-        for second, status in enumerate(("trialing", "active", "past_due", "active", "unpaid", "active", "past_due"))
+        for second, status in enumerate(
+            ("trialing", "active", "past_due", "active", "unpaid", "active", "past_due")
+        )
     ]
     async with Database(emptied, pool_size=2) as database:
         for position in (6, 5, 0, 3, 1, 4, 2):
@@ -210,7 +252,9 @@ async def test_an_event_that_shares_its_second_is_no_beginning(emptied: str) -> 
     assert min(await seconds_read(emptied, 10)) == 1
 
 
-async def test_a_late_event_reads_its_history_once_where_statistics_say_that_the_ledger_is_empty(emptied: str) -> None:
+async def test_a_late_event_reads_its_history_once_where_statistics_say_that_the_ledger_is_empty(
+    emptied: str,
+) -> None:
     await rows(emptied, TENANT + " RETURNING id")
     history = HISTORY.replace("%s", f"'{TELLING}'", 1).replace("%s", "(n + 2) / 2", 1)
     for statement in (history, "DELETE FROM billing_events", "ANALYZE billing_events", history):

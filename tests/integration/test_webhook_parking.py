@@ -1,4 +1,6 @@
-"""Parked events: they wait for their tenant or customer and are then applied in order (CONTRACT 6)."""
+"""Parked events: they wait for their tenant or customer and are then applied in order (CONTRACT
+6).
+"""
 
 from collections.abc import AsyncIterator
 
@@ -36,7 +38,11 @@ async def test_answer_to_a_created_tenant_includes_its_parked_events(provider: P
     await provider.send(events.updated(**unlinked.names))
     body = {"name": "x", "ownerEmail": "owner@x.example"}
     made = (await provider.service.operator.put(f"/api/v1/tenants/{unlinked.id}", body)).json()
-    assert (made["plan"], made["subscriptionStatus"], made["stripeCustomerId"]) == ("pro", "active", unlinked.customer)
+    assert (made["plan"], made["subscriptionStatus"], made["stripeCustomerId"]) == (
+        "pro",
+        "active",
+        unlinked.customer,
+    )
 
 
 async def test_a_tenant_created_by_a_user_gets_its_parked_events(provider: Provider) -> None:
@@ -52,7 +58,9 @@ async def test_invoices_wait_for_their_customers_checkout(provider: Provider) ->
     failure = events.failed(customer=subscriber.customer)
     await provider.send(failure)
     assert await provider.state(subscriber) == ("free", "none")
-    await provider.send(events.completed(org=subscriber.id, customer=subscriber.customer, created=NOW + 5))
+    await provider.send(
+        events.completed(org=subscriber.id, customer=subscriber.customer, created=NOW + 5)
+    )
     assert await provider.state(subscriber) == ("free", "past_due")
     assert await told(provider, subscriber) == [failure["id"]]
 
@@ -60,7 +68,8 @@ async def test_invoices_wait_for_their_customers_checkout(provider: Provider) ->
 async def test_invoices_wait_for_their_customers_subscription(provider: Provider) -> None:
     subscriber = await provider.subscriber(linked=False)
     await provider.send(
-        events.failed(customer=subscriber.customer), events.updated(**subscriber.names, created=NOW - 5)
+        events.failed(customer=subscriber.customer),
+        events.updated(**subscriber.names, created=NOW - 5),
     )
     assert await provider.state(subscriber) == ("pro", "past_due")
 
@@ -88,24 +97,34 @@ async def test_invoices_wait_for_a_tenant_and_its_link_at_once(provider: Provide
     assert await told(provider, unlinked) == [failure["id"]]
 
 
-async def test_subscriptions_without_metadata_wait_for_their_customers_checkout(provider: Provider) -> None:
+async def test_subscriptions_without_metadata_wait_for_their_customers_checkout(
+    provider: Provider,
+) -> None:
     subscriber = await provider.subscriber(linked=False)
     names = {**subscriber.names, "org": None}
     await provider.send(events.updated(**names), events.deleted(**names, created=NOW + 9))
     assert await provider.state(subscriber) == ("free", "none")
-    await provider.send(events.completed(org=subscriber.id, customer=subscriber.customer, created=NOW + 5))
+    await provider.send(
+        events.completed(org=subscriber.id, customer=subscriber.customer, created=NOW + 5)
+    )
     assert await provider.state(subscriber) == ("free", "canceled")
-    assert {entry["outcome"] for entry in (await provider.ledger(subscriber)).values()} == {"applied"}
+    assert {entry["outcome"] for entry in (await provider.ledger(subscriber)).values()} == {
+        "applied"
+    }
 
 
-async def test_subscriptions_without_metadata_wait_for_the_operators_link(provider: Provider) -> None:
+async def test_subscriptions_without_metadata_wait_for_the_operators_link(
+    provider: Provider,
+) -> None:
     subscriber = await provider.subscriber(linked=False)
     await provider.send(events.updated(**{**subscriber.names, "org": None}))
     await provider.arrives(subscriber, stripeCustomerId=subscriber.customer)
     assert await provider.state(subscriber) == ("pro", "active")
 
 
-async def test_subscriptions_without_metadata_count_for_the_tenant_of_their_customer(provider: Provider) -> None:
+async def test_subscriptions_without_metadata_count_for_the_tenant_of_their_customer(
+    provider: Provider,
+) -> None:
     subscriber = await provider.subscriber()
     await provider.send(events.updated(**{**subscriber.names, "org": None}))
     assert await provider.state(subscriber) == ("pro", "active")
@@ -124,7 +143,10 @@ async def test_a_parked_event_takes_its_place_before_newer_ones(provider: Provid
     subscriber = await provider.subscriber(linked=False)
     failure = events.failed(customer=subscriber.customer, created=NOW - 50)
     await provider.send(
-        failure, events.updated(org=subscriber.id, customer=subscriber.customer, status="trialing", created=NOW)
+        failure,
+        events.updated(
+            org=subscriber.id, customer=subscriber.customer, status="trialing", created=NOW
+        ),
     )
     assert await provider.state(subscriber) == ("pro", "trialing")
     assert (await provider.ledger(subscriber))[failure["id"]]["outcome"] == "applied"
@@ -140,7 +162,9 @@ async def test_a_parked_event_older_than_the_newest_is_late(provider: Provider) 
     assert await told(provider, subscriber) == []
 
 
-async def test_a_parked_failure_sends_no_mail_unless_the_tenant_is_past_due(provider: Provider) -> None:
+async def test_a_parked_failure_sends_no_mail_unless_the_tenant_is_past_due(
+    provider: Provider,
+) -> None:
     unlinked = provider.unlinked()
     await provider.send(
         events.failed(customer=unlinked.customer),
@@ -156,7 +180,9 @@ async def test_a_parked_failure_of_a_paid_invoice_sends_no_mail(provider: Provid
     unlinked = provider.unlinked()
     due = events.failed(customer=unlinked.customer, invoice_id="in_2", created=NOW + 2)
     await provider.send(
-        events.failed(customer=unlinked.customer), events.succeeded(customer=unlinked.customer, created=NOW + 1), due
+        events.failed(customer=unlinked.customer),
+        events.succeeded(customer=unlinked.customer, created=NOW + 1),
+        due,
     )
     await provider.arrives(unlinked, stripeCustomerId=unlinked.customer)
     assert await told(provider, unlinked) == [due["id"]]
@@ -164,7 +190,9 @@ async def test_a_parked_failure_of_a_paid_invoice_sends_no_mail(provider: Provid
 
 @pytest.fixture(scope="module")
 async def patient_provider(shared_database: SharedDatabase) -> AsyncIterator[Provider]:
-    """The provider of another service, whose clock tests move forward, and which mails failures of three hours."""
+    """The provider of another service, whose clock tests move forward, and which mails failures of
+    three hours.
+    """
     async with running_service(shared_database.conninfo, PARKED_MAIL_HOURS="3") as service:
         yield Provider(service)
 
@@ -174,7 +202,9 @@ async def test_a_parked_failure_sends_a_mail_only_while_recent(
     patient_provider: Provider, hours: int, expected: int
 ) -> None:
     unlinked, clock = patient_provider.unlinked(), patient_provider.service.clock
-    await patient_provider.send(events.failed(customer=unlinked.customer, created=int(clock.now.timestamp())))
+    await patient_provider.send(
+        events.failed(customer=unlinked.customer, created=int(clock.now.timestamp()))
+    )
     clock.advance(hours=hours)
     await patient_provider.arrives(unlinked, stripeCustomerId=unlinked.customer)
     assert await patient_provider.state(unlinked) == ("free", "past_due")
@@ -191,11 +221,14 @@ async def test_an_applied_parked_event_sends_no_second_mail(provider: Provider) 
     assert await told(provider, unlinked) == [failure["id"]]
 
 
-async def test_two_parked_links_are_applied_in_the_order_of_their_tenants(provider: Provider) -> None:
+async def test_two_parked_links_are_applied_in_the_order_of_their_tenants(
+    provider: Provider,
+) -> None:
     first, second = provider.unlinked(), provider.unlinked()
     customer = first.customer
     await provider.send(
-        events.completed(org=second.id, customer=customer), events.completed(org=first.id, customer=customer)
+        events.completed(org=second.id, customer=customer),
+        events.completed(org=first.id, customer=customer),
     )
     await provider.arrives(first)
     await provider.arrives(second)
@@ -212,8 +245,12 @@ async def test_an_event_waits_for_thirty_days(patient_provider: Provider) -> Non
 
 
 @pytest.mark.parametrize("together", [True, False])
-async def test_one_batch_may_link_park_and_apply_parked_events(provider: Provider, together: bool) -> None:
-    """A customer that two tenants claim at once, with older invoices that wait and newer ones that come along."""
+async def test_one_batch_may_link_park_and_apply_parked_events(
+    provider: Provider, together: bool
+) -> None:
+    """A customer that two tenants claim at once, with older invoices that wait and newer ones that
+    come along.
+    """
     one, two = await provider.subscriber(linked=False), await provider.subscriber(linked=False)
     await provider.send(
         events.failed(customer=one.customer, created=NOW - 100),

@@ -44,7 +44,13 @@ async def test_rows_of_batches_are_found_by_index(lane: Lane, call: BoundStateme
 
 
 async def test_histories_are_found_by_index(lane: Lane) -> None:
-    parameters = {"tenants": ["a"], "folds": ["sub_1"], "seconds": [5], "late": [True], "until": [5]}
+    parameters = {
+        "tenants": ["a"],
+        "folds": ["sub_1"],
+        "seconds": [5],
+        "late": [True],
+        "until": [5],
+    }
     async with lane.use() as connection:
         cursor = await connection.execute(f"EXPLAIN {billing.READ_EVENTS}".encode(), parameters)
         rows = await cursor.fetchall()
@@ -57,7 +63,9 @@ async def test_histories_are_found_by_index(lane: Lane) -> None:
 async def test_tenants_of_invoices_without_a_customer_are_found_by_index(lane: Lane) -> None:
     async with lane.use() as connection:
         await connection.execute("SET enable_seqscan = off", ())
-        cursor = await connection.execute(f"EXPLAIN {billing.TENANTS_OF_CURRENT}".encode(), (["sub_1"],))
+        cursor = await connection.execute(
+            f"EXPLAIN {billing.TENANTS_OF_CURRENT}".encode(), (["sub_1"],)
+        )
         assert_by_index(await cursor.fetchall())
 
 

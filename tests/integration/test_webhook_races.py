@@ -41,15 +41,23 @@ class Instance(NamedTuple):
 
     async def receive_together(self, arrivals: Sequence[ReceivedEvent]) -> list[Outcome | None]:
         answers = await self.webhooks.apply(arrivals)
-        return [answer.outcome if answer else None for answer in answers if not isinstance(answer, Exception)]
+        return [
+            answer.outcome if answer else None
+            for answer in answers
+            if not isinstance(answer, Exception)
+        ]
 
     async def put(self, tenant_id: str, customer: str | UnsetType = UNSET) -> None:
-        await self.tenants.put(BY_OPERATOR, tenant_id, TenantInput(tenant_id, "owner@x.example", "usr", customer))
+        await self.tenants.put(
+            BY_OPERATOR, tenant_id, TenantInput(tenant_id, "owner@x.example", "usr", customer)
+        )
 
 
 def arrival(event: dict[str, Any]) -> ReceivedEvent:
     body = events.body(event)
-    return ReceivedEvent(decode_event(body, arrived=NOW, make_up_id=lambda: "evt_made_up"), MOMENT, body)
+    return ReceivedEvent(
+        decode_event(body, arrived=NOW, make_up_id=lambda: "evt_made_up"), MOMENT, body
+    )
 
 
 @asynccontextmanager
@@ -109,15 +117,22 @@ async def status(conninfo: str, tenant_id: str) -> str | None:
 
 async def deadlocks(conninfo: str) -> int:
     await rows(conninfo, "SELECT pg_stat_force_next_flush()")
-    found = await rows(conninfo, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+    found = await rows(
+        conninfo, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    )
     return int(found[0]["deadlocks"])
 
 
 async def outcomes(conninfo: str) -> set[str]:
-    return {row["outcome"] for row in await rows(conninfo, "SELECT DISTINCT outcome FROM billing_events")}
+    return {
+        row["outcome"]
+        for row in await rows(conninfo, "SELECT DISTINCT outcome FROM billing_events")
+    }
 
 
-async def test_an_event_that_comes_while_its_tenant_is_made_is_applied(conninfo: str, one: Instance) -> None:
+async def test_an_event_that_comes_while_its_tenant_is_made_is_applied(
+    conninfo: str, one: Instance
+) -> None:
     async with held_back(conninfo, "tenants"):
         making = asyncio.create_task(one.put("acme"))
         await until_blocked(conninfo)
@@ -127,7 +142,9 @@ async def test_an_event_that_comes_while_its_tenant_is_made_is_applied(conninfo:
     assert await receiving is Outcome.APPLIED
 
 
-async def test_a_tenant_that_is_made_while_its_event_is_parked_gets_it(conninfo: str, one: Instance) -> None:
+async def test_a_tenant_that_is_made_while_its_event_is_parked_gets_it(
+    conninfo: str, one: Instance
+) -> None:
     async with held_back(conninfo, "billing_events"):
         receiving = asyncio.create_task(one.receive(events.updated(customer=None)))
         await until_blocked(conninfo)
@@ -196,7 +213,9 @@ def _failed_without_customer() -> dict[str, Any]:
     return events.failed(customer=None, subscription_id="sub_acme", created=NOW + 1)
 
 
-async def test_the_first_of_two_links_of_a_customer_is_kept(conninfo: str, one: Instance, two: Instance) -> None:
+async def test_the_first_of_two_links_of_a_customer_is_kept(
+    conninfo: str, one: Instance, two: Instance
+) -> None:
     await one.put("first")
     await one.put("second")
     async with held_back(conninfo, "customers"):
@@ -221,7 +240,9 @@ async def test_an_older_event_at_another_process_revives_no_canceled_tenant(
     assert await status(conninfo, "acme") == "canceled"
 
 
-async def test_the_same_event_at_two_instances_counts_once(conninfo: str, one: Instance, two: Instance) -> None:
+async def test_the_same_event_at_two_instances_counts_once(
+    conninfo: str, one: Instance, two: Instance
+) -> None:
     await one.put("acme", "cus_1")
     failure = events.failed(customer="cus_1")
     async with held_back(conninfo, "billing_events"):
@@ -256,13 +277,19 @@ async def test_names_are_locked_in_one_order(conninfo: str, one: Instance, two: 
     async with held_back(conninfo, "customers"):
         first = asyncio.create_task(
             one.receive_together(
-                [arrival(events.completed(org="a", customer="cus_2")), arrival(events.failed(customer="cus_1"))]
+                [
+                    arrival(events.completed(org="a", customer="cus_2")),
+                    arrival(events.failed(customer="cus_1")),
+                ]
             )
         )
         await until_blocked(conninfo)
         second = asyncio.create_task(
             two.receive_together(
-                [arrival(events.completed(org="b", customer="cus_1")), arrival(events.failed(customer="cus_2"))]
+                [
+                    arrival(events.completed(org="b", customer="cus_1")),
+                    arrival(events.failed(customer="cus_2")),
+                ]
             )
         )
         await until_blocked(conninfo, 2)
@@ -276,7 +303,9 @@ async def test_names_are_locked_in_one_order(conninfo: str, one: Instance, two: 
 async def test_concurrent_batches_lose_nothing_and_do_not_deadlock(
     conninfo: str, one: Instance, two: Instance, seed: int
 ) -> None:
-    """Two instances, tenants that are made and linked meanwhile, and events that come in opposite orders, twice."""
+    """Two instances, tenants that are made and linked meanwhile, and events that come in opposite
+    orders, twice.
+    """
     count = 30
     chance = random.Random(seed)  # noqa: S311  # no secret is made of it
     names = [f"org_{number:02}" for number in range(count)]
@@ -299,39 +328,65 @@ async def test_concurrent_batches_lose_nothing_and_do_not_deadlock(
     assert await deadlocks(conninfo) == 0
     assert await rows(conninfo, "SELECT count(*) FROM billing_events") == [{"count": len(sent)}]
     assert not await outcomes(conninfo) & {"parked", "invalid", "ignored"}
-    states = await rows(conninfo, "SELECT DISTINCT plan, subscription_status, cancel_at_period_end FROM tenants")
-    assert states == [{"plan": "pro", "subscription_status": "past_due", "cancel_at_period_end": False}]
+    states = await rows(
+        conninfo, "SELECT DISTINCT plan, subscription_status, cancel_at_period_end FROM tenants"
+    )
+    assert states == [
+        {"plan": "pro", "subscription_status": "past_due", "cancel_at_period_end": False}
+    ]
     linked = await rows(conninfo, "SELECT tenant_id, id FROM customers ORDER BY tenant_id")
-    assert [(row["tenant_id"], row["id"]) for row in linked] == list(zip(names, customers, strict=True))
+    assert [(row["tenant_id"], row["id"]) for row in linked] == list(
+        zip(names, customers, strict=True)
+    )
 
 
 async def test_duplicates_in_one_batch_count_once(conninfo: str, one: Instance) -> None:
     await one.put("acme", "cus_1")
-    failure, other = events.failed(customer="cus_1"), events.failed(customer="cus_1", created=NOW + 1)
+    failure, other = (
+        events.failed(customer="cus_1"),
+        events.failed(customer="cus_1", created=NOW + 1),
+    )
     batch = [arrival(event) for event in (failure, other, failure, failure, other)]
-    assert await one.receive_together(batch) == [Outcome.APPLIED, Outcome.NO_CHANGE, None, None, None]
+    assert await one.receive_together(batch) == [
+        Outcome.APPLIED,
+        Outcome.NO_CHANGE,
+        None,
+        None,
+        None,
+    ]
     assert len(await rows(conninfo, "SELECT 1 FROM notifications")) == 2
 
 
 async def test_a_batch_reads_the_history_of_every_tenant_that_may_get_a_waiting_invoice(
     conninfo: str, one: Instance
 ) -> None:
-    """Two tenants claim one customer at once; its old invoice belongs before what the winner has had since."""
+    """Two tenants claim one customer at once; its old invoice belongs before what the winner has
+    had since.
+    """
     for tenant_id in ("first", "second"):
         await one.put(tenant_id)
         await one.receive(events.updated(org=tenant_id, customer=None, created=NOW))
     await one.receive(events.failed(customer="cus_1", created=NOW - 50))
-    claims = [arrival(events.completed(org=org, customer="cus_1", created=NOW + 1)) for org in ("first", "second")]
+    claims = [
+        arrival(events.completed(org=org, customer="cus_1", created=NOW + 1))
+        for org in ("first", "second")
+    ]
     assert await one.receive_together(claims) == [Outcome.APPLIED, Outcome.NO_CHANGE]
     assert await status(conninfo, "first") == "active"
     assert await status(conninfo, "second") == "active"
 
 
-async def test_an_invoice_before_its_link_in_one_batch_is_applied(conninfo: str, one: Instance) -> None:
+async def test_an_invoice_before_its_link_in_one_batch_is_applied(
+    conninfo: str, one: Instance
+) -> None:
     await one.put("acme")
     parked = events.failed(customer="cus_1", created=NOW - 5)
     await one.receive(parked)
     batch = [events.failed(customer="cus_1"), parked, events.completed(customer="cus_1")]
-    assert await one.receive_together([arrival(event) for event in batch]) == [Outcome.NO_CHANGE, None, Outcome.APPLIED]
+    assert await one.receive_together([arrival(event) for event in batch]) == [
+        Outcome.NO_CHANGE,
+        None,
+        Outcome.APPLIED,
+    ]
     assert await outcomes(conninfo) == {"applied", "no_change"}
     assert len(await rows(conninfo, "SELECT 1 FROM notifications")) == 2

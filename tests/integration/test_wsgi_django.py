@@ -22,7 +22,10 @@ from tests.support.service import Caller, Service, refusal
 from tests.support.wsgi import wsgi_client
 
 READ: Final = "projects:read"
-CLIENTS: Final[dict[Any, Callable[[Any], httpx2.AsyncClient]]] = {WSGIHandler: wsgi_client, ASGIHandler: client_of}
+CLIENTS: Final[dict[Any, Callable[[Any], httpx2.AsyncClient]]] = {
+    WSGIHandler: wsgi_client,
+    ASGIHandler: client_of,
+}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +67,10 @@ async def test_everything_but_public_paths_needs_a_credential(
         for path in ("/stream", "/all", "/nothing", "/caller/-", "/open/"):
             assert refusal(await client.get(path)) == (401, "missing_credential"), path
         answers = [await owner.get(f"/caller/{READ}") for _ in range(3)]
-        left = [int(answer.headers["ratelimit"].partition("r=")[2].partition(";")[0]) for answer in answers]
+        left = [
+            int(answer.headers["ratelimit"].partition("r=")[2].partition(";")[0])
+            for answer in answers
+        ]
         assert left == [left[0], left[0] - 1, left[0] - 2]
         assert (await owner.get("/nothing")).status_code == 404
         assert (await owner.get("/stream")).text == "ab"
@@ -95,18 +101,25 @@ async def test_unknown_path_is_404_to_callers_and_401_without_a_credential(
         assert refusal(await client.get("/nothing")) == (401, "missing_credential")
 
 
-async def test_views_declare_their_scope_and_mode(service: Service, connection: Tenantry, handler: Any) -> None:
+async def test_views_declare_their_scope_and_mode(
+    service: Service, connection: Tenantry, handler: Any
+) -> None:
     async with client_for(handler, connection, ON_DEMAND=True) as client:
         owner, reader = await callers(service, client)
         for kind in ("caller", "async"):
             assert (await owner.get(f"/{kind}/projects:write")).status_code == 200
-            assert refusal(await reader.get(f"/{kind}/projects:write")) == (403, "insufficient_scope")
+            assert refusal(await reader.get(f"/{kind}/projects:write")) == (
+                403,
+                "insufficient_scope",
+            )
             assert refusal(await client.get(f"/{kind}/-")) == (401, "missing_credential")
         assert (await reader.get("/projects/7")).json()["number"] == 7
         assert refusal(await client.get("/projects/7")) == (401, "missing_credential")
         assert (await client.get("/open")).json()["caller"] is None
         org = await service.organization()
-        test = Caller(client, (await service.key(org.owner, org.id, READ, mode="test")).caller.credential)
+        test = Caller(
+            client, (await service.key(org.owner, org.id, READ, mode="test")).caller.credential
+        )
         assert (await test.get("/any-mode")).json()["mode"] == "test"
         assert refusal(await test.get(f"/caller/{READ}")) == (403, "mode_mismatch")
 
@@ -130,14 +143,24 @@ async def test_error_handler_of_the_project_does_not_replace_rejections(
     inner = ["tests.support.django_project.ErrorPages"]
     async with client_for(handler, connection, inner=inner, ON_DEMAND=True) as client:
         owner, _ = await callers(service, client)
-        for path in ("/caller/-", "/async/-", "/projects/7", "/async-projects", "/in-thread", "/inline", "/swallowing"):
+        for path in (
+            "/caller/-",
+            "/async/-",
+            "/projects/7",
+            "/async-projects",
+            "/in-thread",
+            "/inline",
+            "/swallowing",
+        ):
             assert refusal(await client.get(path)) == (401, "missing_credential"), path
         assert (await owner.get("/broken")).text == "the project's error page"
         assert (await owner.get("/inline")).text == "checked"
         assert (await owner.get("/in-thread")).json()["kind"] == "api_key"
 
 
-async def test_client_cannot_name_itself(service: Service, connection: Tenantry, handler: Any) -> None:
+async def test_client_cannot_name_itself(
+    service: Service, connection: Tenantry, handler: Any
+) -> None:
     sent = {
         "X-Tenant-Id": "other",
         "X-Plan": "business",
@@ -150,7 +173,9 @@ async def test_client_cannot_name_itself(service: Service, connection: Tenantry,
     assert shown == {"caller": None, "headers": ["X-Mine"]}
 
 
-async def test_exceptions_of_views_reach_django(service: Service, connection: Tenantry, handler: Any) -> None:
+async def test_exceptions_of_views_reach_django(
+    service: Service, connection: Tenantry, handler: Any
+) -> None:
     async with client_for(handler, connection) as client:
         owner, _ = await callers(service, client)
         answer = await owner.get("/broken")
@@ -167,7 +192,9 @@ def test_headers_that_an_earlier_middleware_has_read_are_dropped_too(connection:
 
 
 def test_view_fails_without_the_middleware() -> None:
-    with pytest.raises(ImproperlyConfigured, match=r"Add tenantry\.wsgi\.django\.TenantryMiddleware to MIDDLEWARE"):
+    with pytest.raises(
+        ImproperlyConfigured, match=r"Add tenantry\.wsgi\.django\.TenantryMiddleware to MIDDLEWARE"
+    ):
         requires(READ)(caller)(RequestFactory().get("/"))
 
 
@@ -179,6 +206,8 @@ def test_view_fails_without_the_middleware() -> None:
         ({"PUBLIC": ["health"]}, "'health' is not a path"),
     ],
 )
-def test_invalid_options_stop_the_start(connection: Tenantry, options: dict[str, Any], fault: str) -> None:
+def test_invalid_options_stop_the_start(
+    connection: Tenantry, options: dict[str, Any], fault: str
+) -> None:
     with pytest.raises(ImproperlyConfigured, match=fault):
         django_app(connection, **options)

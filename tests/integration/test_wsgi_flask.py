@@ -83,7 +83,9 @@ async def callers(service: Service, client: httpx2.AsyncClient) -> tuple[Caller,
     return Caller(client, org.owner.credential), Caller(client, reader.caller.credential)
 
 
-async def test_view_accepts_callers_with_its_scope(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_view_accepts_callers_with_its_scope(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
     owner, reader = await callers(service, client)
     for caller in (owner, reader):
         answer = await caller.get("/projects")
@@ -95,7 +97,9 @@ async def test_view_accepts_callers_with_its_scope(service: Service, client: htt
     assert refusal(await reader.get("/section/")) == (403, "insufficient_scope")
 
 
-async def test_scope_asked_for_in_the_views_own_code_is_403(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_scope_asked_for_in_the_views_own_code_is_403(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
     owner, reader = await callers(service, client)
     assert (await owner.post("/projects")).status_code == 200
     answer = await reader.post("/projects")
@@ -149,9 +153,13 @@ async def test_error_handler_of_the_application_does_not_replace_rejections(
         assert (await owner.get("/shop/broken")).text == "the application's error page"
 
 
-async def test_view_declares_the_accepted_mode(service: Service, client: httpx2.AsyncClient) -> None:
+async def test_view_declares_the_accepted_mode(
+    service: Service, client: httpx2.AsyncClient
+) -> None:
     org = await service.organization()
-    test = Caller(client, (await service.key(org.owner, org.id, READ, mode="test")).caller.credential)
+    test = Caller(
+        client, (await service.key(org.owner, org.id, READ, mode="test")).caller.credential
+    )
     assert refusal(await test.get("/projects")) == (403, "mode_mismatch")
     assert (await test.get("/either")).json() == {"mode": "test"}
     for scope, mode in ((READ, "sandbox"), ("projects", "live")):
@@ -170,7 +178,10 @@ async def test_with_the_middleware_everything_needs_a_credential_and_is_authenti
     async with wsgi_client(app) as client:
         owner, _ = await callers(service, client)
         answers = [await owner.get("/projects") for _ in range(3)]
-        left = [int(answer.headers["ratelimit"].partition("r=")[2].partition(";")[0]) for answer in answers]
+        left = [
+            int(answer.headers["ratelimit"].partition("r=")[2].partition(";")[0])
+            for answer in answers
+        ]
         assert left == [left[0], left[0] - 1, left[0] - 2]
         assert (await client.get("/health")).json() == {"anonymous": True}
         assert refusal(await client.get("/nothing")) == (401, "missing_credential")

@@ -30,7 +30,9 @@ from tests.support.wsgi import environ_of, wsgi_client
 
 THREADS: Final = 32
 KEYS: Final = 8
-LONG_TIMEOUTS: Final = Timeouts(request=60, batch=50, batch_start=50, rate_limits=50, connect=50, statement=50)
+LONG_TIMEOUTS: Final = Timeouts(
+    request=60, batch=50, batch_start=50, rate_limits=50, connect=50, statement=50
+)
 
 
 @pytest.fixture
@@ -54,12 +56,16 @@ def show_environ(environ: WSGIEnvironment, start_response: StartResponse) -> Ite
         "requestId": environ["tenantry.request_id"],
         "headers": sorted(name for name in environ if name.startswith("HTTP_")),
     }
-    start_response("200 OK", [("Content-Type", "application/json"), ("X-Request-Id", "own"), ("X-Own", "1")])
+    start_response(
+        "200 OK", [("Content-Type", "application/json"), ("X-Request-Id", "own"), ("X-Own", "1")]
+    )
     return [json.dumps(shown).encode()]
 
 
 def need_everything(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    """An application that requires a scope in its own code; below ``/late`` after its response has started."""
+    """An application that requires a scope in its own code; below ``/late`` after its response has
+    started.
+    """
     if environ["PATH_INFO"] == "/late":
         start_response("200 OK", [("Content-Type", "text/plain")])
     principal_of(environ).require("*:*")
@@ -67,7 +73,9 @@ def need_everything(environ: WSGIEnvironment, start_response: StartResponse) -> 
     return [b"done"]
 
 
-def need_everything_lazily(environ: WSGIEnvironment, start_response: StartResponse) -> Iterator[bytes]:
+def need_everything_lazily(
+    environ: WSGIEnvironment, start_response: StartResponse
+) -> Iterator[bytes]:
     """The same as a generator, which runs when its first part is taken."""
     yield from need_everything(environ, start_response)
 
@@ -88,15 +96,27 @@ async def reader_of(service: Service, org: Organization) -> Caller:
     return (await service.key(org.owner, org.id, "projects:read")).caller
 
 
-async def test_public_paths_need_no_credential_and_have_no_caller(service: Service, connection: Tenantry) -> None:
+async def test_public_paths_need_no_credential_and_have_no_caller(
+    service: Service, connection: Tenantry
+) -> None:
     org = await service.organization()
-    app = TenantryMiddleware(show_environ, tenantry=connection, public=["/", "/health", "/assets/", "/ä"])
+    app = TenantryMiddleware(
+        show_environ, tenantry=connection, public=["/", "/health", "/assets/", "/ä"]
+    )
     async with wsgi_client(app) as client:
         for path in ("/", "/health", "/assets/a/b", "/%C3%A4"):
             for headers in ([], header_of(org.owner), [(b"authorization", b"Basic eDp5")]):
                 shown = await client.get(path, headers=headers)
                 assert (shown.status_code, shown.json()["caller"]) == (200, None), path
-        for path in ("/healthy", "/health/", "/assets//a", "/assets/%2e%2e/a", "/assets/..%2fa", "/%E4", "/assets/%00"):
+        for path in (
+            "/healthy",
+            "/health/",
+            "/assets//a",
+            "/assets/%2e%2e/a",
+            "/assets/..%2fa",
+            "/%E4",
+            "/assets/%00",
+        ):
             assert refusal(await client.get(path)) == (401, "missing_credential"), path
             assert (await client.get(path, headers=header_of(org.owner))).status_code == 200, path
 
@@ -104,27 +124,40 @@ async def test_public_paths_need_no_credential_and_have_no_caller(service: Servi
 async def test_table_of_scopes_and_head(service: Service, connection: Tenantry) -> None:
     org = await service.organization()
     reader = await reader_of(service, org)
-    scopes = {("GET", "/projects/"): "projects:read", ("POST", "/projects/"): "projects:write", ("GET", "/me"): None}
+    scopes = {
+        ("GET", "/projects/"): "projects:read",
+        ("POST", "/projects/"): "projects:write",
+        ("GET", "/me"): None,
+    }
     app = TenantryMiddleware(answer_wsgi_caller, tenantry=connection, scopes=scopes, optional=True)
     async with wsgi_client(app) as client:
         here = Caller(client, reader.credential)
         for method, path, status in (
-            ("GET", "/projects/1", 200), ("HEAD", "/projects/1", 200), ("POST", "/projects/1", 403),
-            ("OPTIONS", "/projects/1", 403), ("GET", "/me", 200), ("GET", "/projects", 403),
-        ):  # fmt: skip
+            ("GET", "/projects/1", 200),
+            ("HEAD", "/projects/1", 200),
+            ("POST", "/projects/1", 403),
+            ("OPTIONS", "/projects/1", 403),
+            ("GET", "/me", 200),
+            ("GET", "/projects", 403),
+        ):
             answer = await here.call(method, path)
             assert answer.status_code == status, (method, path)
         assert refusal(await client.get("/projects/1")) == (401, "missing_credential")
-        assert refusal(await client.get("/me")) == (401, "missing_credential")  # which the application asks for
+        # which the application asks for
+        assert refusal(await client.get("/me")) == (401, "missing_credential")
 
 
-@pytest.mark.parametrize(("mode", "accepted"), [("live", {"live"}), ("test", {"test"}), ("any", {"live", "test"})])
+@pytest.mark.parametrize(
+    ("mode", "accepted"), [("live", {"live"}), ("test", {"test"}), ("any", {"live", "test"})]
+)
 async def test_mode_selects_the_accepted_keys(
     service: Service, connection: Tenantry, mode: str, accepted: set[str]
 ) -> None:
     org = await service.organization()
     test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
-    async with wsgi_client(TenantryMiddleware(answer_wsgi_caller, tenantry=connection, mode=mode)) as client:
+    async with wsgi_client(
+        TenantryMiddleware(answer_wsgi_caller, tenantry=connection, mode=mode)
+    ) as client:
         for kind, caller in (("live", org.owner), ("test", test)):
             answer = await client.get("/a", headers=header_of(caller))
             if kind in accepted:
@@ -142,36 +175,65 @@ async def test_rejection_of_head_has_the_headers_of_get_and_no_body(connection: 
     assert int(get.headers["content-length"]) == len(get.content)
 
 
-async def test_optional_credential_counts_if_there_is_one(service: Service, connection: Tenantry) -> None:
+async def test_optional_credential_counts_if_there_is_one(
+    service: Service, connection: Tenantry
+) -> None:
     org = await service.organization()
-    async with wsgi_client(TenantryMiddleware(show_environ, tenantry=connection, optional=True)) as client:
+    async with wsgi_client(
+        TenantryMiddleware(show_environ, tenantry=connection, optional=True)
+    ) as client:
         assert (await client.get("/a")).json()["caller"] is None
         shown = (await client.get("/a", headers=header_of(org.owner))).json()
         assert (shown["caller"], shown["same"]) == (org.key.id, True)
-        assert refusal(await client.get("/a", headers={"authorization": "Bearer x"})) == (401, "invalid_credential")
-        assert refusal(await client.get("/a", headers={"authorization": ""})) == (401, "missing_credential")
+        assert refusal(await client.get("/a", headers={"authorization": "Bearer x"})) == (
+            401,
+            "invalid_credential",
+        )
+        assert refusal(await client.get("/a", headers={"authorization": ""})) == (
+            401,
+            "missing_credential",
+        )
 
 
 async def test_client_cannot_name_itself(service: Service, connection: Tenantry) -> None:
     org = await service.organization()
     sent = {
-        "X-Tenant-Id": "other", "X-Principal-Id": "root", "X-Principal-Kind": "user", "X-Plan": "business",
-        "X-Mode": "live", "X_Mode": "live", "X-Subscription-Status": "active", "X_Tenant_Id": "other",
-        "X-Access": "full", "X-Effective-Plan": "business", "X-Mine": "1", "Tenantry.Principal": "root",
-        "tenantry.context": "root", "tenantry.principal": "root", "tenantry_principal": "root",
-    }  # fmt: skip
+        "X-Tenant-Id": "other",
+        "X-Principal-Id": "root",
+        "X-Principal-Kind": "user",
+        "X-Plan": "business",
+        "X-Mode": "live",
+        "X_Mode": "live",
+        "X-Subscription-Status": "active",
+        "X_Tenant_Id": "other",
+        "X-Access": "full",
+        "X-Effective-Plan": "business",
+        "X-Mine": "1",
+        "Tenantry.Principal": "root",
+        "tenantry.context": "root",
+        "tenantry.principal": "root",
+        "tenantry_principal": "root",
+    }
     app = TenantryMiddleware(show_environ, tenantry=connection, public=["/open"])
     async with wsgi_client(app) as client:
         for path, caller in (("/open", None), ("/", org.key.id)):
-            shown = (await Caller(client, org.owner.credential).call("GET", path, headers=sent)).json()
+            shown = (
+                await Caller(client, org.owner.credential).call("GET", path, headers=sent)
+            ).json()
             assert (shown["caller"], shown["same"]) == (caller, True)
-            assert [name for name in shown["headers"] if name.startswith("HTTP_X_")] == ["HTTP_X_MINE"]
+            assert [name for name in shown["headers"] if name.startswith("HTTP_X_")] == [
+                "HTTP_X_MINE"
+            ]
 
 
-async def test_application_gets_the_request_id_and_cannot_replace_it(service: Service, connection: Tenantry) -> None:
+async def test_application_gets_the_request_id_and_cannot_replace_it(
+    service: Service, connection: Tenantry
+) -> None:
     org = await service.organization()
     async with wsgi_client(TenantryMiddleware(show_environ, tenantry=connection)) as client:
-        answer = await Caller(client, org.owner.credential).call("GET", "/", headers={"X-Request-Id": "mine"})
+        answer = await Caller(client, org.owner.credential).call(
+            "GET", "/", headers={"X-Request-Id": "mine"}
+        )
     assert answer.headers.get_list("x-request-id") == ["mine"]
     assert answer.headers["x-own"] == "1"
     assert answer.json()["requestId"] == "mine"
@@ -193,14 +255,18 @@ async def test_scope_asked_for_in_the_applications_own_code_is_403(
 
 
 @pytest.mark.parametrize("app", [fail, fail_lazily])
-async def test_exceptions_of_the_application_pass(service: Service, connection: Tenantry, app: WSGIApplication) -> None:
+async def test_exceptions_of_the_application_pass(
+    service: Service, connection: Tenantry, app: WSGIApplication
+) -> None:
     org = await service.organization()
     async with wsgi_client(TenantryMiddleware(app, tenantry=connection)) as client:
         with pytest.raises(LookupError, match="a fault of the application"):
             await client.get("/", headers=header_of(org.owner))
 
 
-async def test_body_of_the_application_is_passed_on_untouched(service: Service, connection: Tenantry) -> None:
+async def test_body_of_the_application_is_passed_on_untouched(
+    service: Service, connection: Tenantry
+) -> None:
     """So that servers can send files by themselves, and end streams."""
     org = await service.organization()
     body = iter([b"part"])
@@ -210,11 +276,15 @@ async def test_body_of_the_application_is_passed_on_untouched(service: Service, 
         return body
 
     environ = environ_of("GET", "/", header_of(org.owner))
-    given = await asyncio.to_thread(TenantryMiddleware(app, tenantry=connection), environ, lambda *_: lambda _: None)
+    given = await asyncio.to_thread(
+        TenantryMiddleware(app, tenantry=connection), environ, lambda *_: lambda _: None
+    )
     assert given is body
 
 
-async def test_stream_that_the_client_leaves_is_closed(service: Service, connection: Tenantry) -> None:
+async def test_stream_that_the_client_leaves_is_closed(
+    service: Service, connection: Tenantry
+) -> None:
     org = await service.organization()
     seen: list[str] = []
 
@@ -228,7 +298,9 @@ async def test_stream_that_the_client_leaves_is_closed(service: Service, connect
 
     def leave() -> None:
         environ = environ_of("GET", "/", header_of(org.owner))
-        stream: Any = TenantryMiddleware(app, tenantry=connection)(environ, lambda *_: lambda _: None)
+        stream: Any = TenantryMiddleware(app, tenantry=connection)(
+            environ, lambda *_: lambda _: None
+        )
         assert next(iter(stream)) == b"part"
         stream.close()
 
@@ -236,16 +308,26 @@ async def test_stream_that_the_client_leaves_is_closed(service: Service, connect
     assert seen == ["closed"]
 
 
-async def test_two_middlewares_authenticate_and_count_once(service: Service, connection: Tenantry) -> None:
+async def test_two_middlewares_authenticate_and_count_once(
+    service: Service, connection: Tenantry
+) -> None:
     org = await service.organization()
-    inner = TenantryMiddleware(show_environ, tenantry=connection, scopes={("GET", "/"): "projects:read"})
+    inner = TenantryMiddleware(
+        show_environ, tenantry=connection, scopes={("GET", "/"): "projects:read"}
+    )
     async with wsgi_client(TenantryMiddleware(inner, tenantry=connection)) as client:
         answers = [await client.get("/", headers=header_of(org.owner)) for _ in range(3)]
-        left = [int(answer.headers["ratelimit"].partition("r=")[2].partition(";")[0]) for answer in answers]
+        left = [
+            int(answer.headers["ratelimit"].partition("r=")[2].partition(";")[0])
+            for answer in answers
+        ]
         assert left == list(range(left[0], left[0] - 3, -1))
         assert [len(answer.headers.get_list("x-request-id")) for answer in answers] == [1, 1, 1]
         other = (await service.key(org.owner, org.id, "other:read")).caller
-        assert refusal(await client.get("/", headers=header_of(other))) == (403, "insufficient_scope")
+        assert refusal(await client.get("/", headers=header_of(other))) == (
+            403,
+            "insufficient_scope",
+        )
 
 
 async def test_outer_middleware_of_another_database_does_not_authenticate(
@@ -268,24 +350,35 @@ async def test_paths_are_those_below_the_mount(connection: Tenantry) -> None:
 
 async def test_header_outside_latin_1_is_rejected(connection: Tenantry) -> None:
     """No server that follows PEP 3333 passes one."""
-    environ = {**environ_of("GET", "/", []), "HTTP_AUTHORIZATION": "Bearer svc_live_€", "HTTP_X_REQUEST_ID": "€"}
+    environ = {
+        **environ_of("GET", "/", []),
+        "HTTP_AUTHORIZATION": "Bearer svc_live_€",
+        "HTTP_X_REQUEST_ID": "€",
+    }
     app = TenantryMiddleware(show_environ, tenantry=connection)
     [body] = await asyncio.to_thread(app, environ, lambda *_: lambda _: None)
     assert json.loads(body)["code"] == "invalid_credential"
 
 
-async def test_use_of_a_key_is_recorded_with_its_address_when_the_connection_closes(service: Service) -> None:
+async def test_use_of_a_key_is_recorded_with_its_address_when_the_connection_closes(
+    service: Service,
+) -> None:
     org = await service.organization()
     key = await service.key(org.owner, org.id, "projects:read")
     tenantry = threaded_tenantry_of(service)
-    async with closing_in_thread(tenantry), wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client:
+    async with (
+        closing_in_thread(tenantry),
+        wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client,
+    ):
         assert (await client.get("/", headers=header_of(key.caller))).status_code == 200
     record = (await org.owner.get(key.path)).json()
     assert record["lastUsedAt"] is not None
     assert record["lastUsedAddress"] == "203.0.113.9"
 
 
-async def test_connection_may_be_used_again_after_it_was_closed(service: Service, connection: Tenantry) -> None:
+async def test_connection_may_be_used_again_after_it_was_closed(
+    service: Service, connection: Tenantry
+) -> None:
     org = await service.organization()
     async with wsgi_client(TenantryMiddleware(show_environ, tenantry=connection)) as client:
         for _ in range(2):
@@ -297,12 +390,18 @@ async def test_requests_of_many_threads_share_a_query(service: Service, link: Da
     org = await service.organization()
     keys = [(await service.key(org.owner, org.id, "projects:read")).caller for _ in range(KEYS)]
     tenantry = threaded_tenantry_of(service, LONG_TIMEOUTS, DATABASE_URL=link.conninfo)
-    async with closing_in_thread(tenantry), wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client:
+    async with (
+        closing_in_thread(tenantry),
+        wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client,
+    ):
         assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
         batcher = authentication_of(tenantry).authenticator._keys
         before = batcher._runs
         link.block()
-        asked = [asyncio.create_task(client.get("/", headers=header_of(keys[n % KEYS]))) for n in range(THREADS)]
+        asked = [
+            asyncio.create_task(client.get("/", headers=header_of(keys[n % KEYS])))
+            for n in range(THREADS)
+        ]
         await until_submitted(batcher, THREADS)
         link.unblock()
         answers = await asyncio.gather(*asked)
@@ -310,7 +409,9 @@ async def test_requests_of_many_threads_share_a_query(service: Service, link: Da
         assert batcher._runs - before <= 2  # what came first, and the rest
 
 
-async def test_rejections_do_not_keep_threads_waiting(service: Service, connection: Tenantry) -> None:
+async def test_rejections_do_not_keep_threads_waiting(
+    service: Service, connection: Tenantry
+) -> None:
     """Else a flood of bad credentials would take all threads from accepted requests."""
     async with wsgi_client(TenantryMiddleware(show_environ, tenantry=connection)) as client:
         assert refusal(await client.get("/")) == (401, "missing_credential")
@@ -324,17 +425,25 @@ async def linked_client(
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of an application whose database is behind the link."""
     tenantry = threaded_tenantry_of(service, timeouts, DATABASE_URL=link.conninfo)
-    async with closing_in_thread(tenantry), wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client:
+    async with (
+        closing_in_thread(tenantry),
+        wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client,
+    ):
         yield client
 
 
-async def test_database_may_be_away_at_the_first_request(service: Service, link: DatabaseLink) -> None:
+async def test_database_may_be_away_at_the_first_request(
+    service: Service, link: DatabaseLink
+) -> None:
     org = await service.organization()
     await link.cut()
     async with linked_client(service, link) as client:
-        answers = await asyncio.gather(*(client.get("/", headers=header_of(org.owner)) for _ in range(THREADS)))
+        answers = await asyncio.gather(
+            *(client.get("/", headers=header_of(org.owner)) for _ in range(THREADS))
+        )
         assert {refusal(answer) for answer in answers} == {(503, "auth_unavailable")}
-        assert refusal(await client.get("/")) == (503, "auth_unavailable")  # nothing is known of its schema yet
+        # nothing is known of its schema yet
+        assert refusal(await client.get("/")) == (503, "auth_unavailable")
         await link.restore()
         assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
 
@@ -346,7 +455,9 @@ async def test_requests_get_an_answer_while_the_database_hangs_and_after_it(
     async with linked_client(service, link) as client:
         assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
         link.block()
-        answers = await asyncio.gather(*(client.get("/", headers=header_of(org.owner)) for _ in range(THREADS)))
+        answers = await asyncio.gather(
+            *(client.get("/", headers=header_of(org.owner)) for _ in range(THREADS))
+        )
         assert {refusal(answer) for answer in answers} == {(503, "auth_unavailable")}
         link.unblock()
         await link.cut()
@@ -361,7 +472,9 @@ async def test_close_ends_though_the_database_hangs(service: Service, link: Data
         link.block()
 
 
-async def test_close_ends_a_connection_that_is_still_being_made(service: Service, link: DatabaseLink) -> None:
+async def test_close_ends_a_connection_that_is_still_being_made(
+    service: Service, link: DatabaseLink
+) -> None:
     link.block()
     tenantry = threaded_tenantry_of(service, HURRIED, DATABASE_URL=link.conninfo)
     async with wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client:
@@ -382,23 +495,37 @@ async def test_event_loop_that_hangs_is_503(service: Service) -> None:
         loop.call_soon_threadsafe(began.set)
         released.wait()
 
-    async with closing_in_thread(tenantry), wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client:
+    async with (
+        closing_in_thread(tenantry),
+        wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client,
+    ):
         assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
         hanging = asyncio.create_task(asyncio.to_thread(tenantry.call, hang))
         await began.wait()
-        assert refusal(await client.get("/", headers=header_of(org.owner))) == (503, "auth_unavailable")
+        assert refusal(await client.get("/", headers=header_of(org.owner))) == (
+            503,
+            "auth_unavailable",
+        )
         released.set()
         await asyncio.gather(hanging, return_exceptions=True)
         assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
 
 
-async def test_requests_are_rejected_until_the_schema_fits(conninfo: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with running_service(conninfo) as service, closing_in_thread(threaded_tenantry_of(service)) as tenantry:
+async def test_requests_are_rejected_until_the_schema_fits(
+    conninfo: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        running_service(conninfo) as service,
+        closing_in_thread(threaded_tenantry_of(service)) as tenantry,
+    ):
         org = await service.organization()
         await _set_revision(conninfo, "0001")
         async with wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client:
             with caplog.at_level(logging.ERROR):
-                assert refusal(await client.get("/", headers=header_of(org.owner))) == (503, "auth_unavailable")
+                assert refusal(await client.get("/", headers=header_of(org.owner))) == (
+                    503,
+                    "auth_unavailable",
+                )
             assert "rejecting all requests: the database is at schema revision 0001" in caplog.text
             await _set_revision(conninfo, "9999")
             assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
@@ -416,7 +543,10 @@ async def test_function_that_returns_no_scope_rejects_the_request(
     org = await service.organization()
     app = TenantryMiddleware(show_environ, tenantry=connection, scopes=lambda _method, _path: "")
     async with wsgi_client(app) as client:
-        assert refusal(await client.get("/", headers=header_of(org.owner))) == (500, "internal_error")
+        assert refusal(await client.get("/", headers=header_of(org.owner))) == (
+            500,
+            "internal_error",
+        )
     assert "'' is not a scope" in caplog.text
 
 

@@ -8,20 +8,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import FOLDED_TYPES, INVOICE_TYPES, KNOWN_TYPES, REQUIRED_TYPES, BillingEvent
+from tenantry.domain.billing.events import (
+    FOLDED_TYPES,
+    INVOICE_TYPES,
+    KNOWN_TYPES,
+    REQUIRED_TYPES,
+    BillingEvent,
+)
 from tenantry.domain.billing.state import BillingPolicy
 from tests.support.facts import ANY, EACH, completed, deleted, failed, succeeded, updated
 from tests.support.ledger import CUSTOMER, Ledger, recorded
 
 STATUSES: Final = ("trialing", "active", "past_due", "unpaid")
-ACTS: Final = (*["changes"] * 3, "pauses", "resumes", "notice", "fails", "is paid", "is given up", "ends")
+ACTS: Final = (
+    *["changes"] * 3,
+    "pauses",
+    "resumes",
+    "notice",
+    "fails",
+    "is paid",
+    "is given up",
+    "ends",
+)
 """What may happen next to a subscription; `histories` says by which events."""
 PRICES: Final = ("price_free", "price_pro", "price_business")
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[BillingEvent]:
-    """What happened to a tenant, in order: every two events of one second have a proof of their order.
+    """What happened to a tenant, in order: every two events of one second have a proof of their
+    order.
 
     The provider's endpoint has further types enabled or not, any of them.
     """
@@ -42,7 +58,8 @@ def histories(draw: st.DrawFn) -> list[BillingEvent]:
                     events.append(updated(now, f"{event_id}_{part}", previous=previous, **facts))
             case "pauses" | "resumes" as act:
                 event_type, status = _PAUSES[act]
-                if event_type in enabled:  # a status that no event tells would leave no proof of order
+                # a status that no event tells would leave no proof of order
+                if event_type in enabled:
                     facts = {**facts, "status": status}
                     events.append(_as(event_type, updated(now, event_id, **facts)))
             case "notice":
@@ -65,7 +82,10 @@ def histories(draw: st.DrawFn) -> list[BillingEvent]:
     return [event for event in events if event.type in enabled]
 
 
-_PAUSES: Final = {"pauses": (ev.SUBSCRIPTION_PAUSED, "paused"), "resumes": (ev.SUBSCRIPTION_RESUMED, "active")}
+_PAUSES: Final = {
+    "pauses": (ev.SUBSCRIPTION_PAUSED, "paused"),
+    "resumes": (ev.SUBSCRIPTION_RESUMED, "active"),
+}
 
 
 def _as(event_type: str, event: BillingEvent, event_id: str | None = None) -> BillingEvent:
@@ -75,15 +95,22 @@ def _as(event_type: str, event: BillingEvent, event_id: str | None = None) -> Bi
 
 def _beginning(now: int, event_id: str, facts: dict[str, Any]) -> list[BillingEvent]:
     """A subscription begins incomplete, and gets its status in the same second."""
-    incomplete = _as(ev.SUBSCRIPTION_CREATED, updated(now, f"{event_id}_created", **{**facts, "status": "incomplete"}))
+    incomplete = _as(
+        ev.SUBSCRIPTION_CREATED,
+        updated(now, f"{event_id}_created", **{**facts, "status": "incomplete"}),
+    )
     return [incomplete, updated(now, event_id, previous={"status": "incomplete"}, **facts)]
 
 
 def _begun(number: int) -> dict[str, Any]:
     return {
-        "subscription_id": f"sub_{number}", "subscription_created": 100 + number, "status": "trialing",
-        "price_id": "price_pro", "current_period_end": 5000, "cancel_at_period_end": False,
-    }  # fmt: skip
+        "subscription_id": f"sub_{number}",
+        "subscription_created": 100 + number,
+        "status": "trialing",
+        "price_id": "price_pro",
+        "current_period_end": 5000,
+        "cancel_at_period_end": False,
+    }
 
 
 def _changes(facts: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -105,7 +132,9 @@ def deliveries(draw: st.DrawFn, events: Sequence[BillingEvent]) -> list[list[Bil
     again = draw(st.lists(st.sampled_from(list(events)), max_size=6))
     stream = draw(st.permutations([*events, *again]))
     cuts = sorted(draw(st.sets(st.integers(1, len(stream)), max_size=6)))
-    return [list(stream[start:end]) for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    return [
+        list(stream[start:end]) for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)
+    ]
 
 
 @given(st.data(), histories(), st.sampled_from([ANY, EACH]))
@@ -122,16 +151,22 @@ def test_every_order_of_delivery_leads_to_the_state_that_the_history_leads_to(
 def test_a_subscription_without_metadata_counts_for_the_tenant_of_its_customer(
     data: st.DataObject, history: list[BillingEvent], policy: BillingPolicy, linked: bool
 ) -> None:
-    """In every order, whether the customer was linked before, or a checkout session links it at any moment."""
+    """In every order, whether the customer was linked before, or a checkout session links it at any
+    moment.
+    """
     nameless = data.draw(st.sets(st.sampled_from([event.id for event in history])))
     events = [
         msgspec.structs.replace(
-            event, customer_id=CUSTOMER, org_id=None if event.id in nameless or event.type in INVOICE_TYPES else "acme"
+            event,
+            customer_id=CUSTOMER,
+            org_id=None if event.id in nameless or event.type in INVOICE_TYPES else "acme",
         )
         for event in history
     ]
     ledger = Ledger(policy, [CUSTOMER] if linked else [])
-    for batch in data.draw(deliveries([*events, completed(1000, "evt_checkout", customer_id=CUSTOMER)])):
+    for batch in data.draw(
+        deliveries([*events, completed(1000, "evt_checkout", customer_id=CUSTOMER)])
+    ):
         ledger.deliver(batch)
     assert ledger.account.record == recorded(events, policy)
 
@@ -145,7 +180,9 @@ def test_a_failure_is_notified_at_most_once_and_exactly_once_unless_paid(
         ledger.deliver(batch)
     failures = {event.id for event in history if event.type == "invoice.payment_failed"}
     paid = {event.invoice_id for event in history if event.type == "invoice.payment_succeeded"}
-    unpaid = {event.id for event in history if event.id in failures and event.invoice_id not in paid}
+    unpaid = {
+        event.id for event in history if event.id in failures and event.invoice_id not in paid
+    }
     assert sorted(ledger.notified) == sorted(set(ledger.notified))
     assert unpaid <= set(ledger.notified) <= failures
 
@@ -155,7 +192,9 @@ def test_the_history_in_order_sends_every_notification(history: list[BillingEven
     ledger = Ledger(ANY)
     for event in history:
         ledger.deliver([event])
-    assert ledger.notified == tuple(event.id for event in history if event.type == "invoice.payment_failed")
+    assert ledger.notified == tuple(
+        event.id for event in history if event.type == "invoice.payment_failed"
+    )
 
 
 loose_events = st.builds(
@@ -172,7 +211,9 @@ loose_events = st.builds(
     current_period_end=st.sampled_from([None, 1, 2]),
     cancel_at_period_end=st.booleans(),
     previous=st.none()
-    | st.fixed_dictionaries({}, optional={"status": st.sampled_from(STATUSES), "price_id": st.sampled_from(PRICES)}),
+    | st.fixed_dictionaries(
+        {}, optional={"status": st.sampled_from(STATUSES), "price_id": st.sampled_from(PRICES)}
+    ),
 )
 
 
@@ -180,7 +221,9 @@ loose_events = st.builds(
 def test_batches_and_checkpoints_make_no_difference(
     data: st.DataObject, events: list[BillingEvent], policy: BillingPolicy
 ) -> None:
-    """Whatever the events say, ties without proof included: one by one or in batches, the same order of arrival."""
+    """Whatever the events say, ties without proof included: one by one or in batches, the same
+    order of arrival.
+    """
     one_by_one, in_batches = Ledger(policy), Ledger(policy)
     batches = data.draw(deliveries(events))
     for batch in batches:

@@ -1,6 +1,8 @@
-"""Law of billing: whatever happens at the provider and however it arrives, no end is wrong without an anomaly.
+"""Law of billing: whatever happens at the provider and however it arrives, no end is wrong without
+an anomaly.
 
-An independent oracle says what each history must end in, mails included. `python -m bench.histories` runs thousands.
+An independent oracle says what each history must end in, mails included. `python -m
+bench.histories` runs thousands.
 """
 
 import asyncio
@@ -10,7 +12,13 @@ import pytest
 
 from tests.support import figures
 from tests.support.billing_examples import billing_examples
-from tests.support.billing_histories import NOW, Outcome, described, numbered, running_history_service
+from tests.support.billing_histories import (
+    NOW,
+    Outcome,
+    described,
+    numbered,
+    running_history_service,
+)
 from tests.support.provider_world import History, random_history
 
 SECOND = int(NOW.timestamp())
@@ -47,14 +55,20 @@ def test_a_random_history_ends_as_the_oracle_says(
 ) -> None:
     histories = [random_history(seed, mode, SECOND, moves=moves) for seed in range(HISTORIES)]
     outcomes = asyncio.run(_run(conninfo, mode, histories))
-    _check(outcomes, f"Random histories of billing, {mode}{', with moves' if moves else ''}", record_property)
+    _check(
+        outcomes,
+        f"Random histories of billing, {mode}{', with moves' if moves else ''}",
+        record_property,
+    )
 
 
 def test_the_webhook_ends_a_random_history_as_the_oracle_says(
     conninfo: str, record_property: figures.RecordProperty
 ) -> None:
     async def run() -> list[Outcome]:
-        histories = [random_history(seed, "each", SECOND) for seed in range(HISTORIES, HISTORIES + 10)]
+        histories = [
+            random_history(seed, "each", SECOND) for seed in range(HISTORIES, HISTORIES + 10)
+        ]
         async with running_history_service(conninfo, "each") as service:
             return await service.run(histories, over_http=True)
 

@@ -1,7 +1,8 @@
 """The law of billing for many events of one second, several subscriptions and invoices among them.
 
-Where the payloads prove the order, every order of arrival ends in the truth; elsewhere the ledger says that the order
-is ambiguous. Events that arrive in their true order end in the truth in any case. `tests/system` has larger samples.
+Where the payloads prove the order, every order of arrival ends in the truth; elsewhere the ledger
+says that the order is ambiguous. Events that arrive in their true order end in the truth in any
+case. `tests/system` has larger samples.
 """
 
 from tests.support import figures
@@ -15,15 +16,31 @@ from tests.support.bursts import (
 
 
 def test_no_order_of_a_burst_ends_wrong_silently(record_property: figures.RecordProperty) -> None:
-    check("Every order of a burst", (every_order_of_a_burst(seed, 5) for seed in range(12)), record_property)
+    check(
+        "Every order of a burst",
+        (every_order_of_a_burst(seed, 5) for seed in range(12)),
+        record_property,
+    )
 
 
-def test_no_order_of_a_long_burst_ends_wrong_silently(record_property: figures.RecordProperty) -> None:
-    check("Orders of long bursts", (random_orders_of_a_long_burst(seed, 3) for seed in range(20)), record_property)
+def test_no_order_of_a_long_burst_ends_wrong_silently(
+    record_property: figures.RecordProperty,
+) -> None:
+    check(
+        "Orders of long bursts",
+        (random_orders_of_a_long_burst(seed, 3) for seed in range(20)),
+        record_property,
+    )
 
 
-def test_no_order_of_a_history_with_late_events_ends_wrong_silently(record_property: figures.RecordProperty) -> None:
-    check("Orders of histories", (random_orders_of_a_history(seed, 3) for seed in range(60)), record_property)
+def test_no_order_of_a_history_with_late_events_ends_wrong_silently(
+    record_property: figures.RecordProperty,
+) -> None:
+    check(
+        "Orders of histories",
+        (random_orders_of_a_history(seed, 3) for seed in range(60)),
+        record_property,
+    )
 
 
 def test_every_order_that_the_payloads_allow_ends_in_the_provider_state(

@@ -18,7 +18,10 @@ def test_a_cursor_gives_back_its_position(key: int, row_id: str) -> None:
 
 @given(st.integers(-(2**62) + 1, 2**62 - 1), ids)
 def test_a_cursor_fits_into_an_address(key: int, row_id: str) -> None:
-    assert all(character.isalnum() or character in "-_" for character in encode_cursor(Position(key, row_id)))
+    assert all(
+        character.isalnum() or character in "-_"
+        for character in encode_cursor(Position(key, row_id))
+    )
 
 
 @given(st.text() | st.binary().map(lambda raw: raw.decode("latin-1")))

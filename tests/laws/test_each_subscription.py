@@ -1,4 +1,5 @@
-"""Laws of `SUBSCRIPTIONS=each`: every order of delivery leads to the state that an independent oracle gives.
+"""Laws of `SUBSCRIPTIONS=each`: every order of delivery leads to the state that an independent
+oracle gives.
 
 `tests/system` delivers every history in every order, and twenty times as many random histories.
 """
@@ -29,7 +30,14 @@ from tests.support.subscription_histories import (
     NamedHistory,
     Script,
 )
-from tests.support.subscription_oracle import DAY, LATE_DAYS, Expected, ExpectedAccess, ExpectedRecord, Rules
+from tests.support.subscription_oracle import (
+    DAY,
+    LATE_DAYS,
+    Expected,
+    ExpectedAccess,
+    ExpectedRecord,
+    Rules,
+)
 from tests.support.subscription_orders import (
     access_in,
     batched,
@@ -64,23 +72,34 @@ RECORDS: Final = {
 _LEAVING: Final = ExpectedRecord("business", "active", _PERIODS[1], True, None, _PERIODS[1], 1)
 RECORDS_ON_THE_WAY: Final = {
     "upgrade_by_a_second_subscription": [
-        _PRO, _BUSINESS._replace(seats=3), _BUSINESS._replace(seats=3), *[_BUSINESS._replace(seats=4)] * 3,
+        _PRO,
+        _BUSINESS._replace(seats=3),
+        _BUSINESS._replace(seats=3),
+        *[_BUSINESS._replace(seats=4)] * 3,
     ],
     "upgrade_by_a_plan_change": [
         _BUSINESS._replace(current_period_end=_PERIODS[1]),
         ExpectedRecord("free", "canceled", None, False, None, START + 7, None),
-        _PRO, _BUSINESS._replace(current_period_end=_PERIODS[1]), _BUSINESS, _BUSINESS,
+        _PRO,
+        _BUSINESS._replace(current_period_end=_PERIODS[1]),
+        _BUSINESS,
+        _BUSINESS,
     ],
     "upgrade_with_immediate_cancel_of_the_old": [
-        _PRO, *[_BUSINESS._replace(current_period_end=_PERIODS[1])] * 4, _BUSINESS,
+        _PRO,
+        *[_BUSINESS._replace(current_period_end=_PERIODS[1])] * 4,
+        _BUSINESS,
     ],
     "upgrade_with_the_old_canceled_at_period_end": [_PRO, *[_BUSINESS] * 4],
     "downgrade_by_a_second_subscription": [
-        _BUSINESS._replace(current_period_end=_PERIODS[1]), _LEAVING, _LEAVING,
-        _PRO._replace(current_period_end=_PERIODS[2]), *[_PRO._replace(current_period_end=_PERIODS[3])] * 2,
+        _BUSINESS._replace(current_period_end=_PERIODS[1]),
+        _LEAVING,
+        _LEAVING,
+        _PRO._replace(current_period_end=_PERIODS[2]),
+        *[_PRO._replace(current_period_end=_PERIODS[3])] * 2,
     ],
     "first_payment_of_the_new_fails": [*[_PRO] * 5, _PRO._replace(current_period_end=_PERIODS[2])],
-}  # fmt: skip
+}
 """What it must say after each event, as they happened."""
 
 
@@ -104,8 +123,12 @@ def test_an_upgrade_gives_the_better_plan_at_every_moment(history: NamedHistory)
         records.append(record_in(record))
         plan = record.plan if record.subscription_status == "active" else "free"
         state = "none" if plan == "free" else "full"
-        until = None if record.ends_at is None or state == "none" else record.ends_at + LATE_DAYS * DAY
-        assert access_in(record, event.created, history.rules) == ExpectedAccess(state, plan, until, ())
+        until = (
+            None if record.ends_at is None or state == "none" else record.ends_at + LATE_DAYS * DAY
+        )
+        assert access_in(record, event.created, history.rules) == ExpectedAccess(
+            state, plan, until, ()
+        )
     assert records == RECORDS_ON_THE_WAY[history.name]
 
 
@@ -131,7 +154,9 @@ def test_random_orders_of_a_long_history_end_as_the_oracle_says(history: NamedHi
 
 def _sampled(history: NamedHistory, number: int) -> list[list[list[BillingEvent]]]:
     rng = random.Random(history.name)  # noqa: S311  # the same sample in every run
-    return [[list(batch) for batch in batches] for batches in random_orders(history.events, rng, number)]
+    return [
+        [list(batch) for batch in batches] for batches in random_orders(history.events, rng, number)
+    ]
 
 
 def test_random_histories_end_as_the_oracle_says(record_property: figures.RecordProperty) -> None:
@@ -139,7 +164,9 @@ def test_random_histories_end_as_the_oracle_says(record_property: figures.Record
 
 
 def test_one_subscription_has_the_plan_and_status_of_mode_any() -> None:
-    """Except where the documentation says otherwise: invoices that name none, and those of an ended subscription."""
+    """Except where the documentation says otherwise: invoices that name none, and those of an ended
+    subscription.
+    """
     compared = 0
     for seed in range(2000):
         history, rng = random_history(seed), random.Random(seed)  # noqa: S311  # a sample that can be repeated
@@ -148,7 +175,9 @@ def test_one_subscription_has_the_plan_and_status_of_mode_any() -> None:
         if len({event.subscription_id for event in events}) != 1:
             continue
         each, whole = Ledger(policy), Ledger(policy_of(history.rules, SubscriptionRule.ANY))
-        for batch in in_batches(rng, stream) if len(stream := shuffled(rng, [events])) > 1 else [stream]:
+        for batch in (
+            in_batches(rng, stream) if len(stream := shuffled(rng, [events])) > 1 else [stream]
+        ):
             each.deliver(batch)
             whole.deliver(batch)
         assert spec_fields(each.account.record) == spec_fields(whole.account.record), seed
@@ -157,7 +186,9 @@ def test_one_subscription_has_the_plan_and_status_of_mode_any() -> None:
 
 
 def _before_the_end(events: Sequence[BillingEvent]) -> list[BillingEvent]:
-    """The events without invoices that name no subscription, or one that ends in that second or has ended."""
+    """The events without invoices that name no subscription, or one that ends in that second or has
+    ended.
+    """
     over = ("canceled", "incomplete_expired")
     ends = {event.subscription_id: event.created for event in events if event.status in over}
     return [
@@ -240,33 +271,57 @@ BOUNDARIES: Final[list[tuple[Callable[[Script], None], str, list[tuple[int, Expe
     (_past_due, "plain", [(START, ExpectedAccess("grace", "pro", _FIRST, ())), (_FIRST, NONE)]),
     (_past_due, "strict", [(START, NONE)]),
     (_past_due, "lenient", [(_FIRST, ExpectedAccess("full", "pro", None, ()))]),
-    (_past_due_again, "plain", [
-        (_FIRST, ExpectedAccess("grace", "pro", _FIRST + 3 * HOUR, ())), (_FIRST + 3 * HOUR, NONE),
-    ]),
-    (_unpaid_and_past_due, "plain", [(START, ExpectedAccess("grace", "pro", _FIRST, ())), (_FIRST, NONE)]),
+    (
+        _past_due_again,
+        "plain",
+        [
+            (_FIRST, ExpectedAccess("grace", "pro", _FIRST + 3 * HOUR, ())),
+            (_FIRST + 3 * HOUR, NONE),
+        ],
+    ),
+    (
+        _unpaid_and_past_due,
+        "plain",
+        [(START, ExpectedAccess("grace", "pro", _FIRST, ())), (_FIRST, NONE)],
+    ),
     (_unpaid, "plain", [(START, NONE)]),
     (_unpaid, "lenient", [(START, ExpectedAccess("grace", "pro", _FIRST, ())), (_FIRST, NONE)]),
     (_never_past_due, "lenient", [(_FIRST, ExpectedAccess("grace", "pro", None, ()))]),
-    (_two_past_due, "plain", [
-        (START, ExpectedAccess("grace", "business", _FIRST, _MEMBERS)),
-        (_FIRST, ExpectedAccess("grace", "pro", _FIRST + HOUR, _MEMBERS[1:])),
-        (_FIRST + HOUR, NONE),
-    ]),
-    (_void, "plain", [
-        (START, ExpectedAccess("full", "pro", START + PERIOD, ())), (START + PERIOD, NONE),
-    ]),
+    (
+        _two_past_due,
+        "plain",
+        [
+            (START, ExpectedAccess("grace", "business", _FIRST, _MEMBERS)),
+            (_FIRST, ExpectedAccess("grace", "pro", _FIRST + HOUR, _MEMBERS[1:])),
+            (_FIRST + HOUR, NONE),
+        ],
+    ),
+    (
+        _void,
+        "plain",
+        [
+            (START, ExpectedAccess("full", "pro", START + PERIOD, ())),
+            (START + PERIOD, NONE),
+        ],
+    ),
     (_void, "grace", [(START + PERIOD, ExpectedAccess("grace", "pro", None, ()))]),
-    (_void_beside_grace, "plain", [
-        (START, ExpectedAccess("full", "pro", START + PERIOD, ())),
-        (START + PERIOD, ExpectedAccess("grace", "business", _FIRST, ())),
-        (_FIRST, NONE),
-    ]),
-]  # fmt: skip
+    (
+        _void_beside_grace,
+        "plain",
+        [
+            (START, ExpectedAccess("full", "pro", START + PERIOD, ())),
+            (START + PERIOD, ExpectedAccess("grace", "business", _FIRST, ())),
+            (_FIRST, NONE),
+        ],
+    ),
+]
 """Histories with the access that they give from each moment on."""
 
 
 @pytest.mark.parametrize(
-    ("write", "catalog", "phases"), BOUNDARIES, ids=[f"{write.__name__[1:]}-{name}" for write, name, _ in BOUNDARIES]
+    ("write", "catalog", "phases"),
+    BOUNDARIES,
+    ids=[f"{write.__name__[1:]}-{name}" for write, name, _ in BOUNDARIES],
 )
 def test_access_changes_in_the_second_in_which_the_documentation_says_so(
     write: Callable[[Script], None], catalog: str, phases: list[tuple[int, ExpectedAccess]]

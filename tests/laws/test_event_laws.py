@@ -17,7 +17,9 @@ secrets = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size
 moments = st.integers(0, 10**11)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 EVENTS: Final = (events.updated, events.deleted, events.failed, events.succeeded, events.completed)
@@ -40,18 +42,29 @@ def _texts(event: Any) -> list[str]:
 @given(st.text(st.characters(exclude_categories=["Cs"])), secrets, moments)
 def test_signatures_of_the_provider_are_accepted(text: str, secret: str, at: int) -> None:
     body = text.encode()
-    assert SignatureVerifier([secret], 300).check(signature(body, secret=secret, at=at).encode(), body, at) is None
+    assert (
+        SignatureVerifier([secret], 300).check(
+            signature(body, secret=secret, at=at).encode(), body, at
+        )
+        is None
+    )
 
 
 @given(st.binary(), secrets, moments, st.integers(-(10**6), 10**6))
-def test_own_signatures_are_accepted_only_within_the_tolerance(body: bytes, secret: str, at: int, age: int) -> None:
-    refusal = SignatureVerifier([secret], 300).check(sign(body, secret, at).encode(), body, at + age)
+def test_own_signatures_are_accepted_only_within_the_tolerance(
+    body: bytes, secret: str, at: int, age: int
+) -> None:
+    refusal = SignatureVerifier([secret], 300).check(
+        sign(body, secret, at).encode(), body, at + age
+    )
     assert (refusal is None) == (abs(age) <= 300)
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_no_other_header_is_accepted(header: bytes, body: bytes) -> None:
-    assert SignatureVerifier(["whsec_0123456789"], 300).check(header, body, events.NOW) in set(SignatureFault)
+    assert SignatureVerifier(["whsec_0123456789"], 300).check(header, body, events.NOW) in set(
+        SignatureFault
+    )
 
 
 @given(st.binary(max_size=500))
@@ -68,11 +81,17 @@ def test_any_json_is_an_event_or_refused(value: Any) -> None:
 def test_any_object_and_previous_attributes_make_an_event_or_are_refused(
     event_type: str, thing: Any, previous: Any
 ) -> None:
-    decode(json.dumps({"type": event_type, "data": {"object": thing, "previous_attributes": previous}}).encode())
+    decode(
+        json.dumps(
+            {"type": event_type, "data": {"object": thing, "previous_attributes": previous}}
+        ).encode()
+    )
 
 
 @given(st.sampled_from(EVENTS), st.data(), json_values)
-def test_an_event_with_any_field_replaced_is_an_event_or_refused(make: Any, data: st.DataObject, value: Any) -> None:
+def test_an_event_with_any_field_replaced_is_an_event_or_refused(
+    make: Any, data: st.DataObject, value: Any
+) -> None:
     event = make(previous={"status": "x"}) if make is events.updated else make()
     target = event
     while isinstance(target, dict) and target:
@@ -85,7 +104,9 @@ def test_an_event_with_any_field_replaced_is_an_event_or_refused(make: Any, data
 
 
 @given(st.sampled_from(EVENTS), st.data())
-def test_an_event_with_any_bytes_replaced_is_an_event_or_refused(make: Any, data: st.DataObject) -> None:
+def test_an_event_with_any_bytes_replaced_is_an_event_or_refused(
+    make: Any, data: st.DataObject
+) -> None:
     body = bytearray(events.body(make()))
     for position in data.draw(st.lists(st.integers(0, len(body) - 1), max_size=5)):
         body[position] = data.draw(st.integers(0, 255))

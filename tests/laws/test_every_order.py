@@ -47,7 +47,9 @@ def test_history_in_order_ends_in_the_provider_state(plot: Plot, shape: Shape) -
 
 
 @pytest.mark.parametrize("plot", SHORT_PLOTS, ids=lambda plot: plot.name)
-def test_every_order_of_a_history_ends_in_the_truth(plot: Plot, record_property: figures.RecordProperty) -> None:
+def test_every_order_of_a_history_ends_in_the_truth(
+    plot: Plot, record_property: figures.RecordProperty
+) -> None:
     check_every_order(plot, Shape.NEW, record_property)
 
 
@@ -63,27 +65,34 @@ def test_random_orders_with_duplicates_in_batches_from_two_endpoints_end_in_the_
         for batch in batches:
             run.deliver(batch)
         endings.add(run, batches)
-    figures.record(record_property, "Random orders with duplicates", {"orders": endings.orders}, endings.wrong)
+    figures.record(
+        record_property, "Random orders with duplicates", {"orders": endings.orders}, endings.wrong
+    )
     assert (endings.wrong[OURS], endings.examples) == (0, [])
     assert endings.wrong["last arrival wins"]
 
 
 @st.composite
 def tales(draw: st.DrawFn) -> list[Story]:
-    """What happened to a subscriber, told in both shapes: what changes within one second has a proof of its order."""
+    """What happened to a subscriber, told in both shapes: what changes within one second has a
+    proof of its order.
+    """
     stories = [Story(shape) for shape in Shape]
     for story in stories:
         _subscribes(story)
     ended = 0
     for _ in range(draw(st.integers(1, 5))):
-        move = draw(st.sampled_from(("changes", "changes", "changes", "fails", "pays", "ends", "elsewhere")))
+        move = draw(
+            st.sampled_from(("changes", "changes", "changes", "fails", "pays", "ends", "elsewhere"))
+        )
         invoice = draw(st.sampled_from(("first", "second")))
         for story in stories:
             story.later(DAY)
         for _ in range(draw(st.integers(1, 4)) if move == "changes" else 1):
             changed = draw(_changes(stories[0]))
             for story in stories:
-                _goes_on(story, move, changed, f"{invoice}_{ended}")  # an invoice is of one subscription
+                # an invoice is of one subscription
+                _goes_on(story, move, changed, f"{invoice}_{ended}")
         ended += move == "ends"
     return stories
 
@@ -112,7 +121,9 @@ def _goes_on(story: Story, move: str, changed: dict[str, Any], invoice: str) -> 
 def _changes(story: Story) -> st.SearchStrategy[dict[str, Any]]:
     """One or two attributes of the subscription, changed."""
     other = {
-        "status": st.sampled_from([status for status in STATUSES if status != story.facts["status"]]),
+        "status": st.sampled_from(
+            [status for status in STATUSES if status != story.facts["status"]]
+        ),
         "price": st.sampled_from([price for price in PRICES if price != story.facts["price"]]),
         "period_end": st.just(story.period_end + MONTH),
         "cancel": st.just(not story.facts["cancel"]),
@@ -124,13 +135,24 @@ def _changes(story: Story) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @st.composite
-def deliveries(draw: st.DrawFn, endpoints: Sequence[Sequence[BillingEvent]]) -> list[list[BillingEvent]]:
-    """Each event from one endpoint, the other or both, some once more, in any order, in batches of any size."""
-    chosen = [draw(st.sampled_from([(old,), (new,), (old, new)])) for old, new in zip(*endpoints, strict=True)]
-    again = draw(st.lists(st.sampled_from([event for events in endpoints for event in events]), max_size=3))
+def deliveries(
+    draw: st.DrawFn, endpoints: Sequence[Sequence[BillingEvent]]
+) -> list[list[BillingEvent]]:
+    """Each event from one endpoint, the other or both, some once more, in any order, in batches of
+    any size.
+    """
+    chosen = [
+        draw(st.sampled_from([(old,), (new,), (old, new)]))
+        for old, new in zip(*endpoints, strict=True)
+    ]
+    again = draw(
+        st.lists(st.sampled_from([event for events in endpoints for event in events]), max_size=3)
+    )
     stream = draw(st.permutations([*chain.from_iterable(chosen), *again]))
     cuts = sorted(draw(st.sets(st.integers(1, len(stream)), max_size=6)))
-    return [list(stream[start:end]) for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    return [
+        list(stream[start:end]) for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)
+    ]
 
 
 @given(st.data(), tales(), st.sampled_from([ANY, EACH]))

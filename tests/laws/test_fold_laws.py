@@ -1,4 +1,6 @@
-"""Laws of replay: a history that is folded as it is read comes to what was stored, event by event."""
+"""Laws of replay: a history that is folded as it is read comes to what was stored, event by
+event.
+"""
 
 from typing import Final
 
@@ -43,7 +45,9 @@ histories = st.lists(
 
 def in_the_ledger(events: list[BillingEvent]) -> list[BillingEvent]:
     """The events as the ledger gives them: numbered as they arrived, sorted by its index."""
-    numbered = [msgspec.structs.replace(event, arrival=number) for number, event in enumerate(events)]
+    numbered = [
+        msgspec.structs.replace(event, arrival=number) for number, event in enumerate(events)
+    ]
     return sorted(numbered, key=lambda event: (event.created, event.arrival))
 
 
@@ -57,7 +61,9 @@ def test_a_fold_as_it_is_read_is_the_fold_of_the_whole(
 
 
 @given(histories, policies)
-def test_events_come_out_in_the_order_of_the_fold(history: list[BillingEvent], policy: BillingPolicy) -> None:
+def test_events_come_out_in_the_order_of_the_fold(
+    history: list[BillingEvent], policy: BillingPolicy
+) -> None:
     fold, events = Fold(BillingState(), policy), in_the_ledger(history)
     ordered = [event for each in events for event, _ in fold.add(each)]
     ordered += [event for event, _ in fold.end()[1]]
@@ -65,7 +71,9 @@ def test_events_come_out_in_the_order_of_the_fold(history: list[BillingEvent], p
 
 
 @given(histories, policies, st.integers(1, 5))
-def test_stored_state_equals_a_replay(history: list[BillingEvent], policy: BillingPolicy, batch: int) -> None:
+def test_stored_state_equals_a_replay(
+    history: list[BillingEvent], policy: BillingPolicy, batch: int
+) -> None:
     ledger = Ledger(policy)
     for start in range(0, len(history), batch):
         ledger.deliver(history[start : start + batch])

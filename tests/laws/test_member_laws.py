@@ -1,4 +1,6 @@
-"""Members, through the real service on a real database: random requests of random callers in any order."""
+"""Members, through the real service on a real database: random requests of random callers in any
+order.
+"""
 
 import asyncio
 import itertools
@@ -27,7 +29,15 @@ from tenantry.domain.errors import DomainError
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import Member, MemberStatus, User
 from tenantry.domain.owner_mails import OwnerAddress
-from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
+from tenantry.domain.permissions import (
+    AccessLevel,
+    Mode,
+    Principal,
+    PrincipalKind,
+    Role,
+    covers,
+    role_grants,
+)
 from tenantry.domain.plans import parse_catalog
 from tenantry.jobs.queue import JobQueue
 from tests.support.principals import NOW
@@ -64,7 +74,12 @@ callers = users | st.sampled_from(
         OWNER_KEY._replace(mode=Mode.TEST),
         KeyOf(EVERYTHING, AccessLevel.SCOPED, Mode.LIVE, ends=False),
         KeyOf(("members:write",), AccessLevel.SCOPED, Mode.LIVE, ends=False),
-        KeyOf(("members:*", "projects:*", "tenants:*", "billing:*"), AccessLevel.SCOPED, Mode.LIVE, ends=False),
+        KeyOf(
+            ("members:*", "projects:*", "tenants:*", "billing:*"),
+            AccessLevel.SCOPED,
+            Mode.LIVE,
+            ends=False,
+        ),
     ]
 )
 
@@ -78,7 +93,9 @@ class World:
         ticks = itertools.count(1)
         clock = lambda: NOW + timedelta(microseconds=next(ticks))  # noqa: E731
         self.service = MemberService(self.database, Issuers(ISSUER), CATALOG, clock)
-        self.tenants = TenantService(self.database, BillingPolicy(CATALOG), JobQueue(conninfo), clock, Issuers(ISSUER))
+        self.tenants = TenantService(
+            self.database, BillingPolicy(CATALOG), JobQueue(conninfo), clock, Issuers(ISSUER)
+        )
         self.memberships = MembershipService(self.database, Issuers(ISSUER), clock)
         self.numbers = itertools.count(1)
         self.run(self.database.open())
@@ -110,10 +127,14 @@ class World:
         return {row.user_id: row for row in page.data}
 
 
-def test_no_sequence_of_requests_gives_more_than_its_maker_holds_or_leaves_no_owner(conninfo: str) -> None:
+def test_no_sequence_of_requests_gives_more_than_its_maker_holds_or_leaves_no_owner(
+    conninfo: str,
+) -> None:
     world = World(conninfo)
     sequences = settings().max_examples // 3
-    bounded = settings(max_examples=sequences, stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow])
+    bounded = settings(
+        max_examples=sequences, stateful_step_count=20, suppress_health_check=[HealthCheck.too_slow]
+    )
     try:
         machine = cast("type[MembersThroughTheService]", lambda: MembersThroughTheService(world))
         run_state_machine_as_test(machine, settings=bounded)
@@ -130,19 +151,30 @@ class MembersThroughTheService(RuleBasedStateMachine):
         self.org = f"org-{next(world.numbers)}"
         world.run(world.add_tenant(self.org))
         self._read_members()
-        self._do("ada", lambda caller: world.service.add(caller, AUTHOR, user_id="bob", role=Role.ADMIN, claim=None))
+        self._do(
+            "ada",
+            lambda caller: world.service.add(
+                caller, AUTHOR, user_id="bob", role=Role.ADMIN, claim=None
+            ),
+        )
         self.accept(1)
 
     @rule(caller=callers, user=users, role=roles)
     def add(self, caller: Caller, user: str, role: Role) -> None:
         self._do(
-            caller, lambda principal: self.world.service.add(principal, AUTHOR, user_id=user, role=role, claim=None)
+            caller,
+            lambda principal: self.world.service.add(
+                principal, AUTHOR, user_id=user, role=role, claim=None
+            ),
         )
 
     @rule(caller=callers, number=numbers, role=roles)
     def change(self, caller: Caller, number: int, role: Role) -> None:
         member = self._member(number)
-        self._do(caller, lambda principal: self.world.service.change_role(principal, AUTHOR, member.id, role))
+        self._do(
+            caller,
+            lambda principal: self.world.service.change_role(principal, AUTHOR, member.id, role),
+        )
 
     @rule(caller=callers, number=numbers)
     def remove(self, caller: Caller, number: int) -> None:
@@ -153,14 +185,18 @@ class MembersThroughTheService(RuleBasedStateMachine):
     def accept(self, number: int) -> None:
         member = self._member(number)
         with suppress(DomainError):
-            self.world.run(self.world.memberships.accept(User(ISSUER, member.user_id), AUTHOR, member.id, None))
+            self.world.run(
+                self.world.memberships.accept(User(ISSUER, member.user_id), AUTHOR, member.id, None)
+            )
         self._read_members()
 
     @rule(number=numbers)
     def leave(self, number: int) -> None:
         member = self._member(number)
         with suppress(DomainError):
-            self.world.run(self.world.memberships.end(User(ISSUER, member.user_id), AUTHOR, member.id))
+            self.world.run(
+                self.world.memberships.end(User(ISSUER, member.user_id), AUTHOR, member.id)
+            )
         self._read_members()
 
     @rule(caller=callers, user=users)
@@ -177,8 +213,12 @@ class MembersThroughTheService(RuleBasedStateMachine):
         owner = self.members[self.world.run(self.world.owner_of(self.org))]
         assert (owner.role, owner.status) == (Role.OWNER, MemberStatus.ACTIVE)
 
-    def _do(self, caller: Caller, request: Callable[[Principal], Coroutine[Any, Any, object]]) -> None:
-        """After each request no user has more rights, except from a caller who holds them and may give them."""
+    def _do(
+        self, caller: Caller, request: Callable[[Principal], Coroutine[Any, Any, object]]
+    ) -> None:
+        """After each request no user has more rights, except from a caller who holds them and may
+        give them.
+        """
         principal = self._principal(caller)
         before = self.members
         with suppress(DomainError):
@@ -192,7 +232,9 @@ class MembersThroughTheService(RuleBasedStateMachine):
             held, held_level = _access(before.get(user))
             if level is not held_level:
                 assert principal.access_level is AccessLevel.OWNER
-            if level is AccessLevel.OWNER is not held_level or not all(covers(held, scope) for scope in scopes):
+            if level is AccessLevel.OWNER is not held_level or not all(
+                covers(held, scope) for scope in scopes
+            ):
                 assert all(covers(principal.scopes, scope) for scope in scopes)
                 assert principal.kind is PrincipalKind.USER or principal.expires_at is None
 
@@ -206,12 +248,18 @@ class MembersThroughTheService(RuleBasedStateMachine):
         """A user with what the role grants now, and a token's end; or a key."""
         if isinstance(caller, KeyOf):
             kind, name, mode, issuer = PrincipalKind.API_KEY, "key", caller.mode, None
-            scopes, level, expires_at = caller.scopes, caller.level, NOW + timedelta(hours=1) if caller.ends else None
+            scopes, level, expires_at = (
+                caller.scopes,
+                caller.level,
+                NOW + timedelta(hours=1) if caller.ends else None,
+            )
         else:
             kind, name, mode, issuer = PrincipalKind.USER, caller, Mode.LIVE, ISSUER
             scopes, level = _access(self.members.get(caller))
             expires_at = NOW + timedelta(hours=1)
-        return Principal(kind, name, self.org, mode, scopes, level, "free", "none", NOTHING, expires_at, issuer)
+        return Principal(
+            kind, name, self.org, mode, scopes, level, "free", "none", NOTHING, expires_at, issuer
+        )
 
 
 def _access(member: Member | None) -> tuple[tuple[str, ...], AccessLevel]:

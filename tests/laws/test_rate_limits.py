@@ -1,4 +1,6 @@
-"""However several processes take while time goes by: never more than the limit in 60 seconds. Through the real ones."""
+"""However several processes take while time goes by: never more than the limit in 60 seconds.
+Through the real ones.
+"""
 
 import asyncio
 from collections import Counter
@@ -27,7 +29,10 @@ PATIENCE = 60.0
 LIMITS = (1, 5, 250, 700)
 CATALOG = parse_catalog(
     '[[plans]]\nid = "free"\n'
-    + "".join(f'[[plans]]\nid = "{limit}"\n[plans.limits]\nrequests_per_minute = {limit}\n' for limit in LIMITS)
+    + "".join(
+        f'[[plans]]\nid = "{limit}"\n[plans.limits]\nrequests_per_minute = {limit}\n'
+        for limit in LIMITS
+    )
 )
 Value = TypeVar("Value")
 
@@ -46,17 +51,33 @@ steps = st.builds(
     st.integers(0, PROCESSES - 1),
     st.integers(0, 300),
     st.booleans(),
-    st.sampled_from([0, 1, 400_000, 999_999, 1_000_000, 7_300_000, 29_999_999, 59_999_999, 60_000_000, 61_000_000]),
+    st.sampled_from(
+        [
+            0,
+            1,
+            400_000,
+            999_999,
+            1_000_000,
+            7_300_000,
+            29_999_999,
+            59_999_999,
+            60_000_000,
+            61_000_000,
+        ]
+    ),
 )
 
 
 class World:
-    """Several processes' limiters on one database, and a clock that stands still until it is moved."""
+    """Several processes' limiters on one database, and a clock that stands still until it is
+    moved.
+    """
 
     def __init__(self, conninfo: str) -> None:
         self._runner = asyncio.Runner()
         self._databases = [
-            Database(conninfo, pool_size=1, timeouts=Timeouts(rate_limits=PATIENCE)) for _ in range(PROCESSES)
+            Database(conninfo, pool_size=1, timeouts=Timeouts(rate_limits=PATIENCE))
+            for _ in range(PROCESSES)
         ]
         self.now = NOW
         self.limiters = [
@@ -68,7 +89,9 @@ class World:
     def new_tenant(self, limit: int) -> Principal:
         """A caller of a tenant that nothing has been counted of."""
         self.tenants += 1
-        return on_plan(msgspec.structs.replace(make_principal(), org_id=f"org-{self.tenants}"), str(limit))
+        return on_plan(
+            msgspec.structs.replace(make_principal(), org_id=f"org-{self.tenants}"), str(limit)
+        )
 
     def run(self, work: Coroutine[Any, Any, Value]) -> Value:
         return self._runner.run(work)
@@ -98,7 +121,10 @@ async def let_through(limiter: RateLimiter, caller: Principal, requests: int) ->
 def most_in_a_window(through: Sequence[tuple[datetime, int]], window: timedelta) -> int:
     """The most that got through in any window of this length that is open at its end."""
     return max(
-        (sum(number for moment, number in through if since <= moment < since + window) for since, _ in through),
+        (
+            sum(number for moment, number in through if since <= moment < since + window)
+            for since, _ in through
+        ),
         default=0,
     )
 
@@ -106,7 +132,9 @@ def most_in_a_window(through: Sequence[tuple[datetime, int]], window: timedelta)
 BOUNDED = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
-def test_no_window_ever_sees_more_than_the_limit(conninfo: str, record_property: figures.RecordProperty) -> None:
+def test_no_window_ever_sees_more_than_the_limit(
+    conninfo: str, record_property: figures.RecordProperty
+) -> None:
     world, ran = World(conninfo), Counter[str]()
 
     @BOUNDED
@@ -160,10 +188,16 @@ def test_shares_of_processes_are_all_that_others_lack(conninfo: str) -> None:
     world = World(conninfo)
 
     @BOUNDED
-    @given(st.sampled_from(LIMITS), st.lists(st.tuples(st.integers(0, PROCESSES - 1), st.integers(0, 99)), max_size=20))
+    @given(
+        st.sampled_from(LIMITS),
+        st.lists(st.tuples(st.integers(0, PROCESSES - 1), st.integers(0, 99)), max_size=20),
+    )
     def check(limit: int, demand: list[tuple[int, int]]) -> None:
         caller = world.new_tenant(limit)
-        through = sum(world.run(let_through(world.limiters[process], caller, number)) for process, number in demand)
+        through = sum(
+            world.run(let_through(world.limiters[process], caller, number))
+            for process, number in demand
+        )
         last = world.run(let_through(world.limiters[0], caller, limit + 1))
         held = (PROCESSES - 1) * max(1, limit // 100) if limit >= 200 else 0
         assert limit - held <= through + last <= limit

@@ -3,7 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenantry.domain.permissions import AccessLevel, Role, covers, intersect, is_scope, lower_role, role_grants
+from tenantry.domain.permissions import (
+    AccessLevel,
+    Role,
+    covers,
+    intersect,
+    is_scope,
+    lower_role,
+    role_grants,
+)
 
 # Few names, so that they meet often.
 part = st.sampled_from(["*", "a", "b", "c"])
@@ -57,7 +65,9 @@ def test_intersection_is_made_of_scopes(left: tuple[str, ...], right: tuple[str,
 
 
 roles = st.none() | st.sampled_from(Role)
-token_scopes = st.lists(scope | st.sampled_from(["openid", "email", "OWNER"]), max_size=4).map(tuple)
+token_scopes = st.lists(scope | st.sampled_from(["openid", "email", "OWNER"]), max_size=4).map(
+    tuple
+)
 
 
 @given(st.sampled_from(Role), token_scopes)
@@ -69,7 +79,11 @@ def test_token_scopes_never_widen_a_role(role: Role, entries: tuple[str, ...]) -
 
 
 @given(roles, roles)
-def test_effective_role_is_never_above_a_claimed_role(claimed: Role | None, stored: Role | None) -> None:
+def test_effective_role_is_never_above_a_claimed_role(
+    claimed: Role | None, stored: Role | None
+) -> None:
     order = list(Role)
     counts = lower_role(claimed, stored)
-    assert all(order.index(counts) <= order.index(role) for role in (claimed, stored) if role is not None)
+    assert all(
+        order.index(counts) <= order.index(role) for role in (claimed, stored) if role is not None
+    )

@@ -1,4 +1,6 @@
-"""Law of the survey: a tenant whose fetched subscriptions would change it, or be trouble, is never overlooked."""
+"""Law of the survey: a tenant whose fetched subscriptions would change it, or be trouble, is never
+overlooked.
+"""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -9,13 +11,27 @@ from hypothesis import strategies as st
 
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount
-from tenantry.domain.billing.snapshot import ProviderSubscription, drift_between, expected, may_differ, snapshots
+from tenantry.domain.billing.snapshot import (
+    ProviderSubscription,
+    drift_between,
+    expected,
+    may_differ,
+    snapshots,
+)
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import OVER
 from tests.support.facts import ANY, EACH, deleted, failed, updated
 from tests.support.ledger import CUSTOMER, TENANT, Ledger
 
-STATUSES: Final = ("active", "trialing", "past_due", "unpaid", "incomplete", "incomplete_expired", "canceled")
+STATUSES: Final = (
+    "active",
+    "trialing",
+    "past_due",
+    "unpaid",
+    "incomplete",
+    "incomplete_expired",
+    "canceled",
+)
 PRICES: Final = ("price_pro", "price_business", "price_unknown")
 NAMES: Final = ("sub_1", "sub_2", "sub_3")
 UNLINKED: Final = "cus_unlinked"
@@ -33,10 +49,18 @@ def accounts(draw: st.DrawFn) -> tuple[BillingAccount, Ledger, BillingPolicy]:
 
 @st.composite
 def _events(draw: st.DrawFn, created: int) -> BillingEvent:
-    facts: dict[str, Any] = {"subscription_id": draw(st.sampled_from(NAMES)), "customer_id": CUSTOMER}
-    kind: Callable[..., BillingEvent] = draw(st.sampled_from((updated, updated, updated, deleted, failed)))
+    facts: dict[str, Any] = {
+        "subscription_id": draw(st.sampled_from(NAMES)),
+        "customer_id": CUSTOMER,
+    }
+    kind: Callable[..., BillingEvent] = draw(
+        st.sampled_from((updated, updated, updated, deleted, failed))
+    )
     if kind is updated:
-        facts |= {"status": draw(st.sampled_from(STATUSES[:6])), "price_id": draw(st.sampled_from(PRICES))}
+        facts |= {
+            "status": draw(st.sampled_from(STATUSES[:6])),
+            "price_id": draw(st.sampled_from(PRICES)),
+        }
     return kind(created, f"evt_{created}", **facts)
 
 
@@ -62,22 +86,37 @@ def _is_own(subscription: ProviderSubscription) -> bool:
     return subscription.org_id == TENANT or by_customer
 
 
-def _is_found(account: BillingAccount, listed: list[ProviderSubscription], policy: BillingPolicy) -> bool:
+def _is_found(
+    account: BillingAccount, listed: list[ProviderSubscription], policy: BillingPolicy
+) -> bool:
     own = [each for each in listed if _is_own(each)]
-    if any(may_differ(each, account, policy, is_linked=each.customer_id == CUSTOMER) for each in own):
+    if any(
+        may_differ(each, account, policy, is_linked=each.customer_id == CUSTOMER) for each in own
+    ):
         return True
     return not {each.id for each in own}.issuperset(expected(account, policy))
 
 
 def _changes(
-    account: BillingAccount, ledger: Ledger, listed: list[ProviderSubscription], policy: BillingPolicy
+    account: BillingAccount,
+    ledger: Ledger,
+    listed: list[ProviderSubscription],
+    policy: BillingPolicy,
 ) -> bool:
-    """Whether the whole list changes the tenant, folded as the reconciler does, or leaves its state unexplained."""
+    """Whether the whole list changes the tenant, folded as the reconciler does, or leaves its state
+    unexplained.
+    """
     newest = (account.tip_created or 0) + 1
     ids = iter(NAMES)
     events = snapshots(
-        listed, account, policy, new_id=lambda: f"snapshot_{next(ids)}", as_of=newest, arrival=100, unlinked=[UNLINKED]
-    )  # fmt: skip
+        listed,
+        account,
+        policy,
+        new_id=lambda: f"snapshot_{next(ids)}",
+        as_of=newest,
+        arrival=100,
+        unlinked=[UNLINKED],
+    )
     if not policy.is_each and account.state.provider_status not in (None, *OVER) and not events:
         return True
     numbered = [msgspec.structs.replace(event, arrival=0) for event in events]
@@ -89,7 +128,9 @@ def _only_an_invoice_then_another_tenant() -> tuple[
 ]:
     ledger = Ledger(EACH)
     ledger.deliver([failed(1000, "evt_1", subscription_id="sub_1", customer_id=CUSTOMER)])
-    listed = ProviderSubscription(id="sub_1", customer_id=CUSTOMER, created=1, status="active", org_id="other")
+    listed = ProviderSubscription(
+        id="sub_1", customer_id=CUSTOMER, created=1, status="active", org_id="other"
+    )
     return (ledger.account, ledger, EACH), [listed]
 
 
@@ -117,7 +158,9 @@ def test_a_tenant_as_the_provider_lists_it_is_not_asked_about(
         id=f"{state.subscription_id}",
         customer_id=CUSTOMER,
         created=1,
-        status="past_due" if state.subscription_status == "past_due" else f"{state.provider_status}",
+        status="past_due"
+        if state.subscription_status == "past_due"
+        else f"{state.provider_status}",
         org_id=TENANT,
         price_id={"pro": "price_pro", "business": "price_business"}[state.plan],
         current_period_end=state.current_period_end,

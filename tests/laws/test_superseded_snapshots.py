@@ -51,7 +51,9 @@ def facts(draw: st.DrawFn, *statuses: str) -> dict[str, Any]:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[BillingEvent]:
-    """Events and answers in the order of arrival: answers in that of their moments, events at any time."""
+    """Events and answers in the order of arrival: answers in that of their moments, events at any
+    time.
+    """
     said = draw(st.lists(facts(*LIVING, "canceled"), min_size=1, max_size=2))
     arrivals: list[BillingEvent] = []
     asked = 0

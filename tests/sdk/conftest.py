@@ -10,14 +10,18 @@ from tests.support.postgres import PostgresServer
 
 @pytest.fixture(scope="session")
 async def served(postgres: PostgresServer) -> AsyncIterator[Served]:
-    """The service, shared by all tests: each creates separate organizations, and none moves the clock."""
+    """The service, shared by all tests: each creates separate organizations, and none moves the
+    clock.
+    """
     with postgres.database() as conninfo:
         async with serving(conninfo) as running:
             yield running
 
 
 @pytest.fixture(scope="session")
-async def unlimited(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+async def unlimited(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Served]:
     """The same with a plan catalog that limits nothing."""
     plans = tmp_path_factory.mktemp("unlimited") / "plans.toml"
     plans.write_text('[[plans]]\nid = "free"\n')

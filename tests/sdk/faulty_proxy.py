@@ -11,7 +11,8 @@ from typing import Final
 
 _RESET: Final = struct.pack("ii", 1, 0)
 _UNAVAILABLE: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/html\r\nRetry-After: 0\r\nContent-Length: 4\r\n\r\nbusy"
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/html\r\n"
+    b"Retry-After: 0\r\nContent-Length: 4\r\n\r\nbusy"
 )
 
 
@@ -105,7 +106,9 @@ class FaultyProxy:
 
 
 @asynccontextmanager
-async def faulty_proxy(url: str, choose: Callable[[], Fault]) -> AsyncIterator[tuple[str, FaultyProxy]]:
+async def faulty_proxy(
+    url: str, choose: Callable[[], Fault]
+) -> AsyncIterator[tuple[str, FaultyProxy]]:
     """The address of a proxy before the service at this one."""
     proxy = FaultyProxy(int(url.rpartition(":")[2]), choose)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
@@ -119,7 +122,11 @@ async def faulty_proxy(url: str, choose: Callable[[], Fault]) -> AsyncIterator[t
 async def _message(reader: asyncio.StreamReader) -> bytes:
     """A request or an answer, as bytes; its body is of known length."""
     head = await reader.readuntil(b"\r\n\r\n")
-    lengths = [line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+    lengths = [
+        line.split(b":")[1]
+        for line in head.lower().split(b"\r\n")
+        if line.startswith(b"content-length:")
+    ]
     return head + await reader.readexactly(int(lengths[0]) if lengths else 0)
 
 

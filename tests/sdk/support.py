@@ -28,7 +28,9 @@ class Served(NamedTuple):
 
 
 @asynccontextmanager
-async def serving(conninfo: str, clock: ManualClock | None = None, **values: str) -> AsyncIterator[Served]:
+async def serving(
+    conninfo: str, clock: ManualClock | None = None, **values: str
+) -> AsyncIterator[Served]:
     """The service on this database at its own address; ``values`` are settings."""
     clock = clock or ManualClock()
     async with running_issuer() as issuer:
@@ -46,7 +48,9 @@ class Flavour(NamedTuple):
     make: Callable[..., Any]
 
     @asynccontextmanager
-    async def client(self, credential: str | Secret | None = None, **arguments: Any) -> AsyncIterator[Any]:
+    async def client(
+        self, credential: str | Secret | None = None, **arguments: Any
+    ) -> AsyncIterator[Any]:
         """A client that is closed after the block; it waits for milliseconds between attempts."""
         client = self.make(credential, _backoff=QUICK, **arguments)
         yield client
@@ -59,9 +63,14 @@ class Flavour(NamedTuple):
 
 @asynccontextmanager
 async def answered_by(
-    flavour: Flavour, answer: Callable[[httpx2.Request], httpx2.Response], credential: str | None = "key", **values: Any
+    flavour: Flavour,
+    answer: Callable[[httpx2.Request], httpx2.Response],
+    credential: str | None = "key",
+    **values: Any,
 ) -> AsyncIterator[Any]:
-    """A client whose requests ``answer`` gets; ``http_headers`` are those of the program's own HTTP client."""
+    """A client whose requests ``answer`` gets; ``http_headers`` are those of the program's own HTTP
+    client.
+    """
     headers = values.pop("http_headers", {})
     transport = httpx2.MockTransport(answer)
     kind = httpx2.AsyncClient if flavour is ASYNC else httpx2.Client
@@ -133,4 +142,6 @@ async def _in_thread(items: Iterator[Any]) -> AsyncIterator[Any]:
 
 
 ASYNC: Final = Flavour("async", AsyncTenantry)
-SYNC: Final = Flavour("sync", lambda *positional, **arguments: Threaded(Tenantry(*positional, **arguments)))
+SYNC: Final = Flavour(
+    "sync", lambda *positional, **arguments: Threaded(Tenantry(*positional, **arguments))
+)

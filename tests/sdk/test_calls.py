@@ -19,7 +19,9 @@ async def test_key_is_made_used_rotated_and_ended(served: Served, flavour: Flavo
     organization = await served.service.organization()
     ends = NOW + timedelta(days=30)
     async with flavour.client_of(served, organization) as owner:
-        made = await owner.api_keys.create(org_id=organization.id, name="CI", scopes=["projects:read"], expires_at=ends)
+        made = await owner.api_keys.create(
+            org_id=organization.id, name="CI", scopes=["projects:read"], expires_at=ends
+        )
         async with flavour.client(made.secret, base_url=served.url) as ci:
             assert (await ci.auth.whoami()).scopes == ["projects:read"]
             renamed = await owner.api_keys.update(made.id, name="CI of the app")
@@ -28,7 +30,11 @@ async def test_key_is_made_used_rotated_and_ended(served: Served, flavour: Flavo
                 await ci.auth.whoami()
         await owner.api_keys.delete(rotated.id)
         shown = await owner.api_keys.get(rotated.id)
-    assert (renamed.name, renamed.expires_at, renamed.scopes) == ("CI of the app", ends, ["projects:read"])
+    assert (renamed.name, renamed.expires_at, renamed.scopes) == (
+        "CI of the app",
+        ends,
+        ["projects:read"],
+    )
     assert (rotated.rotated_from, rotated.secret == made.secret) == (made.id, False)
     assert revoked.value.code == "api_key_revoked"
     assert revoked.value.request_id is not None
@@ -56,10 +62,17 @@ async def test_operator_reads_and_revokes_across_tenants(served: Served, flavour
         wanted = operator.tenants.list(search=organization.id, access="none", suspended=False)
         [tenant] = [tenant async for tenant in wanted]
         assert tenant == await operator.tenants.get(organization.id)
-        keys = [key async for key in operator.api_keys.list(search=f"{record['start']}...{record['last4']}")]
+        keys = [
+            key
+            async for key in operator.api_keys.list(search=f"{record['start']}...{record['last4']}")
+        ]
         await operator.api_keys.delete(organization.key.id, force=True)
         parked = [event async for event in operator.parked_events.list()]
-    assert (tenant.id, tenant.owner_email, tenant.suspended) == (organization.id, "owner@x.example", False)
+    assert (tenant.id, tenant.owner_email, tenant.suspended) == (
+        organization.id,
+        "owner@x.example",
+        False,
+    )
     assert [(key.id, key.org_id) for key in keys] == [(organization.key.id, organization.id)]
     assert parked == []
     async with flavour.client_of(served, organization) as owner:
@@ -95,7 +108,11 @@ async def test_operator_sets_exports_and_ends_a_tenant(served: Served, flavour: 
     async with flavour.client(OPERATOR_TOKEN, base_url=served.url) as operator:
         made = await operator.tenants.put(acme, name="Acme", owner_email="owner@acme.example")
         suspended = await operator.tenants.put(
-            acme, name="Acme Inc.", owner_email="owner@acme.example", suspended=True, stripe_customer_id=customer
+            acme,
+            name="Acme Inc.",
+            owner_email="owner@acme.example",
+            suspended=True,
+            stripe_customer_id=customer,
         )
         exported = await operator.tenants.export(acme)
         await operator.tenants.delete(acme)
@@ -108,10 +125,14 @@ async def test_operator_sets_exports_and_ends_a_tenant(served: Served, flavour: 
 
 
 async def test_user_makes_a_tenant_and_hands_it_over(served: Served, flavour: Flavour) -> None:
-    owner = served.service.user(f"olivia-{flavour.name}", email="olivia@x.example", email_verified=True)
+    owner = served.service.user(
+        f"olivia-{flavour.name}", email="olivia@x.example", email_verified=True
+    )
     async with flavour.client(owner.credential, base_url=served.url) as user:
         made = await user.tenants.create(name="Olivia's", owner_email="olivia@x.example")
-        async with flavour.client(owner.credential, base_url=served.url, organization=made.id) as olivia:
+        async with flavour.client(
+            owner.credential, base_url=served.url, organization=made.id
+        ) as olivia:
             member = await olivia.members.create(user_id="mia", role="member")
             mia = served.service.user("mia", email="mia@x.example")
             async with flavour.client(mia.credential, base_url=served.url) as invited:
@@ -120,7 +141,9 @@ async def test_user_makes_a_tenant_and_hands_it_over(served: Served, flavour: Fl
             admin = await olivia.members.update(member.id, role="admin")
             renamed = await olivia.tenants.update(made.id, name="Mia's")
             listed = [one.user_id async for one in olivia.members.list()]
-            handed = await olivia.tenants.transfer(made.id, user_id="mia", owner_email="mia@x.example")
+            handed = await olivia.tenants.transfer(
+                made.id, user_id="mia", owner_email="mia@x.example"
+            )
     assert made.owner_id == f"olivia-{flavour.name}"
     assert (member.id, made.id, "Olivia's", "invited") in {
         (one.id, one.org_id, one.org_name, one.status) for one in offered
@@ -158,7 +181,9 @@ async def test_plans_events_and_trail_are_read(served: Served, flavour: Flavour)
     async with flavour.client_of(served, organization) as owner:
         plans = {plan.id async for plan in owner.plans.list()}
         events = [event.id async for event in owner.billing.events.list()]
-        actions = {entry.action async for entry in owner.audit_events.list(since=NOW - timedelta(days=1))}
+        actions = {
+            entry.action async for entry in owner.audit_events.list(since=NOW - timedelta(days=1))
+        }
         with pytest.raises(errors.NotConfiguredError) as raised:
             await owner.billing.checkout_sessions.create(plan="pro")
     assert {"free", "pro", "business"} <= plans
@@ -178,17 +203,26 @@ async def test_invalid_fields_are_named(served: Served, flavour: Flavour) -> Non
 async def test_finder_of_a_leaked_key_revokes_it(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
     async with flavour.client_of(served, organization) as owner:
-        leaked = await owner.api_keys.create(org_id=organization.id, name="CI", scopes=["projects:read"])
+        leaked = await owner.api_keys.create(
+            org_id=organization.id, name="CI", scopes=["projects:read"]
+        )
         ended = await owner.api_keys.report_leak(leaked.secret)
     assert (ended.id, ended.status) == (leaked.id, "revoked")
 
 
-async def test_create_under_a_key_of_ones_own_is_made_once(served: Served, flavour: Flavour) -> None:
+async def test_create_under_a_key_of_ones_own_is_made_once(
+    served: Served, flavour: Flavour
+) -> None:
     organization = await served.service.organization()
     async with flavour.client_of(served, organization) as owner:
         once = {"name": "Once", "idempotency_key": "order-17"}
         assert await owner.projects.create(**once) == await owner.projects.create(**once)
-        key = {"org_id": organization.id, "name": "CI", "scopes": ["projects:read"], "idempotency_key": "order-18"}
+        key = {
+            "org_id": organization.id,
+            "name": "CI",
+            "scopes": ["projects:read"],
+            "idempotency_key": "order-18",
+        }
         made = await owner.api_keys.create(**key)
         with pytest.raises(errors.ConflictError) as raised:
             await owner.api_keys.create(**key)
@@ -222,20 +256,28 @@ async def test_time_without_a_zone_is_refused_before_it_is_sent(flavour: Flavour
 
 
 @pytest.mark.parametrize("zone", [UTC, None])
-async def test_secret_may_be_passed_as_it_came(served: Served, flavour: Flavour, zone: object) -> None:
+async def test_secret_may_be_passed_as_it_came(
+    served: Served, flavour: Flavour, zone: object
+) -> None:
     organization = await served.service.organization()
-    credential = Secret(str(organization.owner.credential)) if zone else str(organization.owner.credential)
+    credential = (
+        Secret(str(organization.owner.credential)) if zone else str(organization.owner.credential)
+    )
     async with flavour.client(credential, base_url=f"{served.url}/") as client:
         assert (await client.auth.whoami()).org_id == organization.id
 
 
 async def test_deletion_that_something_else_answers_is_no_success(flavour: Flavour) -> None:
-    async with answering(flavour, 200, "<html>Sign in</html>", **{"content-type": "text/html"}) as client:
+    async with answering(
+        flavour, 200, "<html>Sign in</html>", **{"content-type": "text/html"}
+    ) as client:
         with pytest.raises(errors.UnreadableAnswerError):
             await client.api_keys.delete("key_1")
 
 
-@pytest.mark.parametrize("path", [".evil.example/api/v1/x", "@evil.example/", "api/v1/projects", ""])
+@pytest.mark.parametrize(
+    "path", [".evil.example/api/v1/x", "@evil.example/", "api/v1/projects", ""]
+)
 async def test_call_reaches_only_the_service(flavour: Flavour, path: str) -> None:
     async with flavour.client("key") as client:
         with pytest.raises(ValueError, match="begin with /"):
@@ -245,11 +287,15 @@ async def test_call_reaches_only_the_service(flavour: Flavour, path: str) -> Non
 async def test_query_in_a_path_is_sent(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
     async with flavour.client_of(served, organization) as owner:
-        assert len((await owner.request("GET", "/api/v1/api-keys?status=revoked")).json()["data"]) == 0
+        assert (
+            len((await owner.request("GET", "/api/v1/api-keys?status=revoked")).json()["data"]) == 0
+        )
 
 
 @pytest.mark.parametrize("wrong", ["", "a b", "line\nbreak", "ü", "x" * 256])
-async def test_idempotency_key_that_no_header_carries_is_refused(flavour: Flavour, wrong: str) -> None:
+async def test_idempotency_key_that_no_header_carries_is_refused(
+    flavour: Flavour, wrong: str
+) -> None:
     async with flavour.client("key") as client:
         with pytest.raises(ValueError, match="visible ASCII"):
             await client.projects.create(name="x", idempotency_key=wrong)
@@ -264,9 +310,18 @@ async def test_scopes_as_one_text_are_refused(flavour: Flavour) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["https://u:hunter2@x.example", "https://:hunter2@x.example", "x.example", "ftp://x", "http://x.example"]
+    "address",
+    [
+        "https://u:hunter2@x.example",
+        "https://:hunter2@x.example",
+        "x.example",
+        "ftp://x",
+        "http://x.example",
+    ],
 )
-def test_address_that_cannot_be_is_refused_without_its_password(flavour: Flavour, address: str) -> None:
+def test_address_that_cannot_be_is_refused_without_its_password(
+    flavour: Flavour, address: str
+) -> None:
     with pytest.raises(errors.ConfigurationError) as raised:
         flavour.make("key", base_url=address)
     assert str(raised.value).startswith("base_url: ")
@@ -315,6 +370,8 @@ async def test_endless_answer_is_aborted(flavour: Flavour) -> None:
                 await client.auth.whoami()
 
 
-def answering(flavour: Flavour, status: int, content: str, **headers: str) -> AbstractAsyncContextManager[Any]:
+def answering(
+    flavour: Flavour, status: int, content: str, **headers: str
+) -> AbstractAsyncContextManager[Any]:
     """A client of something that always answers the same."""
     return answered_by(flavour, lambda _: httpx2.Response(status, text=content, headers=headers))

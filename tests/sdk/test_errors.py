@@ -37,8 +37,14 @@ def test_every_code_of_the_api_has_a_class_and_a_next_step(code: str, status: in
 def test_error_has_the_cause_the_place_and_the_remedy() -> None:
     error = error_of(422, msgspec.json.encode(PROBLEM), **{"x-request-id": "4f2a"})
     assert isinstance(error, errors.ValidationFailedError)
-    assert (error.code, error.detail, error.request_id) == ("validation_failed", "The request has 1 fault.", "4f2a")
-    assert [(fault.location, fault.message) for fault in error.errors] == [("expiresAt", "is in the past")]
+    assert (error.code, error.detail, error.request_id) == (
+        "validation_failed",
+        "The request has 1 fault.",
+        "4f2a",
+    )
+    assert [(fault.location, fault.message) for fault in error.errors] == [
+        ("expiresAt", "is in the past")
+    ]
     assert str(error).splitlines() == [
         "422 validation_failed: The request has 1 fault.",
         "  expiresAt: is in the past",
@@ -51,7 +57,10 @@ def test_error_has_the_cause_the_place_and_the_remedy() -> None:
     ("content", "detail"),
     [
         (b"<html>  Bad\n gateway</html>", "<html> Bad gateway</html>"),
-        (b"<html><head><TITLE>502 Bad\nGateway</TITLE></head><body>nginx</body></html>", "502 Bad Gateway"),
+        (
+            b"<html><head><TITLE>502 Bad\nGateway</TITLE></head><body>nginx</body></html>",
+            "502 Bad Gateway",
+        ),
         (b"", "The response gives no reason."),
         (b"\xff\x1b[31mred", "\ufffd[31mred"),
         (b'{"code": 3}', '{"code": 3}'),
@@ -59,7 +68,9 @@ def test_error_has_the_cause_the_place_and_the_remedy() -> None:
         (b"[" * 5000 + b"]" * 5000, "[" * 200),
     ],
 )
-def test_answer_of_something_before_the_service_is_an_error_too(content: bytes, detail: str) -> None:
+def test_answer_of_something_before_the_service_is_an_error_too(
+    content: bytes, detail: str
+) -> None:
     error = error_of(502, content)
     assert isinstance(error, errors.BadGatewayError)
     assert (error.code, error.detail) == ("http_502", detail)

@@ -1,4 +1,6 @@
-"""Whatever happens between the client and the service: no key too many, none unseen, and every call comes to an end."""
+"""Whatever happens between the client and the service: no key too many, none unseen, and every call
+comes to an end.
+"""
 
 import asyncio
 import random
@@ -17,9 +19,14 @@ from tests.support.service import Organization
 
 FAULTS: Final = [fault for fault in Fault if fault is not Fault.NONE]
 ENDS_THE_ANSWER: Final = [
-    Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER, Fault.TRUNCATED, Fault.TRUNCATED_HEAD, Fault.SILENT, Fault.SLOW_HEAD,
+    Fault.RESET_AFTER,
+    Fault.UNAVAILABLE_AFTER,
+    Fault.TRUNCATED,
+    Fault.TRUNCATED_HEAD,
+    Fault.SILENT,
+    Fault.SLOW_HEAD,
     Fault.SLOW_BODY,
-]  # fmt: skip
+]
 HANGS: Final = {Fault.SILENT, Fault.SLOW_HEAD, Fault.SLOW_BODY}
 """Then an attempt ends only by its timeout."""
 CALLS: Final = 80
@@ -43,7 +50,9 @@ async def active_keys(served: Served, organization: Organization) -> dict[str, l
 
 
 def patience(fault: Fault) -> dict[str, float]:
-    """How long a client waits: an attempt that has to time out is short, and there are more in case others do too."""
+    """How long a client waits: an attempt that has to time out is short, and there are more in case
+    others do too.
+    """
     return {"timeout": 30.0, **({"attempt_timeout": 0.3, "retries": 19} if fault in HANGS else {})}
 
 
@@ -64,9 +73,13 @@ async def test_key_is_made_once_whatever_becomes_of_the_first_attempt(
     organization = await served.service.organization()
     async with (
         faulty_proxy(served.url, Once(fault)) as (url, _),
-        flavour.client(str(organization.owner.credential), base_url=url, **patience(fault)) as owner,
+        flavour.client(
+            str(organization.owner.credential), base_url=url, **patience(fault)
+        ) as owner,
     ):
-        made = await owner.api_keys.create(org_id=organization.id, name="CI", scopes=["projects:read"])
+        made = await owner.api_keys.create(
+            org_id=organization.id, name="CI", scopes=["projects:read"]
+        )
         async with flavour.client(made.secret, base_url=served.url) as ci:
             assert (await ci.auth.whoami()).id == made.id
     assert (await active_keys(served, organization))["CI"] == [made.id]
@@ -80,7 +93,9 @@ async def test_rotation_whose_answer_is_lost_leaves_one_key_that_is_seen(
     old = await served.service.key(organization.owner, organization.id, "projects:read", name="CI")
     async with (
         faulty_proxy(served.url, Once(fault)) as (url, _),
-        flavour.client(str(organization.owner.credential), base_url=url, **patience(fault)) as owner,
+        flavour.client(
+            str(organization.owner.credential), base_url=url, **patience(fault)
+        ) as owner,
     ):
         new = await owner.api_keys.rotate(old.id)
         async with flavour.client(new.secret, base_url=served.url) as ci:
@@ -91,14 +106,22 @@ async def test_rotation_whose_answer_is_lost_leaves_one_key_that_is_seen(
 @pytest.mark.parametrize(
     ("flavour", "fault"),
     # What the synchronous client makes of each fault is in the first test.
-    [*((ASYNC, fault) for fault in ENDS_THE_ANSWER), (SYNC, Fault.RESET_AFTER), (SYNC, Fault.SLOW_BODY)],
+    [
+        *((ASYNC, fault) for fault in ENDS_THE_ANSWER),
+        (SYNC, Fault.RESET_AFTER),
+        (SYNC, Fault.SLOW_BODY),
+    ],
     ids=lambda given: given.name,
 )
-async def test_repeatedly_lost_answers_raise_a_specific_error(served: Served, flavour: Flavour, fault: Fault) -> None:
+async def test_repeatedly_lost_answers_raise_a_specific_error(
+    served: Served, flavour: Flavour, fault: Fault
+) -> None:
     organization = await served.service.organization()
     async with faulty_proxy(served.url, lambda: fault) as (url, proxy):
         twice = {"timeout": 30.0, "attempt_timeout": 0.6 if fault in HANGS else 10.0, "retries": 1}
-        async with flavour.client(str(organization.owner.credential), base_url=url, **twice) as owner:
+        async with flavour.client(
+            str(organization.owner.credential), base_url=url, **twice
+        ) as owner:
             with pytest.raises((errors.ConnectionFailedError, errors.UnavailableError)):
                 await owner.projects.create(name="Lost")
     assert len(proxy.met) == 2
@@ -111,7 +134,9 @@ async def test_lost_rotation_by_the_key_itself_names_the_remaining_steps(
     served: Served, flavour: Flavour, overlap: int
 ) -> None:
     organization = await served.service.organization()
-    own = await served.service.key(organization.owner, organization.id, accessLevel="OWNER", name="own")
+    own = await served.service.key(
+        organization.owner, organization.id, accessLevel="OWNER", name="own"
+    )
     async with (
         faulty_proxy(served.url, Once(Fault.RESET_AFTER)) as (url, _),
         flavour.client(str(own.caller.credential), base_url=url) as client,
@@ -123,7 +148,9 @@ async def test_lost_rotation_by_the_key_itself_names_the_remaining_steps(
     assert len(left - {own.id}) == 1
 
 
-async def test_rotation_whose_healing_fails_names_the_key_that_is_left(served: Served, flavour: Flavour) -> None:
+async def test_rotation_whose_healing_fails_names_the_key_that_is_left(
+    served: Served, flavour: Flavour
+) -> None:
     organization = await served.service.organization()
     old = await served.service.key(organization.owner, organization.id, "projects:read", name="CI")
     faults = iter([Fault.RESET_AFTER, Fault.NONE])
@@ -136,13 +163,19 @@ async def test_rotation_whose_healing_fails_names_the_key_that_is_left(served: S
     assert (await active_keys(served, organization))["CI"] == [raised.value.key_id]
 
 
-@pytest.mark.parametrize("fault", [Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER, Fault.TRUNCATED_HEAD])
-async def test_project_is_deleted_though_the_answer_is_lost(served: Served, flavour: Flavour, fault: Fault) -> None:
+@pytest.mark.parametrize(
+    "fault", [Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER, Fault.TRUNCATED_HEAD]
+)
+async def test_project_is_deleted_though_the_answer_is_lost(
+    served: Served, flavour: Flavour, fault: Fault
+) -> None:
     organization = await served.service.organization()
     project = (await organization.owner.post("/api/v1/projects", {"name": "First"})).json()
     async with (
         faulty_proxy(served.url, Once(fault)) as (url, proxy),
-        flavour.client(str(organization.owner.credential), base_url=url, **patience(fault)) as owner,
+        flavour.client(
+            str(organization.owner.credential), base_url=url, **patience(fault)
+        ) as owner,
     ):
         await owner.projects.delete(project["id"])
         assert proxy.met == [fault, Fault.NONE]
@@ -172,7 +205,9 @@ async def test_no_key_is_made_twice_on_a_bad_day(
 
     async with faulty_proxy(served.url, bad_day) as (url, proxy):
         briefly = {"attempt_timeout": 0.7, "timeout": 60.0, "retries": 5}
-        async with flavour.client(str(organization.owner.credential), base_url=url, **briefly) as owner:
+        async with flavour.client(
+            str(organization.owner.credential), base_url=url, **briefly
+        ) as owner:
             room = asyncio.Semaphore(AT_ONCE)
 
             async def create(number: int) -> NewApiKey | errors.TenantryError:
@@ -189,15 +224,25 @@ async def test_no_key_is_made_twice_on_a_bad_day(
     async with flavour.client(str(organization.owner.credential), base_url=served.url) as owner:
         wrong = await count_wrong(owner, organization, results, served)
     ran = {"calls": len(results), "faults": sum(fault is not Fault.NONE for fault in proxy.met)}
-    figures.record(record_property, "keys made through a faulty proxy", ran, {"made twice or left unseen": wrong})
+    figures.record(
+        record_property,
+        "keys made through a faulty proxy",
+        ran,
+        {"made twice or left unseen": wrong},
+    )
     assert wrong == 0
     assert sum(isinstance(result, NewApiKey) for result in results) > CALLS / 2
 
 
 async def count_wrong(
-    owner: Any, organization: Organization, results: Sequence[NewApiKey | errors.TenantryError], served: Served
+    owner: Any,
+    organization: Organization,
+    results: Sequence[NewApiKey | errors.TenantryError],
+    served: Served,
 ) -> int:
-    """Calls that left another key than the one that they gave, or one that their error does not lead to."""
+    """Calls that left another key than the one that they gave, or one that their error does not
+    lead to.
+    """
     active, wrong = await active_keys(served, organization), 0
     for number, result in enumerate(results):
         name = f"key {number}"
@@ -214,9 +259,16 @@ async def count_wrong(
     return wrong
 
 
-async def create_again(owner: Any, organization: Organization, name: str, idempotency_key: str | None) -> None:
-    """The same call with the key that its error had: twice, for the first one may have made nothing."""
+async def create_again(
+    owner: Any, organization: Organization, name: str, idempotency_key: str | None
+) -> None:
+    """The same call with the key that its error had: twice, for the first one may have made
+    nothing.
+    """
     for _ in range(2):
         await owner.api_keys.create(
-            org_id=organization.id, name=name, scopes=["projects:read"], idempotency_key=idempotency_key
+            org_id=organization.id,
+            name=name,
+            scopes=["projects:read"],
+            idempotency_key=idempotency_key,
         )

@@ -25,24 +25,34 @@ with Tenantry() as client:
 
 
 def answers() -> Iterator[httpx2.Response]:
-    yield httpx2.Response(503, json={"code": "overloaded", "detail": "Busy."}, headers={"x-request-id": "first"})
+    yield httpx2.Response(
+        503, json={"code": "overloaded", "detail": "Busy."}, headers={"x-request-id": "first"}
+    )
     while True:
-        yield httpx2.Response(200, json={"data": [], "nextCursor": None}, headers={"x-request-id": "second"})
+        yield httpx2.Response(
+            200, json={"data": [], "nextCursor": None}, headers={"x-request-id": "second"}
+        )
 
 
-async def test_requests_and_retries_are_logged(flavour: Flavour, caplog: pytest.LogCaptureFixture) -> None:
+async def test_requests_and_retries_are_logged(
+    flavour: Flavour, caplog: pytest.LogCaptureFixture
+) -> None:
     given = answers()
     with caplog.at_level(logging.INFO, "tenantry"):
         async with answered_by(flavour, lambda _: next(given)) as client:
             await client.projects.list().first_page()
-    first, retry, second = [line.getMessage() for line in caplog.records if line.name == "tenantry.sdk"]
+    first, retry, second = [
+        line.getMessage() for line in caplog.records if line.name == "tenantry.sdk"
+    ]
     assert first.startswith("GET /api/v1/projects: 503 in ")
     assert first.endswith(" ms (request first)")
     assert retry.startswith("GET /api/v1/projects: attempt 2 of 4 in 0.0")
     assert second.startswith("GET /api/v1/projects: 200 in ")
 
 
-async def test_lost_connection_is_logged(flavour: Flavour, caplog: pytest.LogCaptureFixture) -> None:
+async def test_lost_connection_is_logged(
+    flavour: Flavour, caplog: pytest.LogCaptureFixture
+) -> None:
     def lose(_: httpx2.Request) -> httpx2.Response:
         raise httpx2.ReadError("reset")
 
@@ -59,18 +69,30 @@ async def test_nothing_secret_is_logged(flavour: Flavour, caplog: pytest.LogCapt
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.host == "id.example":
-            return httpx2.Response(200, json={"access_token": TOKEN, "expires_in": 60, "refresh_token": SECRET})
+            return httpx2.Response(
+                200, json={"access_token": TOKEN, "expires_in": 60, "refresh_token": SECRET}
+            )
         if request.method == "POST":
             return httpx2.Response(200, json=key)
         raise httpx2.ReadError("reset")
 
     grants: list[dict[str, Any]] = [
-        {"tokens": ClientCredentials(issuer="https://id.example", client_id="c", client_secret=SECRET, token_url=URL)},
-        {"tokens": RefreshToken(issuer="https://id.example", client_id="c", refresh_token=SECRET, token_url=URL)},
+        {
+            "tokens": ClientCredentials(
+                issuer="https://id.example", client_id="c", client_secret=SECRET, token_url=URL
+            )
+        },
+        {
+            "tokens": RefreshToken(
+                issuer="https://id.example", client_id="c", refresh_token=SECRET, token_url=URL
+            )
+        },
     ]
     with caplog.at_level(logging.DEBUG, "tenantry"):
         for values in [{"credential": SECRET}, *grants]:
-            async with answered_by(flavour, answer, **{"credential": None, **values}, retries=1) as client:
+            async with answered_by(
+                flavour, answer, **{"credential": None, **values}, retries=1
+            ) as client:
                 await client.api_keys.report_leak(SECRET)
                 for wrong in (SECRET, TOKEN):  # a secret in place of an id
                     with pytest.raises(errors.ConnectionFailedError) as raised:
@@ -89,13 +111,20 @@ URL: Final = "https://id.example/token"
 
 
 @pytest.mark.parametrize(
-    ("level", "shown"), [("", []), ("info", ["INFO"]), ("DEBUG", ["DEBUG", "INFO"]), ("nonsense", [])]
+    ("level", "shown"),
+    [("", []), ("info", ["INFO"]), ("DEBUG", ["DEBUG", "INFO"]), ("nonsense", [])],
 )
-async def test_variable_sets_the_level(served: Served, tmp_path: Path, level: str, shown: list[str]) -> None:
+async def test_variable_sets_the_level(
+    served: Served, tmp_path: Path, level: str, shown: list[str]
+) -> None:
     organization = await served.service.organization()
     credential = str(organization.owner.credential)
     (tmp_path / "program.py").write_text(CALLING)
-    values = {"TENANTRY_BASE_URL": served.url, "TENANTRY_API_KEY": credential, "TENANTRY_LOG": level}
+    values = {
+        "TENANTRY_BASE_URL": served.url,
+        "TENANTRY_API_KEY": credential,
+        "TENANTRY_LOG": level,
+    }
     done = await run(folder=tmp_path, module="program", **values)
     assert (done.code, done.out) == (0, ""), done.err
     lines = done.err.splitlines()
@@ -109,7 +138,12 @@ async def test_variable_sets_the_level(served: Served, tmp_path: Path, level: st
 async def test_program_that_logs_itself_gets_each_line_once(served: Served, tmp_path: Path) -> None:
     organization = await served.service.organization()
     (tmp_path / "program.py").write_text(CALLING)
-    values = {"TENANTRY_BASE_URL": served.url, "TENANTRY_API_KEY": str(organization.owner.credential)}
-    done = await run(folder=tmp_path, module="program", TENANTRY_LOG="info", BASIC_CONFIG="1", **values)
+    values = {
+        "TENANTRY_BASE_URL": served.url,
+        "TENANTRY_API_KEY": str(organization.owner.credential),
+    }
+    done = await run(
+        folder=tmp_path, module="program", TENANTRY_LOG="info", BASIC_CONFIG="1", **values
+    )
     [line] = done.err.splitlines()
     assert line.startswith("app INFO tenantry.sdk GET /api/v1/auth/whoami: 200 in ")

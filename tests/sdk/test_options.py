@@ -51,7 +51,9 @@ async def test_timeout_of_one_call(served: Served, flavour: Flavour, fault: Faul
     organization = await served.service.organization()
     async with (
         faulty_proxy(served.url, lambda: fault) as (url, proxy),
-        flavour.client(str(organization.owner.credential), base_url=url, timeout=3600, attempt_timeout=3600) as client,
+        flavour.client(
+            str(organization.owner.credential), base_url=url, timeout=3600, attempt_timeout=3600
+        ) as client,
     ):
         with pytest.raises(errors.TimedOutError):
             await client.auth.whoami(timeout=0.2)
@@ -78,17 +80,25 @@ async def test_copy_selects_another_organization(served: Served, flavour: Flavou
         tenants = [(await client.tenants.create(name=name)).id for name in ("One", "Two")]
         with pytest.raises(errors.PermissionDeniedError):
             await client.auth.whoami()
-        chosen = [(await client.with_options(organization=one).auth.whoami()).org_id for one in tenants]
+        chosen = [
+            (await client.with_options(organization=one).auth.whoami()).org_id for one in tenants
+        ]
     assert chosen == tenants
 
 
 async def test_options_of_copies_add_up(flavour: Flavour) -> None:
     upstream = Always(200, PAGE)
     async with answered_by(flavour, upstream) as client:
-        copy = client.with_options(headers={"X-A": "1"}).with_options(headers={"X-B": "2", "User-Agent": "mine"})
+        copy = client.with_options(headers={"X-A": "1"}).with_options(
+            headers={"X-B": "2", "User-Agent": "mine"}
+        )
         await copy.plans.list(headers={"x-a": "3"}).first_page()
     [request] = upstream.requests
-    assert (request.headers["x-a"], request.headers["x-b"], request.headers["user-agent"]) == ("3", "2", "mine")
+    assert (request.headers["x-a"], request.headers["x-b"], request.headers["user-agent"]) == (
+        "3",
+        "2",
+        "mine",
+    )
     assert request.headers.get_list("x-a") == ["3"]
 
 
@@ -109,7 +119,9 @@ def test_every_method_passes_its_options_on() -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.headers.get("x-trace") != "1":
             without.append(f"{request.method} {request.url.path}")
-        return httpx2.Response(404, json={"code": "not_found", "detail": "There is no such object."})
+        return httpx2.Response(
+            404, json={"code": "not_found", "detail": "There is no such object."}
+        )
 
     with httpx2.Client(transport=httpx2.MockTransport(answer)) as http_client:
         for name, method in members(Tenantry("key", http_client=http_client)):
@@ -163,7 +175,9 @@ async def test_value_of_a_refused_header_is_not_in_the_error(flavour: Flavour) -
     assert "hunter2" not in str(raised.value)
 
 
-async def test_client_without_a_credential_says_so_before_it_sends_anything(flavour: Flavour) -> None:
+async def test_client_without_a_credential_says_so_before_it_sends_anything(
+    flavour: Flavour,
+) -> None:
     upstream = Always(200, PAGE)
     async with answered_by(flavour, upstream, None) as client:
         with pytest.raises(errors.ConfigurationError, match="TENANTRY_API_KEY"):
@@ -177,7 +191,10 @@ async def test_calls_that_need_no_credential_send_none(served: Served, flavour: 
     organization = await served.service.organization()
     leaked = await served.service.key(organization.owner, organization.id, "projects:read")
     async with flavour.client(base_url=served.url) as client:
-        assert ((await client.health.live()).status, (await client.health.ready()).status) == ("ok", "ok")
+        assert ((await client.health.live()).status, (await client.health.ready()).status) == (
+            "ok",
+            "ok",
+        )
         assert (await client.api_keys.report_leak(str(leaked.caller.credential))).id == leaked.id
 
 
@@ -185,15 +202,23 @@ async def test_service_that_is_not_ready_is_no_error(flavour: Flavour) -> None:
     upstream = Always(503, {"status": "not ready", "waitingFor": ["the database"]})
     async with answered_by(flavour, upstream) as client:
         health = await client.health.ready()
-    assert (health.status, health.waiting_for, health.response.status_code) == ("not ready", ["the database"], 503)
+    assert (health.status, health.waiting_for, health.response.status_code) == (
+        "not ready",
+        ["the database"],
+        503,
+    )
     assert len(upstream.requests) == 1
     assert "authorization" not in upstream.requests[0].headers
 
 
-async def test_key_is_made_in_the_organization_of_the_credential(served: Served, flavour: Flavour) -> None:
+async def test_key_is_made_in_the_organization_of_the_credential(
+    served: Served, flavour: Flavour
+) -> None:
     organization = await served.service.organization()
     async with flavour.client_of(served, organization) as owner:
-        made = await owner.api_keys.create(name="CI", scopes=["projects:read"], idempotency_key="once")
+        made = await owner.api_keys.create(
+            name="CI", scopes=["projects:read"], idempotency_key="once"
+        )
         with pytest.raises(errors.ConflictError) as raised:
             await owner.api_keys.create(name="CI", scopes=["projects:read"], idempotency_key="once")
     assert made.org_id == organization.id
@@ -214,6 +239,9 @@ async def test_concurrent_calls_keep_their_own_options(flavour: Flavour) -> None
     upstream = Always(200, PAGE)
     async with answered_by(flavour, upstream) as client:
         await asyncio.gather(
-            *(client.plans.list(headers={"X-Number": str(number)}).first_page() for number in range(20))
+            *(
+                client.plans.list(headers={"X-Number": str(number)}).first_page()
+                for number in range(20)
+            )
         )
     assert sorted(int(request.headers["x-number"]) for request in upstream.requests) == [*range(20)]

@@ -185,11 +185,16 @@ async def run_program(source: str, folder: Path, served: Served, **values: str) 
     """What a program does that has an OWNER key of a new organization in its environment."""
     organization = await served.service.organization()
     (folder / "program.py").write_text(source)
-    settings = {"TENANTRY_BASE_URL": served.url, "TENANTRY_API_KEY": str(organization.owner.credential)}
+    settings = {
+        "TENANTRY_BASE_URL": served.url,
+        "TENANTRY_API_KEY": str(organization.owner.credential),
+    }
     return await run(folder=folder, module="program", **{**settings, **values})
 
 
-async def test_children_of_a_process_have_connections_of_their_own(unlimited: Served, tmp_path: Path) -> None:
+async def test_children_of_a_process_have_connections_of_their_own(
+    unlimited: Served, tmp_path: Path
+) -> None:
     done = await run_program(FORKING, tmp_path, unlimited)
     assert (done.code, done.out, done.err) == (0, f"{[0] * 8}\n", "")
 
@@ -231,11 +236,17 @@ async def test_invalid_variable_is_named_in_the_error(tmp_path: Path) -> None:
 async def test_requests_to_loopback_bypass_the_proxy(served: Served, tmp_path: Path) -> None:
     async with silent() as (proxy, heard):
         done = await run_program(CALLING, tmp_path, served, PROXY=proxy)
-    assert (done.code, done.out, done.err) == (0, "HTTP_PROXY OWNER\nhttp_proxy OWNER\nALL_PROXY OWNER\n", "")
+    assert (done.code, done.out, done.err) == (
+        0,
+        "HTTP_PROXY OWNER\nhttp_proxy OWNER\nALL_PROXY OWNER\n",
+        "",
+    )
     assert heard == []
 
 
-async def test_asynchronous_client_works_in_every_event_loop(served: Served, tmp_path: Path) -> None:
+async def test_asynchronous_client_works_in_every_event_loop(
+    served: Served, tmp_path: Path
+) -> None:
     organization = await served.service.organization()
     credential = str(served.service.user("olivia", org=organization.id, role="owner").credential)
     async with token_endpoint(lambda: credential) as endpoint:
@@ -253,7 +264,12 @@ async def test_renewal_that_ends_with_its_event_loop_is_begun_again(
     (tmp_path / "program.py").write_text(ENDED)
     async with token_endpoint(lambda: credential) as endpoint:
         endpoint.open.clear()
-        values = {"TENANTRY_BASE_URL": served.url, "ISSUER": endpoint.url, "SECRET": CLIENT_SECRET, "ENDING": ending}
+        values = {
+            "TENANTRY_BASE_URL": served.url,
+            "ISSUER": endpoint.url,
+            "SECRET": CLIENT_SECRET,
+            "ENDING": ending,
+        }
         async with running(folder=tmp_path, module="program", **values) as program:
             await program.until("ended\n", "out")
             endpoint.open.set()
@@ -261,9 +277,13 @@ async def test_renewal_that_ends_with_its_event_loop_is_begun_again(
     assert program.text == {"out": "ended\nolivia\n", "err": ""}
 
 
-async def test_token_received_while_the_event_loop_ends_is_stored(served: Served, tmp_path: Path) -> None:
+async def test_token_received_while_the_event_loop_ends_is_stored(
+    served: Served, tmp_path: Path
+) -> None:
     async with token_endpoint(lambda: "token") as endpoint:
-        done = await run_program(RECEIVED, tmp_path, served, ISSUER=endpoint.url, TENANTRY_API_KEY="")
+        done = await run_program(
+            RECEIVED, tmp_path, served, ISSUER=endpoint.url, TENANTRY_API_KEY=""
+        )
     assert (done.code, done.out, done.err) == (0, "refresh-1\n", "")
 
 
@@ -284,7 +304,9 @@ class Connections:
         self.begun += 1
         try:
             while await reader.readuntil(b"\r\n\r\n"):
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+                )
         except asyncio.IncompleteReadError:
             writer.close()
             self._ended.release()
@@ -307,22 +329,30 @@ def other_loop() -> Iterator[asyncio.AbstractEventLoop]:
 async def test_each_event_loop_keeps_its_connections_until_the_client_is_closed() -> None:
     connections = Connections()
     async with await asyncio.start_server(connections, "127.0.0.1", 0) as server:
-        client = AsyncTenantry("key", base_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        client = AsyncTenantry(
+            "key", base_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        )
         with other_loop() as other:
             for _ in range(3):
                 await client.request("GET", "/")
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(client.request("GET", "/"), other))
+                await asyncio.wrap_future(
+                    asyncio.run_coroutine_threadsafe(client.request("GET", "/"), other)
+                )
             assert connections.begun == 2
             await client.aclose()
             await connections.until_ended()
 
 
-async def test_connections_of_loops_that_no_longer_run_are_closed(served: Served, tmp_path: Path) -> None:
+async def test_connections_of_loops_that_no_longer_run_are_closed(
+    served: Served, tmp_path: Path
+) -> None:
     done = await run_program(STOPPED, tmp_path, served)
     assert (done.code, done.out, done.err) == (0, "1\n", "")
 
 
-async def test_certificates_are_loaded_when_the_client_is_made(served: Served, tmp_path: Path) -> None:
+async def test_certificates_are_loaded_when_the_client_is_made(
+    served: Served, tmp_path: Path
+) -> None:
     done = await run_program(CERTIFICATES, tmp_path, served)
     assert (done.code, done.out, done.err) == (0, "OWNER\n", "")
 

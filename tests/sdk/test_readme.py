@@ -27,13 +27,23 @@ async def test_each_block_of_the_page_runs_by_itself(served: Served, tmp_path: P
         assert (done.code, done.err) == (0, ""), (number, done)
 
 
-async def test_code_of_the_page_runs_from_its_beginning_to_its_end(served: Served, tmp_path: Path) -> None:
+async def test_code_of_the_page_runs_from_its_beginning_to_its_end(
+    served: Served, tmp_path: Path
+) -> None:
     service = served.service
-    await service.operator.put(f"{TENANTS}/acme", {"name": "Acme", "ownerEmail": "owner@acme.example"})
-    key = await service.key(service.user("first", org="acme", role="owner"), "acme", accessLevel="OWNER")
+    await service.operator.put(
+        f"{TENANTS}/acme", {"name": "Acme", "ownerEmail": "owner@acme.example"}
+    )
+    key = await service.key(
+        service.user("first", org="acme", role="owner"), "acme", accessLevel="OWNER"
+    )
     await key.caller.post("/api/v1/projects", {"name": "First"})
     (tmp_path / "page.py").write_text("\n".join(blocks(SDK / "README.md", "python")))
-    values = {"TENANTRY_BASE_URL": served.url, "TENANTRY_API_KEY": str(key.caller.credential), "HOME": str(tmp_path)}
+    values = {
+        "TENANTRY_BASE_URL": served.url,
+        "TENANTRY_API_KEY": str(key.caller.credential),
+        "HOME": str(tmp_path),
+    }
     done = await run(folder=tmp_path, module="page", **values)
     assert (done.code, done.err) == (0, "")
     shown = done.out.splitlines()

@@ -133,7 +133,9 @@ def test_waits_are_spread_below_a_bound_that_doubles(attempt: int, most: float) 
 
 def test_waits_are_those_of_the_clients_backoff() -> None:
     backoff = Backoff(first=0.001, longest=0.002, in_flight=0.003)
-    bounds = [wait_before(attempt, None, lambda _low, high: high, backoff) for attempt in (1, 2, 3, 40)]
+    bounds = [
+        wait_before(attempt, None, lambda _low, high: high, backoff) for attempt in (1, 2, 3, 40)
+    ]
     assert bounds == [0.001, 0.002, 0.002, 0.002]
     going = RetryState(CREATE, RetrySettings(30.0, 10.0, 4, backoff), 30.0)
     assert going.after_loss(LOST, 0.0) <= 0.001
@@ -168,7 +170,13 @@ def test_retry_after_in_both_forms(value: str, seconds: float | None) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("timeout", 0), ("timeout", math.inf), ("attempt_timeout", -1.0), ("attempt_timeout", math.nan), ("retries", -1)],
+    [
+        ("timeout", 0),
+        ("timeout", math.inf),
+        ("attempt_timeout", -1.0),
+        ("attempt_timeout", math.nan),
+        ("retries", -1),
+    ],
 )
 def test_invalid_limit_is_named_in_the_error(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"^{name} must be .*, not {value}$"):
@@ -178,7 +186,9 @@ def test_invalid_limit_is_named_in_the_error(name: str, value: float) -> None:
 @pytest.mark.parametrize("name", ["timeout", "attempt_timeout", "retries"])
 @pytest.mark.parametrize("value", [None, "3", httpx2.Timeout(5), 1j])
 def test_limit_that_is_no_number_is_a_type_error(name: str, value: object) -> None:
-    with pytest.raises(TypeError, match=rf"^{name} must be a (whole )?number.*, not {re.escape(repr(value))}$"):
+    with pytest.raises(
+        TypeError, match=rf"^{name} must be a (whole )?number.*, not {re.escape(repr(value))}$"
+    ):
         RetrySettings(**{name: value})  # type: ignore[arg-type]
 
 
@@ -187,5 +197,7 @@ def test_timeout_error_tells_how_long_the_call_took() -> None:
     assert going.duration(0.0, 10.02) == "10.0 s"
     going.after_loss(LOST, 10.0)
     assert going.duration(10.5, 20.5) == "10.0 s (attempt 2 of 4, 20.5 s in all)"
-    with pytest.raises(errors.TimedOutError, match=r"^GET /api/v1/projects: timed out after 30\.1 s\.$"):
+    with pytest.raises(
+        errors.TimedOutError, match=r"^GET /api/v1/projects: timed out after 30\.1 s\.$"
+    ):
         going.seconds(30.1)

@@ -71,8 +71,18 @@ def revealing() -> Iterator[Callable[[], object]]:
 
 
 GRANTS: Final = (
-    RefreshToken(issuer="https://x.example", client_id="c", refresh_token=OTHER, token_url="https://x.example/token"),
-    ClientCredentials(issuer="https://x.example", client_id="c", client_secret=OTHER, token_url="https://x.example/t"),
+    RefreshToken(
+        issuer="https://x.example",
+        client_id="c",
+        refresh_token=OTHER,
+        token_url="https://x.example/token",
+    ),
+    ClientCredentials(
+        issuer="https://x.example",
+        client_id="c",
+        client_secret=OTHER,
+        token_url="https://x.example/t",
+    ),
 )
 
 
@@ -80,7 +90,9 @@ GRANTS: Final = (
 def test_traceback_with_local_variables_holds_no_secret(call: Callable[[], object]) -> None:
     with pytest.raises(errors.TenantryError) as raised:
         call()
-    shown = "".join(traceback.TracebackException.from_exception(raised.value, capture_locals=True).format())
+    shown = "".join(
+        traceback.TracebackException.from_exception(raised.value, capture_locals=True).format()
+    )
     assert "tenantry_sdk" in shown
     assert VALUE not in shown
     assert OTHER not in shown

@@ -50,7 +50,9 @@ def test_file_that_others_can_read_is_refused(file: Path, mode: int) -> None:
     assert "refresh" not in str(raised.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"access_token": 1}', b"\xff\xfe", b'"refresh"'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"access_token": 1}', b"\xff\xfe", b'"refresh"']
+)
 def test_file_that_is_no_token_asks_to_sign_in(file: Path, content: bytes) -> None:
     FileStore(file).save(TOKEN)
     file.write_bytes(content)

@@ -54,7 +54,11 @@ CLOSED_SETS: Final = {
     "Role": types.Role,
     "MemberStatus": types.MemberStatus,
 }
-OPEN_SETS: Final = {"Action": types.AuditAction, "ActorKind": types.ActorKind, "Outcome": types.EventOutcome}
+OPEN_SETS: Final = {
+    "Action": types.AuditAction,
+    "ActorKind": types.ActorKind,
+    "Outcome": types.EventOutcome,
+}
 
 
 def members(client: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -72,7 +76,9 @@ def members(client: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def signatures(client: object) -> dict[str, str]:
     """How each method is called, without what tells the two clients apart."""
     return {
-        re.sub(r"\baclose$", "close", name): re.sub(r"\bAsync(?=[A-Z])", "", str(inspect.signature(method)))
+        re.sub(r"\baclose$", "close", name): re.sub(
+            r"\bAsync(?=[A-Z])", "", str(inspect.signature(method))
+        )
         for name, method in members(client)
     }
 
@@ -83,7 +89,10 @@ def test_both_clients_offer_the_same() -> None:
 
 def test_synchronous_modules_match_their_asynchronous_source() -> None:
     done = subprocess.run(
-        [sys.executable, SDK / "make_sync.py", "--check"], capture_output=True, text=True, check=False
+        [sys.executable, SDK / "make_sync.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -105,7 +114,9 @@ def test_every_method_takes_the_options_of_a_call() -> None:
 
 def undocumented(module: ModuleType) -> Iterator[str]:
     """The public classes, methods and functions of a module that have no docstring."""
-    for name in getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]:
+    for name in getattr(module, "__all__", None) or [
+        name for name in vars(module) if not name.startswith("_")
+    ]:
         value = getattr(module, name)
         is_own = getattr(value, "__module__", "").startswith("tenantry_sdk")
         if is_own and inspect.isclass(value):
@@ -118,12 +129,16 @@ def undocumented_aliases() -> set[str]:
     """The names of `types` without a text below."""
     statements = ast.parse(inspect.getsource(types)).body
     aliases = {
-        one.target.id for one in statements if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        one.target.id
+        for one in statements
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
     }
     return aliases - {
         ast.unparse(one.target)
         for one, below in pairwise(statements)
-        if isinstance(one, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(one, ast.AnnAssign)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
     }
 
 
@@ -138,15 +153,21 @@ def undocumented_members(kind: type) -> Iterator[str]:
 
 
 def test_every_public_name_is_documented() -> None:
-    assert [name for module in (tenantry_sdk, errors, webhooks) for name in undocumented(module)] == []
+    assert [
+        name for module in (tenantry_sdk, errors, webhooks) for name in undocumented(module)
+    ] == []
     assert undocumented_aliases() == set()
-    silent = [name for name, method in members(AsyncTenantry("key")) if not (method.__doc__ or "").strip()]
+    silent = [
+        name for name, method in members(AsyncTenantry("key")) if not (method.__doc__ or "").strip()
+    ]
     assert silent == []
 
 
 def test_every_resource_is_documented() -> None:
     kinds = {
-        type(value) for value in vars(AsyncTenantry("key")).values() if type(value).__module__.endswith("_resources")
+        type(value)
+        for value in vars(AsyncTenantry("key")).values()
+        if type(value).__module__.endswith("_resources")
     }
     assert len(kinds) >= 9
     assert [kind.__name__ for kind in kinds if not vars(kind).get("__doc__")] == []
@@ -159,7 +180,9 @@ def arguments(method: Any) -> tuple[list[str], dict[str, object]]:
         value = ARGUMENTS.get(name, "x")
         if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
             positional.append(value)
-        elif parameter.kind is parameter.KEYWORD_ONLY and (name in ARGUMENTS or parameter.default is parameter.empty):
+        elif parameter.kind is parameter.KEYWORD_ONLY and (
+            name in ARGUMENTS or parameter.default is parameter.empty
+        ):
             named[name] = value
     return positional, named
 
@@ -171,7 +194,9 @@ def requests_made() -> set[tuple[str, str]]:
     def answer(request: httpx2.Request) -> httpx2.Response:
         path = re.sub(r"/mode/test$", "/mode/{}", request.url.path)
         seen.add((request.method, re.sub(r"/x(?::x)?(?=/|$)", "/{}", path)))
-        return httpx2.Response(404, json={"code": "not_found", "detail": "There is no such object."})
+        return httpx2.Response(
+            404, json={"code": "not_found", "detail": "There is no such object."}
+        )
 
     with httpx2.Client(transport=httpx2.MockTransport(answer)) as http_client:
         client = Tenantry("key", http_client=http_client)
@@ -201,7 +226,9 @@ def operations(openapi: dict[str, Any]) -> dict[tuple[str, str], str]:
     return found
 
 
-def test_every_operation_of_the_api_has_a_method_and_every_method_an_operation(openapi: dict[str, Any]) -> None:
+def test_every_operation_of_the_api_has_a_method_and_every_method_an_operation(
+    openapi: dict[str, Any],
+) -> None:
     offered, made = operations(openapi), requests_made()
     assert made - set(offered) == set()
     assert {offered[one] for one in set(offered) - made} == set()
@@ -222,7 +249,9 @@ def test_sets_of_values_are_those_of_the_api(openapi: dict[str, Any]) -> None:
         literal, other = get_args(opened)
         assert set(get_args(literal)) == set(schemas[name]["enum"]), name
         assert other is str
-    assert set(get_args(types.AccessState)) == set(schemas["TenantAccess"]["properties"]["state"]["enum"])
+    assert set(get_args(types.AccessState)) == set(
+        schemas["TenantAccess"]["properties"]["state"]["enum"]
+    )
     [mode] = [
         one["schema"]["enum"]
         for one in openapi["paths"]["/api/v1/auth/verify/{scope}/mode/{mode}"]["get"]["parameters"]

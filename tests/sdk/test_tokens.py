@@ -6,11 +6,19 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
-from tenantry_sdk import AsyncTenantry, ClientCredentials, FileStore, RefreshToken, Secret, Token, errors
+from tenantry_sdk import (
+    AsyncTenantry,
+    ClientCredentials,
+    FileStore,
+    RefreshToken,
+    Secret,
+    Token,
+    errors,
+)
 from tests.sdk.support import Flavour, Served, serving
 from tests.sdk.token_endpoint import CLIENT_ID, CLIENT_SECRET, TokenEndpoint, token_endpoint
 from tests.support.postgres import PostgresServer
@@ -21,7 +29,9 @@ AT_ONCE: Final = 50
 
 @pytest.fixture(scope="module")
 async def served(postgres: PostgresServer) -> AsyncIterator[Served]:
-    """The service of this file, whose tests move the clock forward; each has a separate organization."""
+    """The service of this file, whose tests move the clock forward; each has a separate
+    organization.
+    """
     with postgres.database() as conninfo:
         async with serving(conninfo) as running:
             yield running
@@ -38,21 +48,28 @@ async def endpoint(served: Served, organization: Organization) -> AsyncIterator[
     numbers = itertools.count()
 
     def mint() -> str:
-        return str(served.service.user("olivia", org=organization.id, role="owner", jti=str(next(numbers))).credential)
+        return str(
+            served.service.user(
+                "olivia", org=organization.id, role="owner", jti=str(next(numbers))
+            ).credential
+        )
 
     async with token_endpoint(mint) as running:
         yield running
 
 
 def refreshing(endpoint: TokenEndpoint, **more: object) -> RefreshToken:
-    return RefreshToken(issuer=endpoint.url, client_id=CLIENT_ID, **{"refresh_token": "refresh-0", **more})  # type: ignore[arg-type]
+    options: Any = {"refresh_token": "refresh-0", **more}
+    return RefreshToken(issuer=endpoint.url, client_id=CLIENT_ID, **options)
 
 
 def kept(access_token: str, *, ends_in: float) -> Token:
     return Token(Secret(access_token), time.time() + ends_in, Secret("refresh-0"), 3600.0)
 
 
-async def test_first_call_fetches_a_token(served: Served, endpoint: TokenEndpoint, flavour: Flavour) -> None:
+async def test_first_call_fetches_a_token(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
     async with flavour.client(base_url=served.url, tokens=refreshing(endpoint)) as client:
         who = [await client.auth.whoami() for _ in range(3)]
     assert {one.id for one in who} == {"olivia"}
@@ -64,7 +81,9 @@ async def test_expired_token_is_renewed_once_for_all_waiting_calls(
 ) -> None:
     store = FileStore(tmp_path / "token")
     store.save(kept("old", ends_in=-1))
-    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint, store=store)) as client:
+    async with flavour.client(
+        base_url=served.url, tokens=refreshing(endpoint, store=store)
+    ) as client:
         who = await asyncio.gather(*(client.auth.whoami() for _ in range(AT_ONCE)))
     assert [one.id for one in who] == ["olivia"] * AT_ONCE
     assert len(endpoint.grants) == 1
@@ -76,7 +95,9 @@ async def test_token_is_renewed_before_it_ends(
 ) -> None:
     store = FileStore(tmp_path / "token")
     store.save(kept("old", ends_in=29))
-    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint, store=store)) as client:
+    async with flavour.client(
+        base_url=served.url, tokens=refreshing(endpoint, store=store)
+    ) as client:
         assert (await client.auth.whoami()).id == "olivia"
     assert len(endpoint.grants) == 1
 
@@ -103,7 +124,9 @@ async def test_create_is_carried_out_once_though_its_token_was_refused(
     assert listed == [made.id]
 
 
-async def test_token_that_is_refused_again_is_an_error_and_no_loop(served: Served, flavour: Flavour) -> None:
+async def test_token_that_is_refused_again_is_an_error_and_no_loop(
+    served: Served, flavour: Flavour
+) -> None:
     async with (
         token_endpoint(lambda: "a.b.c") as endpoint,
         flavour.client(base_url=served.url, tokens=refreshing(endpoint)) as client,
@@ -135,7 +158,9 @@ async def test_valid_token_is_used_while_the_identity_provider_is_unreachable(
         assert (await client.auth.whoami()).id == "olivia"
 
 
-async def test_without_a_token_that_lasts_the_identity_provider_is_needed(served: Served, flavour: Flavour) -> None:
+async def test_without_a_token_that_lasts_the_identity_provider_is_needed(
+    served: Served, flavour: Flavour
+) -> None:
     away = RefreshToken(issuer="http://127.0.0.1:9", client_id=CLIENT_ID, refresh_token="refresh-0")
     async with flavour.client(base_url=served.url, tokens=away) as client:
         with pytest.raises(errors.TokenRefreshError, match=r"127\.0\.0\.1 is unreachable"):
@@ -146,15 +171,22 @@ async def test_hanging_identity_provider_delays_calls_at_most_by_the_timeout(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour
 ) -> None:
     endpoint.open.clear()
-    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint), timeout=0.2) as client:
+    async with flavour.client(
+        base_url=served.url, tokens=refreshing(endpoint), timeout=0.2
+    ) as client:
         with pytest.raises(errors.TimedOutError):
             await client.auth.whoami()
         endpoint.open.set()
 
 
-async def test_program_signs_in_by_its_own_secret(served: Served, endpoint: TokenEndpoint, flavour: Flavour) -> None:
+async def test_program_signs_in_by_its_own_secret(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
     tokens = ClientCredentials(
-        issuer=endpoint.url, client_id=CLIENT_ID, client_secret=CLIENT_SECRET, audience="tenantry-api"
+        issuer=endpoint.url,
+        client_id=CLIENT_ID,
+        client_secret=CLIENT_SECRET,
+        audience="tenantry-api",
     )
     async with flavour.client(base_url=served.url, tokens=tokens) as client:
         assert (await client.auth.whoami()).id == "olivia"
@@ -169,7 +201,9 @@ async def test_program_signs_in_by_its_own_secret(served: Served, endpoint: Toke
     assert CLIENT_SECRET not in repr(tokens)
 
 
-async def test_function_gives_tokens(served: Served, endpoint: TokenEndpoint, flavour: Flavour) -> None:
+async def test_function_gives_tokens(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
     given = []
 
     def tokens() -> str:
@@ -181,7 +215,8 @@ async def test_function_gives_tokens(served: Served, endpoint: TokenEndpoint, fl
         await client.auth.whoami()
         served.service.clock.advance(hours=2)
         await client.auth.whoami()
-    # The tokens say themselves when they end, and by this machine's clock they have: each call asks for another.
+    # The tokens say themselves when they end, and by this machine's clock they have: each call asks
+    # for another.
     assert len(given) >= 3
 
 
@@ -199,7 +234,9 @@ async def test_clients_that_share_a_store_renew_once(
     FileStore(tmp_path / "token").save(kept("old", ends_in=-1))
 
     async def call() -> str:
-        tokens = RefreshToken(issuer=endpoint.url, client_id=CLIENT_ID, store=FileStore(tmp_path / "token"))
+        tokens = RefreshToken(
+            issuer=endpoint.url, client_id=CLIENT_ID, store=FileStore(tmp_path / "token")
+        )
         async with flavour.client(base_url=served.url, tokens=tokens) as client:
             return str((await client.auth.whoami()).id)
 
@@ -207,7 +244,9 @@ async def test_clients_that_share_a_store_renew_once(
     assert len(endpoint.grants) == 1
 
 
-@pytest.mark.parametrize("issuer", ["http://login.example.com", "login.example.com", "ftp://127.0.0.1"])
+@pytest.mark.parametrize(
+    "issuer", ["http://login.example.com", "login.example.com", "ftp://127.0.0.1"]
+)
 async def test_secret_is_not_sent_where_it_can_be_read(flavour: Flavour, issuer: str) -> None:
     tokens = RefreshToken(issuer=issuer, client_id=CLIENT_ID, refresh_token="refresh-0")
     async with flavour.client(tokens=tokens) as client:
@@ -215,7 +254,9 @@ async def test_secret_is_not_sent_where_it_can_be_read(flavour: Flavour, issuer:
             await client.auth.whoami()
 
 
-async def test_issuer_that_calls_itself_otherwise_is_not_believed(endpoint: TokenEndpoint, flavour: Flavour) -> None:
+async def test_issuer_that_calls_itself_otherwise_is_not_believed(
+    endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
     tokens = refreshing(endpoint)
     endpoint.url = "https://login.example.com"
     async with flavour.client(tokens=tokens) as client:
@@ -224,7 +265,9 @@ async def test_issuer_that_calls_itself_otherwise_is_not_believed(endpoint: Toke
     assert endpoint.grants == []
 
 
-async def test_renewal_continues_after_its_call_is_canceled(served: Served, endpoint: TokenEndpoint) -> None:
+async def test_renewal_continues_after_its_call_is_canceled(
+    served: Served, endpoint: TokenEndpoint
+) -> None:
     async with AsyncTenantry(base_url=served.url, tokens=refreshing(endpoint)) as client:
         endpoint.open.clear()
         first = asyncio.create_task(client.auth.whoami())
@@ -241,13 +284,17 @@ async def test_renewal_continues_after_its_call_is_canceled(served: Served, endp
 async def test_token_that_comes_too_late_for_its_call_is_the_next_ones(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour
 ) -> None:
-    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint), timeout=0.3) as client:
+    async with flavour.client(
+        base_url=served.url, tokens=refreshing(endpoint), timeout=0.3
+    ) as client:
         endpoint.open.clear()
         with pytest.raises(errors.TimedOutError):
             await client.auth.whoami()
         endpoint.open.set()
         await endpoint.until_asked()
-    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint, refresh_token="refresh-1")) as client:
+    async with flavour.client(
+        base_url=served.url, tokens=refreshing(endpoint, refresh_token="refresh-1")
+    ) as client:
         assert (await client.auth.whoami()).id == "olivia"
 
 
@@ -259,7 +306,9 @@ async def test_token_that_cannot_be_kept_is_used_all_the_same(
             raise errors.ConfigurationError(f"no room for {token!r}")
 
     store = Full(tmp_path / "token")
-    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint, store=store)) as client:
+    async with flavour.client(
+        base_url=served.url, tokens=refreshing(endpoint, store=store)
+    ) as client:
         await client.auth.whoami()
         served.service.clock.advance(hours=2)
         assert (await client.auth.whoami()).id == "olivia"
@@ -276,7 +325,8 @@ async def test_token_that_lasts_is_used_where_no_other_is_to_be_had(
         return next(given)
 
     async with flavour.client(base_url=served.url, tokens=tokens) as client:
-        who = [await client.auth.whoami() for _ in range(3)]  # the second one is due, and there is none
+        # the second one is due, and there is none
+        who = [await client.auth.whoami() for _ in range(3)]
     assert {one.id for one in who} == {"olivia"}
 
 
@@ -285,12 +335,16 @@ async def test_failure_is_shared_by_all_waiting_calls(
 ) -> None:
     tokens = refreshing(endpoint, refresh_token="dead")
     async with flavour.client(base_url=served.url, tokens=tokens) as client:
-        results = await asyncio.gather(*(client.auth.whoami() for _ in range(10)), return_exceptions=True)
+        results = await asyncio.gather(
+            *(client.auth.whoami() for _ in range(10)), return_exceptions=True
+        )
     assert {type(result) for result in results} == {errors.TokenRefreshError}
     assert len(endpoint.grants) == 1
 
 
-async def test_function_that_hangs_is_waited_for_no_longer_than_allowed(served: Served, flavour: Flavour) -> None:
+async def test_function_that_hangs_is_waited_for_no_longer_than_allowed(
+    served: Served, flavour: Flavour
+) -> None:
     going = threading.Event()
 
     def tokens() -> str:
@@ -304,7 +358,9 @@ async def test_function_that_hangs_is_waited_for_no_longer_than_allowed(served: 
 
 
 @pytest.mark.parametrize("gives", [None, 3, "", "a b", "ünï", Token(Secret("line\nbreak"))])
-async def test_function_without_a_token_raises_a_clear_error(flavour: Flavour, gives: object) -> None:
+async def test_function_without_a_token_raises_a_clear_error(
+    flavour: Flavour, gives: object
+) -> None:
     async with flavour.client(tokens=lambda: gives) as client:
         with pytest.raises(errors.ConfigurationError) as raised:
             await client.auth.whoami()
@@ -324,13 +380,19 @@ async def test_function_that_fails_is_a_token_that_was_not_got(flavour: Flavour)
 async def test_token_may_have_a_line_break_at_its_end(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour
 ) -> None:
-    async with flavour.client(base_url=served.url, tokens=lambda: f"{endpoint._mint()}\n") as client:
+    async with flavour.client(
+        base_url=served.url, tokens=lambda: f"{endpoint._mint()}\n"
+    ) as client:
         assert (await client.auth.whoami()).id == "olivia"
 
 
-async def test_late_token_differs_from_a_lost_answer(served: Served, endpoint: TokenEndpoint, flavour: Flavour) -> None:
+async def test_late_token_differs_from_a_lost_answer(
+    served: Served, endpoint: TokenEndpoint, flavour: Flavour
+) -> None:
     endpoint.open.clear()
-    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint), timeout=0.2) as client:
+    async with flavour.client(
+        base_url=served.url, tokens=refreshing(endpoint), timeout=0.2
+    ) as client:
         with pytest.raises(errors.TokenTimedOutError):
             await client.auth.whoami()
         endpoint.open.set()
@@ -340,7 +402,9 @@ async def test_running_program_does_not_restore_a_signed_out_session(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
 ) -> None:
     store = FileStore(tmp_path / "token")
-    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint, store=store)) as client:
+    async with flavour.client(
+        base_url=served.url, tokens=refreshing(endpoint, store=store)
+    ) as client:
         await client.auth.whoami()
         store.clear()
         served.service.clock.advance(hours=2)
@@ -355,7 +419,9 @@ async def test_given_token_is_used_if_the_stored_one_is_invalid(
 ) -> None:
     store = FileStore(tmp_path / "token")
     store.save(Token(Secret("old"), time.time() - 1, Secret("dead"), 3600.0))
-    async with flavour.client(base_url=served.url, tokens=refreshing(endpoint, store=store)) as client:
+    async with flavour.client(
+        base_url=served.url, tokens=refreshing(endpoint, store=store)
+    ) as client:
         assert (await client.auth.whoami()).id == "olivia"
 
 
@@ -363,7 +429,16 @@ async def test_token_of_one_issuer_is_not_sent_to_another(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
 ) -> None:
     store = FileStore(tmp_path / "token")
-    store.save(Token(Secret("old"), time.time() - 1, Secret("of another"), 3600.0, "https://login.example.com", "cli"))
+    store.save(
+        Token(
+            Secret("old"),
+            time.time() - 1,
+            Secret("of another"),
+            3600.0,
+            "https://login.example.com",
+            "cli",
+        )
+    )
     tokens = refreshing(endpoint, store=store, refresh_token=None)
     async with flavour.client(base_url=served.url, tokens=tokens) as client:
         with pytest.raises(errors.ConfigurationError, match="sign in"):

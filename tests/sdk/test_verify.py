@@ -1,4 +1,6 @@
-"""The check of a credential that another program received, for services that do not share the database."""
+"""The check of a credential that another program received, for services that do not share the
+database.
+"""
 
 import asyncio
 import json
@@ -27,7 +29,14 @@ PRINCIPAL: Final = {
     "X-Subscription-Status": "past_due",
     "X-Request-Id": "4f2a",
 }
-PROBLEM: Final = {"type": "urn:x", "title": "x", "status": 0, "detail": "Why.", "code": "x", "requestId": "4f2a"}
+PROBLEM: Final = {
+    "type": "urn:x",
+    "title": "x",
+    "status": 0,
+    "detail": "Why.",
+    "code": "x",
+    "requestId": "4f2a",
+}
 
 
 def bearer(caller: Caller | str, **headers: str) -> dict[str, str]:
@@ -46,7 +55,9 @@ async def checker(served: Served, flavour: Flavour) -> AsyncIterator[Any]:
 class Upstream:
     """What the client asks: it answers all requests in the same way, and keeps them."""
 
-    def __init__(self, status: int = 200, content: dict[str, object] | str = "", /, **headers: str) -> None:
+    def __init__(
+        self, status: int = 200, content: dict[str, object] | str = "", /, **headers: str
+    ) -> None:
         self._status = status
         self._headers = headers
         self._content = content
@@ -78,7 +89,9 @@ async def test_caller_of_a_request_is_known(served: Served, flavour: Flavour) ->
     assert "ratelimit" in principal.response.headers
 
 
-async def test_user_chooses_the_organization_with_the_header(served: Served, flavour: Flavour) -> None:
+async def test_user_chooses_the_organization_with_the_header(
+    served: Served, flavour: Flavour
+) -> None:
     organization = await served.service.organization()
     user = served.service.user(f"una-{flavour.name}")
     async with flavour.client_of(served, organization) as owner:
@@ -88,11 +101,17 @@ async def test_user_chooses_the_organization_with_the_header(served: Served, fla
         principal = await verify(headers, "projects:read")
         with pytest.raises(errors.PermissionDeniedError) as raised:
             await verify({**headers, "x-organization-id": "another"}, "projects:read")
-    assert (principal.kind, principal.id, principal.org_id) == ("user", f"una-{flavour.name}", organization.id)
+    assert (principal.kind, principal.id, principal.org_id) == (
+        "user",
+        f"una-{flavour.name}",
+        organization.id,
+    )
     assert raised.value.code == "no_organization"
 
 
-async def test_revoked_key_is_rejected_at_the_next_request(served: Served, flavour: Flavour) -> None:
+async def test_revoked_key_is_rejected_at_the_next_request(
+    served: Served, flavour: Flavour
+) -> None:
     organization = await served.service.organization()
     key = await served.service.key(organization.owner, organization.id, "projects:read")
     async with checker(served, flavour) as verify:
@@ -103,7 +122,9 @@ async def test_revoked_key_is_rejected_at_the_next_request(served: Served, flavo
     assert raised.value.code == "api_key_revoked"
 
 
-async def test_missing_scope_is_rejected_with_the_challenge(served: Served, flavour: Flavour) -> None:
+async def test_missing_scope_is_rejected_with_the_challenge(
+    served: Served, flavour: Flavour
+) -> None:
     organization = await served.service.organization()
     key = await served.service.key(organization.owner, organization.id, "projects:read")
     async with checker(served, flavour) as verify:
@@ -112,7 +133,9 @@ async def test_missing_scope_is_rejected_with_the_challenge(served: Served, flav
         with pytest.raises(errors.PermissionDeniedError) as raised:
             await verify(bearer(key.caller), "projects:write")
     error = raised.value
-    assert error.headers_to_pass_on["WWW-Authenticate"].endswith('error="insufficient_scope", scope="projects:write"')
+    assert error.headers_to_pass_on["WWW-Authenticate"].endswith(
+        'error="insufficient_scope", scope="projects:write"'
+    )
     assert error.headers_to_pass_on["Content-Type"] == "application/problem+json"
     assert json.loads(error.content) == error.document
     assert error.document["requestId"] == error.request_id
@@ -120,7 +143,9 @@ async def test_missing_scope_is_rejected_with_the_challenge(served: Served, flav
 
 async def test_mode_decides_about_test_keys(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
-    test = await served.service.key(organization.owner, organization.id, "projects:read", mode="test")
+    test = await served.service.key(
+        organization.owner, organization.id, "projects:read", mode="test"
+    )
     async with checker(served, flavour) as verify:
         for mode in ("test", "any"):
             assert (await verify(bearer(test.caller), "projects:read", mode=mode)).mode == "test"
@@ -173,10 +198,14 @@ async def test_malformed_credentials_are_invalid(served: Served, flavour: Flavou
             with pytest.raises(errors.AuthenticationError) as raised:
                 await verify(headers, "projects:read")
             expected = (
-                "missing_credential" if name in {"nothing", "empty", "in another header"} else "invalid_credential"
+                "missing_credential"
+                if name in {"nothing", "empty", "in another header"}
+                else "invalid_credential"
             )
             assert raised.value.code == expected, name
-            assert raised.value.headers_to_pass_on["WWW-Authenticate"].startswith('Bearer realm="api"'), name
+            assert raised.value.headers_to_pass_on["WWW-Authenticate"].startswith(
+                'Bearer realm="api"'
+            ), name
 
 
 async def test_token_with_many_groups_is_passed_on_whole(served: Served, flavour: Flavour) -> None:
@@ -202,31 +231,51 @@ async def test_repeated_organization_is_not_guessed(served: Served, flavour: Fla
 async def test_credential_of_the_program_itself_is_never_used(flavour: Flavour) -> None:
     upstream = Upstream(**PRINCIPAL)
     own = {"Authorization": "Bearer own", "X-Organization-Id": "own"}
-    async with answered_by(flavour, upstream, "own-key", organization="own", http_headers=own) as client:
+    async with answered_by(
+        flavour, upstream, "own-key", organization="own", http_headers=own
+    ) as client:
         await client.auth.verify({}, "projects:read")
-        await client.auth.verify({"Authorization": "Bearer theirs", "X-Organization-Id": "theirs"}, "projects:read")
+        await client.auth.verify(
+            {"Authorization": "Bearer theirs", "X-Organization-Id": "theirs"}, "projects:read"
+        )
     without, other = upstream.requests
     assert {"authorization", "x-organization-id"} & without.headers.keys() == set()
-    assert (other.headers["authorization"], other.headers["x-organization-id"]) == ("Bearer theirs", "theirs")
+    assert (other.headers["authorization"], other.headers["x-organization-id"]) == (
+        "Bearer theirs",
+        "theirs",
+    )
 
 
 async def test_only_what_the_check_needs_is_passed_on(flavour: Flavour) -> None:
     upstream = Upstream(**PRINCIPAL)
-    headers = {**bearer(SECRET), "Cookie": "session=1", "X-Forwarded-For": "203.0.113.9", "X-Request-Id": "trace-1"}
+    headers = {
+        **bearer(SECRET),
+        "Cookie": "session=1",
+        "X-Forwarded-For": "203.0.113.9",
+        "X-Request-Id": "trace-1",
+    }
     async with answered_by(flavour, upstream) as client:
         await client.auth.verify(headers, "projects:read", client_address="2001:db8::1")
-        await client.auth.verify({**headers, "X-Request-Id": "a b"}, None, client_address="unix:\r\nX-Evil: 1")
+        await client.auth.verify(
+            {**headers, "X-Request-Id": "a b"}, None, client_address="unix:\r\nX-Evil: 1"
+        )
     first, second = upstream.requests
     assert (first.method, first.url.path) == ("GET", "/api/v1/auth/verify/projects:read")
-    assert (first.headers["x-forwarded-for"], first.headers["x-request-id"]) == ("2001:db8::1", "trace-1")
+    assert (first.headers["x-forwarded-for"], first.headers["x-request-id"]) == (
+        "2001:db8::1",
+        "trace-1",
+    )
     assert second.url.path == "/api/v1/auth/verify/-"
     assert {"x-forwarded-for", "x-request-id", "x-evil", "cookie"} & second.headers.keys() == set()
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(401, "api_key_expired"), (403, "org_suspended"), (503, "auth_unavailable")]
+    ("status", "code"),
+    [(401, "api_key_expired"), (403, "org_suspended"), (503, "auth_unavailable")],
 )
-async def test_rejection_is_passed_on_after_one_request(flavour: Flavour, status: int, code: str) -> None:
+async def test_rejection_is_passed_on_after_one_request(
+    flavour: Flavour, status: int, code: str
+) -> None:
     upstream = Upstream(status, {**PROBLEM, "code": code}, **{"retry-after": "7"})
     async with answered_by(flavour, upstream) as client:
         with pytest.raises(errors.APIError) as raised:
@@ -237,8 +286,14 @@ async def test_rejection_is_passed_on_after_one_request(flavour: Flavour, status
 
 
 async def test_rate_limit_is_passed_on_and_not_waited_for(flavour: Flavour) -> None:
-    limits = {"retry-after": "30", "ratelimit": '"tenant";r=0;t=30', "ratelimit-policy": '"tenant";q=9;w=60'}
-    upstream = Upstream(429, {**PROBLEM, "code": "rate_limited"}, **limits, **{"set-cookie": "a=b", "server": "x"})
+    limits = {
+        "retry-after": "30",
+        "ratelimit": '"tenant";r=0;t=30',
+        "ratelimit-policy": '"tenant";q=9;w=60',
+    }
+    upstream = Upstream(
+        429, {**PROBLEM, "code": "rate_limited"}, **limits, **{"set-cookie": "a=b", "server": "x"}
+    )
     async with answered_by(flavour, upstream) as client:
         with pytest.raises(errors.RateLimitedError) as raised:
             await client.auth.verify(bearer(SECRET), "projects:read")
@@ -288,8 +343,12 @@ async def test_failed_check_is_503_with_a_problem(
     assert error.__cause__ is not None
 
 
-@pytest.mark.parametrize(("fails", "sent"), [(httpx2.ReadError, 2), (httpx2.ConnectError, 2), (httpx2.ReadTimeout, 1)])
-async def test_only_a_lost_connection_is_retried_once(flavour: Flavour, fails: type[Exception], sent: int) -> None:
+@pytest.mark.parametrize(
+    ("fails", "sent"), [(httpx2.ReadError, 2), (httpx2.ConnectError, 2), (httpx2.ReadTimeout, 1)]
+)
+async def test_only_a_lost_connection_is_retried_once(
+    flavour: Flavour, fails: type[Exception], sent: int
+) -> None:
     seen: list[httpx2.Request] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -314,27 +373,42 @@ async def test_lost_connection_is_made_up_for(flavour: Flavour) -> None:
 
     async with answered_by(flavour, answer) as client:
         principal = await client.auth.verify(bearer(SECRET), "projects:read")
-    assert (principal.org_id, principal.access, principal.subscription_status) == ("acme", "grace", "past_due")
+    assert (principal.org_id, principal.access, principal.subscription_status) == (
+        "acme",
+        "grace",
+        "past_due",
+    )
 
 
 @pytest.mark.parametrize("missing", [name for name in PRINCIPAL if name != "X-Request-Id"])
-async def test_answer_without_a_whole_principal_accepts_nobody(flavour: Flavour, missing: str) -> None:
-    for headers in ({**PRINCIPAL, missing: ""}, {name: value for name, value in PRINCIPAL.items() if name != missing}):
+async def test_answer_without_a_whole_principal_accepts_nobody(
+    flavour: Flavour, missing: str
+) -> None:
+    for headers in (
+        {**PRINCIPAL, missing: ""},
+        {name: value for name, value in PRINCIPAL.items() if name != missing},
+    ):
         async with answered_by(flavour, Upstream(**headers)) as client:
             with pytest.raises(errors.UnreadableAnswerError):
                 await client.auth.verify(bearer(SECRET), "projects:read")
 
 
 @pytest.mark.parametrize("status", [204, 302, 400, 401, 403, 404, 405])
-async def test_answer_of_something_else_accepts_nobody_and_is_not_passed_on(flavour: Flavour, status: int) -> None:
+async def test_answer_of_something_else_accepts_nobody_and_is_not_passed_on(
+    flavour: Flavour, status: int
+) -> None:
     async with answered_by(flavour, Upstream(status, "<html>", **PRINCIPAL)) as client:
         with pytest.raises(errors.UnreadableAnswerError) as raised:
             await client.auth.verify(bearer(SECRET), "projects:read")
     assert not isinstance(raised.value, errors.APIError)
 
 
-@pytest.mark.parametrize("scope", ["", "-", "projects", "projects:read/mode/any", "../../x", "a:b?c", "A:b", "a:b\n"])
-async def test_scope_that_is_none_is_refused_before_it_is_sent(flavour: Flavour, scope: str) -> None:
+@pytest.mark.parametrize(
+    "scope", ["", "-", "projects", "projects:read/mode/any", "../../x", "a:b?c", "A:b", "a:b\n"]
+)
+async def test_scope_that_is_none_is_refused_before_it_is_sent(
+    flavour: Flavour, scope: str
+) -> None:
     upstream = Upstream(**PRINCIPAL)
     async with answered_by(flavour, upstream) as client:
         with pytest.raises(ValueError, match="is not a scope"):
@@ -344,9 +418,13 @@ async def test_scope_that_is_none_is_refused_before_it_is_sent(flavour: Flavour,
     assert upstream.requests == []
 
 
-@pytest.mark.parametrize("answer", [lost, late, Upstream(401, {**PROBLEM, "code": "x"}), Upstream(200)])
+@pytest.mark.parametrize(
+    "answer", [lost, late, Upstream(401, {**PROBLEM, "code": "x"}), Upstream(200)]
+)
 async def test_credential_is_in_no_log_error_or_traceback(
-    flavour: Flavour, answer: Callable[[httpx2.Request], httpx2.Response], caplog: pytest.LogCaptureFixture
+    flavour: Flavour,
+    answer: Callable[[httpx2.Request], httpx2.Response],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.DEBUG):
         async with answered_by(flavour, answer) as client:
@@ -384,7 +462,9 @@ async def test_checks_share_connections(flavour: Flavour) -> None:
             for _ in range(20):
                 await client.auth.verify(bearer(SECRET), "projects:read")
             for _ in range(20):
-                await client.with_options(timeout=5).auth.verify(bearer(SECRET), "projects:read", timeout=4)
+                await client.with_options(timeout=5).auth.verify(
+                    bearer(SECRET), "projects:read", timeout=4
+                )
     assert connections == 1
 
 

@@ -13,7 +13,11 @@ from tests.support.webhook_vectors import BODY, DELIVERIES, NO_EVENTS, NOW, SECR
 
 def test_signed_event_is_returned() -> None:
     event = webhooks.verify(BODY, signed(), SECRET, now=NOW)
-    assert (event.id, event.type, event.data["object"]["id"]) == ("evt_1", "invoice.payment_failed", "in_1")
+    assert (event.id, event.type, event.data["object"]["id"]) == (
+        "evt_1",
+        "invoice.payment_failed",
+        "in_1",
+    )
 
 
 def test_signature_is_the_one_of_the_service_and_of_the_provider() -> None:
@@ -29,7 +33,9 @@ def test_moment_of_a_signature_in_any_form(at: float | datetime) -> None:
     assert webhooks.sign(BODY, SECRET, at=at).startswith(f"t={NOW},v1=")
 
 
-@pytest.mark.parametrize("secrets", [["whsec_new", SECRET], [SECRET, "whsec_new"], Secret(SECRET), [Secret(SECRET)]])
+@pytest.mark.parametrize(
+    "secrets", [["whsec_new", SECRET], [SECRET, "whsec_new"], Secret(SECRET), [Secret(SECRET)]]
+)
 def test_any_of_several_secrets_may_have_signed(secrets: list[str | Secret]) -> None:
     assert webhooks.verify(BODY, signed(), secrets, now=NOW).id == "evt_1"
 

@@ -57,7 +57,10 @@ class TokenEndpoint:
             form["basic"] = base64.b64decode(authorization.removeprefix(b"Basic ")).decode()
         self.grants.append(form)
         if form["grant_type"] == "refresh_token" and form["refresh_token"] != self.refresh_token:
-            return 400, {"error": "invalid_grant", "error_description": "The refresh token was used before."}
+            return 400, {
+                "error": "invalid_grant",
+                "error_description": "The refresh token was used before.",
+            }
         self.refresh_token = f"refresh-{len(self.grants)}"
         answer: dict[str, Any] = {"access_token": self._mint(), "token_type": "Bearer"}
         if form["grant_type"] == "refresh_token":

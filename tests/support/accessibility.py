@@ -7,8 +7,8 @@ from playwright.async_api import Page
 
 from tests.support.required import node_package
 
-# Every rule of WCAG 2.2 A and AA, the best practices and what is on trial; of AAA none. Style sheets that the page has
-# not loaded itself are not asked for: its policy need not allow that.
+# Every rule of WCAG 2.2 A and AA, the best practices and what is on trial; of AAA none. Style
+# sheets that the page has not loaded itself are not asked for: its policy need not allow that.
 _RUN: Final = """
 async ([part, only]) => {
   const left_out = ["wcag2aaa", "wcag21aaa", "wcag22aaa", "wcag2a-obsolete", "deprecated"];
@@ -31,8 +31,11 @@ COLOR_RULES: Final = ("color-contrast", "link-in-text-block")
 """The rules that depend on colors."""
 
 
-async def faults_of(page: Page, source: str, part: str = "html", only: Sequence[str] = ()) -> list[str]:
-    """Every fault of the page as it is now, or of the part with this selector, with the element that has it.
+async def faults_of(
+    page: Page, source: str, part: str = "html", only: Sequence[str] = ()
+) -> list[str]:
+    """Every fault of the page as it is now, or of the part with this selector, with the element
+    that has it.
 
     ``only`` are the rules to apply, where not all.
     The source is given to the browser, not to the page: no policy of the page has to allow it.

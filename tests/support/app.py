@@ -34,7 +34,12 @@ def make_settings(**values: str) -> Settings:
 
 @asynccontextmanager
 async def running_app(
-    conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, *, clock: Clock = system_clock, **values: str
+    conninfo: str,
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    /,
+    *,
+    clock: Clock = system_clock,
+    **values: str,
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of the whole service on this database; ``values`` are settings, by variable name."""
     app = make_app(conninfo, clock, timeouts, **values)
@@ -45,7 +50,9 @@ async def running_app(
 def make_app(
     conninfo: str, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS, **values: str
 ) -> AsgiApp:
-    """The whole service on this database, not started yet; ``values`` are settings, by variable name."""
+    """The whole service on this database, not started yet; ``values`` are settings, by variable
+    name.
+    """
     if pooler := pooler_of(conninfo):
         values = {"DATABASE_URL": conninfo, "DATABASE_POOLER_URL": pooler, **values}
     return build_app(make_settings(**values), conninfo, clock, timeouts=timeouts)
@@ -74,6 +81,8 @@ async def lifespan(app: AsgiApp) -> AsyncIterator[None]:
         await running
 
 
-async def _run(app: AsgiApp, to_app: "asyncio.Queue[dict[str, Any]]", from_app: "asyncio.Queue[Any]") -> None:
+async def _run(
+    app: AsgiApp, to_app: "asyncio.Queue[dict[str, Any]]", from_app: "asyncio.Queue[Any]"
+) -> None:
     scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
     await app(scope, to_app.get, from_app.put)

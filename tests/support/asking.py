@@ -1,4 +1,6 @@
-"""A request to the provider from a separate process, whose clock may differ; its argument: CONNINFO."""
+"""A request to the provider from a separate process, whose clock may differ; its argument:
+CONNINFO.
+"""
 
 import asyncio
 import sys
@@ -10,7 +12,9 @@ from tenantry.jobs.queue import JobQueue
 
 async def main(conninfo: str) -> None:
     async with await Connection.connect(conninfo) as connection:
-        await JobQueue(conninfo, asks_provider=True).defer_snapshots(connection, [SnapshotRequest("acme", later=True)])
+        await JobQueue(conninfo, asks_provider=True).defer_snapshots(
+            connection, [SnapshotRequest("acme", later=True)]
+        )
 
 
 if __name__ == "__main__":

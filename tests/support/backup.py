@@ -22,7 +22,9 @@ _VARIABLES: Final = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbna
 
 
 class Cluster:
-    """A PostgreSQL below a folder, of these programs; with ``archive`` its WAL is archived there."""
+    """A PostgreSQL below a folder, of these programs; with ``archive`` its WAL is archived
+    there.
+    """
 
     def __init__(self, folder: Path, binaries: Path, archive: Path | None = None) -> None:
         self.folder = folder
@@ -54,7 +56,9 @@ class Cluster:
         settings = {"archive_mode": "on", "archive_command": f"sh {script} %p %f {archive}"}
         with psycopg.connect(self.conninfo, autocommit=True) as connection:
             for name, value in settings.items():
-                connection.execute(SQL("ALTER SYSTEM SET {} = {}").format(Identifier(name), Literal(value)))
+                connection.execute(
+                    SQL("ALTER SYSTEM SET {} = {}").format(Identifier(name), Literal(value))
+                )
         self.server.stop()
         self.server.start()
 
@@ -74,20 +78,27 @@ class Cluster:
             [row] = connection.execute("SELECT pg_walfile_name(pg_switch_wal())").fetchall()
             ask = "SELECT coalesce(last_archived_wal >= %s, false), last_failed_wal FROM pg_stat_archiver"
             while not (found := connection.execute(ask, row).fetchall()[0])[0]:
-                assert found[1] is None, f"archiving fails: {(self.folder / 'postgres.log').read_text()[-2000:]}"
+                assert found[1] is None, (
+                    f"archiving fails: {(self.folder / 'postgres.log').read_text()[-2000:]}"
+                )
 
 
 def run_script(
     name: str, *arguments: str | Path, conninfo: str = "", binaries: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """What a script comes to with the programs of a PostgreSQL: that of the tests, unless another is named."""
+    """What a script comes to with the programs of a PostgreSQL: that of the tests, unless another
+    is named.
+    """
     parts = conninfo_to_dict(conninfo)
     named = {variable: str(parts[key]) for key, variable in _VARIABLES.items() if key in parts}
     return subprocess.run(
         ["sh", str(SCRIPTS / name), *map(str, arguments)],
         env={"PATH": f"{binaries or own_binaries()}:{os.environ['PATH']}", **named},
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
 
 
 def own_binaries() -> Path:

@@ -8,7 +8,9 @@ from tenantry.domain.billing.state import BillingPolicy, BillingState, apply
 
 
 class Kept(NamedTuple):
-    """All that such an endpoint keeps of a tenant: the state, and when the newest applied event was created."""
+    """All that such an endpoint keeps of a tenant: the state, and when the newest applied event was
+    created.
+    """
 
     state: BillingState = BillingState()
     newest: int = -1
@@ -29,4 +31,7 @@ def created_watermark(kept: Kept, event: BillingEvent, policy: BillingPolicy) ->
     return kept if event.created <= kept.newest else last_arrival_wins(kept, event, policy)
 
 
-BASELINES: Final[Mapping[str, Rule]] = {"last arrival wins": last_arrival_wins, "created watermark": created_watermark}
+BASELINES: Final[Mapping[str, Rule]] = {
+    "last arrival wins": last_arrival_wins,
+    "created watermark": created_watermark,
+}

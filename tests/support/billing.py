@@ -1,4 +1,6 @@
-"""The provider's side of the running service: send events; read tenants, ledger and notifications."""
+"""The provider's side of the running service: send events; read tenants, ledger and
+notifications.
+"""
 
 import asyncio
 import itertools
@@ -53,13 +55,20 @@ class Provider:
 
     async def arrives(self, unlinked: Subscriber, **fields: Any) -> None:
         """The operator makes (or sets) the tenant."""
-        body = {"name": unlinked.id, "ownerEmail": "owner@x.example", "ownerId": f"usr_{unlinked.id}", **fields}
+        body = {
+            "name": unlinked.id,
+            "ownerEmail": "owner@x.example",
+            "ownerId": f"usr_{unlinked.id}",
+            **fields,
+        }
         answer = await self.service.operator.put(f"/api/v1/tenants/{unlinked.id}", body)
         assert answer.status_code in (200, 201), answer.text
 
     async def post(self, event: dict[str, Any] | bytes, **options: Any) -> httpx2.Response:
         """The answer to one delivery."""
-        return await deliver(self.service.client, event, at=int(self.service.clock.now.timestamp()), **options)
+        return await deliver(
+            self.service.client, event, at=int(self.service.clock.now.timestamp()), **options
+        )
 
     async def send(self, *events: dict[str, Any]) -> None:
         """Deliver events, one after the other; each must be taken."""
@@ -69,10 +78,15 @@ class Provider:
 
     async def send_together(self, events: Sequence[dict[str, Any]]) -> list[int]:
         """Deliver events at the same time; returns the answers' statuses."""
-        return [answer.status_code for answer in await asyncio.gather(*(self.post(event) for event in events))]
+        return [
+            answer.status_code
+            for answer in await asyncio.gather(*(self.post(event) for event in events))
+        ]
 
     async def deliver_together(self, events: Sequence[dict[str, Any]]) -> None:
-        """Deliver events at the same time, and what a slow machine refuses with 503 again, as the provider does."""
+        """Deliver events at the same time, and what a slow machine refuses with 503 again, as the
+        provider does.
+        """
         left = list(events)
         for _ in range(_DELIVERIES):
             statuses = await self.send_together(left)
@@ -135,7 +149,9 @@ def notice(event: dict[str, Any], subscriber: Subscriber, owner: str) -> dict[st
 
 async def rows(conninfo: str, statement: str, *parameters: object) -> list[dict[str, Any]]:
     """The rows of a query."""
-    async with await psycopg.AsyncConnection.connect(conninfo, row_factory=dict_row, autocommit=True) as connection:
+    async with await psycopg.AsyncConnection.connect(
+        conninfo, row_factory=dict_row, autocommit=True
+    ) as connection:
         cursor = await connection.execute(statement.encode(), parameters or None)
         return await cursor.fetchall() if cursor.description else []
 

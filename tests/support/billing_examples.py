@@ -28,7 +28,9 @@ ADDON: Final = (Item("si_1", ADDON_PRICE, 1),)
 
 @dataclass(frozen=True)
 class BillingExample:
-    """A history and what the documentation states of its end: fields of `ExpectedTenant`, and kinds of mail."""
+    """A history and what the documentation states of its end: fields of `ExpectedTenant`, and kinds
+    of mail.
+    """
 
     name: str
     history: History
@@ -60,13 +62,17 @@ class _Writer:
         self.world.now = self._now - int(hours * HOUR)
         return self.world
 
-    def subscribe(self, hours: float, status: str = "active", items: tuple[Item, ...] = PRO, **fields: Any) -> str:
+    def subscribe(
+        self, hours: float, status: str = "active", items: tuple[Item, ...] = PRO, **fields: Any
+    ) -> str:
         return self.at(hours).subscribe(CUSTOMER, ORG, items, status, **fields)
 
     def bill(self, subscription: str | None) -> str:
         return self.world.bill(subscription, CUSTOMER)
 
-    def written(self, arrivals: tuple[int, ...] | None = None, *, only: Callable[[Event], Event] = dict) -> History:
+    def written(
+        self, arrivals: tuple[int, ...] | None = None, *, only: Callable[[Event], Event] = dict
+    ) -> History:
         events = tuple(only(event) for event in self.world.events)
         return History(self._tenants, events, arrivals or tuple(range(len(events))), self._mode)
 
@@ -92,13 +98,20 @@ def _failed_payments(now: int) -> Iterator[BillingExample]:
         writer = _Writer(now, mode)
         subscription = writer.subscribe(30, "incomplete", BUSINESS)
         writer.at(29).fail(writer.bill(subscription))
-        yield BillingExample(f"first payment fails ({mode})", writer.written(), {ORG: none}, {ORG: ("payment_failed",)})
+        yield BillingExample(
+            f"first payment fails ({mode})",
+            writer.written(),
+            {ORG: none},
+            {ORG: ("payment_failed",)},
+        )
         for status in ("unpaid", "paused"):
             writer = _Writer(now, mode)
             subscription = writer.subscribe(30, "active", BUSINESS)
             writer.at(29).update(subscription, status=status)
             writer.at(28).fail(writer.bill(subscription))
-            yield BillingExample(f"payment fails after {status} ({mode})", writer.written(), {ORG: none})
+            yield BillingExample(
+                f"payment fails after {status} ({mode})", writer.written(), {ORG: none}
+            )
     for status in ("incomplete_expired", "canceled"):
         writer = _Writer(now, "any")
         subscription = writer.subscribe(30, "active", BUSINESS)
@@ -108,7 +121,9 @@ def _failed_payments(now: int) -> Iterator[BillingExample]:
 
 
 def _choices(now: int) -> Iterator[BillingExample]:
-    """A plan in grace counts before an add-on, and what gives nothing never replaces the operator's plan."""
+    """A plan in grace counts before an add-on, and what gives nothing never replaces the operator's
+    plan.
+    """
     writer = _Writer(now, "each")
     plan = writer.subscribe(40, "active", PRO)
     writer.subscribe(30, "active", ADDON)
@@ -119,10 +134,16 @@ def _choices(now: int) -> Iterator[BillingExample]:
         {ORG: {"plan": "pro", "subscription_status": "past_due", "access": ("grace", "pro")}},
     )
     given = {ORG: {"plan": "pro", "access": ("full", "pro")}}
-    for status, items in (("incomplete", BUSINESS), ("incomplete_expired", BUSINESS), ("active", ADDON)):
+    for status, items in (
+        ("incomplete", BUSINESS),
+        ("incomplete_expired", BUSINESS),
+        ("active", ADDON),
+    ):
         writer = _Writer(now, "each", plan="pro")
         writer.subscribe(30, status, items)
-        yield BillingExample(f"the operator's plan beside {status} of {items[0].price}", writer.written(), given)
+        yield BillingExample(
+            f"the operator's plan beside {status} of {items[0].price}", writer.written(), given
+        )
     writer = _Writer(now, "each", plan="pro")
     writer.at(20).delete(writer.subscribe(30, "active", BUSINESS))
     yield BillingExample("the operator's plan after a subscription", writer.written(), given)
@@ -140,11 +161,15 @@ def _recoveries(now: int) -> Iterator[BillingExample]:
         writer.at(9).update(subscription, status="active")
         mails = ("payment_failed", "access_ended", "payment_recovered")
         ends = {ORG: {"plan": "pro", "subscription_status": "active", "access": ("full", "pro")}}
-        yield BillingExample(f"unpaid recovers ({mode})", writer.written(), ends, {ORG: mails}, every_order=False)
+        yield BillingExample(
+            f"unpaid recovers ({mode})", writer.written(), ends, {ORG: mails}, every_order=False
+        )
 
 
 def _moves(now: int) -> Iterator[BillingExample]:
-    """An invoice belongs to the tenant that its subscription named at the invoice's second, whenever it arrives."""
+    """An invoice belongs to the tenant that its subscription named at the invoice's second,
+    whenever it arrives.
+    """
     away = {"plan": "free", "access": ("none", "free")}
     writer = _Writer(now, "each")
     subscription = writer.subscribe(9, "active", PRO)
@@ -164,7 +189,10 @@ def _moves(now: int) -> Iterator[BillingExample]:
         yield BillingExample(
             f"a move within one second to {second}",
             writer.written(),
-            {first: away, second: {"plan": "pro", "subscription_status": "active", "access": ("full", "pro")}},
+            {
+                first: away,
+                second: {"plan": "pro", "subscription_status": "active", "access": ("full", "pro")},
+            },
         )
 
 
@@ -176,19 +204,25 @@ def _bursts(now: int) -> Iterator[BillingExample]:
         writer.at(5)
         for seats in (3, 4, 5):
             writer.world.update(subscription, items=(Item("si_1", "price_pro", seats),))
-        yield BillingExample(f"three changes of seats ({mode})", writer.written(), {ORG: {"seats": 5}})
+        yield BillingExample(
+            f"three changes of seats ({mode})", writer.written(), {ORG: {"seats": 5}}
+        )
         writer = _Writer(now, mode)
         subscription = writer.subscribe(9, "active", PRO)
         ends = [now + days * DAY for days in (10, 20, 30)]
         writer.at(5)
         for end in ends:
             writer.world.update(subscription, cancel_at=end)
-        yield BillingExample(f"three changes of cancel_at ({mode})", writer.written(), {ORG: {"cancel_at": ends[-1]}})
+        yield BillingExample(
+            f"three changes of cancel_at ({mode})", writer.written(), {ORG: {"cancel_at": ends[-1]}}
+        )
         writer = _Writer(now, mode)
         subscription = writer.subscribe(9, "active", PRO)
         writer.at(5).update(subscription, pause={"behavior": "void", "resumes_at": None})
         writer.world.update(subscription, pause={"behavior": "keep_as_draft", "resumes_at": None})
-        yield BillingExample(f"two changes of a pause ({mode})", writer.written(), {ORG: {"access_until": None}})
+        yield BillingExample(
+            f"two changes of a pause ({mode})", writer.written(), {ORG: {"access_until": None}}
+        )
         writer = _Writer(now, mode)
         subscription = writer.subscribe(9, "active", PRO)
         writer.at(5).delete(subscription)
@@ -203,7 +237,9 @@ def _bursts(now: int) -> Iterator[BillingExample]:
 
 
 def _invoices_without_subscription(now: int) -> Iterator[BillingExample]:
-    """In `each` such an invoice changes nothing; it is mailed unless it is paid, or came before the link."""
+    """In `each` such an invoice changes nothing; it is mailed unless it is paid, or came before the
+    link.
+    """
     writer = _Writer(now, "each")
     writer.subscribe(9, "active", PRO)
     invoice = writer.bill(None)
@@ -245,7 +281,9 @@ def _quantities(now: int) -> Iterator[BillingExample]:
     for mode in ("each", "any"):
         writer = _Writer(now, mode)
         writer.subscribe(9, "active", (empty,))
-        yield BillingExample(f"a plan of quantity 0 ({mode})", writer.written(), {ORG: {"access": ("none", "free")}})
+        yield BillingExample(
+            f"a plan of quantity 0 ({mode})", writer.written(), {ORG: {"access": ("none", "free")}}
+        )
     writer = _Writer(now, "each")
     writer.subscribe(9, "active", (empty, Item("si_2", "price_pro", 2)))
     yield BillingExample(
@@ -263,7 +301,9 @@ def _announced_ends(now: int) -> Iterator[BillingExample]:
         writer = _Writer(now, mode)
         subscription = writer.subscribe(24 * 20, "active", PRO)
         writer.at(24 * 19).update(subscription, cancel_at=at)
-        yield BillingExample(f"cancel_at {days} days ago ({mode})", writer.written(), {ORG: {"access": access}})
+        yield BillingExample(
+            f"cancel_at {days} days ago ({mode})", writer.written(), {ORG: {"access": access}}
+        )
         writer = _Writer(now, mode)
         subscription = writer.subscribe(24 * 20, "active", PRO, period_end=at)
         writer.at(24 * 19).update(subscription, cancel_at_period_end=True)
@@ -271,4 +311,6 @@ def _announced_ends(now: int) -> Iterator[BillingExample]:
         yield BillingExample(name, writer.written(), {ORG: {"access": access}})
         writer = _Writer(now, mode)
         writer.subscribe(24 * 20, "trialing", PRO, trial_end=at, period_end=at)
-        yield BillingExample(f"trial_end {days} days ago ({mode})", writer.written(), {ORG: {"access": access}})
+        yield BillingExample(
+            f"trial_end {days} days ago ({mode})", writer.written(), {ORG: {"access": access}}
+        )

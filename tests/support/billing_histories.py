@@ -1,4 +1,6 @@
-"""Delivers histories to the running service through its webhook, and compares the ends with the oracle's."""
+"""Delivers histories to the running service through its webhook, and compares the ends with the
+oracle's.
+"""
 
 import asyncio
 import json
@@ -29,7 +31,9 @@ from tests.support.signing import deliver
 NOW: Final = datetime(2026, 11, 20, 12, tzinfo=UTC)
 _DELIVERIES: Final = 20
 _AT_ONCE: Final = 60
-"""Histories that are delivered over HTTP at the same time, each event after the answer to the one before."""
+"""Histories that are delivered over HTTP at the same time, each event after the answer to the one
+before.
+"""
 _TOGETHER: Final = 100
 """Events in one transaction, each of another history."""
 _EXPLAINED: Final = "ambiguous_order"
@@ -70,8 +74,8 @@ _MAILS: Final = "SELECT tenant_id, type, event_id FROM notifications WHERE tenan
 class Outcome:
     """How a history ended: the anomalies of the service, and what the oracle says otherwise.
 
-    Nothing is compared of a tenant whose ledger says that the order of a second is ambiguous, or of the other tenants
-    that the subscription of that second has named.
+    Nothing is compared of a tenant whose ledger says that the order of a second is ambiguous, or of
+    the other tenants that the subscription of that second has named.
     """
 
     history: History
@@ -88,9 +92,16 @@ class Outcome:
 
 
 def _decided(history: History, anomalies: Mapping[str, Mapping[str, Collection[str]]]) -> set[str]:
-    """Return the tenants of which the service does not say that their state depends on the order of arrival."""
+    """Return the tenants of which the service does not say that their state depends on the order of
+    arrival.
+    """
     undecided = {tenant.id for tenant in history.tenants if _is_ambiguous(anomalies[tenant.id])}
-    ambiguous = {event_id for found in anomalies.values() for event_id, kinds in found.items() if _EXPLAINED in kinds}
+    ambiguous = {
+        event_id
+        for found in anomalies.values()
+        for event_id, kinds in found.items()
+        if _EXPLAINED in kinds
+    }
     named: defaultdict[str, set[str]] = defaultdict(set)
     for event in history.events:
         payload = event["data"]["object"]
@@ -109,7 +120,9 @@ def _is_ambiguous(anomalies: Mapping[str, Collection[str]]) -> bool:
 class HistoryService:
     """The service, to which whole histories are delivered, each to separate tenants."""
 
-    def __init__(self, conninfo: str, client: httpx2.AsyncClient, database: Database, policy: BillingPolicy) -> None:
+    def __init__(
+        self, conninfo: str, client: httpx2.AsyncClient, database: Database, policy: BillingPolicy
+    ) -> None:
         self._conninfo = conninfo
         self._client = client
         self._database = database
@@ -122,8 +135,8 @@ class HistoryService:
     async def run(self, histories: Sequence[History], *, over_http: bool = False) -> list[Outcome]:
         """Deliver histories, and compare how they end.
 
-        The events of one history arrive one after the other. Those of several histories share transactions, by the
-        service's own batches (`over_http`), or else in batches of `_TOGETHER`.
+        The events of one history arrive one after the other. Those of several histories share
+        transactions, by the service's own batches (`over_http`), or else in batches of `_TOGETHER`.
         """
         await self._create([tenant for history in histories for tenant in history.tenants])
         if over_http:
@@ -152,7 +165,10 @@ class HistoryService:
         return outcomes
 
     async def _create(self, tenants: Iterable[HistoryTenant]) -> None:
-        made = [{"id": tenant.id, "plan": tenant.plan, "customer": tenant.customer} for tenant in tenants]
+        made = [
+            {"id": tenant.id, "plan": tenant.plan, "customer": tenant.customer}
+            for tenant in tenants
+        ]
         await rows(self._conninfo, _ADD_TENANTS, json.dumps(made))
 
     async def _send_all(self, history: History, gate: asyncio.Semaphore) -> None:
@@ -171,7 +187,11 @@ class HistoryService:
 
     async def _apply_all(self, histories: Sequence[History]) -> None:
         for turn in range(max(len(history.arrivals) for history in histories)):
-            events = [history.events[history.arrivals[turn]] for history in histories if turn < len(history.arrivals)]
+            events = [
+                history.events[history.arrivals[turn]]
+                for history in histories
+                if turn < len(history.arrivals)
+            ]
             for start in range(0, len(events), _TOGETHER):
                 received = [_received(event) for event in events[start : start + _TOGETHER]]
                 for answer in await self._ingest.apply(received):
@@ -183,7 +203,9 @@ class HistoryService:
         headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
         found: dict[str, dict[str, Any]] = {}
         for tenant_id in ids:
-            answer = await self._client.get(f"/api/v1/operator/tenants/{tenant_id}", headers=headers)
+            answer = await self._client.get(
+                f"/api/v1/operator/tenants/{tenant_id}", headers=headers
+            )
             assert answer.status_code == 200, answer.text
             found[tenant_id] = answer.json()
         return found
@@ -208,7 +230,9 @@ class HistoryService:
         chunks = replay.run(Selection(tuple(ids)), dry_run=True)
         checked = [each async for chunk in chunks for each in chunk.checked]
         return {
-            each.tenant_id: [f"{each.tenant_id}: a replay gives {each.differences}, {each.parked} parked"]
+            each.tenant_id: [
+                f"{each.tenant_id}: a replay gives {each.differences}, {each.parked} parked"
+            ]
             for each in checked
             if not each.is_right
         }
@@ -216,7 +240,9 @@ class HistoryService:
 
 def _received(event: Event) -> ReceivedEvent:
     body = json.dumps(event).encode()
-    decoded = decode_event(body, arrived=int(NOW.timestamp()), make_up_id=str, reference_links=False)
+    decoded = decode_event(
+        body, arrived=int(NOW.timestamp()), make_up_id=str, reference_links=False
+    )
     return ReceivedEvent(decoded, NOW, body)
 
 
@@ -254,25 +280,39 @@ def record_differences(tenant: str, expected: ExpectedTenant, record: dict[str, 
         "access.plan": (access["plan"], expected.access.plan),
         "access.until": (_epoch(access["until"]), expected.access.until),
     }
-    found = [f"{tenant}: {name} is {ours!r}, not {right!r}" for name, (ours, right) in pairs.items() if ours != right]
+    found = [
+        f"{tenant}: {name} is {ours!r}, not {right!r}"
+        for name, (ours, right) in pairs.items()
+        if ours != right
+    ]
     if not access["reason"].endswith("."):
         found.append(f"{tenant}: access.reason is {access['reason']!r}")
     return found
 
 
 def mail_differences(
-    verdict: Verdict, mails: Counter[ExpectedMail], decided: Collection[str], seconds: Collection[str]
+    verdict: Verdict,
+    mails: Counter[ExpectedMail],
+    decided: Collection[str],
+    seconds: Collection[str],
 ) -> list[str]:
     """Return the mails that are missing, and those that are too many, of the `decided` tenants.
 
     `seconds` are those of the history's events.
 
-    A mail about access that ended by time is neither: all arrivals come at one moment, so no time passes.
+    A mail about access that ended by time is neither: all arrivals come at one moment, so no time
+    passes.
     """
     missing = [mail for mail in verdict.mails - mails if mail.tenant in decided]
-    surplus = [mail for mail in mails - verdict.mails if mail.tenant in decided and mail not in verdict.optional]
+    surplus = [
+        mail
+        for mail in mails - verdict.mails
+        if mail.tenant in decided and mail not in verdict.optional
+    ]
     surplus = [mail for mail in surplus if mail.kind != "access_ended" or mail.about in seconds]
-    return [f"missing mail {_shown(mail)}" for mail in missing] + [f"wrong mail {_shown(mail)}" for mail in surplus]
+    return [f"missing mail {_shown(mail)}" for mail in missing] + [
+        f"wrong mail {_shown(mail)}" for mail in surplus
+    ]
 
 
 def _shown(mail: ExpectedMail) -> str:
@@ -293,7 +333,9 @@ def kind_of(difference: str) -> str:
 def described(outcome: Outcome) -> str:
     """Return a history and its end as text: what arrived, in that order, and what is wrong."""
     history = outcome.history
-    lines = [f"--- {history.mode}: {', '.join(f'{t.id} plan={t.plan} customer={t.customer}' for t in history.tenants)}"]
+    lines = [
+        f"--- {history.mode}: {', '.join(f'{t.id} plan={t.plan} customer={t.customer}' for t in history.tenants)}"
+    ]
     for position in history.arrivals:
         event = history.events[position]
         lines.append(f"  {position:>2} {_moment(event['created'])} {event['type']} {_facts(event)}")
@@ -308,8 +350,19 @@ def _moment(second: int) -> str:
 
 def _facts(event: dict[str, Any]) -> str:
     payload = event["data"]["object"]
-    items = [f"{item['price']['id']}x{item.get('quantity')}" for item in (payload.get("items") or {}).get("data") or []]
-    names = ("id", "customer", "status", "metadata", "subscription", "attempt_count", "cancel_at_period_end")
+    items = [
+        f"{item['price']['id']}x{item.get('quantity')}"
+        for item in (payload.get("items") or {}).get("data") or []
+    ]
+    names = (
+        "id",
+        "customer",
+        "status",
+        "metadata",
+        "subscription",
+        "attempt_count",
+        "cancel_at_period_end",
+    )
     times = ("trial_end", "cancel_at", "current_period_end", "ended_at")
     facts = {name: payload[name] for name in names if payload.get(name) is not None}
     facts |= {name: _moment(payload[name]) for name in times if payload.get(name) is not None}
@@ -326,7 +379,9 @@ def _facts(event: dict[str, Any]) -> str:
 
 
 def renamed(history: History, name: str) -> History:
-    """Return the same history with other ids, so that it can be delivered to the same service again."""
+    """Return the same history with other ids, so that it can be delivered to the same service
+    again.
+    """
     prefix = history.tenants[0].id.removeprefix("org_").rsplit("_", 1)[0]
     text = json.dumps([asdict(history)]).replace(f"_{prefix}_", f"_{name}_")
     return msgspec.convert(json.loads(text)[0], History)
@@ -337,14 +392,20 @@ def numbered(histories: Iterable[History]) -> list[History]:
     return [renamed(history, f"n{number}") for number, history in enumerate(histories)]
 
 
-async def shrink(service: HistoryService, history: History, is_wrong: Callable[[Outcome], bool]) -> Outcome:
-    """Return the shortest history that is still wrong: without each arrival that does not matter."""
+async def shrink(
+    service: HistoryService, history: History, is_wrong: Callable[[Outcome], bool]
+) -> Outcome:
+    """Return the shortest history that is still wrong: without each arrival that does not
+    matter.
+    """
     own = history.tenants[0].id.removeprefix("org_").rsplit("_", 1)[0]
     best = (await service.run([renamed(history, f"s0{own}")]))[0]
     for attempt in range(1, len(history.arrivals)):
         arrivals = best.history.arrivals
         shorter = [
-            renamed(history.arriving((*arrivals[:at], *arrivals[at + 1 :])), f"s{attempt}x{at}{own}")
+            renamed(
+                history.arriving((*arrivals[:at], *arrivals[at + 1 :])), f"s{attempt}x{at}{own}"
+            )
             for at in range(len(arrivals))
         ]
         wrong = [outcome for outcome in await service.run(shorter) if is_wrong(outcome)]

@@ -1,8 +1,10 @@
-"""An oracle of billing: what a history of provider events must end in, and which mails it must cause.
+"""An oracle of billing: what a history of provider events must end in, and which mails it must
+cause.
 
-Written from SPEC 2 to 6, the interface contract (sections 6 and 8), and docs/explanation/subscriptions.md, before the
-service's code was read. It knows the order in which events happened, so it needs none of the rules that find an order.
-It folds all events that have arrived anew at each arrival: slow, and hard to get wrong.
+Written from SPEC 2 to 6, the interface contract (sections 6 and 8), and
+docs/explanation/subscriptions.md, before the service's code was read. It knows the order in which
+events happened, so it needs none of the rules that find an order. It folds all events that have
+arrived anew at each arrival: slow, and hard to get wrong.
 """
 
 from collections import Counter
@@ -76,7 +78,8 @@ class ExpectedMail:
 class Verdict:
     """How a history must end.
 
-    `optional` are mails of which the documentation says neither that they are sent nor that they are not.
+    `optional` are mails of which the documentation says neither that they are sent nor that they
+    are not.
     """
 
     tenants: dict[str, ExpectedTenant]
@@ -187,7 +190,8 @@ class Folded:
     @property
     def ends_at(self) -> int | None:
         if self.status == "past_due" and self.reported in {"canceled", "incomplete_expired"}:
-            return None  # a failed payment after the end (`any`): what this says then is not documented
+            # a failed payment after the end (`any`): what this says then is not documented
+            return None
         if self.ended_at is not None:
             return self.ended_at
         if self.cancel_at is not None:
@@ -232,20 +236,28 @@ def _apply_full_state(state: Folded, event: Event, mode: str) -> Folded:
         has_plan_item=_plan_of(_deciding_item(counting, mode)) is not None,
         access_plan=_plan_of(_deciding_item(counting, mode)) or "free",
         is_empty=bool(items) and not counting,
-        seats=_seats(item) if item and plan and status not in {"canceled", "incomplete_expired"} else None,
+        seats=_seats(item)
+        if item and plan and status not in {"canceled", "incomplete_expired"}
+        else None,
         period_end=period_end,
         cancel_at_period_end=payload["cancel_at_period_end"],
         cancel_at=payload.get("cancel_at"),
         trial_end=payload.get("trial_end"),
         ended_at=payload.get("ended_at"),
         paid_until=paid_until,
-        addons=tuple((one["price"]["id"], _seats(one)) for one in counting if one["price"]["id"] in ADDON_PRICES),
+        addons=tuple(
+            (one["price"]["id"], _seats(one))
+            for one in counting
+            if one["price"]["id"] in ADDON_PRICES
+        ),
     )
     return _with_status(told, status, event["created"], grace=True)
 
 
 def _seats(item: dict[str, Any]) -> int:
-    """Return an item's quantity. A metered item has none: that it counts as one seat is not documented."""
+    """Return an item's quantity. A metered item has none: that it counts as one seat is not
+    documented.
+    """
     quantity = item.get("quantity")
     return 1 if quantity is None else int(quantity)
 
@@ -255,7 +267,9 @@ def _plan_of(item: dict[str, Any] | None) -> str | None:
 
 
 def _deciding_item(items: list[dict[str, Any]], mode: str) -> dict[str, Any] | None:
-    """Return the item that determines the plan: the first in `any`, that of the highest plan in `each`."""
+    """Return the item that determines the plan: the first in `any`, that of the highest plan in
+    `each`.
+    """
     if mode == "any":
         return items[0] if items else None
     of_plans = [item for item in items if _plan_of(item)]
@@ -265,7 +279,10 @@ def _deciding_item(items: list[dict[str, Any]], mode: str) -> dict[str, Any] | N
 def _apply_end(state: Folded, event: Event) -> Folded:
     payload = _object(event)
     told = replace(
-        state, id=payload.get("id") or "", created=payload.get("created") or 0, cancel_at=payload.get("cancel_at")
+        state,
+        id=payload.get("id") or "",
+        created=payload.get("created") or 0,
+        cancel_at=payload.get("cancel_at"),
     )
     return _end(told, payload.get("ended_at") or event["created"])
 
@@ -287,7 +304,9 @@ def _end(state: Folded, ended_at: int) -> Folded:
 
 
 def _with_status(state: Folded, status: str, at: int, *, grace: bool) -> Folded:
-    """Set the status. The time past due continues between `past_due` and `unpaid`, and ends with any other status."""
+    """Set the status. The time past due continues between `past_due` and `unpaid`, and ends with
+    any other status.
+    """
     since = state.past_due_since
     if status == "past_due" and since is None:
         since = at
@@ -305,7 +324,9 @@ def _with_status(state: Folded, status: str, at: int, *, grace: bool) -> Folded:
 
 
 def _apply_failure(state: Folded, event: Event) -> Folded:
-    """`past_due`. "A failed payment never gives more access than there was", and an end that was known stays."""
+    """`past_due`. "A failed payment never gives more access than there was", and an end that was
+    known stays.
+    """
     failed = _with_status(state, "past_due", event["created"], grace=state.access != "none")
     return replace(
         failed,
@@ -315,7 +336,9 @@ def _apply_failure(state: Folded, event: Event) -> Folded:
 
 
 def _apply_success(state: Folded, event: Event) -> Folded:
-    """Only when `past_due`: back to what the subscription events last gave, if that is not `past_due`."""
+    """Only when `past_due`: back to what the subscription events last gave, if that is not
+    `past_due`.
+    """
     if state.status != "past_due":
         return state
     back = state.reported if state.reported not in {None, "past_due"} else "active"
@@ -338,7 +361,9 @@ def _apply_closing(state: Folded, event: Event) -> Folded:
 
 @dataclass(frozen=True)
 class Placement:
-    """Which tenant each event that has arrived counts for. Positions are those of the history's events."""
+    """Which tenant each event that has arrived counts for. Positions are those of the history's
+    events.
+    """
 
     tenant_of: dict[int, str]  # without those that are parked
     moved_away: dict[str, dict[str, int]]  # tenant -> subscription -> when another tenant was named
@@ -347,13 +372,14 @@ class Placement:
 def place(history: History, arrived: set[int], links: Mapping[str, str]) -> Placement:
     """Find the tenant of each event that has arrived.
 
-    A subscription event belongs to the tenant of its metadata, else to that of its customer. An invoice event belongs
-    to the tenant that its subscription named at the invoice's second (`each`), or to that of its customer (`any`, or
-    where no tenant has the subscription).
+    A subscription event belongs to the tenant of its metadata, else to that of its customer. An
+    invoice event belongs to the tenant that its subscription named at the invoice's second
+    (`each`), or to that of its customer (`any`, or where no tenant has the subscription).
     """
     known = {tenant.id for tenant in history.tenants}
     tenant_of: dict[int, str] = {}
-    named: dict[str, list[tuple[int, str]]] = {}  # subscription -> (created, tenant), as it happened
+    # subscription -> (created, tenant), as it happened
+    named: dict[str, list[tuple[int, str]]] = {}
     before: dict[str, str] = {}  # subscription -> the tenant that its first event replaced
     for position in sorted(arrived):
         event = history.events[position]
@@ -365,7 +391,9 @@ def place(history: History, arrived: set[int], links: Mapping[str, str]) -> Plac
             replaced = (event["data"].get("previous_attributes") or {}).get("metadata") or {}
             if str(_subscription_id(event)) not in named and replaced.get("orgId") in known:
                 before[str(_subscription_id(event))] = replaced["orgId"]
-            named.setdefault(str(_subscription_id(event)), []).append((event["created"], str(tenant)))
+            named.setdefault(str(_subscription_id(event)), []).append(
+                (event["created"], str(tenant))
+            )
     for position in sorted(arrived):
         event = history.events[position]
         if event["type"] not in INVOICE_TYPES:
@@ -373,7 +401,9 @@ def place(history: History, arrived: set[int], links: Mapping[str, str]) -> Plac
         customer = _customer(event)
         by_customer = links.get(customer or "")
         subscription = _subscription_id(event) or ""
-        by_subscription = _named_at(named.get(subscription, []), before.get(subscription), event["created"])
+        by_subscription = _named_at(
+            named.get(subscription, []), before.get(subscription), event["created"]
+        )
         by_name = history.mode == "each" or customer is None
         tenant = (by_subscription or by_customer) if by_name else by_customer
         if tenant is not None:
@@ -430,14 +460,19 @@ def _all_events_of(history: History, placement: Placement, tenant: HistoryTenant
 
 
 def _given_by_operator(tenant: HistoryTenant) -> Folded:
-    """The operator's plan counts like a subscription with full access and no end, older than every other one."""
-    return Folded(status=_GIVEN, plan=tenant.plan, access_plan=tenant.plan, has_plan_item=True, created=-1)
+    """The operator's plan counts like a subscription with full access and no end, older than every
+    other one.
+    """
+    return Folded(
+        status=_GIVEN, plan=tenant.plan, access_plan=tenant.plan, has_plan_item=True, created=-1
+    )
 
 
 def _choice(state: Folded) -> tuple[bool, int, bool, int, int, str]:
     """Return by what subscriptions are chosen, the greatest first.
 
-    A plan item that gives access before all others, full before grace, a plan item, rank, newest `created`, id.
+    A plan item that gives access before all others, full before grace, a plan item, rank, newest
+    `created`, id.
     """
     strength = {"full": 3, "grace": 2, "none": 1}[state.access]
     if state.is_over:
@@ -447,7 +482,9 @@ def _choice(state: Folded) -> tuple[bool, int, bool, int, int, str]:
 
 
 def _given_at(states: list[Folded], moment: int) -> tuple[AccessState, str, Counter[str]]:
-    """Return the access, the plan and the add-ons at a moment: of the first state whose access has not ended."""
+    """Return the access, the plan and the add-ons at a moment: of the first state whose access has
+    not ended.
+    """
     giving = [
         state
         for state in states
@@ -463,13 +500,19 @@ def _given_at(states: list[Folded], moment: int) -> tuple[AccessState, str, Coun
 def _access_at(states: list[Folded], now: int) -> ExpectedAccess:
     """Return the access now, and when it ends without another event."""
     state, plan, addons = _given_at(states, now)
-    later = sorted(one.access_ends for one in states if one.access_ends is not None and one.access_ends > now)
-    until = next((moment for moment in later if _given_at(states, moment) != (state, plan, addons)), None)
+    later = sorted(
+        one.access_ends for one in states if one.access_ends is not None and one.access_ends > now
+    )
+    until = next(
+        (moment for moment in later if _given_at(states, moment) != (state, plan, addons)), None
+    )
     ends = [one.access_ends or 0 for one in states if one.access != "none"]
     return ExpectedAccess(state, plan, until, max(ends, default=None) if state == "none" else None)
 
 
-def record_of(history: History, placement: Placement, tenant: HistoryTenant, now: int) -> ExpectedTenant:
+def record_of(
+    history: History, placement: Placement, tenant: HistoryTenant, now: int
+) -> ExpectedTenant:
     """Return the record that a tenant must have now."""
     if history.mode == "any":
         states = [_all_events_of(history, placement, tenant)]
@@ -534,7 +577,11 @@ class _Arrivals:
         """Link a customer. The first claim on a customer stands."""
         customer = _customer(event)
         org = _org(event)
-        if customer is None or org not in {tenant.id for tenant in self.history.tenants} or customer in self.links:
+        if (
+            customer is None
+            or org not in {tenant.id for tenant in self.history.tenants}
+            or customer in self.links
+        ):
             return
         by_checkout = event["type"] == "checkout.session.completed"
         neither_is_linked = event["type"] in LINKING_TYPES and org not in self.links.values()
@@ -543,13 +590,20 @@ class _Arrivals:
 
     def _view(self) -> "_View":
         placement = place(self.history, self.arrived, self.links)
-        records = {tenant.id: record_of(self.history, placement, tenant, self.now) for tenant in self.history.tenants}
+        records = {
+            tenant.id: record_of(self.history, placement, tenant, self.now)
+            for tenant in self.history.tenants
+        }
         if self.history.mode == "any":
             folds = {
-                tenant.id: {"": _all_events_of(self.history, placement, tenant)} for tenant in self.history.tenants
+                tenant.id: {"": _all_events_of(self.history, placement, tenant)}
+                for tenant in self.history.tenants
             }
         else:
-            folds = {tenant.id: subscriptions_of(self.history, placement, tenant.id) for tenant in self.history.tenants}
+            folds = {
+                tenant.id: subscriptions_of(self.history, placement, tenant.id)
+                for tenant in self.history.tenants
+            }
         return _View(placement, records, folds)
 
     def _is_young(self, position: int) -> bool:
@@ -557,7 +611,9 @@ class _Arrivals:
         return self.now - created < PARKED_MAIL_HOURS * HOUR
 
     def _mail_failures(self, arriving: int, before: "_View", after: "_View") -> None:
-        """One mail for each failed payment, none if a newer success of the same invoice had come in before."""
+        """One mail for each failed payment, none if a newer success of the same invoice had come in
+        before.
+        """
         for position, tenant in after.placement.tenant_of.items():
             event = self.history.events[position]
             if event["type"] != FAILED_TYPE or before.placement.tenant_of.get(position) == tenant:
@@ -575,8 +631,14 @@ class _Arrivals:
                 self.failure_mails.pop(position, None)
 
     def _optional_failures(self, tenant: str) -> set[str | None]:
-        """Return the invoices of failed payments of which it is not documented whether they are mailed."""
-        about = {mail.about for mail in self.optional if (mail.kind, mail.tenant) == ("payment_failed", tenant)}
+        """Return the invoices of failed payments of which it is not documented whether they are
+        mailed.
+        """
+        about = {
+            mail.about
+            for mail in self.optional
+            if (mail.kind, mail.tenant) == ("payment_failed", tenant)
+        }
         return {_invoice_id(event) for event in self.history.events if event["id"] in about}
 
     def _is_paid(self, failure: int) -> bool:
@@ -590,14 +652,21 @@ class _Arrivals:
         )
 
     def _mail_recoveries(self, arriving: int, before: "_View", after: "_View") -> None:
-        """An invoice is paid of which the owner was mailed, and the subscription is not past due or unpaid now."""
+        """An invoice is paid of which the owner was mailed, and the subscription is not past due or
+        unpaid now.
+        """
         event = self.history.events[arriving]
-        mailed = {_invoice_id(self.history.events[one]): tenant for one, tenant in self.failure_mails.items()}
+        mailed = {
+            _invoice_id(self.history.events[one]): tenant
+            for one, tenant in self.failure_mails.items()
+        }
         for position, tenant in after.placement.tenant_of.items():
             paid = self.history.events[position]
             invoice = _invoice_id(paid)
             may_be_mailed = invoice in self._optional_failures(tenant)
-            if paid["type"] not in PAID_TYPES or (mailed.get(invoice) != tenant and not may_be_mailed):
+            if paid["type"] not in PAID_TYPES or (
+                mailed.get(invoice) != tenant and not may_be_mailed
+            ):
                 continue
             if may_be_mailed or (self.history.mode == "each" and _subscription_id(paid) is None):
                 # which subscription is meant is not documented
@@ -605,7 +674,9 @@ class _Arrivals:
                 continue
             status = after.status_for(paid, tenant)
             newly_paid = position == arriving or position not in before.placement.tenant_of
-            ends_unpaid = event["type"] in SUBSCRIPTION_TYPES and before.status_for(paid, tenant) == "unpaid"
+            ends_unpaid = (
+                event["type"] in SUBSCRIPTION_TYPES and before.status_for(paid, tenant) == "unpaid"
+            )
             if (newly_paid or ends_unpaid) and status not in {"past_due", "unpaid"}:
                 self.notices.add(ExpectedMail("payment_recovered", tenant, str(invoice)))
 
@@ -620,11 +691,15 @@ class _Arrivals:
             self._mail_end_by_time(tenant, ended)
 
     def _mail_end_by_time(self, tenant: str, ended: int | None) -> None:
-        """Access ended by time, which a change now hides: within three days its mail was or is queued."""
+        """Access ended by time, which a change now hides: within three days its mail was or is
+        queued.
+        """
         if ended is not None and 0 <= self.now - ended < ENDS_BY_TIME_DAYS * DAY:
             self.mailed_ends.setdefault(tenant, set()).add(ended)
 
-    def _mail_ends_by_event(self, arriving: int, tenant: str, before: "_View", after: "_View") -> None:
+    def _mail_ends_by_event(
+        self, arriving: int, tenant: str, before: "_View", after: "_View"
+    ) -> None:
         event = self.history.events[arriving]
         timely = self._timely(arriving, tenant, before, after)
         if not timely:
@@ -633,26 +708,38 @@ class _Arrivals:
         ended = self._ended_subscriptions(event, tenant, before, after) & timely
         for subscription in sorted(ended):
             self._mail_end(event, subscription, tenant, after)
-        if self.history.mode == "any" and before.folds[tenant][""].id not in {"", _subscription_id(event)}:
-            return  # "an event of another subscription than the one that the state is from is not mailed as an end"
+        if self.history.mode == "any" and before.folds[tenant][""].id not in {
+            "",
+            _subscription_id(event),
+        }:
+            # "an event of another subscription than the one that the state is from is not mailed as
+            # an end"
+            return
         # a failed payment has its own mail alone
-        by_payment = event["type"] == FAILED_TYPE or after.records[tenant].subscription_status == "past_due"
+        by_payment = (
+            event["type"] == FAILED_TYPE or after.records[tenant].subscription_status == "past_due"
+        )
         if not had_access or ended or by_payment:
             return
         mail = ExpectedMail("access_ended", tenant, str(event["created"]))
         if event["type"] in INVOICE_TYPES or self._is_paid_since(arriving):
-            # such as a payment while payments are paused: the grace ends, and the paid period is over already
+            # such as a payment while payments are paused: the grace ends, and the paid period is
+            # over already
             self.optional.add(mail)
         elif not self._has_mailed_end(tenant, event["created"]):
             self.ends.add(mail)
             self.mailed_ends.setdefault(tenant, set()).add(event["created"])
 
     def _has_mailed_end(self, tenant: str, second: int) -> bool:
-        """Whether this end of the tenant's access or a later one was mailed: one end of access is mailed once."""
+        """Whether this end of the tenant's access or a later one was mailed: one end of access is
+        mailed once.
+        """
         return any(mailed >= second for mailed in self.mailed_ends.get(tenant, ()))
 
     def _is_paid_since(self, arriving: int) -> bool:
-        """Whether a late `unpaid` is followed by a payment, so that the access comes back by a further event."""
+        """Whether a late `unpaid` is followed by a payment, so that the access comes back by a
+        further event.
+        """
         event = self.history.events[arriving]
         return _object(event).get("status") == "unpaid" and any(
             self.history.events[position]["type"] in PAID_TYPES
@@ -663,18 +750,26 @@ class _Arrivals:
 
     def _mail_end(self, event: Event, subscription: str, tenant: str, after: "_View") -> None:
         mail = ExpectedMail("subscription_ended", tenant, subscription)
-        others = [id_ for id_, status in self._last_statuses(tenant, after).items() if id_ != subscription]
-        if after.is_moved(tenant, subscription) and not self._is_young(self.history.events.index(event)):
+        others = [
+            id_ for id_, status in self._last_statuses(tenant, after).items() if id_ != subscription
+        ]
+        if after.is_moved(tenant, subscription) and not self._is_young(
+            self.history.events.index(event)
+        ):
             self.optional.add(mail)  # whether a move is too old to be mailed is not documented
         elif after.is_moved(tenant, subscription) and _org(event) == tenant:
-            self.optional.add(mail)  # whether a tenant that learns late of a move is mailed is not documented
+            # whether a tenant that learns late of a move is mailed is not documented
+            self.optional.add(mail)
         elif self.history.mode == "any" and others:
-            self.optional.add(mail)  # whether it is an end while another subscription waits is not documented
+            # whether it is an end while another subscription waits is not documented
+            self.optional.add(mail)
         elif not self._has_mailed_end(tenant, self._ended_at(subscription, tenant, after)):
             self.notices.add(mail)
 
     def _ended_at(self, subscription: str, tenant: str, after: "_View") -> int:
-        """Return when a subscription ended for a tenant: with its last event there, or with one that names another."""
+        """Return when a subscription ended for a tenant: with its last event there, or with one
+        that names another.
+        """
         moved = after.placement.moved_away.get(tenant, {}).get(subscription)
         named = [
             self.history.events[position]["created"]
@@ -690,25 +785,46 @@ class _Arrivals:
         said = {}
         for position in sorted(after.placement.tenant_of):
             event = self.history.events[position]
-            if after.placement.tenant_of[position] == tenant and event["type"] in SUBSCRIPTION_TYPES:
+            if (
+                after.placement.tenant_of[position] == tenant
+                and event["type"] in SUBSCRIPTION_TYPES
+            ):
                 deleted = event["type"] == DELETED_TYPE
-                said[str(_subscription_id(event))] = "canceled" if deleted else _object(event)["status"]
-        return {id_: status for id_, status in said.items() if status not in {"canceled", "incomplete_expired"}}
+                said[str(_subscription_id(event))] = (
+                    "canceled" if deleted else _object(event)["status"]
+                )
+        return {
+            id_: status
+            for id_, status in said.items()
+            if status not in {"canceled", "incomplete_expired"}
+        }
 
     def _timely(self, arriving: int, tenant: str, before: "_View", after: "_View") -> set[str]:
-        """Return the subscriptions of the arriving event, and of parked ones that are applied now and young."""
+        """Return the subscriptions of the arriving event, and of parked ones that are applied now
+        and young.
+        """
         placed_now = {
             position
             for position, owner in after.placement.tenant_of.items()
             if owner == tenant and before.placement.tenant_of.get(position) != tenant
         }
-        timely = {position for position in placed_now if position == arriving or self._is_young(position)}
-        return {str(_subscription_id(self.history.events[position])) for position in timely | {arriving}}
+        timely = {
+            position for position in placed_now if position == arriving or self._is_young(position)
+        }
+        return {
+            str(_subscription_id(self.history.events[position])) for position in timely | {arriving}
+        }
 
-    def _ended_subscriptions(self, event: Event, tenant: str, before: "_View", after: "_View") -> set[str]:
+    def _ended_subscriptions(
+        self, event: Event, tenant: str, before: "_View", after: "_View"
+    ) -> set[str]:
         if self.history.mode == "each":
             was = before.folds[tenant]
-            over = {id_: state for id_, state in after.folds[tenant].items() if state.status == "canceled"}
+            over = {
+                id_: state
+                for id_, state in after.folds[tenant].items()
+                if state.status == "canceled"
+            }
             for id_, state in over.items():
                 if id_ in was and was[id_].is_moved and not state.is_moved:
                     # it came back by its end: whether it becomes canceled then is not documented
@@ -758,8 +874,13 @@ class _View:
     folds: dict[str, dict[str, Folded]]
 
     def has_given(self, tenant: str) -> bool:
-        """Whether a subscription of a tenant gave it access: one of which only invoices are known has given nothing."""
-        return any(state.reported is not None and state.access != "none" for state in self.folds[tenant].values())
+        """Whether a subscription of a tenant gave it access: one of which only invoices are known
+        has given nothing.
+        """
+        return any(
+            state.reported is not None and state.access != "none"
+            for state in self.folds[tenant].values()
+        )
 
     def is_moved(self, tenant: str, subscription: str) -> bool:
         """Whether a subscription of a tenant has moved to another one."""
@@ -773,16 +894,20 @@ class _View:
         return state.status if state else "none"
 
     def status_for(self, invoice_event: Event, tenant: str) -> str:
-        """Return the status of an invoice's subscription; in `any`, and without one, the tenant's."""
+        """Return the status of an invoice's subscription; in `any`, and without one, the
+        tenant's.
+        """
         states = self.folds[tenant]
         state = states.get(_subscription_id(invoice_event) or "")
         return state.status if state else self.records[tenant].subscription_status
 
 
 def _misleading_moves(history: History) -> set[str]:
-    """Return the subscriptions with two moves in a second, before which an older event arrived too late.
+    """Return the subscriptions with two moves in a second, before which an older event arrived too
+    late.
 
-    Without that event, the other payloads may prove another order: what is mailed until it arrives is not documented.
+    Without that event, the other payloads may prove another order: what is mailed until it arrives
+    is not documented.
     """
     found = set()
     arrived = list(dict.fromkeys(history.arrivals))
@@ -801,7 +926,9 @@ def _misleading_moves(history: History) -> set[str]:
 
 
 def judge(history: History, now: int) -> Verdict:
-    """Return what a history must end in, if its arrivals come at `now`, with all notices turned on."""
+    """Return what a history must end in, if its arrivals come at `now`, with all notices turned
+    on.
+    """
     arrivals = _Arrivals(history, now)
     for position in history.arrivals:
         arrivals.take(position)

@@ -32,7 +32,9 @@ async def running_browser() -> AsyncIterator[Browser]:
 
 
 class Watched:
-    """What a page asked for, and what it complained of: console errors, which policy violations are too."""
+    """What a page asked for, and what it complained of: console errors, which policy violations are
+    too.
+    """
 
     def __init__(self, page: Page) -> None:
         self.requests: list[str] = []

@@ -8,7 +8,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import BillingEvent, Fact, PreviousFact, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.billing.events import (
+    BillingEvent,
+    Fact,
+    PreviousFact,
+    SubscriptionDetails,
+    SubscriptionItem,
+)
 from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.tenant_record import spec_fields
 from tests.support import figures
@@ -29,9 +35,16 @@ class _Invoice:
 class _Subscription:
     def __init__(self, name: str, created: int) -> None:
         self.facts: dict[str, PreviousFact] = {
-            "subscription_id": name, "subscription_created": created, "status": "incomplete", "price_id": "price_pro",
-            "current_period_end": 5000, "cancel_at_period_end": False, "items": (), "cancel_at": None, "pause": None,
-        }  # fmt: skip
+            "subscription_id": name,
+            "subscription_created": created,
+            "status": "incomplete",
+            "price_id": "price_pro",
+            "current_period_end": 5000,
+            "cancel_at_period_end": False,
+            "items": (),
+            "cancel_at": None,
+            "pause": None,
+        }
         self.has_ended = False
         self.invoice = _Invoice(f"in_{name}")
 
@@ -39,7 +52,8 @@ class _Subscription:
 class Author:
     """Writes what truly happened to one tenant, event by event; ``events`` are in that order.
 
-    ``proves`` lets every change say what it replaced, and leaves out invoices and a subscription after another's end.
+    ``proves`` lets every change say what it replaced, and leaves out invoices and a subscription
+    after another's end.
     """
 
     def __init__(self, rng: random.Random, *, proves: bool = False) -> None:
@@ -72,7 +86,9 @@ class Author:
         self._changes(subscription, {"status": "active"}, tells=True)
 
     def _goes_on(self) -> None:
-        living = [subscription for subscription in self._subscriptions if not subscription.has_ended]
+        living = [
+            subscription for subscription in self._subscriptions if not subscription.has_ended
+        ]
         if not living:
             if not self._proves:
                 self._begins()
@@ -103,10 +119,14 @@ class Author:
         quantity = changes.pop("quantity", None)
         if quantity is not None or "price_id" in changes:
             price = changes.get("price_id", facts["price_id"])
-            changes["items"] = _items(price, self.rng.choice((1, 1, 2)) if quantity is None else quantity)
+            changes["items"] = _items(
+                price, self.rng.choice((1, 1, 2)) if quantity is None else quantity
+            )
         return {fact: value for fact, value in changes.items() if value != facts[fact]}
 
-    def _changes(self, subscription: _Subscription, changes: dict[str, PreviousFact], *, tells: bool) -> None:
+    def _changes(
+        self, subscription: _Subscription, changes: dict[str, PreviousFact], *, tells: bool
+    ) -> None:
         previous = {fact: subscription.facts[fact] for fact in changes} if tells else None
         subscription.facts |= changes
         self._add(updated(self.now, self._next_id(), previous=previous, **_given(subscription)))
@@ -124,7 +144,10 @@ class Author:
         invoice.attempts += 1
         invoice.is_paid = self.rng.random() < 0.5
         names = {"invoice_id": invoice.id, "subscription_id": subscription.facts["subscription_id"]}
-        attempt = {"attempt_count": invoice.attempts, "status": "paid" if invoice.is_paid else "open"}
+        attempt = {
+            "attempt_count": invoice.attempts,
+            "status": "paid" if invoice.is_paid else "open",
+        }
         make = succeeded if invoice.is_paid else failed
         self._add(make(self.now, self._next_id(), **names, **attempt))
 
@@ -136,12 +159,18 @@ class Author:
 
 
 def _items(price: PreviousFact, quantity: PreviousFact) -> tuple[SubscriptionItem, ...]:
-    return () if quantity == 1 else (msgspec.convert({"price_id": price, "quantity": quantity}, SubscriptionItem),)
+    return (
+        ()
+        if quantity == 1
+        else (msgspec.convert({"price_id": price, "quantity": quantity}, SubscriptionItem),)
+    )
 
 
 def _given(subscription: _Subscription) -> dict[str, Any]:
     facts: dict[str, Any] = dict(subscription.facts)
-    details = SubscriptionDetails(**{fact: facts.pop(fact) for fact in ev.DETAILED_FACTS if fact in facts})
+    details = SubscriptionDetails(
+        **{fact: facts.pop(fact) for fact in ev.DETAILED_FACTS if fact in facts}
+    )
     return facts | {"details": details}
 
 
@@ -149,7 +178,9 @@ Order = Sequence[BillingEvent]
 
 
 def every_order_of_a_burst(seed: int, most: int) -> tuple[Order, Iterator[Order]]:
-    """What truly happened, with a burst of two to ``most`` events at the end, and every order of that burst."""
+    """What truly happened, with a burst of two to ``most`` events at the end, and every order of
+    that burst.
+    """
     author = _begun(random.Random(seed))  # noqa: S311  # a sample that can be repeated
     author.burst(author.rng.randint(2, most))
     before, burst = author.apart()
@@ -166,7 +197,9 @@ def random_orders_of_a_long_burst(seed: int, orders: int) -> tuple[Order, Iterat
 
 
 def random_orders_of_a_proven_burst(seed: int, orders: int) -> tuple[Order, Iterator[Order]]:
-    """Up to twelve changes of one subscription whose payloads prove their order: in the true order and random ones."""
+    """Up to twelve changes of one subscription whose payloads prove their order: in the true order
+    and random ones.
+    """
     author = Author(random.Random(seed), proves=True)  # noqa: S311  # a sample that can be repeated
     author.begin(1)
     author.burst(12)
@@ -176,7 +209,9 @@ def random_orders_of_a_proven_burst(seed: int, orders: int) -> tuple[Order, Iter
 
 
 def random_orders_of_a_history(seed: int, orders: int) -> tuple[Order, Iterator[Order]]:
-    """What happened in up to three bursts: the true order and so many random ones, in which events are late."""
+    """What happened in up to three bursts: the true order and so many random ones, in which events
+    are late.
+    """
     author = _begun(random.Random(seed))  # noqa: S311  # a sample that can be repeated
     for _ in range(author.rng.randint(1, 3)):
         author.burst(author.rng.choice((1, 1, 2, 3, 4, 5, 6, 8)))
@@ -191,7 +226,9 @@ def _begun(rng: random.Random) -> Author:
 
 
 class Ends(NamedTuple):
-    """How many orders were delivered, and where they ended; ``silent`` ones ended wrong without an anomaly."""
+    """How many orders were delivered, and where they ended; ``silent`` ones ended wrong without an
+    anomaly.
+    """
 
     orders: int = 0
     flagged: int = 0
@@ -209,7 +246,10 @@ def deliver(truth: Order, orders: Iterable[Order], policy: BillingPolicy) -> End
         for event in order:
             ledger.deliver([event])
         is_wrong, is_flagged = _shown(ledger.account.state) != right, bool(ledger.ambiguous)
-        ends = added(ends, Ends(1, is_flagged, is_wrong, is_wrong and not is_flagged, is_wrong and number == 0))
+        ends = added(
+            ends,
+            Ends(1, is_flagged, is_wrong, is_wrong and not is_flagged, is_wrong and number == 0),
+        )
     return ends
 
 
@@ -223,14 +263,22 @@ def added(some: Ends, more: Ends) -> Ends:
 
 
 def check(
-    what: str, histories: Iterable[tuple[Order, Iterator[Order]]], record_property: figures.RecordProperty
+    what: str,
+    histories: Iterable[tuple[Order, Iterator[Order]]],
+    record_property: figures.RecordProperty,
 ) -> Ends:
-    """Deliver all of these, and assert that no order ends wrong silently, and no true order ends wrong at all."""
+    """Deliver all of these, and assert that no order ends wrong silently, and no true order ends
+    wrong at all.
+    """
     ends = Ends()
     for truth, orders in histories:
         ends = added(ends, deliver(truth, orders, ANY))
     wrong = {"silently": ends.silent, "in order": ends.wrong_in_order}
-    ran = {"orders": ends.orders, "flagged": ends.flagged, "flagged and wrong": ends.wrong - ends.silent}
+    ran = {
+        "orders": ends.orders,
+        "flagged": ends.flagged,
+        "flagged and wrong": ends.wrong - ends.silent,
+    }
     figures.record(record_property, what, ran, wrong)
     assert wrong == {"silently": 0, "in order": 0}
     return ends

@@ -1,4 +1,5 @@
-"""The service behind a cache of accepted credentials, as its peers have one: for tests that must see it fail.
+"""The service behind a cache of accepted credentials, as its peers have one: for tests that must
+see it fail.
 
 Run as a module it serves in as many processes as ``WORKERS`` says.
 """

@@ -15,7 +15,9 @@ def make_cluster(folder: Path) -> Path:
 
 
 def copy_cluster(folder: Path, copy: Path) -> Path:
-    """Copy the stopped cluster below a folder to below another one, which is returned. Owners and modes are kept."""
+    """Copy the stopped cluster below a folder to below another one, which is returned. Owners and
+    modes are kept.
+    """
     copy.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cp", "-a", str(folder / "postgres"), str(copy / "postgres")], check=True)
     return copy

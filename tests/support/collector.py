@@ -12,11 +12,15 @@ from tests.support.findings import free_port
 
 _PATIENCE: Final = 60.0
 _KINDS: Final = ("", "internal", "server", "client", "producer", "consumer")
-_ANSWER: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
+_ANSWER: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nContent-Length: 0\r\n\r\n"
+)
 
 
 class Received(NamedTuple):
-    """A span as it came in; ids are hexadecimal, ``links`` are ids of spans, ``process`` is which one sent it."""
+    """A span as it came in; ids are hexadecimal, ``links`` are ids of spans, ``process`` is which
+    one sent it.
+    """
 
     trace: str
     id: str
@@ -43,8 +47,10 @@ class Collector:
     def settings(self, **more: str) -> dict[str, str]:
         """What makes a process send its spans here, soon."""
         return {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "50", **more,
-        }  # fmt: skip
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
+            "OTEL_BSP_SCHEDULE_DELAY": "50",
+            **more,
+        }
 
     def named(self, name: str) -> list[Received]:
         """The spans of this name."""
@@ -60,7 +66,9 @@ class Collector:
             async with asyncio.timeout(_PATIENCE), self._changed:
                 await self._changed.wait_for(lambda: bool(condition(self)))
         except TimeoutError:
-            raise AssertionError(f"there came only {sorted({span.name for span in self.spans})}") from None
+            raise AssertionError(
+                f"there came only {sorted({span.name for span in self.spans})}"
+            ) from None
 
     async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of a connection."""
@@ -69,7 +77,9 @@ class Collector:
                 head = await reader.readuntil(b"\r\n\r\n")
             except asyncio.IncompleteReadError:
                 break
-            fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
+            fields = dict(
+                line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line
+            )
             body = await reader.readexactly(int(fields[b"content-length"]))
             assert head.startswith(b"POST /v1/traces "), head
             assert fields[b"content-type"] == b"application/x-protobuf"

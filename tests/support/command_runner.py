@@ -1,6 +1,8 @@
-"""``tenantry`` in this process, through click's runner: for tests of what a command writes, returns and does.
+"""``tenantry`` in this process, through click's runner: for tests of what a command writes, returns
+and does.
 
-`tests.support.commands` starts real processes, for what only a process shows: signals, pipes, terminals, crashes.
+`tests.support.commands` starts real processes, for what only a process shows: signals, pipes,
+terminals, crashes.
 """
 
 import asyncio
@@ -30,11 +32,15 @@ _LONGEST: Final = 60.0
 _KEPT: Final = ("PATH", "LANG", "TMPDIR", "VIRTUAL_ENV")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ONLY_COMMAND: Final = threading.Lock()
-"""Held by the command that runs: it has the streams, the variables and the folder of the whole process."""
+"""Held by the command that runs: it has the streams, the variables and the folder of the whole
+process.
+"""
 
 
 class Command:
-    """A command that runs in a thread; the event loop of the test goes on, and the service in it."""
+    """A command that runs in a thread; the event loop of the test goes on, and the service in
+    it.
+    """
 
     def __init__(self, runner: "_Runner", arguments: Sequence[str]) -> None:
         """Start it; there must be a running event loop."""
@@ -72,11 +78,14 @@ class Command:
 
 
 @asynccontextmanager
-async def running(*arguments: str, folder: Path, waits: WaitTimes = QUICK, **values: str) -> AsyncIterator[Command]:
+async def running(
+    *arguments: str, folder: Path, waits: WaitTimes = QUICK, **values: str
+) -> AsyncIterator[Command]:
     """``tenantry`` with these arguments, beside the event loop, while the test goes on.
 
-    It has this working directory and home, these variables and no others of the test. It has to end within the block,
-    or soon after it: a thread cannot be killed. A command that handles signals needs the main thread: see `invoke`.
+    It has this working directory and home, these variables and no others of the test. It has to end
+    within the block, or soon after it: a thread cannot be killed. A command that handles signals
+    needs the main thread: see `invoke`.
     """
     command = Command(_Runner(folder, values, waits), arguments)
     try:
@@ -86,17 +95,24 @@ async def running(*arguments: str, folder: Path, waits: WaitTimes = QUICK, **val
 
 
 async def invoke_async(
-    *arguments: str, folder: Path, given: str | bytes | None = None, typed: str | None = None, **values: str
+    *arguments: str,
+    folder: Path,
+    given: str | bytes | None = None,
+    typed: str | None = None,
+    **values: str,
 ) -> Done:
     """The same for a command that ends by itself; ``given`` is its standard input.
 
-    With ``typed`` it takes its three streams for a terminal, at which a user types that; its width is ``COLUMNS``.
+    With ``typed`` it takes its three streams for a terminal, at which a user types that; its width
+    is ``COLUMNS``.
     """
     return await Command(_Runner(folder, values, QUICK, given, typed), arguments).done()
 
 
 def invoke(*arguments: str, folder: Path, given: str | bytes | None = None, **values: str) -> Done:
-    """The same in this thread, which must have no running event loop: most commands run one themselves."""
+    """The same in this thread, which must have no running event loop: most commands run one
+    themselves.
+    """
     runner = _Runner(folder, values, QUICK, given)
     code = runner.exit_code(arguments)
     return Done(code, runner.written["out"], runner.written["err"])
@@ -131,20 +147,32 @@ class _Runner(CliRunner):
         if not _ONLY_COMMAND.acquire(blocking=False):
             raise RuntimeError("another command runs in this process: only one can")
         try:
-            with logging_as_before(), _surroundings(self._folder, self._values), self._module_path():
-                return self.invoke(main, arguments, self._given, prog_name="tenantry", obj=self._waits).exit_code
+            with (
+                logging_as_before(),
+                _surroundings(self._folder, self._values),
+                self._module_path(),
+            ):
+                return self.invoke(
+                    main, arguments, self._given, prog_name="tenantry", obj=self._waits
+                ).exit_code
         finally:
             _ONLY_COMMAND.release()
 
     @property
     def written(self) -> dict[str, str]:
         """What there is on each stream so far."""
-        out, err = ("", "") if self._streams is None else (one.getvalue().decode() for one in self._streams)
+        out, err = (
+            ("", "")
+            if self._streams is None
+            else (one.getvalue().decode() for one in self._streams)
+        )
         return {"out": out, "err": err}
 
     @contextmanager
     def _module_path(self) -> Iterator[None]:
-        """Find modules in the folders of ``PYTHONPATH`` too, and forget those that were found there after the block."""
+        """Find modules in the folders of ``PYTHONPATH`` too, and forget those that were found there
+        after the block.
+        """
         path = self._values.get("PYTHONPATH", "").split(os.pathsep)
         folders = [folder for folder in path if folder and folder not in sys.path]
         if not folders:
@@ -198,7 +226,9 @@ class _Flushes(io.BytesIO):
 
 @contextmanager
 def _surroundings(folder: Path, values: Mapping[str, str]) -> Iterator[None]:
-    """Set the working directory and the environment for the block; put these and the signal handlers back."""
+    """Set the working directory and the environment for the block; put these and the signal
+    handlers back.
+    """
     environment, before = dict(os.environ), Path.cwd()
     in_main_thread = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if in_main_thread else {}
@@ -219,7 +249,10 @@ def logging_as_before() -> Iterator[None]:
     """Put the root logger's handlers and the level of each logger back after the block."""
     root = logging.getLogger()
     handlers = root.handlers[:]
-    levels = {logger: logger.level for logger in (root, *map(logging.getLogger, list(root.manager.loggerDict)))}
+    levels = {
+        logger: logger.level
+        for logger in (root, *map(logging.getLogger, list(root.manager.loggerDict)))
+    }
     try:
         yield
     finally:

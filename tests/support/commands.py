@@ -21,7 +21,15 @@ _PATIENCE: Final = 60.0
 _ROOT: Final = Path(__file__).parents[2]
 AS_INSTALLED: Final = f"{Path(__file__).parent / 'as_installed'}:{_ROOT}"
 """The module path of ``tenantry`` as users install it, and of the tests' own modules."""
-_KEPT: Final = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "COVERAGE_PROCESS_START", "COVERAGE_FILE")
+_KEPT: Final = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "TMPDIR",
+    "VIRTUAL_ENV",
+    "COVERAGE_PROCESS_START",
+    "COVERAGE_FILE",
+)
 
 
 class Done(NamedTuple):
@@ -55,13 +63,19 @@ class Running:
         return [own, *own.children(recursive=True)]
 
     async def until(self, text: str, stream: str, patience: float = _PATIENCE) -> None:
-        """Return once this text was written; fail if the command ends without it, or after ``patience`` seconds."""
+        """Return once this text was written; fail if the command ends without it, or after
+        ``patience`` seconds.
+        """
         await self.until_match(re.compile(re.escape(text)), stream, patience)
 
-    async def until_match(self, pattern: re.Pattern[str], stream: str, patience: float = _PATIENCE) -> None:
+    async def until_match(
+        self, pattern: re.Pattern[str], stream: str, patience: float = _PATIENCE
+    ) -> None:
         """The same for what a pattern finds."""
         async with asyncio.timeout(patience), self._changed:
-            await self._changed.wait_for(lambda: pattern.search(self.text[stream]) or self._has_ended())
+            await self._changed.wait_for(
+                lambda: pattern.search(self.text[stream]) or self._has_ended()
+            )
         assert pattern.search(self.text[stream]), f"it ended: {self.text}"
 
     async def end(self, how: signal.Signals) -> int:
@@ -102,20 +116,31 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    *arguments: str, folder: Path, module: str = "tenantry", python: str = sys.executable, **values: str
+    *arguments: str,
+    folder: Path,
+    module: str = "tenantry",
+    python: str = sys.executable,
+    **values: str,
 ) -> AsyncIterator[Running]:
-    """``tenantry`` with these arguments, in this folder, with these environment variables and few others.
+    """``tenantry`` with these arguments, in this folder, with these environment variables and few
+    others.
 
     ``module`` is another module to run; ``python`` is the interpreter of another environment.
     """
-    async with _ended(Running(await _start(arguments, folder, values, module, python=python))) as command:
+    async with _ended(
+        Running(await _start(arguments, folder, values, module, python=python))
+    ) as command:
         yield command
 
 
 @asynccontextmanager
-async def running_into(stdout: int, *arguments: str, folder: Path, **values: str) -> AsyncIterator[Running]:
+async def running_into(
+    stdout: int, *arguments: str, folder: Path, **values: str
+) -> AsyncIterator[Running]:
     """The same, with another stdout than ours."""
-    async with _ended(Running(await _start(arguments, folder, values, "tenantry", stdout))) as command:
+    async with _ended(
+        Running(await _start(arguments, folder, values, "tenantry", stdout))
+    ) as command:
         yield command
 
 
@@ -135,7 +160,11 @@ async def still_running(processes: list[psutil.Process]) -> list[psutil.Process]
 
 
 async def run(
-    *arguments: str, folder: Path, module: str = "tenantry", python: str = sys.executable, **values: str
+    *arguments: str,
+    folder: Path,
+    module: str = "tenantry",
+    python: str = sys.executable,
+    **values: str,
 ) -> Done:
     """The same for a command that ends by itself."""
     process = await _start(arguments, folder, values, module, python=python)
@@ -157,7 +186,13 @@ async def _start(
     path = AS_INSTALLED if module == "tenantry" else str(_ROOT)
     fixed = {"PYTHONPATH": path, "XDG_STATE_HOME": str(folder / "state")}
     return await asyncio.create_subprocess_exec(
-        python, "-m", module, *arguments,
-        cwd=folder, env={**environment, **fixed, **values}, stdin=asyncio.subprocess.DEVNULL,
-        stdout=stdout, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        python,
+        "-m",
+        module,
+        *arguments,
+        cwd=folder,
+        env={**environment, **fixed, **values},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=asyncio.subprocess.PIPE,
+    )

@@ -1,7 +1,8 @@
 """The compose file of the examples, run by podman-compose.
 
-Debian's PostgreSQL and Caddy replace the images of their projects, which are not available here: they are set up as
-those images are, as far as the compose file relies on it. A mail server that writes to its log replaces the inbox.
+Debian's PostgreSQL and Caddy replace the images of their projects, which are not available here:
+they are set up as those images are, as far as the compose file relies on it. A mail server that
+writes to its log replaces the inbox.
 """
 
 import shutil
@@ -45,27 +46,38 @@ _STAND_INS: Final = {
 
 
 class Compose:
-    """The project of the compose files, with a copy of the examples; ``variables`` are for the files."""
+    """The project of the compose files, with a copy of the examples; ``variables`` are for the
+    files.
+    """
 
     def __init__(self, engine: Engine, folder: Path, **variables: str) -> None:
         self._engine = engine
         self._environment = engine.environment | variables
         self.folder = folder / "examples" / "container"
-        shutil.copytree(ROOT / "examples" / "container", self.folder, ignore=shutil.ignore_patterns("secrets"))
+        shutil.copytree(
+            ROOT / "examples" / "container", self.folder, ignore=shutil.ignore_patterns("secrets")
+        )
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of podman-compose on both files."""
         files = ["--file", "compose.yaml", "--file", "compose.development.yaml"]
         done = subprocess.run(
             [sys.executable, "-m", "podman_compose", "--in-pod", "false", *files, *arguments],
-            cwd=self.folder, env=self._environment, capture_output=True, text=True, check=False, timeout=600,
-        )  # fmt: skip
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
         assert done.returncode == 0, f"{arguments}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
         return done
 
 
 def make_stand_ins(engine: Engine) -> None:
-    """Make the images that the compose files name beside tenantry's, of `PACKAGES` in the image `DEBIAN`."""
+    """Make the images that the compose files name beside tenantry's, of `PACKAGES` in the image
+    `DEBIAN`.
+    """
     (engine.folder / "stand-ins").mkdir()
     (engine.folder / "stand-ins" / "postgres.sh").write_text(_POSTGRES)
     for tag, lines in _STAND_INS.items():

@@ -1,4 +1,6 @@
-"""The service beside schemathesis, which makes requests from the OpenAPI document and checks the answers."""
+"""The service beside schemathesis, which makes requests from the OpenAPI document and checks the
+answers.
+"""
 
 import asyncio
 import os
@@ -29,18 +31,32 @@ class Described(NamedTuple):
 
     base: str
     owner: str
-    """A token of an OWNER of the tenant `acme`, rather than a key: some of the requests end keys."""
+    """A token of an OWNER of the tenant `acme`, rather than a key: some of the requests end
+    keys.
+    """
     operator: str
 
     async def conformance(self, credential: str, folder: Path, *options: str) -> tuple[int, str]:
         """Run schemathesis in a folder; return its exit code and report."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIG), "--no-color", "run",
-            f"{self.base}/api/v1/openapi.json", "--header", f"Authorization: Bearer {credential}",
-            "--continue-on-failure", *options,
-            cwd=folder, env={**os.environ, "NO_PROXY": "127.0.0.1", "COLUMNS": "200"},
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "schemathesis.cli",
+            "--config-file",
+            str(CONFIG),
+            "--no-color",
+            "run",
+            f"{self.base}/api/v1/openapi.json",
+            "--header",
+            f"Authorization: Bearer {credential}",
+            "--continue-on-failure",
+            *options,
+            cwd=folder,
+            env={**os.environ, "NO_PROXY": "127.0.0.1", "COLUMNS": "200"},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
         report, _ = await process.communicate()
         assert process.returncode is not None
         return process.returncode, report.decode()
@@ -71,13 +87,21 @@ async def described_service(conninfo: str, folder: Path) -> AsyncIterator[Descri
                 described = Described(base, issuer.mint(claims=claims), OPERATOR_TOKEN)
                 await _make_tenant(described)
                 yield described
-        assert [line for line in log.lines if line.startswith(("ERROR", "CRITICAL")) or "Traceback" in line] == []
+        assert [
+            line
+            for line in log.lines
+            if line.startswith(("ERROR", "CRITICAL")) or "Traceback" in line
+        ] == []
 
 
 async def _make_tenant(described: Described) -> None:
-    async with httpx2.AsyncClient(base_url=f"{described.base}/api/v1", trust_env=False, verify=False) as client:
+    async with httpx2.AsyncClient(
+        base_url=f"{described.base}/api/v1", trust_env=False, verify=False
+    ) as client:
         tenant = {"name": "Acme", "ownerEmail": "a@acme.example", "stripeCustomerId": "cus_1"}
-        operator, owner = ({"Authorization": f"Bearer {token}"} for token in (described.operator, described.owner))
+        operator, owner = (
+            {"Authorization": f"Bearer {token}"} for token in (described.operator, described.owner)
+        )
         made = await client.put("/tenants/acme", json=tenant, headers=operator)
         assert made.status_code == 201, made.text
         who = (await client.get("/auth/whoami", headers=owner)).json()

@@ -30,7 +30,9 @@ async def counted_everything(service: Service) -> list[str]:
     await provider.send(events.updated(**subscriber.names, price="price_unheard_of"))
     failed = events.failed(customer=subscriber.customer)
     await provider.send(failed)
-    await provider.post(events.failed(customer=subscriber.customer), secret="whsec_of_somebody_else_0123456789")
+    await provider.post(
+        events.failed(customer=subscriber.customer), secret="whsec_of_somebody_else_0123456789"
+    )
     key = await service.key(owner, subscriber.id, "projects:read")
     await owner.delete(key.path)
     assert (await key.caller.get(PROJECTS)).status_code == 401
@@ -41,4 +43,11 @@ async def counted_everything(service: Service) -> list[str]:
     async with counted(database, DELIVER_MAIL):
         pass
     await database.close()
-    return [subscriber.id, subscriber.customer, failed["id"], key.id, str(key.record["start"]), "price_unheard_of"]
+    return [
+        subscriber.id,
+        subscriber.customer,
+        failed["id"],
+        key.id,
+        str(key.record["start"]),
+        "price_unheard_of",
+    ]

@@ -20,6 +20,7 @@ class CountedCalls:
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
 
-    def _note(self, _frame: FrameType, event: str, _argument: Any) -> None:  # the profiler's signature
+    # the profiler's signature
+    def _note(self, _frame: FrameType, event: str, _argument: Any) -> None:
         if event in _CALLS:
             self.number += 1

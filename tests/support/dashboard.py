@@ -78,7 +78,9 @@ class Person:
 
     async def force(self, path: str, /, **fields: str | Sequence[str]) -> Page:
         """Submit a form that no page offers, with the session's token; return the next page."""
-        return await self._post(path, {"form_token": await self.form_token(), "once": "x" * 22, **fields})
+        return await self._post(
+            path, {"form_token": await self.form_token(), "once": "x" * 22, **fields}
+        )
 
     async def form_token(self) -> str:
         """Return the CSRF token of the session."""
@@ -135,7 +137,12 @@ class Dashboard:
         """
         await self._empty()
         for tenant_id, name, customer, owner in _TENANTS:
-            wishes = {"name": name, "ownerEmail": owner.email, "ownerId": owner.sub, "stripeCustomerId": customer}
+            wishes = {
+                "name": name,
+                "ownerEmail": owner.email,
+                "ownerId": owner.sub,
+                "stripeCustomerId": customer,
+            }
             await self.operate("PUT", f"/tenants/{tenant_id}", wishes)
         async with self._browsers:
             yield
@@ -147,7 +154,9 @@ class Dashboard:
         yield
         self.server = await self._served.enter_async_context(self._serve())
 
-    async def sign_in(self, user: DemoUser = OLIVIA, agent: str = _FIREFOX, *, refused: bool = False) -> Person:
+    async def sign_in(
+        self, user: DemoUser = OLIVIA, agent: str = _FIREFOX, *, refused: bool = False
+    ) -> Person:
         """Sign a user in with a new browser; ``refused`` if their first page is an error page."""
         client = await self._browsers.enter_async_context(_client(self.url, {"User-Agent": agent}))
         answer = await client.get(self.start_of(user), follow_redirects=True)
@@ -163,7 +172,9 @@ class Dashboard:
         answer = await signing.deliver(self.api, event, at=int(time.time()))
         assert (answer.status_code, answer.text) == (200, "OK")
 
-    async def request(self, method: str, path: str, credential: str, json: object = None) -> httpx2.Response:
+    async def request(
+        self, method: str, path: str, credential: str, json: object = None
+    ) -> httpx2.Response:
         """Send a request to the API with this credential."""
         headers = {"Authorization": f"Bearer {credential}"}
         return await self.api.request(method, f"/api/v1{path}", json=json, headers=headers)
@@ -172,7 +183,9 @@ class Dashboard:
         """Issue an access token for a user."""
         return self._tokens.access_token(user, scope="openid")
 
-    async def call(self, method: str, path: str, json: object = None, user: DemoUser = OLIVIA) -> JsonObject:
+    async def call(
+        self, method: str, path: str, json: object = None, user: DemoUser = OLIVIA
+    ) -> JsonObject:
         """Call the API with a user's token; return the content."""
         return _content(await self.request(method, path, self.token(user), json))
 
@@ -219,12 +232,19 @@ class Dashboard:
         database = Database(self.conninfo, pool_size=1)
         await database.open()
         uses = WriteBehind(database, "uses of keys", record_uses)
-        uses.record(key_id, KeyUse(key_id, datetime.now(UTC), "192.0.2.7", pepper.digest(secret.encode()), pepper.id))
+        uses.record(
+            key_id,
+            KeyUse(
+                key_id, datetime.now(UTC), "192.0.2.7", pepper.digest(secret.encode()), pepper.id
+            ),
+        )
         await uses.write()
         await database.close()
 
     async def forget_members(self) -> None:
-        """Remove all members: users have only the roles of their tokens, and only a key can create an OWNER key."""
+        """Remove all members: users have only the roles of their tokens, and only a key can create
+        an OWNER key.
+        """
         async with await psycopg.AsyncConnection.connect(self.conninfo) as connection:
             await connection.execute("DELETE FROM memberships")
 
@@ -236,22 +256,30 @@ def _content(answer: httpx2.Response) -> JsonObject:
 
 
 def _client(url: str, headers: Mapping[str, str] | None = None) -> httpx2.AsyncClient:
-    # Without `verify=False`, each client reads the certificates of all authorities, which takes 30 ms.
-    return httpx2.AsyncClient(base_url=url, trust_env=False, verify=False, timeout=30, headers=headers)
+    # Without `verify=False`, each client reads the certificates of all authorities, which takes 30
+    # ms.
+    return httpx2.AsyncClient(
+        base_url=url, trust_env=False, verify=False, timeout=30, headers=headers
+    )
 
 
 @asynccontextmanager
 async def started_dashboard(
     conninfo: str, folder: Path, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
 ) -> AsyncIterator[Dashboard]:
-    """Run the service on this database with an identity provider in ``folder``; ``values`` are settings.
+    """Run the service on this database with an identity provider in ``folder``; ``values`` are
+    settings.
 
     Use it in blocks of `Dashboard.anew`.
     """
     async with AsyncExitStack() as stack:
         companion = stack.enter_context(
             Companion(
-                folder, users=_USERS, audience=AUDIENCE, client_id=CLIENT_ID, client_secret=Secret(_CLIENT_SECRET)
+                folder,
+                users=_USERS,
+                audience=AUDIENCE,
+                client_id=CLIENT_ID,
+                client_secret=Secret(_CLIENT_SECRET),
             )
         )
         listeners = [stack.enter_context(socket.create_server((LOOPBACK, 0)))]
@@ -268,7 +296,9 @@ async def started_dashboard(
         @asynccontextmanager
         async def serve() -> AsyncIterator[uvicorn.Server]:
             with (
-                listeners.pop() if listeners else socket.create_server((LOOPBACK, urlsplit(url).port or 0)) as listener
+                listeners.pop()
+                if listeners
+                else socket.create_server((LOOPBACK, urlsplit(url).port or 0)) as listener
             ):
                 app = build_app(settings, conninfo, timeouts=timeouts)
                 async with serving(app, listener, LoadSheddingProtocol, grace=5) as server:
@@ -286,7 +316,10 @@ async def running_dashboard(
     conninfo: str, folder: Path, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
 ) -> AsyncIterator[Dashboard]:
     """Run the same with its tenants, for one use."""
-    async with started_dashboard(conninfo, folder, timeouts, **values) as dashboard, dashboard.anew():
+    async with (
+        started_dashboard(conninfo, folder, timeouts, **values) as dashboard,
+        dashboard.anew(),
+    ):
         yield dashboard
 
 

@@ -49,7 +49,9 @@ class Page:
         return [(" ".join(text.split()), href) for text, href in self._content.anchors]
 
     def heading(self, fragment: str = "") -> str:
-        """Return the first heading of level 1, or the heading with an id; fails if there is none."""
+        """Return the first heading of level 1, or the heading with an id; fails if there is
+        none.
+        """
         for element_id, text in self._content.headings:
             if element_id == fragment:
                 return " ".join(text.split())
@@ -103,7 +105,9 @@ class _Content(HTMLParser):
         if tag not in _INLINE:
             self.words.append(" ")
         if tag in ("a", "h1", "h2", "h3"):
-            subject = named.get("href", "") if tag == "a" else "" if tag == "h1" else named.get("id", tag)
+            subject = (
+                named.get("href", "") if tag == "a" else "" if tag == "h1" else named.get("id", tag)
+            )
             self._begun[tag] = (subject, len(self.words))
         if tag == "a":
             self.links.append(named.get("href", ""))

@@ -25,7 +25,9 @@ _PATIENCE: Final = 60.0
 _STATUS_LINE: Final = 8
 _READY: Final = ("ready", "standby")
 _LOOK: Final = 0.02
-_ALL_SYNCHRONOUS: Final = "SELECT count(*) > 0 AND bool_and(sync_state = 'sync') FROM pg_stat_replication"
+_ALL_SYNCHRONOUS: Final = (
+    "SELECT count(*) > 0 AND bool_and(sync_state = 'sync') FROM pg_stat_replication"
+)
 _NONE_SYNCHRONOUS: Final = "SELECT count(*) = 0 FROM pg_stat_replication WHERE sync_state = 'sync'"
 
 
@@ -44,12 +46,17 @@ class Machine(NamedTuple):
 class DatabaseServer:
     """A PostgreSQL in a separate folder, on a Unix socket; `initialise` or `follow` comes first.
 
-    ``options`` are settings (``name=value``); ``wal`` is another place for its log. On a ``machine`` it listens there
-    too, and lets everybody in.
+    ``options`` are settings (``name=value``); ``wal`` is another place for its log. On a
+    ``machine`` it listens there too, and lets everybody in.
     """
 
     def __init__(
-        self, folder: Path, options: Sequence[str] = (), *, wal: Path | None = None, machine: Machine | None = None
+        self,
+        folder: Path,
+        options: Sequence[str] = (),
+        *,
+        wal: Path | None = None,
+        machine: Machine | None = None,
     ) -> None:
         self.data = folder / "data"
         self.sockets = folder / "run"
@@ -74,8 +81,18 @@ class DatabaseServer:
         """Make an empty cluster."""
         self._own(self.sockets)
         wal = ("-X", str(self._wal / "wal")) if self._wal else ()
-        self._call("initdb", "-D", str(self.data), "-U", _SUPERUSER, "--auth=trust", "--encoding=UTF8", "--locale=C",
-                   "--no-sync", *wal)  # fmt: skip
+        self._call(
+            "initdb",
+            "-D",
+            str(self.data),
+            "-U",
+            _SUPERUSER,
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+            *wal,
+        )
         if self._machine:
             with (self.data / "pg_hba.conf").open("a") as rules:
                 rules.write("host all all samenet trust\nhost replication all samenet trust\n")
@@ -84,18 +101,40 @@ class DatabaseServer:
         """Become a standby of a running server: all that was in the folder is gone."""
         self._own(self.sockets)
         shutil.rmtree(self.data, ignore_errors=True)
-        self._call("pg_basebackup", "-D", str(self.data), "-h", primary.host, "-U", _SUPERUSER, "-R", "-X", "stream",
-                   "-c", "fast", "--no-sync")  # fmt: skip
+        self._call(
+            "pg_basebackup",
+            "-D",
+            str(self.data),
+            "-h",
+            primary.host,
+            "-U",
+            _SUPERUSER,
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+            "--no-sync",
+        )
 
     def start(self) -> None:
         """Start it and wait until it takes connections. Raises `ServerStartError`."""
         address = self._machine.address if self._machine else ""
-        settings = [f"listen_addresses={address}", f"unix_socket_directories={self.sockets}", *self._options]
+        settings = [
+            f"listen_addresses={address}",
+            f"unix_socket_directories={self.sockets}",
+            *self._options,
+        ]
         with self._log.open("ab") as log:
             self.process = process = subprocess.Popen(
                 self._command("postgres", "-D", str(self.data), *_each("-c", settings)),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True, **self._identity(),
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+                **self._identity(),
+            )
         deadline = time.monotonic() + _PATIENCE
         while not self._is_ready(process.pid):
             if process.poll() is not None or time.monotonic() > deadline:
@@ -116,8 +155,10 @@ class DatabaseServer:
     def backends(self) -> list[psutil.Process]:
         """The processes that serve connections."""
         assert self.process is not None
-        rows = self.rows("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
-                         "AND pid <> pg_backend_pid()")  # fmt: skip
+        rows = self.rows(
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
+            "AND pid <> pg_backend_pid()"
+        )
         return [psutil.Process(pid) for (pid,) in rows if psutil.pid_exists(pid)]
 
     def stop(self) -> None:
@@ -128,7 +169,8 @@ class DatabaseServer:
 
     def promote(self) -> None:
         """Make a standby the primary, and wait until it is."""
-        self._call("pg_ctl", "promote", "-D", str(self.data))  # a statement could be in the way of what is replayed
+        # a statement could be in the way of what is replayed
+        self._call("pg_ctl", "promote", "-D", str(self.data))
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement."""
@@ -150,7 +192,11 @@ class DatabaseServer:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except OSError:
             return False
-        return len(lines) >= _STATUS_LINE and lines[0] == str(pid) and lines[_STATUS_LINE - 1].strip() in _READY
+        return (
+            len(lines) >= _STATUS_LINE
+            and lines[0] == str(pid)
+            and lines[_STATUS_LINE - 1].strip() in _READY
+        )
 
     def _own(self, folder: Path) -> None:
         """Make a folder of the server's account; it makes the cluster beside it."""
@@ -161,9 +207,15 @@ class DatabaseServer:
 
     def _call(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            self._command(program, *arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/",
-            timeout=_PATIENCE, check=False, **self._identity(),
-        )  # fmt: skip
+            self._command(program, *arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd="/",
+            timeout=_PATIENCE,
+            check=False,
+            **self._identity(),
+        )
         if done.returncode:
             raise ServerStartError(done.stderr)
 
@@ -172,8 +224,14 @@ class DatabaseServer:
         if self._machine is None:
             return command
         assert self._account is not None
-        return [*self._machine.within, "setpriv", f"--reuid={self._account.pw_uid}", f"--regid={self._account.pw_gid}",
-                "--clear-groups", *command]  # fmt: skip
+        return [
+            *self._machine.within,
+            "setpriv",
+            f"--reuid={self._account.pw_uid}",
+            f"--regid={self._account.pw_gid}",
+            "--clear-groups",
+            *command,
+        ]
 
     def _identity(self) -> dict[str, Any]:
         if self._account is None or self._machine is not None:
@@ -188,7 +246,10 @@ class Pair:
     """
 
     def __init__(
-        self, folder: Path, options: Sequence[str] = (), machines: Sequence[Machine | None] = (None, None)
+        self,
+        folder: Path,
+        options: Sequence[str] = (),
+        machines: Sequence[Machine | None] = (None, None),
     ) -> None:
         self.both = [
             DatabaseServer(_made(folder / name), options, machine=machine)
@@ -227,12 +288,16 @@ class Pair:
 
     def demand(self, *, synchronous: bool) -> None:
         """Let each commit wait for the standby, or none."""
-        self.primary.rows(f"ALTER SYSTEM SET synchronous_standby_names = '{'*' if synchronous else ''}'")
+        self.primary.rows(
+            f"ALTER SYSTEM SET synchronous_standby_names = '{'*' if synchronous else ''}'"
+        )
         self.primary.rows("SELECT pg_reload_conf()")
         self.primary.until(_ALL_SYNCHRONOUS if synchronous else _NONE_SYNCHRONOUS)
 
     def fail_over(self) -> None:
-        """Kill the primary and promote the standby. The old primary stays down, so that it takes no more writes."""
+        """Kill the primary and promote the standby. The old primary stays down, so that it takes no
+        more writes.
+        """
         self.primary.kill()
         self.take_over()
 

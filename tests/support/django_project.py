@@ -49,7 +49,9 @@ def optional_organization(request: HttpRequest) -> HttpResponse:
 
 
 def cached_above(request: HttpRequest) -> HttpResponse:
-    """Keep the response in a cache that is asked before tenantry; the decorator needs the project's settings."""
+    """Keep the response in a cache that is asked before tenantry; the decorator needs the project's
+    settings.
+    """
     return cache_page(60)(requires(None)(optional_organization))(request)
 
 
@@ -153,7 +155,11 @@ def django_app(
     outer: Sequence[str] = (),
     **options: object,
 ) -> Any:
-    """The application; ``inner`` and ``outer`` are further middlewares, ``options`` those of tenantry's."""
+    """The application; ``inner`` and ``outer`` are further middlewares, ``options`` those of
+    tenantry's.
+    """
     configure_django()
-    with override_settings(TENANTRY={"CONNECTION": tenantry, **options}, MIDDLEWARE=[*outer, MIDDLEWARE, *inner]):
+    with override_settings(
+        TENANTRY={"CONNECTION": tenantry, **options}, MIDDLEWARE=[*outer, MIDDLEWARE, *inner]
+    ):
         return handler()

@@ -2,12 +2,13 @@
 
 A block is one of
 
-- ``sh``: commands, which the terminal runs in the page's order, all in one shell that starts in an empty folder;
-- ``sh`` after ``<!-- keeps running -->``: a command that goes on, in a terminal of its own; the output below it says
-  when it is ready;
+- ``sh``: commands, which the terminal runs in the page's order, all in one shell that starts in an
+  empty folder;
+- ``sh`` after ``<!-- keeps running -->``: a command that goes on, in a terminal of its own; the
+  output below it says when it is ready;
 - a block with ``title="app.py"``: a file of that name;
-- ``text``, ``json`` or ``http`` directly below commands: their whole output, where ``...`` is any text, and ids, times
-  and durations are examples;
+- ``text``, ``json`` or ``http`` directly below commands: their whole output, where ``...`` is any
+  text, and ids, times and durations are examples;
 - any block after ``<!-- excerpt: why -->``: not run, nor compared what is directly below it.
 """
 
@@ -62,7 +63,9 @@ class Kind(Enum):
 
 
 class Block(NamedTuple):
-    """A fenced code block, the line it begins in, the name of its file, and the comment above it."""
+    """A fenced code block, the line it begins in, the name of its file, and the comment above
+    it.
+    """
 
     kind: Kind
     text: str
@@ -79,7 +82,9 @@ def blocks(page: Path) -> list[Block]:
     for match in _BLOCK.finditer(content):
         follows = bool(found) and not content[end : match.start()].strip()
         end = match.end()
-        text = "".join(line.removeprefix(match["indent"]) for line in match["text"].splitlines(keepends=True))
+        text = "".join(
+            line.removeprefix(match["indent"]) for line in match["text"].splitlines(keepends=True)
+        )
         title = _TITLE.search(match["info"])
         note = match["note"] or ""
         kind = _kind(match["info"], note, found[-1].kind if follows else None)
@@ -120,7 +125,8 @@ def expected(output: str) -> re.Pattern[str]:
 
 def _pattern(part: str) -> str:
     return next(
-        (actual.replace("\\\\", "\\") for shown, actual in _EXAMPLES if re.fullmatch(shown, part)), re.escape(part)
+        (actual.replace("\\\\", "\\") for shown, actual in _EXAMPLES if re.fullmatch(shown, part)),
+        re.escape(part),
     )
 
 
@@ -131,7 +137,9 @@ class BlockError(AssertionError):
 class Reader:
     """Follows a page in an empty folder, with its own home folder and ports."""
 
-    def __init__(self, stack: AsyncExitStack, folder: Path, home: Path, values: Mapping[str, str]) -> None:
+    def __init__(
+        self, stack: AsyncExitStack, folder: Path, home: Path, values: Mapping[str, str]
+    ) -> None:
         self.folder = folder
         self._stack = stack
         self._ports = {shown: str(free_port()) for shown in _PORTS}
@@ -142,7 +150,9 @@ class Reader:
     async def follow(self, page: Path) -> None:
         """Do what a page says. Raises `BlockError`."""
         for block, below in with_next(blocks(page)):
-            output = expected(self._own(below.text)) if below and below.kind is Kind.OUTPUT else None
+            output = (
+                expected(self._own(below.text)) if below and below.kind is Kind.OUTPUT else None
+            )
             try:
                 await self._do(block, output)
             except AssertionError as error:
@@ -196,7 +206,9 @@ class Terminal:
             await self._running.until(mark, "out", _PATIENCE)
         except (AssertionError, TimeoutError) as error:
             shown = self._running.text["out"][before:]
-            raise AssertionError(f"a command failed or did not end ({type(error).__name__}), after\n{shown}") from None
+            raise AssertionError(
+                f"a command failed or did not end ({type(error).__name__}), after\n{shown}"
+            ) from None
         return self._running.text["out"][before:].partition(mark)[0]
 
     async def serve(self, script: str, ready: re.Pattern[str]) -> None:
@@ -223,10 +235,17 @@ class Terminal:
 @asynccontextmanager
 async def _terminal(folder: Path, values: Mapping[str, str]) -> AsyncIterator[Terminal]:
     process = await asyncio.create_subprocess_exec(
-        "bash", "--noprofile", "--norc", "-e",
-        cwd=folder, env=values, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
+        "bash",
+        "--noprofile",
+        "--norc",
+        "-e",
+        cwd=folder,
+        env=values,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
     terminal = Terminal(process)
     try:
         yield terminal
@@ -256,6 +275,8 @@ def _environment(home: Path) -> dict[str, str]:
 
 @asynccontextmanager
 async def reader(folder: Path, home: Path, **values: str) -> AsyncIterator[Reader]:
-    """A reader with two empty folders, and these environment variables too; what still runs at the end is ended."""
+    """A reader with two empty folders, and these environment variables too; what still runs at the
+    end is ended.
+    """
     async with AsyncExitStack() as stack:
         yield Reader(stack, folder, home, values)

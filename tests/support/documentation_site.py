@@ -30,7 +30,9 @@ def copy_sources(folder: Path) -> None:
 
 
 def build(folder: Path, version: str = "0.1.0") -> subprocess.CompletedProcess[str]:
-    """Build the site of these sources into their folder `site`; needs the generator (`tests.support.required`)."""
+    """Build the site of these sources into their folder `site`; needs the generator
+    (`tests.support.required`).
+    """
     if not _PYTHON.exists():
         lacking("the site's generator is not installed: make .venv/.docs")
     command = [str(_PYTHON), "docs/make_site.py", version]

@@ -7,7 +7,15 @@ from tenantry.domain.billing.events import REQUIRED_TYPES
 from tenantry_devkit.simulator import Simulator, State
 from tests.support import figures
 from tests.support.billing import rows
-from tests.support.truth import NOTHING, Record, World, drifted, missed_ids, record_of, running_world
+from tests.support.truth import (
+    NOTHING,
+    Record,
+    World,
+    drifted,
+    missed_ids,
+    record_of,
+    running_world,
+)
 
 DROPPED: Final = 0.05
 WEEKS: Final = 2
@@ -26,7 +34,9 @@ SELECT id, plan, subscription_status AS "subscriptionStatus", cancel_at_period_e
 
 
 async def live(world: World, tenants: int) -> None:
-    """Everybody subscribes to something weekly, and then all kinds of things happen for two weeks."""
+    """Everybody subscribes to something weekly, and then all kinds of things happen for two
+    weeks.
+    """
     simulator, chance = world.simulator, random.Random(SEED)  # noqa: S311  # to be the same again, not to be secret
     for price, amount in (("price_pro", 2900), ("price_business", 9900)):
         simulator.price(price, amount, interval="week")
@@ -34,10 +44,13 @@ async def live(world: World, tenants: int) -> None:
     for number in range(1, tenants + 1):
         org = f"org-{number}"
         simulator.customer(f"cus_{org}")
-        price, days = chance.choice(["price_pro", "price_business"]), chance.choice([0, 0, 0, 5, 20])
+        price, days = (
+            chance.choice(["price_pro", "price_business"]),
+            chance.choice([0, 0, 0, 5, 20]),
+        )
         subscriptions.append(
             simulator.subscribe(f"cus_{org}", price, metadata={"orgId": org}, trial_days=days)
-        )  # fmt: skip
+        )
     for _ in range(WEEKS):
         for subscription in subscriptions:
             if not simulator.subscriptions[subscription.id].has_ended:
@@ -80,7 +93,9 @@ def wrong(found: dict[str, Record], true: dict[str, Record]) -> set[str]:
 
 def lost(simulator: Simulator) -> dict[str, set[str]]:
     """The events that were lost, by tenant."""
-    missing = {delivery.event for delivery in simulator.deliveries() if delivery.state is State.LOST}
+    missing = {
+        delivery.event for delivery in simulator.deliveries() if delivery.state is State.LOST
+    }
     by_tenant: dict[str, set[str]] = {}
     for event in simulator.events(*REQUIRED_TYPES):
         if event.id in missing:
@@ -88,8 +103,12 @@ def lost(simulator: Simulator) -> dict[str, set[str]]:
     return by_tenant
 
 
-async def drift_is_repaired(conninfo: str, tenants: int, record_property: figures.RecordProperty) -> None:
-    """On an empty database: compare so many tenants with the provider, and record what was found."""
+async def drift_is_repaired(
+    conninfo: str, tenants: int, record_property: figures.RecordProperty
+) -> None:
+    """On an empty database: compare so many tenants with the provider, and record what was
+    found.
+    """
     async with running_world(conninfo, seed=SEED, concurrency=64) as world:
         await rows(conninfo, ADD_TENANTS, tenants)
         world.simulator.misbehave(drop=DROPPED)

@@ -21,14 +21,19 @@ class SharedDatabase(NamedTuple):
 async def emptying(conninfo: str) -> AsyncIterator[Empty]:
     """Give a function that deletes all rows from the tables that are empty when the block begins.
 
-    The rows of a migrated database stay. The service reads keys, tenants, members, and sessions from the database for
-    each request, so a test cannot see those of the test before it.
+    The rows of a migrated database stay. The service reads keys, tenants, members, and sessions
+    from the database for each request, so a test cannot see those of the test before it.
     """
     # Several statements at once cannot be prepared.
-    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None) as connection:
+    async with await psycopg.AsyncConnection.connect(
+        conninfo, autocommit=True, prepare_threshold=None
+    ) as connection:
         tables = [table async for table in _empty_tables(connection)]
-        statement = sql.SQL("; ").join(sql.SQL("DELETE FROM {}").format(sql.Identifier(*table)) for table in tables)
-        # As a replica, PostgreSQL checks no foreign keys, so the order of the tables does not matter.
+        statement = sql.SQL("; ").join(
+            sql.SQL("DELETE FROM {}").format(sql.Identifier(*table)) for table in tables
+        )
+        # As a replica, PostgreSQL checks no foreign keys, so the order of the tables does not
+        # matter.
         await connection.execute("SET session_replication_role = replica")
 
         async def empty() -> None:
@@ -42,6 +47,8 @@ async def _empty_tables(connection: psycopg.AsyncConnection) -> AsyncIterator[tu
         "SELECT schemaname, tablename FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
     )
     for schema, table in await cursor.fetchall():
-        found = await connection.execute(sql.SQL("SELECT FROM {} LIMIT 1").format(sql.Identifier(schema, table)))
+        found = await connection.execute(
+            sql.SQL("SELECT FROM {} LIMIT 1").format(sql.Identifier(schema, table))
+        )
         if found.rowcount == 0:
             yield schema, table

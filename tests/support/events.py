@@ -51,7 +51,10 @@ def event(
         "data": data,
         "livemode": False,
         "pending_webhooks": 1,
-        "request": {"id": "req_8fGkQx2mVb1cZt", "idempotency_key": "4f7b9d2e-0a57-4c5e-9b61-7f0b7d1d9d10"},
+        "request": {
+            "id": "req_8fGkQx2mVb1cZt",
+            "idempotency_key": "4f7b9d2e-0a57-4c5e-9b61-7f0b7d1d9d10",
+        },
         "type": event_type,
     }
 
@@ -197,7 +200,13 @@ def invoice(
         "hosted_invoice_url": url,
         "invoice_pdf": None if url is None else f"{INVOICE_URL}/pdf",
         "issuer": {"type": "self"},
-        "lines": {"object": "list", "data": [line], "has_more": False, "total_count": 1, "url": "/v1/invoices/lines"},
+        "lines": {
+            "object": "list",
+            "data": [line],
+            "has_more": False,
+            "total_count": 1,
+            "url": "/v1/invoices/lines",
+        },
         "livemode": False,
         "metadata": {},
         "next_payment_attempt": None if paid else next_attempt,
@@ -207,7 +216,11 @@ def invoice(
         "receipt_number": None,
         "starting_balance": 0,
         "status": "paid" if paid else "open",
-        "status_transitions": {"finalized_at": NOW, "marked_uncollectible_at": None, "paid_at": NOW if paid else None},
+        "status_transitions": {
+            "finalized_at": NOW,
+            "marked_uncollectible_at": None,
+            "paid_at": NOW if paid else None,
+        },
         "subtotal": amount,
         "total": amount,
         "webhooks_delivered_at": NOW,
@@ -242,7 +255,12 @@ def checkout_session(
         "custom_text": {"after_submit": None, "shipping_address": None, "submit": None},
         "customer": _related(customer, "customer", expanded=expanded),
         "customer_creation": "always",
-        "customer_details": {"email": "billing@acme.example", "name": "Acme Corp", "phone": None, "tax_ids": []},
+        "customer_details": {
+            "email": "billing@acme.example",
+            "name": "Acme Corp",
+            "phone": None,
+            "tax_ids": [],
+        },
         "expires_at": NOW + 24 * 3600,
         "invoice": "in_acme",
         "livemode": False,
@@ -264,44 +282,62 @@ def checkout_session(
 
 
 def updated(
-    *, event_id: str | None = None, created: int = NOW, previous: dict[str, Any] | None = None, **fields: Any
+    *,
+    event_id: str | None = None,
+    created: int = NOW,
+    previous: dict[str, Any] | None = None,
+    **fields: Any,
 ) -> dict[str, Any]:
     """A `customer.subscription.updated`; further fields are those of `subscription`."""
     return event(
-        "customer.subscription.updated", subscription(**fields), event_id=event_id, created=created, previous=previous,
+        "customer.subscription.updated",
+        subscription(**fields),
+        event_id=event_id,
+        created=created,
+        previous=previous,
         shape=fields.get("shape", Shape.NEW),
-    )  # fmt: skip
+    )
 
 
 def begun(*, event_id: str | None = None, created: int = NOW, **fields: Any) -> dict[str, Any]:
     """A `customer.subscription.created`."""
     thing, shape = subscription(**fields), fields.get("shape", Shape.NEW)
-    return event("customer.subscription.created", thing, event_id=event_id, created=created, shape=shape)
+    return event(
+        "customer.subscription.created", thing, event_id=event_id, created=created, shape=shape
+    )
 
 
 def deleted(*, event_id: str | None = None, created: int = NOW, **fields: Any) -> dict[str, Any]:
     """A `customer.subscription.deleted`."""
     ended = {**subscription(**{"status": "canceled", **fields}), "ended_at": created}
     shape = fields.get("shape", Shape.NEW)
-    return event("customer.subscription.deleted", ended, event_id=event_id, created=created, shape=shape)
+    return event(
+        "customer.subscription.deleted", ended, event_id=event_id, created=created, shape=shape
+    )
 
 
 def failed(*, event_id: str | None = None, created: int = NOW, **fields: Any) -> dict[str, Any]:
     """An `invoice.payment_failed`; further fields are those of `invoice`."""
     shape = fields.get("shape", Shape.NEW)
-    return event("invoice.payment_failed", invoice(**fields), event_id=event_id, created=created, shape=shape)
+    return event(
+        "invoice.payment_failed", invoice(**fields), event_id=event_id, created=created, shape=shape
+    )
 
 
 def succeeded(*, event_id: str | None = None, created: int = NOW, **fields: Any) -> dict[str, Any]:
     """An `invoice.payment_succeeded`."""
     shape = fields.get("shape", Shape.NEW)
     thing = invoice(**{"paid": True, **fields})
-    return event("invoice.payment_succeeded", thing, event_id=event_id, created=created, shape=shape)
+    return event(
+        "invoice.payment_succeeded", thing, event_id=event_id, created=created, shape=shape
+    )
 
 
 def completed(*, event_id: str | None = None, created: int = NOW, **fields: Any) -> dict[str, Any]:
     """A `checkout.session.completed`; further fields are those of `checkout_session`."""
-    return event("checkout.session.completed", checkout_session(**fields), event_id=event_id, created=created)
+    return event(
+        "checkout.session.completed", checkout_session(**fields), event_id=event_id, created=created
+    )
 
 
 def _plan(price: str | None) -> dict[str, Any]:
@@ -338,7 +374,12 @@ def _price(price: str | None) -> dict[str, Any]:
         "metadata": {},
         "nickname": None,
         "product": "prod_QhR7sT2uV3wX4y",
-        "recurring": {"interval": "month", "interval_count": 1, "meter": None, "usage_type": "licensed"},
+        "recurring": {
+            "interval": "month",
+            "interval_count": 1,
+            "meter": None,
+            "usage_type": "licensed",
+        },
         "tax_behavior": "unspecified",
         "tiers_mode": None,
         "transform_quantity": None,
@@ -352,7 +393,13 @@ def _related(object_id: str | None, kind: str, *, expanded: bool) -> str | dict[
     """A related object: its id, or, expanded, the whole of it."""
     if object_id is None or not expanded:
         return object_id
-    return {"id": object_id, "object": kind, "created": NOW - MONTH, "livemode": False, "metadata": {}}
+    return {
+        "id": object_id,
+        "object": kind,
+        "created": NOW - MONTH,
+        "livemode": False,
+        "metadata": {},
+    }
 
 
 def thin(*, event_id: str | None = None, context: str | None = None) -> dict[str, Any]:
@@ -364,6 +411,10 @@ def thin(*, event_id: str | None = None, context: str | None = None) -> dict[str
         "created": "2026-01-01T12:00:00.134Z",
         "livemode": False,
         "reason": None,
-        "related_object": {"id": "mtr_1", "type": "billing.meter", "url": "/v1/billing/meters/mtr_1"},
+        "related_object": {
+            "id": "mtr_1",
+            "type": "billing.meter",
+            "url": "/v1/billing/meters/mtr_1",
+        },
         "type": "v1.billing.meter.error_report_triggered",
     }

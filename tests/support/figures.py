@@ -1,6 +1,7 @@
 """Figures from tests, for the end of pytest's report.
 
-They travel as properties of the test's report, so that they arrive from the processes of pytest-xdist too.
+They travel as properties of the test's report, so that they arrive from the processes of
+pytest-xdist too.
 """
 
 from collections import Counter
@@ -15,8 +16,12 @@ _PROPERTY: Final = "orders_of_delivery"
 RecordProperty = Callable[[str, object], None]
 
 
-def record(record_property: RecordProperty, what: str, ran: Mapping[str, int], wrong: Mapping[str, int]) -> None:
-    """Note that so much ran, and how much of it ended wrong by whose rule; the first of ``ran`` is what is counted."""
+def record(
+    record_property: RecordProperty, what: str, ran: Mapping[str, int], wrong: Mapping[str, int]
+) -> None:
+    """Note that so much ran, and how much of it ended wrong by whose rule; the first of ``ran`` is
+    what is counted.
+    """
     record_property(_PROPERTY, {"what": what, "ran": dict(ran), "wrong": dict(wrong)})
 
 
@@ -29,7 +34,9 @@ def lines(reports: Iterable[pytest.TestReport]) -> list[str]:
             if name == _PROPERTY and isinstance(figures, dict):
                 ran.setdefault(figures["what"], Counter()).update(figures["ran"])
                 wrong.setdefault(figures["what"], Counter()).update(figures["wrong"])
-    return [f"{what}: {_counts(ran[what])}; wrong: {_shares(wrong[what], ran[what])}" for what in ran]
+    return [
+        f"{what}: {_counts(ran[what])}; wrong: {_shares(wrong[what], ran[what])}" for what in ran
+    ]
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -38,4 +45,6 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 def _shares(wrong: Mapping[str, int], ran: Mapping[str, int]) -> str:
     all_of_them = next(iter(ran.values()))
-    return ", ".join(f"{name} {count:,} ({count / all_of_them:.1%})" for name, count in wrong.items())
+    return ", ".join(
+        f"{name} {count:,} ({count / all_of_them:.1%})" for name, count in wrong.items()
+    )

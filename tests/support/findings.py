@@ -11,15 +11,21 @@ from tenantry.settings import Settings
 from tests.support.facts import CATALOG
 
 
-def checked_settings(catalog: Catalog = CATALOG, *, livemode: bool | None = None, **values: Any) -> Settings:
-    """Settings with a mail server and the provider's key, which compare no tenants, and without a pepper."""
+def checked_settings(
+    catalog: Catalog = CATALOG, *, livemode: bool | None = None, **values: Any
+) -> Settings:
+    """Settings with a mail server and the provider's key, which compare no tenants, and without a
+    pepper.
+    """
     usual = {
         "SMTP_URL": "smtp://127.0.0.1",
         "MAIL_FROM": "billing@example.com",
         "PROVIDER_SECRET_KEY": "key-of-the-doctors",
         "RECONCILE_HOURS": "0",
     }
-    return Settings({**usual, **values}).replace(billing=BillingPolicy(catalog=catalog, livemode=livemode))
+    return Settings({**usual, **values}).replace(
+        billing=BillingPolicy(catalog=catalog, livemode=livemode)
+    )
 
 
 def levels(findings: Sequence[Finding]) -> set[Level]:

@@ -1,6 +1,7 @@
 """Forged tokens in one table, each with exactly one defect, so that each check is tested by itself.
 
-The same rows go through the verifier, where the reason shows, and through the whole service, where it must not.
+The same rows go through the verifier, where the reason shows, and through the whole service, where
+it must not.
 """
 
 import hashlib
@@ -11,7 +12,16 @@ from typing import Any, Final
 
 from joserfc.jwk import RSAKey
 
-from tests.support.issuer import AUDIENCE, CLIENT_ID, JWKS, NOW, Issuer, SigningKey, segment, signing_key
+from tests.support.issuer import (
+    AUDIENCE,
+    CLIENT_ID,
+    JWKS,
+    NOW,
+    Issuer,
+    SigningKey,
+    segment,
+    signing_key,
+)
 
 Forge = Callable[[Issuer], str]
 
@@ -34,8 +44,16 @@ def _header(key: SigningKey = RSA, **members: Any) -> bytes:
 
 
 def _payload(issuer: Issuer, without: str = "", **members: Any) -> bytes:
-    good = {"iss": issuer.url, "aud": AUDIENCE, "sub": "user_1", "iat": ISSUED, "exp": ISSUED + HOUR}
-    return json.dumps({name: value for name, value in {**good, **members}.items() if name != without}).encode()
+    good = {
+        "iss": issuer.url,
+        "aud": AUDIENCE,
+        "sub": "user_1",
+        "iat": ISSUED,
+        "exp": ISSUED + HOUR,
+    }
+    return json.dumps(
+        {name: value for name, value in {**good, **members}.items() if name != without}
+    ).encode()
 
 
 def _splice(payload: bytes, members: str) -> bytes:
@@ -44,7 +62,9 @@ def _splice(payload: bytes, members: str) -> bytes:
 
 
 def _unsigned(issuer: Issuer, header: dict[str, Any], signature: bytes = b"") -> str:
-    return f"{segment(json.dumps(header).encode())}.{segment(_payload(issuer))}.{segment(signature)}"
+    return (
+        f"{segment(json.dumps(header).encode())}.{segment(_payload(issuer))}.{segment(signature)}"
+    )
 
 
 def _hmac_with(secret: Callable[[RSAKey], bytes]) -> Forge:
@@ -53,7 +73,9 @@ def _hmac_with(secret: Callable[[RSAKey], bytes]) -> Forge:
     def forge(issuer: Issuer) -> str:
         assert isinstance(RSA.private, RSAKey)
         signed = _unsigned(issuer, {"alg": "HS256", "kid": RSA.kid}).rstrip(".")
-        return f"{signed}.{segment(hmac.digest(secret(RSA.private), signed.encode(), hashlib.sha256))}"
+        return (
+            f"{signed}.{segment(hmac.digest(secret(RSA.private), signed.encode(), hashlib.sha256))}"
+        )
 
     return forge
 
@@ -79,20 +101,28 @@ def _resigned(key: SigningKey, change: Callable[[bytes], bytes]) -> Forge:
 def _der_signature(issuer: Issuer) -> str:
     signed = issuer.mint(EC).rpartition(".")[0]
     raw = EC.signature(signed.encode())
-    parts = [b"\x02" + bytes([len(part)]) + part for part in (b"\x00" + raw[:32], b"\x00" + raw[32:])]
+    parts = [
+        b"\x02" + bytes([len(part)]) + part for part in (b"\x00" + raw[:32], b"\x00" + raw[32:])
+    ]
     body = b"".join(parts)
     return f"{signed}.{segment(b'0' + bytes([len(body)]) + body)}"
 
 
 def _loosened(part: str) -> str:
-    """Another base64url text of the same bytes: the unused bits of its last character are not zero."""
+    """Another base64url text of the same bytes: the unused bits of its last character are not
+    zero.
+    """
     digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     assert len(part) % 4
     return part[:-1] + digits[digits.index(part[-1]) + 1]
 
 
-def _rewritten(token: str, number: int, change: Callable[[str], str], key: SigningKey | None = None) -> str:
-    """The token with one of its three segments written otherwise; signed anew over that, where a key is given."""
+def _rewritten(
+    token: str, number: int, change: Callable[[str], str], key: SigningKey | None = None
+) -> str:
+    """The token with one of its three segments written otherwise; signed anew over that, where a
+    key is given.
+    """
     parts = token.split(".")
     parts[number] = change(parts[number])
     if key is not None:
@@ -128,14 +158,20 @@ SIGNATURE = {
     "another key under a known id": lambda i: i.mint(ATTACKER, header={"kid": RSA.kid}),
     "another key without an id": lambda i: i.mint(ATTACKER, without=("kid",)),
     "another EC key": lambda i: i.mint(EC_ATTACKER, header={"kid": EC.kid}),
-    "another Ed25519 key": lambda i: i.mint(signing_key("EdDSA", "ed-outsider"), header={"kid": ED25519.kid}),
+    "another Ed25519 key": lambda i: i.mint(
+        signing_key("EdDSA", "ed-outsider"), header={"kid": ED25519.kid}
+    ),
     "embedded jwk": lambda i: i.mint(ATTACKER, header={"kid": RSA.kid, "jwk": ATTACKER.jwk()}),
     "embedded jwk under the kid of a known key": lambda i: i.mint(
         ATTACKER, header={"kid": RSA.kid, "jwk": {**ATTACKER.jwk(), "kid": RSA.kid}}
     ),
-    "embedded jwk without a kid": lambda i: i.mint(ATTACKER, header={"jwk": ATTACKER.jwk()}, without=("kid",)),
+    "embedded jwk without a kid": lambda i: i.mint(
+        ATTACKER, header={"jwk": ATTACKER.jwk()}, without=("kid",)
+    ),
     "x5c": lambda i: i.mint(ATTACKER, header={"kid": RSA.kid, "x5c": ["MIIB"]}),
-    "changed payload": lambda i: _rewritten(i.mint(), 1, lambda _: segment(_payload(i, sub="admin"))),
+    "changed payload": lambda i: _rewritten(
+        i.mint(), 1, lambda _: segment(_payload(i, sub="admin"))
+    ),
     "changed header": lambda i: _rewritten(i.mint(), 0, lambda _: segment(_header(typ="JWT"))),
     "empty signature": lambda i: _other_signature(i, RSA, b""),
     "signature of another token": lambda i: (
@@ -165,7 +201,9 @@ ALGORITHM = {
     "none with a key id": lambda i: _unsigned(i, {"alg": "none", "kid": RSA.kid}),
     "NoNe": lambda i: _unsigned(i, {"alg": "NoNe"}),
     "NONE": lambda i: _unsigned(i, {"alg": "NONE"}),
-    "None, with a signature": lambda i: _unsigned(i, {"alg": "None", "kid": RSA.kid}, RSA.signature(b"")),
+    "None, with a signature": lambda i: _unsigned(
+        i, {"alg": "None", "kid": RSA.kid}, RSA.signature(b"")
+    ),
     "none and a blank": lambda i: _unsigned(i, {"alg": "none "}),
     "empty": lambda i: _unsigned(i, {"alg": ""}),
     "HS256 with the public key as PEM": _hmac_with(lambda key: key.as_pem(private=False)),
@@ -310,7 +348,9 @@ UNREADABLE = {
     "half of a surrogate pair as the organization": _claims(org_id="\ud800"),
     "half of a surrogate pair in a claim": _raw('"org_role": "\\ud800"'),
     "half of a surrogate pair as a name": _raw('"\\uDFFFa": 1'),
-    "half of a surrogate pair in the header": lambda i: RSA.sign(_header()[:-1] + b', "\\ud800": 1}', _payload(i)),
+    "half of a surrogate pair in the header": lambda i: RSA.sign(
+        _header()[:-1] + b', "\\ud800": 1}', _payload(i)
+    ),
     "claim twice": _raw('"sub": "admin"'),
     "claim twice, once escaped": _raw('"\\u0073ub": "admin"'),
     "claim twice further in": _raw('"org": {"id": "a", "id": "b"}'),
@@ -326,20 +366,31 @@ UNREADABLE = {
     "payload empty": lambda _: RSA.sign(_header(), b""),
     "header empty": lambda i: RSA.sign(b"", _payload(i)),
     "payload in UTF-16": lambda i: RSA.sign(_header(), _payload(i).decode().encode("utf-16")),
-    "payload in Latin-1": lambda i: RSA.sign(_header(), _splice(_payload(i), '"x": "y"').replace(b"y", b"\xf6")),
+    "payload in Latin-1": lambda i: RSA.sign(
+        _header(), _splice(_payload(i), '"x": "y"').replace(b"y", b"\xf6")
+    ),
     "byte order mark": lambda i: RSA.sign(_header(), b"\xef\xbb\xbf" + _payload(i)),
     "payload with loose last bits": lambda i: _rewritten(
         RSA.sign(_header(), _padded_payload(i, spare=1)), 1, _loosened, key=RSA
     ),
     "payload with padding": lambda i: _rewritten(
-        RSA.sign(_header(), _padded_payload(i, spare=1)), 1, lambda part: part + "=" * (-len(part) % 4), key=RSA
+        RSA.sign(_header(), _padded_payload(i, spare=1)),
+        1,
+        lambda part: part + "=" * (-len(part) % 4),
+        key=RSA,
     ),
     "payload with a character too many": lambda i: _rewritten(
         RSA.sign(_header(), _padded_payload(i, spare=0)), 1, lambda part: part + "A", key=RSA
     ),
-    "payload with a line break": lambda i: _rewritten(i.mint(), 1, lambda part: part[:8] + "\n" + part[8:], key=RSA),
-    "header with a line break": lambda i: _rewritten(i.mint(), 0, lambda part: part + "\r\n", key=RSA),
-    "header in standard base64": lambda i: _rewritten(i.mint(), 0, lambda part: "+/" + part, key=RSA),
+    "payload with a line break": lambda i: _rewritten(
+        i.mint(), 1, lambda part: part[:8] + "\n" + part[8:], key=RSA
+    ),
+    "header with a line break": lambda i: _rewritten(
+        i.mint(), 0, lambda part: part + "\r\n", key=RSA
+    ),
+    "header in standard base64": lambda i: _rewritten(
+        i.mint(), 0, lambda part: "+/" + part, key=RSA
+    ),
 }
 NOT_COMPACT = {
     "empty": lambda _: "",
@@ -352,8 +403,12 @@ NOT_COMPACT = {
     "lone surrogate": lambda i: i.mint() + "\udc80",
     "signature with padding": lambda i: i.mint() + "==",
     "signature with loose last bits": lambda i: _rewritten(i.mint(), 2, _loosened),
-    "signature with a line break": lambda i: _rewritten(i.mint(), 2, lambda part: part[:8] + "\n" + part[8:]),
-    "signature with a blank": lambda i: _rewritten(i.mint(), 2, lambda part: part[:8] + " " + part[8:]),
+    "signature with a line break": lambda i: _rewritten(
+        i.mint(), 2, lambda part: part[:8] + "\n" + part[8:]
+    ),
+    "signature with a blank": lambda i: _rewritten(
+        i.mint(), 2, lambda part: part[:8] + " " + part[8:]
+    ),
     "signature in standard base64": lambda i: i.mint() + "+/",
 }
 OVERSIZED = {

@@ -1,7 +1,8 @@
 """Gateways as people run them: nginx and Caddy with the configurations of ``examples/gateways``.
 
-In front of them is a client that sends exactly what a test says, behind them an application that notes what it gets,
-and between them and the service a line that notes what they ask, and can be cut.
+In front of them is a client that sends exactly what a test says, behind them an application that
+notes what it gets, and between them and the service a line that notes what they ask, and can be
+cut.
 """
 
 import asyncio
@@ -36,9 +37,15 @@ CLIENT: Final = "127.0.0.2"
 """The address that test clients have: another than the gateway's own."""
 
 IDENTITY: Final = (
-    "X-Tenant-Id", "X-Principal-Id", "X-Principal-Kind", "X-Mode", "X-Plan", "X-Subscription-Status", "X-Access",
+    "X-Tenant-Id",
+    "X-Principal-Id",
+    "X-Principal-Kind",
+    "X-Mode",
+    "X-Plan",
+    "X-Subscription-Status",
+    "X-Access",
     "X-Effective-Plan",
-)  # fmt: skip
+)
 _HOST: Final = "api.example"
 Headers = Sequence[tuple[str, str]]
 
@@ -148,7 +155,9 @@ class Line(Link):
         return len(self.asked)
 
     def requests(self) -> list[Request]:
-        """The requests so far, of which none may have a body: what follows a head would be read as another one."""
+        """The requests so far, of which none may have a body: what follows a head would be read as
+        another one.
+        """
         heads = [head for asked in self.asked for head in bytes(asked).split(b"\r\n\r\n") if head]
         return [_request(head.decode("latin-1")) for head in heads]
 
@@ -180,7 +189,9 @@ class Gateway(NamedTuple):
         ``trailing`` is sent after the head without a ``Content-Length``.
         """
         sent = [*headers, ("Content-Length", str(len(body)))] if body else [*headers]
-        reader, writer = await self.open(method, target, *sent, ("Connection", "close"), credential=credential)
+        reader, writer = await self.open(
+            method, target, *sent, ("Connection", "close"), credential=credential
+        )
         writer.write(body + trailing)
         await writer.drain()
         raw = await reader.read()
@@ -191,7 +202,11 @@ class Gateway(NamedTuple):
         self, method: str, target: str, *headers: tuple[str, str], credential: str | None = None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection on which the head of this request was sent."""
-        sent = [*headers] if credential is None else [*headers, ("Authorization", f"Bearer {credential}")]
+        sent = (
+            [*headers]
+            if credential is None
+            else [*headers, ("Authorization", f"Bearer {credential}")]
+        )
         reader, writer = await asyncio.open_connection(LOOPBACK, self.port, local_addr=(CLIENT, 0))
         writer.write(_head(method, target, sent))
         return reader, writer
@@ -201,7 +216,8 @@ class Gateway(NamedTuple):
 async def running_gateway(
     name: str, folder: Path, service_port: int, changes: Mapping[str, str] = MappingProxyType({})
 ) -> AsyncIterator[Gateway]:
-    """``nginx`` or ``caddy`` with its example, in which nothing but the addresses is changed, and these parts.
+    """``nginx`` or ``caddy`` with its example, in which nothing but the addresses is changed, and
+    these parts.
 
     It is required (`tests.support.required`).
     """
@@ -218,7 +234,9 @@ async def running_gateway(
             }
             start = _start_nginx if name == "nginx" else _start_caddy
             command, ready = await start(
-                program, folder, {**changes, **{k: v for k, v in addresses.items() if k not in changes}}
+                program,
+                folder,
+                {**changes, **{k: v for k, v in addresses.items() if k not in changes}},
             )
             try:
                 await command.until(ready, "err")
@@ -242,7 +260,11 @@ async def _start_caddy(program: str, folder: Path, changes: dict[str, str]) -> t
 
 
 def _head(method: str, target: str, headers: Headers) -> bytes:
-    lines = [f"{method} {target} HTTP/1.1", f"Host: {_HOST}", *(f"{name}: {value}" for name, value in headers)]
+    lines = [
+        f"{method} {target} HTTP/1.1",
+        f"Host: {_HOST}",
+        *(f"{name}: {value}" for name, value in headers),
+    ]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
@@ -304,7 +326,16 @@ async def backstage(conninfo: str, folder: Path) -> AsyncIterator[Backstage]:
             "TRUSTED_PROXIES": LOOPBACK,
             "WORKERS": "1",
         }
-        async with deployed(as_url(link.conninfo), folder, **values) as deployment, deployment.client() as client:
+        async with (
+            deployed(as_url(link.conninfo), folder, **values) as deployment,
+            deployment.client() as client,
+        ):
             del client.headers["Authorization"]
             service = Service(client, ManualClock(datetime.now(UTC)), issuer, conninfo)
-            yield Backstage(deployment.command, int(deployment.base_url.rpartition(":")[2]), service, link, conninfo)
+            yield Backstage(
+                deployment.command,
+                int(deployment.base_url.rpartition(":")[2]),
+                service,
+                link,
+                conninfo,
+            )

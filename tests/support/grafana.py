@@ -23,7 +23,9 @@ class Query(NamedTuple):
         return f"{self.panel}-{self.number}"
 
     def filled_in(self, *, job: str, interval: str) -> str:
-        """The expression with the values that Grafana puts in for its variables, for all instances."""
+        """The expression with the values that Grafana puts in for its variables, for all
+        instances.
+        """
         values = {"$job": job, "$instance": ".*", "$__rate_interval": interval}
         expression = self.expression
         for variable, value in values.items():

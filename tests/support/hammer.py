@@ -28,7 +28,9 @@ class Connection:
         )
         writer.write(head.encode() + body)
         first, *lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
-        lengths = [int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length:")]
+        lengths = [
+            int(line.partition(b":")[2]) for line in lines if line.startswith(b"content-length:")
+        ]
         await reader.readexactly(sum(lengths))
         if b"connection: close" in lines:  # of a process that has more connections than the others
             self.close()
@@ -51,7 +53,9 @@ class Taking(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """How many credentials were revoked, and the answers to requests that were sent after the revocation."""
+    """How many credentials were revoked, and the answers to requests that were sent after the
+    revocation.
+    """
 
     taken: int
     sent_afterwards: int
@@ -63,7 +67,9 @@ class Hammer:
 
     def __init__(self, host: str, port: int, path: str, *, clients: int = 8) -> None:
         self._path = path
-        self._clients = [[Connection(host, port) for _ in range(CONNECTIONS_EACH)] for _ in range(clients)]
+        self._clients = [
+            [Connection(host, port) for _ in range(CONNECTIONS_EACH)] for _ in range(clients)
+        ]
         self._control = Connection(host, port)
         self._credential = ""
         self._taken_at: float | None = None
@@ -77,11 +83,15 @@ class Hammer:
         async with self._hammering():
             for taking in takings:
                 await self._begin(taking.credential)
-                status = await self._control.status(taking.method, taking.path, operator, taking.body)
+                status = await self._control.status(
+                    taking.method, taking.path, operator, taking.body
+                )
                 self._taken_at = time.perf_counter()
                 assert status in (200, 204), status
                 async with self._progress:
-                    await self._progress.wait_for(lambda: len(self._afterwards) == len(self._clients))
+                    await self._progress.wait_for(
+                        lambda: len(self._afterwards) == len(self._clients)
+                    )
                 answers = [status for statuses in self._afterwards.values() for status in statuses]
                 sent += len(answers)
                 let_in += answers.count(200)
@@ -89,7 +99,12 @@ class Hammer:
 
     async def _begin(self, credential: str) -> None:
         """Hand out a credential, and wait until every client was accepted with it."""
-        self._credential, self._taken_at, self._before, self._afterwards = credential, None, set(), {}
+        self._credential, self._taken_at, self._before, self._afterwards = (
+            credential,
+            None,
+            set(),
+            {},
+        )
         async with self._progress:
             await self._progress.wait_for(lambda: len(self._before) == len(self._clients))
 
@@ -97,12 +112,17 @@ class Hammer:
     async def _hammering(self) -> AsyncIterator[None]:
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._client(number)) for number in range(len(self._clients))]
+                tasks = [
+                    group.create_task(self._client(number)) for number in range(len(self._clients))
+                ]
                 yield
                 for task in tasks:
                     task.cancel()
         finally:
-            for connection in [self._control, *(one for connections in self._clients for one in connections)]:
+            for connection in [
+                self._control,
+                *(one for connections in self._clients for one in connections),
+            ]:
                 connection.close()
 
     async def _client(self, number: int) -> None:
@@ -114,7 +134,9 @@ class Hammer:
                     await self._progress.wait_for(lambda: self._credential)
                 continue
             turn += 1
-            status = await self._clients[number][turn % CONNECTIONS_EACH].status("GET", self._path, credential)
+            status = await self._clients[number][turn % CONNECTIONS_EACH].status(
+                "GET", self._path, credential
+            )
             if credential == self._credential:
                 async with self._progress:
                     self._note(number, status, sent_at)

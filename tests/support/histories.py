@@ -1,6 +1,7 @@
 """Histories of subscribers as the provider's raw events in both API shapes, and their final state.
 
-The truth of each history is written down here, not computed: it is what the provider's dashboard would show.
+The truth of each history is written down here, not computed: it is what the provider's dashboard
+would show.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,12 @@ class Record(NamedTuple):
     @classmethod
     def of(cls, state: BillingState | BillingRecord) -> "Record":
         """What a tenant record shows of a state."""
-        return cls(state.plan, state.subscription_status, state.current_period_end, state.cancel_at_period_end)
+        return cls(
+            state.plan,
+            state.subscription_status,
+            state.current_period_end,
+            state.cancel_at_period_end,
+        )
 
 
 class Story:
@@ -42,7 +48,9 @@ class Story:
     Every second event has its related objects expanded, as endpoints may be set up to send them.
     """
 
-    def __init__(self, shape: Shape, *, org: str = "acme", customer: str = "cus_acme", start: int = NOW) -> None:
+    def __init__(
+        self, shape: Shape, *, org: str = "acme", customer: str = "cus_acme", start: int = NOW
+    ) -> None:
         self._shape = shape
         self._org = org
         self._customer = customer
@@ -63,24 +71,35 @@ class Story:
         """The end of the subscription's period."""
         return int(self.facts["period_end"])
 
-    def begins(self, status: str = "incomplete", *, period: int = MONTH, told: bool = False) -> None:
+    def begins(
+        self, status: str = "incomplete", *, period: int = MONTH, told: bool = False
+    ) -> None:
         """The customer takes a new subscription to plan pro."""
         self._subscriptions += 1
         self.facts = {
-            "status": status, "price": "price_pro", "period_end": self.now + period, "cancel": False, "org": self._org,
-            "subscription_id": f"sub_{self._org}_{self._subscriptions}", "subscription_created": self.now,
-        }  # fmt: skip
+            "status": status,
+            "price": "price_pro",
+            "period_end": self.now + period,
+            "cancel": False,
+            "org": self._org,
+            "subscription_id": f"sub_{self._org}_{self._subscriptions}",
+            "subscription_created": self.now,
+        }
         self._more = {"default_payment_method": None, "latest_invoice": None}
         if told:
             self._tell("customer.subscription.created", self._subscription())
 
     def changes(self, **values: Any) -> None:
-        """The subscription changes: facts that tenantry reads, and any other attribute of the object."""
+        """The subscription changes: facts that tenantry reads, and any other attribute of the
+        object.
+        """
         before = self._subscription()
         self.facts |= {name: value for name, value in values.items() if name in _READ_FACTS}
         self._more |= {name: value for name, value in values.items() if name not in _READ_FACTS}
         previous = _replaced(before, self._subscription())
-        self._tell("customer.subscription.updated", self._subscription(expanded=self._expands), previous)
+        self._tell(
+            "customer.subscription.updated", self._subscription(expanded=self._expands), previous
+        )
 
     def ends(self) -> None:
         """The subscription ends."""
@@ -98,8 +117,12 @@ class Story:
 
     def checks_out(self) -> None:
         """The checkout session in which the customer subscribed is over."""
-        session = events.checkout_session(org=self._org, customer=self._customer, expanded=self._expands)
-        self._tell("checkout.session.completed", session | {"subscription": self.facts["subscription_id"]})
+        session = events.checkout_session(
+            org=self._org, customer=self._customer, expanded=self._expands
+        )
+        self._tell(
+            "checkout.session.completed", session | {"subscription": self.facts["subscription_id"]}
+        )
 
     def elsewhere(self, event_type: str) -> None:
         """Something that tenantry does not handle, about the subscription."""
@@ -110,26 +133,39 @@ class Story:
         return len(self.events) % 2 == 1
 
     def _subscription(self, *, expanded: bool = False) -> Json:
-        thing = events.subscription(**self.facts, customer=self._customer, shape=self._shape, expanded=expanded)
+        thing = events.subscription(
+            **self.facts, customer=self._customer, shape=self._shape, expanded=expanded
+        )
         return thing | self._more
 
     def _invoice(self, invoice: str, *, paid: bool) -> Json:
         return events.invoice(
-            customer=self._customer, invoice_id=f"in_{self._org}_{invoice}", paid=paid, shape=self._shape,
-            subscription_id=self.facts["subscription_id"], expanded=self._expands,
-        )  # fmt: skip
+            customer=self._customer,
+            invoice_id=f"in_{self._org}_{invoice}",
+            paid=paid,
+            shape=self._shape,
+            subscription_id=self.facts["subscription_id"],
+            expanded=self._expands,
+        )
 
     def _tell(self, event_type: str, thing: Json, previous: Json | None = None) -> None:
         event_id = f"evt_{self._org}_{len(self.events)}"
         self.events.append(
             events.event(
-                event_type, thing, event_id=event_id, created=self.now, previous=previous, shape=self._shape
+                event_type,
+                thing,
+                event_id=event_id,
+                created=self.now,
+                previous=previous,
+                shape=self._shape,
             )
-        )  # fmt: skip
+        )
 
 
 def _replaced(before: Json, after: Json) -> Json:
-    """The provider's `previous_attributes`: the old values of what changed; objects in part, lists whole."""
+    """The provider's `previous_attributes`: the old values of what changed; objects in part, lists
+    whole.
+    """
     previous = {}
     for name, value in before.items():
         now = after[name]
@@ -140,7 +176,9 @@ def _replaced(before: Json, after: Json) -> Json:
 
 
 def subscribe(story: Story) -> Record:
-    """Three events of one second: the payment, the status, and a payment method that nothing else depends on."""
+    """Three events of one second: the payment, the status, and a payment method that nothing else
+    depends on.
+    """
     story.begins(told=True)
     story.later(2)
     story.changes(default_payment_method="pm_first")
@@ -192,7 +230,9 @@ def failed_renewal_and_recovery(story: Story) -> Record:
 
 
 def cancel_at_period_end(story: Story) -> Record:
-    """The customer turns the renewal off, on and off again within one second, and later it is over."""
+    """The customer turns the renewal off, on and off again within one second, and later it is
+    over.
+    """
     story.begins()
     story.changes(status="active")
     story.later()
@@ -207,13 +247,18 @@ def cancel_at_period_end(story: Story) -> Record:
 
 
 def immediate_cancel(story: Story) -> Record:
-    """In the second of the end there are two more changes, after which the subscription was still alive."""
+    """In the second of the end there are two more changes, after which the subscription was still
+    alive.
+    """
     story.begins()
     story.changes(status="active")
     story.later(5 * DAY)
     story.changes(price="price_business")
     story.later(DAY)
-    story.changes(cancel=True, cancellation_details={"comment": None, "feedback": None, "reason": "cancellation"})
+    story.changes(
+        cancel=True,
+        cancellation_details={"comment": None, "feedback": None, "reason": "cancellation"},
+    )
     story.changes(latest_invoice="in_final")
     story.ends()
     story.later()
@@ -261,7 +306,9 @@ def unpaid_before_checkout(story: Story) -> Record:
 
 
 def upgrade_and_renewal_in_one_second(story: Story) -> Record:
-    """Three changes in the second of the renewal: a cancellation withdrawn, the period, the plan."""
+    """Three changes in the second of the renewal: a cancellation withdrawn, the period, the
+    plan.
+    """
     story.begins()
     story.changes(status="active")
     story.later(20 * DAY)
@@ -376,8 +423,12 @@ class History(NamedTuple):
 
     @property
     def failures(self) -> dict[str, frozenset[str]]:
-        """The ids of its failed payments, each with those of the later successes of the same invoice."""
-        invoices = [(event["type"], event["id"], event["data"]["object"]["id"]) for event in self.events]
+        """The ids of its failed payments, each with those of the later successes of the same
+        invoice.
+        """
+        invoices = [
+            (event["type"], event["id"], event["data"]["object"]["id"]) for event in self.events
+        ]
         return {
             failure_id: frozenset(
                 event_id
@@ -390,11 +441,15 @@ class History(NamedTuple):
 
 
 def told(plot: Plot, shape: Shape, *, org: str = "acme", start: int = NOW) -> History:
-    """A plot in an API shape. Its events' ids depend on ``org`` and their place in the story alone."""
+    """A plot in an API shape. Its events' ids depend on ``org`` and their place in the story
+    alone.
+    """
     customer = f"cus_{org}"
     story = Story(shape, org=org, customer=customer, start=start)
     truth = plot.tell(story)
-    customers = {Links.GIVEN: (customer,), Links.NONE: (), Links.FORMER: (f"{customer}_former",)}[plot.links]
+    customers = {Links.GIVEN: (customer,), Links.NONE: (), Links.FORMER: (f"{customer}_former",)}[
+        plot.links
+    ]
     return History(tuple(story.events), truth, customer, customers)
 
 

@@ -7,8 +7,9 @@ from typing import Final
 from tests.support.serving import LOOPBACK
 
 _TURNS: Final = 10
-"""Of the event loop, after which the server has read what was sent: loopback delivers within the call that sends, so
-the next turn finds it there. Nothing here depends on time."""
+"""Of the event loop, after which the server has read what was sent: loopback delivers within the
+call that sends, so the next turn finds it there. Nothing here depends on time.
+"""
 
 
 class Line:
@@ -44,13 +45,20 @@ class Line:
     async def head(self) -> tuple[int, dict[str, str]]:
         """The status and the headers of the next answer."""
         lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().splitlines()
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:] if line)}
+        headers = {
+            name.lower(): value
+            for name, _, value in (line.partition(": ") for line in lines[1:] if line)
+        }
         return int(lines[0].split()[1]), headers
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
         """The next answer, which has a body of known length."""
         status, headers = await self.head()
-        return status, headers, await self._reader.readexactly(int(headers.get("content-length", 0)))
+        return (
+            status,
+            headers,
+            await self._reader.readexactly(int(headers.get("content-length", 0))),
+        )
 
     async def is_closed(self) -> bool:
         """Wait until the other side closes; whether nothing more came before."""

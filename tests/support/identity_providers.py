@@ -1,4 +1,6 @@
-"""The documented tokens of identity providers (tests/contract/providers), and the pages that print their settings."""
+"""The documented tokens of identity providers (tests/contract/providers), and the pages that print
+their settings.
+"""
 
 import functools
 import io
@@ -28,7 +30,9 @@ _KEY_TYPES: Final[Mapping[str, tuple[str, str | int]]] = {
     "EdDSA": ("OKP", "Ed25519"),
     "HS256": ("oct", 256),
 }
-_SETTINGS_NOTE: Final = re.compile(r"excerpt: settings(?: for (?P<label>[^;]+))?; the values are examples")
+_SETTINGS_NOTE: Final = re.compile(
+    r"excerpt: settings(?: for (?P<label>[^;]+))?; the values are examples"
+)
 _TOKEN_NOTE: Final = re.compile(r"excerpt: claims of the token \"(?P<name>[^\"]+)\"")
 
 
@@ -51,9 +55,10 @@ class Rejection(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class DocumentedToken(msgspec.Struct, forbid_unknown_fields=True):
     """A token as the provider's documentation describes it.
 
-    With ``like`` it is that token of the same provider, with other ``claims`` and ``without`` some. ``groups`` adds a
-    claim of so many group ids. ``settings`` labels the settings on the page. ``text`` is a token that is no JWT.
-    ``whoami`` is the service's answer; before that, ``owner_of`` makes the user the owner of a tenant.
+    With ``like`` it is that token of the same provider, with other ``claims`` and ``without`` some.
+    ``groups`` adds a claim of so many group ids. ``settings`` labels the settings on the page.
+    ``text`` is a token that is no JWT. ``whoami`` is the service's answer; before that,
+    ``owner_of`` makes the user the owner of a tenant.
     """
 
     name: str
@@ -84,7 +89,9 @@ class DocumentedToken(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Provider(msgspec.Struct, forbid_unknown_fields=True):
-    """An identity provider: its documentation, its discovery documents by address, and its tokens."""
+    """An identity provider: its documentation, its discovery documents by address, and its
+    tokens.
+    """
 
     provider: str
     documentation: list[str]
@@ -99,7 +106,9 @@ class Provider(msgspec.Struct, forbid_unknown_fields=True):
 
     def discovery_path(self, issuer: str) -> str:
         """The path of the discovery document that names this issuer."""
-        (address,) = [address for address, document in self.discovery.items() if document["issuer"] == issuer]
+        (address,) = [
+            address for address, document in self.discovery.items() if document["issuer"] == issuer
+        ]
         return urlsplit(address).path
 
     def answer(self, request: httpx2.Request) -> httpx2.Response:
@@ -130,7 +139,9 @@ def provider(name: str) -> Provider:
 
 def _complete(token: DocumentedToken, original: DocumentedToken) -> None:
     """Add what a token has in common with another one."""
-    common = {claim: value for claim, value in original.claims.items() if claim not in token.without}
+    common = {
+        claim: value for claim, value in original.claims.items() if claim not in token.without
+    }
     token.header = original.header
     token.claims = {**common, **token.claims}
 

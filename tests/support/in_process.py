@@ -1,4 +1,6 @@
-"""Applications that share the service's database and answer with the caller that they authenticated."""
+"""Applications that share the service's database and answer with the caller that they
+authenticated.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -40,7 +42,9 @@ _PATIENCE: Final = 30.0
 
 
 class AuthenticatedApp:
-    """The service, or an application that authenticates in its own process. All must accept the same callers."""
+    """The service, or an application that authenticates in its own process. All must accept the
+    same callers.
+    """
 
     def __init__(self, kind: str, client: httpx2.AsyncClient) -> None:
         self.kind = kind
@@ -56,7 +60,9 @@ class AuthenticatedApp:
     def caller(self, credential: str | None, **headers: str) -> Caller:
         return Caller(self.client, credential, **headers)
 
-    async def get(self, headers: list[tuple[bytes, bytes]], scope: str | None = None) -> httpx2.Response:
+    async def get(
+        self, headers: list[tuple[bytes, bytes]], scope: str | None = None
+    ) -> httpx2.Response:
         """The answer to a request with exactly these headers."""
         return await self.client.request("GET", self.path(scope), headers=headers)
 
@@ -64,20 +70,30 @@ class AuthenticatedApp:
 def values_of(service: Service, **values: str) -> dict[str, str]:
     """The settings of an application beside this service."""
     shared = {"DATABASE_URL": service.conninfo, "API_KEY_PEPPER": PEPPER}
-    identity = {"OIDC_ISSUER": service.issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
+    identity = {
+        "OIDC_ISSUER": service.issuer.url,
+        "OIDC_AUDIENCE": AUDIENCE,
+        "OIDC_CLIENT_ID": CLIENT_ID,
+    }
     return {**shared, **identity, **values}
 
 
-def tenantry_of(service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str) -> Tenantry:
+def tenantry_of(
+    service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
+) -> Tenantry:
     """A connection to this service's database; ``values`` are settings."""
-    return Tenantry.from_values(values_of(service, **values), clock=service.clock, timeouts=timeouts)
+    return Tenantry.from_values(
+        values_of(service, **values), clock=service.clock, timeouts=timeouts
+    )
 
 
 @asynccontextmanager
 async def running_app(
     kind: str, service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
 ) -> AsyncIterator[AuthenticatedApp]:
-    """An app of this kind next to the service; ``values`` are settings of an application in-process."""
+    """An app of this kind next to the service; ``values`` are settings of an application
+    in-process.
+    """
     if kind == SERVICE:
         yield AuthenticatedApp(kind, service.client)
         return
@@ -91,19 +107,27 @@ async def running_app(
             async with client:
                 yield AuthenticatedApp(kind, client)
         return
-    app = (plain_app if kind == MIDDLEWARE else fastapi_app)(tenantry_of(service, timeouts, **values))
+    app = (plain_app if kind == MIDDLEWARE else fastapi_app)(
+        tenantry_of(service, timeouts, **values)
+    )
     async with lifespan(app), client_of(app) as client:
         yield AuthenticatedApp(kind, client)
 
 
-def threaded_tenantry_of(service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str) -> wsgi.Tenantry:
+def threaded_tenantry_of(
+    service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
+) -> wsgi.Tenantry:
     """The same for an application without an event loop."""
-    return wsgi.Tenantry.from_values(values_of(service, **values), clock=service.clock, timeouts=timeouts)
+    return wsgi.Tenantry.from_values(
+        values_of(service, **values), clock=service.clock, timeouts=timeouts
+    )
 
 
 @asynccontextmanager
 async def closing_in_thread(tenantry: wsgi.Tenantry) -> AsyncIterator[wsgi.Tenantry]:
-    """The connection, closed after the block: in a thread, since its database may be a link of this event loop."""
+    """The connection, closed after the block: in a thread, since its database may be a link of this
+    event loop.
+    """
     try:
         yield tenantry
     finally:
@@ -138,7 +162,9 @@ def _submitted(batcher: Batcher[Any, Any]) -> int:
 
 def plain_app(tenantry: Tenantry) -> AsgiApp:
     """The caller as JSON; the scope that is needed is in the path."""
-    return TenantryMiddleware(answer_caller, tenantry=tenantry, scopes=_scope_in_path, owns_lifespan=True)
+    return TenantryMiddleware(
+        answer_caller, tenantry=tenantry, scopes=_scope_in_path, owns_lifespan=True
+    )
 
 
 def _scope_in_path(_method: str, path: str) -> str | None:

@@ -1,4 +1,6 @@
-"""The service installed from wheels, without the sources; and the distributions as they are published."""
+"""The service installed from wheels, without the sources; and the distributions as they are
+published.
+"""
 
 import os
 import shutil
@@ -21,7 +23,9 @@ run: Final = partial(subprocess.run, check=True, capture_output=True, text=True)
 
 
 def build_wheels(folder: Path) -> list[Path]:
-    """The wheels of the service, the SDK and the development kit, made in ``folder``, of copies of the sources."""
+    """The wheels of the service, the SDK and the development kit, made in ``folder``, of copies of
+    the sources.
+    """
     for part, names in _PARTS.items():
         copy = folder / "sources" / (part if part != "." else "service")
         copy.mkdir(parents=True)
@@ -33,11 +37,22 @@ def build_wheels(folder: Path) -> list[Path]:
                 shutil.copy(source, copy / name)
         subprocess.run(
             [
-                sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index",
-                "--wheel-dir", str(folder / "wheels"), str(copy),
+                sys.executable,
+                "-m",
+                "pip",
+                "wheel",
+                "--quiet",
+                "--no-deps",
+                "--no-build-isolation",
+                "--no-index",
+                "--wheel-dir",
+                str(folder / "wheels"),
+                str(copy),
             ],
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
+            check=True,
+            capture_output=True,
+            text=True,
+        )
     return sorted((folder / "wheels").glob("*.whl"))
 
 
@@ -45,11 +60,21 @@ def install_wheels(wheels: list[Path], target: Path) -> None:
     """Put the packages of wheels into a folder, without what they need."""
     subprocess.run(
         [
-            sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target),
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            "--target",
+            str(target),
             *map(str, wheels),
         ],
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+        text=True,
+    )
 
 
 def release_tool(name: str) -> str:
@@ -63,7 +88,9 @@ def release_tool(name: str) -> str:
 def copy_checkout(place: Path) -> Path:
     """A copy of what git tracks, as it is now."""
     sources = place / "sources"
-    listed = subprocess.check_output(["git", "ls-files", "-z", "--deduplicate"], cwd=ROOT, text=True)
+    listed = subprocess.check_output(
+        ["git", "ls-files", "-z", "--deduplicate"], cwd=ROOT, text=True
+    )
     for name in listed.split("\0"):
         if name and (ROOT / name).exists():
             (sources / name).parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +100,11 @@ def copy_checkout(place: Path) -> Path:
 
 def commit_all(sources: Path) -> None:
     """Make a folder a repository of git with one commit, which can be cloned."""
-    for arguments in (["init", "--quiet"], ["add", "--all"], [*_AUTHOR, "commit", "--quiet", "--message", "Sources"]):
+    for arguments in (
+        ["init", "--quiet"],
+        ["add", "--all"],
+        [*_AUTHOR, "commit", "--quiet", "--message", "Sources"],
+    ):
         run(["git", *arguments], cwd=sources)
 
 
@@ -96,8 +127,12 @@ def install(dist: Path, environment: Path, *arguments: str) -> Path:
 
 
 def from_wheels(dist: Path) -> dict[str, str]:
-    """The variables with which uv and pip install the distributions of tenantry from these wheels."""
+    """The variables with which uv and pip install the distributions of tenantry from these
+    wheels.
+    """
     constraints = dist.parent / "constraints.txt"
     wheels = {wheel.name.partition("-")[0].replace("_", "-"): wheel for wheel in dist.glob("*.whl")}
-    constraints.write_text("".join(f"{name} @ {wheel.as_uri()}\n" for name, wheel in wheels.items()))
+    constraints.write_text(
+        "".join(f"{name} @ {wheel.as_uri()}\n" for name, wheel in wheels.items())
+    )
     return {"UV_CONSTRAINT": str(constraints), "PIP_CONSTRAINT": str(constraints)}

@@ -1,4 +1,6 @@
-"""An identity provider in this process: keys of every kind, tokens with any content, a real HTTP server on loopback."""
+"""An identity provider in this process: keys of every kind, tokens with any content, a real HTTP
+server on loopback.
+"""
 
 import asyncio
 import base64
@@ -32,7 +34,12 @@ class SigningKey(NamedTuple):
 
     def jwk(self) -> dict[str, Any]:
         """The public half, as a member of a JSON Web Key Set."""
-        return {**self.private.as_dict(private=False), "kid": self.kid, "alg": self.alg, "use": "sig"}
+        return {
+            **self.private.as_dict(private=False),
+            "kid": self.kid,
+            "alg": self.alg,
+            "use": "sig",
+        }
 
     def sign(self, header: bytes, payload: bytes) -> str:
         """The JWS of exactly these bytes, whatever they are."""
@@ -138,7 +145,11 @@ class Issuer:
     def document(self, path: str) -> Answer:
         """What is answered under ``path`` where `answers` has nothing else."""
         documents: dict[str, object] = {
-            DISCOVERY: {"issuer": self.url, "jwks_uri": self.url + JWKS, "userinfo_endpoint": self.url + USERINFO},
+            DISCOVERY: {
+                "issuer": self.url,
+                "jwks_uri": self.url + JWKS,
+                "userinfo_endpoint": self.url + USERINFO,
+            },
             JWKS: {"keys": [key.jwk() for key in self.keys]},
         }
         if path not in documents:
@@ -155,7 +166,9 @@ class Issuer:
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             request, *lines = head.splitlines()
             path = request.split(" ")[1]
-            fields = dict(line.lower().split(": ", 1)[:1] + line.split(": ", 1)[1:] for line in lines if line)
+            fields = dict(
+                line.lower().split(": ", 1)[:1] + line.split(": ", 1)[1:] for line in lines if line
+            )
             self.authorization = fields.get("authorization")
             async with self._arrival:
                 self.fetches[path] += 1

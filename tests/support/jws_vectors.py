@@ -1,7 +1,7 @@
 """The signed examples of the JOSE standards, as the standards print them.
 
-RFC 7515 appendix A, RFC 7520 section 4 and RFC 8037 appendix A.4; those in compact form with one signature. The same
-examples are in the test data of joserfc's source distribution.
+RFC 7515 appendix A, RFC 7520 section 4 and RFC 8037 appendix A.4; those in compact form with one
+signature. The same examples are in the test data of joserfc's source distribution.
 """
 
 from typing import Final, NamedTuple
@@ -20,7 +20,10 @@ VECTORS: Final = (
     Vector(
         "RFC 7515 A.1",
         "HS256",
-        {"kty": "oct", "k": "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow"},
+        {
+            "kty": "oct",
+            "k": "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow",
+        },
         (
             "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9"
             "leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"

@@ -1,8 +1,8 @@
 """Random sequences of key operations, through the real services on a real database.
 
-Users of every role and keys of every kind create, change, rotate and revoke keys while time passes. The machine
-asserts after each operation that no key holds more than it held before or than its maker holds, and that a revoked key
-stays revoked.
+Users of every role and keys of every kind create, change, rotate and revoke keys while time passes.
+The machine asserts after each operation that no key holds more than it held before or than its
+maker holds, and that a revoked key stays revoked.
 """
 
 import asyncio
@@ -35,7 +35,15 @@ from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, revoked, status_
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import ApiKeyExpiredError, ApiKeyRevokedError, DomainError
 from tenantry.domain.owner_mails import OwnerAddress
-from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, Role, covers, role_grants
+from tenantry.domain.permissions import (
+    AccessLevel,
+    Mode,
+    Principal,
+    PrincipalKind,
+    Role,
+    covers,
+    role_grants,
+)
 from tests.support import figures
 from tests.support.figures import RecordProperty
 from tests.support.principals import NOW, ONLY_FREE
@@ -46,11 +54,15 @@ PEPPER: Final = Pepper(b"pepper")
 Value = TypeVar("Value")
 
 part = st.sampled_from(["*", "a", "api-keys"])
-scopes = st.lists(st.builds("{}:{}".format, part, st.sampled_from(["*", "write"])), min_size=1, max_size=2).map(tuple)
+scopes = st.lists(
+    st.builds("{}:{}".format, part, st.sampled_from(["*", "write"])), min_size=1, max_size=2
+).map(tuple)
 hours = st.none() | st.integers(1, 6)
 levels = st.sampled_from([None, None, AccessLevel.OWNER])
 modes = st.none() | st.sampled_from(Mode)
-narrowings = st.sampled_from([(), ("openid", "profile"), ("a:*",), ("api-keys:write", "a:write"), ("*:*",)])
+narrowings = st.sampled_from(
+    [(), ("openid", "profile"), ("a:*",), ("api-keys:write", "a:write"), ("*:*",)]
+)
 
 
 class Held(NamedTuple):
@@ -111,8 +123,12 @@ class World:
         return key
 
 
-def run_key_operations(conninfo: str, record_property: RecordProperty, *, sequences: int, steps: int = 0) -> None:
-    """Run rounds of so many random sequences each, until all of them together have had this many steps."""
+def run_key_operations(
+    conninfo: str, record_property: RecordProperty, *, sequences: int, steps: int = 0
+) -> None:
+    """Run rounds of so many random sequences each, until all of them together have had this many
+    steps.
+    """
     world = World(conninfo)
     bounded = settings(
         max_examples=sequences,
@@ -130,7 +146,9 @@ def run_key_operations(conninfo: str, record_property: RecordProperty, *, sequen
     finally:
         world.close()
     ran = {"steps": world.steps, "of them carried out": world.carried_out}
-    figures.record(record_property, "Keys made, changed, rotated and revoked", ran, {"exceed their makers": 0})
+    figures.record(
+        record_property, "Keys made, changed, rotated and revoked", ran, {"exceed their makers": 0}
+    )
 
 
 class KeysThroughTheService(RuleBasedStateMachine):
@@ -150,7 +168,9 @@ class KeysThroughTheService(RuleBasedStateMachine):
     def _principal(self, caller: Held | User) -> Principal:
         """Who the caller is now; raises for a key that has ended."""
         if isinstance(caller, Held):
-            authentication = self.world.authenticator.authenticate(f"Bearer {caller.secret}".encode(), None)
+            authentication = self.world.authenticator.authenticate(
+                f"Bearer {caller.secret}".encode(), None
+            )
             return self.world.run(authentication)[0]
         granted, level = role_grants(caller.role, caller.narrowing)
         return Principal(
@@ -181,25 +201,51 @@ class KeysThroughTheService(RuleBasedStateMachine):
     def begin(self, role: Role, narrowing: tuple[str, ...]) -> MultipleResults[User]:
         return multiple(User(Role.OWNER, ()), User(role, narrowing))
 
-    @initialize(target=keys, owner=st.booleans(), scopes=scopes, mode=st.sampled_from(Mode), after=hours)
-    def begin_with_a_key(self, *, owner: bool, scopes: tuple[str, ...], mode: Mode, after: int | None) -> Held:
-        return self._kept(self._made(User(Role.OWNER, ()), scopes, AccessLevel.OWNER if owner else None, mode, after))
+    @initialize(
+        target=keys, owner=st.booleans(), scopes=scopes, mode=st.sampled_from(Mode), after=hours
+    )
+    def begin_with_a_key(
+        self, *, owner: bool, scopes: tuple[str, ...], mode: Mode, after: int | None
+    ) -> Held:
+        return self._kept(
+            self._made(
+                User(Role.OWNER, ()), scopes, AccessLevel.OWNER if owner else None, mode, after
+            )
+        )
 
-    def _made(self, maker: Held | User, scopes: tuple[str, ...], level: AccessLevel | None, mode: Mode | None,
-              after: int | None) -> NewKey:  # fmt: skip
+    def _made(
+        self,
+        maker: Held | User,
+        scopes: tuple[str, ...],
+        level: AccessLevel | None,
+        mode: Mode | None,
+        after: int | None,
+    ) -> NewKey:
         principal = self._principal(maker)
         made = self.world.run(
             self.world.keys.create(
-                principal, BY_OPERATOR, name="key", scopes=() if level else scopes,
-                access_level=level, mode=mode, expires_at=self._end(after), claim=None,
+                principal,
+                BY_OPERATOR,
+                name="key",
+                scopes=() if level else scopes,
+                access_level=level,
+                mode=mode,
+                expires_at=self._end(after),
+                claim=None,
             )
-        )  # fmt: skip
+        )
         assert not exceeds(made.record, principal)
         return made
 
     @rule(target=keys, maker=makers, scopes=scopes, level=levels, mode=modes, after=hours)
-    def create(self, maker: Held | User, scopes: tuple[str, ...], level: AccessLevel | None, mode: Mode | None,
-               after: int | None) -> Held | MultipleResults[Held]:  # fmt: skip
+    def create(
+        self,
+        maker: Held | User,
+        scopes: tuple[str, ...],
+        level: AccessLevel | None,
+        mode: Mode | None,
+        after: int | None,
+    ) -> Held | MultipleResults[Held]:
         self.world.steps += 1
         try:
             return self._kept(self._made(maker, scopes, level, mode, after))
@@ -207,13 +253,17 @@ class KeysThroughTheService(RuleBasedStateMachine):
             return multiple()
 
     @rule(maker=makers, key=keys, scopes=scopes, after=hours)
-    def change(self, maker: Held | User, key: Held, scopes: tuple[str, ...], after: int | None) -> None:
+    def change(
+        self, maker: Held | User, key: Held, scopes: tuple[str, ...], after: int | None
+    ) -> None:
         self.world.steps += 1
         before = self.records[key.id]
         try:
             principal = self._principal(maker)
             changed = self.world.run(
-                self.world.keys.update(principal, BY_OPERATOR, key.id, scopes=scopes, expires_at=self._end(after))
+                self.world.keys.update(
+                    principal, BY_OPERATOR, key.id, scopes=scopes, expires_at=self._end(after)
+                )
             )
         except DomainError:
             return
@@ -229,7 +279,9 @@ class KeysThroughTheService(RuleBasedStateMachine):
         try:
             principal = self._principal(maker)
             made = self.world.run(
-                self.world.keys.rotate(principal, BY_OPERATOR, key.id, overlap=timedelta(seconds=overlap), claim=None)
+                self.world.keys.rotate(
+                    principal, BY_OPERATOR, key.id, overlap=timedelta(seconds=overlap), claim=None
+                )
             )
         except DomainError:
             return multiple()
@@ -260,7 +312,9 @@ class KeysThroughTheService(RuleBasedStateMachine):
 
 
 def exceeds(key: ApiKey, maker: Principal) -> bool:
-    """Whether a key holds anything that its maker does not; users may make keys that outlive their token."""
+    """Whether a key holds anything that its maker does not; users may make keys that outlive their
+    token.
+    """
     return (
         not all(covers(maker.scopes, scope) for scope in key.scopes)
         or (key.access_level is AccessLevel.OWNER and maker.access_level is not AccessLevel.OWNER)
@@ -273,7 +327,9 @@ def is_more(after: ApiKey, before: ApiKey) -> bool:
     """Whether a key has more of anything than it had."""
     return (
         not all(covers(before.scopes, scope) for scope in after.scopes)
-        or (after.access_level is AccessLevel.OWNER and before.access_level is not AccessLevel.OWNER)
+        or (
+            after.access_level is AccessLevel.OWNER and before.access_level is not AccessLevel.OWNER
+        )
         or after.mode is not before.mode
         or outlives(after.expires_at, before.expires_at)
     )

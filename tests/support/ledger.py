@@ -9,10 +9,27 @@ import msgspec
 
 from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.anomalies import rejection
-from tenantry.domain.billing.batch_application import BatchApplication, is_new_subscription, replay_needs
+from tenantry.domain.billing.batch_application import (
+    BatchApplication,
+    is_new_subscription,
+    replay_needs,
+)
 from tenantry.domain.billing.customer_links import goes_by_customer, tenant_of, wants_link
-from tenantry.domain.billing.events import FOLDED_TYPES, WHOLE_SUBSCRIPTION_TYPES, Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.ledger import BatchContext, BillingAccount, FoldId, KnownTenants, ReceivedEvent, ReplayNeed
+from tenantry.domain.billing.events import (
+    FOLDED_TYPES,
+    WHOLE_SUBSCRIPTION_TYPES,
+    Anomaly,
+    BillingEvent,
+    Outcome,
+)
+from tenantry.domain.billing.ledger import (
+    BatchContext,
+    BillingAccount,
+    FoldId,
+    KnownTenants,
+    ReceivedEvent,
+    ReplayNeed,
+)
 from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, fold_key
 from tenantry.domain.billing.tenant_record import BillingRecord, record_of
 from tenantry.domain.billing.timeline import Fold, Folded
@@ -27,10 +44,17 @@ NOW: Final = datetime.fromtimestamp(10**6, UTC)
 class Ledger:
     """A tenant, its customers and its events.
 
-    ``notified`` are the failed payments that were mailed, in order; ``ambiguous`` the events that arrival ordered.
+    ``notified`` are the failed payments that were mailed, in order; ``ambiguous`` the events that
+    arrival ordered.
     """
 
-    def __init__(self, policy: BillingPolicy, customers: Sequence[str] = (CUSTOMER,), *, base_plan: str = FREE) -> None:
+    def __init__(
+        self,
+        policy: BillingPolicy,
+        customers: Sequence[str] = (CUSTOMER,),
+        *,
+        base_plan: str = FREE,
+    ) -> None:
         self._policy = policy
         self._tenant_of: dict[str, str] = dict.fromkeys(customers, TENANT)
         self._arrivals = 0
@@ -67,14 +91,20 @@ class Ledger:
         """Apply a batch in memory."""
         arrivals = self._numbered(batch)
         subscriptions = {
-            key: TENANT for key, fold in self.account.folds.items() if key and fold.state.reported_at is not None
+            key: TENANT
+            for key, fold in self.account.folds.items()
+            if key and fold.state.reported_at is not None
         }
         known = KnownTenants(dict(self._tenant_of), subscriptions if self._policy.is_each else {})
         context = BatchContext({TENANT: self.account}, known, frozenset(), 0)
-        usable = [arrival.event for arrival in arrivals if not rejection(arrival.event, self._policy)]
+        usable = [
+            arrival.event for arrival in arrivals if not rejection(arrival.event, self._policy)
+        ]
         links = {event.customer_id for event in usable if wants_link(event, context)}
         begun = {
-            event.subscription_id for event in usable if self._policy.is_each and is_new_subscription(event, context)
+            event.subscription_id
+            for event in usable
+            if self._policy.is_each and is_new_subscription(event, context)
         }
         waiting = [
             arrival
@@ -86,7 +116,9 @@ class Ledger:
         nameless = [arrival.event for arrival in waiting]
         nameless += [event for event in usable if goes_by_customer(event)]
         placed += [
-            (TENANT, event) for event in nameless if event.customer_id in links or event.subscription_id in begun
+            (TENANT, event)
+            for event in nameless
+            if event.customer_id in links or event.subscription_id in begun
         ]
         application = self._application(context, placed, waiting)
         for arrival in arrivals:
@@ -99,16 +131,23 @@ class Ledger:
         for event in batch:
             if event.id not in self._seen:
                 self._seen.add(event.id)
-                numbered.append(ReceivedEvent(msgspec.structs.replace(event, arrival=self._arrivals), NOW))
+                numbered.append(
+                    ReceivedEvent(msgspec.structs.replace(event, arrival=self._arrivals), NOW)
+                )
                 self._arrivals += 1
         return numbered
 
     def _application(
-        self, context: BatchContext, placed: Sequence[tuple[str | None, BillingEvent]], waiting: Sequence[ReceivedEvent]
+        self,
+        context: BatchContext,
+        placed: Sequence[tuple[str | None, BillingEvent]],
+        waiting: Sequence[ReceivedEvent],
     ) -> BatchApplication:
         needed = replay_needs(context, placed, self._policy)
         histories = {fold_id: self._history(fold_id, need) for fold_id, need in needed.items()}
-        return BatchApplication(context, self._policy, NOW, needs=needed, histories=histories, waiting=waiting)
+        return BatchApplication(
+            context, self._policy, NOW, needs=needed, histories=histories, waiting=waiting
+        )
 
     def _history(self, fold_id: FoldId, need: ReplayNeed) -> list[BillingEvent]:
         """The events that are needed, as the store reads them."""
@@ -116,7 +155,8 @@ class Ledger:
         events = [
             event
             for event in self._events.values()
-            if fold_key(event, self._policy) is not None and key in (None, fold_key(event, self._policy))
+            if fold_key(event, self._policy) is not None
+            and key in (None, fold_key(event, self._policy))
         ]
         if need.late:
             seconds = Counter(event.created for event in events)
@@ -133,7 +173,11 @@ class Ledger:
             since = max((second for second in full if second < need.second), default=-1)
             if need.until is not None:
                 until = min((second for second in full if second > need.until), default=None)
-        return [event for event in events if since <= event.created and (until is None or event.created <= until)]
+        return [
+            event
+            for event in events
+            if since <= event.created and (until is None or event.created <= until)
+        ]
 
     def _write(self, application: BatchApplication) -> None:
         for entry in (*application.entries, *application.unparked):
@@ -168,12 +212,16 @@ def recorded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingR
     states: dict[str, BillingState] = {}
     for event in history:
         if (key := fold_key(event, policy)) is not None:
-            states[key] = apply(states.get(key, fresh.beginning_of(key, policy)), event, policy).state
+            states[key] = apply(
+                states.get(key, fresh.beginning_of(key, policy)), event, policy
+            ).state
     known = [state for state in states.values() if state.subscription_status != NO_SUBSCRIPTION]
     return record_of(known, policy)
 
 
-def refolded(beginning: BillingState, events: Iterable[BillingEvent], policy: BillingPolicy) -> Folded:
+def refolded(
+    beginning: BillingState, events: Iterable[BillingEvent], policy: BillingPolicy
+) -> Folded:
     """Fold events, sorted by ``created``, as a replay does."""
     fold = Fold(beginning, policy)
     for event in events:

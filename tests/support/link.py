@@ -68,7 +68,10 @@ class Link:
         return True
 
     async def _pass_on(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, may_pass: Callable[[bytes], bool]
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        may_pass: Callable[[bytes], bool],
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):

@@ -1,4 +1,6 @@
-"""Both ends of a relay: a receiver over HTTP, the service over HTTP, and an observer that records."""
+"""Both ends of a relay: a receiver over HTTP, the service over HTTP, and an observer that
+records.
+"""
 
 import asyncio
 import json
@@ -25,9 +27,11 @@ _TIMEOUT: Final = 30.0
 
 
 class Receiver:
-    """A webhook endpoint: stores accepted events, and answers with ``statuses`` until they are used up, then with 200.
+    """A webhook endpoint: stores accepted events, and answers with ``statuses`` until they are used
+    up, then with 200.
 
-    While ``open`` is not set, it does not answer; ``most_at_once`` is the highest number of concurrent requests.
+    While ``open`` is not set, it does not answer; ``most_at_once`` is the highest number of
+    concurrent requests.
     """
 
     def __init__(self) -> None:
@@ -72,7 +76,12 @@ class Receiver:
             await self.open.wait()
             headers = dict(scope["headers"])
             assert headers[b"provider-signature"] == headers[b"stripe-signature"]
-            assert self._verifier.check(headers[b"provider-signature"], body, system_clock().timestamp()) is None
+            assert (
+                self._verifier.check(
+                    headers[b"provider-signature"], body, system_clock().timestamp()
+                )
+                is None
+            )
             status = self.statuses.popleft() if self.statuses else 200
             if status == 200:
                 self.bodies.append(body)

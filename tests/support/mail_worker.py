@@ -19,7 +19,8 @@ async def main(conninfo: str, smtp_url: str) -> None:
     await queue.open()
     mailer = Mailer(parse_smtp_url(smtp_url, "billing@example.com"))
     work = Work(
-        MailService(database, mailer, system_clock), RetentionService(database, timedelta(days=90), system_clock)
+        MailService(database, mailer, system_clock),
+        RetentionService(database, timedelta(days=90), system_clock),
     )
     await queue.run_worker(work)
 

@@ -17,7 +17,9 @@ async def add_member(giver: Caller, user_id: str, role: str = "member") -> JsonO
     return record
 
 
-async def join(service: Service, org: Organization, user_id: str, role: str = "member") -> JsonObject:
+async def join(
+    service: Service, org: Organization, user_id: str, role: str = "member"
+) -> JsonObject:
     """A user invited who has accepted; returns the record."""
     member = await add_member(org.owner, user_id, role)
     answer = await service.user(user_id).post(accept_path(member))

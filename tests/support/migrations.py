@@ -1,4 +1,6 @@
-"""The effect of a migration on a schema that the previous release still uses (docs/decisions/0031)."""
+"""The effect of a migration on a schema that the previous release still uses
+(docs/decisions/0031).
+"""
 
 import re
 import shutil
@@ -54,7 +56,10 @@ class Schema(NamedTuple):
 
             connection.execute(_TABLES)
             return cls(
-                {(table, name): (kind, strict, needed) for table, name, kind, strict, needed in ask(_COLUMNS)},
+                {
+                    (table, name): (kind, strict, needed)
+                    for table, name, kind, strict, needed in ask(_COLUMNS)
+                },
                 dict(ask(_FILES)),
                 set(ask(_CONSTRAINTS)),
                 set(ask(_UNIQUE)),
@@ -63,7 +68,9 @@ class Schema(NamedTuple):
 
 
 def breaches(before: Schema, after: Schema, text: str) -> Iterator[str]:
-    """What a migration, with this text, did that the release before does not survive, or that stops its requests."""
+    """What a migration, with this text, did that the release before does not survive, or that stops
+    its requests.
+    """
     yield from _taken_away(before, after)
     yield from _asked_for(before, after)
     for table in before.files.keys() & after.files.keys():
@@ -100,7 +107,9 @@ def _asked_for(before: Schema, after: Schema) -> Iterator[str]:
 
 
 def history(folder: Path, until: str, **more: str) -> Path:
-    """The migrations up to this revision, in a folder; ``more`` are further ones, as SQL, by revision (``r0099``)."""
+    """The migrations up to this revision, in a folder; ``more`` are further ones, as SQL, by
+    revision (``r0099``).
+    """
     shutil.copytree(MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in (folder / "versions").glob("[0-9]*.py"):
         if file.name.partition("_")[0] > until:
@@ -108,14 +117,18 @@ def history(folder: Path, until: str, **more: str) -> Path:
     last = until
     for name, text in more.items():
         revision = name.removeprefix("r")
-        (folder / "versions" / f"{revision}_more.py").write_text(_MIGRATION.format(revision, last, text))
+        (folder / "versions" / f"{revision}_more.py").write_text(
+            _MIGRATION.format(revision, last, text)
+        )
         last = revision
     return folder
 
 
 def revisions() -> list[str]:
     """The revisions that there are, the oldest first."""
-    return sorted(file.name.partition("_")[0] for file in (MIGRATIONS / "versions").glob("[0-9]*.py"))
+    return sorted(
+        file.name.partition("_")[0] for file in (MIGRATIONS / "versions").glob("[0-9]*.py")
+    )
 
 
 def text_of(revision: str) -> str:

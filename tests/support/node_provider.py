@@ -28,10 +28,12 @@ class NodeProvider(NamedTuple):
     client_secret: str
 
     async def token(self, user: str, *, alg: str = "RS256", scope: str = "", **claims: Any) -> str:
-        """An access token for `AUDIENCE` with ``user`` as its subject and these claims, valid for an hour.
+        """An access token for `AUDIENCE` with ``user`` as its subject and these claims, valid for
+        an hour.
 
-        ``alg`` is any that the service accepts. ``scope`` is joined by blanks, of projects:read, projects:write,
-        tenants:read and billing:read. The claims cannot replace those of the provider itself.
+        ``alg`` is any that the service accepts. ``scope`` is joined by blanks, of projects:read,
+        projects:write, tenants:read and billing:read. The claims cannot replace those of the
+        provider itself.
         """
         form = {
             "grant_type": "client_credentials",
@@ -51,7 +53,8 @@ class NodeProvider(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def node_provider(*users: str, dashboard: str = "") -> AsyncIterator[NodeProvider]:
-    """Run a provider that issues tokens to these users, and signs people in to the dashboard at this address.
+    """Run a provider that issues tokens to these users, and signs people in to the dashboard at
+    this address.
 
     It is required (`tests.support.required`).
     """
@@ -74,6 +77,7 @@ async def node_provider(*users: str, dashboard: str = "") -> AsyncIterator[NodeP
             raise AssertionError(f"the provider ended with exit code {await process.wait()}")
         yield NodeProvider(json.loads(ready)["issuer"], client_secret)
     finally:
-        # The process ends with its input, so that none is left behind even where this line is never reached.
+        # The process ends with its input, so that none is left behind even where this line is never
+        # reached.
         process.stdin.close()
         await process.communicate()

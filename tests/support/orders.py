@@ -43,7 +43,9 @@ class Run:
         return other
 
     def deliver(self, batch: Sequence[BillingEvent]) -> None:
-        """Deliver events in one transaction; to the baselines, which know none, one after the other."""
+        """Deliver events in one transaction; to the baselines, which know none, one after the
+        other.
+        """
         self._expect_mails({event.id for event in batch})
         self.ledger.deliver(batch)
         for name, rule in BASELINES.items():
@@ -57,7 +59,9 @@ class Run:
         for failure in fresh & self._failures.keys():
             if self._failures[failure] & self._arrived:
                 self._forbidden |= {failure}
-            elif not self._failures[failure] & batch and (linked or self._is_owed_belatedly(failure)):
+            elif not self._failures[failure] & batch and (
+                linked or self._is_owed_belatedly(failure)
+            ):
                 self._owed |= {failure}
         self._arrived |= fresh
 
@@ -65,7 +69,9 @@ class Run:
         return not self._failures[failure] and self._history.truth.status == PAST_DUE
 
     def wrong(self) -> list[str]:
-        """The kinds of handling whose final state is wrong; for tenantry also the customer and the mails count."""
+        """The kinds of handling whose final state is wrong; for tenantry also the customer and the
+        mails count.
+        """
         truth = self._history.truth
         wrong = [name for name, kept in self._kept.items() if Record.of(kept.state) != truth]
         account = self.ledger.account
@@ -99,7 +105,9 @@ class Endings:
 
 
 def every_order(history: History) -> Endings:
-    """Deliver the history in every order, one event at a time; orders that begin alike share their beginning."""
+    """Deliver the history in every order, one event at a time; orders that begin alike share their
+    beginning.
+    """
     endings = Endings()
     for run, order in _orders(Run(history), (), history.facts):
         endings.add(run, [[event] for event in order])
@@ -112,7 +120,9 @@ def check_every_order(plot: Plot, shape: Shape, record_property: figures.RecordP
     figures.record(record_property, "Every order", {"orders": endings.orders}, endings.wrong)
     assert (endings.wrong[OURS], endings.examples) == (0, [])
     assert endings.wrong["last arrival wins"]
-    assert bool(endings.wrong["created watermark"]) is (plot.name not in _ENDS_WITH_ITS_NEWEST_EVENT)
+    assert bool(endings.wrong["created watermark"]) is (
+        plot.name not in _ENDS_WITH_ITS_NEWEST_EVENT
+    )
 
 
 def _orders(
@@ -127,7 +137,9 @@ def _orders(
 
 
 def shuffled(rng: random.Random, endpoints: Sequence[Sequence[T]]) -> list[T]:
-    """A history in a random order, each event from one of the endpoints, with up to three duplicates."""
+    """A history in a random order, each event from one of the endpoints, with up to three
+    duplicates.
+    """
     stream = [rng.choice(versions) for versions in zip(*endpoints, strict=True)]
     stream += [rng.choice(rng.choice(endpoints)) for _ in range(rng.randint(0, MOST_DUPLICATES))]
     rng.shuffle(stream)

@@ -1,4 +1,6 @@
-"""A database of another program, which uses Alembic and has tables with names that tenantry uses too."""
+"""A database of another program, which uses Alembic and has tables with names that tenantry uses
+too.
+"""
 
 import re
 import subprocess

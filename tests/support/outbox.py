@@ -15,7 +15,9 @@ OWNER: Final = "owner@acme.example"
 INVOICE_URL: Final = "https://pay.example/invoice/1?a=1&b=2"
 
 
-async def add_notification(connection: Connection, tenant_id: str = "acme", *, owner_email: str = OWNER) -> UUID:
+async def add_notification(
+    connection: Connection, tenant_id: str = "acme", *, owner_email: str = OWNER
+) -> UUID:
     """A queued notification of a tenant, made if need be, whose payment of 12.50 EUR failed."""
     event_id = f"evt_{uuid4().hex}"
     async with connection.within(of_tenant(tenant_id)):
@@ -39,7 +41,8 @@ async def delivery_of(conninfo: str, notification_id: UUID) -> tuple[str, int, s
     """A notification's status, how often it was tried, and the last error."""
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         cursor = await connection.execute(
-            "SELECT status, attempts, last_error FROM notifications WHERE id = %s", (notification_id,)
+            "SELECT status, attempts, last_error FROM notifications WHERE id = %s",
+            (notification_id,),
         )
         row = await cursor.fetchone()
     assert row is not None

@@ -1,6 +1,7 @@
 """A running PgBouncer, in front of the tests' PostgreSQL.
 
-With ``TENANTRY_TEST_PGBOUNCER=1`` all tests that run the service in their own process have it in between.
+With ``TENANTRY_TEST_PGBOUNCER=1`` all tests that run the service in their own process have it in
+between.
 """
 
 import os
@@ -47,7 +48,9 @@ _running: Final[dict[str, "PgBouncer"]] = {}
 class PgBouncer:
     """A pooler in front of one server, for each of its databases; it runs in ``folder``."""
 
-    def __init__(self, program: str, folder: Path, conninfo: str, mode: str, connections: int, more: str) -> None:
+    def __init__(
+        self, program: str, folder: Path, conninfo: str, mode: str, connections: int, more: str
+    ) -> None:
         parts = conninfo_to_dict(conninfo)
         self._folder = folder
         self._command = [program, str(folder / "pgbouncer.ini")]
@@ -56,10 +59,16 @@ class PgBouncer:
         account = _account(Path(str(parts["host"])))
         Path(self._command[1]).write_text(
             _SETTINGS.format(
-                host=parts["host"], port=parts.get("port") or 5432, folder=folder, user=parts["user"],
-                connections=connections, mode=mode, more=more, account=f"user = {account.pw_name}" if account else "",
+                host=parts["host"],
+                port=parts.get("port") or 5432,
+                folder=folder,
+                user=parts["user"],
+                connections=connections,
+                mode=mode,
+                more=more,
+                account=f"user = {account.pw_name}" if account else "",
             )
-        )  # fmt: skip
+        )
         if account:
             os.chown(folder, account.pw_uid, account.pw_gid)
 
@@ -88,9 +97,14 @@ class PgBouncer:
 
 @contextmanager
 def running_pgbouncer(
-    conninfo: str, *, mode: str = "transaction", connections: int = SERVER_CONNECTIONS, more: str = ""
+    conninfo: str,
+    *,
+    mode: str = "transaction",
+    connections: int = SERVER_CONNECTIONS,
+    more: str = "",
 ) -> Iterator[PgBouncer]:
-    """A pooler for every database of this server, with ``connections`` to each; ``more`` are lines of its settings.
+    """A pooler for every database of this server, with ``connections`` to each; ``more`` are lines
+    of its settings.
 
     It is required (`tests.support.required`).
     """
@@ -123,5 +137,7 @@ def pooler_of(conninfo: str) -> str | None:
 
 
 def _account(sockets: Path) -> pwd.struct_passwd | None:
-    """The account to run it as, where we are root: the server's own, which may enter the folder of its sockets."""
+    """The account to run it as, where we are root: the server's own, which may enter the folder of
+    its sockets.
+    """
     return pwd.getpwuid(sockets.stat().st_uid) if os.geteuid() == 0 else None

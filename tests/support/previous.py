@@ -1,8 +1,8 @@
 """The archive of the previous release: tests run it on the next release's schema.
 
-It is kept in the repository because a checkout need not have the history. Make it anew with the first migration
-after a release: ``python -m tests.support.previous COMMIT`` takes the service's files of that commit, without the
-parts that it does not need to serve.
+It is kept in the repository because a checkout need not have the history. Make it anew with the
+first migration after a release: ``python -m tests.support.previous COMMIT`` takes the service's
+files of that commit, without the parts that it does not need to serve.
 """
 
 import lzma
@@ -34,7 +34,9 @@ def newest_revision() -> str:
 def main() -> None:
     """Make the archive anew, and say from which commit."""
     [commit] = sys.argv[1:]
-    content = _git("archive", commit, "src/tenantry", *(f":!src/tenantry/{part}" for part in _LEFT_OUT))
+    content = _git(
+        "archive", commit, "src/tenantry", *(f":!src/tenantry/{part}" for part in _LEFT_OUT)
+    )
     ARCHIVE.write_bytes(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
     sys.stdout.write(f"{ARCHIVE.name}: {_git('rev-parse', commit).decode()}")
 

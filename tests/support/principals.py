@@ -40,11 +40,17 @@ def make_principal(
 def on_plan(principal: Principal, plan: str) -> Principal:
     """The same caller, of a tenant that has full access to this plan."""
     access = AccessPhase("full", plan, "The subscription is active.")
-    return msgspec.structs.replace(principal, plan=plan, subscription_status="active", access_phase=access)
+    return msgspec.structs.replace(
+        principal, plan=plan, subscription_status="active", access_phase=access
+    )
 
 
 def make_key(
-    *scopes: str, owner: bool = False, mode: Mode = Mode.LIVE, expires_at: datetime | None = None, key_id: str = "key"
+    *scopes: str,
+    owner: bool = False,
+    mode: Mode = Mode.LIVE,
+    expires_at: datetime | None = None,
+    key_id: str = "key",
 ) -> ApiKey:
     """An active key of the tenant ``acme``."""
     return ApiKey(

@@ -15,7 +15,9 @@ _PATIENCE: Final = 20.0
 
 
 class Request(NamedTuple):
-    """A request as it came in; ``params`` are those of the form or the query, by their bracketed names."""
+    """A request as it came in; ``params`` are those of the form or the query, by their bracketed
+    names.
+    """
 
     method: str
     path: str
@@ -34,7 +36,9 @@ def refusal(status: int, *, type: str = "invalid_request_error", **details: str)
     return Answer(status, {"error": {"type": type, **details}}, {"Stripe-Should-Retry": "false"})
 
 
-def endpoint(number: int, url: str, events: Sequence[str], status: str = "enabled") -> dict[str, Any]:
+def endpoint(
+    number: int, url: str, events: Sequence[str], status: str = "enabled"
+) -> dict[str, Any]:
     """A webhook endpoint of the account."""
     return {
         "id": f"we_{number:04}",
@@ -48,11 +52,11 @@ def endpoint(number: int, url: str, events: Sequence[str], status: str = "enable
 class ProviderServer:
     """Answers one API key; keeps idempotency keys and connections as the provider does.
 
-    ``subscriptions`` are those of the customers that it knows, and ``events`` the account's, the newest first in both;
-    ``sessions`` are completed checkout sessions;
-    ``prices`` are what it says of those that it knows.
-    ``answers`` are used up before it answers for itself; ``hang_up`` many connections are cut instead of an answer;
-    while ``open`` is not set, requests are taken but not answered. ``date`` is the header of every answer, or None.
+    ``subscriptions`` are those of the customers that it knows, and ``events`` the account's, the
+    newest first in both; ``sessions`` are completed checkout sessions; ``prices`` are what it says
+    of those that it knows. ``answers`` are used up before it answers for itself; ``hang_up`` many
+    connections are cut instead of an answer; while ``open`` is not set, requests are taken but not
+    answered. ``date`` is the header of every answer, or None.
     """
 
     def __init__(self) -> None:
@@ -148,7 +152,9 @@ class ProviderServer:
     async def _answer(self, request: Request) -> Answer:
         if request.headers.get("authorization") != f"Bearer {KEY}":
             # The real one masks what it repeats; this one does not, to find code that passes it on.
-            return refusal(401, message=f"Invalid API Key provided: {request.headers.get('authorization')}")
+            return refusal(
+                401, message=f"Invalid API Key provided: {request.headers.get('authorization')}"
+            )
         key = request.headers.get("idempotency-key")
         if request.method != "POST" or key is None:
             await self.open.wait()
@@ -163,9 +169,17 @@ class ProviderServer:
             return answer
         first, kept = self._kept[key]
         if (first.path, first.params) != (request.path, request.params):
-            return refusal(400, type="idempotency_error", message="Keys can only be used with the same parameters.")
+            return refusal(
+                400,
+                type="idempotency_error",
+                message="Keys can only be used with the same parameters.",
+            )
         if kept is None:
-            return refusal(409, code="idempotency_key_in_use", message="There is another request with this key.")
+            return refusal(
+                409,
+                code="idempotency_key_in_use",
+                message="There is another request with this key.",
+            )
         return kept
 
     def _act(self, request: Request) -> Answer:
@@ -181,7 +195,9 @@ class ProviderServer:
                 return Answer(200, {"id": f"cs_{number}", "object": "checkout.session", "url": url})
             case "/v1/billing_portal/sessions":
                 url = f"https://billing.provider.example/p/{number}"
-                return Answer(200, {"id": f"bps_{number}", "object": "billing_portal.session", "url": url})
+                return Answer(
+                    200, {"id": f"bps_{number}", "object": "billing_portal.session", "url": url}
+                )
         return refusal(404, message="Unrecognized request URL")
 
     def _list(self, request: Request) -> Answer:
@@ -194,14 +210,21 @@ class ProviderServer:
                 return self._events_page(request)
             case "/v1/checkout/sessions":
                 wanted = request.params["subscription"]
-                return _page(request, [one for one in self.sessions if one["subscription"] == wanted])
+                return _page(
+                    request, [one for one in self.sessions if one["subscription"] == wanted]
+                )
         return self._price(request)
 
     def _price(self, request: Request) -> Answer:
         if request.path.startswith("/v1/prices/"):
             price_id = request.path.rpartition("/")[2]
             if price_id not in self.prices:
-                return refusal(404, code="resource_missing", param="price", message=f"No such price: '{price_id}'")
+                return refusal(
+                    404,
+                    code="resource_missing",
+                    param="price",
+                    message=f"No such price: '{price_id}'",
+                )
             return Answer(200, {"id": price_id, "object": "price", **self.prices[price_id]})
         return refusal(404, message="Unrecognized request URL")
 
@@ -210,34 +233,64 @@ class ProviderServer:
         if customer is None:
             return _page(request, [one for listed in self.subscriptions.values() for one in listed])
         if customer not in self.subscriptions:
-            return refusal(400, code="resource_missing", param="customer", message=f"No such customer: '{customer}'")
+            return refusal(
+                400,
+                code="resource_missing",
+                param="customer",
+                message=f"No such customer: '{customer}'",
+            )
         ended = request.params.get("status") == "all"
-        return _page(request, [one for one in self.subscriptions[customer] if ended or one["status"] != "canceled"])
+        return _page(
+            request,
+            [one for one in self.subscriptions[customer] if ended or one["status"] != "canceled"],
+        )
 
     def _events_page(self, request: Request) -> Answer:
         types = [text for name, text in request.params.items() if name.startswith("types[")]
         since = int(request.params.get("created[gte]", "0"))
-        return _page(request, [one for one in self.events if one["created"] >= since and one["type"] in types])
+        return _page(
+            request,
+            [one for one in self.events if one["created"] >= since and one["type"] in types],
+        )
 
 
 def _page(request: Request, objects: Sequence[Mapping[str, Any]]) -> Answer:
     after, limit = request.params.get("starting_after"), int(request.params.get("limit", "10"))
     ids = [one["id"] for one in objects]
     if after is not None and after not in ids:
-        return refusal(400, code="resource_missing", param="starting_after", message=f"No such object: '{after}'")
+        return refusal(
+            400,
+            code="resource_missing",
+            param="starting_after",
+            message=f"No such object: '{after}'",
+        )
     rest = objects[ids.index(after) + 1 :] if after is not None else objects
-    return Answer(200, {"object": "list", "url": request.path, "data": rest[:limit], "has_more": len(rest) > limit})
+    return Answer(
+        200,
+        {
+            "object": "list",
+            "url": request.path,
+            "data": rest[:limit],
+            "has_more": len(rest) > limit,
+        },
+    )
 
 
 async def _read(reader: asyncio.StreamReader) -> Request:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     line, *rest = head.splitlines()
     method, target, _ = line.split(" ")
-    headers = {name.lower(): value for name, _, value in (field.partition(": ") for field in rest if field)}
+    headers = {
+        name.lower(): value for name, _, value in (field.partition(": ") for field in rest if field)
+    }
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     if method == "POST":
         assert headers["content-type"] == "application/x-www-form-urlencoded"
-    params = dict(parse_qsl(body.decode() if method == "POST" else urlsplit(target).query, strict_parsing=bool(body)))
+    params = dict(
+        parse_qsl(
+            body.decode() if method == "POST" else urlsplit(target).query, strict_parsing=bool(body)
+        )
+    )
     return Request(method, urlsplit(target).path, params, headers)
 
 

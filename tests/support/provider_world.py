@@ -1,8 +1,9 @@
-"""A simulated payment provider: what happens to its subscriptions and invoices, and the events that report it.
+"""A simulated payment provider: what happens to its subscriptions and invoices, and the events that
+report it.
 
-Written from the provider's documentation of its subscriptions, invoices and events, without the service. A `History`
-has the events in the order in which they happened. The order in which they arrive, and which of them get lost, is
-decided apart from that.
+Written from the provider's documentation of its subscriptions, invoices and events, without the
+service. A `History` has the events in the order in which they happened. The order in which they
+arrive, and which of them get lost, is decided apart from that.
 """
 
 from collections.abc import Iterable
@@ -126,11 +127,15 @@ class ProviderInvoice:
         if self.subscription is None:
             return payload | {"parent": None}
         details = {"subscription": self.subscription, "metadata": {}}
-        return payload | {"parent": {"type": "subscription_details", "subscription_details": details}}
+        return payload | {
+            "parent": {"type": "subscription_details", "subscription_details": details}
+        }
 
 
 def previous_attributes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Return what changed, as it was before: of a nested object the members that changed, of a list all of it."""
+    """Return what changed, as it was before: of a nested object the members that changed, of a list
+    all of it.
+    """
     changed: dict[str, Any] = {}
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name), after.get(name)
@@ -156,8 +161,9 @@ class HistoryTenant:
 class History:
     """What happened, and what of it arrived.
 
-    `events` are in the order in which they happened; `arrivals` are positions in it, in the order of arrival. A
-    position that is missing is a lost event, one that is repeated a duplicate delivery.
+    `events` are in the order in which they happened; `arrivals` are positions in it, in the order
+    of arrival. A position that is missing is a lost event, one that is repeated a duplicate
+    delivery.
     """
 
     tenants: tuple[HistoryTenant, ...]
@@ -172,7 +178,9 @@ class History:
 
 @dataclass
 class ProviderWorld:
-    """The provider's objects and its clock. Each method is something that happens, and reports it by events."""
+    """The provider's objects and its clock. Each method is something that happens, and reports it
+    by events.
+    """
 
     now: int
     version: str
@@ -183,7 +191,9 @@ class ProviderWorld:
 
     # What is reported.
 
-    def report(self, type_: str, payload: dict[str, Any], previous: dict[str, Any] | None = None) -> Event:
+    def report(
+        self, type_: str, payload: dict[str, Any], previous: dict[str, Any] | None = None
+    ) -> Event:
         """Add an event of this second."""
         data: dict[str, Any] = {"object": payload}
         if previous is not None:
@@ -200,7 +210,9 @@ class ProviderWorld:
         self.events.append(event)
         return event
 
-    def subscribe(self, customer: str, org: str | None, items: tuple[Item, ...], status: str, **fields: Any) -> str:
+    def subscribe(
+        self, customer: str, org: str | None, items: tuple[Item, ...], status: str, **fields: Any
+    ) -> str:
         """Create a subscription."""
         id_ = f"sub_{self.prefix}_{len(self.subscriptions)}"
         subscription = ProviderSubscription(
@@ -219,7 +231,9 @@ class ProviderWorld:
         return id_
 
     def update(self, id_: str, also: str | None = None, **fields: Any) -> None:
-        """Change a subscription. `also` is the type of a further event that reports the same change."""
+        """Change a subscription. `also` is the type of a further event that reports the same
+        change.
+        """
         before = self.subscriptions[id_]
         after = replace(before, **fields)
         if after == before:
@@ -234,7 +248,9 @@ class ProviderWorld:
     def delete(self, id_: str) -> None:
         """Cancel a subscription now."""
         before = self.subscriptions[id_]
-        after = replace(before, status="canceled", ended_at=self.now, canceled_at=before.canceled_at or self.now)
+        after = replace(
+            before, status="canceled", ended_at=self.now, canceled_at=before.canceled_at or self.now
+        )
         self.subscriptions[id_] = after
         self.report("customer.subscription.deleted", after.payload(self.version))
 
@@ -250,13 +266,19 @@ class ProviderWorld:
 
     def fail(self, invoice: str) -> None:
         """An attempt to pay an invoice fails."""
-        self._change_invoice(invoice, "invoice.payment_failed", attempt_count=self.invoices[invoice].attempt_count + 1)
+        self._change_invoice(
+            invoice,
+            "invoice.payment_failed",
+            attempt_count=self.invoices[invoice].attempt_count + 1,
+        )
 
     def pay(self, invoice: str, *, outside: bool = False) -> None:
         """An invoice is paid; outside of the provider by marking it as paid."""
         attempts = self.invoices[invoice].attempt_count + (0 if outside else 1)
         if not outside:
-            self._change_invoice(invoice, "invoice.payment_succeeded", status="paid", attempt_count=attempts)
+            self._change_invoice(
+                invoice, "invoice.payment_succeeded", status="paid", attempt_count=attempts
+            )
         self._change_invoice(invoice, "invoice.paid", status="paid", attempt_count=attempts)
 
     def close(self, invoice: str, status: str) -> None:
@@ -286,7 +308,9 @@ class ProviderWorld:
 
 @dataclass
 class WorldDriver:
-    """Chooses at random what happens next in a `ProviderWorld`, among what the provider documents as possible."""
+    """Chooses at random what happens next in a `ProviderWorld`, among what the provider documents
+    as possible.
+    """
 
     world: ProviderWorld
     random: Random
@@ -425,7 +449,9 @@ class WorldDriver:
             self._delete(id_)
 
     def _resume(self, id_: str) -> None:
-        self.world.update(id_, also="customer.subscription.resumed", status="active", **self._next_period())
+        self.world.update(
+            id_, also="customer.subscription.resumed", status="active", **self._next_period()
+        )
 
     def _delete(self, id_: str) -> None:
         self.world.delete(id_)
@@ -441,7 +467,9 @@ class WorldDriver:
             self.world.update(id_, cancel_at=None, cancel_at_period_end=False, canceled_at=None)
         elif self.random.random() < 0.6:
             end = subscription.period_end
-            self.world.update(id_, cancel_at=end, cancel_at_period_end=True, canceled_at=self.world.now)
+            self.world.update(
+                id_, cancel_at=end, cancel_at_period_end=True, canceled_at=self.world.now
+            )
         else:
             at = self.world.now + self.random.choice((DAY, 10 * DAY, 45 * DAY))
             self.world.update(id_, cancel_at=at, canceled_at=self.world.now)
@@ -454,7 +482,9 @@ class WorldDriver:
             self.world.update(id_, pause=None)
         else:
             behaviors = ("void", "void", "keep_as_draft", "mark_uncollectible")
-            self.world.update(id_, pause={"behavior": self.random.choice(behaviors), "resumes_at": None})
+            self.world.update(
+                id_, pause={"behavior": self.random.choice(behaviors), "resumes_at": None}
+            )
 
     def _change_items(self, id_: str) -> None:
         random = self.random
@@ -484,7 +514,11 @@ class WorldDriver:
 
     def _open_invoice(self, id_: str) -> str:
         """Return a subscription's newest open invoice, a new one if there is none."""
-        invoices = [one.id for one in self.world.invoices.values() if one.subscription == id_ and one.status == "open"]
+        invoices = [
+            one.id
+            for one in self.world.invoices.values()
+            if one.subscription == id_ and one.status == "open"
+        ]
         return invoices[-1] if invoices else self.world.bill(id_, self._customer(id_))
 
     def _item(self, price: str) -> Item:
@@ -503,7 +537,9 @@ class WorldDriver:
 
 
 def arrivals(random: Random, count: int, *, lose: bool = True) -> tuple[int, ...]:
-    """Return an order of arrival: as it happened, reversed, shuffled, or some late; with losses and duplicates."""
+    """Return an order of arrival: as it happened, reversed, shuffled, or some late; with losses and
+    duplicates.
+    """
     order = list(range(count))
     kind = random.choice(("as it happened", "reversed", "shuffled", "some late", "some late"))
     if kind == "reversed":
@@ -511,7 +547,11 @@ def arrivals(random: Random, count: int, *, lose: bool = True) -> tuple[int, ...
     elif kind == "shuffled":
         random.shuffle(order)
     elif kind == "some late":
-        order.sort(key=lambda position: position + (random.randrange(1, 12) if random.random() < 0.25 else 0))
+        order.sort(
+            key=lambda position: (
+                position + (random.randrange(1, 12) if random.random() < 0.25 else 0)
+            )
+        )
     if lose and random.random() < 0.4:
         order = [position for position in order if random.random() > 0.12] or order[:1]
     if random.random() < 0.3:
@@ -519,10 +559,13 @@ def arrivals(random: Random, count: int, *, lose: bool = True) -> tuple[int, ...
     return tuple(order)
 
 
-def random_history(seed: int, mode: str, now: int, *, moves: bool = False, prefix: str = "") -> History:
+def random_history(
+    seed: int, mode: str, now: int, *, moves: bool = False, prefix: str = ""
+) -> History:
     """Return the history of a seed.
 
-    `moves` lets subscriptions move between tenants, with at most six events. `prefix` makes the ids unique.
+    `moves` lets subscriptions move between tenants, with at most six events. `prefix` makes the ids
+    unique.
     """
     random = Random(f"{seed} {mode} {moves}")  # noqa: S311  # the same history for the same seed
     prefix = prefix or f"{mode}{'m' if moves else ''}{seed}"
@@ -533,7 +576,8 @@ def random_history(seed: int, mode: str, now: int, *, moves: bool = False, prefi
     base = random.choices(("free", "pro"), (9, 1))[0]
     linked = random.random() < 0.6
     tenants = tuple(
-        HistoryTenant(org, base, customer if linked else None) for org, customer in zip(orgs, customers, strict=True)
+        HistoryTenant(org, base, customer if linked else None)
+        for org, customer in zip(orgs, customers, strict=True)
     )
     world = ProviderWorld(now - 200 * DAY, random.choice(VERSIONS), prefix)
     driver = WorldDriver(world, random, orgs, moves=moves)
@@ -553,12 +597,16 @@ def random_history(seed: int, mode: str, now: int, *, moves: bool = False, prefi
             (world.fail if random.random() < 0.6 else world.pay)(invoice)
         else:
             driver.step(random.choice(living))
-        world.now += random.choice((0, 0, 1, 2, 60, 60, HOUR, 5 * HOUR, DAY, DAY, 3 * DAY, 12 * DAY))
+        world.now += random.choice(
+            (0, 0, 1, 2, 60, 60, HOUR, 5 * HOUR, DAY, DAY, 3 * DAY, 12 * DAY)
+        )
     return _finish(History(tenants, tuple(world.events), (), mode), random, now - age, moves=moves)
 
 
 def _finish(history: History, random: Random, newest: int, *, moves: bool) -> History:
-    """Shift the history in time so that its newest event is at `newest`, and choose what arrives."""
+    """Shift the history in time so that its newest event is at `newest`, and choose what
+    arrives.
+    """
     events = history.events[:6] if moves else history.events
     if random.random() < 0.25:
         events = tuple(event for event in events if event["type"] in REQUIRED_TYPES) or events
@@ -586,12 +634,24 @@ _BARE_FIELDS = {
 
 
 def bare(event: Event) -> Event:
-    """Return an event whose object has only the fields of the specification, and which proves no order."""
-    reported = {name: value for name, value in event["data"]["object"].items() if name in _BARE_FIELDS}
+    """Return an event whose object has only the fields of the specification, and which proves no
+    order.
+    """
+    reported = {
+        name: value for name, value in event["data"]["object"].items() if name in _BARE_FIELDS
+    }
     return event | {"data": {"object": reported}}
 
 
-_TIMES = {"created", "current_period_start", "current_period_end", "trial_end", "cancel_at", "canceled_at", "ended_at"}
+_TIMES = {
+    "created",
+    "current_period_start",
+    "current_period_end",
+    "trial_end",
+    "cancel_at",
+    "canceled_at",
+    "ended_at",
+}
 
 
 def _shifted(value: Any, seconds: int) -> Any:

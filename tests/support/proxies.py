@@ -38,29 +38,46 @@ http {{
 
 
 @asynccontextmanager
-async def running_balancer(name: str, folder: Path, services: Sequence[int], own: str = _OWN) -> AsyncIterator[int]:
-    """The port of one of `BALANCERS` in front of two services on these ports, on loopback; see `balancing`."""
+async def running_balancer(
+    name: str, folder: Path, services: Sequence[int], own: str = _OWN
+) -> AsyncIterator[int]:
+    """The port of one of `BALANCERS` in front of two services on these ports, on loopback; see
+    `balancing`.
+    """
     port = free_port()
-    async with balancing(name, folder, *(f"{LOOPBACK}:{each}" for each in (port, *services)), own=own):
+    async with balancing(
+        name, folder, *(f"{LOOPBACK}:{each}" for each in (port, *services)), own=own
+    ):
         yield port
 
 
 @asynccontextmanager
 async def balancing(
-    name: str, folder: Path, listening: str, one: str, two: str, *, own: str = _OWN, within: Sequence[str] = ()
+    name: str,
+    folder: Path,
+    listening: str,
+    one: str,
+    two: str,
+    *,
+    own: str = _OWN,
+    within: Sequence[str] = (),
 ) -> AsyncIterator[None]:
-    """One of `BALANCERS` at an address, in front of two services, as in ``examples/load-balancing``.
+    """One of `BALANCERS` at an address, in front of two services, as in
+    ``examples/load-balancing``.
 
-    Nothing but the addresses is changed: ``own`` is the network of those who are not limited. ``within`` is what its
-    command has to begin with. It is required (`tests.support.required`).
+    Nothing but the addresses is changed: ``own`` is the network of those who are not limited.
+    ``within`` is what its command has to begin with. It is required (`tests.support.required`).
     """
     program = debian_program(name)
     changes = {
-        f"127.0.0.1:{old}": new for old, new in zip((8080, 3001, 3002), (listening, one, two), strict=True)
-    }  # fmt: skip
+        f"127.0.0.1:{old}": new
+        for old, new in zip((8080, 3001, 3002), (listening, one, two), strict=True)
+    }
     changes[_OWN] = own
     if name == "nginx":
-        command = await start_nginx(program, folder, example("load-balancing/nginx.conf", changes), within)
+        command = await start_nginx(
+            program, folder, example("load-balancing/nginx.conf", changes), within
+        )
         ready = NGINX_READY
     else:
         file = folder / "haproxy.cfg"
@@ -88,12 +105,23 @@ NGINX_READY: Final = "start worker process "
 """What nginx says once it listens."""
 
 
-async def start_nginx(program: str, folder: Path, configuration: str, within: Sequence[str] = ()) -> Running:
+async def start_nginx(
+    program: str, folder: Path, configuration: str, within: Sequence[str] = ()
+) -> Running:
     """Debian's nginx with what a file in ``conf.d`` says."""
     (folder / "example.conf").write_text(configuration)
     user = pwd.getpwuid(os.geteuid()).pw_name
     (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, user=user))
-    arguments = ("-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr", "-g", "daemon off;")
+    arguments = (
+        "-p",
+        str(folder),
+        "-c",
+        str(folder / "nginx.conf"),
+        "-e",
+        "stderr",
+        "-g",
+        "daemon off;",
+    )
     return await start(*within, program, *arguments, folder=folder)
 
 

@@ -1,4 +1,6 @@
-"""Random histories of tenants with several subscriptions, in which the payloads prove the order of events."""
+"""Random histories of tenants with several subscriptions, in which the payloads prove the order of
+events.
+"""
 
 import random
 from collections.abc import Collection, Sequence
@@ -20,19 +22,33 @@ class _Second:
         self.updates = 0
         self.invoices: list[tuple[str, str]] = []
         self.is_closed = False
-        """Whether nothing more but the end may happen in it, because its place would not be proven."""
+        """Whether nothing more but the end may happen in it, because its place would not be
+        proven.
+        """
         self.keeps_details = False
         self.is_answered = False
-        """Whether the provider answered in it: an answer follows what had arrived, the end included."""
+        """Whether the provider answered in it: an answer follows what had arrived, the end
+        included.
+        """
 
 
 class RandomScript(Script):
-    """Writes a random history in which every two events of one subscription and second have a proof of their order.
+    """Writes a random history in which every two events of one subscription and second have a proof
+    of their order.
 
     Where no proof exists both orders lead to the same state.
     """
 
-    _STATUSES: Final = ("trialing", "active", "active", "past_due", "past_due", "unpaid", "paused", "incomplete")
+    _STATUSES: Final = (
+        "trialing",
+        "active",
+        "active",
+        "past_due",
+        "past_due",
+        "unpaid",
+        "paused",
+        "incomplete",
+    )
     _PRICES: Final = (
         "price_free",
         "price_pro",
@@ -57,7 +73,9 @@ class RandomScript(Script):
     def write(self, length: int) -> None:
         """Write about so many events."""
         while len(self.events) < length:
-            if (pause := self._rng.choice((0, 0, 0, 1, 10, 10, HOUR, PERIOD))) and self.now < 900_000:
+            if (
+                pause := self._rng.choice((0, 0, 0, 1, 10, 10, HOUR, PERIOD))
+            ) and self.now < 900_000:
                 self.later(pause)
                 self._seconds = {}
             self._goes_on(self._rng.choice(self._names))
@@ -87,7 +105,13 @@ class RandomScript(Script):
         if second.is_closed or second.invoices:
             return
         told = ev.SUBSCRIPTION_CREATED in self._types and self._rng.random() < 0.5
-        self.begins(name, told=told, items=self._some_items(), period_end=self._some_end(), **self._some_details())
+        self.begins(
+            name,
+            told=told,
+            items=self._some_items(),
+            period_end=self._some_end(),
+            **self._some_details(),
+        )
         if told:
             self._seen.add(name)
         else:
@@ -97,7 +121,11 @@ class RandomScript(Script):
         second = self._second(name)
         if second.is_closed:
             return
-        if ev.SUBSCRIPTION_PAUSED in self._types and self._is_untouched(second) and self._rng.random() < 0.15:
+        if (
+            ev.SUBSCRIPTION_PAUSED in self._types
+            and self._is_untouched(second)
+            and self._rng.random() < 0.15
+        ):
             status, event_type = self._rng.choice(
                 (("paused", ev.SUBSCRIPTION_PAUSED), ("active", ev.SUBSCRIPTION_RESUMED))
             )
@@ -106,7 +134,9 @@ class RandomScript(Script):
             second.is_closed = True
             return
         facts = self._some_changes(name, keeps_details=second.keeps_details)
-        if second.invoices and not _is_settled(second.invoices[0][0], facts.get("status", self.facts[name]["status"])):
+        if second.invoices and not _is_settled(
+            second.invoices[0][0], facts.get("status", self.facts[name]["status"])
+        ):
             return
         self.changes(name, **facts)
         second.updates += 1
@@ -141,7 +171,13 @@ class RandomScript(Script):
             return
         failed = self._failed[name]
         fails_now = [invoice for kind, invoice in second.invoices if kind == ev.PAYMENT_FAILED]
-        if fails_now and not is_over and len(second.invoices) == 1 and not second.updates and rng.random() < 0.3:
+        if (
+            fails_now
+            and not is_over
+            and len(second.invoices) == 1
+            and not second.updates
+            and rng.random() < 0.3
+        ):
             failed = fails_now  # the one that fails and is given up in one second
         elif not (is_over or self._is_untouched(second)):
             failed = []
@@ -153,7 +189,9 @@ class RandomScript(Script):
         if not opened or rng.random() < 0.2:
             opened.append(f"in_{name}_{len(self.events)}")
         invoice = rng.choice([number for _, number in second.invoices] or opened)
-        event_type = rng.choice((ev.PAYMENT_FAILED, ev.PAYMENT_FAILED, ev.PAYMENT_SUCCEEDED, ev.INVOICE_PAID))
+        event_type = rng.choice(
+            (ev.PAYMENT_FAILED, ev.PAYMENT_FAILED, ev.PAYMENT_SUCCEEDED, ev.INVOICE_PAID)
+        )
         status = self.facts[name]["status"] if name in self.facts else ""
         if not is_over and not self._may_bill(second, event_type, invoice, status):
             return
@@ -167,13 +205,17 @@ class RandomScript(Script):
         second.invoices.append((event_type, invoice))
 
     def _gives_up(self, invoice: str, name: str) -> None:
-        self.gives_up(invoice, name, self._rng.choice((ev.INVOICE_VOIDED, ev.INVOICE_UNCOLLECTIBLE)))
+        self.gives_up(
+            invoice, name, self._rng.choice((ev.INVOICE_VOIDED, ev.INVOICE_UNCOLLECTIBLE))
+        )
         opened = self._open.get(name, [])
         opened[:] = [number for number in opened if number != invoice]
 
     def _may_bill(self, second: _Second, event_type: str, invoice: str, status: str) -> bool:
         if second.invoices:
-            is_paid_now = second.invoices == [(ev.PAYMENT_FAILED, invoice)] and event_type in ev.PAYMENT_TYPES
+            is_paid_now = (
+                second.invoices == [(ev.PAYMENT_FAILED, invoice)] and event_type in ev.PAYMENT_TYPES
+            )
             return is_paid_now and not second.updates
         return not second.updates or _is_settled(event_type, status)
 
@@ -216,14 +258,18 @@ class RandomScript(Script):
 
 
 def _is_settled(event_type: str, status: str) -> bool:
-    """Whether an invoice event of the second of an update to this status leads to one state before and after it."""
+    """Whether an invoice event of the second of an update to this status leads to one state before
+    and after it.
+    """
     if event_type == ev.PAYMENT_FAILED:
         return status in {"past_due", "incomplete_expired"}
     return status not in {"past_due", "unpaid"}
 
 
 class RandomHistory(NamedTuple):
-    """A random history, with how the service is set up and the customers that are linked from the start."""
+    """A random history, with how the service is set up and the customers that are linked from the
+    start.
+    """
 
     events: Sequence[BillingEvent]
     rules: Rules
@@ -231,12 +277,16 @@ class RandomHistory(NamedTuple):
 
 
 def random_history(seed: int) -> RandomHistory:
-    """A history of one to four subscriptions. Without a link an event of a subscription links the customer."""
+    """A history of one to four subscriptions. Without a link an event of a subscription links the
+    customer.
+    """
     rng = random.Random(seed)  # noqa: S311  # a sample that can be repeated
     types = rng.choice((ev.REQUIRED_TYPES, ev.KNOWN_TYPES))
     script = RandomScript(rng, types=types, subscriptions=rng.choice((1, 2, 2, 3, 3, 4)))
     script.write(rng.randint(2, 14))
-    while not (sent := tuple(event for event in script.events if event.type in types | {ev.SNAPSHOT})):
+    while not (
+        sent := tuple(event for event in script.events if event.type in types | {ev.SNAPSHOT})
+    ):
         script.write(len(script.events) + 1)
     rules = Rules(rng.choice(list(CATALOGS.values())))
     links = ev.SUBSCRIPTION_TYPES & {event.type for event in sent}
@@ -245,8 +295,12 @@ def random_history(seed: int) -> RandomHistory:
     return RandomHistory(events, rules, customers)
 
 
-def _without_some_names(events: Sequence[BillingEvent], rng: random.Random) -> Sequence[BillingEvent]:
-    """Remove the tenant from the metadata of some subscription events, never of the first one that links a customer."""
+def _without_some_names(
+    events: Sequence[BillingEvent], rng: random.Random
+) -> Sequence[BillingEvent]:
+    """Remove the tenant from the metadata of some subscription events, never of the first one that
+    links a customer.
+    """
     linking = next((event for event in events if event.type in ev.WHOLE_SUBSCRIPTION_TYPES), None)
     if linking is None:
         return events

@@ -1,4 +1,6 @@
-"""Tenants with rate limits: a catalog of plans, a tenant of each with its window empty, and what counts for them."""
+"""Tenants with rate limits: a catalog of plans, a tenant of each with its window empty, and what
+counts for them.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -58,7 +60,9 @@ PLANS: Final = parse_catalog(CATALOG)
 
 
 @asynccontextmanager
-async def limiter_on(conninfo: str, clock: Clock, catalog: Catalog = PLANS) -> AsyncIterator[RateLimiter]:
+async def limiter_on(
+    conninfo: str, clock: Clock, catalog: Catalog = PLANS
+) -> AsyncIterator[RateLimiter]:
     """A limiter as one process has it."""
     database = Database(conninfo, pool_size=1)
     limiter = RateLimiter(database.lane(SESSION), catalog, clock, lambda _: None)
@@ -87,8 +91,12 @@ def write_catalog(folder: Path) -> str:
 
 async def set_plan(service: Service, org: Organization, plan: str) -> None:
     """Change the plan, as an event of the provider does."""
-    async with await psycopg.AsyncConnection.connect(service.conninfo, autocommit=True) as connection:
-        await connection.execute("UPDATE tenants SET plan = %s, access = NULL WHERE id = %s", (plan, org.id))
+    async with await psycopg.AsyncConnection.connect(
+        service.conninfo, autocommit=True
+    ) as connection:
+        await connection.execute(
+            "UPDATE tenants SET plan = %s, access = NULL WHERE id = %s", (plan, org.id)
+        )
 
 
 async def tenant_of(service: Service, plan: str = "free") -> Organization:
@@ -101,4 +109,8 @@ async def tenant_of(service: Service, plan: str = "free") -> Organization:
 
 def rate_headers(answer: httpx2.Response) -> tuple[str | None, str | None, str | None]:
     """``RateLimit-Policy``, ``RateLimit`` and ``Retry-After``."""
-    return (answer.headers.get("ratelimit-policy"), answer.headers.get("ratelimit"), answer.headers.get("retry-after"))
+    return (
+        answer.headers.get("ratelimit-policy"),
+        answer.headers.get("ratelimit"),
+        answer.headers.get("retry-after"),
+    )

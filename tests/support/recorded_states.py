@@ -1,7 +1,7 @@
 """Seeded histories in mode `any`, and a digest of the states that they lead to.
 
-``python -m tests.support.recorded_states`` prints the digests that `tests/laws/recorded_states.json` holds. They change
-only if mode `any` does.
+``python -m tests.support.recorded_states`` prints the digests that
+`tests/laws/recorded_states.json` holds. They change only if mode `any` does.
 """
 
 import hashlib
@@ -30,7 +30,9 @@ _INVOICES: Final = ("in_1", "in_2", "in_3")
 
 
 def check(subscriptions: str, most: int | None = None) -> None:
-    """Compare the histories of ``one`` or ``two`` subscriptions with their first ``most`` records, or all."""
+    """Compare the histories of ``one`` or ``two`` subscriptions with their first ``most`` records,
+    or all.
+    """
     recorded = json.loads(RECORDS.read_text(encoding="utf-8"))[subscriptions][:most]
     assert digests(subscriptions, len(recorded)) == recorded
 
@@ -38,7 +40,10 @@ def check(subscriptions: str, most: int | None = None) -> None:
 def digests(subscriptions: str, number: int = HISTORIES // IN_ONE_DIGEST) -> list[str]:
     """The first digests, each of `IN_ONE_DIGEST` histories of ``one`` or ``two`` subscriptions."""
     firsts = range(0, number * IN_ONE_DIGEST, IN_ONE_DIGEST)
-    return [_digest(range(first, first + IN_ONE_DIGEST), ["one", "two"].index(subscriptions) + 1) for first in firsts]
+    return [
+        _digest(range(first, first + IN_ONE_DIGEST), ["one", "two"].index(subscriptions) + 1)
+        for first in firsts
+    ]
 
 
 def _digest(seeds: Sequence[int], subscriptions: int) -> str:
@@ -57,11 +62,18 @@ def states(seed: int, subscriptions: int) -> Iterator[list[Fact]]:
     for batch in deliveries(rng, subscriptions):
         ledger.deliver(batch)
         state = ledger.account.state
-        yield [state.plan, state.subscription_status, state.current_period_end, state.cancel_at_period_end]
+        yield [
+            state.plan,
+            state.subscription_status,
+            state.current_period_end,
+            state.cancel_at_period_end,
+        ]
 
 
 def deliveries(rng: random.Random, subscriptions: int) -> list[list[BillingEvent]]:
-    """The events of a history, shuffled, some twice, in batches. Many share a second, and few prove their order."""
+    """The events of a history, shuffled, some twice, in batches. Many share a second, and few prove
+    their order.
+    """
     names = [f"sub_{number}" for number in range(1, subscriptions + 1)]
     author = _ProvenHistory(names) if rng.random() < 0.5 else _LooseHistory(names)
     events = author.events(rng, rng.randint(1, _MOST_EVENTS))
@@ -87,12 +99,18 @@ class _LooseHistory:
         return [self._event(rng, place) for place in range(number)]
 
     def _event(self, rng: random.Random, place: int) -> BillingEvent:
-        types = (*[ev.SUBSCRIPTION_UPDATED] * 4, *sorted(ev.REQUIRED_TYPES - {ev.CHECKOUT_COMPLETED}), ev.SNAPSHOT)
+        types = (
+            *[ev.SUBSCRIPTION_UPDATED] * 4,
+            *sorted(ev.REQUIRED_TYPES - {ev.CHECKOUT_COMPLETED}),
+            ev.SNAPSHOT,
+        )
         event_type = rng.choice(types)
         event_id, created = f"evt_{place}", rng.randint(1, 6)
         if event_type in {ev.PAYMENT_FAILED, ev.PAYMENT_SUCCEEDED}:
             named = rng.choice([*self._names, *self._names, None])
-            return _invoice(event_type, event_id, created, named, rng.choice(_INVOICES), rng.randint(1, 3))
+            return _invoice(
+                event_type, event_id, created, named, rng.choice(_INVOICES), rng.randint(1, 3)
+            )
         facts: dict[str, Fact] = {
             "status": rng.choice(_STATUSES),
             "price_id": rng.choice(_PRICES),
@@ -112,12 +130,18 @@ class _ProvenHistory:
     """Events as a provider sends them: each change says what it replaced."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        begun: dict[str, Fact] = {"status": "incomplete", "price_id": "price_pro", "current_period_end": 5000}
+        begun: dict[str, Fact] = {
+            "status": "incomplete",
+            "price_id": "price_pro",
+            "current_period_end": 5000,
+        }
         begun["cancel_at_period_end"] = False
         self._facts = {name: dict(begun) for name in names}
 
     def events(self, rng: random.Random, number: int) -> list[BillingEvent]:
-        """So many events, in the order in which they happened, or fewer if all subscriptions end."""
+        """So many events, in the order in which they happened, or fewer if all subscriptions
+        end.
+        """
         now, events = 1, []
         for place in range(number):
             if not self._facts:
@@ -131,10 +155,14 @@ class _ProvenHistory:
         facts = self._facts[name]
         if chance < 0.1:
             del self._facts[name]
-            return _of_subscription(ev.SUBSCRIPTION_DELETED, event_id, now, name, facts | {"status": "canceled"}, None)
+            return _of_subscription(
+                ev.SUBSCRIPTION_DELETED, event_id, now, name, facts | {"status": "canceled"}, None
+            )
         if chance < 0.4:
             event_type = rng.choice((ev.PAYMENT_FAILED, ev.PAYMENT_SUCCEEDED))
-            return _invoice(event_type, event_id, now, name, rng.choice(_INVOICES), rng.randint(1, 3))
+            return _invoice(
+                event_type, event_id, now, name, rng.choice(_INVOICES), rng.randint(1, 3)
+            )
         changes: dict[str, Fact] = {}
         if rng.random() < 0.6:
             changes["status"] = rng.choice(_LIVING)
@@ -148,10 +176,20 @@ class _ProvenHistory:
 
 
 def _of_subscription(
-    event_type: str, event_id: str, created: int, name: str, facts: dict[str, Fact], previous: dict[str, Fact] | None
+    event_type: str,
+    event_id: str,
+    created: int,
+    name: str,
+    facts: dict[str, Fact],
+    previous: dict[str, Fact] | None,
 ) -> BillingEvent:
     began = int(name.removeprefix("sub_"))
-    subscription = {"org_id": TENANT, "customer_id": CUSTOMER, "subscription_id": name, "subscription_created": began}
+    subscription = {
+        "org_id": TENANT,
+        "customer_id": CUSTOMER,
+        "subscription_id": name,
+        "subscription_created": began,
+    }
     event = {"id": event_id, "type": event_type, "created": created, "previous": previous}
     details = {"ended_at": created} if event_type == ev.SUBSCRIPTION_DELETED else {}
     return msgspec.convert({**subscription, **facts, **event, "details": details}, BillingEvent)

@@ -50,10 +50,14 @@ class RepeatingClients:
                 wrong += [line async for line in self._try(address, credential, selected)]
         return wrong
 
-    async def _try(self, address: Address, credential: Credential | None, selected: Selection) -> AsyncIterator[str]:
+    async def _try(
+        self, address: Address, credential: Credential | None, selected: Selection
+    ) -> AsyncIterator[str]:
         plain: int | None = None
         for repetition in largest_requests(address.method):
-            if not selected(repetition) or (credential is None and not _concerns_anyone(address, repetition)):
+            if not selected(repetition) or (
+                credential is None and not _concerns_anyone(address, repetition)
+            ):
                 continue
             if plain is None:
                 for first in (_PLAIN, SMALL_FORM):  # the first page compiles its template
@@ -67,7 +71,9 @@ class RepeatingClients:
         self, address: Address, credential: Credential | None, repetition: Repetition
     ) -> tuple["Answer", int]:
         """Return the answer, and the number of calls that it took."""
-        own = None if credential is None or address.path == _STREAM else self._credentials[credential]
+        own = (
+            None if credential is None or address.path == _STREAM else self._credentials[credential]
+        )
         target = repetition.target(address.path.replace("/orgs/x", "/orgs/acme"))
         request = _encode(address.method, target, self._netloc, own, repetition)
         with CountedCalls() as calls:
@@ -79,7 +85,9 @@ class RepeatingClients:
         writer.write(request)
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         length = re.search(rb"\ncontent-length: (\d+)", head)
-        body = await (_chunked(reader) if b"\ntransfer-encoding: chunked" in head else _known(reader, length))
+        body = await (
+            _chunked(reader) if b"\ntransfer-encoding: chunked" in head else _known(reader, length)
+        )
         writer.close()
         return Answer(int(head.split(b" ", 2)[1]), body)
 
@@ -100,7 +108,9 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def _encode(method: str, target: str, host: str, own: tuple[str, str] | None, repetition: Repetition) -> bytes:
+def _encode(
+    method: str, target: str, host: str, own: tuple[str, str] | None, repetition: Repetition
+) -> bytes:
     """Encode a request; a header that repeats something takes the place of the caller's own."""
     repeated = {name for name, _ in repetition.headers}
     headers = [("Host", host), *repetition.headers]
@@ -113,18 +123,28 @@ def _encode(method: str, target: str, host: str, own: tuple[str, str] | None, re
 
 
 def _concerns_anyone(address: Address, repetition: Repetition) -> bool:
-    """Whether a request without a credential comes farther than to the check of it: a form does, to be sent again."""
+    """Whether a request without a credential comes farther than to the check of it: a form does, to
+    be sent again.
+    """
     return address.credential is None or bool(repetition.body)
 
 
 def _faults(
-    address: Address, credential: Credential | None, repetition: Repetition, answer: Answer, calls: int
+    address: Address,
+    credential: Credential | None,
+    repetition: Repetition,
+    answer: Answer,
+    calls: int,
 ) -> Iterator[str]:
     if calls > MOST_CALLS:
         yield f"{calls} calls"
     if not _is_expected(address, repetition, answer.status):
         yield f"{answer.status} {answer.body[:200]!r}"
-    if credential is None and address.path not in DOCUMENTS and len(answer.body) > MOST_ANONYMOUS_BYTES:
+    if (
+        credential is None
+        and address.path not in DOCUMENTS
+        and len(answer.body) > MOST_ANONYMOUS_BYTES
+    ):
         yield f"{len(answer.body)} bytes"
 
 
@@ -132,5 +152,6 @@ def _is_expected(address: Address, repetition: Repetition, status: int) -> bool:
     if repetition.refusal and not repetition.body and not address.is_hot:
         return status == repetition.refusal
     if repetition.refusal and repetition.body and not address.is_hot:
-        return status in _CLIENT_ERRORS or status == _REDIRECT  # most addresses refuse the request for another reason
+        # most addresses refuse the request for another reason
+        return status in _CLIENT_ERRORS or status == _REDIRECT
     return status < _CLIENT_ERRORS.stop or status == _NOT_SET_UP

@@ -1,4 +1,6 @@
-"""Requests that repeat one thing: as often as a request of the largest size can hold, and as often as is accepted."""
+"""Requests that repeat one thing: as often as a request of the largest size can hold, and as often
+as is accepted.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -6,7 +8,13 @@ from typing import Final, NamedTuple
 
 from tenantry.server.asgi_types import MAX_BODY
 from tenantry.server.client_limits import MAX_HEAD_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
-from tenantry.server.repeated_items import MAX_FIELDS, MAX_LIST_ITEMS, MAX_MEMBERS, MAX_PARAMETERS, MAX_SEGMENTS
+from tenantry.server.repeated_items import (
+    MAX_FIELDS,
+    MAX_LIST_ITEMS,
+    MAX_MEMBERS,
+    MAX_PARAMETERS,
+    MAX_SEGMENTS,
+)
 
 _HEADER_BYTES: Final = MAX_HEAD_BYTES - 2_048
 """Leaves room for the other headers of a request."""
@@ -15,7 +23,10 @@ _FORM_BYTES: Final = 65_000
 _BODY_BYTES: Final = MAX_BODY - 1_024
 _LINES: Final = MAX_HEADERS - 10
 _SOME_ITEMS: Final = MAX_LIST_ITEMS - 16  # the other headers of a request have a few
-_FORM: Final = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
+_FORM: Final = {
+    "Content-Type": "application/x-www-form-urlencoded",
+    "Sec-Fetch-Site": "same-origin",
+}
 _JSON: Final = {"Content-Type": "application/json"}
 _BROWSER: Final = {"Accept": "text/html"}
 
@@ -30,7 +41,9 @@ class Repetition(NamedTuple):
     """What follows the path."""
     body: bytes = b""
     refusal: int = 0
-    """The status of the service's refusal; 0 for a number that it accepts, or that costs it nothing."""
+    """The status of the service's refusal; 0 for a number that it accepts, or that costs it
+    nothing.
+    """
 
     def target(self, path: str) -> str:
         """The path and query of the request."""
@@ -41,10 +54,14 @@ SMALL_FORM: Final = Repetition("nothing in a form", [*_FORM.items()], body=b"nam
 
 
 def fill(unit: str, size: int, most: int | None = None) -> str:
-    """Repeat a text up to so many bytes, or ``most`` times; ``{}`` in it is the number of the repetition."""
+    """Repeat a text up to so many bytes, or ``most`` times; ``{}`` in it is the number of the
+    repetition.
+    """
     largest = len(unit.replace("{}", "fffff"))
     number = size // largest
-    return "".join(unit.replace("{}", f"{n:x}") for n in range(number if most is None else min(number, most)))
+    return "".join(
+        unit.replace("{}", f"{n:x}") for n in range(number if most is None else min(number, most))
+    )
 
 
 _HEADERS: Final[Mapping[str, tuple[str, str, int]]] = {
@@ -86,7 +103,14 @@ _BODIES: Final[Mapping[str, tuple[Mapping[str, str], str, str, str, int, int]]] 
     "characters of a member's name": (_JSON, '{"', "a", '":1}', _BODY_BYTES, 422),
     "paths in a member's name": (_JSON, '{"', " - at `$.", '":1}', _BODY_BYTES, 422),
     "paths in a member": (_JSON, '{"name":"a","role":"', " - at `$.", '"}', _BODY_BYTES, 422),
-    "scopes": (_JSON, '{"orgId":"acme","name":"a","scopes":[', '"a:b",', '"a:b"]}', _BODY_BYTES, 422),
+    "scopes": (
+        _JSON,
+        '{"orgId":"acme","name":"a","scopes":[',
+        '"a:b",',
+        '"a:b"]}',
+        _BODY_BYTES,
+        422,
+    ),
     "lists in lists": (_JSON, '{"name":', "[", "1}", _BODY_BYTES, 0),
     "objects in objects": (_JSON, "", '{"name":', "1}", _BODY_BYTES, 0),
     "escapes of a name": (_JSON, '{"name":"', "\\u0041", '"}', _BODY_BYTES, 422),
@@ -101,16 +125,22 @@ _BODIES: Final[Mapping[str, tuple[Mapping[str, str], str, str, str, int, int]]] 
 def largest_requests(method: str) -> Sequence[Repetition]:
     """Return requests of this method for each thing that a client can repeat.
 
-    One has as many as fit, which is more than is accepted of most things; one has the largest number that is accepted.
+    One has as many as fit, which is more than is accepted of most things; one has the largest
+    number that is accepted.
     """
-    return [*_largest_heads(), *(_largest_bodies() if method in ("POST", "PUT", "PATCH", "DELETE") else ())]
+    return [
+        *_largest_heads(),
+        *(_largest_bodies() if method in ("POST", "PUT", "PATCH", "DELETE") else ()),
+    ]
 
 
 def _largest_heads() -> Iterator[Repetition]:
     for name, (header, unit, status) in _HEADERS.items():
         accepted = _SOME_ITEMS // max(1, sum(map(unit.count, ",;\\")))
         yield Repetition(name, [(header, fill(unit, _HEADER_BYTES).rstrip())], refusal=status)
-        yield Repetition(f"accepted {name}", [(header, fill(unit, _HEADER_BYTES, accepted).rstrip())])
+        yield Repetition(
+            f"accepted {name}", [(header, fill(unit, _HEADER_BYTES, accepted).rstrip())]
+        )
     for prefix, most, status in (("", None, 431), ("accepted ", _SOME_ITEMS, 0)):
         ranges = "text/plain," + fill("a/b,", _HEADER_BYTES - 32, most) + "text/html"
         yield Repetition(f"{prefix}media ranges of a browser", [("Accept", ranges)], refusal=status)
@@ -125,7 +155,12 @@ def _largest_heads() -> Iterator[Repetition]:
         for prefix, most in (("", None), ("accepted ", MAX_SEGMENTS - 10)):
             segments, status = fill(unit, _TARGET_BYTES, most), 404 if most is None else 0
             yield Repetition(prefix + name, segments=segments, refusal=status)
-            yield Repetition(f"{prefix}{name} of a browser", [*_BROWSER.items()], segments=segments, refusal=status)
+            yield Repetition(
+                f"{prefix}{name} of a browser",
+                [*_BROWSER.items()],
+                segments=segments,
+                refusal=status,
+            )
 
 
 def _largest_bodies() -> Iterator[Repetition]:
@@ -135,5 +170,7 @@ def _largest_bodies() -> Iterator[Repetition]:
         separator, most = ("&", MAX_FIELDS - 8) if headers is _FORM else (",", MAX_MEMBERS - 8)
         if separator in unit:
             yield Repetition(
-                f"accepted {name}", [*headers.items()], body=(begin + fill(unit, size, most) + end).encode()
+                f"accepted {name}",
+                [*headers.items()],
+                body=(begin + fill(unit, size, most) + end).encode(),
             )

@@ -31,7 +31,11 @@ async def replaying(conninfo: str, policy: BillingPolicy = POLICY) -> AsyncItera
 
 
 async def replay(
-    conninfo: str, selection: Selection = ALL, *, dry_run: bool = False, policy: BillingPolicy = POLICY
+    conninfo: str,
+    selection: Selection = ALL,
+    *,
+    dry_run: bool = False,
+    policy: BillingPolicy = POLICY,
 ) -> dict[str, TenantReplay]:
     """What a replay says of each tenant."""
     async with replaying(conninfo, policy) as service:
@@ -60,7 +64,10 @@ async def with_history(provider: Provider) -> Subscriber:
         events.updated(**subscriber.names, status="trialing", created=NOW - 9 * HOUR),
         events.failed(customer=subscriber.customer, created=NOW),
         events.updated(
-            **subscriber.names, price="price_business", created=NOW - HOUR, previous={"cancel_at_period_end": True}
+            **subscriber.names,
+            price="price_business",
+            created=NOW - HOUR,
+            previous={"cancel_at_period_end": True},
         ),
         events.updated(**subscriber.names, cancel=True, price="price_business", created=NOW - HOUR),
     )

@@ -1,7 +1,7 @@
 """Programs that the whole suite needs and a user's machine may lack.
 
-A test without it is skipped there, with a message that says what to install. With ``TENANTRY_TESTS_REQUIRE_ALL=1``, as
-in CI, it fails.
+A test without it is skipped there, with a message that says what to install. With
+``TENANTRY_TESTS_REQUIRE_ALL=1``, as in CI, it fails.
 """
 
 import os
@@ -23,7 +23,9 @@ def lacking(what: str) -> NoReturn:
 
 
 def debian_program(name: str, package: str | None = None) -> str:
-    """Where a program is that is in Debian, in a package of its name or of another; servers may be off the path."""
+    """Where a program is that is in Debian, in a package of its name or of another; servers may be
+    off the path.
+    """
     found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
     if found is None:
         lacking(f"{name} is not installed; on Debian: apt-get install {package or name}")

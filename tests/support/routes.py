@@ -45,25 +45,43 @@ def form_addresses() -> set[str]:
 
 
 def changing_routes() -> set[str]:
-    """Each method and path that may change something, as the router has it; the webhook's is in front of it."""
+    """Each method and path that may change something, as the router has it; the webhook's is in
+    front of it.
+    """
     methods = {"POST", "PUT", "PATCH", "DELETE"}
-    return {f"{method} {route.path_format}" for route in _routes() for method in route.methods & methods}
+    return {
+        f"{method} {route.path_format}" for route in _routes() for method in route.methods & methods
+    }
 
 
 def requests_of_every_kind() -> list[tuple[str, str]]:
-    """Method and path of everything there is, with ``x`` for each parameter, and of what there is not."""
+    """Method and path of everything there is, with ``x`` for each parameter, and of what there is
+    not.
+    """
     found = {
-        ("GET", PROJECTS), ("HEAD", PROJECTS), ("GET", f"{VERIFY}-"), ("POST", WEBHOOK), ("GET", WEBHOOK),
-        ("GET", "/nothing"), ("GET", "/%00"), ("PUT", "/docs"), ("GET", "/api/v1/nothing"), ("TRACE", "/"),
-    }  # fmt: skip
+        ("GET", PROJECTS),
+        ("HEAD", PROJECTS),
+        ("GET", f"{VERIFY}-"),
+        ("POST", WEBHOOK),
+        ("GET", WEBHOOK),
+        ("GET", "/nothing"),
+        ("GET", "/%00"),
+        ("PUT", "/docs"),
+        ("GET", "/api/v1/nothing"),
+        ("TRACE", "/"),
+    }
     for route in _routes():
-        path = "/".join("x" if part.startswith("{") else part for part in route.path_format.split("/"))
+        path = "/".join(
+            "x" if part.startswith("{") else part for part in route.path_format.split("/")
+        )
         found |= {(method, path) for method in route.methods}
     return sorted(found)
 
 
 class Address(NamedTuple):
-    """A method and a path, with ``x`` for each parameter, and the credential that it needs; None if it needs none."""
+    """A method and a path, with ``x`` for each parameter, and the credential that it needs; None if
+    it needs none.
+    """
 
     method: str
     path: str
@@ -83,9 +101,13 @@ def addresses() -> list[Address]:
         Address("POST", WEBHOOK, None),
     }
     for route in _routes():
-        path = "/".join("x" if part.startswith("{") else part for part in route.path_format.split("/"))
+        path = "/".join(
+            "x" if part.startswith("{") else part for part in route.path_format.split("/")
+        )
         for handler in route.route_handlers:
-            guards = [guard.credential for guard in handler.guards or () if isinstance(guard, RouteGuard)]
+            guards = [
+                guard.credential for guard in handler.guards or () if isinstance(guard, RouteGuard)
+            ]
             methods = route.methods & set(handler.http_methods) - {"OPTIONS"}
             found |= {Address(method, path, guards[0] if guards else None) for method in methods}
     return sorted(found, key=lambda one: one[:2])

@@ -41,12 +41,21 @@ VALUES (sha256(convert_to({id}, 'UTF8')), 'https://id.example', 'user', '{{}}', 
 """
 
 OWNER_OF: Final = {
-    "tenants": "id", "customers": "tenant_id", "subscriptions": "tenant_id",
-    "memberships": "tenant_id", "api_keys": "org_id", "projects": "org_id",
-    "billing_events": "tenant_id", "notifications": "tenant_id", "owner_mails": "tenant_id", "audit_events": "org_id",
-    "idempotency_keys": "split_part(principal, ':', 2)", "request_counts": "substr(subject, 8)",
-    "dashboard_names": "org_id", "dashboard_sessions": "tenant_id",
-}  # fmt: skip
+    "tenants": "id",
+    "customers": "tenant_id",
+    "subscriptions": "tenant_id",
+    "memberships": "tenant_id",
+    "api_keys": "org_id",
+    "projects": "org_id",
+    "billing_events": "tenant_id",
+    "notifications": "tenant_id",
+    "owner_mails": "tenant_id",
+    "audit_events": "org_id",
+    "idempotency_keys": "split_part(principal, ':', 2)",
+    "request_counts": "substr(subject, 8)",
+    "dashboard_names": "org_id",
+    "dashboard_sessions": "tenant_id",
+}
 """What says, in each table, whose a row is."""
 
 
@@ -54,5 +63,7 @@ def add_rows(conninfo: str) -> None:
     """Make both tenants, as the owner of the tables."""
     with psycopg.connect(conninfo) as connection:
         for tenant_id, body in BODY_OF.items():
-            statements = sql.SQL(_STATEMENTS).format(id=sql.Literal(tenant_id), body=sql.Literal(body))
+            statements = sql.SQL(_STATEMENTS).format(
+                id=sql.Literal(tenant_id), body=sql.Literal(body)
+            )
             connection.execute(statements)

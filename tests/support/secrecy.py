@@ -40,7 +40,11 @@ class Secrets:
 
     def keep(self, place: str, left: bytes | str) -> None:
         """Look here too."""
-        self.places[place] = self.places.get(place, b"") + (left if isinstance(left, bytes) else left.encode()) + b"\n"
+        self.places[place] = (
+            self.places.get(place, b"")
+            + (left if isinstance(left, bytes) else left.encode())
+            + b"\n"
+        )
 
     def traces(self) -> list[Trace]:
         """Every secret that is anywhere."""
@@ -66,7 +70,8 @@ def forms(secret: str) -> Iterator[tuple[str, bytes]]:
     yield "in JSON", json.dumps(secret)[1:-1].encode()
     yield "in UTF-16", secret.encode("utf-16-le")
     yield "backwards", raw[::-1]
-    for shift in range(3):  # within a longer text: without the letters that depend on neighboring text
+    # within a longer text: without the letters that depend on neighboring text
+    for shift in range(3):
         inner = base64.b64encode(b"\0" * shift + raw)[4 if shift else 0 : -4]
         yield f"base64, shifted by {shift}", inner
         yield f"base64url, shifted by {shift}", inner.replace(b"+", b"-").replace(b"/", b"_")

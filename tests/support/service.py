@@ -1,4 +1,6 @@
-"""The whole service with callers: an operator, tenants with an OWNER key each, users with tokens."""
+"""The whole service with callers: an operator, tenants with an OWNER key each, users with
+tokens.
+"""
 
 import itertools
 from collections.abc import AsyncIterator, Mapping
@@ -22,7 +24,9 @@ JsonObject = dict[str, Any]
 
 
 class ManualClock:
-    """A clock that advances by a microsecond at each reading, so that no two objects have the same time."""
+    """A clock that advances by a microsecond at each reading, so that no two objects have the same
+    time.
+    """
 
     def __init__(self, now: datetime = NOW) -> None:
         self.now = now
@@ -47,7 +51,12 @@ class Caller:
             self._headers["Authorization"] = f"Bearer {credential}"
 
     async def call(
-        self, method: str, path: str, json: object = None, headers: Mapping[str, str | bytes] | None = None, **more: Any
+        self,
+        method: str,
+        path: str,
+        json: object = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        **more: Any,
     ) -> httpx2.Response:
         merged = [
             (name.encode(), text if isinstance(text, bytes) else text.encode())
@@ -58,9 +67,14 @@ class Caller:
     async def get(self, path: str, **params: str | int) -> httpx2.Response:
         return await self.call("GET", path, params=params or None)
 
-    async def post(self, path: str, json: object = None, idempotency_key: str | None = None) -> httpx2.Response:
+    async def post(
+        self, path: str, json: object = None, idempotency_key: str | None = None
+    ) -> httpx2.Response:
         return await self.call(
-            "POST", path, json, headers={"Idempotency-Key": idempotency_key} if idempotency_key else None
+            "POST",
+            path,
+            json,
+            headers={"Idempotency-Key": idempotency_key} if idempotency_key else None,
         )
 
     async def put(self, path: str, json: object = None) -> httpx2.Response:
@@ -106,7 +120,9 @@ class Organization(NamedTuple):
 class Service:
     """The running service."""
 
-    def __init__(self, client: httpx2.AsyncClient, clock: ManualClock, issuer: Issuer, conninfo: str) -> None:
+    def __init__(
+        self, client: httpx2.AsyncClient, clock: ManualClock, issuer: Issuer, conninfo: str
+    ) -> None:
         self.client = client
         self.clock = clock
         self.issuer = issuer
@@ -119,10 +135,17 @@ class Service:
         return Caller(self.client, credential, **headers)
 
     def user(
-        self, sub: str = "user_1", *, org: str | None = None, role: str | None = None, asks_for: str | None = None,
+        self,
+        sub: str = "user_1",
+        *,
+        org: str | None = None,
+        role: str | None = None,
+        asks_for: str | None = None,
         **claims: object,
-    ) -> Caller:  # fmt: skip
-        """A user with a fresh token that claims this; ``asks_for`` is sent as ``X-Organization-Id``."""
+    ) -> Caller:
+        """A user with a fresh token that claims this; ``asks_for`` is sent as
+        ``X-Organization-Id``.
+        """
         issued = int(self.clock.now.timestamp())
         said: JsonObject = {"sub": sub, "iat": issued, "exp": issued + 3600, **claims}
         if org is not None:
@@ -135,7 +158,9 @@ class Service:
     async def organization(self, **fields: object) -> Organization:
         """A new tenant."""
         org = f"org-{next(self._numbers)}"
-        answer = await self.operator.put(f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@x.example", **fields})
+        answer = await self.operator.put(
+            f"{TENANTS}/{org}", {"name": org, "ownerEmail": "owner@x.example", **fields}
+        )
         assert answer.status_code == 201, answer.text
         key = await self.key(self.user("first", org=org, role="owner"), org, accessLevel="OWNER")
         return Organization(org, key)
@@ -149,21 +174,33 @@ class Service:
 
 
 HURRIED: Final = Timeouts(
-    request=0.8, batch=0.7, batch_start=0.3, rate_limits=0.3, connect=0.5, statement=0.6, identity_provider=0.5,
+    request=0.8,
+    batch=0.7,
+    batch_start=0.3,
+    rate_limits=0.3,
+    connect=0.5,
+    statement=0.6,
+    identity_provider=0.5,
     token_endpoint=0.7,
-)  # fmt: skip
-"""For a service whose database or identity provider does not answer: they end in the same order as by default."""
+)
+"""For a service whose database or identity provider does not answer: they end in the same order as
+by default.
+"""
 
 
 @asynccontextmanager
 async def running_service(
     conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
 ) -> AsyncIterator[Service]:
-    """The service on this database, its clock, and an identity provider; ``values`` are settings."""
+    """The service on this database, its clock, and an identity provider; ``values`` are
+    settings.
+    """
     clock = ManualClock()
     async with (
         running_issuer() as issuer,
-        running_app(conninfo, timeouts, clock=clock, **{**identity_settings(issuer), **values}) as client,
+        running_app(
+            conninfo, timeouts, clock=clock, **{**identity_settings(issuer), **values}
+        ) as client,
     ):
         yield Service(client, clock, issuer, conninfo)
 

@@ -15,7 +15,9 @@ _TICK: Final = 0.01
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, but that it ends at once: uvicorn looks every 100 ms whether it may, three times at least."""
+    """uvicorn's server, but that it ends at once: uvicorn looks every 100 ms whether it may, three
+    times at least.
+    """
 
     async def main_loop(self) -> None:
         await self.on_tick(0)  # sets the headers that every answer has
@@ -39,9 +41,13 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def served(
-    app: AsgiApp, http: "type[asyncio.Protocol] | Literal['auto']" = "auto", keep_alive: int = 5, port: int = 0
+    app: AsgiApp,
+    http: "type[asyncio.Protocol] | Literal['auto']" = "auto",
+    keep_alive: int = 5,
+    port: int = 0,
 ) -> AsyncIterator[str]:
-    """The address of the application, which listens on a port of the loopback interface during the block: a free one.
+    """The address of the application, which listens on a port of the loopback interface during the
+    block: a free one.
 
     A connection that is idle for ``keep_alive`` seconds is closed.
     """
@@ -58,12 +64,18 @@ async def serving(
     keep_alive: int = 5,
     grace: int = 1,
 ) -> AsyncIterator[uvicorn.Server]:
-    """The same for an application that has to know its address, which is that of the socket, before it is made.
+    """The same for an application that has to know its address, which is that of the socket, before
+    it is made.
 
     At the end what is under way has ``grace`` seconds.
     """
     config = uvicorn.Config(
-        app, http=http, lifespan="on", log_config=None, timeout_graceful_shutdown=grace, timeout_keep_alive=keep_alive
+        app,
+        http=http,
+        lifespan="on",
+        log_config=None,
+        timeout_graceful_shutdown=grace,
+        timeout_keep_alive=keep_alive,
     )
     server = _Server(config)
     running = asyncio.create_task(server.serve(sockets=[listener]))

@@ -23,7 +23,9 @@ CLIENT_ID: Final = "dashboard"
 CLIENT_SECRET: Final = "a secret: 100% dev+only"
 CALLBACK: Final = "http://127.0.0.1:3001/auth/callback"
 VERIFIER: Final = "a-verifier-of-at-least-forty-three-characters"
-CHALLENGE: Final = base64.urlsafe_b64encode(hashlib.sha256(VERIFIER.encode()).digest()).rstrip(b"=").decode()
+CHALLENGE: Final = (
+    base64.urlsafe_b64encode(hashlib.sha256(VERIFIER.encode()).digest()).rstrip(b"=").decode()
+)
 ADA: Final = DemoUser("user_ada", "Ada Example", "ada@demo.example", "org_demo", "owner")
 BOB: Final = DemoUser("user_bob", "<b>Bob</b>", "bob@demo.example")
 
@@ -61,7 +63,9 @@ class Form(HTMLParser):
 
 @contextlib.contextmanager
 def running_provider(directory: Path, clock: Clock) -> Iterator[tuple[Companion, httpx2.Client]]:
-    """A companion for one client with a secret and for two users, and an HTTP client at its address."""
+    """A companion for one client with a secret and for two users, and an HTTP client at its
+    address.
+    """
     companion = Companion(
         directory,
         users=[ADA, BOB],
@@ -125,7 +129,12 @@ def sign_in(http: httpx2.Client, user: DemoUser = ADA, **changes: str | None) ->
 
 
 def refresh(http: httpx2.Client, refresh_token: str, /, **changes: str) -> httpx2.Response:
-    parameters = {"grant_type": "refresh_token", "client_id": CLIENT_ID, "refresh_token": refresh_token, **changes}
+    parameters = {
+        "grant_type": "refresh_token",
+        "client_id": CLIENT_ID,
+        "refresh_token": refresh_token,
+        **changes,
+    }
     return http.post("/token", data=parameters)
 
 

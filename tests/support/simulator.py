@@ -29,7 +29,9 @@ def a_simulator(**options: Any) -> Simulator:
 
 
 class Receiver:
-    """A webhook endpoint: keeps what it takes, and answers with ``statuses`` until they are used up, then with 200."""
+    """A webhook endpoint: keeps what it takes, and answers with ``statuses`` until they are used
+    up, then with 200.
+    """
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []

@@ -17,10 +17,17 @@ class SlowRequest:
     async def begin(
         cls, address: str, method: str, path: str, body: bytes, headers: Mapping[str, str]
     ) -> "SlowRequest":
-        """Send the head and half of the body to a server; it has read them where it is in this event loop."""
+        """Send the head and half of the body to a server; it has read them where it is in this
+        event loop.
+        """
         line = await Line.to(address)
         sent = {"Host": "tenantry.test", **headers, "Content-Length": str(len(body))}
-        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {text}" for name, text in sent.items()), "", ""]
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            *(f"{name}: {text}" for name, text in sent.items()),
+            "",
+            "",
+        ]
         middle = len(body) // 2
         await line.send("\r\n".join(lines).encode(), body[:middle])
         return cls(line, body[middle:])

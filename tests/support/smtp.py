@@ -42,8 +42,9 @@ class Received(NamedTuple):
 class MailServer:
     """Takes every mail, unless told otherwise.
 
-    ``replies`` to RCPT and DATA are used up before it takes mails again; while ``hold`` is set, the mail is
-    there but not yet answered for; ``hang_up`` many connections are cut instead of an answer to DATA.
+    ``replies`` to RCPT and DATA are used up before it takes mails again; while ``hold`` is set, the
+    mail is there but not yet answered for; ``hang_up`` many connections are cut instead of an
+    answer to DATA.
     """
 
     def __init__(
@@ -75,7 +76,10 @@ class MailServer:
     async def start(self) -> None:
         """Listen; again on the same port after `stop`."""
         self._server = await asyncio.get_running_loop().create_server(
-            self._session, self.host, self.port, ssl=self._certificate if self._implicit_tls else None
+            self._session,
+            self.host,
+            self.port,
+            ssl=self._certificate if self._implicit_tls else None,
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -149,7 +153,9 @@ class MailServer:
             return answer
         message = message_from_bytes(envelope.content, policy=policy.default)
         assert isinstance(message, EmailMessage)
-        mail = Received(envelope.mail_from or "", list(envelope.rcpt_tos), message, session.ssl is not None)
+        mail = Received(
+            envelope.mail_from or "", list(envelope.rcpt_tos), message, session.ssl is not None
+        )
         self.received.append(mail)
         await self._tell()
         if self.hold is not None:
@@ -183,12 +189,18 @@ def self_signed(folder: Path) -> ssl.SSLContext:
         .serial_number(1)
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(LOOPBACK))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address(LOOPBACK))]), critical=False
+        )
         .sign(key, hashes.SHA256())
     )
     path = folder / "mail.pem"
     path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
         + certificate.public_bytes(serialization.Encoding.PEM)
     )
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -41,7 +41,9 @@ async def connecting() -> AsyncIterator[Connect]:
 
 
 class Upload:
-    """An event of which the last byte is not sent yet: a request under way, for as long as wanted."""
+    """An event of which the last byte is not sent yet: a request under way, for as long as
+    wanted.
+    """
 
     def __init__(self, line: Line, event_id: str) -> None:
         now = int(time.time())
@@ -63,4 +65,6 @@ class Upload:
 
 def listens(process: psutil.Process) -> bool:
     """Whether a process is one that serves."""
-    return any(connection.status == psutil.CONN_LISTEN for connection in process.net_connections("tcp"))
+    return any(
+        connection.status == psutil.CONN_LISTEN for connection in process.net_connections("tcp")
+    )

@@ -1,4 +1,6 @@
-"""An HTTP client for the provider's own package, which uses a deprecated parameter of httpx in its own."""
+"""An HTTP client for the provider's own package, which uses a deprecated parameter of httpx in its
+own.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Mapping
@@ -10,7 +12,9 @@ from tenantry.integrations.http_client import new_http_client
 
 
 class Transport(stripe.HTTPClient):
-    """Sends the package's requests over our HTTP client; ``timeout`` is that of one try, in seconds."""
+    """Sends the package's requests over our HTTP client; ``timeout`` is that of one try, in
+    seconds.
+    """
 
     name = "httpx2"
 
@@ -25,7 +29,9 @@ class Transport(stripe.HTTPClient):
         """Send one request. Raises `stripe.APIConnectionError`."""
         try:
             async with asyncio.timeout(self._timeout):
-                response = await self._client.request(method, url, headers=dict(headers), content=post_data)
+                response = await self._client.request(
+                    method, url, headers=dict(headers), content=post_data
+                )
         except (httpx2.HTTPError, TimeoutError) as error:
             raise stripe.APIConnectionError(type(error).__name__) from error  # type: ignore[no-untyped-call]
         return response.content, response.status_code, response.headers

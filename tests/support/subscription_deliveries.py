@@ -1,4 +1,6 @@
-"""Random histories of several subscriptions, delivered to the database and compared with the oracle."""
+"""Random histories of several subscriptions, delivered to the database and compared with the
+oracle.
+"""
 
 import random
 from collections import defaultdict
@@ -65,7 +67,9 @@ def _renamed(event: BillingEvent, seed: int) -> BillingEvent:
 class Instance:
     """The part of the service that handles events."""
 
-    def __init__(self, conninfo: str, database: Database, rules: Rules, mode: SubscriptionRule) -> None:
+    def __init__(
+        self, conninfo: str, database: Database, rules: Rules, mode: SubscriptionRule
+    ) -> None:
         self._database = database
         self._policy = policy_of(rules, mode)
         self.webhooks = WebhookService([database.lane()], self._policy, None, lambda: MOMENT)
@@ -76,7 +80,9 @@ class Instance:
         await self._tenants.put(
             BY_OPERATOR,
             tenant.id,
-            TenantInput(tenant.id, "owner@x.example", "usr", tenant.customer, plan=tenant.base_plan),
+            TenantInput(
+                tenant.id, "owner@x.example", "usr", tenant.customer, plan=tenant.base_plan
+            ),
         )
 
     async def deliver_all(self, tenants: Sequence[DeliveredTenant]) -> None:
@@ -108,7 +114,9 @@ class Instance:
         """The tenants whose stored state is not what the fold of their whole ledger gives."""
         replay = ReplayService(self._database, self._policy, lambda: MOMENT)
         selection = Selection(tuple(tenant.id for tenant in tenants))
-        checked = [each async for chunk in replay.run(selection, dry_run=True) for each in chunk.checked]
+        checked = [
+            each async for chunk in replay.run(selection, dry_run=True) for each in chunk.checked
+        ]
         return [each.tenant_id for each in checked if not each.is_right]
 
 
@@ -136,8 +144,12 @@ def by_catalog(seeds: Iterable[int]) -> list[list[DeliveredTenant]]:
     return list(groups.values())
 
 
-async def check_in_database(conninfo: str, seeds: Iterable[int], record_property: figures.RecordProperty) -> None:
-    """Deliver random histories in random orders, mixed with each other, and assert what the database says then."""
+async def check_in_database(
+    conninfo: str, seeds: Iterable[int], record_property: figures.RecordProperty
+) -> None:
+    """Deliver random histories in random orders, mixed with each other, and assert what the
+    database says then.
+    """
     groups = by_catalog(seeds)
     wrong: dict[str, list[str]] = {}
     for tenants in groups:
@@ -152,13 +164,18 @@ async def check_in_database(conninfo: str, seeds: Iterable[int], record_property
                 wrong.setdefault(tenant_id, []).append("a rebuild gives another state")
     number = sum(map(len, groups))
     figures.record(
-        record_property, "Several subscriptions in the database", {"tenants": number}, {"tenantry": len(wrong)}
+        record_property,
+        "Several subscriptions in the database",
+        {"tenants": number},
+        {"tenantry": len(wrong)},
     )
     assert not wrong, wrong
 
 
 def _batches(tenants: Sequence[DeliveredTenant]) -> Iterable[Sequence[BillingEvent]]:
-    """The events of all tenants, each with some duplicates and in a random order, mixed, in batches of random size."""
+    """The events of all tenants, each with some duplicates and in a random order, mixed, in batches
+    of random size.
+    """
     rng = random.Random(tenants[0].id)  # noqa: S311  # a sample that can be repeated
     streams = [shuffled(rng, [tenant.happened]) for tenant in tenants]
     turns = [stream for stream in streams for _ in stream]

@@ -4,7 +4,12 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import BillingEvent, PreviousFact, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.billing.events import (
+    BillingEvent,
+    PreviousFact,
+    SubscriptionDetails,
+    SubscriptionItem,
+)
 from tenantry.domain.plans import Catalog, parse_catalog
 from tests.support.ledger import CUSTOMER, TENANT
 from tests.support.subscription_oracle import Rules
@@ -36,19 +41,34 @@ stripe_price_id = "price_members"
 """
 CATALOG: Final = parse_catalog(_PLANS)
 RANKED: Final = parse_catalog(
-    _PLANS.replace('id = "pro"', 'id = "pro"\nrank = 7').replace('id = "business"', 'id = "business"\nrank = 7')
+    _PLANS.replace('id = "pro"', 'id = "pro"\nrank = 7').replace(
+        'id = "business"', 'id = "business"\nrank = 7'
+    )
 )
 """Two plans of one rank."""
 TURNED: Final = parse_catalog(
-    _PLANS.replace('id = "free"', 'id = "free"\nrank = 9').replace('id = "pro"', 'id = "pro"\nrank = 5')
+    _PLANS.replace('id = "free"', 'id = "free"\nrank = 9').replace(
+        'id = "pro"', 'id = "pro"\nrank = 5'
+    )
 )
 """Plans of lower and lower rank."""
-STRICT: Final = parse_catalog(f'{_PLANS}[access]\npast_due = "none"\ntrialing = "grace"\npaused = "full"\n')
-LENIENT: Final = parse_catalog(f'{_PLANS}[access]\npast_due = "full"\nunpaid = "grace"\nincomplete = "full"\n')
-SHARED_GRACE: Final = parse_catalog(f'{_PLANS}[access]\nunpaid = "grace"\nincomplete = "grace"\nactive = "grace"\n')
+STRICT: Final = parse_catalog(
+    f'{_PLANS}[access]\npast_due = "none"\ntrialing = "grace"\npaused = "full"\n'
+)
+LENIENT: Final = parse_catalog(
+    f'{_PLANS}[access]\npast_due = "full"\nunpaid = "grace"\nincomplete = "full"\n'
+)
+SHARED_GRACE: Final = parse_catalog(
+    f'{_PLANS}[access]\nunpaid = "grace"\nincomplete = "grace"\nactive = "grace"\n'
+)
 CATALOGS: Final[dict[str, Catalog]] = {
-    "plain": CATALOG, "ranked": RANKED, "turned": TURNED, "strict": STRICT, "lenient": LENIENT, "grace": SHARED_GRACE,
-}  # fmt: skip
+    "plain": CATALOG,
+    "ranked": RANKED,
+    "turned": TURNED,
+    "strict": STRICT,
+    "lenient": LENIENT,
+    "grace": SHARED_GRACE,
+}
 
 _DEFAULT_FACTS: Final[dict[str, Any]] = {
     "status": "incomplete",
@@ -62,7 +82,9 @@ _DEFAULT_FACTS: Final[dict[str, Any]] = {
 
 
 class Script:
-    """Writes what happens to a tenant's subscriptions, event by event; time passes only by `later`."""
+    """Writes what happens to a tenant's subscriptions, event by event; time passes only by
+    `later`.
+    """
 
     def __init__(self) -> None:
         self.now = START
@@ -96,7 +118,10 @@ class Script:
 
     def ends(self, name: str, *, ended_at: int | None = None) -> None:
         """A subscription ends, now unless ``ended_at`` says when."""
-        self.facts[name] |= {"status": "canceled", "ended_at": self.now if ended_at is None else ended_at}
+        self.facts[name] |= {
+            "status": "canceled",
+            "ended_at": self.now if ended_at is None else ended_at,
+        }
         self._tell(ev.SUBSCRIPTION_DELETED, name, None)
 
     def observed(self, name: str, **facts: Any) -> None:
@@ -108,11 +133,15 @@ class Script:
         """A payment of an invoice fails, which names a subscription or none."""
         self._bill(ev.PAYMENT_FAILED, invoice, name)
 
-    def pays(self, invoice: str, name: str | None = None, event_type: str = ev.PAYMENT_SUCCEEDED) -> None:
+    def pays(
+        self, invoice: str, name: str | None = None, event_type: str = ev.PAYMENT_SUCCEEDED
+    ) -> None:
         """An invoice is paid."""
         self._bill(event_type, invoice, name)
 
-    def gives_up(self, invoice: str, name: str | None = None, event_type: str = ev.INVOICE_VOIDED) -> None:
+    def gives_up(
+        self, invoice: str, name: str | None = None, event_type: str = ev.INVOICE_VOIDED
+    ) -> None:
         """An invoice is voided, or marked as uncollectible."""
         self._bill(event_type, invoice, name)
 
@@ -150,7 +179,11 @@ class Script:
         }
 
     def _bill(self, event_type: str, invoice: str, name: str | None) -> None:
-        status = {ev.PAYMENT_FAILED: "open", ev.INVOICE_VOIDED: "void", ev.INVOICE_UNCOLLECTIBLE: "uncollectible"}
+        status = {
+            ev.PAYMENT_FAILED: "open",
+            ev.INVOICE_VOIDED: "void",
+            ev.INVOICE_UNCOLLECTIBLE: "uncollectible",
+        }
         self.events.append(
             BillingEvent(
                 id=self._next_id(),
@@ -224,7 +257,9 @@ def upgrade_by_a_plan_change(script: Script) -> None:
 
 
 def upgrade_with_immediate_cancel_of_the_old(script: Script) -> None:
-    """The new subscription begins in the second in which the old one ends; its last invoice fails later."""
+    """The new subscription begins in the second in which the old one ends; its last invoice fails
+    later.
+    """
     script.appears("sub_1", items=(("price_pro", 1),))
     script.later()
     script.appears("sub_2", items=(("price_business", 1),))
@@ -445,7 +480,13 @@ def addon_beside_a_plan(script: Script) -> None:
     script.changes("sub_1", items=(("price_projects", 4), ("price_unknown", 1)))
     script.later()
     script.changes(
-        "sub_2", items=(("price_members", 1), ("price_pro", 4), ("price_business", 5), ("price_projects", 1))
+        "sub_2",
+        items=(
+            ("price_members", 1),
+            ("price_pro", 4),
+            ("price_business", 5),
+            ("price_projects", 1),
+        ),
     )
     script.later()
     script.changes("sub_1", status="past_due")
@@ -494,7 +535,9 @@ def deleted_with_invoices(script: Script) -> None:
 
 
 def voided_invoices(script: Script) -> None:
-    """Of three failed invoices one is voided, one is given up after the status said so, and one belongs to another."""
+    """Of three failed invoices one is voided, one is given up after the status said so, and one
+    belongs to another.
+    """
     script.appears("sub_1", items=(("price_business", 1),), status="trialing")
     script.appears("sub_2", items=(("price_pro", 1),))
     script.later()
@@ -525,7 +568,9 @@ def voided_after_unpaid(script: Script) -> None:
 
 
 def voided_after_an_update(script: Script) -> None:
-    """The update in between owes nothing, so that the first invoice is settled when the second one is voided."""
+    """The update in between owes nothing, so that the first invoice is settled when the second one
+    is voided.
+    """
     script.appears("sub_1", items=(("price_pro", 1),))
     script.later()
     script.fails("in_1", "sub_1")
@@ -540,7 +585,9 @@ def voided_after_an_update(script: Script) -> None:
 
 
 def voided_with_another_open(script: Script) -> None:
-    """Of three failed invoices one is paid, and the second one is still open when the third one is voided."""
+    """Of three failed invoices one is paid, and the second one is still open when the third one is
+    voided.
+    """
     script.appears("sub_1", items=(("price_pro", 1),))
     script.later()
     script.fails("in_1", "sub_1")
@@ -557,7 +604,9 @@ def voided_with_another_open(script: Script) -> None:
 
 
 def paid_while_unpaid(script: Script) -> None:
-    """A payment takes an unpaid subscription back to unpaid: it is past due since the first failure."""
+    """A payment takes an unpaid subscription back to unpaid: it is past due since the first
+    failure.
+    """
     script.appears("sub_1", status="past_due", items=(("price_business", 1),))
     script.later(HOUR)
     script.changes("sub_1", status="unpaid")
@@ -581,7 +630,9 @@ def payment_of_an_unknown_one(script: Script) -> None:
 
 
 def two_of_one_plan_one_paused(script: Script) -> None:
-    """The newer one ends with its paid period. The older one gives the same access, so the access has no end."""
+    """The newer one ends with its paid period. The older one gives the same access, so the access
+    has no end.
+    """
     script.appears("sub_1", items=(("price_pro", 1),))
     script.later()
     script.appears("sub_2", items=(("price_pro", 1),))

@@ -1,8 +1,9 @@
-"""What a tenant's record must say in `SUBSCRIPTIONS=each`, computed from what happened, in the order in which it did.
+"""What a tenant's record must say in `SUBSCRIPTIONS=each`, computed from what happened, in the
+order in which it did.
 
-Written from docs/explanation/subscriptions.md alone. Nothing is folded and nothing is kept: each answer looks through
-the history of one subscription again. The only order here is that of the list, so it says nothing about late events or
-batches.
+Written from docs/explanation/subscriptions.md alone. Nothing is folded and nothing is kept: each
+answer looks through the history of one subscription again. The only order here is that of the list,
+so it says nothing about late events or batches.
 """
 
 from collections import Counter
@@ -22,8 +23,11 @@ _DELETED: Final = "customer.subscription.deleted"
 _SNAPSHOT: Final = "tenantry.subscription.snapshot"
 _FAILED: Final = "invoice.payment_failed"
 _WHOLE: Final = {
-    _UPDATED, "customer.subscription.created", "customer.subscription.paused", "customer.subscription.resumed",
-}  # fmt: skip
+    _UPDATED,
+    "customer.subscription.created",
+    "customer.subscription.paused",
+    "customer.subscription.resumed",
+}
 _PAID: Final = {"invoice.payment_succeeded", "invoice.paid"}
 _GIVEN_UP: Final = {"invoice.voided", "invoice.marked_uncollectible"}
 _TYPES: Final = {_DELETED, _SNAPSHOT, _FAILED} | _WHOLE | _PAID | _GIVEN_UP
@@ -35,7 +39,9 @@ _NOTHING: Final = BillingEvent(id="", type="", created=0)
 
 
 class ExpectedRecord(NamedTuple):
-    """The fields of a tenant's record that its subscriptions decide; times are seconds since the epoch."""
+    """The fields of a tenant's record that its subscriptions decide; times are seconds since the
+    epoch.
+    """
 
     plan: str
     status: str
@@ -71,7 +77,9 @@ class ExpectedSubscription:
         self._rules = rules
         self._statuses: list[str | None] = []
         for place in range(len(history)):
-            self._statuses.append(self._status_after(place, self._statuses[-1] if self._statuses else None))
+            self._statuses.append(
+                self._status_after(place, self._statuses[-1] if self._statuses else None)
+            )
         own = [event for event in history if event.type.startswith(("customer.", "tenantry."))]
         whole = [event for event in own if not _is_end(event)]
         self._last = own[-1] if own else _NOTHING
@@ -103,13 +111,15 @@ class ExpectedSubscription:
     def _open_before(self, place: int) -> set[str | None]:
         """The invoices whose payment failed, and that nothing settled since.
 
-        A payment settles an invoice, giving it up does, and so does a subscription event of a later second whose status
-        owes nothing.
+        A payment settles an invoice, giving it up does, and so does a subscription event of a later
+        second whose status owes nothing.
         """
         before = self._history[:place]
         newest = {event.invoice_id: event for event in before if event.type.startswith("invoice.")}
         settled = [
-            event.created for event in before if not event.type.startswith("invoice.") and event.status not in _OWING
+            event.created
+            for event in before
+            if not event.type.startswith("invoice.") and event.status not in _OWING
         ]
         return {
             invoice
@@ -141,7 +151,11 @@ class ExpectedSubscription:
     @property
     def _plan_item(self) -> tuple[str, SubscriptionItem] | None:
         catalog = self._rules.catalog
-        plans = [(catalog.plan_of_price(item.price_id), item) for item in self._items if item.price_id is not None]
+        plans = [
+            (catalog.plan_of_price(item.price_id), item)
+            for item in self._items
+            if item.price_id is not None
+        ]
         found = [(plan, item) for plan, item in plans if plan is not None and item.quantity > 0]
         # max() returns the first of equals, which is the one that counts
         return max(found, key=lambda each: catalog.rank(each[0]), default=None)
@@ -151,7 +165,9 @@ class ExpectedSubscription:
         """Its add-ons, with quantities."""
         addons: Counter[str] = Counter()
         for item in self._items:
-            addon = None if item.price_id is None else self._rules.catalog.addon_of_price(item.price_id)
+            addon = (
+                None if item.price_id is None else self._rules.catalog.addon_of_price(item.price_id)
+            )
             if addon is not None and item.quantity > 0:
                 addons[addon] += item.quantity
         return addons
@@ -161,16 +177,22 @@ class ExpectedSubscription:
         """The tenant's record if this subscription is chosen."""
         period_end = None if self._has_ended else self._last.current_period_end
         details, cancels = self._last.details, self._last_whole.cancel_at_period_end or False
-        seats = None if self._plan_item is None or self.status in _OVER else self._plan_item[1].quantity
+        seats = (
+            None if self._plan_item is None or self.status in _OVER else self._plan_item[1].quantity
+        )
         ends_at = self._ends_at(details, cancels, period_end)
-        return ExpectedRecord(self.plan, self.status, period_end, cancels, details.cancel_at, ends_at, seats)
+        return ExpectedRecord(
+            self.plan, self.status, period_end, cancels, details.cancel_at, ends_at, seats
+        )
 
     @property
     def plan(self) -> str:
         """The plan by its items, ``free`` without one."""
         return "free" if self._plan_item is None else self._plan_item[0]
 
-    def _ends_at(self, details: SubscriptionDetails, cancels: bool, period_end: int | None) -> int | None:
+    def _ends_at(
+        self, details: SubscriptionDetails, cancels: bool, period_end: int | None
+    ) -> int | None:
         if self._has_ended:
             ended = self._last.details.ended_at
             return self._last.created if ended is None else ended
@@ -184,11 +206,16 @@ class ExpectedSubscription:
     def _paid_until(self) -> int | None:
         """The end of the period in which payments were paused, by the pause that goes on."""
         paused: list[BillingEvent] = []
-        for event in reversed([event for event in self._history if not event.type.startswith("invoice.")]):
+        for event in reversed(
+            [event for event in self._history if not event.type.startswith("invoice.")]
+        ):
             if event.details.pause != "void":
                 break
             paused.insert(0, event)
-        return next((event.current_period_end for event in paused if event.current_period_end is not None), None)
+        return next(
+            (event.current_period_end for event in paused if event.current_period_end is not None),
+            None,
+        )
 
     @property
     def past_due_since(self) -> int | None:
@@ -230,7 +257,9 @@ class ExpectedSubscription:
 
     @property
     def _state_by_status(self) -> str:
-        """What the status gives: no more than what the subscription events gave, and nothing without a quantity."""
+        """What the status gives: no more than what the subscription events gave, and nothing
+        without a quantity.
+        """
         if self.status in _OVER:
             return "over"
         state = self._given_by(self.status)
@@ -268,15 +297,23 @@ class ExpectedSubscription:
 
 
 class Expected:
-    """A tenant with everything that happened to it, in order; ``base_plan`` is the plan that the operator gave it."""
+    """A tenant with everything that happened to it, in order; ``base_plan`` is the plan that the
+    operator gave it.
+    """
 
-    def __init__(self, happened: Sequence[BillingEvent], rules: Rules, base_plan: str = "free") -> None:
+    def __init__(
+        self, happened: Sequence[BillingEvent], rules: Rules, base_plan: str = "free"
+    ) -> None:
         self._base_plan = base_plan
         self._catalog = rules.catalog
         counted = [event for event in happened if event.type in _TYPES]
-        ids = sorted({event.subscription_id for event in counted if event.subscription_id is not None})
+        ids = sorted(
+            {event.subscription_id for event in counted if event.subscription_id is not None}
+        )
         subscriptions = [
-            ExpectedSubscription(each, [event for event in counted if event.subscription_id == each], rules)
+            ExpectedSubscription(
+                each, [event for event in counted if event.subscription_id == each], rules
+            )
             for each in ids
         ]
         self.subscriptions = [each for each in subscriptions if each.is_known]
@@ -284,14 +321,18 @@ class Expected:
     @property
     def record(self) -> ExpectedRecord:
         """The fields of the tenant's record."""
-        first = max(self.subscriptions, key=lambda each: each.place(each.access_by_status[0]), default=None)
+        first = max(
+            self.subscriptions, key=lambda each: each.place(each.access_by_status[0]), default=None
+        )
         if first is None or self._operator_place > first.place(first.access_by_status[0]):
             return ExpectedRecord(self._base_plan, "none", None, False, None, None, None)
         return first.record
 
     @property
     def _operator_place(self) -> tuple[bool, int, bool, int, int, str]:
-        """The place of the operator's plan: that of a subscription with full access and no end, the oldest of all."""
+        """The place of the operator's plan: that of a subscription with full access and no end, the
+        oldest of all.
+        """
         if self._base_plan == "free":
             return False, -1, False, -1, -1, ""
         return True, _ACCESS_ORDER.index("full"), True, self._catalog.rank(self._base_plan), -1, ""
@@ -299,7 +340,13 @@ class Expected:
     @property
     def turns(self) -> list[int]:
         """The moments at which the access of some subscription ends by itself."""
-        return sorted({until for each in self.subscriptions if (until := each.access_by_status[1]) is not None})
+        return sorted(
+            {
+                until
+                for each in self.subscriptions
+                if (until := each.access_by_status[1]) is not None
+            }
+        )
 
     def access_at(self, moment: int) -> ExpectedAccess:
         """The tenant's access at a moment."""
@@ -317,7 +364,9 @@ class Expected:
         return *self._state_and_plan(moment), tuple(sorted(addons.items()))
 
     def _state_and_plan(self, moment: int) -> tuple[str, str]:
-        chosen = max(self.subscriptions, key=lambda each: each.place(each.access_at(moment)), default=None)
+        chosen = max(
+            self.subscriptions, key=lambda each: each.place(each.access_at(moment)), default=None
+        )
         if chosen is None or self._operator_place > chosen.place(chosen.access_at(moment)):
             return ("none" if self._base_plan == "free" else "full"), self._base_plan
         state = chosen.access_at(moment)

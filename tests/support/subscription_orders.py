@@ -24,7 +24,9 @@ _MOST_EXAMPLES: Final = 3
 Batches = Sequence[Sequence[BillingEvent]]
 
 
-def policy_of(rules: Rules, subscriptions: SubscriptionRule = SubscriptionRule.EACH) -> BillingPolicy:
+def policy_of(
+    rules: Rules, subscriptions: SubscriptionRule = SubscriptionRule.EACH
+) -> BillingPolicy:
     """The policy of a service that is set up like this."""
     return BillingPolicy(rules.catalog, subscriptions, past_due_grace=rules.grace_days * DAY)
 
@@ -82,11 +84,15 @@ class Oracle:
         if (ids, record) not in self._found:
             part = [event for event in self.happened if event.id in ids]
             now = max(event.created for event in part)
-            self._found[ids, record] = differences(record, Expected(part, self.rules), self.rules, now)
+            self._found[ids, record] = differences(
+                record, Expected(part, self.rules), self.rules, now
+            )
         return self._found[ids, record]
 
     def is_proven(self, arrived: Collection[BillingEvent]) -> bool:
-        """Whether the order of a part of the history is certain: no two events share subscription and second."""
+        """Whether the order of a part of the history is certain: no two events share subscription
+        and second.
+        """
         ids = frozenset(event.id for event in arrived)
         if ids not in self._proven:
             seconds = [(event.subscription_id, event.created) for event in arrived]
@@ -95,7 +101,9 @@ class Oracle:
 
 
 class Ends(NamedTuple):
-    """Where the orders of a history ended: their number, that of the parts, the states, and what was wrong."""
+    """Where the orders of a history ended: their number, that of the parts, the states, and what
+    was wrong.
+    """
 
     orders: int
     parts: int
@@ -158,9 +166,14 @@ def _steps(
 
 
 def batched(
-    happened: Sequence[BillingEvent], rules: Rules, orders: Iterable[Batches], customers: Sequence[str] = (CUSTOMER,)
+    happened: Sequence[BillingEvent],
+    rules: Rules,
+    orders: Iterable[Batches],
+    customers: Sequence[str] = (CUSTOMER,),
 ) -> Ends:
-    """Deliver these orders to a tenant with these customers, and ask the oracle at the end of each."""
+    """Deliver these orders to a tenant with these customers, and ask the oracle at the end of
+    each.
+    """
     ending = _Ending(Oracle(happened, rules), policy_of(rules))
     for batches in orders:
         ledger = Ledger(ending.policy, customers)
@@ -179,7 +192,9 @@ def every_order_in_batches(happened: Sequence[BillingEvent], seed: str) -> Itera
         yield [order[:half], order[half:]] if number % 2 else [order]
 
 
-def random_orders(happened: Sequence[BillingEvent], rng: random.Random, number: int) -> Iterator[Batches]:
+def random_orders(
+    happened: Sequence[BillingEvent], rng: random.Random, number: int
+) -> Iterator[Batches]:
     """So many random orders with duplicates, in batches of random size."""
     for _ in range(number):
         stream = shuffled(rng, [happened])
@@ -201,8 +216,12 @@ def check_one_at_a_time(history: NamedHistory, record_property: figures.RecordPr
     assert (ends.orders, ends.states, ends.wrong) == (math.factorial(len(history.events)), 1, {})
 
 
-def check_in_batches(history: NamedHistory, record_property: figures.RecordProperty, *, every: int = 1) -> None:
-    """Assert that every order of a history, or each of so many, ends in batches as the oracle says."""
+def check_in_batches(
+    history: NamedHistory, record_property: figures.RecordProperty, *, every: int = 1
+) -> None:
+    """Assert that every order of a history, or each of so many, ends in batches as the oracle
+    says.
+    """
     orders = islice(every_order_in_batches(history.events, history.name), 0, None, every)
     ends = batched(history.events, history.rules, orders)
     _record(record_property, "Orders of several subscriptions in batches", ends)
@@ -211,11 +230,20 @@ def check_in_batches(history: NamedHistory, record_property: figures.RecordPrope
 
 def _record(record_property: figures.RecordProperty, what: str, ends: Ends) -> None:
     wrong = sum(map(len, ends.wrong.values()))
-    figures.record(record_property, what, {"orders": ends.orders, "comparisons": ends.parts}, {"tenantry": wrong})
+    figures.record(
+        record_property,
+        what,
+        {"orders": ends.orders, "comparisons": ends.parts},
+        {"tenantry": wrong},
+    )
 
 
-def check_random_histories(seeds: Iterable[int], orders: int, record_property: figures.RecordProperty) -> None:
-    """Deliver random histories, each in its true order and so many random ones, and assert that the oracle is right."""
+def check_random_histories(
+    seeds: Iterable[int], orders: int, record_property: figures.RecordProperty
+) -> None:
+    """Deliver random histories, each in its true order and so many random ones, and assert that the
+    oracle is right.
+    """
     histories = delivered = 0
     wrong: dict[int, object] = {}
     for seed in seeds:
@@ -227,5 +255,7 @@ def check_random_histories(seeds: Iterable[int], orders: int, record_property: f
         if ends.states != 1 or ends.wrong:
             wrong[seed] = (ends.states, ends.wrong)
     ran = {"histories": histories, "orders": delivered}
-    figures.record(record_property, "Random histories of several subscriptions", ran, {"tenantry": len(wrong)})
+    figures.record(
+        record_property, "Random histories of several subscriptions", ran, {"tenantry": len(wrong)}
+    )
     assert not wrong, f"{len(wrong)} of the seeds: {dict(islice(wrong.items(), _MOST_EXAMPLES))}"

@@ -13,8 +13,15 @@ import pytest
 
 PLUGIN: Final = 'pytest_plugins = ["tenantry_devkit.testing"]\n'
 OWN_PLUGINS: Final = ("--disable-plugin-autoload", "-p", "asyncio", "-p", "anyio", "-p", "xdist")
-"""Options that load no other plugins of this environment, which would take longer than most suites."""
-_OF_THE_OUTER: Final = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
+"""Options that load no other plugins of this environment, which would take longer than most
+suites.
+"""
+_OF_THE_OUTER: Final = (
+    "PYTEST_ADDOPTS",
+    "PYTEST_CURRENT_TEST",
+    "PYTEST_XDIST_WORKER",
+    "PYTEST_XDIST_WORKER_COUNT",
+)
 _OUTCOME: Final = re.compile(r"^(PASSED|FAILED|ERROR) (\S+?)(?: - .*)?$")
 
 
@@ -39,11 +46,26 @@ class Suite:
         begun = time.monotonic()
         done = subprocess.run(
             [
-                sys.executable, "-m", "pytest", *OWN_PLUGINS, "--basetemp", str(self.folder / "basetemp"),
-                "-p", "no:cacheprovider", "-W", "error", "-rfEp", *arguments,
+                sys.executable,
+                "-m",
+                "pytest",
+                *OWN_PLUGINS,
+                "--basetemp",
+                str(self.folder / "basetemp"),
+                "-p",
+                "no:cacheprovider",
+                "-W",
+                "error",
+                "-rfEp",
+                *arguments,
             ],
-            cwd=self.folder, env={**own, **variables}, capture_output=True, text=True, check=False, timeout=240,
-        )  # fmt: skip
+            cwd=self.folder,
+            env={**own, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
         lines = done.stdout.splitlines(), done.stderr.splitlines()
         return pytest.RunResult(done.returncode, *lines, time.monotonic() - begun)
 

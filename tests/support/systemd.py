@@ -1,6 +1,7 @@
 """A running systemd in separate namespaces, with only the units of examples/systemd.
 
-What is mounted there is seen there alone. It needs root, and is required (`tests.support.required`).
+What is mounted there is seen there alone. It needs root, and is required
+(`tests.support.required`).
 """
 
 import contextlib
@@ -27,8 +28,18 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 _PATIENCE: Final = 60
 _SOCKET: Final = "/run/postgresql/.s.PGSQL.5432"
 _SHOWN: Final = 4000
-_TARGETS: Final = ("sysinit", "basic", "shutdown", "umount", "network", "network-online", "multi-user", "default")
-# There is no journal; and a Python that is not the system's may look for its library where it was built.
+_TARGETS: Final = (
+    "sysinit",
+    "basic",
+    "shutdown",
+    "umount",
+    "network",
+    "network-online",
+    "multi-user",
+    "default",
+)
+# There is no journal; and a Python that is not the system's may look for its library where it was
+# built.
 _HERE: Final = """\
 [Service]
 StandardOutput=append:{log}
@@ -48,7 +59,8 @@ ExecStart={program} --system --address=systemd: --nofork --nopidfile --systemd-a
 """,
 }
 
-# Everything that is mounted is gone with the namespace. /etc and /opt get what an installation has put there.
+# Everything that is mounted is gone with the namespace. /etc and /opt get what an installation has
+# put there.
 _BOOT: Final = """\
 set -e
 mount --make-rprivate /
@@ -104,7 +116,12 @@ class Machine:
         """What a command comes to there; stderr is part of what it writes."""
         inside = ["nsenter", "--target", str(self._process.pid), "--all", "--wd=/", *command]
         done = subprocess.run(
-            inside, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3 * _PATIENCE, check=False
+            inside,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=3 * _PATIENCE,
+            check=False,
         )
         return Done(done.returncode, done.stdout)
 
@@ -130,7 +147,11 @@ class Machine:
     def process(self, unit: str) -> psutil.Process:
         """The main process of a unit, as it is seen from here."""
         own = int(self.shown(unit, "MainPID"))
-        return next(child for child in self._process.children(recursive=True) if _inner_pid(child.pid) == own)
+        return next(
+            child
+            for child in self._process.children(recursive=True)
+            if _inner_pid(child.pid) == own
+        )
 
     def until(self, unit: str, name: str, value: str) -> None:
         """Return once a property has this value."""
@@ -145,11 +166,14 @@ class Machine:
 
 
 @contextmanager
-def running_systemd(socket: Path, secrets: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[Machine]:
+def running_systemd(
+    socket: Path, secrets: Mapping[str, str], settings: Mapping[str, str]
+) -> Iterator[Machine]:
     """systemd with the units of the examples, installed as docs/how-to/deploying.md says.
 
-    ``socket`` is that of the PostgreSQL at /run/postgresql. ``secrets`` are the files of /etc/tenantry/secrets,
-    ``settings`` lines that stand after the example's in /etc/tenantry/tenantry.env.
+    ``socket`` is that of the PostgreSQL at /run/postgresql. ``secrets`` are the files of
+    /etc/tenantry/secrets, ``settings`` lines that stand after the example's in
+    /etc/tenantry/tenantry.env.
     """
     if not _PROGRAM.exists():
         lacking("systemd is not installed; on Debian: apt-get install systemd")
@@ -161,19 +185,30 @@ def running_systemd(socket: Path, secrets: Mapping[str, str], settings: Mapping[
         _lay_out(folder, secrets, settings)
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         environment = {
-            "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin", "FOLDER": str(folder), "BASE": sys.base_prefix,
-            "VERSION": version, "PACKAGES": str(Path(sys.prefix) / "lib" / version / "site-packages"),
-            "DATABASE": str(socket), "PROGRAM": str(_PROGRAM),
-        }  # fmt: skip
+            "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin",
+            "FOLDER": str(folder),
+            "BASE": sys.base_prefix,
+            "VERSION": version,
+            "PACKAGES": str(Path(sys.prefix) / "lib" / version / "site-packages"),
+            "DATABASE": str(socket),
+            "PROGRAM": str(_PROGRAM),
+        }
         enter = "".join(f"echo $$ >{group}/cgroup.procs; " for group in cgroups)
-        unshare = "exec unshare --pid --fork --kill-child --mount-proc --mount --uts --ipc --cgroup sh -c"
+        unshare = (
+            "exec unshare --pid --fork --kill-child --mount-proc --mount --uts --ipc --cgroup sh -c"
+        )
         with (folder / "systemd.log").open("wb") as log:
             process = subprocess.Popen(
                 ["sh", "-c", f'{enter}{unshare} "$0"', _BOOT],
-                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         try:
-            yield Machine(_booted(process, folder / "systemd.log"), folder / "log" / "services.log", socket)
+            yield Machine(
+                _booted(process, folder / "systemd.log"), folder / "log" / "services.log", socket
+            )
         finally:
             process.kill()
             process.wait()
@@ -186,7 +221,9 @@ def _lay_out(folder: Path, secrets: Mapping[str, str], settings: Mapping[str, st
         shutil.copy(unit, folder / "units")
         drop_ins = folder / "units" / f"{unit.name}.d"
         drop_ins.mkdir()
-        (drop_ins / "here.conf").write_text(_HERE.format(log=folder / "log" / "services.log", python=_PYTHON))
+        (drop_ins / "here.conf").write_text(
+            _HERE.format(log=folder / "log" / "services.log", python=_PYTHON)
+        )
     commands = folder / "units" / "tenantry-command-.service.d"
     commands.mkdir()
     (commands / "here.conf").write_text(f"[Service]\n{_PYTHON}")
@@ -209,7 +246,8 @@ def _booted(process: "subprocess.Popen[bytes]", log: Path) -> psutil.Process:
     outer, deadline = psutil.Process(process.pid), time.monotonic() + _PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
         for child in outer.children():
-            if Path("/proc", str(child.pid), "root", "run/systemd/private").exists():  # as that process sees it
+            # as that process sees it
+            if Path("/proc", str(child.pid), "root", "run/systemd/private").exists():
                 return child
         time.sleep(0.02)
     pytest.fail(f"systemd does not start:\n{log.read_text()}")

@@ -30,11 +30,15 @@ from tests.support.signing import PATH
 
 _PATIENCE: Final = 20.0
 PLANS: Final = {"price_free": "free", "price_pro": "pro", "price_business": "business"}
-"""The plans that the prices mean, in the catalog of the package as in that of `tests.support.facts`."""
+"""The plans that the prices mean, in the catalog of the package as in that of
+`tests.support.facts`.
+"""
 
 
 class Record(NamedTuple):
-    """What the provider decides of a tenant record; ``cancels`` says nothing once the subscription is over."""
+    """What the provider decides of a tenant record; ``cancels`` says nothing once the subscription
+    is over.
+    """
 
     plan: str
     status: str
@@ -81,10 +85,14 @@ class Desk(NamedTuple):
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """A worker that asks the provider, for the time of the block; at its end the jobs under way have ended."""
+        """A worker that asks the provider, for the time of the block; at its end the jobs under way
+        have ended.
+        """
         retention = RetentionService(self.database, timedelta(days=90), system_clock)
         work = Work(None, retention, reconciler=self.reconciler)
-        task = asyncio.create_task(self.queue.run_worker(work, polling_interval=0.02, grace=_PATIENCE))
+        task = asyncio.create_task(
+            self.queue.run_worker(work, polling_interval=0.02, grace=_PATIENCE)
+        )
         try:
             yield
         finally:
@@ -94,7 +102,9 @@ class Desk(NamedTuple):
 
 
 class World:
-    """A provider and the service, at the same moment; events arrive when time passes, unless they are lost."""
+    """A provider and the service, at the same moment; events arrive when time passes, unless they
+    are lost.
+    """
 
     def __init__(self, service: Service, simulator: Simulator, desk: Desk) -> None:
         self.service = service
@@ -103,8 +113,12 @@ class World:
         self.reconciler = desk.reconciler
         self.provider = Provider(service)
 
-    async def subscriber(self, price: str | None = None, *, linked: bool = True, **options: Any) -> Subscriber:
-        """A new tenant and its customer, with a subscription if there is a price; ``options`` are its."""
+    async def subscriber(
+        self, price: str | None = None, *, linked: bool = True, **options: Any
+    ) -> Subscriber:
+        """A new tenant and its customer, with a subscription if there is a price; ``options`` are
+        its.
+        """
         subscriber = await self.provider.subscriber(linked=linked)
         self.simulator.customer(subscriber.customer)
         if price is not None:
@@ -114,17 +128,25 @@ class World:
 
     def subscribe(self, subscriber: Subscriber, price: str, **options: Any) -> Subscription:
         """The tenant's customer takes a subscription that names the tenant."""
-        return self.simulator.subscribe(subscriber.customer, price, metadata={"orgId": subscriber.id}, **options)
+        return self.simulator.subscribe(
+            subscriber.customer, price, metadata={"orgId": subscriber.id}, **options
+        )
 
     def subscription(self, subscriber: Subscriber) -> Subscription:
         """The newest subscription of the tenant's customer."""
         return self._subscriptions(subscriber)[-1]
 
     def _subscriptions(self, subscriber: Subscriber) -> list[Subscription]:
-        return [each for each in self.simulator.subscriptions.values() if each.customer == subscriber.customer]
+        return [
+            each
+            for each in self.simulator.subscriptions.values()
+            if each.customer == subscriber.customer
+        ]
 
     def truth(self, subscriber: Subscriber) -> Record:
-        """What the tenant's record must be: what its living subscription says, of which there is one at most."""
+        """What the tenant's record must be: what its living subscription says, of which there is
+        one at most.
+        """
         subscriptions = self._subscriptions(subscriber)
         living = [each for each in subscriptions if each.status not in ENDED]
         return record_of((living or subscriptions)[-1]) if subscriptions else NOTHING
@@ -139,20 +161,28 @@ class World:
         await self.simulator.advance(timedelta(**parts))
 
     @asynccontextmanager
-    async def losing(self, *types: str, subscribers: Collection[Subscriber] = ()) -> AsyncIterator[None]:
-        """Within the block, events of these types (or all) about these subscribers (or all) are lost."""
+    async def losing(
+        self, *types: str, subscribers: Collection[Subscriber] = ()
+    ) -> AsyncIterator[None]:
+        """Within the block, events of these types (or all) about these subscribers (or all) are
+        lost.
+        """
         customers = {subscriber.customer for subscriber in subscribers}
         await self.simulator.deliver()
         self.simulator.misbehave(
             drop=1.0, types=types, only=lambda event: not customers or event.customer in customers
-        )  # fmt: skip
+        )
         yield
         await self.simulator.deliver()
         self.simulator.behave()
 
     def lost(self, subscriber: Subscriber | None = None) -> list[Event]:
         """The events (of a subscriber) that were to be delivered and never were, oldest first."""
-        missing = {delivery.event for delivery in self.simulator.deliveries() if delivery.state is State.LOST}
+        missing = {
+            delivery.event
+            for delivery in self.simulator.deliveries()
+            if delivery.state is State.LOST
+        }
         return [
             event
             for event in self.simulator.events(*REQUIRED_TYPES)
@@ -160,12 +190,16 @@ class World:
         ]
 
     async def compare(self, *subscribers: Subscriber, dry_run: bool = False) -> Reconciliation:
-        """Compare these subscribers, or all tenants, with the provider, a minute after what happened last."""
+        """Compare these subscribers, or all tenants, with the provider, a minute after what
+        happened last.
+        """
         await self.passes(minutes=1)
         only = [subscriber.id for subscriber in subscribers] or None
         return await self.reconciler.run(only, dry_run=dry_run)
 
-    async def compare_one(self, subscriber: Subscriber, *, dry_run: bool = False) -> Comparison | None:
+    async def compare_one(
+        self, subscriber: Subscriber, *, dry_run: bool = False
+    ) -> Comparison | None:
         """The comparison of a subscriber if it had drifted."""
         found = await self.compare(subscriber, dry_run=dry_run)
         assert (found.compared, found.troubled, found.stopped) == (1, (), None)
@@ -173,7 +207,9 @@ class World:
 
 
 class ProviderAddress:
-    """The address that a service knows its provider by; passes requests on to one simulated provider after another."""
+    """The address that a service knows its provider by; passes requests on to one simulated
+    provider after another.
+    """
 
     def __init__(self) -> None:
         self.url = ""
@@ -195,7 +231,8 @@ class Stage(NamedTuple):
     async def world(
         self, now: datetime | None = None, types: Collection[str] = REQUIRED_TYPES, **options: Any
     ) -> AsyncIterator[World]:
-        """A new provider beside the service, both at the moment ``now``; ``options`` are the simulator's.
+        """A new provider beside the service, both at the moment ``now``; ``options`` are the
+        simulator's.
 
         It sends these types of events.
         """
@@ -215,7 +252,11 @@ async def running_stage(conninfo: str, policy: BillingPolicy = ANY) -> AsyncIter
     """The service on this database, with a key to a simulated provider."""
     subscriptions = policy.subscriptions.value
     async with serving(ProviderAddress()) as address:
-        values = {"PROVIDER_SECRET_KEY": SECRET_KEY, "PROVIDER_API_BASE": address.url, "SUBSCRIPTIONS": subscriptions}
+        values = {
+            "PROVIDER_SECRET_KEY": SECRET_KEY,
+            "PROVIDER_API_BASE": address.url,
+            "SUBSCRIPTIONS": subscriptions,
+        }
         async with running_service(conninfo, **values) as service:
             yield Stage(service, address, policy)
 
@@ -224,7 +265,9 @@ async def running_stage(conninfo: str, policy: BillingPolicy = ANY) -> AsyncIter
 async def running_world(
     conninfo: str, *, policy: BillingPolicy = ANY, now: datetime | None = None, **options: Any
 ) -> AsyncIterator[World]:
-    """The service on this database, with a key to the simulated provider; ``options`` are the simulator's."""
+    """The service on this database, with a key to the simulated provider; ``options`` are the
+    simulator's.
+    """
     async with running_stage(conninfo, policy) as stage, stage.world(now, **options) as world:
         yield world
 
@@ -240,7 +283,9 @@ async def reconciling(
     await queue.open()
     async with aclosing(ProviderApi(Secret(key), url, clock)) as provider:
         try:
-            yield Desk(Reconciler(database, provider, webhooks, policy, queue, clock), database, queue)
+            yield Desk(
+                Reconciler(database, provider, webhooks, policy, queue, clock), database, queue
+            )
         finally:
             await webhooks.close()
             await queue.close()

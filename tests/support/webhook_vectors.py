@@ -1,4 +1,6 @@
-"""Webhook requests, and how every verifier judges them: that of the Python SDK, and that of the TypeScript client."""
+"""Webhook requests, and how every verifier judges them: that of the Python SDK, and that of the
+TypeScript client.
+"""
 
 from typing import Final, NamedTuple
 
@@ -43,7 +45,9 @@ DELIVERIES: Final = (
     Delivery({}, "no Provider-Signature"),
     Delivery({HEADER: ""}, "no Provider-Signature"),
     Delivery({HEADER: "", "Stripe-Signature": _SIGNATURE}, "no Provider-Signature"),
-    Delivery({**signed(secret="whsec_another"), "Stripe-Signature": _SIGNATURE}, "no signature matches"),
+    Delivery(
+        {**signed(secret="whsec_another"), "Stripe-Signature": _SIGNATURE}, "no signature matches"
+    ),
     Delivery({HEADER: "v1=00"}, "malformed"),
     Delivery({HEADER: f"t={NOW}"}, "malformed"),
     Delivery({HEADER: f"{_SIGNATURE},v0"}, "malformed"),
@@ -61,7 +65,10 @@ DELIVERIES: Final = (
     Delivery({HEADER: f"t={NOW},v1="}, "no signature matches"),
     Delivery({HEADER: f"t={NOW},v1=\u00e9"}, "no signature matches"),
     Delivery({HEADER: f"t={NOW},v1=\udcff"}, "no signature matches"),
-    Delivery({HEADER: _SIGNATURE.upper().replace("T=", "t=").replace("V1=", "v1=")}, "no signature matches"),
+    Delivery(
+        {HEADER: _SIGNATURE.upper().replace("T=", "t=").replace("V1=", "v1=")},
+        "no signature matches",
+    ),
     *(Delivery(_altered(place), "no signature matches") for place in range(64)),
     Delivery({HEADER: _SIGNATURE[:-1]}, "no signature matches"),
     Delivery({HEADER: f"{_SIGNATURE}{_SIGNATURE.rpartition('=')[2]}"}, "no signature matches"),

@@ -13,13 +13,20 @@ async def open_websocket(
 ) -> list[Message]:
     """What the application sends to a client that opens a websocket and leaves at once.
 
-    ``can_deny`` is whether the server can answer with an HTTP response (ASGI's extension ``websocket.http.response``).
+    ``can_deny`` is whether the server can answer with an HTTP response (ASGI's extension
+    ``websocket.http.response``).
     """
     extensions: dict[str, dict[str, str]] = {"websocket.http.response": {}} if can_deny else {}
     scope = {
-        "type": "websocket", "path": path, "root_path": "", "query_string": b"", "headers": headers,
-        "client": ("203.0.113.9", 1), "subprotocols": [], "extensions": extensions,
-    }  # fmt: skip
+        "type": "websocket",
+        "path": path,
+        "root_path": "",
+        "query_string": b"",
+        "headers": headers,
+        "client": ("203.0.113.9", 1),
+        "subprotocols": [],
+        "extensions": extensions,
+    }
     received: list[Message] = [
         {"type": "websocket.connect"},
         {"type": "websocket.receive", "text": "hello"},

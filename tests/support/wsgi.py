@@ -19,7 +19,9 @@ _STANDARD: Final = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
 
 
 def wsgi_client(app: WSGIApplication, script_name: str = "") -> httpx2.AsyncClient:
-    """A client that calls the application in threads, and fails if it breaks the rules of PEP 3333."""
+    """A client that calls the application in threads, and fails if it breaks the rules of PEP
+    3333.
+    """
     transport = _WsgiTransport(validator(app), script_name)
     return httpx2.AsyncClient(transport=transport, base_url=BASE_URL, timeout=30)
 
@@ -32,7 +34,9 @@ class _WsgiTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         body = await request.aread()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, request, body)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, self._answer, request, body
+        )
 
     async def aclose(self) -> None:
         self._threads.shutdown(wait=False)
@@ -40,7 +44,9 @@ class _WsgiTransport(httpx2.AsyncBaseTransport):
     def _answer(self, request: httpx2.Request, body: bytes) -> httpx2.Response:
         started: list[Any] = []
 
-        def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+        def start_response(
+            status: str, headers: list[tuple[str, str]], exc_info: Any = None
+        ) -> Any:
             if exc_info:
                 raise exc_info[1]
             started[:] = [status, headers]
@@ -65,7 +71,12 @@ class _WsgiTransport(httpx2.AsyncBaseTransport):
 
 
 def environ_of(
-    method: str, target: str, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"", *, script_name: str = ""
+    method: str,
+    target: str,
+    headers: Iterable[tuple[bytes, bytes]],
+    body: bytes = b"",
+    *,
+    script_name: str = "",
 ) -> dict[str, Any]:
     """The environment that a server makes of a request (RFC 3875 section 4.1.18, PEP 3333)."""
     path, _, query = target.partition("?")
@@ -73,7 +84,9 @@ def environ_of(
     for name, value in headers:
         key = name.decode("latin-1").upper().replace("-", "_")
         key = key if key in _STANDARD else f"HTTP_{key}"
-        fields[key] = f"{fields[key]},{value.decode('latin-1')}" if key in fields else value.decode("latin-1")
+        fields[key] = (
+            f"{fields[key]},{value.decode('latin-1')}" if key in fields else value.decode("latin-1")
+        )
     return {
         "REQUEST_METHOD": method,
         "SCRIPT_NAME": script_name,

@@ -52,7 +52,9 @@ class WsgiServer(NamedTuple):
     port: int
 
     def client(self, credential: str | None = None) -> httpx2.AsyncClient:
-        """A client with this key, which makes a connection for each request, so that any process may get it."""
+        """A client with this key, which makes a connection for each request, so that any process
+        may get it.
+        """
         headers = {} if credential is None else {"Authorization": f"Bearer {credential}"}
         return httpx2.AsyncClient(
             base_url=f"http://127.0.0.1:{self.port}",
@@ -66,7 +68,8 @@ class WsgiServer(NamedTuple):
         """The answer to these bytes, until the server closes the connection."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         answer = b""
-        with contextlib.suppress(ConnectionError):  # of a server that has answered before it read everything
+        # of a server that has answered before it read everything
+        with contextlib.suppress(ConnectionError):
             writer.write(request)
             async with asyncio.timeout(30):
                 while chunk := await reader.read(65536):
@@ -76,7 +79,9 @@ class WsgiServer(NamedTuple):
 
 
 @asynccontextmanager
-async def serving_wsgi(line: str, address: str, folder: Path, app: str, **values: str) -> AsyncIterator[WsgiServer]:
+async def serving_wsgi(
+    line: str, address: str, folder: Path, app: str, **values: str
+) -> AsyncIterator[WsgiServer]:
     """A server of the module ``served``, whose text is ``app``, on the database at this address."""
     (folder / "served.py").write_text(app)
     (folder / "with_werkzeug.py").write_text(_WERKZEUG)

@@ -11,13 +11,18 @@ from playwright.async_api import Browser
 from tests.support.browser import running_browser
 
 _LIMIT: Final = 600
-"""Seconds for a test without its own limit: these build images, start clusters and wait for supervisors."""
+"""Seconds for a test without its own limit: these build images, start clusters and wait for
+supervisors.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give the tests of this folder more time than others have."""
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+        if (
+            item.path.is_relative_to(Path(__file__).parent)
+            and item.get_closest_marker("timeout") is None
+        ):
             item.add_marker(pytest.mark.timeout(_LIMIT))
 
 
@@ -30,6 +35,8 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder for a PostgreSQL: not below pytest's own, which each session of pytest closes to other accounts."""
+    """A folder for a PostgreSQL: not below pytest's own, which each session of pytest closes to
+    other accounts.
+    """
     with tempfile.TemporaryDirectory(prefix="kept-") as folder:
         yield Path(folder)

@@ -22,7 +22,18 @@ from tests.support import events
 from tests.support.accessibility import COLOR_RULES, axe, faults_of
 from tests.support.app import make_settings
 from tests.support.browser import Watched
-from tests.support.dashboard import ACME, ADAM, AT_ACME, AT_BETA, BERTA, BETA, MIA, OLIVIA, Dashboard, running_dashboard
+from tests.support.dashboard import (
+    ACME,
+    ADAM,
+    AT_ACME,
+    AT_BETA,
+    BERTA,
+    BETA,
+    MIA,
+    OLIVIA,
+    Dashboard,
+    running_dashboard,
+)
 from tests.support.postgres import PostgresServer
 from tests.support.provider_api import KEY, running_provider
 from tests.support.serving import served
@@ -82,13 +93,19 @@ async def place(
 async def furnish(dashboard: Dashboard, conninfo: str) -> dict[str, str]:
     """Something of everything; returns ids by what they are of."""
     olivia = await dashboard.sign_in(OLIVIA)
-    _, owner = await create(olivia, name="Everything", scope=[], access="owner", sure="1", expiry="never")
-    key, secret = await create(olivia, name="In use", scope=["projects:read", "projects:write", "billing:read"])
+    _, owner = await create(
+        olivia, name="Everything", scope=[], access="owner", sure="1", expiry="never"
+    )
+    key, secret = await create(
+        olivia, name="In use", scope=["projects:read", "projects:write", "billing:read"]
+    )
     await dashboard.use_key(key, secret)
     kinds = {"Test": {"mode": "test"}, "Ends soon": {}, "Old": {}, "Revoked": {}, "Expired": {}}
     ids = {name: (await create(olivia, name=name, **fields))[0] for name, fields in kinds.items()}
     await dashboard.request("DELETE", f"/api-keys/{ids['Revoked']}", owner)
-    rotated = await dashboard.request("POST", f"/api-keys/{ids['Old']}/rotate", owner, {"overlapSeconds": 3600})
+    rotated = await dashboard.request(
+        "POST", f"/api-keys/{ids['Old']}/rotate", owner, {"overlapSeconds": 3600}
+    )
     assert rotated.is_success, rotated.text
     ids |= {"In use": key, "Everything": rotated.json()["id"]}
     for name in ("Storefront", "Warehouse"):
@@ -97,21 +114,28 @@ async def furnish(dashboard: Dashboard, conninfo: str) -> dict[str, str]:
         )
         ids["project"] = made.json()["id"]
     for user in (ADAM, MIA):
-        added = await dashboard.request("POST", "/members", owner, {"userId": user.sub, "role": user.role})
+        added = await dashboard.request(
+            "POST", "/members", owner, {"userId": user.sub, "role": user.role}
+        )
         ids[user.sub] = added.json()["id"]
     await dashboard.accept_invitations()
-    invited = await dashboard.request("POST", "/members", owner, {"userId": "invited", "role": "member"})
+    invited = await dashboard.request(
+        "POST", "/members", owner, {"userId": "invited", "role": "member"}
+    )
     ids["invited"] = invited.json()["id"]
     gone = await dashboard.request("POST", "/members", owner, {"userId": "gone", "role": "member"})
     ids["gone"] = gone.json()["id"]
     await dashboard.request("DELETE", f"/members/{ids['gone']}", owner)
     await dashboard.deliver(events.updated(event_id="evt_1"))
-    await dashboard.deliver(events.updated(event_id="evt_odd", price="price_unknown", created=events.NOW + 1))
+    await dashboard.deliver(
+        events.updated(event_id="evt_odd", price="price_unknown", created=events.NOW + 1)
+    )
     await dashboard.deliver(events.failed(event_id="evt_failed", created=events.NOW + 2))
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         for name, days in (("Expired", -1), ("Ends soon", 7)):
             await connection.execute(
-                "UPDATE api_keys SET expires_at = now() + %s * interval '1 day' WHERE id = %s", (days, ids[name])
+                "UPDATE api_keys SET expires_at = now() + %s * interval '1 day' WHERE id = %s",
+                (days, ids[name]),
             )
         await connection.execute(
             "INSERT INTO memberships (issuer, subject, tenant_id, role) "
@@ -147,10 +171,11 @@ async def enter(browser: Browser, dashboard: Dashboard, user: DemoUser) -> Brows
 
 
 async def judge(page: Page, source: str, watched: Watched, part: str = "html") -> None:
-    """Nothing is wrong with the page as it is now, at any width, in light or dark, and the browser did not complain.
+    """Nothing is wrong with the page as it is now, at any width, in light or dark, and the browser
+    did not complain.
 
-    ``part`` is a selector of what is looked at. In dark only the rules about colors are applied: the others do not
-    depend on the scheme.
+    ``part`` is a selector of what is looked at. In dark only the rules about colors are applied:
+    the others do not depend on the scheme.
     """
     found: dict[str, list[str]] = {}
     for scheme, width in itertools.product(SCHEMES, WIDTHS):
@@ -162,7 +187,9 @@ async def judge(page: Page, source: str, watched: Watched, part: str = "html") -
     assert watched.complaints == []
 
 
-async def judge_address(context: BrowserContext, source: str, address: str, status: int = 200) -> None:
+async def judge_address(
+    context: BrowserContext, source: str, address: str, status: int = 200
+) -> None:
     """The same of a page by its address, whose answer has this status."""
     page = await context.new_page()
     watched = Watched(page)
@@ -176,20 +203,52 @@ async def judge_address(context: BrowserContext, source: str, address: str, stat
 
 
 OWNERS_PAGES: Final = (
-    f"{AT_ACME}/", f"{AT_ACME}/profile", f"{AT_ACME}/billing", f"{AT_ACME}/billing?awaits=pro",
-    f"{AT_ACME}/events", f"{AT_ACME}/events?type=invoice.payment_failed", f"{AT_ACME}/events?outcome=parked",
-    f"{AT_ACME}/events/evt_1", f"{AT_ACME}/events/evt_odd", f"{AT_ACME}/events/evt_failed", f"{AT_ACME}/events/replay",
-    KEYS, NEW, f"{KEYS}?status=revoked", f"{KEYS}/{{In use}}", f"{KEYS}/{{In use}}/edit", f"{KEYS}/{{In use}}/rotate",
-    f"{KEYS}/{{In use}}/revoke", f"{KEYS}/{{In use}}/first-use", f"{KEYS}/{{Test}}/first-use", f"{KEYS}/{{Old}}",
-    f"{KEYS}/{{Everything}}", f"{KEYS}/{{Revoked}}", f"{KEYS}/{{Expired}}",
-    PROJECTS, f"{PROJECTS}/new", f"{PROJECTS}/{{project}}", f"{PROJECTS}/{{project}}/edit",
+    f"{AT_ACME}/",
+    f"{AT_ACME}/profile",
+    f"{AT_ACME}/billing",
+    f"{AT_ACME}/billing?awaits=pro",
+    f"{AT_ACME}/events",
+    f"{AT_ACME}/events?type=invoice.payment_failed",
+    f"{AT_ACME}/events?outcome=parked",
+    f"{AT_ACME}/events/evt_1",
+    f"{AT_ACME}/events/evt_odd",
+    f"{AT_ACME}/events/evt_failed",
+    f"{AT_ACME}/events/replay",
+    KEYS,
+    NEW,
+    f"{KEYS}?status=revoked",
+    f"{KEYS}/{{In use}}",
+    f"{KEYS}/{{In use}}/edit",
+    f"{KEYS}/{{In use}}/rotate",
+    f"{KEYS}/{{In use}}/revoke",
+    f"{KEYS}/{{In use}}/first-use",
+    f"{KEYS}/{{Test}}/first-use",
+    f"{KEYS}/{{Old}}",
+    f"{KEYS}/{{Everything}}",
+    f"{KEYS}/{{Revoked}}",
+    f"{KEYS}/{{Expired}}",
+    PROJECTS,
+    f"{PROJECTS}/new",
+    f"{PROJECTS}/{{project}}",
+    f"{PROJECTS}/{{project}}/edit",
     f"{PROJECTS}/{{project}}/delete",
-    MEMBERS, f"{MEMBERS}?status=removed", f"{MEMBERS}?userId=missing", f"{MEMBERS}/new", f"{MEMBERS}/{{mia}}",
-    f"{MEMBERS}/{{mia}}/remove", f"{MEMBERS}/{{gone}}", f"{MEMBERS}/{{invited}}", f"{MEMBERS}/{{invited}}/remove",
-    f"{AT_ACME}/settings/transfer", "/memberships",
-    AUDIT, f"{AUDIT}?action=api_key.created", f"{AUDIT}?actorId=missing",
-    "/orgs", "/orgs?name=nothing",
-)  # fmt: skip
+    MEMBERS,
+    f"{MEMBERS}?status=removed",
+    f"{MEMBERS}?userId=missing",
+    f"{MEMBERS}/new",
+    f"{MEMBERS}/{{mia}}",
+    f"{MEMBERS}/{{mia}}/remove",
+    f"{MEMBERS}/{{gone}}",
+    f"{MEMBERS}/{{invited}}",
+    f"{MEMBERS}/{{invited}}/remove",
+    f"{AT_ACME}/settings/transfer",
+    "/memberships",
+    AUDIT,
+    f"{AUDIT}?action=api_key.created",
+    f"{AUDIT}?actorId=missing",
+    "/orgs",
+    "/orgs?name=nothing",
+)
 
 
 @pytest.mark.parametrize("path", OWNERS_PAGES)
@@ -197,18 +256,26 @@ async def test_an_owners_page(owners: BrowserContext, place: Place, source: str,
     await judge_address(owners, source, path.format(**place.ids))
 
 
-@pytest.mark.parametrize("path", ["/", "/projects", "/events", "/events/evt_failed", "/billing", "/profile"])
+@pytest.mark.parametrize(
+    "path", ["/", "/projects", "/events", "/events/evt_failed", "/billing", "/profile"]
+)
 async def test_a_members_page(members: BrowserContext, source: str, path: str) -> None:
     await judge_address(members, source, AT_ACME + path)
 
 
 @pytest.mark.parametrize("path", ["/", "/projects", "/events", "/billing"])
-async def test_a_page_where_there_is_nothing_yet(owners: BrowserContext, source: str, path: str) -> None:
+async def test_a_page_where_there_is_nothing_yet(
+    owners: BrowserContext, source: str, path: str
+) -> None:
     await judge_address(owners, source, AT_BETA + path)
 
 
-@pytest.mark.parametrize(("path", "status"), [(f"{PROJECTS}/prj_none", 404), (f"{AUDIT}?actorId={'a' * 300}", 422)])
-async def test_a_page_about_what_went_wrong(owners: BrowserContext, source: str, path: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("path", "status"), [(f"{PROJECTS}/prj_none", 404), (f"{AUDIT}?actorId={'a' * 300}", 422)]
+)
+async def test_a_page_about_what_went_wrong(
+    owners: BrowserContext, source: str, path: str, status: int
+) -> None:
     await judge_address(owners, source, path, status)
 
 
@@ -221,7 +288,9 @@ async def test_a_page_of_a_tenant_that_shows_nothing(owners: BrowserContext, sou
     await judge_address(owners, source, f"{AT_ACME}/none", 404)
 
 
-async def test_a_form_of_a_session_that_has_ended(browser: Browser, place: Place, source: str) -> None:
+async def test_a_form_of_a_session_that_has_ended(
+    browser: Browser, place: Place, source: str
+) -> None:
     context = await enter(browser, place.dashboard, OLIVIA)
     page = await context.new_page()
     watched = Watched(page)
@@ -265,7 +334,9 @@ async def test_the_reference(owners: BrowserContext, source: str) -> None:
         (f"{MEMBERS}/{{invited}}", "Withdraw invitation"),
     ],
 )
-async def test_a_dialog(owners: BrowserContext, place: Place, source: str, path: str, link: str) -> None:
+async def test_a_dialog(
+    owners: BrowserContext, place: Place, source: str, path: str, link: str
+) -> None:
     page = await owners.new_page()
     watched = Watched(page)
     await page.goto(path.format(**place.ids))
@@ -277,7 +348,9 @@ async def test_a_dialog(owners: BrowserContext, place: Place, source: str, path:
 
 async def test_the_checker_sees_faults(browser: Browser, source: str) -> None:
     page = await browser.new_page()
-    await page.set_content("<p style='color: #999'>Grey</p><img src='/x.png'><button>A</button><button>B</button>")
+    await page.set_content(
+        "<p style='color: #999'>Grey</p><img src='/x.png'><button>A</button><button>B</button>"
+    )
     found = {fault.partition(":")[0] for fault in await faults_of(page, source)}
     await page.close()
     assert found >= {"color-contrast", "image-alt", "document-title", "landmark-one-main"}
@@ -316,7 +389,9 @@ async def test_what_an_entry_of_the_trail_unfolds(owners: BrowserContext, source
         f"{AT_ACME}/settings/transfer",
     ],
 )
-async def test_a_form_with_faults(owners: BrowserContext, place: Place, source: str, path: str) -> None:
+async def test_a_form_with_faults(
+    owners: BrowserContext, place: Place, source: str, path: str
+) -> None:
     page = await owners.new_page()
     watched = Watched(page)
     await page.goto(path.format(**place.ids))
@@ -355,7 +430,9 @@ async def test_the_way_to_the_payment_provider(browser: Browser, place: Place, s
     watched = Watched(page)
     await page.goto(f"{AT_ACME}/billing")
     await page.get_by_role("button", name="Update payment method").click()
-    await expect(page.get_by_role("heading", name="Redirecting to the payment provider")).to_be_visible()
+    await expect(
+        page.get_by_role("heading", name="Redirecting to the payment provider")
+    ).to_be_visible()
     await judge(page, source, watched)
     await context.close()
 
@@ -363,26 +440,36 @@ async def test_the_way_to_the_payment_provider(browser: Browser, place: Place, s
 # Without a session
 
 
-@pytest.mark.parametrize(("path", "status"), [("/sign-in", 200), ("/signed-out", 200), ("/sign-in/callback", 400)])
-async def test_a_page_of_signing_in(browser: Browser, place: Place, source: str, path: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("path", "status"), [("/sign-in", 200), ("/signed-out", 200), ("/sign-in/callback", 400)]
+)
+async def test_a_page_of_signing_in(
+    browser: Browser, place: Place, source: str, path: str, status: int
+) -> None:
     context = await browser.new_context(base_url=place.dashboard.url)
     await judge_address(context, source, path, status)
     await context.close()
 
 
-async def test_a_user_without_an_organization(browser: Browser, conninfo: str, tmp_path: Path, source: str) -> None:
+async def test_a_user_without_an_organization(
+    browser: Browser, conninfo: str, tmp_path: Path, source: str
+) -> None:
     async with running_dashboard(conninfo, tmp_path) as dashboard:
         await dashboard.operate("DELETE", f"/tenants/{BETA}")
         context = await enter(browser, dashboard, BERTA)
         page = await context.new_page()
         watched = Watched(page)
         await page.goto("/")
-        await expect(page.get_by_role("heading", name="You don't belong to an organization yet")).to_be_visible()
+        await expect(
+            page.get_by_role("heading", name="You don't belong to an organization yet")
+        ).to_be_visible()
         await judge(page, source, watched)
         await context.close()
 
 
-async def test_a_service_without_an_identity_provider(browser: Browser, postgres: PostgresServer, source: str) -> None:
+async def test_a_service_without_an_identity_provider(
+    browser: Browser, postgres: PostgresServer, source: str
+) -> None:
     with postgres.database() as conninfo:
         async with served(build_app(make_settings(), conninfo)) as address:
             context = await browser.new_context()
@@ -393,7 +480,9 @@ async def test_a_service_without_an_identity_provider(browser: Browser, postgres
 # Beside the service
 
 
-async def test_the_pages_of_the_development_services(browser: Browser, source: str, tmp_path: Path) -> None:
+async def test_the_pages_of_the_development_services(
+    browser: Browser, source: str, tmp_path: Path
+) -> None:
     inbox = Inbox(tmp_path / "inbox")
     mail = inbox.store(MAIL, sender="billing@tenantry.example", recipients=["olivia@acme.example"])
     companion = Companion(tmp_path, users=(OLIVIA, BERTA), audience="a", client_id="c", inbox=inbox)

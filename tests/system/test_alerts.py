@@ -1,4 +1,6 @@
-"""The alert rules of examples/monitoring in Prometheus' own tool. `tests/unit` compares them with the metrics."""
+"""The alert rules of examples/monitoring in Prometheus' own tool. `tests/unit` compares them with
+the metrics.
+"""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +11,9 @@ import yaml
 from tests.support.required import debian_program
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "monitoring"
-RULES: Final[list[dict[str, Any]]] = yaml.safe_load((EXAMPLES / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
+RULES: Final[list[dict[str, Any]]] = yaml.safe_load((EXAMPLES / "alerts.yml").read_text("utf-8"))[
+    "groups"
+][0]["rules"]
 NAMES: Final = [rule["alert"] for rule in RULES]
 
 
@@ -17,8 +21,11 @@ def promtool(*arguments: str) -> str:
     """What Prometheus' own tool says of the examples."""
     done = subprocess.run(
         [debian_program("promtool", package="prometheus"), *arguments],
-        cwd=EXAMPLES, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -1,4 +1,6 @@
-"""Everything is lost and restored from a backup: the service continues and catches up with the payment provider."""
+"""Everything is lost and restored from a backup: the service continues and catches up with the
+payment provider.
+"""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -184,14 +186,20 @@ class Story:
         return await rows(conninfo, STATE, [self.newcomer.id])
 
 
-async def test_a_restored_service_ends_in_the_states_of_an_undisturbed_one(method: Method, tmp_path: Path) -> None:
-    async with running_world(method.lost.conninfo, now=system_clock() - timedelta(days=33)) as world:
+async def test_a_restored_service_ends_in_the_states_of_an_undisturbed_one(
+    method: Method, tmp_path: Path
+) -> None:
+    async with running_world(
+        method.lost.conninfo, now=system_clock() - timedelta(days=33)
+    ) as world:
         story = Story(world)
         await asyncio.to_thread(method.begin)
         await story.before()
         await asyncio.to_thread(method.back_up)
         began = await story.after()
-        trail = await run("admin", "export-audit", folder=tmp_path, DATABASE_URL=as_url(method.lost.conninfo))
+        trail = await run(
+            "admin", "export-audit", folder=tmp_path, DATABASE_URL=as_url(method.lost.conninfo)
+        )
         (tmp_path / "audit.ndjson").write_text(trail.out)
         await asyncio.to_thread(method.end)
         undisturbed = await story.states(method.lost.conninfo)
@@ -203,7 +211,11 @@ async def test_a_restored_service_ends_in_the_states_of_an_undisturbed_one(metho
             async with serving(tmp_path, settings) as client:
                 caught_up = await backfill(began, tmp_path, settings)
                 assert await story.states(conninfo) == undisturbed
-                assert await statuses(client, story.keys) == {"kept": 200, "revoked": 401, "made": 401}
+                assert await statuses(client, story.keys) == {
+                    "kept": 200,
+                    "revoked": 401,
+                    "made": 401,
+                }
                 await check_ledger(conninfo, method.lost.conninfo)
             assert "parked" in caught_up.out, "the events of a tenant that is gone wait for it"
 
@@ -223,7 +235,15 @@ def settings_on(conninfo: str, provider: str) -> dict[str, str]:
 
 async def check_after_restore(folder: Path, settings: dict[str, str]) -> None:
     assert (await run("migrate", folder=folder, **settings)).code == 0
-    done = await run("admin", "after-restore", "--audit", "audit.ndjson", "--hold-mail", folder=folder, **settings)
+    done = await run(
+        "admin",
+        "after-restore",
+        "--audit",
+        "audit.ndjson",
+        "--hold-mail",
+        folder=folder,
+        **settings,
+    )
     assert done.code == 0, done.out + done.err
     assert " 1 redone," in done.out
 

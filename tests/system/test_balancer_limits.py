@@ -33,7 +33,9 @@ class Application:
         if scope["path"] == "/held":
             self.held.release()
             await self.let_go.wait()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
+        )
         await send({"type": "http.response.body"})
 
 
@@ -43,7 +45,9 @@ def application() -> Application:
 
 
 @pytest.fixture(params=BALANCERS)
-async def balancer(request: pytest.FixtureRequest, application: Application, tmp_path: Path) -> AsyncIterator[str]:
+async def balancer(
+    request: pytest.FixtureRequest, application: Application, tmp_path: Path
+) -> AsyncIterator[str]:
     """The address of a server for which this machine is a remote one."""
     async with served(application) as address:
         port = int(address.rpartition(":")[2])
@@ -55,26 +59,35 @@ async def balancer(request: pytest.FixtureRequest, application: Application, tmp
 async def status(address: str, path: bytes, token: bytes = b"") -> int:
     line = await Line.to(address)
     credential = b"Authorization: Bearer " + token + b"\r\n" if token else b""
-    await line.send(b"GET " + path + b" HTTP/1.1\r\nHost: a\r\n" + credential + b"Connection: close\r\n\r\n")
+    await line.send(
+        b"GET " + path + b" HTTP/1.1\r\nHost: a\r\n" + credential + b"Connection: close\r\n\r\n"
+    )
     found, _ = await line.head()
     line.close()
     return found
 
 
 async def test_metrics_and_readiness_are_hidden(balancer: str) -> None:
-    assert [await status(balancer, path) for path in (b"/metrics", b"/readyz", b"/healthz")] == [404, 404, 200]
+    assert [await status(balancer, path) for path in (b"/metrics", b"/readyz", b"/healthz")] == [
+        404,
+        404,
+        200,
+    ]
 
 
 async def test_longest_token_passes(balancer: str) -> None:
     assert await status(balancer, b"/healthz", b"a" * MAX_TOKEN_BYTES) == 200
 
 
-async def test_address_has_so_much_under_way_and_no_more(balancer: str, application: Application) -> None:
+async def test_address_has_so_much_under_way_and_no_more(
+    balancer: str, application: Application
+) -> None:
     lines = [await Line.to(balancer) for _ in range(MOST)]
     for line in lines:
         await line.send(b"GET /held HTTP/1.1\r\nHost: a\r\n\r\n")
         await application.held.acquire()
-    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):  # HAProxy takes in no such connection
+    # HAProxy takes in no such connection
+    with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
         assert await status(balancer, b"/healthz") == 429
     application.let_go.set()
     for line in lines:

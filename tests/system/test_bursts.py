@@ -14,16 +14,32 @@ from tests.support.bursts import (
 @pytest.mark.parametrize("part", range(6))
 def test_every_order_of_sixty_bursts(part: int, record_property: figures.RecordProperty) -> None:
     seeds = range(100 + part, 160, 6)
-    check("Every order of a burst", (every_order_of_a_burst(seed, 6) for seed in seeds), record_property)
+    check(
+        "Every order of a burst",
+        (every_order_of_a_burst(seed, 6) for seed in seeds),
+        record_property,
+    )
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_five_thousand_orders_of_long_bursts(part: int, record_property: figures.RecordProperty) -> None:
+def test_five_thousand_orders_of_long_bursts(
+    part: int, record_property: figures.RecordProperty
+) -> None:
     seeds = range(1000 + part, 1500, 4)
-    check("Orders of long bursts", (random_orders_of_a_long_burst(seed, 9) for seed in seeds), record_property)
+    check(
+        "Orders of long bursts",
+        (random_orders_of_a_long_burst(seed, 9) for seed in seeds),
+        record_property,
+    )
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_random_histories_with_late_events(part: int, record_property: figures.RecordProperty) -> None:
+def test_random_histories_with_late_events(
+    part: int, record_property: figures.RecordProperty
+) -> None:
     seeds = range(2000 + part, 4000, 4)
-    check("Orders of histories", (random_orders_of_a_history(seed, 1) for seed in seeds), record_property)
+    check(
+        "Orders of histories",
+        (random_orders_of_a_history(seed, 1) for seed in seeds),
+        record_property,
+    )

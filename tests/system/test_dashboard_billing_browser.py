@@ -11,7 +11,15 @@ from playwright.async_api import Browser, Page, expect
 from tenantry_devkit.identity_tokens import DemoUser
 from tests.support import events
 from tests.support.browser import Watched
-from tests.support.dashboard import ACME, AT_ACME, MIA, OLIVIA, Dashboard, running_dashboard, running_with_provider
+from tests.support.dashboard import (
+    ACME,
+    AT_ACME,
+    MIA,
+    OLIVIA,
+    Dashboard,
+    running_dashboard,
+    running_with_provider,
+)
 from tests.support.events import deleted, failed, succeeded, updated
 from tests.system.test_reference_page_browser import AA, LEAST_CONTRAST
 
@@ -58,7 +66,9 @@ async def enter(page: Page, dashboard: Dashboard, path: str, user: DemoUser = OL
     return watched
 
 
-async def test_new_event_appears_and_is_announced_politely(page: Page, dashboard: Dashboard) -> None:
+async def test_new_event_appears_and_is_announced_politely(
+    page: Page, dashboard: Dashboard
+) -> None:
     watched = await enter(page, dashboard, "/events")
     await expect(page.locator("[data-live-state]")).to_have_text("Live")
     await dashboard.deliver(updated(event_id="evt_1"))
@@ -68,7 +78,9 @@ async def test_new_event_appears_and_is_announced_politely(page: Page, dashboard
     assert watched.complaints == []
 
 
-async def test_banner_of_a_failed_payment_follows_the_events(page: Page, dashboard: Dashboard) -> None:
+async def test_banner_of_a_failed_payment_follows_the_events(
+    page: Page, dashboard: Dashboard
+) -> None:
     await dashboard.deliver(updated(created=events.NOW))
     await enter(page, dashboard, "/events")
     await expect(page.locator("[data-live-state]")).to_have_text("Live")
@@ -89,13 +101,17 @@ async def test_open_billing_page_shows_a_failed_payment(page: Page, dashboard: D
     await dashboard.deliver(failed(created=events.NOW + 1))
     await expect(warning).to_be_visible()
     await expect(page.get_by_text("Past due: a payment failed", exact=True)).to_be_visible()
-    await expect(page.locator("#announcer")).to_contain_text("The plan or the subscription has changed: Pro, Past due")
+    await expect(page.locator("#announcer")).to_contain_text(
+        "The plan or the subscription has changed: Pro, Past due"
+    )
     await dashboard.deliver(succeeded(created=events.NOW + 2))
     await expect(warning).to_have_count(0)
     assert watched.complaints == []
 
 
-async def test_an_event_that_changes_nothing_is_not_announced_as_a_change(page: Page, dashboard: Dashboard) -> None:
+async def test_an_event_that_changes_nothing_is_not_announced_as_a_change(
+    page: Page, dashboard: Dashboard
+) -> None:
     await dashboard.deliver(updated(created=events.NOW))
     await enter(page, dashboard, "/billing")
     await expect(page.locator("[data-live-state]")).to_have_text("Live")
@@ -106,9 +122,15 @@ async def test_an_event_that_changes_nothing_is_not_announced_as_a_change(page: 
     await expect(page.locator("#announcer")).to_have_count(0)
 
 
-async def test_times_of_one_minute_show_seconds_in_the_readers_locale(page: Page, dashboard: Dashboard) -> None:
-    await dashboard.deliver(updated(event_id="evt_1", created=events.NOW, period_end=events.NOW + 10))
-    await dashboard.deliver(updated(event_id="evt_2", created=events.NOW + 1, period_end=events.NOW + 20))
+async def test_times_of_one_minute_show_seconds_in_the_readers_locale(
+    page: Page, dashboard: Dashboard
+) -> None:
+    await dashboard.deliver(
+        updated(event_id="evt_1", created=events.NOW, period_end=events.NOW + 10)
+    )
+    await dashboard.deliver(
+        updated(event_id="evt_2", created=events.NOW + 1, period_end=events.NOW + 20)
+    )
     await enter(page, dashboard, "/events/evt_2")
     times = await page.locator("td time").all_text_contents()
     assert len(set(times)) == len(times) == 2
@@ -133,7 +155,9 @@ async def test_filtered_page_adds_only_matching_events(page: Page, dashboard: Da
     await expect(page.locator("[data-event]")).to_have_count(1)
 
 
-async def test_page_of_a_removed_member_stops_updating(page: Page, dashboard: Dashboard, conninfo: str) -> None:
+async def test_page_of_a_removed_member_stops_updating(
+    page: Page, dashboard: Dashboard, conninfo: str
+) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute(
             "INSERT INTO memberships (issuer, subject, tenant_id, role) "
@@ -143,14 +167,18 @@ async def test_page_of_a_removed_member_stops_updating(page: Page, dashboard: Da
     await enter(page, dashboard, "/events", MIA)
     await expect(page.locator("[data-live-state]")).to_have_text("Live")
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        await connection.execute("UPDATE memberships SET removed_at = now() WHERE subject = %s", (MIA.sub,))
+        await connection.execute(
+            "UPDATE memberships SET removed_at = now() WHERE subject = %s", (MIA.sub,)
+        )
     await dashboard.deliver(updated())
     await expect(page.locator("[data-live-state]")).to_have_text("Live updates stopped")
     await expect(page.get_by_role("link", name="Reload")).to_be_visible()
     await expect(page.locator("[data-event]")).to_have_count(0)
 
 
-async def test_events_are_filtered_and_reloaded_without_javascript(browser: Browser, dashboard: Dashboard) -> None:
+async def test_events_are_filtered_and_reloaded_without_javascript(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     context = await browser.new_context(java_script_enabled=False)
     page = await context.new_page()
     await enter(page, dashboard, "/events")
@@ -167,9 +195,13 @@ async def test_events_are_filtered_and_reloaded_without_javascript(browser: Brow
 
 
 @pytest.mark.parametrize("scripted", [True, False])
-async def test_checkout_opens_the_provider(browser: Browser, dashboard: Dashboard, *, scripted: bool) -> None:
+async def test_checkout_opens_the_provider(
+    browser: Browser, dashboard: Dashboard, *, scripted: bool
+) -> None:
     context = await browser.new_context(java_script_enabled=scripted)
-    await context.route("https://checkout.provider.example/**", lambda route: route.fulfill(body="pay here"))
+    await context.route(
+        "https://checkout.provider.example/**", lambda route: route.fulfill(body="pay here")
+    )
     page = await context.new_page()
     watched = await enter(page, dashboard, "/billing")
     await page.get_by_role("button", name="Subscribe to Pro").click()
@@ -182,7 +214,9 @@ async def test_foreign_markup_is_escaped_everywhere(page: Page, dashboard: Dashb
     hostile = updated(event_id="evt_1", price=MARKUP)
     hostile["data"]["object"]["metadata"][MARKUP] = MARKUP
     await dashboard.deliver(hostile)
-    await dashboard.operate("PUT", f"/tenants/{ACME}", {"name": MARKUP, "ownerEmail": "olivia@acme.example"})
+    await dashboard.operate(
+        "PUT", f"/tenants/{ACME}", {"name": MARKUP, "ownerEmail": "olivia@acme.example"}
+    )
     watched = await enter(page, dashboard, "/")
     for path in PAGES:
         await page.goto(dashboard.url + HERE + path)
@@ -195,7 +229,9 @@ async def test_foreign_markup_is_escaped_everywhere(page: Page, dashboard: Dashb
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_pages_fit_every_width_and_are_legible(page: Page, dashboard: Dashboard, scheme: Scheme) -> None:
+async def test_pages_fit_every_width_and_are_legible(
+    page: Page, dashboard: Dashboard, scheme: Scheme
+) -> None:
     await dashboard.deliver(updated(event_id="evt_0", price="price_" + "x" * 200))
     await dashboard.deliver(failed(event_id="evt_1", created=events.NOW + 1))
     watched = await enter(page, dashboard, "/")
@@ -206,11 +242,16 @@ async def test_pages_fit_every_width_and_are_legible(page: Page, dashboard: Dash
         assert ratio >= AA, (path, element)
         for width in (320, 390, 768, 1280, 1920):
             await page.set_viewport_size({"width": width, "height": 844})
-            assert await page.evaluate("document.documentElement.scrollWidth") <= width, (path, width)
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width, (
+                path,
+                width,
+            )
     assert watched.complaints == []
 
 
-async def test_printed_pages_use_the_whole_width_without_navigation(page: Page, dashboard: Dashboard) -> None:
+async def test_printed_pages_use_the_whole_width_without_navigation(
+    page: Page, dashboard: Dashboard
+) -> None:
     await dashboard.deliver(updated(event_id="evt_1"))
     await enter(page, dashboard, "/events")
     await page.set_viewport_size({"width": 1000, "height": 844})
@@ -222,9 +263,13 @@ async def test_printed_pages_use_the_whole_width_without_navigation(page: Page, 
     assert box["width"] > 900
 
 
-async def test_printed_pages_show_tables_as_tables_without_buttons(page: Page, dashboard: Dashboard) -> None:
+async def test_printed_pages_show_tables_as_tables_without_buttons(
+    page: Page, dashboard: Dashboard
+) -> None:
     await dashboard.deliver(updated(event_id="evt_1"))
-    key = await dashboard.call("POST", "/api-keys", {"orgId": ACME, "name": "CI", "scopes": ["projects:read"]})
+    key = await dashboard.call(
+        "POST", "/api-keys", {"orgId": ACME, "name": "CI", "scopes": ["projects:read"]}
+    )
     await enter(page, dashboard, "/")
     await page.emulate_media(media="print")
     await page.set_viewport_size({"width": 718, "height": 1047})  # A4, without its margins
@@ -237,28 +282,36 @@ async def test_printed_pages_show_tables_as_tables_without_buttons(page: Page, d
         "/profile",
     ):
         await page.goto(dashboard.url + HERE + path)
-        assert await page.locator("button:visible, .button:visible, summary:visible").count() == 0, path
+        assert (
+            await page.locator("button:visible, .button:visible, summary:visible").count() == 0
+        ), path
         for part, display in (
             ("table", "table"),
             ("tr", "table-row"),
             ("thead th", "table-cell"),
             ("td", "table-cell"),
         ):
-            shown = await page.locator(f"main .table {part}" if part != "table" else "main .table").evaluate_all(
-                "all => all.map((one) => getComputedStyle(one).display)"
-            )
+            shown = await page.locator(
+                f"main .table {part}" if part != "table" else "main .table"
+            ).evaluate_all("all => all.map((one) => getComputedStyle(one).display)")
             assert set(shown) <= {display}, (path, part)
         assert await page.locator("main .table").count() or "api-keys/" in path
         assert await page.evaluate("document.documentElement.scrollWidth") <= 718, path
 
 
-async def test_words_of_the_subscriptions_do_not_break(conninfo: str, people: Path, page: Page) -> None:
+async def test_words_of_the_subscriptions_do_not_break(
+    conninfo: str, people: Path, page: Page
+) -> None:
     """Only an id breaks at any place."""
     async with running_dashboard(conninfo, people, SUBSCRIPTIONS="each") as dashboard:
-        await dashboard.deliver(updated(subscription_id="sub_1QmainBusiness", price="price_business"))
+        await dashboard.deliver(
+            updated(subscription_id="sub_1QmainBusiness", price="price_business")
+        )
         await dashboard.deliver(updated(subscription_id="sub_1QsidePro"))
         await dashboard.deliver(failed(subscription_id="sub_1QsidePro", created=events.NOW + 1))
-        await dashboard.deliver(updated(subscription_id="sub_1QcustomDeal", price="price_custom_of_2026"))
+        await dashboard.deliver(
+            updated(subscription_id="sub_1QcustomDeal", price="price_custom_of_2026")
+        )
         await dashboard.deliver(deleted(subscription_id="sub_1Qold"))
         await enter(page, dashboard, "/billing")
         table = page.locator(".subscriptions")

@@ -13,7 +13,9 @@ from tests.system.test_reference_page_browser import AA, LEAST_CONTRAST, SCHEMES
 
 KEYS: Final = f"{AT_ACME}/settings/api-keys"
 PATIENCE: Final = 30_000
-"""Milliseconds until the use of a key must show; it is written every five seconds, and asked for every two."""
+"""Milliseconds until the use of a key must show; it is written every five seconds, and asked for
+every two.
+"""
 
 
 @pytest.fixture
@@ -22,7 +24,9 @@ async def dashboard(conninfo: str, people: Path) -> AsyncIterator[Dashboard]:
         yield dashboard
 
 
-async def signed_in(browser: Browser, dashboard: Dashboard, *, script: bool = True) -> tuple[BrowserContext, Page]:
+async def signed_in(
+    browser: Browser, dashboard: Dashboard, *, script: bool = True
+) -> tuple[BrowserContext, Page]:
     """The tenant's owner, on the list of keys."""
     context = await browser.new_context(java_script_enabled=script, base_url=dashboard.url)
     page = await context.new_page()
@@ -125,7 +129,9 @@ async def test_life_of_a_key_without_javascript(browser: Browser, dashboard: Das
     await context.close()
 
 
-async def test_double_click_creates_one_key_and_shows_its_secret(browser: Browser, dashboard: Dashboard) -> None:
+async def test_double_click_creates_one_key_and_shows_its_secret(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     context, page = await signed_in(browser, dashboard)
     await fill_in(page)
     await page.get_by_role("button", name="Create key").dblclick()
@@ -162,11 +168,15 @@ async def test_reload_and_back_show_the_page_without_the_secret_and_send_no_form
 
 async def says_that_the_secret_was_shown(page: Page, secret: str) -> None:
     await expect(page.get_by_role("heading", name="Key created")).to_be_visible()
-    await expect(page.get_by_text("The secret was shown once, when the key was created.")).to_be_visible()
+    await expect(
+        page.get_by_text("The secret was shown once, when the key was created.")
+    ).to_be_visible()
     assert secret not in await page.content()
 
 
-async def test_back_from_the_page_just_after_the_form_sends_no_form(browser: Browser, dashboard: Dashboard) -> None:
+async def test_back_from_the_page_just_after_the_form_sends_no_form(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     context, page = await signed_in(browser, dashboard)
     await create(page)
     sent: list[str] = []
@@ -180,7 +190,9 @@ async def test_back_from_the_page_just_after_the_form_sends_no_form(browser: Bro
     await context.close()
 
 
-async def test_page_that_the_browser_keeps_in_memory_has_no_secret(browser: Browser, dashboard: Dashboard) -> None:
+async def test_page_that_the_browser_keeps_in_memory_has_no_secret(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     context, page = await signed_in(browser, dashboard)
     secret = await create(page)
     await page.evaluate("dispatchEvent(new PageTransitionEvent('pagehide', { persisted: true }))")
@@ -194,7 +206,9 @@ async def test_page_that_the_browser_keeps_in_memory_has_no_secret(browser: Brow
 async def test_focus_of_a_dialog_is_on_the_choice_that_changes_nothing(
     browser: Browser, dashboard: Dashboard, action: str
 ) -> None:
-    key = await dashboard.call("POST", "/api-keys", {"orgId": ACME, "name": "CI", "scopes": ["projects:read"]})
+    key = await dashboard.call(
+        "POST", "/api-keys", {"orgId": ACME, "name": "CI", "scopes": ["projects:read"]}
+    )
     context, page = await signed_in(browser, dashboard)
     await page.goto(f"{KEYS}/{key['id']}")
     await page.get_by_role("link", name=action, exact=True).click()
@@ -212,7 +226,9 @@ async def test_focus_of_the_new_page_is_on_copy(browser: Browser, dashboard: Das
     await context.close()
 
 
-async def test_leaving_the_secret_page_needs_confirmation(browser: Browser, dashboard: Dashboard) -> None:
+async def test_leaving_the_secret_page_needs_confirmation(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     context, page = await signed_in(browser, dashboard)
     asked: list[str] = []
 
@@ -233,7 +249,9 @@ async def test_leaving_the_secret_page_needs_confirmation(browser: Browser, dash
     await context.close()
 
 
-async def test_fields_of_owner_keys_and_dates_appear_when_chosen(browser: Browser, dashboard: Dashboard) -> None:
+async def test_fields_of_owner_keys_and_dates_appear_when_chosen(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     context, page = await signed_in(browser, dashboard)
     await page.goto(f"{KEYS}/new")
     sure, scopes, until = (
@@ -253,15 +271,28 @@ async def test_fields_of_owner_keys_and_dates_appear_when_chosen(browser: Browse
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_pages_fit_every_width_and_are_legible(browser: Browser, dashboard: Dashboard, scheme: Scheme) -> None:
+async def test_pages_fit_every_width_and_are_legible(
+    browser: Browser, dashboard: Dashboard, scheme: Scheme
+) -> None:
     context, page = await signed_in(browser, dashboard)
     await page.emulate_media(color_scheme=scheme)
-    await create(page, "A key with a name of some length, andwithonewordthatisverylongindeedandnowheretobreak")
+    await create(
+        page,
+        "A key with a name of some length, andwithonewordthatisverylongindeedandnowheretobreak",
+    )
     await fits(page)
     await page.get_by_label("I've saved this key").check()
     await page.get_by_role("link", name="Open the key").click()
     key = page.url
-    for path in (KEYS, f"{KEYS}/new", key, f"{key}/edit", f"{key}/rotate", f"{key}/revoke", f"{key}/first-use"):
+    for path in (
+        KEYS,
+        f"{KEYS}/new",
+        key,
+        f"{key}/edit",
+        f"{key}/rotate",
+        f"{key}/revoke",
+        f"{key}/first-use",
+    ):
         await page.goto(path)
         await fits(page)
     await page.goto(f"{KEYS}/new")
@@ -272,9 +303,14 @@ async def test_pages_fit_every_width_and_are_legible(browser: Browser, dashboard
 
 
 async def fits(page: Page) -> None:
-    """The page needs no scrolling sideways at any width, and its text stands out from what is behind it."""
+    """The page needs no scrolling sideways at any width, and its text stands out from what is
+    behind it.
+    """
     for width in WIDTHS:
         await page.set_viewport_size({"width": width, "height": 900})
-        assert await page.evaluate("document.documentElement.scrollWidth") <= width, (page.url, width)
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width, (
+            page.url,
+            width,
+        )
     contrast, where = await page.evaluate(LEAST_CONTRAST)
     assert contrast >= AA, (page.url, where)

@@ -1,4 +1,6 @@
-"""Live pages after a lost connection, in a real browser: reconnection, and a message when it is given up."""
+"""Live pages after a lost connection, in a real browser: reconnection, and a message when it is
+given up.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The dashboard's sign-in at a real OpenID provider, with a real browser, with script in the pages and without."""
+"""The dashboard's sign-in at a real OpenID provider, with a real browser, with script in the pages
+and without.
+"""
 
 import socket
 from collections.abc import AsyncIterator
@@ -50,7 +52,9 @@ class Asked:
 
     def prompts(self) -> list[str | None]:
         """The prompt of each authorization request, in their order."""
-        queries = [urlsplit(url).query for url in self._watched.requests if url.startswith(self._endpoint)]
+        queries = [
+            urlsplit(url).query for url in self._watched.requests if url.startswith(self._endpoint)
+        ]
         return [parse_qs(query).get("prompt", [None])[0] for query in queries]
 
 
@@ -74,7 +78,9 @@ async def place(conninfo: str) -> AsyncIterator[Place]:
             ):
                 body = {"name": "Acme", "ownerEmail": "ann@acme.example", "ownerId": "ann"}
                 operator = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
-                assert (await client.put("/api/v1/tenants/acme", json=body, headers=operator)).status_code == 201
+                assert (
+                    await client.put("/api/v1/tenants/acme", json=body, headers=operator)
+                ).status_code == 201
                 yield Place(url, provider.issuer, clock)
 
 
@@ -103,11 +109,15 @@ async def tell_who(page: Page) -> None:
 
 async def cookie(context: BrowserContext) -> str | None:
     """What the cookie of the session holds."""
-    return next((one["value"] for one in await context.cookies() if one["name"] == "tenantry_session"), None)
+    return next(
+        (one["value"] for one in await context.cookies() if one["name"] == "tenantry_session"), None
+    )
 
 
 @pytest.mark.parametrize("script", [True, False])
-async def test_user_signs_in_and_out_here_and_at_the_provider(browser: Browser, place: Place, *, script: bool) -> None:
+async def test_user_signs_in_and_out_here_and_at_the_provider(
+    browser: Browser, place: Place, *, script: bool
+) -> None:
     async with visiting(browser, script=script) as (context, page):
         await sign_in(page, place, PROJECTS)
         await expect(page.get_by_role("heading", level=1)).to_have_text("Projects")
@@ -142,12 +152,16 @@ async def test_sign_in_is_renewed_silently_with_a_provider_session(
         assert asked.prompts() == ["none"]
 
 
-async def test_user_without_a_provider_session_signs_in_again(browser: Browser, place: Place) -> None:
+async def test_user_without_a_provider_session_signs_in_again(
+    browser: Browser, place: Place
+) -> None:
     async with visiting(browser, script=True) as (context, page):
         await sign_in(page, place, HOME)
         ours = [one for one in await context.cookies() if one["name"] == "tenantry_session"]
         await context.clear_cookies()
-        await context.add_cookies([{"name": one["name"], "value": one["value"], "url": place.url} for one in ours])
+        await context.add_cookies(
+            [{"name": one["name"], "value": one["value"], "url": place.url} for one in ours]
+        )
         place.clock.later += PROOF_GOOD_FOR
         asked = Asked(page, place)
         await page.goto(place.url + PROJECTS)

@@ -30,8 +30,12 @@ UNNAMED: Final = """
 async def dashboard(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
     with postgres.database() as conninfo:
         async with running_dashboard(conninfo, people) as dashboard:
-            await dashboard.call("POST", "/projects", {"name": MARKUP, "description": f"A description. {MARKUP}"})
-            await dashboard.call("POST", "/api-keys", {"orgId": "acme", "name": MARKUP, "scopes": ["projects:read"]})
+            await dashboard.call(
+                "POST", "/projects", {"name": MARKUP, "description": f"A description. {MARKUP}"}
+            )
+            await dashboard.call(
+                "POST", "/api-keys", {"orgId": "acme", "name": MARKUP, "scopes": ["projects:read"]}
+            )
             await dashboard.add_member("auth0|5f7c8ec7c33c6c004bbafe82-" + "x" * 80)
             yield dashboard
 
@@ -61,7 +65,9 @@ async def visiting(
 
 
 async def paths(dashboard: Dashboard) -> list[str]:
-    [project] = [one for one in (await dashboard.call("GET", "/projects"))["data"] if one["name"] == MARKUP]
+    [project] = [
+        one for one in (await dashboard.call("GET", "/projects"))["data"] if one["name"] == MARKUP
+    ]
     member = (await dashboard.page_of("olivia")).removeprefix(AT_ACME)
     other = (await dashboard.call("GET", "/members?role=member"))["data"][0]["id"]
     return [
@@ -172,7 +178,9 @@ async def test_member_is_managed_without_javascript(browser: Browser, dashboard:
         await page.get_by_role("button", name="Change role").click()
         await expect(page.get_by_role("status")).to_contain_text("Role changed.")
         await page.get_by_role("link", name="Remove").click()
-        await expect(page.get_by_text("The very next request of auth0|guest is rejected")).to_be_visible()
+        await expect(
+            page.get_by_text("The very next request of auth0|guest is rejected")
+        ).to_be_visible()
         await page.get_by_role("button", name="Remove member").click()
         await expect(page.get_by_role("status")).to_contain_text("Member removed.")
         await page.get_by_label("Status").select_option("removed")
@@ -196,7 +204,9 @@ async def test_remove_dialog_focuses_cancel(browser: Browser, dashboard: Dashboa
         await expect(page.get_by_role("status")).to_contain_text("Member removed.")
 
 
-async def test_audit_entries_open_by_keyboard_and_are_exported(browser: Browser, dashboard: Dashboard) -> None:
+async def test_audit_entries_open_by_keyboard_and_are_exported(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     async with visiting(browser, dashboard, "/settings/audit") as page:
         entry = page.get_by_role("listitem").filter(has_text="Olivia Owner olivia created the key")
         await expect(entry.first).to_contain_text(MARKUP)
@@ -216,7 +226,9 @@ async def test_user_signs_out_everywhere_else(browser: Browser, dashboard: Dashb
         visiting(browser, dashboard, "/profile", script=False) as page,
     ):
         await page.get_by_role("button", name="Sign out everywhere else").click()
-        await expect(page.get_by_role("status")).to_contain_text("All other sessions are signed out")
+        await expect(page.get_by_role("status")).to_contain_text(
+            "All other sessions are signed out"
+        )
         await expect(page.get_by_text("this one")).to_have_count(2)
         await other.goto(f"{dashboard.url}/sign-in?return_to=/")
         await other.goto(f"{dashboard.url}{AT_ACME}/profile")
@@ -224,7 +236,9 @@ async def test_user_signs_out_everywhere_else(browser: Browser, dashboard: Dashb
 
 
 @pytest.mark.parametrize("script", [True, False])
-async def test_input_survives_the_end_of_the_session(browser: Browser, dashboard: Dashboard, *, script: bool) -> None:
+async def test_input_survives_the_end_of_the_session(
+    browser: Browser, dashboard: Dashboard, *, script: bool
+) -> None:
     context = await browser.new_context(java_script_enabled=script, base_url=dashboard.url)
     page = await context.new_page()
     await page.goto(dashboard.start_of(OLIVIA, f"{AT_ACME}/projects/new"))
@@ -244,11 +258,14 @@ async def test_input_survives_the_end_of_the_session(browser: Browser, dashboard
     await page.get_by_role("button", name="Submit again").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("A long story")
     assert await page.locator(".as-typed").inner_text() == f"First line\n  second line {MARKUP}"
-    await dashboard.call("DELETE", f"/projects/{page.url.rpartition('/')[2]}")  # the plan has room for few
+    # the plan has room for few
+    await dashboard.call("DELETE", f"/projects/{page.url.rpartition('/')[2]}")
     await context.close()
 
 
-async def test_signing_out_of_an_ended_session_succeeds(browser: Browser, dashboard: Dashboard) -> None:
+async def test_signing_out_of_an_ended_session_succeeds(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     async with visiting(browser, dashboard, "/projects") as page:
         await page.context.clear_cookies()
         await page.locator(".person summary").click()

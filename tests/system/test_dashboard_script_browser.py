@@ -16,7 +16,9 @@ BILLING: Final = f"{AT_ACME}/billing"
 AWAITS_PRO: Final = f"{BILLING}?awaits=pro"
 ASKS_FIRST: Final = "() => !dispatchEvent(new Event('beforeunload', { cancelable: true }))"
 """Whether leaving the page is asked about first."""
-COPIES_NOTHING: Final = "() => { navigator.clipboard.writeText = () => Promise.reject(new Error()); }"
+COPIES_NOTHING: Final = (
+    "() => { navigator.clipboard.writeText = () => Promise.reject(new Error()); }"
+)
 CHANGES_HIDDEN: Final = """
 (hidden) => {
   Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
@@ -55,7 +57,9 @@ async def create_key(page: Page) -> str:
     return secret
 
 
-async def test_failed_copy_selects_the_secret_and_keeps_the_warning(browser: Browser, dashboard: Dashboard) -> None:
+async def test_failed_copy_selects_the_secret_and_keeps_the_warning(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     async with visiting(browser, dashboard, f"{KEYS}/new") as page:
         secret = await create_key(page)
         await page.evaluate(COPIES_NOTHING)
@@ -93,7 +97,9 @@ async def test_menu_closes_when_the_focus_leaves(browser: Browser, dashboard: Da
         await expect(menu).not_to_have_attribute("open", "")
 
 
-async def test_polling_replaces_nothing_until_the_change(browser: Browser, dashboard: Dashboard) -> None:
+async def test_polling_replaces_nothing_until_the_change(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     await dashboard.deliver(updated(price="price_business", created=1))
     async with visiting(browser, dashboard, AWAITS_PRO) as page:
         button = page.get_by_role("button", name="Update payment method")
@@ -106,13 +112,17 @@ async def test_polling_replaces_nothing_until_the_change(browser: Browser, dashb
         await expect(page.locator("[data-mark]")).to_be_focused()
 
 
-async def test_new_plan_is_announced_and_the_focus_stays(browser: Browser, dashboard: Dashboard) -> None:
+async def test_new_plan_is_announced_and_the_focus_stays(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     await dashboard.deliver(updated(price="price_business", created=1))
     async with visiting(browser, dashboard, AWAITS_PRO) as page:
         button = page.get_by_role("button", name="Update payment method")
         await button.focus()
         await dashboard.deliver(updated())
-        await expect(page.get_by_role("status")).to_contain_text("Your plan is now Pro.", timeout=PATIENCE)
+        await expect(page.get_by_role("status")).to_contain_text(
+            "Your plan is now Pro.", timeout=PATIENCE
+        )
         await expect(page.get_by_role("heading", name="Pro plan", exact=True)).to_be_visible()
         await expect(button).to_be_focused()
 
@@ -121,7 +131,9 @@ async def test_form_added_later_is_submitted_once(browser: Browser, dashboard: D
     await dashboard.deliver(updated(price="price_business", created=1))
     async with visiting(browser, dashboard, AWAITS_PRO) as page:
         await dashboard.deliver(updated())
-        await expect(page.get_by_role("heading", name="Pro plan", exact=True)).to_be_visible(timeout=PATIENCE)
+        await expect(page.get_by_role("heading", name="Pro plan", exact=True)).to_be_visible(
+            timeout=PATIENCE
+        )
         sent: list[str] = []
 
         async def hold(route: Route) -> None:
@@ -139,7 +151,9 @@ async def test_polling_ends_visibly_and_restarts_when_the_tab_is_visible(
 ) -> None:
     async with visiting(browser, dashboard, f"{KEYS}/new") as page:
         secret = await create_key(page)
-        await expect(page.locator("#first-use")).to_contain_text("It appears within seconds. Check now")
+        await expect(page.locator("#first-use")).to_contain_text(
+            "It appears within seconds. Check now"
+        )
         await page.clock.fast_forward(HALF_AN_HOUR)
         await expect(page.locator("#first-use")).to_contain_text("No longer checking. Check now")
         check = await page.get_by_role("link", name="Check now").get_attribute("href")
@@ -150,7 +164,9 @@ async def test_polling_ends_visibly_and_restarts_when_the_tab_is_visible(
         await expect(page.locator(".tick.done")).to_contain_text("The key works.")
 
 
-async def test_polling_restarts_immediately_when_the_tab_is_visible(browser: Browser, dashboard: Dashboard) -> None:
+async def test_polling_restarts_immediately_when_the_tab_is_visible(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     async with visiting(browser, dashboard, AWAITS_PRO) as page:
         await page.evaluate(CHANGES_HIDDEN, True)
         await page.clock.pause_at(await page.evaluate("Date.now() + 60000"))

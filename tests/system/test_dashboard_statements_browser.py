@@ -63,7 +63,10 @@ async def visiting(
 ) -> AsyncIterator[Page]:
     """A page as the tenant's owner sees it; its clock can be moved on."""
     context = await browser.new_context(
-        base_url=dashboard.url, timezone_id=timezone, locale="en-US", viewport={"width": width, "height": 900}
+        base_url=dashboard.url,
+        timezone_id=timezone,
+        locale="en-US",
+        viewport={"width": width, "height": 900},
     )
     page = await context.new_page()
     await page.clock.install()
@@ -85,7 +88,9 @@ async def test_hidden_invalid_date_does_not_block_creating_a_key(
         await expect(page.get_by_role("heading", name="Key created")).to_be_visible()
 
 
-async def test_hidden_past_date_does_not_block_editing_a_key(browser: Browser, dashboard: Dashboard) -> None:
+async def test_hidden_past_date_does_not_block_editing_a_key(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     wishes = {"orgId": ACME, "name": "CI", "scopes": ["projects:read"]}
     key = await dashboard.call("POST", "/api-keys", wishes)
     async with visiting(browser, dashboard, f"{KEYS}/{key['id']}/edit") as page:
@@ -106,22 +111,30 @@ async def type_day(page: Page, day: str) -> None:
         await field.press_sequentially(day)
 
 
-async def test_past_date_shows_an_error_beside_its_field(browser: Browser, dashboard: Dashboard) -> None:
+async def test_past_date_shows_an_error_beside_its_field(
+    browser: Browser, dashboard: Dashboard
+) -> None:
     async with visiting(browser, dashboard, f"{KEYS}/new") as page:
         await page.get_by_role("textbox", name="Name").fill("CI")
         await page.get_by_label("projects:read").check()
         await type_day(page, "2020-01-01")
         await page.get_by_role("button", name="Create key").click()
-        await expect(page.get_by_text("This day is over. Enter today or a later day.")).to_be_visible()
+        await expect(
+            page.get_by_text("This day is over. Enter today or a later day.")
+        ).to_be_visible()
 
 
-async def test_checkout_message_disappears_with_the_new_plan(browser: Browser, conninfo: str, people: Path) -> None:
+async def test_checkout_message_disappears_with_the_new_plan(
+    browser: Browser, conninfo: str, people: Path
+) -> None:
     async with (
         running_provider() as provider,
         running_dashboard(conninfo, people, **settings_of(provider)) as dashboard,
         visiting(browser, dashboard, f"{AT_ACME}/billing") as page,
     ):
-        await page.route("https://checkout.provider.example/**", lambda route: route.fulfill(body="pay here"))
+        await page.route(
+            "https://checkout.provider.example/**", lambda route: route.fulfill(body="pay here")
+        )
         await page.get_by_role("button", name="Subscribe to Pro").click()
         await page.wait_for_url("https://checkout.provider.example/c/1")
         await page.goto(provider.requests[-1].params["success_url"])
@@ -134,8 +147,12 @@ async def test_checkout_message_disappears_with_the_new_plan(browser: Browser, c
         assert page.url == f"{dashboard.url}{AT_ACME}/billing"
 
 
-async def test_rotated_key_page_updates_after_the_overlap(browser: Browser, dashboard: Dashboard) -> None:
-    key = await dashboard.call("POST", "/api-keys", {"orgId": ACME, "name": "CI", "scopes": ["projects:read"]})
+async def test_rotated_key_page_updates_after_the_overlap(
+    browser: Browser, dashboard: Dashboard
+) -> None:
+    key = await dashboard.call(
+        "POST", "/api-keys", {"orgId": ACME, "name": "CI", "scopes": ["projects:read"]}
+    )
     new = await dashboard.call("POST", f"/api-keys/{key['id']}/rotate", {"overlapSeconds": 3600})
     works = {key["id"]: "keeps working until", new["id"]: "The old key keeps working"}
     async with (
@@ -145,7 +162,9 @@ async def test_rotated_key_page_updates_after_the_overlap(browser: Browser, dash
         await expect(old_page.get_by_text(works[key["id"]])).to_be_visible()
         await expect(new_page.get_by_text(works[new["id"]])).to_be_visible()
         async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-            await connection.execute("UPDATE api_keys SET expires_at = now() WHERE id = %s", (key["id"],))
+            await connection.execute(
+                "UPDATE api_keys SET expires_at = now() WHERE id = %s", (key["id"],)
+            )
         for page, key_id in ((old_page, key["id"]), (new_page, new["id"])):
             await page.clock.fast_forward(3_700_000)
             await expect(page.get_by_text(works[key_id])).to_have_count(0)
@@ -153,11 +172,17 @@ async def test_rotated_key_page_updates_after_the_overlap(browser: Browser, dash
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-async def test_right_to_left_name_shows_its_beginning(browser: Browser, dashboard: Dashboard, width: int) -> None:
-    await dashboard.operate("PUT", f"/tenants/{ACME}", {"name": RIGHT_TO_LEFT, "ownerEmail": "olivia@acme.example"})
+async def test_right_to_left_name_shows_its_beginning(
+    browser: Browser, dashboard: Dashboard, width: int
+) -> None:
+    await dashboard.operate(
+        "PUT", f"/tenants/{ACME}", {"name": RIGHT_TO_LEFT, "ownerEmail": "olivia@acme.example"}
+    )
     async with visiting(browser, dashboard, f"{AT_ACME}/", width=width) as page:
         assert await page.locator(".top .tenant").evaluate(FIRST_LETTER)
-        await dashboard.call("POST", "/projects", {"name": RIGHT_TO_LEFT, "description": RIGHT_TO_LEFT})
+        await dashboard.call(
+            "POST", "/projects", {"name": RIGHT_TO_LEFT, "description": RIGHT_TO_LEFT}
+        )
         await page.goto(f"{AT_ACME}/projects")
         for cell in await page.locator("tbody th, tbody td[data-label=Description]").all():
             assert await cell.evaluate(FIRST_LETTER)
@@ -166,7 +191,9 @@ async def test_right_to_left_name_shows_its_beginning(browser: Browser, dashboar
         for field in await page.locator("#name, #description").all():
             assert await field.evaluate("(field) => getComputedStyle(field).direction") == "rtl"
     await dashboard.operate(
-        "PUT", "/tenants/second", {"name": "Second", "ownerEmail": "o@x.example", "ownerId": OLIVIA.sub}
+        "PUT",
+        "/tenants/second",
+        {"name": "Second", "ownerEmail": "o@x.example", "ownerId": OLIVIA.sub},
     )
     async with visiting(browser, dashboard, f"{AT_ACME}/", width=width) as page:
         label = page.locator(".menu:not(.person) .label")
@@ -190,13 +217,19 @@ async def test_audit_filters_and_entries_use_utc(browser: Browser, dashboard: Da
         await expect(page.get_by_text("Times are in UTC.")).to_be_visible()
 
 
-async def test_subject_of_a_mail_looks_like_the_inbox_and_nothing_else(browser: Browser, tmp_path: Path) -> None:
+async def test_subject_of_a_mail_looks_like_the_inbox_and_nothing_else(
+    browser: Browser, tmp_path: Path
+) -> None:
     inbox = Inbox(tmp_path / "inbox")
     mail = EmailMessage()
     mail["Subject"] = "A payment failed"
     mail.set_content("Hello")
-    inbox.store(mail.as_bytes(), sender="billing@tenantry.example", recipients=["olivia@acme.example"])
-    with Companion(tmp_path, users=(OLIVIA, MIA), audience="a", client_id="c", inbox=inbox) as companion:
+    inbox.store(
+        mail.as_bytes(), sender="billing@tenantry.example", recipients=["olivia@acme.example"]
+    )
+    with Companion(
+        tmp_path, users=(OLIVIA, MIA), audience="a", client_id="c", inbox=inbox
+    ) as companion:
         context = await browser.new_context()
         page = await context.new_page()
         await page.goto(f"{companion.http_url}/inbox")

@@ -1,4 +1,6 @@
-"""A database that hangs, with the time limits of production: every request is answered within 5 s."""
+"""A database that hangs, with the time limits of production: every request is answered within 5
+s.
+"""
 
 import pytest
 

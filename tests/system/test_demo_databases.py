@@ -1,4 +1,6 @@
-"""``tenantry demo`` beside another program's database, and on a database that its command line names."""
+"""``tenantry demo`` beside another program's database, and on a database that its command line
+names.
+"""
 
 import asyncio
 import os
@@ -49,17 +51,30 @@ SUBSCRIPTIONS=weekly
 async def follow_banner(banner: str, folder: Path, **values: str) -> str:
     """Type what a banner says to try into a shell, line by line; return what the shell writes."""
     block = banner.partition("in this folder:\n")[2].partition("  To delete all data")[0]
-    variables = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": AS_INSTALLED, **values}
+    variables = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "PYTHONPATH": AS_INSTALLED,
+        **values,
+    }
     shell = await asyncio.create_subprocess_exec(
-        "sh", "-eu", "-c", block.replace("curl ", "curl --noproxy '*' --fail "),
-        cwd=folder, env=variables, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        "sh",
+        "-eu",
+        "-c",
+        block.replace("curl ", "curl --noproxy '*' --fail "),
+        cwd=folder,
+        env=variables,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
     out, err = await shell.communicate()
     assert (shell.returncode, err.decode()) == (0, ""), (out, err)
     return out.decode()
 
 
-async def test_demo_runs_beside_another_program_and_uses_nothing_of_it(tmp_path: Path, shop: str) -> None:
+async def test_demo_runs_beside_another_program_and_uses_nothing_of_it(
+    tmp_path: Path, shop: str
+) -> None:
     (tmp_path / ".env").write_text(f"DATABASE_URL={shop}\n{ENV_OF_ANOTHER}")
     below = tmp_path / "below"
     below.mkdir()
@@ -74,7 +89,9 @@ async def test_demo_runs_beside_another_program_and_uses_nothing_of_it(tmp_path:
             f"To use a database of yours: {COMMAND} demo --database URL"
         )
         for folder in (tmp_path, below):
-            tried = await follow_banner(command.text["out"], folder, XDG_STATE_HOME=str(tmp_path), **exported)
+            tried = await follow_banner(
+                command.text["out"], folder, XDG_STATE_HOME=str(tmp_path), **exported
+            )
             assert '"orgId":"demo"' in tried
             assert "invoice.payment_failed  200" in tried
         assert "of-the-shop" not in command.text["out"]
@@ -85,7 +102,9 @@ async def test_demo_runs_beside_another_program_and_uses_nothing_of_it(tmp_path:
     assert other_program.dump(shop) == before
 
 
-async def test_demo_uses_the_database_that_its_command_line_names(tmp_path: Path, database_url: str) -> None:
+async def test_demo_uses_the_database_that_its_command_line_names(
+    tmp_path: Path, database_url: str
+) -> None:
     url = f"{database_url}&password=hunter2hunter2"
     async with running("demo", "--database", url, folder=tmp_path, PORT="0") as command:
         await command.until("To delete all data", "out")
@@ -93,9 +112,14 @@ async def test_demo_uses_the_database_that_its_command_line_names(tmp_path: Path
         assert "the data stays in the database user=" in banner
         tried = await follow_banner(banner, tmp_path, XDG_STATE_HOME=str(tmp_path))
         assert "invoice.payment_failed  200" in tried
-        assert re.search(r"end the demo \(Ctrl-C\), drop and create its database, and delete \S+\.tenantry\n", banner)
+        assert re.search(
+            r"end the demo \(Ctrl-C\), drop and create its database, and delete \S+\.tenantry\n",
+            banner,
+        )
         # operator commands know that database
-        made = await run("admin", "create-key", "--org", "demo", "--name", "more", "--owner", folder=tmp_path)
+        made = await run(
+            "admin", "create-key", "--org", "demo", "--name", "more", "--owner", folder=tmp_path
+        )
         assert (made.code, made.err) == (0, "")
         assert await command.end(signal.SIGINT) == 0
     assert "hunter2" not in command.text["out"] + command.text["err"]
@@ -110,9 +134,13 @@ async def test_demo_uses_the_database_that_its_command_line_names(tmp_path: Path
 
     # without its folder the demo creates new keys
     shutil.rmtree(tmp_path / ".tenantry")
-    async with running("demo", "--database", url, folder=tmp_path, PORT=str(free_port())) as command:
+    async with running(
+        "demo", "--database", url, folder=tmp_path, PORT=str(free_port())
+    ) as command:
         await command.until("To delete all data", "out")
-        assert '"data":[{' in await follow_banner(command.text["out"], tmp_path, XDG_STATE_HOME=str(tmp_path))
+        assert '"data":[{' in await follow_banner(
+            command.text["out"], tmp_path, XDG_STATE_HOME=str(tmp_path)
+        )
         assert await command.end(signal.SIGINT) == 0
 
 
@@ -120,7 +148,9 @@ def test_demo_keeps_out_of_a_database_of_another_program(tmp_path: Path, shop: s
     before = other_program.dump(shop)
     done = invoke("demo", "--database", shop, folder=tmp_path, PORT=str(free_port()))
     assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("--database: tenantry wants a database of its own, and this one (user=")
+    assert done.err.startswith(
+        "--database: tenantry wants a database of its own, and this one (user="
+    )
     assert done.err.endswith(
         f" has tables of others, {other_program.FOUND}: create a database for tenantry alone, and name that one.\n"
     )

@@ -62,7 +62,10 @@ def filled(server: DatabaseServer) -> Iterator[None]:
 async def test_writes_are_deferred_and_reads_are_answered(server: DatabaseServer) -> None:
     async with running_service(server.conninfo) as service:
         org = await service.organization(stripeCustomerId="cus_1")
-        event, at = events.failed(customer="cus_1", event_id="evt_1"), int(service.clock.now.timestamp())
+        event, at = (
+            events.failed(customer="cus_1", event_id="evt_1"),
+            int(service.clock.now.timestamp()),
+        )
         with filled(server):
             refused = await deliver(service.client, event, at=at)
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")

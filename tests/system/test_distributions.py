@@ -1,4 +1,6 @@
-"""The distributions as they are published: built from a clean checkout, installed into new environments, and run."""
+"""The distributions as they are published: built from a clean checkout, installed into new
+environments, and run.
+"""
 
 import itertools
 import os
@@ -24,7 +26,15 @@ from tests.support.commands import SECRETS
 from tests.support.deployment import add_owner
 from tests.support.documentation import block_of
 from tests.support.findings import free_port
-from tests.support.installed import ROOT, build_distributions, commit_all, from_wheels, install, release_tool, run
+from tests.support.installed import (
+    ROOT,
+    build_distributions,
+    commit_all,
+    from_wheels,
+    install,
+    release_tool,
+    run,
+)
 from tests.support.required import lacking
 
 NAMES: Final = ("tenantry", "tenantry_devkit", "tenantry_sdk")
@@ -77,15 +87,24 @@ def metadata(wheel: Path) -> Message:
 
 def test_each_distribution_has_a_wheel_and_its_sources(dist: Path) -> None:
     version = tenantry.__version__
-    expected = [f"{name}-{version}{end}" for name in NAMES for end in ("-py3-none-any.whl", ".tar.gz")]
+    expected = [
+        f"{name}-{version}{end}" for name in NAMES for end in ("-py3-none-any.whl", ".tar.gz")
+    ]
     assert sorted(path.name for path in dist.iterdir()) == sorted(expected)
 
 
 def test_distributions_satisfy_the_checkers_of_registries(dist: Path) -> None:
     files = [str(path) for path in dist.iterdir()]
-    for command in (["twine", "check", "--strict", *files], ["check-wheel-contents", *map(str, wheels(dist))]):
+    for command in (
+        ["twine", "check", "--strict", *files],
+        ["check-wheel-contents", *map(str, wheels(dist))],
+    ):
         checked = subprocess.run(
-            [release_tool(command[0]), *command[1:]], cwd=ROOT, check=False, capture_output=True, text=True
+            [release_tool(command[0]), *command[1:]],
+            cwd=ROOT,
+            check=False,
+            capture_output=True,
+            text=True,
         )
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
@@ -97,9 +116,13 @@ def test_metadata_is_complete(dist: Path) -> None:
         assert urls == {"Homepage", "Documentation", "Changelog", "Issues", "Repository"}
         assert found["License-Expression"] == "Apache-2.0"
         assert found.get_all("License-File") == ["LICENSE"]
-        assert {"Typing :: Typed", "Programming Language :: Python :: 3.14"} <= set(found.get_all("Classifier", []))
+        assert {"Typing :: Typed", "Programming Language :: Python :: 3.14"} <= set(
+            found.get_all("Classifier", [])
+        )
         assert found["Summary"]
-        assert not RELATIVE_LINK.findall(str(found.get_payload())), f"{wheel.name}: a relative link in its README"
+        assert not RELATIVE_LINK.findall(str(found.get_payload())), (
+            f"{wheel.name}: a relative link in its README"
+        )
 
 
 def test_dependencies_have_lower_bounds_and_no_upper_ones(dist: Path) -> None:
@@ -118,15 +141,31 @@ def test_distributions_of_tenantry_need_each_other_from_this_version_on(dist: Pa
     ]
     assert own
     assert EXACT in own
-    assert {requirement.partition("=")[2].lstrip("=") for requirement in own} == {tenantry.__version__}
+    assert {requirement.partition("=")[2].lstrip("=") for requirement in own} == {
+        tenantry.__version__
+    }
 
 
-def test_wheel_that_is_built_in_a_checkout_needs_the_folders_beside_it(dist: Path, place: Path) -> None:
+def test_wheel_that_is_built_in_a_checkout_needs_the_folders_beside_it(
+    dist: Path, place: Path
+) -> None:
     checkout = dist.parent / "sources"
-    command = [release_tool("uv"), "build", "--quiet", "--wheel", "--out-dir", str(place / "of the checkout"), "."]
+    command = [
+        release_tool("uv"),
+        "build",
+        "--quiet",
+        "--wheel",
+        "--out-dir",
+        str(place / "of the checkout"),
+        ".",
+    ]
     run(command, cwd=checkout)
     [wheel] = wheels(place / "of the checkout")
-    needed = {line for line in metadata(wheel).get_all("Requires-Dist", []) if line.startswith("tenantry-")}
+    needed = {
+        line
+        for line in metadata(wheel).get_all("Requires-Dist", [])
+        if line.startswith("tenantry-")
+    }
     assert needed == {
         f"tenantry-sdk @ {(checkout / 'sdk').as_uri()}",
         f"tenantry-devkit @ {(checkout / 'devkit').as_uri()} ; extra == 'demo'",
@@ -163,12 +202,21 @@ async def test_middleware_alone_needs_the_packages_of_its_guide(
     uv = release_tool("uv")
     run([uv, "venv", "--quiet", str(environment)])
     for line in block_of("how-to/in-process.md", "pip install ./sdk").splitlines():
-        run([uv, "pip", "install", "--quiet", "--python", str(environment), *shlex.split(line)[2:]], cwd=checkout)
+        run(
+            [uv, "pip", "install", "--quiet", "--python", str(environment), *shlex.split(line)[2:]],
+            cwd=checkout,
+        )
     [packages] = environment.glob("lib/python3*/site-packages")
     assert megabytes(packages) < MIDDLEWARE_MEGABYTES
     secret = await add_owner(database_url, tmp_path)
-    variables = {"PATH": os.environ["PATH"], "DATABASE_URL": database_url, "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
-    done = run([str(environment / "bin" / "python"), "-c", APPLICATION, secret], cwd="/", env=variables)
+    variables = {
+        "PATH": os.environ["PATH"],
+        "DATABASE_URL": database_url,
+        "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"],
+    }
+    done = run(
+        [str(environment / "bin" / "python"), "-c", APPLICATION, secret], cwd="/", env=variables
+    )
     assert done.stdout == "200 OK\n401 Unauthorized\n"
 
 
@@ -176,7 +224,9 @@ def test_uv_runs_a_checkout_and_an_address_of_git(dist: Path, place: Path) -> No
     checkout = dist.parent / "sources"
     commit_all(checkout)
     for source in (f"{checkout}[demo]", f"tenantry[demo] @ git+{checkout.as_uri()}"):
-        shown = run([release_tool("uvx"), "--from", source, "tenantry", "demo", "--help"], cwd=place)
+        shown = run(
+            [release_tool("uvx"), "--from", source, "tenantry", "demo", "--help"], cwd=place
+        )
         assert "Run everything on this machine" in shown.stdout
 
 
@@ -187,12 +237,29 @@ def run_demo(command: Sequence[str], folder: Path, place: Path, user: str, dist:
         made.mkdir(exist_ok=True)
         shutil.chown(made, user)
     port = free_port()
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TENANTRY", "VIRTUAL"))}
-    variables = {**kept, **from_wheels(dist), "HOME": str(home), "PORT": str(port), "PYTHONDONTWRITEBYTECODE": "1"}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "TENANTRY", "VIRTUAL"))
+    }
+    variables = {
+        **kept,
+        **from_wheels(dist),
+        "HOME": str(home),
+        "PORT": str(port),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     with subprocess.Popen(
-        [*command, "demo"], cwd=folder, env=variables, user=user, extra_groups=[], text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    ) as demo:  # fmt: skip
+        [*command, "demo"],
+        cwd=folder,
+        env=variables,
+        user=user,
+        extra_groups=[],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as demo:
         assert demo.stdout is not None
         written = "".join(itertools.takewhile(lambda line: "demo reset" not in line, demo.stdout))
         try:
@@ -200,7 +267,8 @@ def run_demo(command: Sequence[str], folder: Path, place: Path, user: str, dist:
             assert key, written
             assert f"TOKEN=$({command[0].rpartition('/')[2]} " in written
             answer = httpx2.get(
-                f"http://127.0.0.1:{port}/api/v1/projects", headers={"Authorization": f"Bearer {key[1]}"}
+                f"http://127.0.0.1:{port}/api/v1/projects",
+                headers={"Authorization": f"Bearer {key[1]}"},
             )
             assert (answer.status_code, len(answer.json()["data"])) == (200, 1)
         finally:

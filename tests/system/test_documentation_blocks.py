@@ -24,16 +24,20 @@ PAGES: Final = (
     "tutorials/sell-a-plan",
 )
 BESIDE_THE_DEMO: Final = ("how-to/api-keys", "how-to/audit", "how-to/members", "how-to/operations")
-"""These ask a service that runs already: its address and credentials are in the variables of the environment."""
+"""These ask a service that runs already: its address and credentials are in the variables of the
+environment.
+"""
 WITHOUT_AN_INSTALLATION: Final = "reference/api-key-format"
 WITH_NODE: Final = "tutorials/protect-express"
 
 
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The variables of a user who has nothing of tenantry: git takes what there is here for the repository.
+    """The variables of a user who has nothing of tenantry: git takes what there is here for the
+    repository.
 
-    What they download is kept for the next one. The settings of pip and npm are those of this machine.
+    What they download is kept for the next one. The settings of pip and npm are those of this
+    machine.
     """
     sources = copy_checkout(tmp_path_factory.mktemp("repository"))
     commit_all(sources)
@@ -69,7 +73,9 @@ async def test_each_block_of_the_page_for_node_does_what_it_says(
         await following.follow(DOCS / f"{WITH_NODE}.md")
 
 
-async def test_each_block_of_the_page_without_an_installation_does_what_it_says(place: Path, tmp_path: Path) -> None:
+async def test_each_block_of_the_page_without_an_installation_does_what_it_says(
+    place: Path, tmp_path: Path
+) -> None:
     async with reader(place, tmp_path) as following:
         await following.follow(DOCS / f"{WITHOUT_AN_INSTALLATION}.md")
 
@@ -81,12 +87,20 @@ async def test_requests_of_the_readme_are_answered_by_the_demo(place: Path, tmp_
 
 
 @pytest.mark.parametrize("page", BESIDE_THE_DEMO)
-async def test_each_block_does_what_its_page_says_beside_the_demo(page: str, place: Path, tmp_path: Path) -> None:
+async def test_each_block_does_what_its_page_says_beside_the_demo(
+    page: str, place: Path, tmp_path: Path
+) -> None:
     port = free_port()
     async with demo(place, port):
-        kept = dict(re.findall(r"^(\w+)=(.*)$", (place / ".tenantry" / "demo.env").read_text("utf-8"), re.MULTILINE))
+        kept = dict(
+            re.findall(
+                r"^(\w+)=(.*)$", (place / ".tenantry" / "demo.env").read_text("utf-8"), re.MULTILINE
+            )
+        )
         values = {"KEY": kept["TENANTRY_DEMO_LIVE_KEY"], "OPERATOR_TOKEN": kept["OPERATOR_TOKEN"]}
-        async with reader(place, tmp_path, BASE_URL=f"http://127.0.0.1:{port}", **values) as following:
+        async with reader(
+            place, tmp_path, BASE_URL=f"http://127.0.0.1:{port}", **values
+        ) as following:
             await following.follow(DOCS / f"{page}.md")
 
 

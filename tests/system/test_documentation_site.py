@@ -1,4 +1,6 @@
-"""The documentation site, as `make docs` builds it: its links, its pages in a browser, its search and its versions."""
+"""The documentation site, as `make docs` builds it: its links, its pages in a browser, its search
+and its versions.
+"""
 
 import json
 import re
@@ -20,16 +22,35 @@ from tests.support.documentation_site import ROOT, build, copy_sources, serving_
 
 Scheme = Literal["light", "dark"]
 PAGES: Final = (
-    "", "tutorials/first-ten-minutes/", "how-to/gateways/", "how-to/deploying/", "how-to/backup/", "how-to/members/",
-    "reference/http-api/", "reference/configuration/", "reference/sdk/", "explanation/durability/",
-    "explanation/performance/", "contributing/architecture/", "decisions/", "faq/", "glossary/",
-)  # fmt: skip
+    "",
+    "tutorials/first-ten-minutes/",
+    "how-to/gateways/",
+    "how-to/deploying/",
+    "how-to/backup/",
+    "how-to/members/",
+    "reference/http-api/",
+    "reference/configuration/",
+    "reference/sdk/",
+    "explanation/durability/",
+    "explanation/performance/",
+    "contributing/architecture/",
+    "decisions/",
+    "faq/",
+    "glossary/",
+)
 WIDTHS: Final = (390, 1280)
 _COUNTED: Final = frozenset({"blockquote", "h2", "h3", "img", "li", "ol", "pre", "tr", "ul"})
 _LOADED: Final = {
-    "script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src", "embed": "src",
-    "object": "data", "link": "href",
-}  # fmt: skip
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "video": "src",
+    "audio": "src",
+    "embed": "src",
+    "object": "data",
+    "link": "href",
+}
 """The attribute by which an element makes a browser load something."""
 
 
@@ -70,7 +91,9 @@ class Document(HTMLParser):
 
 
 def project_urls() -> dict[str, str]:
-    urls: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    urls: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "urls"
+    ]
     return urls
 
 
@@ -86,7 +109,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def documents(site: Path) -> dict[Path, Document]:
-    return {page: Document(page.read_text("utf-8")) for page in sorted((site / "0.1").rglob("*.html"))}
+    return {
+        page: Document(page.read_text("utf-8")) for page in sorted((site / "0.1").rglob("*.html"))
+    }
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +134,9 @@ def leads_nowhere(link: str, page: Path, documents: dict[Path, Document]) -> boo
     return not target.exists() or (target in documents and anchor not in documents[target].anchors)
 
 
-def test_every_link_of_every_page_leads_somewhere(documents: dict[Path, Document], site: Path) -> None:
+def test_every_link_of_every_page_leads_somewhere(
+    documents: dict[Path, Document], site: Path
+) -> None:
     broken = [
         f"{page.relative_to(site)}: {link}"
         for page, document in documents.items()
@@ -136,25 +163,38 @@ def test_link_to_a_file_of_the_repository_leads_there(tmp_path: Path) -> None:
     folder = tmp_path / "sources"
     copy_sources(folder)
     project = (folder / "pyproject.toml").read_text("utf-8")
-    moved = re.sub("^Repository = .*", 'Repository = "https://git.example/tenantry/"', project, flags=re.MULTILINE)
+    moved = re.sub(
+        "^Repository = .*",
+        'Repository = "https://git.example/tenantry/"',
+        project,
+        flags=re.MULTILINE,
+    )
     (folder / "pyproject.toml").write_text(moved, "utf-8")
     assert build(folder).returncode == 0
-    page = Document((folder / "site" / "0.1" / "how-to" / "gateways" / "index.html").read_text("utf-8"))
+    page = Document(
+        (folder / "site" / "0.1" / "how-to" / "gateways" / "index.html").read_text("utf-8")
+    )
     links = {attributes.get("href") for _, attributes in page.elements}
     assert "https://git.example/tenantry/blob/HEAD/examples/gateways/nginx.conf" in links
 
 
-def test_a_page_has_the_structure_that_markdown_gives_it_elsewhere(documents: dict[Path, Document], site: Path) -> None:
+def test_a_page_has_the_structure_that_markdown_gives_it_elsewhere(
+    documents: dict[Path, Document], site: Path
+) -> None:
     sources = ROOT / "docs"
     differing = {}
     for source in sources.rglob("*.md"):
         name = source.relative_to(sources).with_suffix("")
         folder = name.parent if name.name in {"index", "README"} else name
         shown = documents[site / "0.1" / folder / "index.html"].counted
-        meant = Document(MarkdownIt("commonmark").enable("table").render(source.read_text("utf-8"))).counted
+        meant = Document(
+            MarkdownIt("commonmark").enable("table").render(source.read_text("utf-8"))
+        ).counted
         if shown != meant:
             differing[str(name)] = (shown - meant, meant - shown)
-    assert differing == {}, "a nested list or block needs four spaces, and a list a blank line before it"
+    assert differing == {}, (
+        "a nested list or block needs four spaces, and a list a blank line before it"
+    )
 
 
 def test_each_page_describes_itself_and_names_its_address_of_the_newest_release(
@@ -209,7 +249,9 @@ def test_nothing_is_loaded_from_elsewhere(documents: dict[Path, Document], site:
     styles = [style.read_text("utf-8") for style in site.rglob("*.css")]
     assert styles
     assert [
-        found for style in styles for found in re.findall(r"(?:url\(|@import\s*)[\"']?(?:https?:)?//\S*", style)
+        found
+        for style in styles
+        for found in re.findall(r"(?:url\(|@import\s*)[\"']?(?:https?:)?//\S*", style)
     ] == []
 
 
@@ -228,7 +270,11 @@ async def test_page_is_accessible_and_asks_only_its_own_origin(
         assert await page.evaluate("document.documentElement.scrollWidth") <= width
     assert found == []
     assert watched.complaints == []
-    assert [one for one in watched.requests if not one.startswith((address, address.replace("latest/", "")))] == []
+    assert [
+        one
+        for one in watched.requests
+        if not one.startswith((address, address.replace("latest/", "")))
+    ] == []
 
 
 async def test_search_finds_a_page_and_opens_it(page: Page, address: str) -> None:
@@ -237,7 +283,9 @@ async def test_search_finds_a_page_and_opens_it(page: Page, address: str) -> Non
     await page.keyboard.press("Control+k")
     await page.get_by_placeholder("Search").fill("after-restore")
     await page.get_by_role("option", name="Backup and restore").first.click()
-    await expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("^Backup and restore"))
+    await expect(page.get_by_role("heading", level=1)).to_have_text(
+        re.compile("^Backup and restore")
+    )
     assert watched.complaints == []
 
 
@@ -252,7 +300,9 @@ async def test_reader_can_choose_the_dark_scheme(page: Page, address: str) -> No
     assert await page.evaluate("getComputedStyle(document.body).backgroundColor") != light
 
 
-async def test_each_release_keeps_its_pages_and_the_newest_is_shown_first(page: Page, tmp_path: Path) -> None:
+async def test_each_release_keeps_its_pages_and_the_newest_is_shown_first(
+    page: Page, tmp_path: Path
+) -> None:
     folder = tmp_path / "sources"
     copy_sources(folder)
     glossary = folder / "docs" / "glossary.md"

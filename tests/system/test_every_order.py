@@ -1,4 +1,6 @@
-"""The law of billing for cases too slow for `tests/laws`: the old shape, and histories with 5,040 orders."""
+"""The law of billing for cases too slow for `tests/laws`: the old shape, and histories with 5,040
+orders.
+"""
 
 import pytest
 

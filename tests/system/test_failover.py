@@ -46,7 +46,9 @@ def pair() -> Iterator[Pair]:
 
 
 async def served(call: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.Response:
-    """Return the first response that is not a 503 to a repeated request; each 503 has ``Retry-After``."""
+    """Return the first response that is not a 503 to a repeated request; each 503 has
+    ``Retry-After``.
+    """
     async with asyncio.timeout(30):
         while (answer := await call()).status_code == 503:
             assert "retry-after" in answer.headers
@@ -64,8 +66,12 @@ async def test_acknowledged_data_is_on_the_promoted_synchronous_standby(pair: Pa
         org = await service.organization(stripeCustomerId="cus_1")
         kept = await service.key(org.owner, org.id, "projects:read")
         revoked = await service.key(org.owner, org.id, "projects:*")
-        sent: list[dict[str, Any]] = [events.failed(customer="cus_1", event_id=f"evt_{n}") for n in range(20)]
-        answers = await asyncio.gather(*(deliver(service.client, event, at=now(service)) for event in sent))
+        sent: list[dict[str, Any]] = [
+            events.failed(customer="cus_1", event_id=f"evt_{n}") for n in range(20)
+        ]
+        answers = await asyncio.gather(
+            *(deliver(service.client, event, at=now(service)) for event in sent)
+        )
         assert {answer.status_code for answer in answers} == {200}
         assert (await org.owner.delete(revoked.path)).status_code == 204
         pair.fail_over()
@@ -76,7 +82,9 @@ async def test_acknowledged_data_is_on_the_promoted_synchronous_standby(pair: Pa
         again = await served(lambda: deliver(service.client, sent[0], at=now(service)))
         assert (again.status_code, again.text) == (200, "OK")
         added = events.failed(customer="cus_1", event_id="evt_99")
-        assert (await served(lambda: deliver(service.client, added, at=now(service)))).status_code == 200
+        assert (
+            await served(lambda: deliver(service.client, added, at=now(service)))
+        ).status_code == 200
         assert (await served(lambda: org.owner.get(KEYS))).status_code == 200
     assert await ledger(pair.conninfo) == sorted([*(event["id"] for event in sent), "evt_99"])
 
@@ -110,7 +118,10 @@ async def test_data_missing_on_the_standby_is_not_acknowledged(pair: Pair) -> No
         org = await service.organization()
         pair.standby.kill()
         try:
-            answers = [await org.owner.post(PROJECTS, {"name": "a"}, idempotency_key="once") for _ in range(2)]
+            answers = [
+                await org.owner.post(PROJECTS, {"name": "a"}, idempotency_key="once")
+                for _ in range(2)
+            ]
             seen = await org.owner.get(PROJECTS)
         finally:
             pair.standby.start()
@@ -124,7 +135,9 @@ async def test_data_missing_on_the_standby_is_not_acknowledged(pair: Pair) -> No
 async def test_a_commit_that_waits_for_the_standby_is_found(pair: Pair) -> None:
     async with await Connection.connect(pair.primary.conninfo, autocommit=True) as connection:
         pair.standby.kill()
-        waiting = asyncio.create_task(run(pair.primary.conninfo, "CREATE TABLE a (); CREATE TABLE b ()"))
+        waiting = asyncio.create_task(
+            run(pair.primary.conninfo, "CREATE TABLE a (); CREATE TABLE b ()")
+        )
         try:
             assert await count_unconfirmed(connection, timedelta(hours=1)) == 0
             async with asyncio.timeout(30):
@@ -143,7 +156,11 @@ async def test_returning_primary_is_not_used_beside_the_new_one(pair: Pair) -> N
     await database.open()
     before, between, after = (database.lane() for _ in range(3))
     try:
-        assert await place(database.transaction(ACROSS_TENANTS)) == await place(before.use()) == str(old.data)
+        assert (
+            await place(database.transaction(ACROSS_TENANTS))
+            == await place(before.use())
+            == str(old.data)
+        )
         old.sockets.rename(hidden)
         pair.take_over()
         assert await place(between.use()) == str(pair.primary.data)
@@ -155,7 +172,9 @@ async def test_returning_primary_is_not_used_beside_the_new_one(pair: Pair) -> N
         await database.close()
 
 
-async def test_promotion_beside_a_running_primary_is_found_without_a_new_connection(pair: Pair) -> None:
+async def test_promotion_beside_a_running_primary_is_found_without_a_new_connection(
+    pair: Pair,
+) -> None:
     async with running_service(pair.conninfo) as service:
         org = await service.organization()
         key = await service.key(org.owner, org.id, "projects:read")
@@ -177,9 +196,13 @@ async def place(transaction: AbstractAsyncContextManager[Connection]) -> str:
     return str(folder)
 
 
-async def test_worker_exits_though_its_last_write_waits_for_the_standby(pair: Pair, tmp_path: Path) -> None:
+async def test_worker_exits_though_its_last_write_waits_for_the_standby(
+    pair: Pair, tmp_path: Path
+) -> None:
     settings = {**SECRETS, "DATABASE_URL": as_url(pair.conninfo)}
     async with running("worker", folder=tmp_path, **settings) as command:
-        await asyncio.to_thread(pair.primary.until, "SELECT count(*) = 1 FROM procrastinate_workers")
+        await asyncio.to_thread(
+            pair.primary.until, "SELECT count(*) = 1 FROM procrastinate_workers"
+        )
         pair.standby.kill()
         assert await command.end(signal.SIGTERM) == 0

@@ -14,7 +14,9 @@ from tests.support.prometheus import JOB, Prometheus, Sample, running_prometheus
 
 
 @pytest.fixture(scope="module")
-async def prometheus(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Prometheus]:
+async def prometheus(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Prometheus]:
     """Prometheus, after scrapes before, between and after two rounds of traffic."""
     folder = tmp_path_factory.mktemp("prometheus")
     (folder / "plans.toml").write_text(PLANS)
@@ -34,7 +36,9 @@ async def answer(prometheus: Prometheus, query: Query) -> list[Sample]:
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=str)
-async def test_a_query_has_an_answer_with_the_labels_of_its_legend(prometheus: Prometheus, query: Query) -> None:
+async def test_a_query_has_an_answer_with_the_labels_of_its_legend(
+    prometheus: Prometheus, query: Query
+) -> None:
     samples = await answer(prometheus, query)
     assert samples
     for label in re.findall(r"\{\{(\w+)\}\}", query.legend):
@@ -43,15 +47,24 @@ async def test_a_query_has_an_answer_with_the_labels_of_its_legend(prometheus: P
 
 async def test_traffic_shows(prometheus: Prometheus) -> None:
     queries = {str(query): query for query in QUERIES}
-    for name in ("Requests-0", "Events by outcome-0", "Rejected webhook requests-0", "Rejected credentials-0"):
+    for name in (
+        "Requests-0",
+        "Events by outcome-0",
+        "Rejected webhook requests-0",
+        "Rejected credentials-0",
+    ):
         assert max(sample.value for sample in await answer(prometheus, queries[name])) > 0, name
 
 
 async def test_variables_find_the_job_and_the_instance(prometheus: Prometheus) -> None:
     for variable in DASHBOARD["templating"]["list"][1:]:
-        found = re.fullmatch(r"label_values\((\w+)(?:\{[^}]*\})?, (\w+)\)", variable["query"]["query"])
+        found = re.fullmatch(
+            r"label_values\((\w+)(?:\{[^}]*\})?, (\w+)\)", variable["query"]["query"]
+        )
         assert found
         assert found[1] in documented()
-        assert [bool(sample.labels[found[2]]) for sample in await prometheus.query(found[1])] == [True]
+        assert [bool(sample.labels[found[2]]) for sample in await prometheus.query(found[1])] == [
+            True
+        ]
     for annotation in DASHBOARD["annotations"]["list"]:
         assert await prometheus.query(annotation["expr"]) == []  # no alert is loaded

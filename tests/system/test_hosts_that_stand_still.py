@@ -22,7 +22,9 @@ LOCK = "SELECT id FROM tenants FOR UPDATE"
 """Of an account that others wait for."""
 
 
-async def stand_still_between_statements(transaction: AbstractAsyncContextManager[Connection], conninfo: str) -> None:
+async def stand_still_between_statements(
+    transaction: AbstractAsyncContextManager[Connection], conninfo: str
+) -> None:
     """Hold a tenant's lock until another process has it."""
     async with transaction as stopped:
         await stopped.execute(LOCK)
@@ -40,14 +42,18 @@ async def test_the_locks_of_a_frozen_host_are_released(conninfo: str, way: str) 
     try:
         with pytest.raises(DatabaseUnavailableError):
             await stand_still_between_statements(
-                database.lane().use() if way == "lane" else database.transaction(ACROSS_TENANTS), conninfo
+                database.lane().use() if way == "lane" else database.transaction(ACROSS_TENANTS),
+                conninfo,
             )
     finally:
         await database.close()
 
 
 async def test_a_late_connection_is_not_used_after_it_was_lost(conninfo: str) -> None:
-    async with database_link(conninfo) as link, await Connection.connect(conninfo, autocommit=True) as other:
+    async with (
+        database_link(conninfo) as link,
+        await Connection.connect(conninfo, autocommit=True) as other,
+    ):
         link.block()
         lane = Database(after(link.conninfo, conninfo), pool_size=1).lane()
         with pytest.raises(DatabaseUnavailableError):
@@ -64,7 +70,10 @@ async def test_a_late_connection_is_not_used_after_it_was_lost(conninfo: str) ->
 def after(first: str, second: str) -> str:
     """Both hosts, of which the second one is asked when the first has not answered in time."""
     both = [conninfo_to_dict(conninfo) for conninfo in (first, second)]
-    ways = {name: ",".join(str(each.get(name, default)) for each in both) for name, default in WAYS.items()}
+    ways = {
+        name: ",".join(str(each.get(name, default)) for each in both)
+        for name, default in WAYS.items()
+    }
     return make_conninfo(second, **ways)
 
 

@@ -1,4 +1,6 @@
-"""The scripts that the guides for identity providers print, run by Node.js on what the providers hand to them."""
+"""The scripts that the guides for identity providers print, run by Node.js on what the providers
+hand to them.
+"""
 
 import json
 import subprocess
@@ -23,7 +25,9 @@ OF_LOGTO: Final = "getCustomJwtClaims({ context: { user: given } }).then((it) =>
 def claims_of(script: str, calls: str, given: object) -> dict[str, Any]:
     """The claims that a script sets, called with what the provider gives."""
     program = f"const given = {json.dumps(given)};\n{script}\n{calls}"
-    ran = subprocess.run([node(), "-e", program], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run(
+        [node(), "-e", program], capture_output=True, text=True, check=True, timeout=60
+    )
     claims: dict[str, Any] = json.loads(ran.stdout)
     return claims
 
@@ -37,7 +41,9 @@ def logto_claims(organizations: list[str], roles: list[tuple[str, str]]) -> dict
     script = block_of("how-to/identity-provider-logto.md", "const getCustomJwtClaims")
     user = {
         "organizations": [{"id": organization} for organization in organizations],
-        "organizationRoles": [{"organizationId": organization, "roleName": role} for organization, role in roles],
+        "organizationRoles": [
+            {"organizationId": organization, "roleName": role} for organization, role in roles
+        ],
     }
     return claims_of(script, OF_LOGTO, user)
 
@@ -46,11 +52,18 @@ def grant(
     role: str, *, project: str = PROJECT, state: int = ACTIVE, organization: str = ORGANIZATION
 ) -> dict[str, Any]:
     """A user's grant, as a ZITADEL action sees it."""
-    return {"projectId": project, "state": state, "userGrantResourceOwner": organization, "roles": [role]}
+    return {
+        "projectId": project,
+        "state": state,
+        "userGrantResourceOwner": organization,
+        "roles": [role],
+    }
 
 
 def test_zitadel_action_takes_the_roles_of_the_project_in_the_users_organization() -> None:
-    assert zitadel_claims({"grants": [grant("member"), grant("admin")]}) == {"org_role": ["member", "admin"]}
+    assert zitadel_claims({"grants": [grant("member"), grant("admin")]}) == {
+        "org_role": ["member", "admin"]
+    }
 
 
 @pytest.mark.parametrize(
@@ -66,7 +79,9 @@ def test_zitadel_action_takes_no_role_of_another_grant(other: object) -> None:
     assert zitadel_claims({"grants": [grant("member"), other]}) == {"org_role": ["member"]}
 
 
-@pytest.mark.parametrize("grants", [None, {"grants": None}, {"grants": [{**grant("owner"), "roles": None}]}])
+@pytest.mark.parametrize(
+    "grants", [None, {"grants": None}, {"grants": [{**grant("owner"), "roles": None}]}]
+)
 def test_zitadel_action_sets_no_role_where_it_is_given_none(grants: object) -> None:
     assert zitadel_claims(grants) == {}
 

@@ -1,4 +1,6 @@
-"""Many keys and members are removed while eight clients use them at four processes: no later request succeeds."""
+"""Many keys and members are removed while eight clients use them at four processes: no later
+request succeeds.
+"""
 
 from collections.abc import AsyncIterator
 from typing import Final
@@ -22,20 +24,28 @@ OTHERS: Final = 200
 
 
 @pytest.fixture(scope="module")
-async def site(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+async def site(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Site]:
     async with running_site(postgres, tmp_path_factory.mktemp("site"), PROCESSES) as site:
         yield site
 
 
-async def test_revoked_key_is_never_accepted_again(site: Site, record_property: RecordProperty) -> None:
+async def test_revoked_key_is_never_accepted_again(
+    site: Site, record_property: RecordProperty
+) -> None:
     await check_keys(site, REVOCATIONS, record_property)
 
 
-async def test_suspended_or_ended_tenant_is_rejected_immediately(site: Site, record_property: RecordProperty) -> None:
+async def test_suspended_or_ended_tenant_is_rejected_immediately(
+    site: Site, record_property: RecordProperty
+) -> None:
     await check_tenants(site, OTHERS, record_property)
 
 
-async def test_removed_member_is_rejected_immediately(site: Site, record_property: RecordProperty) -> None:
+async def test_removed_member_is_rejected_immediately(
+    site: Site, record_property: RecordProperty
+) -> None:
     await check_members(site, OTHERS, record_property)
 
 

@@ -1,4 +1,6 @@
-"""A server process killed during its work: no partial change, and no acknowledged change is lost."""
+"""A server process killed during its work: no partial change, and no acknowledged change is
+lost.
+"""
 
 import asyncio
 import signal
@@ -41,7 +43,9 @@ class World(NamedTuple):
             yield deployment
 
     async def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        async with await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True) as connection:
+        async with await psycopg.AsyncConnection.connect(
+            self.conninfo, autocommit=True
+        ) as connection:
             return await (await connection.execute(statement)).fetchall()
 
     async def until(self, condition: str) -> None:
@@ -63,7 +67,9 @@ async def link(conninfo: str) -> AsyncIterator[DatabaseLink]:
 
 async def send(deployment: Deployment, event: dict[str, Any]) -> httpx2.Response:
     async with deployment.client("missing") as client:
-        return await deliver(client, event, secret=SECRETS["PROVIDER_WEBHOOK_SECRET"], at=int(time.time()))
+        return await deliver(
+            client, event, secret=SECRETS["PROVIDER_WEBHOOK_SECRET"], at=int(time.time())
+        )
 
 
 @asynccontextmanager
@@ -87,12 +93,19 @@ async def killed(deployment: Deployment, world: World, condition: str) -> AsyncI
 
 
 BOTH = "SELECT (SELECT count(*) FROM billing_events), count(*) FROM notifications"
-WAITING = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+WAITING = (
+    "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
 
 
-async def test_killed_before_the_commit_nothing_is_kept_and_the_next_delivery_counts(world: World) -> None:
+async def test_killed_before_the_commit_nothing_is_kept_and_the_next_delivery_counts(
+    world: World,
+) -> None:
     event = events.failed(customer="cus_acme", event_id="evt_failed")
-    async with world.served() as deployment, await psycopg.AsyncConnection.connect(world.conninfo) as other:
+    async with (
+        world.served() as deployment,
+        await psycopg.AsyncConnection.connect(world.conninfo) as other,
+    ):
         await send_linking_event(deployment)
         await other.execute("SELECT FROM tenants FOR UPDATE")
         async with killed(deployment, world, WAITING), broken_off():
@@ -103,7 +116,9 @@ async def test_killed_before_the_commit_nothing_is_kept_and_the_next_delivery_co
     assert await world.rows(BOTH) == [(2, 1)]
 
 
-async def test_killed_after_the_commit_the_next_delivery_changes_nothing(world: World, link: DatabaseLink) -> None:
+async def test_killed_after_the_commit_the_next_delivery_changes_nothing(
+    world: World, link: DatabaseLink
+) -> None:
     event = events.failed(customer="cus_acme", event_id="evt_failed")
     async with world.served(link.conninfo) as deployment:
         await send_linking_event(deployment)  # making its connections ready is committed, too
@@ -116,7 +131,9 @@ async def test_killed_after_the_commit_the_next_delivery_changes_nothing(world: 
     assert await world.rows(BOTH) == [(2, 1)]
 
 
-async def test_killed_after_a_key_was_made_its_maker_learns_of_it(world: World, link: DatabaseLink) -> None:
+async def test_killed_after_a_key_was_made_its_maker_learns_of_it(
+    world: World, link: DatabaseLink
+) -> None:
     wish = {"orgId": "acme", "name": "lost", "scopes": ["projects:read"]}
     once = {"Idempotency-Key": "the-same"}
     made = "SELECT id FROM api_keys WHERE name = 'lost'"
@@ -133,4 +150,6 @@ async def test_killed_after_a_key_was_made_its_maker_learns_of_it(world: World, 
 
 async def send_linking_event(deployment: Deployment) -> None:
     """Link the customer, so that a failed payment finds its tenant."""
-    assert (await send(deployment, events.updated(org="acme", customer="cus_acme"))).status_code == 200
+    assert (
+        await send(deployment, events.updated(org="acme", customer="cus_acme"))
+    ).status_code == 200

@@ -1,4 +1,6 @@
-"""Server processes and supervisors that are killed: the effect on others, and the state afterwards."""
+"""Server processes and supervisors that are killed: the effect on others, and the state
+afterwards.
+"""
 
 import os
 import signal
@@ -22,7 +24,9 @@ async def connect() -> AsyncIterator[Connect]:
         yield connect
 
 
-async def test_process_that_is_killed_is_replaced(database_url: str, tmp_path: Path, connect: Connect) -> None:
+async def test_process_that_is_killed_is_replaced(
+    database_url: str, tmp_path: Path, connect: Connect
+) -> None:
     async with deployed(database_url, tmp_path) as deployment:
         supervisor = psutil.Process(deployment.command.pid)
         servers = [child for child in supervisor.children() if listens(child)]
@@ -30,7 +34,8 @@ async def test_process_that_is_killed_is_replaced(database_url: str, tmp_path: P
         servers[0].kill()
         await deployment.command.until("starting another", "err")
         servers[1].suspend()
-        assert (await ask(await connect(deployment), LIST))[0] == 401  # by whom, if not by the new one
+        # by whom, if not by the new one
+        assert (await ask(await connect(deployment), LIST))[0] == 401
         servers[1].resume()
         family = deployment.command.family()
         assert await deployment.command.end(signal.SIGTERM) == 0
@@ -46,9 +51,16 @@ async def test_killed_supervisor_leaves_no_process(database_url: str, tmp_path: 
             pass
 
 
-async def test_service_reports_processes_that_cannot_start(database_url: str, tmp_path: Path) -> None:
+async def test_service_reports_processes_that_cannot_start(
+    database_url: str, tmp_path: Path
+) -> None:
     plans = tmp_path / "plans.toml"
-    values = {"DATABASE_URL": database_url, "WORKERS": "2", "PORT": "0", "TENANTRY_PLANS": str(plans)}
+    values = {
+        "DATABASE_URL": database_url,
+        "WORKERS": "2",
+        "PORT": "0",
+        "TENANTRY_PLANS": str(plans),
+    }
     plans.write_text('[[plans]]\nid = "free"\n')
     async with running("serve", folder=tmp_path, **SECRETS, **values) as command:
         await command.until("tenantry is ready", "err")
@@ -65,7 +77,9 @@ async def test_first_signal_after_a_failed_start_drains_current_requests(
     plans = tmp_path / "plans.toml"
     plans.write_text('[[plans]]\nid = "free"\n')
     async with deployed(database_url, tmp_path, TENANTRY_PLANS=str(plans)) as deployment:
-        one, other = (child for child in psutil.Process(deployment.command.pid).children() if listens(child))
+        one, other = (
+            child for child in psutil.Process(deployment.command.pid).children() if listens(child)
+        )
         one.suspend()
         line = await connect(deployment)
         assert (await ask(line, LIST))[0] == 401  # by the other one
@@ -89,5 +103,8 @@ async def test_processes_end_with_a_supervisor_that_is_killed_so_that_another_ca
         await deployment.command.end(signal.SIGKILL)
         assert await still_running(family) == []
         port = deployment.base_url.rpartition(":")[2]
-        async with deployed(database_url, tmp_path, PORT=port) as another, another.client("missing") as client:
+        async with (
+            deployed(database_url, tmp_path, PORT=port) as another,
+            another.client("missing") as client,
+        ):
             assert (await client.get("/readyz")).status_code == 200

@@ -1,4 +1,5 @@
-"""The manifests of examples/kubernetes and the chart: rendered, and held to the API's schemas and to the service.
+"""The manifests of examples/kubernetes and the chart: rendered, and held to the API's schemas and
+to the service.
 
 No cluster is there to run them. What they say of tenantry is compared with tenantry.
 """
@@ -22,7 +23,17 @@ from tenantry.server.shutdown import REQUEST_SECONDS
 from tenantry.settings import OTHER_CONNECTIONS, SECRETS, Settings, load
 from tests.support.container import CONTAINERFILE
 from tests.support.installed import ROOT
-from tests.support.kubernetes import BASE, CHART, OVERLAY, VALUES, Manifest, Renderer, named, pods, unpacked_renderer
+from tests.support.kubernetes import (
+    BASE,
+    CHART,
+    OVERLAY,
+    VALUES,
+    Manifest,
+    Renderer,
+    named,
+    pods,
+    unpacked_renderer,
+)
 
 PAGE: Final = ROOT / "docs" / "how-to" / "kubernetes.md"
 DIGEST: Final = f"sha256:{'0' * 64}"
@@ -45,10 +56,14 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installation")
     examples = folder / "examples" / "kubernetes"
     shutil.copytree(BASE, examples / "base")
-    shutil.copytree(OVERLAY, examples / "overlays" / "example", ignore=shutil.ignore_patterns("secrets"))
+    shutil.copytree(
+        OVERLAY, examples / "overlays" / "example", ignore=shutil.ignore_patterns("secrets")
+    )
     shutil.copytree(OVERLAY.parent / "restore", examples / "overlays" / "restore")
     shutil.copy(VALUES, examples)
-    [script] = re.findall(r"```sh\n(cp -r examples/kubernetes/overlays.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    [script] = re.findall(
+        r"```sh\n(cp -r examples/kubernetes/overlays.*?)```", PAGE.read_text("utf-8"), re.DOTALL
+    )
     subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True)
     return examples / "overlays" / "production"
 
@@ -67,7 +82,9 @@ def charted(renderer: Renderer, installation: Path) -> list[Manifest]:
 
 
 @pytest.fixture(params=["overlay", "chart"])
-def manifests(request: pytest.FixtureRequest, installed: list[Manifest], charted: list[Manifest]) -> list[Manifest]:
+def manifests(
+    request: pytest.FixtureRequest, installed: list[Manifest], charted: list[Manifest]
+) -> list[Manifest]:
     """What either way sends."""
     return installed if request.param == "overlay" else charted
 
@@ -88,10 +105,17 @@ def test_a_misspelled_field_is_none_of_the_api(installed: list[Manifest]) -> Non
 def test_the_chart_is_well_formed_with_each_of_its_options(renderer: Renderer) -> None:
     renderer.lint()
     options = (
-        "image.tag=1.2.3", "plans=[[plans]]", "networkPolicy.databaseNetworks={192.0.2.10/32}", "drainSeconds=60",
-        "ingress.className=nginx", "ingress.annotations.a=b", "imagePullSecrets[0].name=registry",
-        f"image.digest={DIGEST}", "pod.nodeSelector.pool=accounts", "networkPolicy.extraEgress[0].ports[0].port=4318",
-    )  # fmt: skip
+        "image.tag=1.2.3",
+        "plans=[[plans]]",
+        "networkPolicy.databaseNetworks={192.0.2.10/32}",
+        "drainSeconds=60",
+        "ingress.className=nginx",
+        "ingress.annotations.a=b",
+        "imagePullSecrets[0].name=registry",
+        f"image.digest={DIGEST}",
+        "pod.nodeSelector.pool=accounts",
+        "networkPolicy.extraEgress[0].ports[0].port=4318",
+    )
     changed = renderer.helm(*(word for option in options for word in ("--set", option)))
     for manifest in changed:
         kubernetes_validate.validate(manifest, NEWEST, strict=True)
@@ -102,7 +126,9 @@ def test_the_chart_is_well_formed_with_each_of_its_options(renderer: Renderer) -
     policy = named(changed)["NetworkPolicy", "tenantry-database"]["spec"]
     assert {"ports": [{"port": 4318}]} in policy["egress"]
     assert ("ConfigMap", "tenantry-plans") in named(changed)
-    least = named(renderer.helm("--set", "ingress.enabled=false,ingress.host=,networkPolicy.enabled=false"))
+    least = named(
+        renderer.helm("--set", "ingress.enabled=false,ingress.host=,networkPolicy.enabled=false")
+    )
     assert not {"Ingress", "NetworkPolicy"} & {kind for kind, _ in least}
 
 
@@ -122,11 +148,15 @@ def test_the_chart_rejects_a_field_of_pods_that_it_sets_itself(renderer: Rendere
     rendered = pods(renderer.helm("--set", "imagePullSecrets[0].name=registry"))
     own = {field for pod in rendered.values() for field in pod}
     with pytest.raises(subprocess.CalledProcessError) as rejected:
-        renderer.helm("--set-json", f"pod={json.dumps({field: {} for field in (*own, 'nodeSelector')})}")
+        renderer.helm(
+            "--set-json", f"pod={json.dumps({field: {} for field in (*own, 'nodeSelector')})}"
+        )
     assert set(re.findall(r"invalid propertyName '(\w+)'", rejected.value.stderr)) == own
 
 
-def test_the_chart_writes_numbers_as_tenantry_reads_them(renderer: Renderer, tmp_path: Path) -> None:
+def test_the_chart_writes_numbers_as_tenantry_reads_them(
+    renderer: Renderer, tmp_path: Path
+) -> None:
     values = tmp_path / "values.yaml"
     values.write_text("settings: {RAW_BODY_DAYS: 1000000, LOG_REQUESTS: true}\n")
     settings = settings_of(renderer.helm("--values", str(values)))
@@ -136,21 +166,29 @@ def test_the_chart_writes_numbers_as_tenantry_reads_them(renderer: Renderer, tmp
 def test_the_chart_warns_of_a_gateway_whose_headers_do_not_count(renderer: Renderer) -> None:
     warning = "settings.TRUSTED_PROXIES is not set"
     assert warning in renderer.notes()
-    notes = renderer.notes("--set", "settings.TRUSTED_PROXIES=10.0.0.0/8", "--namespace", "accounts")
+    notes = renderer.notes(
+        "--set", "settings.TRUSTED_PROXIES=10.0.0.0/8", "--namespace", "accounts"
+    )
     assert warning not in notes
     assert "kubectl exec deployment/tenantry --namespace accounts -- tenantry doctor" in notes
 
 
-def test_the_chart_and_the_overlay_are_the_same(installed: list[Manifest], charted: list[Manifest]) -> None:
+def test_the_chart_and_the_overlay_are_the_same(
+    installed: list[Manifest], charted: list[Manifest]
+) -> None:
     assert {name: essence(pod) for name, pod in pods(charted).items()} == {
         name: essence(pod) for name, pod in pods(installed).items()
     }
     assert settings_of(charted) == settings_of(installed)
     for kind, fields in (
-        ("NetworkPolicy", ("ingress", "egress", "policyTypes")), ("PodDisruptionBudget", ("maxUnavailable",)),
-        ("HorizontalPodAutoscaler", ("minReplicas", "maxReplicas", "metrics")), ("Ingress", ("tls", "rules")),
-        ("Service", ("ports",)), ("Deployment", ("replicas", "strategy")), ("Job", ("backoffLimit",)),
-    ):  # fmt: skip
+        ("NetworkPolicy", ("ingress", "egress", "policyTypes")),
+        ("PodDisruptionBudget", ("maxUnavailable",)),
+        ("HorizontalPodAutoscaler", ("minReplicas", "maxReplicas", "metrics")),
+        ("Ingress", ("tls", "rules")),
+        ("Service", ("ports",)),
+        ("Deployment", ("replicas", "strategy")),
+        ("Job", ("backoffLimit",)),
+    ):
         assert parts(charted, kind, fields) == parts(installed, kind, fields)
 
 
@@ -160,10 +198,14 @@ def test_no_service_and_no_worker_runs_before_the_command_after_a_restore(
     for restoring in (
         renderer.kustomize(installation.parent / "restore"),
         renderer.helm(
-            "--values", str(installation / "values.yaml"), "--set-file", f"plans={installation / 'plans.toml'}",
-            "--set", "restoring=true",
+            "--values",
+            str(installation / "values.yaml"),
+            "--set-file",
+            f"plans={installation / 'plans.toml'}",
+            "--set",
+            "restoring=true",
         ),
-    ):  # fmt: skip
+    ):
         for manifest in restoring:
             kubernetes_validate.validate(manifest, NEWEST, strict=True)
         found = {name: essence(pod) for name, pod in pods(restoring).items()}
@@ -204,7 +246,9 @@ def essence(pod: Manifest) -> Manifest:
 
 
 def test_every_image_is_of_this_version(manifests: list[Manifest]) -> None:
-    images = {container["image"] for pod in pods(manifests).values() for container in pod["containers"]}
+    images = {
+        container["image"] for pod in pods(manifests).values() for container in pod["containers"]
+    }
     assert images == {f"registry.example.com/tenantry:{__version__}"}
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
@@ -214,12 +258,15 @@ def settings_of(manifests: list[Manifest]) -> dict[str, str]:
     [settings] = [
         dict(manifest["data"])
         for manifest in manifests
-        if manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"].startswith("tenantry-settings")
+        if manifest["kind"] == "ConfigMap"
+        and manifest["metadata"]["name"].startswith("tenantry-settings")
     ]
     return settings
 
 
-def test_the_service_starts_with_the_settings(installed: list[Manifest], installation: Path) -> None:
+def test_the_service_starts_with_the_settings(
+    installed: list[Manifest], installation: Path
+) -> None:
     files = {"/run/secrets/tenantry": installation / "secrets", "/etc/tenantry": installation}
     settings = settings_of(installed)
     for name, value in settings.items():
@@ -237,12 +284,17 @@ def test_the_database_is_verified_by_authorities_of_the_image(installation: Path
         assert (address["sslmode"], address["sslrootcert"]) == ("verify-full", authorities)
 
 
-def test_the_scrape_configuration_selects_the_pods_of_the_service(manifests: list[Manifest]) -> None:
+def test_the_scrape_configuration_selects_the_pods_of_the_service(
+    manifests: list[Manifest],
+) -> None:
     [text] = re.findall(r"```yaml\n(scrape_configs:.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     [job] = yaml.safe_load(text)["scrape_configs"]
     [kept] = [rule for rule in job["relabel_configs"] if rule.get("action") == "keep"]
     labels = named(manifests)["Deployment", "tenantry"]["spec"]["template"]["metadata"]["labels"]
-    found = {f"__meta_kubernetes_pod_label_{re.sub(r'[./]', '_', name)}": value for name, value in labels.items()}
+    found = {
+        f"__meta_kubernetes_pod_label_{re.sub(r'[./]', '_', name)}": value
+        for name, value in labels.items()
+    }
     assert [found[name] for name in kept["source_labels"]] == [kept["regex"]]
 
 
@@ -250,20 +302,38 @@ def test_every_setting_is_one_of_tenantry(manifests: list[Manifest]) -> None:
     known = {setting.name for setting in vars(Settings).values() if hasattr(setting, "file_name")}
     known |= {secret.file_name for secret in SECRETS}
     named_here = {
-        variable["name"] for pod in pods(manifests).values() for variable in pod["containers"][0].get("env", [])
+        variable["name"]
+        for pod in pods(manifests).values()
+        for variable in pod["containers"][0].get("env", [])
     }
     assert {*settings_of(manifests), *named_here} <= known
 
 
-def test_every_secret_that_a_pod_reads_is_in_the_secret_that_it_mounts(installed: list[Manifest]) -> None:
-    secrets = {name: set(manifest["data"]) for (kind, name), manifest in named(installed).items() if kind == "Secret"}
+def test_every_secret_that_a_pod_reads_is_in_the_secret_that_it_mounts(
+    installed: list[Manifest],
+) -> None:
+    secrets = {
+        name: set(manifest["data"])
+        for (kind, name), manifest in named(installed).items()
+        if kind == "Secret"
+    }
     settings = settings_of(installed)
     for name, pod in pods(installed).items():
         [container] = pod["containers"]
         read = {variable["value"] for variable in container.get("env", [])}
-        read |= {value for value in settings.values() if container.get("envFrom") and value.startswith("/run/")}
-        [mount] = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "secrets"]
-        [held] = [volume["secret"]["secretName"] for volume in pod["volumes"] if volume["name"] == "secrets"]
+        read |= {
+            value
+            for value in settings.values()
+            if container.get("envFrom") and value.startswith("/run/")
+        }
+        [mount] = [
+            mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "secrets"
+        ]
+        [held] = [
+            volume["secret"]["secretName"]
+            for volume in pod["volumes"]
+            if volume["name"] == "secrets"
+        ]
         assert read == {f"{mount}/{key}" for key in secrets[held]}, name
         assert ("database_owner_url" in secrets[held]) is (name == "tenantry-migrate")
 
@@ -271,10 +341,15 @@ def test_every_secret_that_a_pod_reads_is_in_the_secret_that_it_mounts(installed
 def test_probes_ask_the_service_what_they_are_for(manifests: list[Manifest]) -> None:
     [container] = pods(manifests)["tenantry"]["containers"]
     [port] = container["ports"]
-    asked = {probe: container[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")}
+    asked = {
+        probe: container[probe]["httpGet"]
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe")
+    }
     assert {probe: request["path"] for probe, request in asked.items()} == {
-        "startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz",
-    }  # fmt: skip
+        "startupProbe": "/healthz",
+        "livenessProbe": "/healthz",
+        "readinessProbe": "/readyz",
+    }
     assert {request["port"] for request in asked.values()} == {port["name"]}
     assert port["containerPort"] == Settings({}).port
     for name in ("tenantry-worker", "tenantry-migrate"):
@@ -292,14 +367,21 @@ def test_pods_are_restricted(manifests: list[Manifest]) -> None:
     [account] = set(re.findall(r"^USER (\d+):\1$", CONTAINERFILE.read_text("utf-8"), re.MULTILINE))
     for pod in pods(manifests).values():
         context: dict[str, Any] = pod["securityContext"]
-        assert (context["runAsNonRoot"], context["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
+        assert (context["runAsNonRoot"], context["seccompProfile"]) == (
+            True,
+            {"type": "RuntimeDefault"},
+        )
         assert {context["runAsUser"], context["runAsGroup"], context["fsGroup"]} == {int(account)}
         assert (pod["automountServiceAccountToken"], pod["enableServiceLinks"]) == (False, False)
         [container] = pod["containers"]
         assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
-        }  # fmt: skip
-        assert [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")] == ["/tmp"]
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert [
+            mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")
+        ] == ["/tmp"]
         assert {"requests", "limits"} == set(container["resources"])
 
 
@@ -308,10 +390,13 @@ def test_the_most_pods_have_connections(manifests: list[Manifest]) -> None:
     scaler = found["HorizontalPodAutoscaler", "tenantry"]["spec"]
     settings = Settings(settings_of(manifests))
     update = found["Deployment", "tenantry"]["spec"]["strategy"]["rollingUpdate"]
-    workers = found["Deployment", "tenantry-worker"]["spec"]["replicas"] + 1  # one more during an update
+    # one more during an update
+    workers = found["Deployment", "tenantry-worker"]["spec"]["replicas"] + 1
     processes = (scaler["maxReplicas"] + update["maxSurge"]) * settings.workers + workers
     assert update["maxUnavailable"] == 0
-    assert processes * (settings.database_pool_size + OTHER_CONNECTIONS) + workers <= MAX_CONNECTIONS
+    assert (
+        processes * (settings.database_pool_size + OTHER_CONNECTIONS) + workers <= MAX_CONNECTIONS
+    )
 
 
 def test_every_selector_selects_the_pods_that_it_is_for(manifests: list[Manifest]) -> None:
@@ -326,21 +411,33 @@ def test_every_selector_selects_the_pods_that_it_is_for(manifests: list[Manifest
         return {name for name, own in labels.items() if selector.items() <= own.items()}
 
     spec = {key: manifest["spec"] for key, manifest in found.items() if "spec" in manifest}
-    policies = {name: spec["NetworkPolicy", name] for kind, name in found if kind == "NetworkPolicy"}
-    chosen = {name: selected(policy["podSelector"]["matchLabels"]) for name, policy in policies.items()}
+    policies = {
+        name: spec["NetworkPolicy", name] for kind, name in found if kind == "NetworkPolicy"
+    }
+    chosen = {
+        name: selected(policy["podSelector"]["matchLabels"]) for name, policy in policies.items()
+    }
     assert chosen == {
-        "tenantry-database": set(labels), "tenantry-service": {"tenantry"}, "tenantry-worker": {"tenantry-worker"},
-    }  # fmt: skip
+        "tenantry-database": set(labels),
+        "tenantry-service": {"tenantry"},
+        "tenantry-worker": {"tenantry-worker"},
+    }
     assert selected(spec["Service", "tenantry"]["selector"]) == {"tenantry"}
-    assert selected(spec["PodDisruptionBudget", "tenantry"]["selector"]["matchLabels"]) == {"tenantry"}
-    for constraint in spec["Deployment", "tenantry"]["template"]["spec"]["topologySpreadConstraints"]:
+    assert selected(spec["PodDisruptionBudget", "tenantry"]["selector"]["matchLabels"]) == {
+        "tenantry"
+    }
+    for constraint in spec["Deployment", "tenantry"]["template"]["spec"][
+        "topologySpreadConstraints"
+    ]:
         assert selected(constraint["labelSelector"]["matchLabels"]) == {"tenantry"}
     assert spec["HorizontalPodAutoscaler", "tenantry"]["scaleTargetRef"]["name"] == "tenantry"
 
 
 def test_only_the_gateway_and_prometheus_reach_a_pod(manifests: list[Manifest]) -> None:
     found = named(manifests)
-    policies = [manifest["spec"] for (kind, _), manifest in found.items() if kind == "NetworkPolicy"]
+    policies = [
+        manifest["spec"] for (kind, _), manifest in found.items() if kind == "NetworkPolicy"
+    ]
     [ingress] = [policy["ingress"] for policy in policies if policy.get("ingress")]
     [rule] = ingress
     senders = [sender["namespaceSelector"]["matchLabels"] for sender in rule["from"]]

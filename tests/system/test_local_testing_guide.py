@@ -1,4 +1,6 @@
-"""The commands of docs/how-to/local-testing.md, as they are printed there, beside a running demo."""
+"""The commands of docs/how-to/local-testing.md, as they are printed there, beside a running
+demo.
+"""
 
 import os
 import re
@@ -17,16 +19,23 @@ from tests.support.findings import free_port
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "local-testing.md"
 COMMANDS = [
-    line for block in re.findall(r"```sh\n(.*?)```", _PAGE.read_text("utf-8"), re.DOTALL) for line in block.splitlines()
+    line
+    for block in re.findall(r"```sh\n(.*?)```", _PAGE.read_text("utf-8"), re.DOTALL)
+    for line in block.splitlines()
 ]
 RELAYS = [command for command in COMMANDS if command.startswith("tenantry listen")]
 
 
 def test_every_command_of_the_guide_works(database_url: str, place: Path) -> None:
-    """The demo has an event loop in a thread: the commands handle signals, so they need the main thread."""
+    """The demo has an event loop in a thread: the commands handle signals, so they need the main
+    thread.
+    """
     port = str(free_port())
     assert len(COMMANDS) == 11
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(demo(place, int(port))):
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(demo(place, int(port))),
+    ):
         for command in COMMANDS:
             if command in RELAYS:
                 continue
@@ -63,6 +72,10 @@ def in_shell(command: str, folder: Path) -> int:
     ours = folder_of_ours / "tenantry"
     ours.write_text(f'#!/bin/sh\nexec {sys.executable} -m tenantry "$@"\n')
     ours.chmod(0o700)
-    values = {**os.environ, "PATH": f"{folder_of_ours}:{os.environ['PATH']}", "XDG_STATE_HOME": str(folder / "state")}
+    values = {
+        **os.environ,
+        "PATH": f"{folder_of_ours}:{os.environ['PATH']}",
+        "XDG_STATE_HOME": str(folder / "state"),
+    }
     checked = f'{command}\ncase "$PROVIDER_WEBHOOK_SECRET" in whsec_*) ;; *) exit 9 ;; esac'
     return subprocess.run(["sh", "-c", checked], cwd=folder, env=values, check=False).returncode

@@ -28,14 +28,20 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
 
 
 def _verifier(
-    provider: NodeProvider, client: httpx2.AsyncClient, *, audience: str = AUDIENCE, clock: Clock = system_clock
+    provider: NodeProvider,
+    client: httpx2.AsyncClient,
+    *,
+    audience: str = AUDIENCE,
+    clock: Clock = system_clock,
 ) -> TokenVerifier:
     config = OidcConfig(Issuers(provider.issuer), (audience,), client_id="dashboard")
     return TokenVerifier(config, KeySet(config, client), clock=clock)
 
 
 @pytest.mark.parametrize("alg", ALGORITHMS)
-async def test_its_access_tokens_are_accepted(provider: NodeProvider, client: httpx2.AsyncClient, alg: str) -> None:
+async def test_its_access_tokens_are_accepted(
+    provider: NodeProvider, client: httpx2.AsyncClient, alg: str
+) -> None:
     token = await provider.token("ann", alg=alg)
     claims = await _verifier(provider, client).verify(token)
     assert (claims.issuer, claims.subject) == (provider.issuer, "ann")
@@ -64,12 +70,16 @@ async def test_they_expire(provider: NodeProvider, client: httpx2.AsyncClient) -
         await _verifier(provider, client, clock=lambda: later).verify(token)
 
 
-async def test_a_token_for_another_audience_is_refused(provider: NodeProvider, client: httpx2.AsyncClient) -> None:
+async def test_a_token_for_another_audience_is_refused(
+    provider: NodeProvider, client: httpx2.AsyncClient
+) -> None:
     with pytest.raises(InvalidCredentialError):
         await _verifier(provider, client, audience="other-api").verify(await provider.token("ann"))
 
 
-async def test_a_token_of_another_provider_is_refused(provider: NodeProvider, client: httpx2.AsyncClient) -> None:
+async def test_a_token_of_another_provider_is_refused(
+    provider: NodeProvider, client: httpx2.AsyncClient
+) -> None:
     async with node_provider("ann") as other:
         token = await other.token("ann")
     with pytest.raises(InvalidCredentialError):

@@ -13,6 +13,8 @@ async def test_service_conforms_to_its_description_when_fuzzed(
 ) -> None:
     async with described_service(conninfo, tmp_path) as service:
         credential = getattr(service, caller)
-        code, report = await service.conformance(credential, tmp_path, "--phases", "fuzzing", *options)
+        code, report = await service.conformance(
+            credential, tmp_path, "--phases", "fuzzing", *options
+        )
     assert code == 0, report
     assert "No issues found" in report

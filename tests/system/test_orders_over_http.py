@@ -1,4 +1,6 @@
-"""Thousands of deliveries in random orders to two processes, and chaos for one tenant at both of them."""
+"""Thousands of deliveries in random orders to two processes, and chaos for one tenant at both of
+them.
+"""
 
 import json
 from pathlib import Path
@@ -21,9 +23,15 @@ async def test_random_orders_with_duplicates_to_two_processes_end_in_the_truth(
     assert await check_orders(conninfo, tmp_path, record_property, EACH) >= LEAST_DELIVERIES
 
 
-async def test_chaos_for_one_tenant_at_two_processes_converges(conninfo: str, tmp_path: Path) -> None:
+async def test_chaos_for_one_tenant_at_two_processes_converges(
+    conninfo: str, tmp_path: Path
+) -> None:
     async with deployed(as_url(conninfo), tmp_path, OPERATOR_TOKEN=OPERATOR_TOKEN) as deployment:
-        values = {"TENANTRY_BASE_URL": deployment.base_url, "OPERATOR_TOKEN": OPERATOR_TOKEN, **SECRETS}
+        values = {
+            "TENANTRY_BASE_URL": deployment.base_url,
+            "OPERATOR_TOKEN": OPERATOR_TOKEN,
+            **SECRETS,
+        }
         chaos = ("trigger", "--chaos", "all", "--times", "500", "--seed", "7", "--json")
         done = await run(*chaos, folder=tmp_path, **values)
     said = json.loads(done.out)

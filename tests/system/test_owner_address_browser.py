@@ -51,7 +51,9 @@ async def fits(page: Page, name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-async def test_address_is_confirmed_with_one_click(dashboard: Dashboard, browser: Browser, width: int) -> None:
+async def test_address_is_confirmed_with_one_click(
+    dashboard: Dashboard, browser: Browser, width: int
+) -> None:
     context = await browser.new_context(viewport={"width": width, "height": 900})
     page = await context.new_page()
     watched = Watched(page)
@@ -59,7 +61,9 @@ async def test_address_is_confirmed_with_one_click(dashboard: Dashboard, browser
     await expect(page.get_by_text("is not verified")).to_be_visible()
     await fits(page, f"overview-{width}")
     await page.get_by_role("button", name="Resend confirmation").click()
-    await expect(page.get_by_role("status")).to_have_text("Confirmation sent to the owner's address.")
+    await expect(page.get_by_role("status")).to_have_text(
+        "Confirmation sent to the owner's address."
+    )
     await fits(page, f"sent-{width}")
     link = await make_link(dashboard)
     await page.goto(dashboard.start_of(OLIVIA, "/").partition("/sign-in")[0] + link)

@@ -51,7 +51,9 @@ async def org(service: Service) -> Organization:
 
 async def settings_of(database: Database) -> tuple[str, str]:
     async with database.transaction(ACROSS_TENANTS) as connection:
-        cursor = await connection.execute("SELECT current_setting('statement_timeout'), current_setting('TimeZone')")
+        cursor = await connection.execute(
+            "SELECT current_setting('statement_timeout'), current_setting('TimeZone')"
+        )
         [(timeout, zone)] = await cursor.fetchall()
     return timeout, zone
 
@@ -59,7 +61,9 @@ async def settings_of(database: Database) -> tuple[str, str]:
 async def test_each_transaction_has_its_settings_and_leaves_none_behind(
     conninfo: str, pooler: PgBouncer, database: Database
 ) -> None:
-    with psycopg.connect(pooler.conninfo_of(conninfo), autocommit=True, prepare_threshold=None) as plain:
+    with psycopg.connect(
+        pooler.conninfo_of(conninfo), autocommit=True, prepare_threshold=None
+    ) as plain:
         plain.execute("ALTER ROLE CURRENT_USER SET TimeZone TO 'Asia/Kathmandu'")
         try:
             found = await asyncio.gather(*(settings_of(database) for _ in range(5 * AT_ONCE)))
@@ -70,8 +74,12 @@ async def test_each_transaction_has_its_settings_and_leaves_none_behind(
 
 
 def left_behind(conninfo: str, pooler: PgBouncer) -> tuple[bool, str]:
-    """Whether a connection of the pooler is in the login's own role, and which tenant is named in it."""
-    with psycopg.connect(pooler.conninfo_of(conninfo), autocommit=True, prepare_threshold=None) as plain:
+    """Whether a connection of the pooler is in the login's own role, and which tenant is named in
+    it.
+    """
+    with psycopg.connect(
+        pooler.conninfo_of(conninfo), autocommit=True, prepare_threshold=None
+    ) as plain:
         [(is_itself, tenant_id)] = plain.execute(
             "SELECT current_user = session_user, coalesce(current_setting('tenantry.tenant_id', true), '')"
         ).fetchall()
@@ -89,9 +97,14 @@ async def test_tenants_that_take_turns_on_one_connection_never_see_each_other(
             rows = await cursor.fetchall()
         return tenant_id, {row[0] for row in rows}, rows[0][1]
 
-    found = await asyncio.gather(*(seen(tenant_id) for _ in range(5 * AT_ONCE) for tenant_id in (ONE, TWO)))
+    found = await asyncio.gather(
+        *(seen(tenant_id) for _ in range(5 * AT_ONCE) for tenant_id in (ONE, TWO))
+    )
     assert all(owners == {tenant_id} for tenant_id, owners, _ in found)
-    used_by = {tenant_id: {pid for other, _, pid in found if other == tenant_id} for tenant_id in (ONE, TWO)}
+    used_by = {
+        tenant_id: {pid for other, _, pid in found if other == tenant_id}
+        for tenant_id in (ONE, TWO)
+    }
     assert used_by[ONE] & used_by[TWO]
     assert left_behind(conninfo, pooler) == (True, "")
 
@@ -108,7 +121,9 @@ async def test_nothing_is_prepared_however_often_it_is_run(
     for number in range(20):
         async with database.transaction(ACROSS_TENANTS) as connection:
             await connection.execute("SELECT %s::int", (number,))
-    with psycopg.connect(pooler.conninfo_of(conninfo), autocommit=True, prepare_threshold=None) as plain:
+    with psycopg.connect(
+        pooler.conninfo_of(conninfo), autocommit=True, prepare_threshold=None
+    ) as plain:
         assert plain.execute("SELECT count(*) FROM pg_prepared_statements").fetchall() == [(0,)]
 
 
@@ -143,22 +158,33 @@ async def test_failed_transaction_leaves_neither_its_tenant_nor_its_role_behind(
         assert left_behind(conninfo, pooler) == (True, "")
 
 
-async def test_hot_paths_work_without_the_pooler(service: Service, org: Organization, pooler: PgBouncer) -> None:
+async def test_hot_paths_work_without_the_pooler(
+    service: Service, org: Organization, pooler: PgBouncer
+) -> None:
     key = await service.key(org.owner, org.id, "projects:read")
     assert (await org.owner.post(PROJECTS, {"name": "kept"})).status_code == 201
     pooler.stop()
     assert (await key.caller.get(PROJECTS)).json()["data"][0]["name"] == "kept"
-    assert refusal(await org.owner.post(PROJECTS, {"name": "lost"})) == (503, "database_unavailable")
+    assert refusal(await org.owner.post(PROJECTS, {"name": "lost"})) == (
+        503,
+        "database_unavailable",
+    )
     pooler.start()
     statuses = [(await org.owner.post(PROJECTS, {"name": "again"})).status_code for _ in range(2)]
     assert statuses[-1] == 201  # the first may find out that its connection is gone
 
 
-async def test_two_processes_share_the_poolers_connections(conninfo: str, pooler: PgBouncer, tmp_path: Path) -> None:
+async def test_two_processes_share_the_poolers_connections(
+    conninfo: str, pooler: PgBouncer, tmp_path: Path
+) -> None:
     by_pooler = {"DATABASE_POOLER_URL": as_url(pooler.conninfo_of(conninfo)), "RUN_JOBS": "true"}
     async with (
         deployed(
-            as_url(conninfo), tmp_path, credential=OPERATOR_TOKEN, OPERATOR_TOKEN=OPERATOR_TOKEN, **by_pooler
+            as_url(conninfo),
+            tmp_path,
+            credential=OPERATOR_TOKEN,
+            OPERATOR_TOKEN=OPERATOR_TOKEN,
+            **by_pooler,
         ) as deployment,
         deployment.client() as operator,
     ):

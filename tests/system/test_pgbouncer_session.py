@@ -1,4 +1,6 @@
-"""The service with PgBouncer in session mode at DATABASE_URL: every session has tenantry's settings."""
+"""The service with PgBouncer in session mode at DATABASE_URL: every session has tenantry's
+settings.
+"""
 
 import asyncio
 import signal
@@ -32,7 +34,9 @@ DROPS_OPTIONS: Final = "ignore_startup_parameters = extra_float_digits,options"
 
 @pytest.fixture(scope="module", params=["", DROPS_OPTIONS], ids=["as it comes", "drops options"])
 def pooler(postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterator[PgBouncer]:
-    with running_pgbouncer(postgres.conninfo, mode="session", connections=CONNECTIONS, more=request.param) as pooler:
+    with running_pgbouncer(
+        postgres.conninfo, mode="session", connections=CONNECTIONS, more=request.param
+    ) as pooler:
         yield pooler
 
 
@@ -52,13 +56,17 @@ async def test_every_kind_of_session_has_the_settings(conninfo: str, pooler: PgB
             ordinary = await shown(connection)
         async with database.lane({"work_mem": "5MB"}).use() as connection:
             of_lane = await shown(connection)
-            planned = await connection.fetch("SELECT current_setting('enable_seqscan'), current_setting('work_mem')")
+            planned = await connection.fetch(
+                "SELECT current_setting('enable_seqscan'), current_setting('work_mem')"
+            )
     assert {ordinary, of_lane} == {("4s", "UTC", "10s")}
     assert planned == [("off", "5MB")]
 
 
 async def test_long_statement_ends(conninfo: str, pooler: PgBouncer) -> None:
-    async with Database(pooler.conninfo_of(conninfo), 2, timeouts=Timeouts(statement=0.1)) as database:
+    async with Database(
+        pooler.conninfo_of(conninfo), 2, timeouts=Timeouts(statement=0.1)
+    ) as database:
         with pytest.raises(DatabaseUnavailableError) as of_pool:
             async with database.transaction(ACROSS_TENANTS) as connection:
                 await connection.execute("SELECT pg_sleep(60)")
@@ -80,9 +88,13 @@ async def test_service_migrates_serves_and_runs_jobs(
             deployment.client() as operator,
         ):
             body = {"name": "Org", "ownerEmail": "owner@x.example"}
-            made = await asyncio.gather(*(operator.put(f"{TENANTS}/org-{one}", json=body) for one in range(20)))
+            made = await asyncio.gather(
+                *(operator.put(f"{TENANTS}/org-{one}", json=body) for one in range(20))
+            )
             assert {answer.status_code for answer in made} == {201}
-            findings = await check_database(url, checked_settings(OPERATOR_TOKEN=OPERATOR_TOKEN), system_clock())
+            findings = await check_database(
+                url, checked_settings(OPERATOR_TOKEN=OPERATOR_TOKEN), system_clock()
+            )
             assert [finding for finding in findings if finding.level is Level.ERROR] == []
             assert await deployment.command.end(signal.SIGTERM) == 0
         assert "Traceback" not in deployment.command.text["err"]
@@ -90,12 +102,19 @@ async def test_service_migrates_serves_and_runs_jobs(
 
 async def test_doctor_finds_transaction_mode(postgres: PostgresServer, conninfo: str) -> None:
     with running_pgbouncer(postgres.conninfo, more=DROPS_OPTIONS) as pooler:
-        [finding] = await check_database(pooler.conninfo_of(conninfo), checked_settings(), system_clock())
-    assert (finding.level, finding.message) == (Level.ERROR, "DATABASE_URL leads to a pooler in transaction mode")
+        [finding] = await check_database(
+            pooler.conninfo_of(conninfo), checked_settings(), system_clock()
+        )
+    assert (finding.level, finding.message) == (
+        Level.ERROR,
+        "DATABASE_URL leads to a pooler in transaction mode",
+    )
 
 
 @pytest.mark.parametrize("command", ["migrate", "serve", "serve --no-migrate", "worker"])
-def test_transaction_mode_is_rejected(postgres: PostgresServer, conninfo: str, tmp_path: Path, command: str) -> None:
+def test_transaction_mode_is_rejected(
+    postgres: PostgresServer, conninfo: str, tmp_path: Path, command: str
+) -> None:
     with running_pgbouncer(postgres.conninfo, more=DROPS_OPTIONS) as pooler:
         url = as_url(pooler.conninfo_of(conninfo))
         done = invoke(*command.split(), folder=tmp_path, DATABASE_URL=url, PORT="0", **SECRETS)

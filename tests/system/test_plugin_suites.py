@@ -1,4 +1,6 @@
-"""Suites with the pytest plugin that take long: several workers, many mails, and sessions that are killed."""
+"""Suites with the pytest plugin that take long: several workers, many mails, and sessions that are
+killed.
+"""
 
 import signal
 from pathlib import Path
@@ -27,7 +29,9 @@ async def test_nothing_is_left_of_a_killed_session_whose_test_leaves_a_child_tha
     await check_forked_child(suite, place, signal.SIGKILL, -signal.SIGKILL)
 
 
-async def test_nothing_is_left_where_a_test_leaves_a_child_that_shares_its_files(suite: Suite, place: Path) -> None:
+async def test_nothing_is_left_where_a_test_leaves_a_child_that_shares_its_files(
+    suite: Suite, place: Path
+) -> None:
     await check_forked_child(suite, place, signal.SIGUSR1, 0)
 
 
@@ -49,7 +53,12 @@ def test_each_worker_has_a_service_of_its_own_and_starts_it_once(suite: Suite) -
     lines = (suite.folder / "addresses").read_text().splitlines()
     used = {tuple(line.split()) for line in lines}
     assert len(lines) == 8
-    assert len({worker for worker, _ in used}) == len({address for _, address in used}) == len(used) == 2
+    assert (
+        len({worker for worker, _ in used})
+        == len({address for _, address in used})
+        == len(used)
+        == 2
+    )
 
 
 def test_mails_of_more_events_than_a_development_inbox_keeps_messages(tenantry: Tenantry) -> None:

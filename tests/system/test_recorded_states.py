@@ -1,4 +1,6 @@
-"""Mode `any` gives the states that it gave before there was a state of each subscription: all recorded histories."""
+"""Mode `any` gives the states that it gave before there was a state of each subscription: all
+recorded histories.
+"""
 
 import pytest
 

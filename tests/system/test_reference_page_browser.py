@@ -80,7 +80,9 @@ async def test_it_asks_only_its_own_origin_and_the_browser_complains_of_nothing(
 ) -> None:
     watched = await show(page, address, scheme=scheme)
     assert watched.requests[0] == f"{address}{PATH}"
-    assert {request.rpartition("/")[0] for request in watched.requests[1:]} == {await base_of_assets(page)}
+    assert {request.rpartition("/")[0] for request in watched.requests[1:]} == {
+        await base_of_assets(page)
+    }
     names = {request.rpartition("/")[2] for request in watched.requests[1:]}
     assert names >= {"base.css", "reference.css", "dashboard.js"}
     assert watched.complaints == []
@@ -122,7 +124,9 @@ async def test_the_schemes_look_different(page: Page, address: str) -> None:
     colours = set()
     for scheme in SCHEMES:
         await show(page, address, scheme=scheme)
-        colours.add(await page.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
+        colours.add(
+            await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        )
     assert len(colours) == len(SCHEMES)
 
 
@@ -155,12 +159,17 @@ async def test_an_example_is_copied_whole(browser: Browser, address: str) -> Non
     example = page.locator("figure", has=page.get_by_label("First request"))
     await example.get_by_role("button", name="Copy").click()
     await expect(example.get_by_role("button")).to_have_accessible_name("Copied First request")
-    assert await page.evaluate("navigator.clipboard.readText()") == await example.locator("code").text_content()
+    assert (
+        await page.evaluate("navigator.clipboard.readText()")
+        == await example.locator("code").text_content()
+    )
     assert watched.complaints == []
     await context.close()
 
 
-async def test_without_script_there_is_nothing_that_does_nothing(browser: Browser, address: str) -> None:
+async def test_without_script_there_is_nothing_that_does_nothing(
+    browser: Browser, address: str
+) -> None:
     context = await browser.new_context(java_script_enabled=False)
     page = await context.new_page()
     await show(page, address)

@@ -1,4 +1,6 @@
-"""Pages with names and times of a right-to-left script, in a real browser: nothing around them changes its place."""
+"""Pages with names and times of a right-to-left script, in a real browser: nothing around them
+changes its place.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -55,7 +57,9 @@ ORDER_OF_CHANGES: Final = """
   return first.right <= second.left + 1 && second.right <= third.left + 1;
 })
 """
-"""Of each change, whether the value before is left of the arrow, and the value after right of it."""
+"""Of each change, whether the value before is left of the arrow, and the value after right of
+it.
+"""
 
 
 @pytest.fixture
@@ -67,9 +71,13 @@ async def dashboard(conninfo: str, people: Path, tmp_path: Path) -> AsyncIterato
 
 
 @asynccontextmanager
-async def reading_arabic(browser: Browser, dashboard: Dashboard, direction: str) -> AsyncIterator[Page]:
+async def reading_arabic(
+    browser: Browser, dashboard: Dashboard, direction: str
+) -> AsyncIterator[Page]:
     """A browser in Arabic, signed in as the tenant's owner."""
-    context = await browser.new_context(base_url=dashboard.url, locale="ar-EG", timezone_id="Africa/Cairo")
+    context = await browser.new_context(
+        base_url=dashboard.url, locale="ar-EG", timezone_id="Africa/Cairo"
+    )
     await context.add_init_script(
         f"document.addEventListener('readystatechange', () => {{ document.documentElement.dir = '{direction}'; }})"
     )
@@ -82,7 +90,9 @@ async def reading_arabic(browser: Browser, dashboard: Dashboard, direction: str)
 async def report_changes(dashboard: Dashboard) -> None:
     """Two events that change plan, status and period."""
     await dashboard.deliver(events.updated(event_id="evt_1", created=events.NOW))
-    later = events.updated(event_id="evt_2", created=events.NOW + 1, period_end=events.NOW + 2 * events.MONTH)
+    later = events.updated(
+        event_id="evt_2", created=events.NOW + 1, period_end=events.NOW + 2 * events.MONTH
+    )
     await dashboard.deliver(later)
 
 
@@ -97,7 +107,9 @@ async def give_name(dashboard: Dashboard, user_id: str) -> None:
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-async def test_before_and_after_keep_their_places(browser: Browser, dashboard: Dashboard, direction: str) -> None:
+async def test_before_and_after_keep_their_places(
+    browser: Browser, dashboard: Dashboard, direction: str
+) -> None:
     await report_changes(dashboard)
     async with reading_arabic(browser, dashboard, direction) as page:
         for path in ("/", "/events"):
@@ -113,17 +125,35 @@ async def test_every_name_and_time_is_isolated(browser: Browser, dashboard: Dash
     await report_changes(dashboard)
     wishes = {"name": NAME, "ownerEmail": OLIVIA.email, "ownerId": OLIVIA.sub}
     await dashboard.operate("PUT", f"/tenants/{ACME}", wishes)
-    key = await dashboard.call("POST", "/api-keys", {"orgId": ACME, "name": NAME, "scopes": ["projects:read"]})
+    key = await dashboard.call(
+        "POST", "/api-keys", {"orgId": ACME, "name": NAME, "scopes": ["projects:read"]}
+    )
     project = await dashboard.call("POST", "/projects", {"name": NAME, "description": NAME})
     member = await dashboard.add_member("member")
     await give_name(dashboard, "member")
     keys = "/settings/api-keys"
     own = f"{keys}/{key['id']}"
     paths = (
-        "/", "/projects", f"/projects/{project['id']}", f"/projects/{project['id']}/delete", "/events", "/events/evt_2",
-        "/billing", keys, f"{keys}/new", own, f"{own}/created", f"{own}/rotate", f"{own}/revoke", f"{own}/first-use",
-        "/settings/members", member.removeprefix(AT_ACME), "/settings/audit", "/settings/transfer", "/profile",
-    )  # fmt: skip
+        "/",
+        "/projects",
+        f"/projects/{project['id']}",
+        f"/projects/{project['id']}/delete",
+        "/events",
+        "/events/evt_2",
+        "/billing",
+        keys,
+        f"{keys}/new",
+        own,
+        f"{own}/created",
+        f"{own}/rotate",
+        f"{own}/revoke",
+        f"{own}/first-use",
+        "/settings/members",
+        member.removeprefix(AT_ACME),
+        "/settings/audit",
+        "/settings/transfer",
+        "/profile",
+    )
     async with reading_arabic(browser, dashboard, "ltr") as page:
         for address in (*(AT_ACME + path for path in paths), "/memberships", "/orgs"):
             answer = await page.goto(address)

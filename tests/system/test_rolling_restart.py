@@ -29,7 +29,12 @@ CLIENTS: Final = 6
 @asynccontextmanager
 async def service(address: str, folder: Path, port: int) -> AsyncIterator[Running]:
     """A service that is ready, with as much time to drain as by default."""
-    settings = {"DATABASE_URL": address, "PORT": str(port), "OPERATOR_TOKEN": OPERATOR_TOKEN, **SECRETS}
+    settings = {
+        "DATABASE_URL": address,
+        "PORT": str(port),
+        "OPERATOR_TOKEN": OPERATOR_TOKEN,
+        **SECRETS,
+    }
     async with running("serve", folder=folder, **settings) as command:
         await command.until("tenantry is ready", "err")
         yield command
@@ -46,13 +51,19 @@ class Users:
         self.is_over = False
 
     async def use(self) -> None:
-        """Send what changes something as well as what does not, over a connection that stays open."""
-        async with httpx2.AsyncClient(base_url=self._url, headers=self._owner, trust_env=False, timeout=30) as client:
+        """Send what changes something as well as what does not, over a connection that stays
+        open.
+        """
+        async with httpx2.AsyncClient(
+            base_url=self._url, headers=self._owner, trust_env=False, timeout=30
+        ) as client:
             while not self.is_over:
                 event = events.updated(org="acme", created=int(time.time()))
                 self.events.add(event["id"])
                 secret = SECRETS["PROVIDER_WEBHOOK_SECRET"]
-                self._note("event", await deliver(client, event, secret=secret, at=int(time.time())))
+                self._note(
+                    "event", await deliver(client, event, secret=secret, at=int(time.time()))
+                )
                 self._note("list", await client.get(PROJECTS))
                 self._note("check", await client.get(f"{VERIFY}projects:read"))
                 wish = {"orgId": "acme", "name": "k", "scopes": ["projects:read"]}
@@ -71,7 +82,9 @@ async def test_restarting_in_turn_fails_no_request(
 ) -> None:
     ports = [free_port(), free_port()]
     async with AsyncExitStack() as stack:
-        services = [await stack.enter_async_context(service(database_url, tmp_path, port)) for port in ports]
+        services = [
+            await stack.enter_async_context(service(database_url, tmp_path, port)) for port in ports
+        ]
         users = Users(
             await stack.enter_async_context(running_balancer(balancer, tmp_path, ports)),
             await add_owner(database_url, tmp_path),
@@ -84,7 +97,14 @@ async def test_restarting_in_turn_fails_no_request(
                 await stack.enter_async_context(service(database_url, tmp_path, port))
             users.is_over = True
     assert users.answers.keys() == {
-        ("event", 200), ("list", 200), ("check", 200), ("make", 201), ("revoke", 204), ("tenant", 200),
-    }  # fmt: skip
+        ("event", 200),
+        ("list", 200),
+        ("check", 200),
+        ("make", 201),
+        ("revoke", 204),
+        ("tenant", 200),
+    }
     with psycopg.connect(conninfo) as connection:
-        assert {row[0] for row in connection.execute("SELECT id FROM billing_events")} == users.events
+        assert {
+            row[0] for row in connection.execute("SELECT id FROM billing_events")
+        } == users.events

@@ -79,9 +79,14 @@ def check(folder: Path, name: str, source: str) -> subprocess.CompletedProcess[s
 def pyright(*arguments: str) -> subprocess.CompletedProcess[str]:
     """What pyright says."""
     script = node_package("pyright", "pyright") / "index.js"
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # --verifytypes takes Python from there
+    # --verifytypes takes Python from there
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
-        [node(), str(script), *arguments], capture_output=True, text=True, check=False, env={**os.environ, "PATH": path}
+        [node(), str(script), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": path},
     )
 
 
@@ -100,7 +105,11 @@ def test_pyright_finds_wrong_values_and_names(tmp_path: Path) -> None:
 def test_types_of_the_public_interface_are_complete() -> None:
     done = pyright("--ignoreexternal", "--verifytypes", "tenantry_sdk", "--outputjson")
     report = json.loads(done.stdout)["typeCompleteness"]
-    unknown = [symbol["name"] for symbol in report["symbols"] if symbol["isExported"] and not symbol["isTypeKnown"]]
+    unknown = [
+        symbol["name"]
+        for symbol in report["symbols"]
+        if symbol["isExported"] and not symbol["isTypeKnown"]
+    ]
     assert report["packageName"] == "tenantry_sdk"
     assert report["completenessScore"] >= 0.95, unknown
     assert report["missingFunctionDocStringCount"] == 0

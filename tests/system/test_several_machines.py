@@ -1,4 +1,5 @@
-"""Two hosts of the service, a balancer, a primary and a standby, each on a separate machine, and failures between them.
+"""Two hosts of the service, a balancer, a primary and a standby, each on a separate machine, and
+failures between them.
 
 `bench.machines` has more faults, and takes longer.
 """

@@ -12,7 +12,12 @@ import psutil
 import psycopg
 import pytest
 
-from tests.e2e.test_stopping import FOR_EVER, check_kernel_queue, check_request_under_way, check_second_signal
+from tests.e2e.test_stopping import (
+    FOR_EVER,
+    check_kernel_queue,
+    check_request_under_way,
+    check_second_signal,
+)
 from tests.support.billing import until_blocked
 from tests.support.commands import SECRETS, still_running
 from tests.support.deployment import WORKERS, deployed
@@ -35,12 +40,16 @@ async def test_request_under_way_is_finished_while_newcomers_are_refused(
     await check_request_under_way(database_url, conninfo, tmp_path, connect, "2")
 
 
-async def test_queued_connections_are_answered(database_url: str, tmp_path: Path, connect: Connect) -> None:
+async def test_queued_connections_are_answered(
+    database_url: str, tmp_path: Path, connect: Connect
+) -> None:
     await check_kernel_queue(database_url, tmp_path, connect, "2")
 
 
 @pytest.mark.parametrize(("command", "how"), [("serve", signal.SIGINT), ("worker", signal.SIGTERM)])
-async def test_second_signal_waits_for_no_job(conninfo: str, tmp_path: Path, command: str, how: signal.Signals) -> None:
+async def test_second_signal_waits_for_no_job(
+    conninfo: str, tmp_path: Path, command: str, how: signal.Signals
+) -> None:
     await check_second_signal(conninfo, tmp_path, command, how)
 
 
@@ -51,7 +60,10 @@ async def test_first_process_of_a_container_ends_by_sigterm_while_it_migrates(
     with psycopg.connect(conninfo) as other:
         other.execute("LOCK TABLE tenantry_version")
         migration = await asyncio.create_subprocess_exec(
-            *container, "migrate", cwd=tmp_path, env={**os.environ, **SECRETS, "DATABASE_URL": database_url}
+            *container,
+            "migrate",
+            cwd=tmp_path,
+            env={**os.environ, **SECRETS, "DATABASE_URL": database_url},
         )
         await until_blocked(conninfo)
         [first] = psutil.Process(migration.pid).children()
@@ -92,7 +104,9 @@ async def test_request_that_never_ends_is_not_waited_for(
         assert connection.execute("SELECT id FROM billing_events").fetchall() == []
 
 
-async def test_signal_to_all_processes_drains_them_once(database_url: str, tmp_path: Path, connect: Connect) -> None:
+async def test_signal_to_all_processes_drains_them_once(
+    database_url: str, tmp_path: Path, connect: Connect
+) -> None:
     async with deployed(database_url, tmp_path) as deployment:
         line = await connect(deployment)
         upload = Upload(line, "evt_kept")

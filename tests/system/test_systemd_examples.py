@@ -18,7 +18,16 @@ EXPOSURE: Final = 15
 def test_units_leave_little_exposed(unit: str) -> None:
     program = debian_program("systemd-analyze", "systemd")
     judged = subprocess.run(
-        [program, "security", "--offline=yes", f"--threshold={EXPOSURE}", "--no-pager", str(FOLDER / unit)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            program,
+            "security",
+            "--offline=yes",
+            f"--threshold={EXPOSURE}",
+            "--no-pager",
+            str(FOLDER / unit),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert judged.returncode == 0, judged.stdout

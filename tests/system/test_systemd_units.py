@@ -45,7 +45,9 @@ def machine(postgres: PostgresServer) -> Iterator[Machine]:
             "database_url": f"{address}{LOGIN}",
             **{name.lower(): secret for name, secret in SECRETS.items()},
         }
-        with running_systemd(Path(str(parts["host"])) / f".s.PGSQL.{parts['port']}", secrets, {}) as machine:
+        with running_systemd(
+            Path(str(parts["host"])) / f".s.PGSQL.{parts['port']}", secrets, {}
+        ) as machine:
             yield machine
 
 
@@ -65,7 +67,9 @@ def test_a_started_server_is_ready_on_a_database_that_was_empty(started: Machine
 def test_a_service_can_change_nothing_and_gain_nothing(started: Machine, unit: str) -> None:
     process = started.process(unit)
     status = dict(
-        line.split(":\t", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if ":\t" in line
+        line.split(":\t", 1)
+        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        if ":\t" in line
     )
     assert process.uids().real not in (0, 65534)
     assert (status["NoNewPrivs"], status["Seccomp"], status["CapEff"].strip("0")) == ("1", "2", "")
@@ -103,7 +107,8 @@ def test_a_service_without_a_database_starts_when_it_is_available(started: Machi
     with started.without_database():
         assert started.run("systemctl", "start", "--no-block", SERVER, WORKER).code == 0
         started.until(MIGRATION, "Result", "exit-code")
-        started.until(WORKER, "Result", "exit-code")  # had it begun, nothing would start the migration again
+        # had it begun, nothing would start the migration again
+        started.until(WORKER, "Result", "exit-code")
     for unit in (SERVER, WORKER):
         started.until(unit, "ActiveState", "active")
     started.until(MIGRATION, "Result", "success")
@@ -113,7 +118,10 @@ def test_a_stop_ends_both_in_order_and_in_time(started: Machine) -> None:
     stopped = started.run("systemctl", "stop", SERVER, WORKER)
     assert stopped.code == 0
     for unit in (SERVER, WORKER):
-        assert (started.shown(unit, "Result"), started.shown(unit, "ExecMainStatus")) == ("success", "0")
+        assert (started.shown(unit, "Result"), started.shown(unit, "ExecMainStatus")) == (
+            "success",
+            "0",
+        )
     assert "Traceback" not in started.log()
 
 

@@ -1,4 +1,6 @@
-"""Bearer tokens of a real provider through the whole service; forged ones are among the integration tests."""
+"""Bearer tokens of a real provider through the whole service; forged ones are among the integration
+tests.
+"""
 
 import httpx2
 import pytest
@@ -28,7 +30,10 @@ async def test_token_of_a_real_provider_lists_and_makes_projects(conninfo: str, 
     async with (
         node_provider("ann") as provider,
         running_app(
-            conninfo, OIDC_ISSUER=provider.issuer, OIDC_AUDIENCE=AUDIENCE, OIDC_CLIENT_ID="dashboard"
+            conninfo,
+            OIDC_ISSUER=provider.issuer,
+            OIDC_AUDIENCE=AUDIENCE,
+            OIDC_CLIENT_ID="dashboard",
         ) as client,
     ):
         await put_tenant(client, "acme")

@@ -26,7 +26,16 @@ from tests.sdk.support import Served, serving
 from tests.support.postgres import PostgresServer
 from tests.support.required import node, npm_dependency
 from tests.support.service import KEYS, Organization
-from tests.support.webhook_vectors import BODY, DELIVERIES, NO_EVENTS, NOW, SECRET, SECRETS, TEXTS, signed
+from tests.support.webhook_vectors import (
+    BODY,
+    DELIVERIES,
+    NO_EVENTS,
+    NOW,
+    SECRET,
+    SECRETS,
+    TEXTS,
+    signed,
+)
 
 ROOT: Final = Path(__file__).parents[2]
 SOURCE: Final = ROOT / "typescript"
@@ -44,7 +53,12 @@ const print = (value) => console.log(JSON.stringify(value));
 const rejection = async (promise) => { try { await promise; } catch (error) { return error; } };
 const request = (key) => ({ headers: { authorization: `Bearer ${key}` } });
 """
-LOST: Final = [Fault.UNAVAILABLE_BEFORE, Fault.UNAVAILABLE_AFTER, Fault.RESET_AFTER, Fault.TRUNCATED]
+LOST: Final = [
+    Fault.UNAVAILABLE_BEFORE,
+    Fault.UNAVAILABLE_AFTER,
+    Fault.RESET_AFTER,
+    Fault.TRUNCATED,
+]
 ELSEWHERE: Final = """
     import { createServer } from "node:http";
 
@@ -68,9 +82,15 @@ class Package(NamedTuple):
     async def result_of(self, program: str, base_url: str, key: str | None = None) -> Any:
         """Run a program in Node.js, and return what it prints as JSON."""
         process = await asyncio.create_subprocess_exec(
-            node(), "--input-type=module", "--eval", PRELUDE + program,
-            cwd=self.folder, env={"BASE_URL": base_url} | ({"API_KEY": key} if key else {}), stdout=PIPE, stderr=PIPE,
-        )  # fmt: skip
+            node(),
+            "--input-type=module",
+            "--eval",
+            PRELUDE + program,
+            cwd=self.folder,
+            env={"BASE_URL": base_url} | ({"API_KEY": key} if key else {}),
+            stdout=PIPE,
+            stderr=PIPE,
+        )
         output, errors = await process.communicate()
         assert process.returncode == 0, errors.decode()
         return json.loads(output)
@@ -83,8 +103,11 @@ class Package(NamedTuple):
             (self.folder / names[-1]).write_text(program, "utf-8")
         done = subprocess.run(
             [self.tools / ".bin" / "tsc", "--noEmit", "--module", "nodenext", *options, *names],
-            cwd=self.folder, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         lines = done.stdout.splitlines()
         assert [line for line in lines if not line.startswith((*names, " "))] == []
         return ["".join(line for line in lines if line.startswith(name)) for name in names]
@@ -96,11 +119,15 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
     tools = npm_dependency(SOURCE, "typescript").parent
     work = tmp_path_factory.mktemp("package")
     source, user = work / "typescript", work / "user of it"
-    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("node_modules", "dist", "generated"))
+    shutil.copytree(
+        SOURCE, source, ignore=shutil.ignore_patterns("node_modules", "dist", "generated")
+    )
     (source / "node_modules").symlink_to(tools)
     (work / DOCUMENT.parent).mkdir(parents=True)
     shutil.copy(ROOT / DOCUMENT, work / DOCUMENT)
-    packed = subprocess.run(["npm", "pack", "--silent"], cwd=source, capture_output=True, text=True, check=False)
+    packed = subprocess.run(
+        ["npm", "pack", "--silent"], cwd=source, capture_output=True, text=True, check=False
+    )
     assert packed.returncode == 0, packed.stdout + packed.stderr
 
     scope = user / "node_modules" / "@tenantry"
@@ -131,7 +158,9 @@ def key_of(organization: Organization) -> str:
 
 
 async def key_with(organization: Organization, *scopes: str, **fields: object) -> str:
-    made = await organization.owner.post(KEYS, {"orgId": organization.id, "name": "k", "scopes": scopes, **fields})
+    made = await organization.owner.post(
+        KEYS, {"orgId": organization.id, "name": "k", "scopes": scopes, **fields}
+    )
     return str(made.json()["secret"])
 
 
@@ -148,8 +177,16 @@ def test_package_has_all_that_it_needs_and_nothing_else(package: Package) -> Non
     assert described["version"] == __version__
     assert "dependencies" not in described
     assert described["sideEffects"] is False
-    assert {file.name for file in package.client.iterdir()} == {"LICENSE", "README.md", "dist", "package.json"}
-    files = {str(file.relative_to(package.client / "dist")) for file in (package.client / "dist").rglob("*.*")}
+    assert {file.name for file in package.client.iterdir()} == {
+        "LICENSE",
+        "README.md",
+        "dist",
+        "package.json",
+    }
+    files = {
+        str(file.relative_to(package.client / "dist"))
+        for file in (package.client / "dist").rglob("*.*")
+    }
     assert {"index.js", "index.d.ts", "generated/LICENSE.md"} <= files
     assert {file.rpartition(".")[2] for file in files} == {"js", "ts", "md"}
     assert (package.client / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
@@ -228,17 +265,32 @@ async def test_readme_lists_every_method(package: Package, served: Served) -> No
         const ours = methods([], tenantry).map((parts) => parts.join("."));
         print(ours.filter((name) => !(name in Object.prototype)));
     """
-    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", (SOURCE / "README.md").read_text("utf-8"), re.MULTILINE)
-    listed = {f"{group}.{name}" for group, names in rows for name in re.findall(r"`([\w.]+)`", names)}
-    assert set(await package.result_of(program, served.url)) == {name for name in listed if name[0].islower()}
+    rows = re.findall(
+        r"^\| `(\w+)` \| (.*) \|$", (SOURCE / "README.md").read_text("utf-8"), re.MULTILINE
+    )
+    listed = {
+        f"{group}.{name}" for group, names in rows for name in re.findall(r"`([\w.]+)`", names)
+    }
+    assert set(await package.result_of(program, served.url)) == {
+        name for name in listed if name[0].islower()
+    }
 
 
-async def test_audit_trail_is_exported_as_text(package: Package, served: Served, acme: Organization) -> None:
-    exported = await package.result_of("print(await tenantry.auditEvents.export());", served.url, key_of(acme))
-    assert [json.loads(line)["action"] for line in exported.splitlines()] == ["api_key.created", "tenant.created"]
+async def test_audit_trail_is_exported_as_text(
+    package: Package, served: Served, acme: Organization
+) -> None:
+    exported = await package.result_of(
+        "print(await tenantry.auditEvents.export());", served.url, key_of(acme)
+    )
+    assert [json.loads(line)["action"] for line in exported.splitlines()] == [
+        "api_key.created",
+        "tenant.created",
+    ]
 
 
-async def test_credential_is_in_no_output(package: Package, served: Served, acme: Organization) -> None:
+async def test_credential_is_in_no_output(
+    package: Package, served: Served, acme: Organization
+) -> None:
     program = """
         import { inspect } from "node:util";
 
@@ -304,12 +356,18 @@ async def test_list_iterates_over_items_and_pages_again_and_again(
     result = await package.result_of(program, served.url, key_of(acme))
     assert result["once"] == result["again"] == ["c", "b", "a"]
     assert result["pages"] == [[2, True, True], [1, False, False]]
-    assert [one["name"] for one in result["second"]] == [one["name"] for one in result["there"]] == ["a"]
+    assert (
+        [one["name"] for one in result["second"]]
+        == [one["name"] for one in result["there"]]
+        == ["a"]
+    )
     assert (result["end"], result["isPager"], result["plans"]) == ("RangeError", True, True)
     assert result["json"] == ["data", "nextCursor"]
 
 
-async def test_pages_are_fetched_on_demand(package: Package, served: Served, acme: Organization) -> None:
+async def test_pages_are_fetched_on_demand(
+    package: Package, served: Served, acme: Organization
+) -> None:
     program = """
         for (const name of ["a", "b", "c"]) await tenantry.projects.create({ name });
         let asked = 0;
@@ -326,7 +384,9 @@ async def test_pages_are_fetched_on_demand(package: Package, served: Served, acm
     assert await package.result_of(program, served.url, key_of(acme)) == [0, 1, 2]
 
 
-async def test_creation_takes_an_idempotency_key(package: Package, served: Served, acme: Organization) -> None:
+async def test_creation_takes_an_idempotency_key(
+    package: Package, served: Served, acme: Organization
+) -> None:
     program = """
         const idempotencyKey = crypto.randomUUID();
         const create = () => tenantry.projects.create({ name: "x", idempotencyKey });
@@ -397,13 +457,17 @@ async def test_signatures_are_those_of_the_python_sdk(package: Package, served: 
         print(await Promise.all(bodies.flatMap((body) => secrets.map((secret) => sign(body, secret)))));
     """
     texts = [base64.b64encode(text).decode() for text in TEXTS]
-    (package.folder / "texts.json").write_text(json.dumps({"texts": texts, "secrets": SECRETS, "at": NOW}))
+    (package.folder / "texts.json").write_text(
+        json.dumps({"texts": texts, "secrets": SECRETS, "at": NOW})
+    )
     assert await package.result_of(program, served.url) == [
         python_webhooks.sign(text, secret, at=NOW) for text in TEXTS for secret in SECRETS
     ]
 
 
-async def test_webhook_verification_takes_what_servers_have(package: Package, served: Served) -> None:
+async def test_webhook_verification_takes_what_servers_have(
+    package: Package, served: Served
+) -> None:
     program = """
         const body = '{"type": "x", "data": {"object": {"name": "Zo\u00eb"}}}';
         const header = await webhooks.sign(body, new Secret("whsec_new"));
@@ -426,18 +490,31 @@ async def test_webhook_verification_takes_what_servers_have(package: Package, se
         ]));
     """
     accepted, rejected = ["Zoë"] * 4, ["SignatureError"] * 4
-    assert await package.result_of(program, served.url) == [*accepted, *rejected, *["TypeError"] * 6]
+    assert await package.result_of(program, served.url) == [
+        *accepted,
+        *rejected,
+        *["TypeError"] * 6,
+    ]
 
 
 @pytest.mark.parametrize(
-    "address", ["http://accounts.example.com", "https://user:word@accounts.example.com", "ftp://x", "accounts", ""]
+    "address",
+    [
+        "http://accounts.example.com",
+        "https://user:word@accounts.example.com",
+        "ftp://x",
+        "accounts",
+        "",
+    ],
 )
 async def test_credentials_go_to_safe_addresses_only(package: Package, address: str) -> None:
     with pytest.raises(AssertionError, match="baseUrl"):
         await package.result_of("", address, "svc_live_x")
 
 
-async def test_ids_stay_within_their_part_of_the_path(package: Package, served: Served, acme: Organization) -> None:
+async def test_ids_stay_within_their_part_of_the_path(
+    package: Package, served: Served, acme: Organization
+) -> None:
     program = """
         const ids = ["..", ".", "", "../api-keys", "%2e%2e", "x?y#z"];
         const failed = await Promise.all(ids.map((keyId) => rejection(tenantry.apiKeys.get({ keyId }))));
@@ -466,7 +543,9 @@ async def test_creation_is_retried_and_applied_once(
         assert await package.result_of(program, url, key_of(acme)) == [True]
 
 
-@pytest.mark.parametrize("fault", [Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault", [Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER], ids=lambda fault: fault.name
+)
 async def test_deletion_succeeds_when_the_response_to_the_first_attempt_is_lost(
     package: Package, served: Served, acme: Organization, fault: Fault
 ) -> None:
@@ -491,7 +570,11 @@ async def test_lost_secret_is_reported_with_the_id_of_its_key(
         print([code, status, typeof idempotencyKey]);
     """.replace("ORG", json.dumps(acme.id))
     async with faulty_proxy(served.url, lambda: next(faults, Fault.NONE)) as (url, _):
-        assert await package.result_of(program, url, key_of(acme)) == ["idempotency_replay", "active", "string"]
+        assert await package.result_of(program, url, key_of(acme)) == [
+            "idempotency_replay",
+            "active",
+            "string",
+        ]
 
 
 async def test_change_is_sent_once(package: Package, served: Served, acme: Organization) -> None:
@@ -514,7 +597,9 @@ async def test_retries_are_limited(package: Package, served: Served, acme: Organ
     assert len(proxy.met) == 2
 
 
-@pytest.mark.parametrize("fault", [Fault.SILENT, Fault.SLOW_HEAD, Fault.SLOW_BODY], ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault", [Fault.SILENT, Fault.SLOW_HEAD, Fault.SLOW_BODY], ids=lambda fault: fault.name
+)
 @pytest.mark.parametrize("limit", ["timeout: 200", "attemptTimeout: 200, retries: 1"])
 async def test_slow_response_times_out(
     package: Package, served: Served, acme: Organization, fault: Fault, limit: str
@@ -527,7 +612,9 @@ async def test_slow_response_times_out(
         assert await package.result_of(program, url, key_of(acme)) == [True, True]
 
 
-async def test_caller_can_cancel_a_call(package: Package, served: Served, acme: Organization) -> None:
+async def test_caller_can_cancel_a_call(
+    package: Package, served: Served, acme: Organization
+) -> None:
     program = """
         const controller = new AbortController();
         const call = rejection(tenantry.projects.list({}, { signal: controller.signal }).firstPage());
@@ -609,7 +696,9 @@ async def test_creation_is_repeated_with_one_key_while_the_lost_attempt_still_ru
     assert await package.result_of(program, served.url, "svc_live_x") == ["proj_1", 6, 1]
 
 
-async def test_call_is_not_retried_when_it_would_end_before_retry_after(package: Package, served: Served) -> None:
+async def test_call_is_not_retried_when_it_would_end_before_retry_after(
+    package: Package, served: Served
+) -> None:
     program = (
         ELSEWHERE
         + """
@@ -622,7 +711,10 @@ async def test_call_is_not_retried_when_it_would_end_before_retry_after(package:
         server.close();
     """
     )
-    assert await package.result_of(program, served.url, "svc_live_x") == [3, [["http_503", True]] * 3]
+    assert await package.result_of(program, served.url, "svc_live_x") == [
+        3,
+        [["http_503", True]] * 3,
+    ]
 
 
 async def test_verify_passes_the_rate_limit_on(package: Package, served: Served) -> None:
@@ -668,9 +760,15 @@ async def test_verify_returns_the_caller_until_its_key_is_revoked(
     """
     caller, forbidden, revoked = await package.result_of(program, served.url, key_of(acme))
     assert caller == {
-        "orgId": acme.id, "id": True, "kind": "api_key", "mode": "live", "plan": "free",
-        "subscriptionStatus": "none", "access": "none", "effectivePlan": "free",
-    }  # fmt: skip
+        "orgId": acme.id,
+        "id": True,
+        "kind": "api_key",
+        "mode": "live",
+        "plan": "free",
+        "subscriptionStatus": "none",
+        "access": "none",
+        "effectivePlan": "free",
+    }
     assert forbidden[:2] == [403, "insufficient_scope"]
     assert 'scope="reports:write"' in forbidden[2]
     assert revoked[:2] == [401, "api_key_revoked"]
@@ -722,10 +820,17 @@ async def test_verify_accepts_test_keys_only_where_it_is_told_to(
         })));
     """
     key = await key_with(acme, "reports:read", mode="test")
-    assert await package.result_of(program, served.url, key) == ["mode_mismatch", "mode_mismatch", "test", "test"]
+    assert await package.result_of(program, served.url, key) == [
+        "mode_mismatch",
+        "mode_mismatch",
+        "test",
+        "test",
+    ]
 
 
-async def test_verify_takes_scopes_only(package: Package, served: Served, acme: Organization) -> None:
+async def test_verify_takes_scopes_only(
+    package: Package, served: Served, acme: Organization
+) -> None:
     program = """
         const scopes = ["", "-", "..", "../whoami", "a:b/../../whoami", "a:b?x", "A:b", "-/mode/any"];
         const check = (...options) => rejection(tenantry.auth.verify(request(apiKey), ...options));
@@ -736,7 +841,9 @@ async def test_verify_takes_scopes_only(package: Package, served: Served, acme: 
     assert await package.result_of(program, served.url, key_of(acme)) == ["TypeError"] * 9
 
 
-async def test_verify_finds_the_header_in_any_case(package: Package, served: Served, acme: Organization) -> None:
+async def test_verify_finds_the_header_in_any_case(
+    package: Package, served: Served, acme: Organization
+) -> None:
     program = """
         const capital = { Authorization: `Bearer ${apiKey}` };
         const twice = { ...capital, ...request(apiKey).headers };
@@ -762,7 +869,9 @@ async def test_verify_rejects_when_tenantry_is_unreachable(
         assert len(proxy.met) == (2 if fault in lost else 1)
 
 
-async def test_verify_retries_a_lost_connection_once(package: Package, served: Served, acme: Organization) -> None:
+async def test_verify_retries_a_lost_connection_once(
+    package: Package, served: Served, acme: Organization
+) -> None:
     faults = iter([Fault.RESET_BEFORE, Fault.NONE])
     async with faulty_proxy(served.url, lambda: next(faults)) as (url, proxy):
         program = "print((await tenantry.auth.verify(request(apiKey), null)).orgId);"
@@ -770,7 +879,9 @@ async def test_verify_retries_a_lost_connection_once(package: Package, served: S
     assert len(proxy.met) == 2
 
 
-async def test_verify_rejects_when_another_server_answers(package: Package, served: Served, acme: Organization) -> None:
+async def test_verify_rejects_when_another_server_answers(
+    package: Package, served: Served, acme: Organization
+) -> None:
     program = (
         ELSEWHERE
         + """
@@ -804,7 +915,11 @@ async def express_service(package: Package, base_url: str) -> AsyncIterator[str]
     """The example's address, while it runs."""
     shutil.copy(EXAMPLE, package.folder / "server.js")
     process = await asyncio.create_subprocess_exec(
-        node(), "server.js", cwd=package.folder, env={"TENANTRY_BASE_URL": base_url, "PORT": "0"}, stdout=PIPE
+        node(),
+        "server.js",
+        cwd=package.folder,
+        env={"TENANTRY_BASE_URL": base_url, "PORT": "0"},
+        stdout=PIPE,
     )
     assert process.stdout is not None
     try:
@@ -822,16 +937,24 @@ async def test_express_example_lets_only_callers_with_the_scope_in(
     async with httpx2.AsyncClient(trust_env=False) as client:
 
         async def ask(url: str, credential: str | None) -> httpx2.Response:
-            return await client.get(url, headers={"Authorization": f"Bearer {credential}"} if credential else {})
+            return await client.get(
+                url, headers={"Authorization": f"Bearer {credential}"} if credential else {}
+            )
 
         async with express_service(package, served.url) as url:
-            assert (await ask(url, reader.caller.credential)).json() == {"tenant": acme.id, "reports": []}
+            assert (await ask(url, reader.caller.credential)).json() == {
+                "tenant": acme.id,
+                "reports": [],
+            }
             missing = await ask(url, None)
             assert missing.headers["www-authenticate"] == 'Bearer realm="api"'
             assert missing.headers["content-type"].startswith("application/problem+json")
             assert missing.json()["code"] == "missing_credential"
             assert (await ask(url, other.caller.credential)).json()["code"] == "insufficient_scope"
-            two = [("Authorization", f"Bearer {caller.credential}") for caller in (reader.caller, other.caller)]
+            two = [
+                ("Authorization", f"Bearer {caller.credential}")
+                for caller in (reader.caller, other.caller)
+            ]
             assert (await client.get(url, headers=two)).json()["code"] == "invalid_credential"
             await acme.owner.delete(reader.path)
             assert (await ask(url, reader.caller.credential)).json()["code"] == "api_key_revoked"
@@ -889,7 +1012,9 @@ def test_types_accept_a_correct_program_and_reject_mistakes(package: Package) ->
 
 def test_examples_of_the_readme_compile(package: Package) -> None:
     blocks = re.findall(r"```ts\n(.*?)```", (SOURCE / "README.md").read_text("utf-8"), re.DOTALL)
-    assert package.complaints(blocks, "--strict", "--skipLibCheck", "--types", "node") == [""] * len(blocks)
+    assert package.complaints(blocks, "--strict", "--skipLibCheck", "--types", "node") == [
+        ""
+    ] * len(blocks)
 
 
 async def test_a_page_of_the_services_origin_can_use_it(

@@ -50,7 +50,9 @@ async def service(address: str, folder: Path, *path: Path) -> AsyncIterator[Depl
 
 
 class People:
-    """A tenant that the services in ``clients`` deal with in turn, each time another one than the time before."""
+    """A tenant that the services in ``clients`` deal with in turn, each time another one than the
+    time before.
+    """
 
     def __init__(self, clients: list[httpx2.AsyncClient], org: str) -> None:
         self._clients = clients
@@ -65,28 +67,40 @@ class People:
         return await self._next().request(method, path, headers=headers, json=json)
 
     async def live(self, owner: str) -> None:
-        """Do what tenants do: projects, events, keys, the trail; whatever one service writes another one reads."""
-        key = await self.call("POST", KEYS, owner, {"orgId": self._org, "name": "k", "scopes": ["projects:*"]})
+        """Do what tenants do: projects, events, keys, the trail; whatever one service writes
+        another one reads.
+        """
+        key = await self.call(
+            "POST", KEYS, owner, {"orgId": self._org, "name": "k", "scopes": ["projects:*"]}
+        )
         assert key.status_code == 201, key.text
         secret = key.json()["secret"]
         made = await self.call("POST", PROJECTS, secret, {"name": "one"})
         assert made.status_code == 201, made.text
         for _ in range(2):
-            assert [project["name"] for project in (await self.call("GET", PROJECTS, secret)).json()["data"]] == ["one"]
+            assert [
+                project["name"]
+                for project in (await self.call("GET", PROJECTS, secret)).json()["data"]
+            ] == ["one"]
         for price, plan in (("price_pro", "pro"), ("price_free", "free")):
-            event = events.updated(org=self._org, customer=f"cus_{self._org}", price=price, created=int(time.time()))
+            event = events.updated(
+                org=self._org, customer=f"cus_{self._org}", price=price, created=int(time.time())
+            )
             answer = await deliver(
                 self._next(), event, secret=SECRETS["PROVIDER_WEBHOOK_SECRET"], at=int(time.time())
-            )  # fmt: skip
+            )
             assert (answer.status_code, answer.text) == (200, "OK")
             for _ in range(2):
-                assert (await self.call("GET", f"{TENANTS}/{self._org}", owner)).json()["plan"] == plan
+                assert (await self.call("GET", f"{TENANTS}/{self._org}", owner)).json()[
+                    "plan"
+                ] == plan
         changed = await self.call("PATCH", made.headers["location"], secret, {"name": "two"})
         assert changed.status_code == 200, changed.text
         assert (await self.call("DELETE", f"{KEYS}/{key.json()['id']}", owner)).status_code == 204
         for _ in range(2):
             assert (await self.call("GET", WHOAMI, secret)).json()["code"] == "api_key_revoked"
-        # by the newest: the release before the invitations cannot read the actions that came with them
+        # by the newest: the release before the invitations cannot read the actions that came with
+        # them
         headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
         exported = await self._clients[-1].get(f"{TENANTS}/{self._org}/export", headers=headers)
         assert exported.status_code == 200, exported.text
@@ -98,9 +112,15 @@ class People:
 
 
 async def settled(
-    address: str, folder: Path, *deployments: Deployment, org: str = "acme", release: Path | None = None
+    address: str,
+    folder: Path,
+    *deployments: Deployment,
+    org: str = "acme",
+    release: Path | None = None,
 ) -> None:
-    """Let a tenant live with these services; its first key is made by this release, unless another one is named."""
+    """Let a tenant live with these services; its first key is made by this release, unless another
+    one is named.
+    """
     clients = [deployment.client() for deployment in deployments]
     people = People(clients, org)
     wish = {"name": "Acme", "ownerEmail": "owner@acme.example", "stripeCustomerId": f"cus_{org}"}
@@ -117,7 +137,9 @@ def test_kept_release_lacks_the_newest_migration() -> None:
     assert PREVIOUS in revisions()[:-1], "make it anew: python -m tests.support.previous COMMIT"
 
 
-async def test_release_before_works_on_the_new_schema(database_url: str, tmp_path: Path, release_before: Path) -> None:
+async def test_release_before_works_on_the_new_schema(
+    database_url: str, tmp_path: Path, release_before: Path
+) -> None:
     async with service(database_url, tmp_path, release_before) as old:
         await settled(database_url, tmp_path, old)
 
@@ -125,7 +147,9 @@ async def test_release_before_works_on_the_new_schema(database_url: str, tmp_pat
 async def test_previous_release_works_on_the_new_schema_as_its_login(
     old_schema: str, tmp_path: Path, release_before: Path
 ) -> None:
-    """A login from before the roles has its own privileges; row-level security does not apply to it."""
+    """A login from before the roles has its own privileges; row-level security does not apply to
+    it.
+    """
     with psycopg.connect(old_schema, autocommit=True) as superuser:
         superuser.execute("CREATE ROLE of_before LOGIN")
         try:
@@ -147,7 +171,10 @@ async def test_previous_release_works_on_the_new_schema_as_its_login(
 async def test_release_before_works_on_the_new_schema_as_the_owner_of_its_tables(
     postgres: PostgresServer, tmp_path: Path, release_before: Path
 ) -> None:
-    with postgres.database(migrated=False) as conninfo, psycopg.connect(conninfo, autocommit=True) as superuser:
+    with (
+        postgres.database(migrated=False) as conninfo,
+        psycopg.connect(conninfo, autocommit=True) as superuser,
+    ):
         superuser.execute("CREATE ROLE owner_of_before LOGIN")
         superuser.execute("GRANT ALL ON SCHEMA public TO owner_of_before")
         try:
@@ -160,14 +187,27 @@ async def test_release_before_works_on_the_new_schema_as_the_owner_of_its_tables
             superuser.execute("DROP ROLE owner_of_before")
 
 
-async def test_both_releases_work_beside_each_other(database_url: str, tmp_path: Path, release_before: Path) -> None:
-    async with service(database_url, tmp_path, release_before) as old, service(database_url, tmp_path) as new:
+async def test_both_releases_work_beside_each_other(
+    database_url: str, tmp_path: Path, release_before: Path
+) -> None:
+    async with (
+        service(database_url, tmp_path, release_before) as old,
+        service(database_url, tmp_path) as new,
+    ):
         await settled(database_url, tmp_path, old, new)
 
 
-async def test_new_release_reports_that_it_waits_for_its_schema_and_continues(old_schema: str, tmp_path: Path) -> None:
+async def test_new_release_reports_that_it_waits_for_its_schema_and_continues(
+    old_schema: str, tmp_path: Path
+) -> None:
     port = str(free_port())
-    values = {"DATABASE_URL": as_url(old_schema), "PORT": port, "RUN_JOBS": "false", "DRAIN_SECONDS": "0", **SECRETS}
+    values = {
+        "DATABASE_URL": as_url(old_schema),
+        "PORT": port,
+        "RUN_JOBS": "false",
+        "DRAIN_SECONDS": "0",
+        **SECRETS,
+    }
     async with (
         running("serve", "--no-migrate", folder=tmp_path, **values) as command,
         httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client,
@@ -176,7 +216,9 @@ async def test_new_release_reports_that_it_waits_for_its_schema_and_continues(ol
         answer = await when_it_listens(client)
         assert (answer.status_code, answer.json()["waitingFor"]) == (503, ["schema"])
         assert "tenantry is ready" not in command.text["err"]
-        assert (await run("migrate", folder=tmp_path, **values)).out == f"schema: {PREVIOUS} -> {NEWEST}\n"
+        assert (
+            await run("migrate", folder=tmp_path, **values)
+        ).out == f"schema: {PREVIOUS} -> {NEWEST}\n"
         await command.until("tenantry is ready", "err")
         assert (await client.get("/readyz")).status_code == 200
 

@@ -38,10 +38,14 @@ projects = 10
 members = 5
 """
 CATALOG: Final = parse_catalog(PLANS)
-OVERRIDDEN: Final = parse_catalog(f'{PLANS}[access]\nactive = "grace"\npast_due = "none"\nunpaid = "full"\n')
+OVERRIDDEN: Final = parse_catalog(
+    f'{PLANS}[access]\nactive = "grace"\npast_due = "none"\nunpaid = "full"\n'
+)
 UNTIL: Final = 2_000_000_000
 GRACE: Final = AccessPhase("grace", "pro", "The subscription is past due.", UNTIL)
-AFTER: Final = AccessPhase("none", "free", "The subscription is past due. The grace period has ended.")
+AFTER: Final = AccessPhase(
+    "none", "free", "The subscription is past due. The grace period has ended."
+)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,9 @@ AFTER: Final = AccessPhase("none", "free", "The subscription is past due. The gr
         ("canceled", None, None),
     ],
 )
-def test_access_by_status(status: str, usual: AccessState | None, overridden: AccessState | None) -> None:
+def test_access_by_status(
+    status: str, usual: AccessState | None, overridden: AccessState | None
+) -> None:
     assert access_of_status(status, CATALOG) == usual
     assert access_of_status(status, OVERRIDDEN) == overridden
 
@@ -81,7 +87,9 @@ def test_access_of_a_plan_and_status_alone(plan: str, status: str, phase: Access
     assert current_phase(None, plan, status, 0, CATALOG) == phase
 
 
-@pytest.mark.parametrize(("now", "phase"), [(UNTIL - 1, GRACE), (UNTIL - 0.001, GRACE), (UNTIL, AFTER), (9e9, AFTER)])
+@pytest.mark.parametrize(
+    ("now", "phase"), [(UNTIL - 1, GRACE), (UNTIL - 0.001, GRACE), (UNTIL, AFTER), (9e9, AFTER)]
+)
 def test_phase_ends_at_its_second(now: float, phase: AccessPhase) -> None:
     assert phase_at((GRACE, AFTER), now) == phase
     stored = msgspec.json.encode((GRACE, AFTER)).decode()
@@ -89,7 +97,12 @@ def test_phase_ends_at_its_second(now: float, phase: AccessPhase) -> None:
 
 
 def test_access_as_the_api_shows_it() -> None:
-    shown = {"state": "grace", "plan": "pro", "until": "2033-05-18T03:33:20Z", "reason": GRACE.reason}
+    shown = {
+        "state": "grace",
+        "plan": "pro",
+        "until": "2033-05-18T03:33:20Z",
+        "reason": GRACE.reason,
+    }
     assert msgspec.to_builtins(to_access(GRACE)) == shown
     assert to_access(AFTER).until is None
 
@@ -106,7 +119,9 @@ def test_access_as_the_api_shows_it() -> None:
     ],
     ids=["plan", "add-on", "several units", "most", "plan that has left the catalog", "none"],
 )
-def test_limits_of_a_phase(phase: AccessPhase, projects: int, api_keys: int | None, members: int | None) -> None:
+def test_limits_of_a_phase(
+    phase: AccessPhase, projects: int, api_keys: int | None, members: int | None
+) -> None:
     limits = limits_of(phase, CATALOG)
     assert (limits.projects, limits.api_keys, limits.members) == (projects, api_keys, members)
 
@@ -115,17 +130,25 @@ def test_limits_of_a_phase(phase: AccessPhase, projects: int, api_keys: int | No
     ("phase", "plan", "text"),
     [
         (GRACE, "pro", "The plan Pro allows 50 projects."),
-        (AFTER, "pro", "The plan Free allows 50 projects. The subscription is past due. The grace period has ended."),
+        (
+            AFTER,
+            "pro",
+            "The plan Free allows 50 projects. The subscription is past due. The grace period has ended.",
+        ),
         (NOTHING, "free", "The plan Free allows 50 projects."),
     ],
 )
-def test_text_of_a_limit_says_why_there_is_no_access(phase: AccessPhase, plan: str, text: str) -> None:
+def test_text_of_a_limit_says_why_there_is_no_access(
+    phase: AccessPhase, plan: str, text: str
+) -> None:
     assert limit_text(phase, plan, CATALOG, "50 projects") == text
 
 
 def test_phases_count_for_the_plan_and_status_that_they_are_of() -> None:
     """The previous release changes a tenant's plan and status and leaves the phases as they are."""
-    stored = msgspec.json.encode([msgspec.structs.replace(GRACE, basis=basis_of("pro", "past_due")), AFTER]).decode()
+    stored = msgspec.json.encode(
+        [msgspec.structs.replace(GRACE, basis=basis_of("pro", "past_due")), AFTER]
+    ).decode()
     late = UNTIL + 1
     assert current_phase(stored, "pro", "past_due", late, CATALOG) == AFTER
     assert current_phase(stored, "pro", "active", late, CATALOG).state == "full"

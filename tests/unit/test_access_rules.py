@@ -82,7 +82,9 @@ def test_unlisted_request_needs_all_scopes(method: str, path: str, needed: str |
     assert TABLE(method, path) == needed
 
 
-@pytest.mark.parametrize("scopes", [{("GET", "projects"): "a:b"}, {("GET", "/"): "a"}, {("GET", "/"): ""}])
+@pytest.mark.parametrize(
+    "scopes", [{("GET", "projects"): "a:b"}, {("GET", "/"): "a"}, {("GET", "/"): ""}]
+)
 def test_invalid_table_is_rejected(scopes: dict[tuple[str, str], str | None]) -> None:
     with pytest.raises(ValueError, match="is not a"):
         scope_rule(scopes)

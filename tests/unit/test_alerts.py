@@ -11,7 +11,9 @@ from tests.support.metrics import asked_for, documented
 
 ROOT: Final = Path(__file__).parents[2]
 EXAMPLES: Final = ROOT / "examples" / "monitoring"
-RULES: Final[list[dict[str, Any]]] = yaml.safe_load((EXAMPLES / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
+RULES: Final[list[dict[str, Any]]] = yaml.safe_load((EXAMPLES / "alerts.yml").read_text("utf-8"))[
+    "groups"
+][0]["rules"]
 NAMES: Final = [rule["alert"] for rule in RULES]
 RUNBOOK: Final = (ROOT / "docs" / "how-to" / "operations.md").read_text("utf-8")
 PARTS: Final = dict(re.findall(r"^### (\w+)\n(.*?)(?=^#|\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
@@ -45,4 +47,6 @@ def test_no_part_of_the_runbook_is_about_an_alert_that_is_not_there() -> None:
 
 
 def test_a_metric_that_is_not_there_is_found() -> None:
-    assert asked_for('rate(tenantry_gone_bucket{kind="x", le="1"}[5m])') == {"tenantry_gone": {"kind", "le"}}
+    assert asked_for('rate(tenantry_gone_bucket{kind="x", le="1"}[5m])') == {
+        "tenantry_gone": {"kind", "le"}
+    }

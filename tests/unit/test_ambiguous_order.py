@@ -13,9 +13,14 @@ from tests.support.facts import ANY, completed, deleted, failed, observed, succe
 from tests.support.ledger import Ledger
 
 ACTIVE = BillingState(
-    plan="pro", subscription_status="active", current_period_end=5000, provider_status="active",
-    subscription_id="sub_1", subscription_created=10, seats=1,
-)  # fmt: skip
+    plan="pro",
+    subscription_status="active",
+    current_period_end=5000,
+    provider_status="active",
+    subscription_id="sub_1",
+    subscription_created=10,
+    seats=1,
+)
 PAST_DUE: dict[str, Any] = {"status": "past_due", "previous": {"status": "active"}}
 
 
@@ -25,7 +30,10 @@ PAST_DUE: dict[str, Any] = {"status": "past_due", "previous": {"status": "active
         [updated(status="past_due")],
         [failed(), updated(**PAST_DUE)],
         [succeeded(), updated(previous={"current_period_end": 4000})],
-        [updated(event_id="evt_1", **PAST_DUE), updated(event_id="evt_2", previous={"status": "past_due"})],
+        [
+            updated(event_id="evt_1", **PAST_DUE),
+            updated(event_id="evt_2", previous={"status": "past_due"}),
+        ],
         [deleted(), observed(status="canceled", previous=None)],
         [updated(event_id=f"evt_{number}") for number in range(100)],
         [updated(event_id=f"evt_{number}", previous={}) for number in range(6)],
@@ -47,7 +55,9 @@ def test_an_order_is_decided_if_every_order_leads_to_one_state(events: list[Bill
         [updated(event_id=f"evt_{number}", current_period_end=number) for number in range(7)],
     ],
 )
-def test_an_order_is_ambiguous_if_orders_lead_to_different_states(events: list[BillingEvent]) -> None:
+def test_an_order_is_ambiguous_if_orders_lead_to_different_states(
+    events: list[BillingEvent],
+) -> None:
     assert not is_decided(events, ACTIVE, ANY)
     assert not is_decided(events[::-1], ACTIVE, ANY)
 
@@ -57,7 +67,9 @@ SECOND = updated(event_id="evt_2", status="active", previous={"status": "past_du
 
 
 def ordered(*arrivals: BillingEvent) -> list[str]:
-    numbered = [msgspec.structs.replace(event, arrival=number) for number, event in enumerate(arrivals)]
+    numbered = [
+        msgspec.structs.replace(event, arrival=number) for number, event in enumerate(arrivals)
+    ]
     return [event.id for event in in_order(numbered, ACTIVE, ANY)]
 
 
@@ -67,7 +79,9 @@ def test_a_snapshot_follows_all_events_that_had_arrived_before_the_request() -> 
     assert ordered(failed(), deleted(), observed()) == ["evt_f", "evt_d", "snapshot_1"]
 
 
-def test_an_event_that_had_arrived_precedes_the_snapshot_even_if_it_replaced_the_same_values() -> None:
+def test_an_event_that_had_arrived_precedes_the_snapshot_even_if_it_replaced_the_same_values() -> (
+    None
+):
     assert ordered(FIRST, observed(status="active")) == ["evt_1", "snapshot_1"]
 
 
@@ -78,14 +92,20 @@ def test_an_event_that_arrives_after_the_request_is_placed_by_the_values_it_repl
 
 
 def test_a_snapshot_decides_an_ambiguous_order() -> None:
-    tie = [msgspec.structs.replace(event, arrival=number) for number, event in enumerate((failed(), deleted()))]
+    tie = [
+        msgspec.structs.replace(event, arrival=number)
+        for number, event in enumerate((failed(), deleted()))
+    ]
     assert not is_decided(tie, ACTIVE, ANY)
     assert is_decided([*tie, observed(arrival=2)], ACTIVE, ANY)
 
 
 def test_a_snapshot_decides_an_ambiguous_order_of_another_subscription() -> None:
     prices = ("price_pro", "price_business")
-    open_ones = [updated(event_id=price, price_id=price, subscription_id="sub_2", arrival=1) for price in prices]
+    open_ones = [
+        updated(event_id=price, price_id=price, subscription_id="sub_2", arrival=1)
+        for price in prices
+    ]
     assert is_decided([*open_ones, observed(arrival=2)], ACTIVE, ANY)
 
 
@@ -112,7 +132,9 @@ def test_of_many_ambiguous_events_three_are_named() -> None:
 
 
 def test_a_checkout_requests_a_snapshot_at_once() -> None:
-    assert Ledger(ANY).applied([completed()]).snapshot_requests == [SnapshotRequest("acme", later=False)]
+    assert Ledger(ANY).applied([completed()]).snapshot_requests == [
+        SnapshotRequest("acme", later=False)
+    ]
 
 
 def test_ordinary_events_request_no_snapshot() -> None:

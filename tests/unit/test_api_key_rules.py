@@ -15,8 +15,13 @@ SOON, LATER = NOW + timedelta(hours=1), NOW + timedelta(hours=2)
 LIVE, TEST, SCOPED, OWNER = Mode.LIVE, Mode.TEST, AccessLevel.SCOPED, AccessLevel.OWNER
 
 
-def may_make(maker: Principal, *scopes: str, level: AccessLevel = SCOPED, mode: Mode = LIVE,
-             expires_at: datetime | None = None) -> None:  # fmt: skip
+def may_make(
+    maker: Principal,
+    *scopes: str,
+    level: AccessLevel = SCOPED,
+    mode: Mode = LIVE,
+    expires_at: datetime | None = None,
+) -> None:
     check_may_create(maker, scopes, level, mode, expires_at)
 
 
@@ -70,19 +75,29 @@ def test_only_an_owner_changes_an_owner_key() -> None:
 
 def test_caller_with_fewer_scopes_renames_and_shortens_a_key() -> None:
     key = make_key("projects:*", expires_at=LATER)
-    check_may_change(make_principal("api-keys:write"), key, msgspec.structs.replace(key, name="mine", expires_at=SOON))
+    check_may_change(
+        make_principal("api-keys:write"),
+        key,
+        msgspec.structs.replace(key, name="mine", expires_at=SOON),
+    )
 
 
 def test_caller_with_fewer_scopes_cannot_prolong_a_key() -> None:
     key = make_key("projects:*", expires_at=SOON)
     with pytest.raises(ScopeEscalationError):
-        check_may_change(make_principal("api-keys:write"), key, msgspec.structs.replace(key, expires_at=LATER))
+        check_may_change(
+            make_principal("api-keys:write"), key, msgspec.structs.replace(key, expires_at=LATER)
+        )
 
 
 def test_caller_adds_no_scopes_to_a_key_that_outlives_it() -> None:
     key = make_key("a:b")
     with pytest.raises(ScopeEscalationError, match="expires later"):
-        check_may_change(make_principal("*:*", expires_at=SOON), key, msgspec.structs.replace(key, scopes=("c:d",)))
+        check_may_change(
+            make_principal("*:*", expires_at=SOON),
+            key,
+            msgspec.structs.replace(key, scopes=("c:d",)),
+        )
 
 
 def test_only_an_owner_raises_a_key_to_owner() -> None:
@@ -103,22 +118,33 @@ def test_only_an_owner_raises_a_key_to_owner() -> None:
         (NOW, NOW - timedelta(days=1), KeyStatus.REVOKED),
     ],
 )
-def test_status_of_a_key(revoked_at: datetime | None, expires_at: datetime | None, status: KeyStatus) -> None:
+def test_status_of_a_key(
+    revoked_at: datetime | None, expires_at: datetime | None, status: KeyStatus
+) -> None:
     assert status_at(NOW, revoked_at, expires_at) is status
 
 
 @pytest.mark.parametrize(
     ("scopes", "level"),
-    [(("OWNER",), None), (("OWNER",), OWNER), ((), OWNER), (("*:*",), OWNER), (("OWNER", "*:*"), None)],
+    [
+        (("OWNER",), None),
+        (("OWNER",), OWNER),
+        ((), OWNER),
+        (("*:*",), OWNER),
+        (("OWNER", "*:*"), None),
+    ],
 )
 def test_owner_has_several_spellings(scopes: tuple[str, ...], level: AccessLevel | None) -> None:
     assert normalize(scopes, level) == (("*:*",), OWNER)
 
 
 @pytest.mark.parametrize(
-    ("scopes", "level"), [((), None), ((), SCOPED), (("OWNER",), SCOPED), (("OWNER", "a:b"), None), (("a:b",), OWNER)]
+    ("scopes", "level"),
+    [((), None), ((), SCOPED), (("OWNER",), SCOPED), (("OWNER", "a:b"), None), (("a:b",), OWNER)],
 )
-def test_contradictory_and_empty_scopes_are_rejected(scopes: tuple[str, ...], level: AccessLevel | None) -> None:
+def test_contradictory_and_empty_scopes_are_rejected(
+    scopes: tuple[str, ...], level: AccessLevel | None
+) -> None:
     with pytest.raises(ValidationError) as refusal:
         normalize(scopes, level)
     assert [where for where, _ in refusal.value.faults] == ["scopes"]

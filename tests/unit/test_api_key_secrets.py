@@ -5,7 +5,13 @@ import zlib
 
 import pytest
 
-from tenantry.domain.api_keys import RANDOM_BYTES, Pepper, compose_secret, is_well_formed, shown_parts
+from tenantry.domain.api_keys import (
+    RANDOM_BYTES,
+    Pepper,
+    compose_secret,
+    is_well_formed,
+    shown_parts,
+)
 from tenantry.domain.permissions import Mode
 
 SECRET = compose_secret(Mode.LIVE, bytes(range(RANDOM_BYTES)))
@@ -13,7 +19,11 @@ SECRET = compose_secret(Mode.LIVE, bytes(range(RANDOM_BYTES)))
 
 def with_checksum(body: bytes) -> bytes:
     """These bytes with their true CRC-32 in six base62 digits behind them."""
-    digits, number, out = string.digits + string.ascii_uppercase + string.ascii_lowercase, zlib.crc32(body), ""
+    digits, number, out = (
+        string.digits + string.ascii_uppercase + string.ascii_lowercase,
+        zlib.crc32(body),
+        "",
+    )
     for _ in range(6):
         number, digit = divmod(number, 62)
         out = digits[digit] + out
@@ -29,13 +39,17 @@ def test_secret_names_its_mode_and_is_58_base62_characters_long(mode: Mode) -> N
     assert secret.isascii()
 
 
-@pytest.mark.parametrize("random", [b"\x00" * RANDOM_BYTES, b"\xff" * RANDOM_BYTES, bytes(range(RANDOM_BYTES))])
+@pytest.mark.parametrize(
+    "random", [b"\x00" * RANDOM_BYTES, b"\xff" * RANDOM_BYTES, bytes(range(RANDOM_BYTES))]
+)
 def test_made_secret_is_well_formed(random: bytes) -> None:
     assert is_well_formed(compose_secret(Mode.TEST, random).encode())
 
 
 def test_different_random_bytes_give_different_secrets() -> None:
-    assert compose_secret(Mode.LIVE, b"\x00" * 31 + b"\x01") != compose_secret(Mode.LIVE, b"\x00" * 32)
+    assert compose_secret(Mode.LIVE, b"\x00" * 31 + b"\x01") != compose_secret(
+        Mode.LIVE, b"\x00" * 32
+    )
 
 
 @pytest.mark.parametrize("length", [0, 31, 33])
@@ -72,7 +86,10 @@ def test_anything_else_is_not_well_formed(secret: bytes) -> None:
 
 
 def test_digest_depends_on_the_pepper_and_does_not_hold_the_secret() -> None:
-    one, other = Pepper(b"pepper one").digest(SECRET.encode()), Pepper(b"pepper two").digest(SECRET.encode())
+    one, other = (
+        Pepper(b"pepper one").digest(SECRET.encode()),
+        Pepper(b"pepper two").digest(SECRET.encode()),
+    )
     assert one != other
     assert len(one) == 32
 

@@ -1,4 +1,6 @@
-"""What the scripts of examples/backup leave behind where they fail; the programs that they call are made up."""
+"""What the scripts of examples/backup leave behind where they fail; the programs that they call are
+made up.
+"""
 
 import os
 import shutil
@@ -12,7 +14,9 @@ from tests.support.backup import SCRIPTS, run_script
 from tests.support.documentation import ROOT, block_of
 
 WRITES_A_FILE: Final = 'for last; do :; done; echo content >"${last#--file=}"'
-WRITES_A_FOLDER: Final = 'for option; do case $option in --pgdata=*) mkdir "${option#*=}"; esac; done'
+WRITES_A_FOLDER: Final = (
+    'for option; do case $option in --pgdata=*) mkdir "${option#*=}"; esac; done'
+)
 FAILS: Final = "exit 1"
 INTERRUPTS: Final = 'kill -TERM "$PPID"'
 
@@ -41,16 +45,23 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-def test_first_commands_of_the_guide_make_a_backup_where_there_was_no_folder(machine: Machine) -> None:
+def test_first_commands_of_the_guide_make_a_backup_where_there_was_no_folder(
+    machine: Machine,
+) -> None:
     block = block_of("how-to/backup.md", "install -D -m 755 -t")
     folder = machine.kept / "srv" / "backup"
     for name, does in {"pg_dump": WRITES_A_FILE, "pg_restore": ""}.items():
         machine.has(name, does)
     for name in ("env", "install"):
         (machine.programs / name).symlink_to(shutil.which(name, path=os.defpath) or "")
-    command = block.replace("/srv/backup", str(folder)).replace("/usr/local", str(machine.kept.parent / "local"))
-    command = command.replace(" -o postgres", "").replace("runuser -u postgres -- ", "")  # the account of the tests
-    done = subprocess.run(["sh", "-ec", command], cwd=ROOT, check=False, capture_output=True, text=True)
+    command = block.replace("/srv/backup", str(folder)).replace(
+        "/usr/local", str(machine.kept.parent / "local")
+    )
+    # the account of the tests
+    command = command.replace(" -o postgres", "").replace("runuser -u postgres -- ", "")
+    done = subprocess.run(
+        ["sh", "-ec", command], cwd=ROOT, check=False, capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
     [kept] = folder.iterdir()
     assert done.stdout == f"{kept}\n"
@@ -61,8 +72,12 @@ def test_command_of_the_guide_exports_the_audit_trail(machine: Machine) -> None:
     machine.has("tenantry", 'echo "$1 $2 $3"')
     (machine.programs / "install").symlink_to(shutil.which("install", path=os.defpath) or "")
     block = block_of("how-to/backup.md", "install -d -m 700 /srv/elsewhere/audit")
-    command = block.replace("/srv/elsewhere/audit", str(machine.kept)).replace("/usr/local/lib/tenantry", str(SCRIPTS))
-    done = subprocess.run(["sh", "-ec", command], cwd=ROOT, check=False, capture_output=True, text=True)
+    command = block.replace("/srv/elsewhere/audit", str(machine.kept)).replace(
+        "/usr/local/lib/tenantry", str(SCRIPTS)
+    )
+    done = subprocess.run(
+        ["sh", "-ec", command], cwd=ROOT, check=False, capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")
     [kept] = machine.kept.iterdir()
     assert kept.read_text() == "admin export-audit --since\n"
@@ -93,4 +108,6 @@ def test_a_missing_pg_verifybackup_is_reported_before_the_copy(machine: Machine)
     done = run_script("base-backup.sh", machine.kept, binaries=machine.programs)
     assert done.returncode != 0
     assert "the cluster is copied" not in done.stdout
-    assert "pg_verifybackup is not on the PATH: Debian keeps it in /usr/lib/postgresql/" in done.stderr
+    assert (
+        "pg_verifybackup is not on the PATH: Debian keeps it in /usr/lib/postgresql/" in done.stderr
+    )

@@ -66,7 +66,9 @@ async def test_second_batch_starts_when_many_items_wait() -> None:
     third = await submitted(batcher, *range(100, 100 + CONCURRENT_ITEMS))
     doubler.gate.set()
     answers = await asyncio.gather(first, *few, *many, *third)
-    assert answers == [2 * item for item in (*range(CONCURRENT_ITEMS + 1), *range(100, 100 + CONCURRENT_ITEMS))]
+    assert answers == [
+        2 * item for item in (*range(CONCURRENT_ITEMS + 1), *range(100, 100 + CONCURRENT_ITEMS))
+    ]
     assert doubler.most_at_once == 2
 
 
@@ -118,7 +120,9 @@ async def test_error_of_one_item_is_raised_to_its_submitter() -> None:
         return [ValueError("two") if item == 2 else item for item in items]
 
     batcher = Batcher(run)
-    answers = await asyncio.gather(*(batcher.submit(number) for number in (1, 2, 3)), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(batcher.submit(number) for number in (1, 2, 3)), return_exceptions=True
+    )
     assert [repr(answer) for answer in answers] == ["1", "ValueError('two')", "3"]
 
 
@@ -129,8 +133,15 @@ async def test_error_of_a_batch_is_raised_to_all_its_submitters() -> None:
         return list(items)
 
     batcher = Batcher(run, max_items=2)
-    answers = await asyncio.gather(*(batcher.submit(number) for number in range(1, 5)), return_exceptions=True)
-    assert [repr(answer) for answer in answers] == ["ValueError('two')", "ValueError('two')", "3", "4"]
+    answers = await asyncio.gather(
+        *(batcher.submit(number) for number in range(1, 5)), return_exceptions=True
+    )
+    assert [repr(answer) for answer in answers] == [
+        "ValueError('two')",
+        "ValueError('two')",
+        "3",
+        "4",
+    ]
 
 
 async def test_too_few_answers_are_a_failure_of_the_run() -> None:
@@ -191,7 +202,9 @@ async def test_an_item_does_not_wait_longer_than_its_own_deadline() -> None:
         return list(items)
 
     batcher: Batcher[int, int] = Batcher(run, max_items=1, deadline=0.05)
-    answers = await asyncio.gather(*(batcher.submit(number) for number in range(20)), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(batcher.submit(number) for number in range(20)), return_exceptions=True
+    )
     assert isinstance(answers[-1], DatabaseUnavailableError)
     await batcher.close()
     assert turns < 20

@@ -1,4 +1,6 @@
-"""The application of a batch of events: links, parked events and their later application, and notifications."""
+"""The application of a batch of events: links, parked events and their later application, and
+notifications.
+"""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -8,7 +10,12 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing.anomalies import anomalies, rejection
-from tenantry.domain.billing.batch_application import BatchApplication, needed_locks, new_subscriptions, replay_needs
+from tenantry.domain.billing.batch_application import (
+    BatchApplication,
+    needed_locks,
+    new_subscriptions,
+    replay_needs,
+)
 from tenantry.domain.billing.events import KNOWN_TYPES, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import (
     FIRST,
@@ -21,8 +28,24 @@ from tenantry.domain.billing.ledger import (
     ReceivedEvent,
     ReplayNeed,
 )
-from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState, KnownSubscription
-from tests.support.facts import ANY, CATALOG, EACH, account, completed, deleted, failed, observed, succeeded, updated
+from tenantry.domain.billing.state import (
+    WHOLE_TENANT,
+    BillingPolicy,
+    BillingState,
+    KnownSubscription,
+)
+from tests.support.facts import (
+    ANY,
+    CATALOG,
+    EACH,
+    account,
+    completed,
+    deleted,
+    failed,
+    observed,
+    succeeded,
+    updated,
+)
 
 NOW = datetime.fromtimestamp(1000, UTC)
 HOUR = 3600
@@ -53,7 +76,9 @@ def settlement(
     return BatchApplication(known, policy, now, needs={}, histories={}, waiting=arrivals(*parked))
 
 
-def received(known: BatchContext, *events: BillingEvent, parked: Sequence[BillingEvent] = ()) -> BatchApplication:
+def received(
+    known: BatchContext, *events: BillingEvent, parked: Sequence[BillingEvent] = ()
+) -> BatchApplication:
     result = settlement(known, *parked)
     for arrival in arrivals(*events):
         result.receive(arrival)
@@ -61,7 +86,10 @@ def received(known: BatchContext, *events: BillingEvent, parked: Sequence[Billin
 
 
 def unparked(
-    *events: BillingEvent, known: BatchContext | None = None, parked: Sequence[BillingEvent] = (), **options: Any
+    *events: BillingEvent,
+    known: BatchContext | None = None,
+    parked: Sequence[BillingEvent] = (),
+    **options: Any,
 ) -> BatchApplication:
     result = settlement(known or standing(account(), cus_1="acme"), *parked, **options)
     result.apply_parked("acme", arrivals(*events))
@@ -105,7 +133,9 @@ def test_an_event_that_can_have_no_tenant_is_ignored(event: BillingEvent) -> Non
 
 @pytest.mark.parametrize("event_type", sorted(KNOWN_TYPES))
 def test_every_known_type_is_handled(event_type: str) -> None:
-    event = msgspec.structs.replace(updated(customer_id="cus_1", checkout_mode="subscription"), type=event_type)
+    event = msgspec.structs.replace(
+        updated(customer_id="cus_1", checkout_mode="subscription"), type=event_type
+    )
     assert rejection(event, ANY) is None
 
 
@@ -137,28 +167,44 @@ def test_an_invoice_finds_its_tenant_by_customer_alone() -> None:
 
 
 @pytest.mark.parametrize("event", [updated, deleted])
-def test_a_subscription_event_without_a_name_is_its_customers_tenants(event: Callable[..., BillingEvent]) -> None:
-    result = received(standing(account(), account("other"), cus_1="other"), event(org_id=None, customer_id="cus_1"))
+def test_a_subscription_event_without_a_name_is_its_customers_tenants(
+    event: Callable[..., BillingEvent],
+) -> None:
+    result = received(
+        standing(account(), account("other"), cus_1="other"),
+        event(org_id=None, customer_id="cus_1"),
+    )
     assert outcomes(result.entries) == [("applied", "other")]
     assert result.links == []
 
 
 def test_the_name_in_the_metadata_wins_over_the_customer() -> None:
-    result = received(standing(account(), account("other"), cus_1="other"), updated(customer_id="cus_1"))
+    result = received(
+        standing(account(), account("other"), cus_1="other"), updated(customer_id="cus_1")
+    )
     assert outcomes(result.entries) == [("applied", "acme")]
 
 
 @pytest.mark.parametrize("event", [updated, deleted])
-def test_a_subscription_event_without_a_name_waits_for_its_customer(event: Callable[..., BillingEvent]) -> None:
+def test_a_subscription_event_without_a_name_waits_for_its_customer(
+    event: Callable[..., BillingEvent],
+) -> None:
     nameless = event(org_id=None, customer_id="cus_1")
     result = received(standing(account()), nameless)
     [entry] = result.entries
-    assert (entry.outcome, entry.reason) == (Outcome.PARKED, "Waits: customer cus_1 is not known yet.")
+    assert (entry.outcome, entry.reason) == (
+        Outcome.PARKED,
+        "Waits: customer cus_1 is not known yet.",
+    )
     assert needed_locks([nameless], standing(account()), ANY) == {("customer cus_1", False)}
 
 
 def test_a_link_applies_the_nameless_subscription_events_of_its_batch() -> None:
-    result = received(standing(account()), updated(org_id=None, customer_id="cus_1", status="trialing"), completed(200))
+    result = received(
+        standing(account()),
+        updated(org_id=None, customer_id="cus_1", status="trialing"),
+        completed(200),
+    )
     assert outcomes(result.unparked) == [("applied", "acme")]
     assert state(result).subscription_status == "trialing"
 
@@ -170,10 +216,17 @@ def test_a_subscriptions_invoices_find_the_tenant_of_its_customer() -> None:
 
 
 def test_a_known_subscription_takes_no_event_whose_customer_is_unknown() -> None:
-    """An invoice follows its subscription; a subscription event without a name follows its customer alone."""
+    """An invoice follows its subscription; a subscription event without a name follows its customer
+    alone.
+    """
     waiting = updated(org_id=None, customer_id="cus_2", event_id="evt_2")
     result = BatchApplication(
-        standing(account(), cus_1="acme"), EACH, NOW, needs={}, histories={}, waiting=arrivals(waiting)
+        standing(account(), cus_1="acme"),
+        EACH,
+        NOW,
+        needs={},
+        histories={},
+        waiting=arrivals(waiting),
     )
     for arrival in arrivals(updated()):
         result.receive(arrival)
@@ -205,20 +258,26 @@ def test_the_first_link_of_a_customer_is_kept() -> None:
 
 def test_the_first_link_in_a_batch_is_kept() -> None:
     result = received(
-        standing(account(), account("other")), completed(event_id="1"), completed(event_id="2", org_id="other")
+        standing(account(), account("other")),
+        completed(event_id="1"),
+        completed(event_id="2", org_id="other"),
     )
     assert result.links == [CustomerLink("cus_1", "acme", "1")]
 
 
 def test_a_subscription_with_a_foreign_customer_is_applied_and_reported() -> None:
-    result = received(standing(account(), account("other"), cus_1="other"), updated(customer_id="cus_1"))
+    result = received(
+        standing(account(), account("other"), cus_1="other"), updated(customer_id="cus_1")
+    )
     [entry] = result.entries
     assert (entry.outcome, entry.tenant_id) == (Outcome.APPLIED, "acme")
     assert "belongs to another tenant" in entry.reason
 
 
 def test_a_subscription_links_where_neither_side_is_linked() -> None:
-    assert received(standing(account()), updated(customer_id="cus_1")).links == [CustomerLink("cus_1", "acme", "evt_u")]
+    assert received(standing(account()), updated(customer_id="cus_1")).links == [
+        CustomerLink("cus_1", "acme", "evt_u")
+    ]
 
 
 def test_a_subscription_links_nothing_where_the_tenant_is_linked() -> None:
@@ -251,7 +310,10 @@ def test_a_link_applies_earlier_events_of_the_same_batch() -> None:
 
 def test_the_ledger_shows_the_state_within_the_batch() -> None:
     result = received(standing(account()), updated(), completed(200))
-    assert [entry.before and entry.before.subscription_status for entry in result.entries] == ["none", "active"]
+    assert [entry.before and entry.before.subscription_status for entry in result.entries] == [
+        "none",
+        "active",
+    ]
 
 
 def test_parked_events_take_their_place_by_their_order() -> None:
@@ -263,10 +325,13 @@ def test_parked_events_take_their_place_by_their_order() -> None:
 def test_parked_events_take_their_place_before_newer_ones() -> None:
     known = standing(account(state=BillingState(), customer_id="cus_1"), cus_1="acme")
     result = BatchApplication(
-        known, ANY, NOW,
+        known,
+        ANY,
+        NOW,
         needs={WHOLE: ReplayNeed(900, late=True)},
-        histories={WHOLE: [updated(900, status="trialing")]}, waiting=(),
-    )  # fmt: skip
+        histories={WHOLE: [updated(900, status="trialing")]},
+        waiting=(),
+    )
     result.apply_parked("acme", arrivals(failed(100)))
     assert outcomes(result.unparked) == [("late", "acme")]
     assert state(result).subscription_status == "trialing"
@@ -283,7 +348,9 @@ def test_a_parked_failure_is_mailed_while_the_tenant_is_past_due() -> None:
 
 
 @pytest.mark.parametrize("later", [updated(950), succeeded(950), deleted(950)])
-def test_a_parked_failure_is_not_mailed_once_the_tenant_is_not_past_due(later: BillingEvent) -> None:
+def test_a_parked_failure_is_not_mailed_once_the_tenant_is_not_past_due(
+    later: BillingEvent,
+) -> None:
     assert told(unparked(failed(900), later)) == []
 
 
@@ -292,7 +359,9 @@ def test_a_parked_failure_is_not_mailed_once_its_invoice_is_paid() -> None:
     assert told(unparked(failed(900), succeeded(950), other)) == ["evt_2"]
 
 
-@pytest.mark.parametrize(("age", "expected"), [(3 * HOUR - 1, ["evt_f"]), (3 * HOUR, []), (3 * HOUR + 1, [])])
+@pytest.mark.parametrize(
+    ("age", "expected"), [(3 * HOUR - 1, ["evt_f"]), (3 * HOUR, []), (3 * HOUR + 1, [])]
+)
 def test_a_parked_failure_sends_a_mail_only_while_recent(age: int, expected: list[str]) -> None:
     policy = BillingPolicy(catalog=CATALOG, parked_mail_hours=3)
     now = datetime.fromtimestamp(900 + age, UTC)
@@ -321,7 +390,9 @@ def test_the_notification_names_owner_and_invoice() -> None:
 def test_an_account_whose_record_is_the_same_is_not_visibly_changed() -> None:
     [change] = received(standing(account(), cus_1="acme"), updated()).changed_accounts()
     known = account(customer_id="cus_1", state=change.account.state)
-    [change] = received(standing(known, cus_1="acme"), updated(200, customer_id="cus_1")).changed_accounts()
+    [change] = received(
+        standing(known, cus_1="acme"), updated(200, customer_id="cus_1")
+    ).changed_accounts()
     assert (change.account.tip_created, change.is_visible) == (200, False)
 
 
@@ -346,7 +417,9 @@ def test_an_account_whose_record_is_the_same_is_not_visibly_changed() -> None:
     ],
 )
 def test_anomalies(event: BillingEvent, kinds: tuple[str, ...]) -> None:
-    assert anomalies(ReceivedEvent(event, NOW), msgspec.structs.replace(ANY, livemode=True)) == kinds
+    assert (
+        anomalies(ReceivedEvent(event, NOW), msgspec.structs.replace(ANY, livemode=True)) == kinds
+    )
 
 
 def test_without_a_known_mode_no_mode_is_wrong() -> None:
@@ -396,7 +469,9 @@ def test_a_thin_event_is_ignored_whatever_its_type() -> None:
 
 
 @pytest.mark.parametrize(("ahead", "found"), [(HOUR, ()), (HOUR + 1, ("future_dated",))])
-def test_an_event_dated_more_than_an_hour_ahead_is_an_anomaly(ahead: int, found: tuple[str, ...]) -> None:
+def test_an_event_dated_more_than_an_hour_ahead_is_an_anomaly(
+    ahead: int, found: tuple[str, ...]
+) -> None:
     result = received(standing(account()), updated(1000 + ahead))
     assert result.entries[0].anomalies == found
     assert outcomes(result.entries) == [("applied", "acme")]
@@ -416,26 +491,30 @@ def test_history_is_needed_only_for_events_that_are_not_newer() -> None:
 
 def test_an_event_of_the_newest_second_needs_that_second() -> None:
     known = standing(account(tip_created=100))
-    assert replay_needs(known, [("acme", updated(100))], ANY) == {WHOLE: ReplayNeed(100, late=False)}
+    assert replay_needs(known, [("acme", updated(100))], ANY) == {
+        WHOLE: ReplayNeed(100, late=False)
+    }
 
 
 def test_an_account_of_the_previous_release_needs_its_whole_history() -> None:
     known = standing(account(tip_created=100, is_whole=False))
-    assert replay_needs(known, [("acme", updated(101))], ANY) == {("acme", None): ReplayNeed(FIRST, late=True)}
+    assert replay_needs(known, [("acme", updated(101))], ANY) == {
+        ("acme", None): ReplayNeed(FIRST, late=True)
+    }
 
 
 def test_of_events_of_several_seconds_the_oldest_decides() -> None:
     known = standing(account(tip_created=100))
-    assert replay_needs(known, [("acme", updated(100)), ("acme", updated(99)), ("acme", updated(200))], ANY) == {
-        WHOLE: ReplayNeed(99, late=True)
-    }
+    assert replay_needs(
+        known, [("acme", updated(100)), ("acme", updated(99)), ("acme", updated(200))], ANY
+    ) == {WHOLE: ReplayNeed(99, late=True)}
 
 
 def test_of_several_late_events_the_oldest_decides_where_the_history_begins() -> None:
     known = standing(account(tip_created=100))
-    assert replay_needs(known, [("acme", updated(99)), ("acme", updated(50)), ("acme", updated(70))], ANY) == {
-        WHOLE: ReplayNeed(50, late=True)
-    }
+    assert replay_needs(
+        known, [("acme", updated(99)), ("acme", updated(50)), ("acme", updated(70))], ANY
+    ) == {WHOLE: ReplayNeed(50, late=True)}
 
 
 ONE_SUBSCRIPTION = BillingState(subscription_id="sub_1")
@@ -444,7 +523,11 @@ SEVERAL = BillingState(subscription_id="sub_1", others=(KnownSubscription("sub_2
 
 def test_late_events_of_the_one_subscription_need_no_history_after_the_next_full_state() -> None:
     known = standing(account(state=ONE_SUBSCRIPTION, tip_created=100))
-    late = [("acme", updated(50)), ("acme", succeeded(70, subscription_id="sub_1")), ("acme", updated(60))]
+    late = [
+        ("acme", updated(50)),
+        ("acme", succeeded(70, subscription_id="sub_1")),
+        ("acme", updated(60)),
+    ]
     assert replay_needs(known, late, ANY) == {WHOLE: ReplayNeed(50, late=True, until=70)}
 
 
@@ -462,15 +545,21 @@ def test_late_events_of_the_one_subscription_need_no_history_after_the_next_full
 def test_with_another_event_they_need_the_whole_history_after_them(event: BillingEvent) -> None:
     known = standing(account(state=ONE_SUBSCRIPTION, tip_created=100))
     for events in ([updated(50), event], [event, updated(50)]):
-        assert replay_needs(known, [("acme", each) for each in events], ANY) == {WHOLE: ReplayNeed(50, late=True)}
+        assert replay_needs(known, [("acme", each) for each in events], ANY) == {
+            WHOLE: ReplayNeed(50, late=True)
+        }
 
 
 def test_a_late_event_of_several_subscriptions_needs_the_whole_history() -> None:
     known = standing(account(state=SEVERAL, tip_created=100))
-    assert replay_needs(known, [("acme", updated(50))], ANY) == {WHOLE: ReplayNeed(FIRST, late=True)}
+    assert replay_needs(known, [("acme", updated(50))], ANY) == {
+        WHOLE: ReplayNeed(FIRST, late=True)
+    }
 
 
-def test_a_late_event_of_a_subscription_that_its_tenant_has_lost_in_the_same_batch_is_applied() -> None:
+def test_a_late_event_of_a_subscription_that_its_tenant_has_lost_in_the_same_batch_is_applied() -> (
+    None
+):
     known = standing(account())
     needs: dict[FoldId, ReplayNeed] = {("acme", "sub_1"): ReplayNeed(50, late=True, until=50)}
     application = BatchApplication(known, EACH, NOW, needs=needs, histories={}, waiting=())
@@ -480,7 +569,9 @@ def test_a_late_event_of_a_subscription_that_its_tenant_has_lost_in_the_same_bat
 
 def test_a_snapshot_needs_the_newest_second_to_replace_another() -> None:
     known = standing(account(tip_created=100))
-    assert replay_needs(known, [("acme", observed(200))], ANY) == {WHOLE: ReplayNeed(100, late=False)}
+    assert replay_needs(known, [("acme", observed(200))], ANY) == {
+        WHOLE: ReplayNeed(100, late=False)
+    }
 
 
 def test_locked_names_are_unknown_tenants_unknown_customers_and_possible_links() -> None:
@@ -496,11 +587,18 @@ def test_locked_names_are_unknown_tenants_unknown_customers_and_possible_links()
         updated(org_id="linked", customer_id="cus_6"),
         deleted(org_id="linked", customer_id="cus_7"),
     ]
-    parks, links = {"tenant missing", "tenant missing2", "customer cus_3"}, {"customer cus_4", "customer cus_5"}
+    parks, links = (
+        {"tenant missing", "tenant missing2", "customer cus_3"},
+        {"customer cus_4", "customer cus_5"},
+    )
     claims = links | {"subscription sub_1"}  # an invoice without a customer may wait for it
     assert needed_locks(events, known, ANY) == {(name, name in claims) for name in parks | claims}
 
 
 def test_ordinary_events_need_no_locks_of_names() -> None:
-    known = standing(account(state=BillingState(subscription_id="sub_1"), customer_id="cus_1"), cus_1="acme")
-    assert not needed_locks([updated(customer_id="cus_1"), failed(), succeeded(), completed(), deleted()], known, ANY)
+    known = standing(
+        account(state=BillingState(subscription_id="sub_1"), customer_id="cus_1"), cus_1="acme"
+    )
+    assert not needed_locks(
+        [updated(customer_id="cus_1"), failed(), succeeded(), completed(), deleted()], known, ANY
+    )

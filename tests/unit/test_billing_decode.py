@@ -5,7 +5,12 @@ from typing import Any, Final
 
 import pytest
 
-from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.billing.events import (
+    NO_DETAILS,
+    BillingEvent,
+    SubscriptionDetails,
+    SubscriptionItem,
+)
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 from tests.support import events
 from tests.support.events import NOW, Shape
@@ -15,7 +20,9 @@ BOTH_SHAPES: Final = [(shape, expanded) for shape in Shape for expanded in (Fals
 
 def decode(event: Any, *, reference_links: bool = False) -> BillingEvent:
     body = event if isinstance(event, bytes) else events.body(event)
-    return decode_event(body, arrived=NOW + 5, make_up_id=lambda: "evt_made_up", reference_links=reference_links)
+    return decode_event(
+        body, arrived=NOW + 5, make_up_id=lambda: "evt_made_up", reference_links=reference_links
+    )
 
 
 def changed(event: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -26,7 +33,14 @@ def changed(event: dict[str, Any], **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("shape", "expanded"), BOTH_SHAPES)
 def test_a_subscription_in_every_shape(shape: Shape, expanded: bool) -> None:
     event = decode(
-        events.updated(event_id="evt_1", period_end=NOW + 7, cancel=True, shape=shape, expanded=expanded, created=NOW)
+        events.updated(
+            event_id="evt_1",
+            period_end=NOW + 7,
+            cancel=True,
+            shape=shape,
+            expanded=expanded,
+            created=NOW,
+        )
     )
     assert event == BillingEvent(
         id="evt_1",
@@ -79,7 +93,11 @@ def test_next_attempt_is_that_of_a_failed_payment_and_optional(next_attempt: Any
 @pytest.mark.parametrize("expanded", [False, True])
 def test_a_checkout_session(expanded: bool) -> None:
     event = decode(events.completed(expanded=expanded))
-    assert (event.org_id, event.customer_id, event.checkout_mode) == ("acme", "cus_acme", "subscription")
+    assert (event.org_id, event.customer_id, event.checkout_mode) == (
+        "acme",
+        "cus_acme",
+        "subscription",
+    )
 
 
 def test_the_period_of_the_subscription_counts_before_that_of_its_item() -> None:
@@ -101,7 +119,11 @@ def test_a_deleted_subscription_needs_no_status() -> None:
 @pytest.mark.parametrize("shape", list(Shape))
 def test_replaced_values_of_an_update_are_kept(shape: Shape) -> None:
     item: dict[str, Any] = {"price": {"id": "price_free"}}
-    previous: dict[str, Any] = {"status": "trialing", "cancel_at_period_end": True, "items": {"data": [item]}}
+    previous: dict[str, Any] = {
+        "status": "trialing",
+        "cancel_at_period_end": True,
+        "items": {"data": [item]},
+    }
     (item if shape is Shape.NEW else previous)["current_period_end"] = NOW
     assert decode(events.updated(shape=shape, previous=previous)).previous == {
         "status": "trialing",
@@ -112,7 +134,11 @@ def test_replaced_values_of_an_update_are_kept(shape: Shape) -> None:
     }
 
 
-ITEM: Final[dict[str, Any]] = {"id": "si_1", "object": "subscription_item", "price": {"id": "price_pro"}}
+ITEM: Final[dict[str, Any]] = {
+    "id": "si_1",
+    "object": "subscription_item",
+    "price": {"id": "price_pro"},
+}
 PERIOD: Final = {"current_period_end": NOW + 9, "current_period_start": NOW}
 
 
@@ -131,7 +157,10 @@ PERIOD: Final = {"current_period_end": NOW + 9, "current_period_start": NOW}
         ({"metadata": {"orgId": "not a tenant"}}, {"org_id": None}),
         ({"metadata": {"color": "red"}}, {}),
         (
-            {"quantity": 3, "items": {"object": "list", "data": [{**ITEM, "quantity": 3, **PERIOD}]}},
+            {
+                "quantity": 3,
+                "items": {"object": "list", "data": [{**ITEM, "quantity": 3, **PERIOD}]},
+            },
             {
                 "price_id": "price_pro",
                 "items": (SubscriptionItem("price_pro", 3, NOW + 9),),
@@ -141,11 +170,17 @@ PERIOD: Final = {"current_period_end": NOW + 9, "current_period_start": NOW}
         ),
         (
             {"items": {"data": [ITEM, {**ITEM, "price": {"id": "price_seat"}, "quantity": 2}]}},
-            {"price_id": "price_pro", "items": (SubscriptionItem("price_pro"), SubscriptionItem("price_seat", 2))},
+            {
+                "price_id": "price_pro",
+                "items": (SubscriptionItem("price_pro"), SubscriptionItem("price_seat", 2)),
+            },
         ),
         ({"quantity": 3}, {"price_id": "price_pro", "items": (SubscriptionItem("price_pro", 3),)}),
         ({"quantity": 1}, {"price_id": "price_pro", "items": ()}),
-        ({"plan": {"id": "price_free"}}, {"price_id": "price_free", "items": (SubscriptionItem("price_free", 5),)}),
+        (
+            {"plan": {"id": "price_free"}},
+            {"price_id": "price_free", "items": (SubscriptionItem("price_free", 5),)},
+        ),
         (
             {"items": {"data": [{"quantity": 3}]}},
             {"price_id": "price_pro", "items": (SubscriptionItem("price_pro", 3),)},
@@ -154,11 +189,16 @@ PERIOD: Final = {"current_period_end": NOW + 9, "current_period_start": NOW}
             {"items": {"data": [{"price": {"id": "price_free"}}]}},
             {"price_id": "price_free", "items": (SubscriptionItem("price_free", 5),)},
         ),
-        ({"items": {"data": [{**ITEM, "price": "price_free"}]}}, {"price_id": "price_free", "items": ()}),
+        (
+            {"items": {"data": [{**ITEM, "price": "price_free"}]}},
+            {"price_id": "price_free", "items": ()},
+        ),
     ],
 )
 @pytest.mark.parametrize("shape", list(Shape))
-def test_every_replaced_fact_is_kept(shape: Shape, previous: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_every_replaced_fact_is_kept(
+    shape: Shape, previous: dict[str, Any], expected: dict[str, Any]
+) -> None:
     event = events.updated(shape=shape, previous=previous)
     event["data"]["object"]["items"]["data"][0]["quantity"] = 5
     assert decode(event).previous == expected
@@ -198,7 +238,9 @@ def test_a_change_of_something_else_proves_that_the_tracked_facts_stayed_as_they
 
 
 def test_the_old_name_of_the_price_is_understood() -> None:
-    assert decode(events.updated(previous={"plan": {"id": "price_free", "object": "plan"}})).previous == {
+    assert decode(
+        events.updated(previous={"plan": {"id": "price_free", "object": "plan"}})
+    ).previous == {
         "price_id": "price_free",
         "items": (),
     }
@@ -220,7 +262,11 @@ def test_a_malformed_api_version_is_left_out(version: str) -> None:
 
 def test_the_text_of_an_escape_is_no_nul() -> None:
     event = decode(events.updated(status="\\u0000", previous={"status": "\\\\u0000"}))
-    assert (event.status, event.previous, event.problem) == ("\\u0000", {"status": "\\\\u0000"}, None)
+    assert (event.status, event.previous, event.problem) == (
+        "\\u0000",
+        {"status": "\\\\u0000"},
+        None,
+    )
 
 
 @pytest.mark.parametrize("previous", ["null", "7", '"x"', "[1]", '{"status": {"deep": 1}}'])
@@ -235,9 +281,20 @@ def test_previous_attributes_of_another_kind_prove_nothing(previous: str) -> Non
 
 @pytest.mark.parametrize(
     "url",
-    [None, "", "javascript:alert(1)", "ftp://x.example/1", "//x.example", "https://x.example/a b", "https://x.example/\n",
-     "https://x.example/é", "https://x.example/" + "a" * 3000, 7, ["https://x.example"]],
-)  # fmt: skip
+    [
+        None,
+        "",
+        "javascript:alert(1)",
+        "ftp://x.example/1",
+        "//x.example",
+        "https://x.example/a b",
+        "https://x.example/\n",
+        "https://x.example/é",
+        "https://x.example/" + "a" * 3000,
+        7,
+        ["https://x.example"],
+    ],
+)
 def test_an_invoice_url_that_is_no_web_address_is_none(url: Any) -> None:
     event = decode(changed(events.failed(), hosted_invoice_url=url))
     assert (event.invoice_url, event.problem, event.customer_id) == (None, None, "cus_acme")
@@ -286,11 +343,16 @@ def test_a_reference_does_not_name_the_tenant() -> None:
 
 
 def test_a_reference_names_the_tenant_where_it_may() -> None:
-    assert decode(events.completed(org=None, reference="acme"), reference_links=True).org_id == "acme"
+    assert (
+        decode(events.completed(org=None, reference="acme"), reference_links=True).org_id == "acme"
+    )
 
 
 def test_metadata_counts_before_a_reference() -> None:
-    assert decode(events.completed(org="acme", reference="evil"), reference_links=True).org_id == "acme"
+    assert (
+        decode(events.completed(org="acme", reference="evil"), reference_links=True).org_id
+        == "acme"
+    )
 
 
 def test_an_invalid_reference_names_no_tenant() -> None:
@@ -324,7 +386,12 @@ def test_a_subscription_of_no_use_has_a_problem(fields: dict[str, Any]) -> None:
     assert event.problem is not None
     assert "\x00" not in event.problem
     assert event == BillingEvent(
-        id="evt_1", type=event.type, created=NOW, livemode=False, api_version=Shape.NEW.value, problem=event.problem
+        id="evt_1",
+        type=event.type,
+        created=NOW,
+        livemode=False,
+        api_version=Shape.NEW.value,
+        problem=event.problem,
     )
 
 
@@ -341,12 +408,17 @@ UNNEEDED: Final[list[dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("fields", UNNEEDED)
-def test_a_fact_that_the_handler_of_an_update_can_do_without_may_be_malformed(fields: dict[str, Any]) -> None:
+def test_a_fact_that_the_handler_of_an_update_can_do_without_may_be_malformed(
+    fields: dict[str, Any],
+) -> None:
     event = decode(changed(events.updated(period_end=NOW + 7), **fields))
     assert event.problem is None
     assert (event.org_id, event.status, event.price_id, event.current_period_end) == (
-        "acme", "active", "price_pro", NOW + 7,
-    )  # fmt: skip
+        "acme",
+        "active",
+        "price_pro",
+        NOW + 7,
+    )
     facts = {"id": "subscription_id", "created": "subscription_created", "customer": "customer_id"}
     assert [getattr(event, facts[name]) for name in fields] == [None]
 
@@ -355,7 +427,11 @@ def test_of_an_updates_items_the_first_alone_counts() -> None:
     event = events.updated(period_end=NOW + 7)
     event["data"]["object"]["items"]["data"].append({"price": 7})
     decoded = decode(event)
-    assert (decoded.problem, decoded.price_id, decoded.current_period_end) == (None, "price_pro", NOW + 7)
+    assert (decoded.problem, decoded.price_id, decoded.current_period_end) == (
+        None,
+        "price_pro",
+        NOW + 7,
+    )
 
 
 @pytest.mark.parametrize(
@@ -382,19 +458,25 @@ def test_an_ended_subscription_without_a_tenant_has_a_problem(metadata: Any) -> 
     assert decode(changed(events.deleted(), metadata=metadata)).problem is not None
 
 
-@pytest.mark.parametrize("fields", [{"id": 7}, {"id": "i" * 256}, {"subscription": 7}, {"parent": "x"}])
+@pytest.mark.parametrize(
+    "fields", [{"id": 7}, {"id": "i" * 256}, {"subscription": 7}, {"parent": "x"}]
+)
 def test_of_an_invoice_the_customer_alone_must_be_right(fields: dict[str, Any]) -> None:
     event = decode(changed(events.failed(), **fields))
     assert (event.problem, event.customer_id) == (None, "cus_acme")
 
 
 def test_a_checkout_that_is_not_for_a_subscription_may_hold_anything() -> None:
-    event = decode(changed(events.completed(), mode="payment", metadata=[], customer=7, subscription=7))
+    event = decode(
+        changed(events.completed(), mode="payment", metadata=[], customer=7, subscription=7)
+    )
     assert (event.problem, event.checkout_mode) == (None, "payment")
 
 
 def test_a_checkout_for_a_subscription_needs_its_customer_and_metadata() -> None:
-    assert decode(changed(events.completed(), subscription=7, client_reference_id=7)).problem is None
+    assert (
+        decode(changed(events.completed(), subscription=7, client_reference_id=7)).problem is None
+    )
     assert decode(changed(events.completed(), customer=7)).problem is not None
     assert decode(changed(events.completed(), metadata=[])).problem is not None
 
@@ -420,7 +502,9 @@ def test_a_thin_event_may_have_a_number_as_its_time() -> None:
     assert decode(events.thin() | {"created": NOW}).created == NOW
 
 
-@pytest.mark.parametrize("fields", [{"object": "event"}, {"object": None}, {"type": 7}, {"created": "now"}, {"id": 7}])
+@pytest.mark.parametrize(
+    "fields", [{"object": "event"}, {"object": None}, {"type": 7}, {"created": "now"}, {"id": 7}]
+)
 def test_malformed_thin_event_is_rejected(fields: dict[str, Any]) -> None:
     with pytest.raises(NotAnEventError):
         decode(events.thin() | fields)
@@ -469,7 +553,7 @@ def test_an_invoice_of_no_use_has_a_problem(fields: dict[str, Any]) -> None:
         b'{"type": "x", "data": {"object": ' + b'{"a":' * 200_000 + b"1" + b"}" * 200_000 + b"}}",
         '{"type": "x", "data": {"object": {}}}'.encode("utf-16"),
     ],
-)  # fmt: skip
+)
 def test_malformed_event_is_rejected(body: bytes) -> None:
     with pytest.raises(NotAnEventError):
         decode(body)

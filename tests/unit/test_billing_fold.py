@@ -23,7 +23,11 @@ def test_the_checkpoint_is_before_the_newest_second() -> None:
     result = refolded(FRESH, [FIRST, deleted(200, "ended", arrival=3), THIRD], ANY)
     assert result.tip_created == 200
     assert result.tip_state == refolded(FRESH, [FIRST], ANY).state
-    assert (result.state.plan, result.state.subscription_status, result.events) == ("free", "past_due", 3)
+    assert (result.state.plan, result.state.subscription_status, result.events) == (
+        "free",
+        "past_due",
+        3,
+    )
 
 
 def test_the_events_of_a_second_come_out_in_their_order_once_it_is_over() -> None:
@@ -42,10 +46,15 @@ def test_an_event_out_of_order_is_refused() -> None:
 
 
 def test_an_account_is_corrected_in_what_events_decide_alone() -> None:
-    damaged = account(customer_id="cus_1", state=BillingState(plan="pro"), tip_created=7, tip_state=FRESH)
+    damaged = account(
+        customer_id="cus_1", state=BillingState(plan="pro"), tip_created=7, tip_state=FRESH
+    )
     whole = LedgerFold(damaged, ANY)
     whole.add(FIRST)
     right = whole.end()[0].account
     assert right == account(
-        customer_id="cus_1", state=refolded(FRESH, [FIRST], ANY).state, tip_created=100, tip_state=FRESH
+        customer_id="cus_1",
+        state=refolded(FRESH, [FIRST], ANY).state,
+        tip_created=100,
+        tip_state=FRESH,
     )

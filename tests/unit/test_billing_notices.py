@@ -40,12 +40,16 @@ class Tenant:
         self.account: BillingAccount = facts.account(**{"customer_id": "cus_1", **fields})
         self._of_subscription: dict[str, str] = {}
 
-    def receives(self, *events: BillingEvent, now: float | None = None, belated: bool = False) -> list[BillingNotice]:
+    def receives(
+        self, *events: BillingEvent, now: float | None = None, belated: bool = False
+    ) -> list[BillingNotice]:
         """Apply a batch of newer events; return its notices."""
         customer = self.account.customer_id
         known = KnownTenants({} if customer is None else {customer: "acme"}, self._of_subscription)
         context = BatchContext({"acme": self.account}, known, frozenset(), 1)
-        moment = datetime.fromtimestamp(max(event.created for event in events) if now is None else now, UTC)
+        moment = datetime.fromtimestamp(
+            max(event.created for event in events) if now is None else now, UTC
+        )
         batch = BatchApplication(context, self.policy, moment, needs={}, histories={}, waiting=())
         for number, event in enumerate(events, start=1):
             arrived = msgspec.structs.replace(event, arrival=number)
@@ -73,7 +77,10 @@ def trialing(created: int = 100, trial_end: int = 5000) -> BillingEvent:
 @BOTH
 def test_without_the_setting_there_are_no_notices(policy: BillingPolicy) -> None:
     tenant = Tenant(msgspec.structs.replace(policy, notices=frozenset()))
-    assert tenant.receives(trialing()) + tenant.receives(will_end()) + tenant.receives(deleted(300)) == []
+    assert (
+        tenant.receives(trialing()) + tenant.receives(will_end()) + tenant.receives(deleted(300))
+        == []
+    )
 
 
 @BOTH
@@ -93,7 +100,9 @@ def test_a_trial_is_announced_before_its_first_event_is_known(policy: BillingPol
 
 @BOTH
 @pytest.mark.parametrize("event", [will_end(None), will_end(200), will_end(status="active")])
-def test_a_trial_that_has_ended_is_not_announced(policy: BillingPolicy, event: BillingEvent) -> None:
+def test_a_trial_that_has_ended_is_not_announced(
+    policy: BillingPolicy, event: BillingEvent
+) -> None:
     tenant = Tenant(policy)
     tenant.receives(trialing())
     assert tenant.receives(event, now=200) == []
@@ -111,7 +120,9 @@ def test_a_trial_that_newer_events_have_ended_or_extended_is_not_announced(
 
 
 @BOTH
-@pytest.mark.parametrize("ended", [deleted(200), updated(200, status="paused"), updated(200), trialing(200, 9000)])
+@pytest.mark.parametrize(
+    "ended", [deleted(200), updated(200, status="paused"), updated(200), trialing(200, 9000)]
+)
 def test_a_trial_that_has_ended_or_was_extended_in_the_same_second_is_not_announced(
     policy: BillingPolicy, ended: BillingEvent
 ) -> None:
@@ -122,8 +133,12 @@ def test_a_trial_that_has_ended_or_was_extended_in_the_same_second_is_not_announ
 
 
 @BOTH
-@pytest.mark.parametrize("other", [succeeded(200, subscription_id="sub_1"), updated(200, status="incomplete")])
-def test_what_precedes_a_trial_in_its_second_does_not_hide_its_end(policy: BillingPolicy, other: BillingEvent) -> None:
+@pytest.mark.parametrize(
+    "other", [succeeded(200, subscription_id="sub_1"), updated(200, status="incomplete")]
+)
+def test_what_precedes_a_trial_in_its_second_does_not_hide_its_end(
+    policy: BillingPolicy, other: BillingEvent
+) -> None:
     tenant = Tenant(policy)
     tenant.receives(other)
     assert types(tenant.receives(will_end(), now=200)) == ["trial_ending"]
@@ -146,7 +161,9 @@ def test_both_events_of_a_payment_have_one_cause(policy: BillingPolicy) -> None:
     tenant.receives(failed(200, subscription_id="sub_1"))
     paid = succeeded(300, subscription_id="sub_1")
     [first] = tenant.receives(paid)
-    [second] = tenant.receives(msgspec.structs.replace(paid, id="evt_p", type=ev.INVOICE_PAID, created=301))
+    [second] = tenant.receives(
+        msgspec.structs.replace(paid, id="evt_p", type=ev.INVOICE_PAID, created=301)
+    )
     assert first.cause == second.cause
 
 
@@ -159,7 +176,9 @@ def test_a_recovery_that_the_subscription_reports_first_is_mailed(policy: Billin
 
 
 @BOTH
-def test_a_payment_is_no_recovery_while_the_subscription_stays_unpaid(policy: BillingPolicy) -> None:
+def test_a_payment_is_no_recovery_while_the_subscription_stays_unpaid(
+    policy: BillingPolicy,
+) -> None:
     tenant = Tenant(policy)
     tenant.receives(updated(status="unpaid"))
     assert tenant.receives(succeeded(200, subscription_id="sub_1")) == []
@@ -191,7 +210,9 @@ def test_an_expired_first_payment_ends_no_subscription(policy: BillingPolicy) ->
 
 
 @BOTH
-def test_the_end_of_an_old_subscription_is_not_mailed_beside_a_newer_one(policy: BillingPolicy) -> None:
+def test_the_end_of_an_old_subscription_is_not_mailed_beside_a_newer_one(
+    policy: BillingPolicy,
+) -> None:
     tenant = Tenant(policy)
     tenant.receives(updated(subscription_id="sub_1"))
     tenant.receives(updated(200, subscription_id="sub_2", subscription_created=20))
@@ -218,7 +239,9 @@ def test_an_event_that_ends_the_access_is_mailed(policy: BillingPolicy, status: 
 def test_a_subscription_that_ends_without_access_is_mailed_as_an_end_alone() -> None:
     tenant = Tenant()
     tenant.receives(updated())
-    assert types(tenant.receives(updated(200, "evt_2", status="unpaid"), deleted(201))) == ["subscription_ended"]
+    assert types(tenant.receives(updated(200, "evt_2", status="unpaid"), deleted(201))) == [
+        "subscription_ended"
+    ]
 
 
 def test_where_only_ended_access_is_mailed_the_end_of_a_subscription_is() -> None:
@@ -227,7 +250,9 @@ def test_where_only_ended_access_is_mailed_the_end_of_a_subscription_is() -> Non
     assert types(tenant.receives(deleted(200))) == ["access_ended"]
 
 
-@pytest.mark.parametrize("event", [updated(200, status="past_due"), failed(200, subscription_id="sub_1")])
+@pytest.mark.parametrize(
+    "event", [updated(200, status="past_due"), failed(200, subscription_id="sub_1")]
+)
 def test_access_that_a_failed_payment_ends_is_reported_by_its_own_mail(event: BillingEvent) -> None:
     strict = Catalog(facts.CATALOG.plans, access={"past_due": "none"})
     tenant = Tenant(msgspec.structs.replace(EACH, catalog=strict))
@@ -239,10 +264,13 @@ def test_access_that_has_ended_by_time_is_mailed_by_the_event_that_hides_it() ->
     tenant = Tenant()
     tenant.receives(updated(1000, status="past_due"))
     end = 1000 + GRACE
-    assert tenant.receives(updated(end - 1, "evt_2", status="past_due"), now=end + 60) == []  # the job finds it
+    # the job finds it
+    assert tenant.receives(updated(end - 1, "evt_2", status="past_due"), now=end + 60) == []
     [notice] = tenant.receives(updated(end + 60, "evt_3", status="unpaid"))
     assert notice.cause == f"billing.access_ended acme {end}"
-    assert notice.data == AccessEndedData("The subscription is past due. The grace period has ended.")
+    assert notice.data == AccessEndedData(
+        "The subscription is past due. The grace period has ended."
+    )
 
 
 def test_access_that_ended_by_time_long_ago_is_not_mailed() -> None:
@@ -254,13 +282,19 @@ def test_access_that_ended_by_time_long_ago_is_not_mailed() -> None:
 def test_renewed_access_is_no_end() -> None:
     tenant = Tenant()
     tenant.receives(updated(details=SubscriptionDetails(pause="void")))
-    paused = updated(5010, "evt_2", details=SubscriptionDetails(pause="void"), current_period_end=9000)
+    paused = updated(
+        5010, "evt_2", details=SubscriptionDetails(pause="void"), current_period_end=9000
+    )
     assert tenant.receives(paused) == []
 
 
 @BOTH
-@pytest.mark.parametrize(("age", "expected"), [(72 * HOUR - 1, ["subscription_ended"]), (72 * HOUR, [])])
-def test_a_belated_event_is_mailed_only_while_recent(policy: BillingPolicy, age: int, expected: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("age", "expected"), [(72 * HOUR - 1, ["subscription_ended"]), (72 * HOUR, [])]
+)
+def test_a_belated_event_is_mailed_only_while_recent(
+    policy: BillingPolicy, age: int, expected: list[str]
+) -> None:
     tenant = Tenant(policy)
     tenant.receives(updated())
     assert types(tenant.receives(deleted(200), now=200 + age, belated=True)) == expected
@@ -270,22 +304,32 @@ def test_a_belated_event_is_mailed_only_while_recent(policy: BillingPolicy, age:
 def test_a_belated_end_that_is_not_true_any_more_is_not_mailed(policy: BillingPolicy) -> None:
     tenant = Tenant(policy)
     tenant.receives(updated())
-    assert tenant.receives(updated(200, "evt_2", status="paused"), updated(300, "evt_3"), belated=True) == []
+    assert (
+        tenant.receives(updated(200, "evt_2", status="paused"), updated(300, "evt_3"), belated=True)
+        == []
+    )
 
 
 @BOTH
 def test_access_that_waiting_events_gave_in_passing_has_not_ended(policy: BillingPolicy) -> None:
     tenant = Tenant(policy, customer_id=None)
-    waiting = [failed(200, org_id=None, subscription_id="sub_1"), succeeded(300, org_id=None, subscription_id="sub_1")]
+    waiting = [
+        failed(200, org_id=None, subscription_id="sub_1"),
+        succeeded(300, org_id=None, subscription_id="sub_1"),
+    ]
     first = updated(100, status="incomplete", customer_id="cus_1")
     assert "access_ended" not in types(tenant.receives(*waiting, first))
 
 
 @BOTH
-def test_a_snapshot_of_a_subscription_that_names_another_tenant_is_mailed_as_its_end(policy: BillingPolicy) -> None:
+def test_a_snapshot_of_a_subscription_that_names_another_tenant_is_mailed_as_its_end(
+    policy: BillingPolicy,
+) -> None:
     tenant = Tenant(policy)
     tenant.receives(updated())
-    moved = observed(200, status="canceled", details=SubscriptionDetails(ended_at=200, has_moved=True))
+    moved = observed(
+        200, status="canceled", details=SubscriptionDetails(ended_at=200, has_moved=True)
+    )
     assert types(tenant.receives(moved)) == ["subscription_ended"]
 
 

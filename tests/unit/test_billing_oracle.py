@@ -7,7 +7,10 @@ NOW = 1_795_176_000
 
 
 def _stated(record: ExpectedTenant, names: object) -> dict[str, object]:
-    shown = vars(record) | {"access": (record.access.state, record.access.plan), "access_until": record.access.until}
+    shown = vars(record) | {
+        "access": (record.access.state, record.access.plan),
+        "access_until": record.access.until,
+    }
     assert isinstance(names, dict)
     return {name: shown[name] for name in names}
 

@@ -19,12 +19,19 @@ KNOWN = BillingState("pro", "active", 5000, False, "active", "sub_1", 10, seats=
 
 def arriving(events: tuple[BillingEvent, ...]) -> list[BillingEvent]:
     """The events, numbered in this order of arrival."""
-    return [msgspec.structs.replace(event, arrival=number) for number, event in enumerate(events, start=1)]
+    return [
+        msgspec.structs.replace(event, arrival=number)
+        for number, event in enumerate(events, start=1)
+    ]
 
 
-def orders(*events: BillingEvent, before: BillingState = FRESH, policy: BillingPolicy = ANY) -> set[tuple[str, ...]]:
+def orders(
+    *events: BillingEvent, before: BillingState = FRESH, policy: BillingPolicy = ANY
+) -> set[tuple[str, ...]]:
     """The orders that all orders of arrival lead to."""
-    sorted_events = (in_order(arriving(arrived), before, policy) for arrived in permutations(events))
+    sorted_events = (
+        in_order(arriving(arrived), before, policy) for arrived in permutations(events)
+    )
     return {tuple(event.id for event in ordered) for ordered in sorted_events}
 
 
@@ -35,11 +42,17 @@ def ids(*events: BillingEvent, before: BillingState = FRESH) -> list[str]:
 
 def began(event_id: str, **facts: Any) -> BillingEvent:
     """The event `customer.subscription.created`."""
-    return msgspec.structs.replace(updated(event_id=event_id, **facts), type=ev.SUBSCRIPTION_CREATED)
+    return msgspec.structs.replace(
+        updated(event_id=event_id, **facts), type=ev.SUBSCRIPTION_CREATED
+    )
 
 
 def test_arrival_decides_where_nothing_is_proven() -> None:
-    assert ids(updated(event_id="b"), failed(event_id="c"), deleted(event_id="a")) == ["b", "c", "a"]
+    assert ids(updated(event_id="b"), failed(event_id="c"), deleted(event_id="a")) == [
+        "b",
+        "c",
+        "a",
+    ]
 
 
 def test_replaced_values_come_before_their_event() -> None:
@@ -72,7 +85,9 @@ def change(event_id: str, details: dict[str, Any], previous: dict[str, Any]) -> 
     """An update with these details, of the first item's price."""
     items: Items = details.get("items", ())
     price = items[0].price_id if items else "price_pro"
-    return updated(event_id=event_id, details=SubscriptionDetails(**details), price_id=price, previous=previous)
+    return updated(
+        event_id=event_id, details=SubscriptionDetails(**details), price_id=price, previous=previous
+    )
 
 
 SEATS = [{"items": (SubscriptionItem("price_pro", number),)} for number in (2, 3, 4, 5)]
@@ -87,7 +102,9 @@ DETAILS = {
         {"items": (SubscriptionItem("price_pro"), SubscriptionItem(price))}
         for price in ("price_a", "price_b", "price_c")
     ],
-    "period of an item": [{"items": (SubscriptionItem("price_pro", 2, end),)} for end in (100, 200, 300)],
+    "period of an item": [
+        {"items": (SubscriptionItem("price_pro", 2, end),)} for end in (100, 200, 300)
+    ],
     "cancel_at": [{"cancel_at": None}, {"cancel_at": 700}, {"cancel_at": 800}],
     "pause": [{"pause": "void"}, {"pause": None}, {"pause": "keep_as_draft"}],
     "trial_end": [{"trial_end": 300}, {"trial_end": 400}, {"trial_end": None}],
@@ -97,7 +114,10 @@ DETAILS = {
 
 @pytest.mark.parametrize("values", DETAILS.values(), ids=DETAILS)
 def test_each_detail_proves_an_order(values: list[dict[str, Any]]) -> None:
-    chain = [change(str(number), now, before) for number, (before, now) in enumerate(pairwise(values), start=1)]
+    chain = [
+        change(str(number), now, before)
+        for number, (before, now) in enumerate(pairwise(values), start=1)
+    ]
     assert orders(*chain) == {tuple(event.id for event in chain)}
 
 
@@ -109,7 +129,10 @@ NOT_OF_A_TENANT = {"price of a second item", "period of an item", "period_start"
     ("values", "policy"),
     [
         *(pytest.param(values, EACH, id=f"each-{name}") for name, values in DETAILS.items()),
-        *(pytest.param(DETAILS[name], ANY, id=f"any-{name}") for name in sorted(DETAILS.keys() - NOT_OF_A_TENANT)),
+        *(
+            pytest.param(DETAILS[name], ANY, id=f"any-{name}")
+            for name in sorted(DETAILS.keys() - NOT_OF_A_TENANT)
+        ),
     ],
 )
 def test_there_and_back_of_a_detail_is_ordered_by_the_state_before(
@@ -124,7 +147,12 @@ def test_there_and_back_of_a_detail_is_ordered_by_the_state_before(
 def test_the_state_of_a_subscription_that_expired_proves_an_order_too() -> None:
     over: dict[str, Any] = {"status": "incomplete_expired"}
     before = apply(FRESH, updated(event_id="0", **over), EACH).state
-    there = updated(event_id="there", cancel_at_period_end=True, previous={"cancel_at_period_end": False}, **over)
+    there = updated(
+        event_id="there",
+        cancel_at_period_end=True,
+        previous={"cancel_at_period_end": False},
+        **over,
+    )
     back = updated(event_id="back", previous={"cancel_at_period_end": True}, **over)
     assert orders(there, back, before=before, policy=EACH) == {("there", "back")}
 
@@ -166,7 +194,9 @@ TOGGLE = (
 def test_there_and_back_is_ordered_by_the_state_before() -> None:
     before = BillingState("pro", "active", 5000, False, "active", "sub_1", 10, seats=1)
     assert orders(*TOGGLE, before=before) == {("on", "off")}
-    assert orders(*TOGGLE, before=msgspec.structs.replace(before, cancel_at_period_end=True)) == {("off", "on")}
+    assert orders(*TOGGLE, before=msgspec.structs.replace(before, cancel_at_period_end=True)) == {
+        ("off", "on")
+    }
 
 
 def test_there_and_back_between_plans_is_ordered_by_the_plan_before() -> None:
@@ -189,16 +219,35 @@ def test_a_state_of_another_subscription_proves_nothing() -> None:
 
 
 def test_events_of_different_subscriptions_prove_nothing_about_each_other() -> None:
-    first = updated(event_id="1", subscription_id="sub_1", status="active", previous={"status": "trialing"})
-    second = updated(event_id="2", subscription_id="sub_2", status="past_due", previous={"status": "active"})
+    first = updated(
+        event_id="1", subscription_id="sub_1", status="active", previous={"status": "trialing"}
+    )
+    second = updated(
+        event_id="2", subscription_id="sub_2", status="past_due", previous={"status": "active"}
+    )
     assert ids(second, first) == ["2", "1"]
 
 
 def test_unchanged_values_prove_the_order_too() -> None:
     chain = [
-        updated(event_id="1", status="past_due", cancel_at_period_end=False, previous={"status": "active"}),
-        updated(event_id="2", status="past_due", cancel_at_period_end=True, previous={"cancel_at_period_end": False}),
-        updated(event_id="3", status="active", cancel_at_period_end=True, previous={"status": "past_due"}),
+        updated(
+            event_id="1",
+            status="past_due",
+            cancel_at_period_end=False,
+            previous={"status": "active"},
+        ),
+        updated(
+            event_id="2",
+            status="past_due",
+            cancel_at_period_end=True,
+            previous={"cancel_at_period_end": False},
+        ),
+        updated(
+            event_id="3",
+            status="active",
+            cancel_at_period_end=True,
+            previous={"status": "past_due"},
+        ),
     ]
     before = BillingState("pro", "active", 5000, False, "active", "sub_1", 10, seats=1)
     assert orders(*chain, before=before) == {("1", "2", "3")}
@@ -210,9 +259,18 @@ def test_an_end_comes_after_the_update_that_did_not_replace_it() -> None:
 
 
 def test_a_missing_link_keeps_the_proven_order_of_two_events() -> None:
-    first = updated(event_id="1", status="active", price_id="price_pro", previous={"status": "incomplete"})
-    second = updated(event_id="2", status="past_due", price_id="price_pro", previous={"status": "active"})
-    stray = updated(event_id="3", status="unpaid", price_id="price_free", previous={"price_id": "price_business"})
+    first = updated(
+        event_id="1", status="active", price_id="price_pro", previous={"status": "incomplete"}
+    )
+    second = updated(
+        event_id="2", status="past_due", price_id="price_pro", previous={"status": "active"}
+    )
+    stray = updated(
+        event_id="3",
+        status="unpaid",
+        price_id="price_free",
+        previous={"price_id": "price_business"},
+    )
     assert all(order.index("1") < order.index("2") for order in orders(first, second, stray))
 
 
@@ -229,7 +287,11 @@ def test_an_invoice_proves_nothing() -> None:
 
 def test_many_events_in_one_second_are_ordered_at_once() -> None:
     steps = [
-        updated(event_id=f"{number:02}", current_period_end=number + 1, previous={"current_period_end": number})
+        updated(
+            event_id=f"{number:02}",
+            current_period_end=number + 1,
+            previous={"current_period_end": number},
+        )
         for number in range(1, 40)
     ]
     assert ids(*reversed(steps)) == [event.id for event in steps]
@@ -237,7 +299,11 @@ def test_many_events_in_one_second_are_ordered_at_once() -> None:
 
 def test_very_many_events_in_one_second_are_in_the_order_of_arrival() -> None:
     steps = [
-        updated(event_id=f"{number:02}", current_period_end=number + 1, previous={"current_period_end": number})
+        updated(
+            event_id=f"{number:02}",
+            current_period_end=number + 1,
+            previous={"current_period_end": number},
+        )
         for number in range(1, 66)
     ]
     assert ids(*reversed(steps)) == [event.id for event in reversed(steps)]
@@ -262,12 +328,17 @@ def test_seven_events_of_one_second_keep_their_order() -> None:
 def sampled_orders(*events: BillingEvent, before: BillingState) -> set[tuple[str, ...]]:
     rng = random.Random(8)  # noqa: S311  # the same sample in every run
     return {
-        tuple(event.id for event in in_order(arriving(tuple(rng.sample(events, len(events)))), before, ANY))
+        tuple(
+            event.id
+            for event in in_order(arriving(tuple(rng.sample(events, len(events)))), before, ANY)
+        )
         for _ in range(200)
     }
 
 
-def test_the_order_that_sets_each_replaced_value_wins_over_one_that_needs_a_state_never_seen() -> None:
+def test_the_order_that_sets_each_replaced_value_wins_over_one_that_needs_a_state_never_seen() -> (
+    None
+):
     first = updated(event_id="1", status="active")
     second = updated(event_id="2", status="past_due", previous={"status": "active"})
     assert orders(first, second) == {("1", "2")}
@@ -286,11 +357,20 @@ def test_each_subscription_is_compared_with_its_own_last_event() -> None:
         (failed(event_id="1", subscription_id="sub_1"), deleted(event_id="2")),
         (succeeded(event_id="1", subscription_id="sub_1"), deleted(event_id="2")),
         (failed(event_id="1"), succeeded(event_id="2")),
-        (failed(event_id="1", attempt_count=2, status="open"), succeeded(event_id="2", attempt_count=1, status="paid")),
+        (
+            failed(event_id="1", attempt_count=2, status="open"),
+            succeeded(event_id="2", attempt_count=1, status="paid"),
+        ),
         (failed(event_id="1", attempt_count=1), failed(event_id="2", attempt_count=2)),
-        (succeeded(event_id="1", attempt_count=1, status="open"), failed(event_id="2", attempt_count=2)),
+        (
+            succeeded(event_id="1", attempt_count=1, status="open"),
+            failed(event_id="2", attempt_count=2),
+        ),
         (updated(event_id="1", status="unpaid"), deleted(event_id="2")),
-        (updated(event_id="1", status="unpaid", previous={"status": "past_due"}), deleted(event_id="2")),
+        (
+            updated(event_id="1", status="unpaid", previous={"status": "past_due"}),
+            deleted(event_id="2"),
+        ),
         (began("1"), updated(event_id="2")),
         (began("1"), observed(event_id="2")),
         (began("1"), deleted(event_id="2")),

@@ -14,7 +14,9 @@ BODY: Final = '{"id": "evt_1", "note": "Grüße"}'.encode()
 NOW: Final = 1_772_366_400
 
 
-def check(header: str | bytes, *, secrets: list[str] | None = None, now: float = NOW, body: bytes = BODY) -> str | None:
+def check(
+    header: str | bytes, *, secrets: list[str] | None = None, now: float = NOW, body: bytes = BODY
+) -> str | None:
     verifier = SignatureVerifier(secrets or [SECRET], 300)
     return verifier.check(header.encode() if isinstance(header, str) else header, body, now)
 
@@ -33,7 +35,9 @@ def test_the_providers_package_accepts_our_own_signature() -> None:
 
 
 def test_any_of_several_secrets_may_match() -> None:
-    assert check(signature(BODY, secret=OTHER_SECRET, at=NOW), secrets=[SECRET, OTHER_SECRET]) is None
+    assert (
+        check(signature(BODY, secret=OTHER_SECRET, at=NOW), secrets=[SECRET, OTHER_SECRET]) is None
+    )
 
 
 def test_any_of_several_signatures_may_match() -> None:
@@ -54,7 +58,10 @@ def test_another_time_than_the_signed_one_is_refused() -> None:
 
 
 def test_the_whole_secret_is_the_key() -> None:
-    assert check(signature(BODY, secret=SECRET.removeprefix("whsec_"), at=NOW)) is SignatureFault.NO_MATCH
+    assert (
+        check(signature(BODY, secret=SECRET.removeprefix("whsec_"), at=NOW))
+        is SignatureFault.NO_MATCH
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +145,10 @@ def test_a_header_that_is_not_ascii_is_refused(non_ascii: bytes) -> None:
 
 
 def test_many_signatures_are_refused_before_they_are_compared() -> None:
-    assert check(header(*["0" * 64] * 1000, v1(BODY, secret=SECRET, at=NOW))) is SignatureFault.MALFORMED
+    assert (
+        check(header(*["0" * 64] * 1000, v1(BODY, secret=SECRET, at=NOW)))
+        is SignatureFault.MALFORMED
+    )
 
 
 @pytest.mark.parametrize("secrets", [[], [""], [SECRET, ""]])

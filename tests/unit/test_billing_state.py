@@ -14,7 +14,12 @@ BUSINESS = BillingState("business", "active", 9000, True, "active", "sub_1", 10)
 
 
 def record(state: BillingState) -> tuple[str, str, int | None, bool]:
-    return state.plan, state.subscription_status, state.current_period_end, state.cancel_at_period_end
+    return (
+        state.plan,
+        state.subscription_status,
+        state.current_period_end,
+        state.cancel_at_period_end,
+    )
 
 
 def after(state: BillingState, *events: BillingEvent, policy: BillingPolicy = ANY) -> BillingState:
@@ -25,13 +30,25 @@ def after(state: BillingState, *events: BillingEvent, policy: BillingPolicy = AN
 
 @pytest.mark.parametrize("start", [FRESH, BUSINESS])
 def test_updated_writes_its_four_fields_whatever_was_before(start: BillingState) -> None:
-    event = updated(status="trialing", price_id="price_pro", current_period_end=7000, cancel_at_period_end=True)
+    event = updated(
+        status="trialing", price_id="price_pro", current_period_end=7000, cancel_at_period_end=True
+    )
     assert record(after(start, event)) == ("pro", "trialing", 7000, True)
 
 
 @pytest.mark.parametrize(
     "status",
-    ["incomplete", "incomplete_expired", "trialing", "active", "past_due", "canceled", "unpaid", "paused", "new"],
+    [
+        "incomplete",
+        "incomplete_expired",
+        "trialing",
+        "active",
+        "past_due",
+        "canceled",
+        "unpaid",
+        "paused",
+        "new",
+    ],
 )
 def test_updated_copies_the_status_verbatim(status: str) -> None:
     assert after(FRESH, updated(status=status)).subscription_status == status
@@ -94,7 +111,9 @@ def test_a_payment_changes_nothing_unless_past_due(status: str) -> None:
         ([updated(status="past_due"), succeeded(), failed(), succeeded()], "active"),
     ],
 )
-def test_a_payment_restores_what_the_subscription_last_said(events: list[BillingEvent], status: str) -> None:
+def test_a_payment_restores_what_the_subscription_last_said(
+    events: list[BillingEvent], status: str
+) -> None:
     assert after(FRESH, *events).subscription_status == status
 
 
@@ -109,8 +128,15 @@ def test_handling_an_event_twice_is_handling_it_once(event: BillingEvent) -> Non
 
 
 OLD: dict[str, Any] = {"subscription_id": "sub_old", "subscription_created": 10}
-NEW: dict[str, Any] = {"subscription_id": "sub_new", "subscription_created": 20, "price_id": "price_business"}
+NEW: dict[str, Any] = {
+    "subscription_id": "sub_new",
+    "subscription_created": 20,
+    "price_id": "price_business",
+}
 
 
 def test_every_subscription_counts() -> None:
-    assert after(FRESH, updated(**OLD), updated(**NEW), deleted(**OLD)).subscription_status == "canceled"
+    assert (
+        after(FRESH, updated(**OLD), updated(**NEW), deleted(**OLD)).subscription_status
+        == "canceled"
+    )

@@ -29,7 +29,11 @@ def status(placement: Placement) -> str:
 
 def test_the_first_event_is_applied() -> None:
     placement = placed(updated(100))
-    assert (placement.outcome, placement.before, status(placement)) == (Outcome.APPLIED, FRESH, "active")
+    assert (placement.outcome, placement.before, status(placement)) == (
+        Outcome.APPLIED,
+        FRESH,
+        "active",
+    )
 
 
 def test_a_newer_event_is_applied() -> None:
@@ -49,13 +53,17 @@ def test_a_late_update_does_not_revive_an_ended_subscription() -> None:
 def test_a_late_event_can_change_fields_that_newer_events_did_not_set() -> None:
     placement = placed(updated(100), succeeded(300), failed(200))
     assert (placement.outcome, status(placement)) == (Outcome.LATE, "active")
-    placement = placed(failed(300), updated(100, cancel_at_period_end=True, price_id="price_business"))
+    placement = placed(
+        failed(300), updated(100, cancel_at_period_end=True, price_id="price_business")
+    )
     assert placement.outcome is Outcome.APPLIED
     assert (placement.after.plan, placement.after.subscription_status) == ("business", "past_due")
 
 
 def test_a_late_success_does_not_clear_a_newer_failure() -> None:
-    assert status(placed(updated(100), failed(300, invoice_id="in_2"), succeeded(200))) == "past_due"
+    assert (
+        status(placed(updated(100), failed(300, invoice_id="in_2"), succeeded(200))) == "past_due"
+    )
 
 
 def test_a_late_event_changes_the_status_that_a_later_payment_restores() -> None:
@@ -105,7 +113,10 @@ def test_no_other_event_is_mailed(event: BillingEvent) -> None:
 
 def test_the_tip_is_the_state_before_the_newest_second() -> None:
     timeline = placed(updated(100), failed(200), updated(200, "evt_2", status="past_due")).timeline
-    assert (timeline.folded(ANY).tip_created, timeline.folded(ANY).tip_state) == (200, placed(updated(100)).after)
+    assert (timeline.folded(ANY).tip_created, timeline.folded(ANY).tip_state) == (
+        200,
+        placed(updated(100)).after,
+    )
 
 
 HISTORY = [
@@ -160,11 +171,19 @@ def test_a_later_second_is_judged_anew_after_a_late_event() -> None:
 
 
 def test_a_late_event_of_another_subscription_leaves_an_order_proven() -> None:
-    placement = placed(updated(100), OFF, ON, updated(150, "late", subscription_id="sub_2", subscription_created=20))
+    placement = placed(
+        updated(100),
+        OFF,
+        ON,
+        updated(150, "late", subscription_id="sub_2", subscription_created=20),
+    )
     assert [event.id for event in placement.timeline.second(200)] == ["on", "off"]
     assert not placement.is_ambiguous
 
 
 def test_a_late_event_is_judged_by_its_own_subscriptions_last_event() -> None:
     other = updated(150, "other", subscription_id="sub_2", subscription_created=20)
-    assert [event.id for event in placed(updated(100), other, OFF, ON).timeline.second(200)] == ["on", "off"]
+    assert [event.id for event in placed(updated(100), other, OFF, ON).timeline.second(200)] == [
+        "on",
+        "off",
+    ]

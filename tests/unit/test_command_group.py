@@ -49,14 +49,21 @@ HEAVY = {"httpx2", "psycopg", "litestar", "rich", "asyncio", "uvicorn", "procras
 
 
 def imported_by(*arguments: str, folder: Path = Path()) -> set[str]:
-    """The modules that a command imports, which is one that ends by itself; ``folder`` is its home."""
+    """The modules that a command imports, which is one that ends by itself; ``folder`` is its
+    home.
+    """
     code = (
         "import sys; from tenantry.cli import main\n"
         f"try: main({list(arguments)})\n"
         "except SystemExit: print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env={"HOME": str(folder)}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={"HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return set(done.stderr.split())
 
@@ -97,7 +104,9 @@ def test_misspelled_name_gets_a_suggestion(typed: str, suggestion: str) -> None:
     assert suggestion in done.output
 
 
-@pytest.mark.parametrize("names", [(), ("keys",), ("keys", "create"), ("demo", "reset"), ("serve",)])
+@pytest.mark.parametrize(
+    "names", [(), ("keys",), ("keys", "create"), ("demo", "reset"), ("serve",)]
+)
 def test_help_command_equals_the_help_option(names: tuple[str, ...]) -> None:
     by_command = CliRunner().invoke(main, ["help", *names], prog_name="tenantry")
     by_option = CliRunner().invoke(main, [*names, "--help"], prog_name="tenantry")
@@ -105,11 +114,15 @@ def test_help_command_equals_the_help_option(names: tuple[str, ...]) -> None:
 
 
 def test_version_command_equals_the_version_option() -> None:
-    by_command, by_option = (CliRunner().invoke(main, [given]) for given in ("version", "--version"))
+    by_command, by_option = (
+        CliRunner().invoke(main, [given]) for given in ("version", "--version")
+    )
     assert (by_command.exit_code, by_command.output) == (0, by_option.output)
 
 
-@pytest.mark.parametrize("arguments", [["serve"], ["demo"], ["admin", "show-tenant", "a"], ["tenants", "explain", "a"]])
+@pytest.mark.parametrize(
+    "arguments", [["serve"], ["demo"], ["admin", "show-tenant", "a"], ["tenants", "explain", "a"]]
+)
 def test_profile_before_a_command_without_a_service_is_rejected(arguments: list[str]) -> None:
     done = CliRunner().invoke(main, ["--profile", "work", *arguments], prog_name="tenantry")
     assert done.exit_code == 2
@@ -138,11 +151,18 @@ def test_help_of_a_group_imports_none_of_its_commands(group: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["whoami"], ["status"], ["open", "keys"], ["keys", "list"], ["projects", "list"], ["config", "get", "scope"],
+        ["whoami"],
+        ["status"],
+        ["open", "keys"],
+        ["keys", "list"],
+        ["projects", "list"],
+        ["config", "get", "scope"],
         ["logout"],
     ],
-)  # fmt: skip
-def test_command_that_uses_a_service_imports_nothing_of_the_service(command: list[str], tmp_path: Path) -> None:
+)
+def test_command_that_uses_a_service_imports_nothing_of_the_service(
+    command: list[str], tmp_path: Path
+) -> None:
     modules = imported_by(*command, "--profile", "missing", folder=tmp_path)
     ours = {name for name in modules if name.startswith("tenantry.")}
     assert "tenantry.cli.client_configuration" in ours
@@ -174,7 +194,12 @@ def test_unknown_command_of_a_group_is_a_usage_error() -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_help_fits_the_terminal(width: int) -> None:
-    for arguments in (["--help"], ["keys", "--help"], ["keys", "create", "--help"], ["login", "--help"]):
+    for arguments in (
+        ["--help"],
+        ["keys", "--help"],
+        ["keys", "create", "--help"],
+        ["login", "--help"],
+    ):
         shown = CliRunner().invoke(main, arguments, terminal_width=width).output
         assert max(map(len, shown.splitlines())) <= width
 
@@ -201,13 +226,19 @@ def test_help_of_every_command_is_complete(path: str) -> None:
     command, text = context.command, context.get_help()
     assert command.help
     assert not command.hidden
-    assert [each.name for each in command.params if isinstance(each, click.Option) and not each.help] == []
+    assert [
+        each.name for each in command.params if isinstance(each, click.Option) and not each.help
+    ] == []
     assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize(
     "path",
-    [path for path, each in ALL_COMMANDS.items() if each.command.params and not isinstance(each.command, click.Group)],
+    [
+        path
+        for path, each in ALL_COMMANDS.items()
+        if each.command.params and not isinstance(each.command, click.Group)
+    ],
 )
 def test_help_of_a_command_has_an_example(path: str) -> None:
     _, *lines = ALL_COMMANDS[path].get_help().splitlines()  # without the usage

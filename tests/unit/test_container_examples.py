@@ -13,7 +13,9 @@ from tests.support.installed import ROOT
 FOLDER: Final = ROOT / "examples" / "container"
 CONTAINERFILE: Final = (ROOT / "Containerfile").read_text("utf-8").replace("\\\n", " ")
 COMPOSE: Final[dict[str, Any]] = msgspec.yaml.decode((FOLDER / "compose.yaml").read_bytes())
-DEVELOPMENT: Final[dict[str, Any]] = msgspec.yaml.decode((FOLDER / "compose.development.yaml").read_bytes())
+DEVELOPMENT: Final[dict[str, Any]] = msgspec.yaml.decode(
+    (FOLDER / "compose.development.yaml").read_bytes()
+)
 SECRET_OF: Final = {("migrate", "DATABASE_URL_FILE"): "database_owner_url"}
 """The secret of a setting, if its name differs."""
 OURS: Final = ["migrate", "service", "worker"]
@@ -28,10 +30,15 @@ def test_everything_that_is_installed_is_pinned_with_hashes_or_was_built_here() 
 
 def test_images_are_named_by_their_usual_names_and_ours_by_the_version() -> None:
     assert re.findall(r"^FROM (\S+)", CONTAINERFILE, re.MULTILINE) == [
-        "debian:13-slim", "gcr.io/distroless/python3-debian13",
-    ]  # fmt: skip
+        "debian:13-slim",
+        "gcr.io/distroless/python3-debian13",
+    ]
     images = {name: service["image"] for name, service in COMPOSE["services"].items()}
-    assert images == {"postgres": "postgres:17", "proxy": "caddy:2", **dict.fromkeys(OURS, f"tenantry:{__version__}")}
+    assert images == {
+        "postgres": "postgres:17",
+        "proxy": "caddy:2",
+        **dict.fromkeys(OURS, f"tenantry:{__version__}"),
+    }
     assert f'org.opencontainers.image.version="{__version__}"' in CONTAINERFILE
 
 
@@ -52,7 +59,10 @@ def test_every_setting_is_one_and_every_secret_is_a_file_that_is_handed_over(nam
         assert setting in files or setting in plain
         if setting in files:
             folder, _, secret = value.rpartition("/")
-            assert (folder, secret) == ("/run/secrets", SECRET_OF.get((name, setting), files[setting].name.lower()))
+            assert (folder, secret) == (
+                "/run/secrets",
+                SECRET_OF.get((name, setting), files[setting].name.lower()),
+            )
             assert secret in service["secrets"]
 
 
@@ -64,15 +74,25 @@ def test_every_setting_of_development_is_one() -> None:
 
 def test_only_the_migration_owns_the_tables() -> None:
     services = COMPOSE["services"].items()
-    holders = [name for name, service in services if "database_owner_url" in service.get("secrets", [])]
+    holders = [
+        name for name, service in services if "database_owner_url" in service.get("secrets", [])
+    ]
     assert holders == ["migrate"]
-    assert COMPOSE["services"]["migrate"]["command"] == ["migrate", "--grant-to", "tenantry_service"]
+    assert COMPOSE["services"]["migrate"]["command"] == [
+        "migrate",
+        "--grant-to",
+        "tenantry_service",
+    ]
 
 
 def test_the_schema_is_there_before_anything_uses_it() -> None:
     for name in ("service", "worker"):
-        assert COMPOSE["services"][name]["depends_on"] == {"migrate": {"condition": "service_completed_successfully"}}
-    assert COMPOSE["services"]["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
+        assert COMPOSE["services"][name]["depends_on"] == {
+            "migrate": {"condition": "service_completed_successfully"}
+        }
+    assert COMPOSE["services"]["migrate"]["depends_on"] == {
+        "postgres": {"condition": "service_healthy"}
+    }
 
 
 def test_only_the_proxy_is_published_and_by_default_on_loopback_alone() -> None:
@@ -82,7 +102,11 @@ def test_only_the_proxy_is_published_and_by_default_on_loopback_alone() -> None:
         for name, service in file["services"].items()
         for port in service.get("ports", [])
     }
-    assert published == {("proxy", "127.0.0.1:80:80"), ("proxy", "127.0.0.1:443:443"), ("mail", "127.0.0.1:8025:8025")}
+    assert published == {
+        ("proxy", "127.0.0.1:80:80"),
+        ("proxy", "127.0.0.1:443:443"),
+        ("mail", "127.0.0.1:8025:8025"),
+    }
 
 
 def test_the_service_trusts_the_proxy_and_no_other_address() -> None:
@@ -92,5 +116,7 @@ def test_the_service_trusts_the_proxy_and_no_other_address() -> None:
 
 def test_secrets_are_files_that_git_leaves_alone() -> None:
     held = COMPOSE["secrets"]
-    assert {name: secret["file"] for name, secret in held.items()} == {name: f"secrets/{name}" for name in held}
+    assert {name: secret["file"] for name, secret in held.items()} == {
+        name: f"secrets/{name}" for name in held
+    }
     assert "examples/container/secrets/" in (ROOT / ".gitignore").read_text().splitlines()

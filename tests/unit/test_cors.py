@@ -89,7 +89,9 @@ def test_answers_to_listed_origins_vary_and_those_to_any_do_not() -> None:
         ({**PREFLIGHT, "x_forwarded_method": "OPTIONS"}, False),
     ],
 )
-def test_preflight_names_an_origin_and_a_method(headers: dict[str, str], is_preflight: bool) -> None:
+def test_preflight_names_an_origin_and_a_method(
+    headers: dict[str, str], is_preflight: bool
+) -> None:
     assert LISTED.answers_preflight(scope_of(PROJECTS, "OPTIONS", **headers)) is is_preflight
 
 

@@ -7,7 +7,14 @@ import msgspec
 import pytest
 
 from tenantry.common.clock import to_micros
-from tenantry.db.pagination import Position, Window, decode_cursor, encode_cursor, to_page, window_after
+from tenantry.db.pagination import (
+    Position,
+    Window,
+    decode_cursor,
+    encode_cursor,
+    to_page,
+    window_after,
+)
 from tenantry.domain.errors import InvalidCursorError
 
 MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
@@ -17,7 +24,9 @@ def packed(content: object) -> str:
     return base64.urlsafe_b64encode(msgspec.msgpack.encode(content)).rstrip(b"=").decode()
 
 
-@pytest.mark.parametrize("position", [Position(0, ""), Position(-1, "é"), Position(2**62 - 1, "proj_1")])
+@pytest.mark.parametrize(
+    "position", [Position(0, ""), Position(-1, "é"), Position(2**62 - 1, "proj_1")]
+)
 def test_position_comes_back(position: Position) -> None:
     assert decode_cursor(encode_cursor(position)) == position
 
@@ -55,7 +64,9 @@ def test_anything_else_is_refused(text: str) -> None:
 
 
 def test_time_comes_back_to_the_microsecond() -> None:
-    assert window_after(5, encode_cursor(Position(to_micros(MOMENT), "x"))) == Window(5, MOMENT, "x")
+    assert window_after(5, encode_cursor(Position(to_micros(MOMENT), "x"))) == Window(
+        5, MOMENT, "x"
+    )
 
 
 def test_no_cursor_is_no_position() -> None:

@@ -17,7 +17,10 @@ def test_every_scope_of_a_page_has_a_text() -> None:
 
 def test_token_scopes_are_named_if_the_role_would_suffice() -> None:
     said = denial_text(Role.ADMIN, ("openid", "projects:read"), "api-keys:read", None)
-    assert said == "Your identity provider restricted your sign-in to projects:read. You can't see API keys."
+    assert (
+        said
+        == "Your identity provider restricted your sign-in to projects:read. You can't see API keys."
+    )
 
 
 def test_role_is_named_if_it_does_not_suffice() -> None:

@@ -37,7 +37,12 @@ def package(**said: str | list[str]) -> metadata.PackageMetadata:
         {"License_Expression": "MIT AND GPL-2.0-only"},
         {"License_Expression": "(MIT OR BSD-3-Clause) AND X"},
         {"Classifier": "License :: OSI Approved :: GNU General Public License v3 (GPLv3)"},
-        {"Classifier": ["License :: OSI Approved :: MIT License", "License :: OSI Approved :: Of our own"]},
+        {
+            "Classifier": [
+                "License :: OSI Approved :: MIT License",
+                "License :: OSI Approved :: Of our own",
+            ]
+        },
         {"Classifier": "License :: Other/Proprietary License", "License": ""},
     ],
 )

@@ -7,7 +7,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from tenantry.cli.oauth_client import IdentityProvider, ProviderResponse, next_interval, sign_in_with_code
+from tenantry.cli.oauth_client import (
+    IdentityProvider,
+    ProviderResponse,
+    next_interval,
+    sign_in_with_code,
+)
 from tenantry.cli.output import NOT_AUTHENTICATED, CommandError
 
 
@@ -45,7 +50,9 @@ def test_interval_is_a_minute_at_most(error: str) -> None:
     assert next_interval(59, error_response(error)) == 60
 
 
-@pytest.mark.parametrize("error", ["access_denied", "expired_token", "invalid_grant", "invalid_client"])
+@pytest.mark.parametrize(
+    "error", ["access_denied", "expired_token", "invalid_grant", "invalid_client"]
+)
 def test_denial_ends_it(error: str) -> None:
     with pytest.raises(CommandError) as caught:
         next_interval(5, error_response(error))
@@ -65,7 +72,9 @@ class FakeTime:
         self.sleeps.append(seconds)
 
 
-def sleeps_of(patch: pytest.MonkeyPatch, interval: float, *responses: ProviderResponse | None, lasts: float) -> Any:
+def sleeps_of(
+    patch: pytest.MonkeyPatch, interval: float, *responses: ProviderResponse | None, lasts: float
+) -> Any:
     """Poll until the code expires after these responses (None: no response); return the sleeps."""
     clock, waiting = FakeTime(patch), list(responses)
 
@@ -75,14 +84,28 @@ def sleeps_of(patch: pytest.MonkeyPatch, interval: float, *responses: ProviderRe
             raise CommandError("no response")
         return response
 
-    device = {"device_code": "d", "user_code": "u", "verification_uri": "https://idp.example", "expires_in": lasts}
+    device = {
+        "device_code": "d",
+        "user_code": "u",
+        "verification_uri": "https://idp.example",
+        "expires_in": lasts,
+    }
     authorization = ProviderResponse(200, msgspec.json.encode({**device, "interval": interval}))
     provider = SimpleNamespace(
         metadata=SimpleNamespace(device_authorization_endpoint="https://idp.example/device"),
-        client={}, request=lambda *_: authorization, grant=grant, issuer="https://idp.example",
-    )  # fmt: skip
+        client={},
+        request=lambda *_: authorization,
+        grant=grant,
+        issuer="https://idp.example",
+    )
     with pytest.raises(CommandError, match="expired"):
-        sign_in_with_code(cast("IdentityProvider", provider), "openid", timeout=10**6, tell=lambda _: None, poll=1.0)
+        sign_in_with_code(
+            cast("IdentityProvider", provider),
+            "openid",
+            timeout=10**6,
+            tell=lambda _: None,
+            poll=1.0,
+        )
     return clock.sleeps
 
 
@@ -96,5 +119,7 @@ def test_slow_down_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sleeps_of(monkeypatch, 5, slow_down, slow_down, lasts=46) == [5, 10, 15, 15, 1]
 
 
-def test_provider_that_does_not_answer_is_polled_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provider_that_does_not_answer_is_polled_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert sleeps_of(monkeypatch, 5, None, None, lasts=55) == [5, 10, 20, 20]

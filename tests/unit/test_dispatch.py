@@ -58,14 +58,19 @@ async def fail(request: HotRequest) -> HotResponse:
 
 
 def dispatcher_of(
-    app: AsgiApp = hello, handler: HotHandler = fail, deadline: float = 0.01, cors: CorsPolicy | None = None
+    app: AsgiApp = hello,
+    handler: HotHandler = fail,
+    deadline: float = 0.01,
+    cors: CorsPolicy | None = None,
 ) -> Dispatcher:
     hot = HotRoutes()
     hot.add("GET", HOT, handler)
     hot.add("GET", PROJECTS, handler)
     hot.add_prefix(f"{HOT}/", "/hot/{anything}", handler)
     metrics = Metrics(several_processes=False)
-    return Dispatcher(hot, app, metrics, no_deadline=lambda path: path == "/slow", cors=cors, deadline=deadline)
+    return Dispatcher(
+        hot, app, metrics, no_deadline=lambda path: path == "/slow", cors=cors, deadline=deadline
+    )
 
 
 def routes_of(*routes: HTTPRouteHandler) -> AsgiApp:
@@ -169,9 +174,15 @@ async def test_deadline_applies_after_a_slow_client_is_done() -> None:
 
 async def test_error_page_replaces_the_problem_document() -> None:
     def page_of(scope: Scope, status: int, request_id: str) -> HotResponse | None:
-        return HotResponse(status, [(b"x-page-of", request_id.encode())], b"page") if scope["path"] == "/page" else None
+        return (
+            HotResponse(status, [(b"x-page-of", request_id.encode())], b"page")
+            if scope["path"] == "/page"
+            else None
+        )
 
-    dispatcher = Dispatcher(HotRoutes(), nothing, Metrics(several_processes=False), error_page=page_of, deadline=0.01)
+    dispatcher = Dispatcher(
+        HotRoutes(), nothing, Metrics(several_processes=False), error_page=page_of, deadline=0.01
+    )
     page = await get_from(dispatcher, "/page")
     assert (page.status_code, page.text) == (503, "page")
     assert page.headers["x-page-of"] == page.headers["x-request-id"]
@@ -236,7 +247,9 @@ async def test_response_that_started_while_the_body_was_arriving_is_completed() 
     async def early(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         # the rest of the body is awaited first, and arrives after the response has started
-        await asyncio.gather(receive(), send({"type": "http.response.start", "status": 200, "headers": []}))
+        await asyncio.gather(
+            receive(), send({"type": "http.response.start", "status": 200, "headers": []})
+        )
         overdue = asyncio.Event()
         asyncio.get_running_loop().call_later(2 * DEADLINE, overdue.set)
         await overdue.wait()
@@ -301,7 +314,14 @@ async def test_lifespan_and_websocket_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize(
-    "mark", [{CALLER: None}, {CLAIMS: None}, {OPERATOR: True}, {OUTCOME: "invalid_credential"}, {OUTCOME: "not_found"}]
+    "mark",
+    [
+        {CALLER: None},
+        {CLAIMS: None},
+        {OPERATOR: True},
+        {OUTCOME: "invalid_credential"},
+        {OUTCOME: "not_found"},
+    ],
 )
 @pytest.mark.parametrize("path", [HOT, "/other"])
 async def test_only_anonymous_refusals_are_throttled(path: str, mark: dict[str, object]) -> None:
@@ -315,7 +335,10 @@ async def test_only_anonymous_refusals_are_throttled(path: str, mark: dict[str, 
         return HotResponse(404, [])
 
     dispatcher = dispatcher_of(refuse, refuse_at_once, deadline=5)
-    waiting = [asyncio.create_task(dispatcher._throttle.wait()) for _ in range(BURST + ANONYMOUS_PER_SECOND)]
+    waiting = [
+        asyncio.create_task(dispatcher._throttle.wait())
+        for _ in range(BURST + ANONYMOUS_PER_SECOND)
+    ]
     await asyncio.sleep(0)
     asked = asyncio.create_task(get_from(dispatcher, path))
     for _ in range(TURNS):

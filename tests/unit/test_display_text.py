@@ -48,9 +48,14 @@ def test_names(name: str, shown: str) -> None:
     assert display_text(name) == shown
 
 
-@given(st.text(max_size=300) | st.text(alphabet="ev.:/@\\1 0-()\u200b\u202e\uff0e\u3002\u00ad+", max_size=300))
+@given(
+    st.text(max_size=300)
+    | st.text(alphabet="ev.:/@\\1 0-()\u200b\u202e\uff0e\u3002\u00ad+", max_size=300)
+)
 def test_no_text_becomes_a_link(name: str) -> None:
     shown = display_text(name)
     assert LINKS.search(shown) is None, shown
     assert 0 < len(shown) <= LONGEST
-    assert not [letter for letter in shown if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")]
+    assert not [
+        letter for letter in shown if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    ]

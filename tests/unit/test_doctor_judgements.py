@@ -10,7 +10,12 @@ import pytest
 
 from tenantry.cli import doctor
 from tenantry.cli.doctor import Finding, Level
-from tenantry.cli.doctor.database_checks import judge_connections, judge_durability, judge_jobs, judge_writing
+from tenantry.cli.doctor.database_checks import (
+    judge_connections,
+    judge_durability,
+    judge_jobs,
+    judge_writing,
+)
 from tenantry.cli.doctor.setup_checks import check_values, judge_address, judge_secrets
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.events import Anomaly
@@ -21,7 +26,11 @@ from tests.support.findings import levels, only
 PACKAGE: Final = Path(doctor.__file__).parent
 NOW: Final = datetime(2026, 6, 1, tzinfo=UTC)
 DURABLE: Final = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}
-SERVER: Final = {"max_connections": "100", "superuser_reserved_connections": "3", "reserved_connections": "2"}
+SERVER: Final = {
+    "max_connections": "100",
+    "superuser_reserved_connections": "3",
+    "reserved_connections": "2",
+}
 
 
 def problem(findings: list[Finding], level: Level = Level.WARNING) -> Finding:
@@ -50,7 +59,10 @@ def test_a_read_only_primary_is_an_error() -> None:
 
 
 def test_another_encoding_is_an_error() -> None:
-    assert problem(judge_writing({"server_encoding": "LATIN1"}), Level.ERROR).message == "has the encoding LATIN1"
+    assert (
+        problem(judge_writing({"server_encoding": "LATIN1"}), Level.ERROR).message
+        == "has the encoding LATIN1"
+    )
     assert judge_writing({"server_encoding": "UTF8", "transaction_read_only": "off"}) == []
 
 
@@ -96,7 +108,10 @@ def test_a_job_that_has_not_succeeded_lately_is_reported() -> None:
         JobRuns("requeue_stalled_jobs", 5, 0, lately),
         JobRuns("look_for_silent_tenants", 0, 1, None),
     ]
-    assert problem(judge_jobs({}, runs, NOW, workers=1)).message == "remove_old_data last succeeded 4 h ago"
+    assert (
+        problem(judge_jobs({}, runs, NOW, workers=1)).message
+        == "remove_old_data last succeeded 4 h ago"
+    )
 
 
 def test_jobs_in_order() -> None:
@@ -122,14 +137,23 @@ def test_an_address_for_others_must_be_https(address: str, level: Level) -> None
 
 
 def test_one_secret_in_two_variables_is_reported_without_being_shown() -> None:
-    shared, own = Secret("the-same-secret-0123456789abcdef"), Secret("another-secret-0123456789abcdefg")
-    finding = problem(judge_secrets([("API_KEY_PEPPER", shared), ("SESSION_SECRET", shared), ("OPERATOR_TOKEN", own)]))
+    shared, own = (
+        Secret("the-same-secret-0123456789abcdef"),
+        Secret("another-secret-0123456789abcdefg"),
+    )
+    finding = problem(
+        judge_secrets(
+            [("API_KEY_PEPPER", shared), ("SESSION_SECRET", shared), ("OPERATOR_TOKEN", own)]
+        )
+    )
     assert finding.message == "API_KEY_PEPPER and SESSION_SECRET hold the same secret"
     assert "the-same" not in repr(finding)
 
 
 def test_one_secret_twice_in_one_variable_is_reported() -> None:
-    finding = problem(judge_secrets([("API_KEY_PEPPER", Secret("the-same-secret-0123456789abcdef"))] * 2))
+    finding = problem(
+        judge_secrets([("API_KEY_PEPPER", Secret("the-same-secret-0123456789abcdef"))] * 2)
+    )
     assert finding.message == "API_KEY_PEPPER contains the same secret twice"
     assert "the-same" not in repr(finding)
 
@@ -137,7 +161,9 @@ def test_one_secret_twice_in_one_variable_is_reported() -> None:
 def test_one_secret_in_two_variables_is_reported_as_shared_though_one_repeats_it() -> None:
     shared = Secret("the-same-secret-0123456789abcdef")
     finding = problem(
-        judge_secrets([("API_KEY_PEPPER", shared), ("API_KEY_PEPPER", shared), ("SESSION_SECRET", shared)])
+        judge_secrets(
+            [("API_KEY_PEPPER", shared), ("API_KEY_PEPPER", shared), ("SESSION_SECRET", shared)]
+        )
     )
     assert finding.message == "API_KEY_PEPPER and SESSION_SECRET hold the same secret"
 
@@ -154,7 +180,9 @@ def test_different_secrets_are_accepted() -> None:
 
 def test_the_demo_has_no_address_to_judge() -> None:
     weak = dict.fromkeys(("PROVIDER_WEBHOOK_SECRET", "API_KEY_PEPPER", "SESSION_SECRET"), "weak")
-    findings = check_values(load({**weak, "TENANTRY_DEMO": "true", "BASE_URL": "http://api.example"}))
+    findings = check_values(
+        load({**weak, "TENANTRY_DEMO": "true", "BASE_URL": "http://api.example"})
+    )
     assert "BASE_URL" not in {finding.subject for finding in findings}
 
 
@@ -162,9 +190,17 @@ def test_the_demo_has_no_address_to_judge() -> None:
 
 
 def test_checks_and_texts_name_the_same_problems() -> None:
-    parsed = [node for path in PACKAGE.glob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
-    words = {node.value for node in parsed if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    composed = {f"durability.{name}" for name in DURABLE} | {f"billing ledger.{kind}" for kind in Anomaly}
+    parsed = [
+        node for path in PACKAGE.glob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+    ]
+    words = {
+        node.value
+        for node in parsed
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    composed = {f"durability.{name}" for name in DURABLE} | {
+        f"billing ledger.{kind}" for kind in Anomaly
+    }
     texts = tomllib.loads((PACKAGE / "problems.toml").read_text())
     known = {f"{subject}.{problem}" for subject, problems in texts.items() for problem in problems}
     assert known - words - composed == {"billing ledger.ambiguous_order_without_key"}

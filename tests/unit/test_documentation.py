@@ -11,7 +11,12 @@ import pytest
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 PAGES: Final = sorted(
-    [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "sdk").glob("*.md"), *(ROOT / "typescript").glob("*.md")]
+    [
+        *ROOT.glob("*.md"),
+        *DOCS.rglob("*.md"),
+        *(ROOT / "sdk").glob("*.md"),
+        *(ROOT / "typescript").glob("*.md"),
+    ]
 )
 NAMES: Final = [str(page.relative_to(ROOT)) for page in PAGES]
 _CODE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
@@ -19,11 +24,15 @@ _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _REPOSITORY: Final = "https://github.com/tenantry/tenantry/blob/main/"
 """Pages that registries show name those of the repository by address."""
 _INSTALLED: Final = [
-    DOCS / "index.md", *(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md"),
+    DOCS / "index.md",
+    *(DOCS / "tutorials").glob("*.md"),
+    *(DOCS / "how-to").glob("*.md"),
     *(ROOT / part / "README.md" for part in ("sdk", "devkit", "typescript")),
-]  # fmt: skip
+]
 """The pages whose reader needs an installation."""
-_FROM_A_CLONE: Final = re.compile(r'pip install "?\.(?:/\w+)?[\["`\s]|npm pack \./|podman build|make run')
+_FROM_A_CLONE: Final = re.compile(
+    r'pip install "?\.(?:/\w+)?[\["`\s]|npm pack \./|podman build|make run'
+)
 _FROM_A_REGISTRY: Final = re.compile(r"from\s+the\s+first\s+release\s+on", re.IGNORECASE)
 _BUILT: Final = frozenset({"kubernetes.md"})
 """Its reader builds the image of a clone."""
@@ -64,7 +73,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", _INSTALLED, ids=lambda page: str(page.relative_to(ROOT)))
-def test_page_begins_with_an_installation_from_a_clone_and_names_the_published_one_once(page: Path) -> None:
+def test_page_begins_with_an_installation_from_a_clone_and_names_the_published_one_once(
+    page: Path,
+) -> None:
     text = page.read_text("utf-8")
     beginning = "\n## ".join(text.split("\n## ")[:3])
     installed = _FROM_A_CLONE.search(beginning)

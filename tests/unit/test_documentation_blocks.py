@@ -20,7 +20,10 @@ _RUN_BY: Final = {
 }
 """How-to guides whose blocks a test of their own runs."""
 _PAGES: Final = sorted(
-    page for folder in ("tutorials", "how-to") for page in (_DOCS / folder).glob("*.md") if page.name not in _RUN_BY
+    page
+    for folder in ("tutorials", "how-to")
+    for page in (_DOCS / folder).glob("*.md")
+    if page.name not in _RUN_BY
 )
 _FOLLOWED: Final = "tests/system/test_documentation_blocks.py"
 
@@ -40,13 +43,19 @@ def test_blocks_are_run_or_marked(page: Path) -> None:
 
 def test_pages_with_blocks_to_run_are_followed() -> None:
     followed = (ROOT / _FOLLOWED).read_text("utf-8")
-    to_run = [page for page in _PAGES if any(block.kind is not Kind.EXCERPT for block in blocks(page))]
-    assert [page.name for page in to_run if f'"{page.parent.name}/{page.stem}"' not in followed] == []
+    to_run = [
+        page for page in _PAGES if any(block.kind is not Kind.EXCERPT for block in blocks(page))
+    ]
+    assert [
+        page.name for page in to_run if f'"{page.parent.name}/{page.stem}"' not in followed
+    ] == []
 
 
 def test_tests_that_run_blocks_are_there() -> None:
     notes = [block.note for page in _DOCS.rglob("*.md") for block in blocks(page)]
-    named = {path for note in notes for path in re.findall(r"tests/[\w/]+\.py", note)} | set(_RUN_BY.values())
+    named = {path for note in notes for path in re.findall(r"tests/[\w/]+\.py", note)} | set(
+        _RUN_BY.values()
+    )
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
@@ -71,7 +80,11 @@ def test_a_block_that_is_neither_run_nor_marked_is_found(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("shown", "actual", "matches"),
     [
-        ('{"id":"evt_9XIF9uFJSYMpP8bc",\n "a":1,...}', '{"id":"evt_0123456789abcdef","a":1,"b":2}\n', True),
+        (
+            '{"id":"evt_9XIF9uFJSYMpP8bc",\n "a":1,...}',
+            '{"id":"evt_0123456789abcdef","a":1,"b":2}\n',
+            True,
+        ),
         ('{"at":"2026-11-20T14:58:48Z"}', '{"at":"2027-01-01T00:00:00.123456Z"}', True),
         ("200  19 ms", "200  3 ms", True),
         ("200  19 ms", "503  3 ms", False),

@@ -12,7 +12,9 @@ from tenantry.server.asgi_types import HotResponse
 BROWSER = b"text/html,application/xhtml+xml,*/*;q=0.8"
 
 
-def page_of(path: str, *, method: str = "GET", accept: bytes = BROWSER, status: int = 503) -> HotResponse | None:
+def page_of(
+    path: str, *, method: str = "GET", accept: bytes = BROWSER, status: int = 503
+) -> HotResponse | None:
     scope = {"type": "http", "method": method, "path": path, "headers": [(b"accept", accept)]}
     secret = SessionSecret("a secret of the tests")
     renderer = Renderer(Cookies(secret, system_clock, secure=False), "http://localhost")

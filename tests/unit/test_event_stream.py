@@ -31,7 +31,9 @@ async def all_of(messages: AsyncIterator[str]) -> list[str]:
 
 
 async def test_stream_sends_heartbeats_and_ends_without_news() -> None:
-    messages = await all_of(stream_messages(FeedWatcher("acme", 0), FakeUser(3).end_of_stream, heartbeat=0))
+    messages = await all_of(
+        stream_messages(FeedWatcher("acme", 0), FakeUser(3).end_of_stream, heartbeat=0)
+    )
     assert messages == ["event: live\ndata: 0\n\n"] * 3 + [OVER]
 
 
@@ -39,15 +41,23 @@ async def test_news_names_the_newest_arrival() -> None:
     watch = FeedWatcher("acme", 3)
     watch.notify(7)
     messages = stream_messages(watch, FakeUser(2).end_of_stream, LONG)
-    assert [await anext(messages), await anext(messages)] == [LIVE, "event: new-events\ndata: 7\n\n"]
+    assert [await anext(messages), await anext(messages)] == [
+        LIVE,
+        "event: new-events\ndata: 7\n\n",
+    ]
 
 
 @pytest.mark.parametrize(("reason", "bye"), [("over", OVER), ("renew", RENEW)])
 async def test_stream_without_authorization_ends_without_news(reason: str, bye: str) -> None:
     watch = FeedWatcher("acme", 3)
     watch.notify(7)
-    assert await all_of(stream_messages(watch, FakeUser(1, reason).end_of_stream, LONG)) == [LIVE, bye]
-    assert await all_of(stream_messages(FeedWatcher("acme", 3), FakeUser(0, reason).end_of_stream, LONG)) == [bye]
+    assert await all_of(stream_messages(watch, FakeUser(1, reason).end_of_stream, LONG)) == [
+        LIVE,
+        bye,
+    ]
+    assert await all_of(
+        stream_messages(FeedWatcher("acme", 3), FakeUser(0, reason).end_of_stream, LONG)
+    ) == [bye]
 
 
 async def test_shutdown_ends_the_stream_without_bye_so_that_the_page_reconnects() -> None:

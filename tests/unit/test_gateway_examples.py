@@ -1,4 +1,6 @@
-"""The examples for gateways: the same headers and scopes in all four, also in those that no test can run."""
+"""The examples for gateways: the same headers and scopes in all four, also in those that no test
+can run.
+"""
 
 import itertools
 import re
@@ -15,14 +17,22 @@ NAMES: Final = {name.lower() for name in IDENTITY}
 SCOPES: Final = {"projects:read", "projects:write", "reports:read", "-"}
 NGINX: Final = (EXAMPLES / "nginx.conf").read_text("utf-8")
 CADDY: Final = (EXAMPLES / "Caddyfile").read_text("utf-8")
-TRAEFIK: Final[dict[str, Any]] = msgspec.yaml.decode((EXAMPLES / "traefik.yml").read_bytes())["http"]
-ENVOY: Final[dict[str, Any]] = msgspec.yaml.decode((EXAMPLES / "envoy.yaml").read_bytes())["static_resources"]
+TRAEFIK: Final[dict[str, Any]] = msgspec.yaml.decode((EXAMPLES / "traefik.yml").read_bytes())[
+    "http"
+]
+ENVOY: Final[dict[str, Any]] = msgspec.yaml.decode((EXAMPLES / "envoy.yaml").read_bytes())[
+    "static_resources"
+]
 FORWARD_AUTH: Final = {
-    name: item["forwardAuth"] for name, item in TRAEFIK["middlewares"].items() if "forwardAuth" in item
+    name: item["forwardAuth"]
+    for name, item in TRAEFIK["middlewares"].items()
+    if "forwardAuth" in item
 }
 MANAGER: Final = ENVOY["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
 EXT_AUTHZ: Final = {
-    item["name"]: item["typed_config"] for item in MANAGER["http_filters"] if item["name"].startswith("tenantry.")
+    item["name"]: item["typed_config"]
+    for item in MANAGER["http_filters"]
+    if item["name"].startswith("tenantry.")
 }
 
 
@@ -30,15 +40,17 @@ def spellings(name: str) -> Iterator[str]:
     """A header's name with each hyphen as it is, or as an underscore."""
     parts = name.split("-")
     for joints in itertools.product("-_", repeat=len(parts) - 1):
-        yield "".join(itertools.chain.from_iterable(itertools.zip_longest(parts, joints, fillvalue="")))
+        yield "".join(
+            itertools.chain.from_iterable(itertools.zip_longest(parts, joints, fillvalue=""))
+        )
 
 
 def test_nginx_and_caddy_pass_on_the_identity() -> None:
     asked = dict(re.findall(r"auth_request_set \$(tenantry_\w+) +\$upstream_http_(\w+);", NGINX))
     given = dict(re.findall(r"proxy_set_header (\S+) +\$(tenantry_\w+);", NGINX))
-    assert {name.lower(): asked[variable].replace("_", "-") for name, variable in given.items()} == {
-        name: name for name in NAMES
-    }
+    assert {
+        name.lower(): asked[variable].replace("_", "-") for name, variable in given.items()
+    } == {name: name for name in NAMES}
     [copied] = re.findall(r"copy_headers (.+)", CADDY)
     assert set(copied.lower().split()) == NAMES
 
@@ -56,17 +68,23 @@ def test_envoy_forwards_the_identity_and_fails_closed(config: dict[str, Any]) ->
     assert {pattern["exact"] for pattern in answer["allowed_upstream_headers"]["patterns"]} == NAMES
     assert config["failure_mode_allow"] is False
     assert config["status_on_error"] == {"code": "ServiceUnavailable"}
-    assert config["http_service"]["server_uri"]["cluster"] in {cluster["name"] for cluster in ENVOY["clusters"]}
+    assert config["http_service"]["server_uri"]["cluster"] in {
+        cluster["name"] for cluster in ENVOY["clusters"]
+    }
 
 
 def test_every_example_removes_the_clients_identity_headers() -> None:
     assert set(re.findall(r"proxy_set_header (\S+)", NGINX.lower())) >= NAMES
     assert set(re.findall(r"request_header -(\S+)", CADDY.lower())) >= {*NAMES, "*_*"}
-    taken = {name.lower() for name in TRAEFIK["middlewares"]["clean"]["headers"]["customRequestHeaders"]}
+    taken = {
+        name.lower() for name in TRAEFIK["middlewares"]["clean"]["headers"]["customRequestHeaders"]
+    }
     assert taken >= {spelling for name in NAMES for spelling in spellings(name)}
     [mutation] = MANAGER["early_header_mutation_extensions"]
     assert {entry["remove"] for entry in mutation["typed_config"]["mutations"]} >= NAMES
-    assert MANAGER["common_http_protocol_options"] == {"headers_with_underscores_action": "DROP_HEADER"}
+    assert MANAGER["common_http_protocol_options"] == {
+        "headers_with_underscores_action": "DROP_HEADER"
+    }
 
 
 def test_no_other_protocol_passes_traefik() -> None:
@@ -80,8 +98,10 @@ def test_no_other_protocol_passes_envoy() -> None:
 
 def test_every_example_asks_for_the_same_scopes() -> None:
     found = {
-        "nginx": set(re.findall(r" (projects:\w+);", NGINX)) | set(re.findall(r"tenantry_scope ([a-z:-]+);", NGINX)),
-        "caddy": set(re.findall(r" (projects:\w+)\n", CADDY)) | set(re.findall(r"tenantry_scope ([a-z:-]+)\n", CADDY)),
+        "nginx": set(re.findall(r" (projects:\w+);", NGINX))
+        | set(re.findall(r"tenantry_scope ([a-z:-]+);", NGINX)),
+        "caddy": set(re.findall(r" (projects:\w+)\n", CADDY))
+        | set(re.findall(r"tenantry_scope ([a-z:-]+)\n", CADDY)),
         "traefik": {config["address"].partition(VERIFY)[2] for config in FORWARD_AUTH.values()},
         "envoy": {
             # Envoy adds the client's path, which must not be able to name another mode.
@@ -93,7 +113,10 @@ def test_every_example_asks_for_the_same_scopes() -> None:
 
 
 def test_clients_path_follows_a_mode_in_envoy() -> None:
-    assert all(config["http_service"]["path_prefix"].endswith("/mode/live") for config in EXT_AUTHZ.values())
+    assert all(
+        config["http_service"]["path_prefix"].endswith("/mode/live")
+        for config in EXT_AUTHZ.values()
+    )
 
 
 def test_traefik_asks_about_every_path_but_the_public_one() -> None:
@@ -115,7 +138,9 @@ def test_envoy_asks_for_one_scope_on_every_path_but_the_public_one() -> None:
         set(),
     ]
     assert all(
-        config["disabled"] is True for route in host["routes"] for config in route["typed_per_filter_config"].values()
+        config["disabled"] is True
+        for route in host["routes"]
+        for config in route["typed_per_filter_config"].values()
     )
 
 

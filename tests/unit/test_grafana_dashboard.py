@@ -1,4 +1,6 @@
-"""The dashboard for Grafana, beside the metrics that it shows. `tests/system` runs its queries in Prometheus."""
+"""The dashboard for Grafana, beside the metrics that it shows. `tests/system` runs its queries in
+Prometheus.
+"""
 
 import itertools
 import re
@@ -12,7 +14,11 @@ from tests.support.metrics import asked_for, documented
 COLUMNS: Final = 24
 SCRAPED: Final = {"job", "instance"}
 """The labels that Prometheus adds."""
-FORMER_NAMES: Final = {"tenantry_clients_cut_short_total", "tenantry_silent_tenants", "tenantry_ties_undecided"}
+FORMER_NAMES: Final = {
+    "tenantry_clients_cut_short_total",
+    "tenantry_silent_tenants",
+    "tenantry_ties_undecided",
+}
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=str)
@@ -22,7 +28,11 @@ def test_a_query_asks_for_metrics_and_labels_that_there_are(query: Query) -> Non
     for name, labels in asked.items():
         assert name in known
         assert labels - SCRAPED - {"le"} <= known[name].labels, name
-    grouped = {label for labels in re.findall(r"by \(([^)]*)\)", query.expression) for label in labels.split(", ")}
+    grouped = {
+        label
+        for labels in re.findall(r"by \(([^)]*)\)", query.expression)
+        for label in labels.split(", ")
+    }
     assert grouped - SCRAPED - {"le"} <= {label for name in asked for label in known[name].labels}
     assert set(re.findall(r"\{\{(\w+)\}\}", query.legend)) <= grouped
 
@@ -43,7 +53,9 @@ def test_every_panel_says_what_it_shows() -> None:
     for panel in PANELS:
         assert panel["title"]
         assert panel["description"].endswith("."), panel["title"]
-        assert [target["refId"] for target in panel["targets"]] == list("ABCDEF"[: len(panel["targets"])])
+        assert [target["refId"] for target in panel["targets"]] == list(
+            "ABCDEF"[: len(panel["targets"])]
+        )
 
 
 def test_everything_reads_the_chosen_data_source() -> None:

@@ -40,7 +40,9 @@ async def test_parts_make_one_body(bodies: tuple[bytes, ...]) -> None:
 
 
 @pytest.mark.parametrize("said", [(), (length(b"1"),), (length(b"nonsense"),)])
-async def test_body_over_the_limit_is_rejected_for_any_content_length(said: tuple[tuple[bytes, bytes], ...]) -> None:
+async def test_body_over_the_limit_is_rejected_for_any_content_length(
+    said: tuple[tuple[bytes, bytes], ...],
+) -> None:
     with pytest.raises(PayloadTooLargeError):
         await request(parts(b"x" * (MAX_BODY + 1)), *said).body()
 
@@ -63,4 +65,8 @@ async def test_disconnect_is_distinguished_from_a_complete_body() -> None:
 
 def test_several_headers_of_one_name_are_joined() -> None:
     several = request((), (b"x", b"1"), (b"y", b"2"), (b"x", b"3"))
-    assert (several.header(b"x"), several.header(b"y"), several.header(b"z")) == (b"1, 3", b"2", None)
+    assert (several.header(b"x"), several.header(b"y"), several.header(b"z")) == (
+        b"1, 3",
+        b"2",
+        None,
+    )

@@ -15,7 +15,12 @@ from tests.support.issuer import signing_key
 
 def _short_rsa() -> dict[str, Any]:
     numbers = rsa.generate_private_key(65537, 1024).public_key().public_numbers()  # noqa: S505  # too short is the point
-    return {"kty": "RSA", "kid": "short", "n": int_to_base64(numbers.n), "e": int_to_base64(numbers.e)}
+    return {
+        "kty": "RSA",
+        "kid": "short",
+        "n": int_to_base64(numbers.n),
+        "e": int_to_base64(numbers.e),
+    }
 
 
 RSA = signing_key("RS256", "rsa-1").jwk()
@@ -55,11 +60,15 @@ def test_both_names_of_ed25519_mean_the_same(alg: str) -> None:
     ],
     ids=["RSA", "P-256", "P-384", "P-521", "Ed25519", "Ed448"],
 )
-@pytest.mark.parametrize("absent", [{}, {"use": None, "alg": None, "key_ops": None}, {"key_ops": []}], ids=str)
+@pytest.mark.parametrize(
+    "absent", [{}, {"use": None, "alg": None, "key_ops": None}, {"key_ops": []}], ids=str
+)
 def test_key_without_an_algorithm_serves_all_that_fit(
     entry: dict[str, Any], algorithms: tuple[str, ...], absent: dict[str, Any]
 ) -> None:
-    bare = {name: value for name, value in entry.items() if name not in ("use", "alg", "key_ops", "kid")}
+    bare = {
+        name: value for name, value in entry.items() if name not in ("use", "alg", "key_ops", "kid")
+    }
     assert algorithms_of({**bare, **absent}) == algorithms
 
 
@@ -70,7 +79,9 @@ def test_number_as_the_key_id_is_its_text() -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        pytest.param({"kty": "oct", "kid": "secret", "k": "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"}, id="symmetric"),
+        pytest.param(
+            {"kty": "oct", "kid": "secret", "k": "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"}, id="symmetric"
+        ),
         pytest.param(_short_rsa(), id="RSA of 1024 bits"),
         pytest.param({**RSA, "use": "enc"}, id="for encryption"),
         pytest.param({**RSA, "use": 7}, id="use of the wrong type"),
@@ -79,7 +90,10 @@ def test_number_as_the_key_id_is_its_text() -> None:
         pytest.param({**RSA, "alg": "ES256"}, id="RSA key that says ECDSA"),
         pytest.param({**EC, "alg": "ES384"}, id="P-256 key that says ES384"),
         pytest.param({**EC, "crv": "P-384"}, id="P-256 key that says P-384"),
-        pytest.param({**OKPKey.generate_key("Ed448").as_dict(private=False), "alg": "Ed25519"}, id="Ed448 as Ed25519"),
+        pytest.param(
+            {**OKPKey.generate_key("Ed448").as_dict(private=False), "alg": "Ed25519"},
+            id="Ed448 as Ed25519",
+        ),
         pytest.param({**RSA, "alg": ["RS256"]}, id="alg of the wrong type"),
         pytest.param({**RSA, "key_ops": "verify"}, id="key_ops of the wrong type"),
         pytest.param({**RSA, "key_ops": 7}, id="key_ops is a number"),
@@ -92,7 +106,9 @@ def test_number_as_the_key_id_is_its_text() -> None:
         pytest.param({**RSA, "n": 5}, id="modulus of the wrong type"),
         pytest.param({**RSA, "e": "AQ"}, id="exponent 1"),
         pytest.param({"kty": "RSA", "e": "AQAB"}, id="no modulus"),
-        pytest.param(signing_key("RS256", "rsa-1").private.as_dict(private=True), id="private half published"),
+        pytest.param(
+            signing_key("RS256", "rsa-1").private.as_dict(private=True), id="private half published"
+        ),
         pytest.param({**EC, "y": EC["x"]}, id="point off the curve"),
         pytest.param(OKPKey.generate_key("X25519").as_dict(private=False), id="X25519"),
         pytest.param({**ED25519, "x": 5}, id="Ed25519 of the wrong type"),
@@ -112,7 +128,9 @@ def test_no_more_than_32_keys_are_used() -> None:
     many = [{**EC, "kid": str(number)} for number in range(MAX_KEYS + 1)]
     usable, ignored = read_key_set(json.loads(json.dumps(many)))
     assert len(usable) == MAX_KEYS
-    assert [str(each) for each in ignored] == [f"'{MAX_KEYS}': only the first {MAX_KEYS} keys are used"]
+    assert [str(each) for each in ignored] == [
+        f"'{MAX_KEYS}': only the first {MAX_KEYS} keys are used"
+    ]
 
 
 ROCA: Final = (
@@ -120,7 +138,9 @@ ROCA: Final = (
     "5JBsifbEWC6tXpWDGlAmet1ljNVfvU-3wKCJHCRoBvIZGGi78lI5fCMZmmx5oVEYoFkc85ylO-SD0k8W0J-ik9wNPgsSNs4RRnckj6Ose2HY4_WErCSC"
     "q_ssjpKEVkxcDs9ha9KGSk42c8XMcMJUT3rXHEV_TduxpZtLmWPq1OEWTEBfCb10KiWeJnfLxD5WOQfkawbo52I5Q8ho2Vh-lkWUauUGxJh2Jw"
 )
-"""The product of two primes of 1024 bits, each ``k * M + 65537**a % M`` for M, the product of the first 126 primes."""
+"""The product of two primes of 1024 bits, each ``k * M + 65537**a % M`` for M, the product of the
+first 126 primes.
+"""
 
 
 def okp(curve: str, y: int, sign: int = 0) -> dict[str, Any]:
@@ -141,21 +161,35 @@ OF_ORDER_8: Final = int.from_bytes(
     [
         pytest.param(_short_rsa(), "RSA of 1024 bits", id="RSA of 1024 bits"),
         pytest.param(
-            {**RSA, "kid": "weak", "n": int_to_base64(1 << 8192 | 1)}, "RSA of 8193 bits", id="RSA of 8193 bits"
+            {**RSA, "kid": "weak", "n": int_to_base64(1 << 8192 | 1)},
+            "RSA of 8193 bits",
+            id="RSA of 8193 bits",
         ),
-        pytest.param({**RSA, "kid": "weak", "n": int_to_base64(1 << 131072 | 1)}, "RSA of 131073", id="RSA, huge"),
+        pytest.param(
+            {**RSA, "kid": "weak", "n": int_to_base64(1 << 131072 | 1)},
+            "RSA of 131073",
+            id="RSA, huge",
+        ),
         pytest.param({**RSA, "kid": "weak", "n": ROCA}, "ROCA", id="ROCA"),
         *(
             pytest.param(okp("Ed25519", y, sign), "small order", id=f"Ed25519 {name}, sign {sign}")
             for name, y in {
-                "all zero": 0, "one": 1, "minus one": P25519 - 1, "order 8": OF_ORDER_8,
-                "other order 8": P25519 - OF_ORDER_8, "zero, not reduced": P25519, "one, not reduced": P25519 + 1,
+                "all zero": 0,
+                "one": 1,
+                "minus one": P25519 - 1,
+                "order 8": OF_ORDER_8,
+                "other order 8": P25519 - OF_ORDER_8,
+                "zero, not reduced": P25519,
+                "one, not reduced": P25519 + 1,
             }.items()
             for sign in (0, 1)
         ),
-        *(pytest.param(okp("Ed448", y), "small order", id=f"Ed448 {y % 9}") for y in (0, 1, P448 - 1, P448)),
+        *(
+            pytest.param(okp("Ed448", y), "small order", id=f"Ed448 {y % 9}")
+            for y in (0, 1, P448 - 1, P448)
+        ),
     ],
-)  # fmt: skip
+)
 def test_weak_key_is_ignored(entry: dict[str, Any], reason: str) -> None:
     usable, [ignored] = read_key_set([entry, EC])
     assert [each.key.kid for each in usable] == ["ec-1"]
@@ -175,4 +209,7 @@ def test_largest_key_and_random_keys_are_not_weak() -> None:
     keys = [OKPKey.generate_key(curve).as_dict(private=False) for curve in ("Ed25519", "Ed448")]
     assert len(read_key_set([largest, *keys])[0]) == 3
     for _ in range(500):
-        assert weakness({"kty": "RSA", "n": int_to_base64(secrets.randbits(2048) | 1 << 2047 | 1)}) is None
+        assert (
+            weakness({"kty": "RSA", "n": int_to_base64(secrets.randbits(2048) | 1 << 2047 | 1)})
+            is None
+        )

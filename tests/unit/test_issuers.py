@@ -47,12 +47,18 @@ def test_issuer_is_not_trusted(issuers: Issuers, issuer: str) -> None:
 
 def test_known_issuers_and_the_only_one() -> None:
     assert (ONE.known, ONE.only) == (["https://id.example"], "https://id.example")
-    assert (LISTED.known, LISTED.only) == (["https://login.example/a/v2.0", "https://login.example/b/v2.0"], None)
+    assert (LISTED.known, LISTED.only) == (
+        ["https://login.example/a/v2.0", "https://login.example/b/v2.0"],
+        None,
+    )
     assert Issuers(TEMPLATE, ("a",)).only == "https://login.example/a/v2.0"
     assert (ANY.known, ANY.only) == ([], None)
 
 
 def test_only_issuers_of_any_directory_have_a_pattern() -> None:
     assert ANY.pattern == "https://login.example/%/v2.0"
-    assert Issuers("https://a_b.example/100%/{tenantid}", ("*",)).pattern == "https://a\\_b.example/100\\%/%"
+    assert (
+        Issuers("https://a_b.example/100%/{tenantid}", ("*",)).pattern
+        == "https://a\\_b.example/100\\%/%"
+    )
     assert (ONE.pattern, LISTED.pattern) == (None, None)

@@ -43,14 +43,24 @@ def files_in(path: Path, *globs: str) -> list[str]:
 @pytest.mark.parametrize("key", [KEY, TEST_KEY])
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("", ""), ('token = "', '"'), ("x", "x"), ("Bearer ", "\n"), ("svc_live_", ""), ("\x00\xff", "\x00"), ("é", "é")],
+    [
+        ("", ""),
+        ('token = "', '"'),
+        ("x", "x"),
+        ("Bearer ", "\n"),
+        ("svc_live_", ""),
+        ("\x00\xff", "\x00"),
+        ("é", "é"),
+    ],
 )
 def test_key_is_found_between_any_characters(key: str, before: str, after: str) -> None:
     assert places(f"{before}{key}{after}".encode()) == [(1, len(before.encode()) + 1)]
 
 
 def test_report_shows_only_the_first_and_last_characters() -> None:
-    assert scanned(KEY.encode()) == [{"path": "a", "line": 1, "column": 1, "start": KEY[:13], "last4": KEY[-4:]}]
+    assert scanned(KEY.encode()) == [
+        {"path": "a", "line": 1, "column": 1, "start": KEY[:13], "last4": KEY[-4:]}
+    ]
 
 
 @pytest.mark.parametrize("position", [9, 30, 51, 52, 57])
@@ -59,7 +69,9 @@ def test_wrong_checksum_is_not_a_key(position: int) -> None:
     assert places(f"{KEY[:position]}{other}{KEY[position + 1 :]}".encode()) == []
 
 
-@pytest.mark.parametrize("text", [KEY[:-1], KEY[1:], KEY.replace("svc", "SVC"), KEY.replace("live", "prod"), ""])
+@pytest.mark.parametrize(
+    "text", [KEY[:-1], KEY[1:], KEY.replace("svc", "SVC"), KEY.replace("live", "prod"), ""]
+)
 def test_part_of_a_key_is_not_a_key(text: str) -> None:
     assert places(text.encode()) == []
 
@@ -74,7 +86,11 @@ def test_key_in_utf_16_is_found(encoding: str) -> None:
 
 
 def test_keys_in_both_encodings_are_in_order() -> None:
-    assert places(KEY.encode() + KEY.encode("utf-16-le") + KEY.encode()) == [(1, 1), (1, 59), (1, 175)]
+    assert places(KEY.encode() + KEY.encode("utf-16-le") + KEY.encode()) == [
+        (1, 1),
+        (1, 59),
+        (1, 175),
+    ]
 
 
 def test_lines_and_columns_count_from_one_and_columns_in_bytes() -> None:
@@ -85,12 +101,22 @@ def test_lines_longer_than_a_block_have_correct_columns() -> None:
     many = 5 * BLOCK // 4 // len(KEY)
     columns = [1 + number * len(KEY) for number in range(many)]
     text = b"\n".join([b"a", KEY.encode() * many, b"", b"b" + KEY.encode() * many])
-    assert places(text) == [(2, column) for column in columns] + [(4, column + 1) for column in columns]
+    assert places(text) == [(2, column) for column in columns] + [
+        (4, column + 1) for column in columns
+    ]
 
 
 @pytest.mark.parametrize("shift", [0, 1, 8, 9, 57, 58, 115, REACH - 1, REACH, REACH + 116])
 def test_key_across_two_blocks_is_found_once(shift: int) -> None:
-    text = b"a\n" * 10 + b"b" * (BLOCK - 20 - shift) + KEY.encode() + b"\n" + b"c" * BLOCK + b"\n" + KEY.encode()
+    text = (
+        b"a\n" * 10
+        + b"b" * (BLOCK - 20 - shift)
+        + KEY.encode()
+        + b"\n"
+        + b"c" * BLOCK
+        + b"\n"
+        + KEY.encode()
+    )
     assert places(text) == [(11, BLOCK - 20 - shift + 1), (13, 1)]
 
 
@@ -98,7 +124,9 @@ def test_utf_16_key_across_two_blocks_is_found() -> None:
     assert len(places(b"\0b" * (BLOCK // 2 - 20) + KEY.encode("utf-16-be"))) == 1
 
 
-@pytest.mark.parametrize("line", [f"{KEY} # tenantry:allow", f"/* tenantry:allow */ {KEY} {TEST_KEY}"])
+@pytest.mark.parametrize(
+    "line", [f"{KEY} # tenantry:allow", f"/* tenantry:allow */ {KEY} {TEST_KEY}"]
+)
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_allow_mark_skips_its_line(line: str, encoding: str) -> None:
     assert len(places(f"{line}\n{KEY}\n".encode(encoding))) == 1
@@ -110,7 +138,9 @@ def test_allow_mark_has_no_effect_on_other_lines() -> None:
 
 def test_distant_allow_mark_on_a_long_line_has_no_effect() -> None:
     far = b"x" * (REACH + 200)
-    assert places(b"tenantry:allow" + far + KEY.encode() + far + b"tenantry:allow") == [(1, REACH + 215)]
+    assert places(b"tenantry:allow" + far + KEY.encode() + far + b"tenantry:allow") == [
+        (1, REACH + 215)
+    ]
 
 
 def test_files_are_listed_in_order(tmp_path: Path) -> None:

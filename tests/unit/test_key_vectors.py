@@ -9,8 +9,12 @@ import pytest
 from tenantry.domain.api_keys import Pepper, compose_secret, is_well_formed
 from tenantry.domain.permissions import Mode
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "reference" / "api-key-format.md").read_text("utf-8")
-ROW: Final = re.compile(r"^\| (live|test) \| `([0-9a-f]{64})` \| `(\w+)` \| `([0-9a-f]{64})` \|$", re.MULTILINE)
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "reference" / "api-key-format.md").read_text(
+    "utf-8"
+)
+ROW: Final = re.compile(
+    r"^\| (live|test) \| `([0-9a-f]{64})` \| `(\w+)` \| `([0-9a-f]{64})` \|$", re.MULTILINE
+)
 
 
 class Vector(NamedTuple):
@@ -51,7 +55,9 @@ def test_the_published_pattern_finds_each_secret_and_no_more() -> None:
     found = re.search(r"^(\\bsvc_.*\\b)$", PAGE, re.MULTILINE)
     assert found is not None
     for vector in VECTORS:
-        assert re.findall(found[1].replace("(live", "(?:live"), f"key={vector.secret};") == [vector.secret]
+        assert re.findall(found[1].replace("(live", "(?:live"), f"key={vector.secret};") == [
+            vector.secret
+        ]
 
 
 def test_every_whole_key_on_the_page_is_one_that_the_code_would_accept() -> None:

@@ -6,7 +6,9 @@ import pytest
 from tenantry.db.migrate import retry_on_lock_timeout
 
 
-@pytest.mark.parametrize("error", [psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected])
+@pytest.mark.parametrize(
+    "error", [psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected]
+)
 def test_change_that_waited_for_others_is_retried(error: type[psycopg.Error]) -> None:
     attempts = iter([error(), error(), None])
 

@@ -1,4 +1,6 @@
-"""No credential with a known prefix, no secret of the deployment and no forged line reaches the log."""
+"""No credential with a known prefix, no secret of the deployment and no forged line reaches the
+log.
+"""
 
 import io
 import json
@@ -51,7 +53,9 @@ def test_percent_encoded_credential_is_masked(name: str) -> None:
     assert redact(f"GET /?q={quote_plus(CREDENTIALS[name])}&b=1") == "GET /?q=[redacted]&b=1"
 
 
-@pytest.mark.parametrize("credentials", ["me:hunter2", ":hunter2", "me:p%40ss", "u:p@w", "u:p@w@x", "u:5432"])
+@pytest.mark.parametrize(
+    "credentials", ["me:hunter2", ":hunter2", "me:p%40ss", "u:p@w", "u:p@w@x", "u:5432"]
+)
 @pytest.mark.parametrize("rest", ["", "/a", ":25/a@b"])
 def test_user_and_password_in_a_url_are_masked(credentials: str, rest: str) -> None:
     shown = redact(f"smtp://{credentials}@mail.example{rest} failed")
@@ -98,7 +102,9 @@ OWN: Final = {
     ],
 )
 @pytest.mark.parametrize("name", OWN)
-def test_secret_of_the_deployment_is_masked_in_every_form(name: str, form: Callable[[str], str]) -> None:
+def test_secret_of_the_deployment_is_masked_in_every_form(
+    name: str, form: Callable[[str], str]
+) -> None:
     redacted = Redactor([Secret(secret) for secret in OWN.values()])
     shown = redacted(f"a {form(OWN[name])} z")
     assert shown.replace('"', "").replace("'", "") == "a [redacted] z"
@@ -114,7 +120,10 @@ def test_short_secret_does_not_mask_words() -> None:
 
 
 def logged(
-    formatter: logging.Formatter, message: object, *arguments: object, error: BaseException | None = None
+    formatter: logging.Formatter,
+    message: object,
+    *arguments: object,
+    error: BaseException | None = None,
 ) -> str:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
@@ -146,7 +155,11 @@ def test_exceptions_their_causes_and_notes_are_masked(name: str) -> None:
     line = logged(FORMATTERS[name](), "failed", error=error)
     assert "RuntimeError" in line
     assert "ValueError" in line
-    assert not [secret for secret in (KEY, TOKEN, WEBHOOK_SECRET) if secret in line or json.dumps(secret)[1:-1] in line]
+    assert not [
+        secret
+        for secret in (KEY, TOKEN, WEBHOOK_SECRET)
+        if secret in line or json.dumps(secret)[1:-1] in line
+    ]
 
 
 @pytest.mark.parametrize("name", FORMATTERS)
@@ -154,7 +167,12 @@ def test_secrets_of_the_deployment_are_masked_in_lines(name: str) -> None:
     redacted = Redactor([Secret(secret) for secret in OWN.values()])
     error = raised(RuntimeError(OWN["password"]))
     line = logged(FORMATTERS[name](redacted), "with %s", OWN["pepper"], error=error)
-    assert not [form for secret in OWN.values() for form in (secret, json.dumps(secret)[1:-1]) if form in line]
+    assert not [
+        form
+        for secret in OWN.values()
+        for form in (secret, json.dumps(secret)[1:-1])
+        if form in line
+    ]
 
 
 @pytest.mark.parametrize("name", FORMATTERS)
@@ -186,7 +204,8 @@ def test_exception_cannot_forge_a_line(name: str, separator: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATTERS)
 def test_value_cannot_control_a_terminal(name: str) -> None:
-    assert logged(FORMATTERS[name](), "a %s", "\x1b[2J\x9b31m\u202e\x7f").isprintable() is False  # its own line end
+    # its own line end
+    assert logged(FORMATTERS[name](), "a %s", "\x1b[2J\x9b31m\u202e\x7f").isprintable() is False
     assert logged(FORMATTERS[name](), "a %s", "\x1b[2J\x9b31m\u202e\x7f").rstrip("\n").isprintable()
 
 
@@ -246,7 +265,9 @@ MESSAGES: Final = (
 
 @pytest.mark.parametrize("name", FORMATTERS)
 def test_all_output_of_a_service_process_is_masked(name: str) -> None:
-    done = subprocess.run([sys.executable, "-c", PROCESS, name], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESS, name], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (1, "")
     for what in MESSAGES:
         assert f"{what} [redacted] [redacted]" in done.stderr

@@ -34,21 +34,32 @@ MAIL = PendingMail(
     recipient="owner@acme.example",
     tenant_id="acme",
     about=PaymentFailure(
-        invoice_url="https://pay.example/i/1?a=1&b=2", amount_due=123450, amount_remaining=None, currency="usd"
+        invoice_url="https://pay.example/i/1?a=1&b=2",
+        amount_due=123450,
+        amount_remaining=None,
+        currency="usd",
     ),
 )
 
 
 def mail(**changes: Any) -> PendingMail:
     """The mail with these changes."""
-    about = {name: changes.pop(name) for name in PaymentFailure.__struct_fields__ if name in changes}
+    about = {
+        name: changes.pop(name) for name in PaymentFailure.__struct_fields__ if name in changes
+    }
     changed = msgspec.structs.replace(MAIL, **changes)
-    return msgspec.structs.replace(changed, about=msgspec.structs.replace(changed.about, **about)) if about else changed
+    return (
+        msgspec.structs.replace(changed, about=msgspec.structs.replace(changed.about, **about))
+        if about
+        else changed
+    )
 
 
 def on_arrival(pending: PendingMail) -> EmailMessage:
     """The mail as a recipient's program reads it."""
-    message = message_from_bytes(compose(pending, SENDER).as_bytes(policy=policy.SMTP), policy=policy.default)
+    message = message_from_bytes(
+        compose(pending, SENDER).as_bytes(policy=policy.SMTP), policy=policy.default
+    )
     assert isinstance(message, EmailMessage)
     return message
 
@@ -127,9 +138,13 @@ def test_a_name_cannot_add_headers(name: str) -> None:
     assert 'Organization: "Acme Bcc: evil[at]example[.]com"' in body(message, "plain").splitlines()
 
 
-@pytest.mark.parametrize("name", ["Jörg & Söhne", "日本 商事 " * 6 + "X", "\U0001f600 " * 20 + "X", "a" * 60])
+@pytest.mark.parametrize(
+    "name", ["Jörg & Söhne", "日本 商事 " * 6 + "X", "\U0001f600 " * 20 + "X", "a" * 60]
+)
 def test_names_arrive_as_they_are(name: str) -> None:
-    assert f'Organization: "{name}"' in body(on_arrival(mail(tenant_name=name)), "plain").splitlines()
+    assert (
+        f'Organization: "{name}"' in body(on_arrival(mail(tenant_name=name)), "plain").splitlines()
+    )
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "ü " * 5000])
@@ -146,7 +161,9 @@ def test_empty_name_is_replaced() -> None:
 
 ABOUT = {
     "payment failed": MAIL.about,
-    "key leaked": KeyLeakedData("key_1", "EVIL", "svc_live_4fGh", "x9Qz", MAIL.created_at, "192.0.2.7"),
+    "key leaked": KeyLeakedData(
+        "key_1", "EVIL", "svc_live_4fGh", "x9Qz", MAIL.created_at, "192.0.2.7"
+    ),
     "address changed": AddressChangedData("new@x.example", MAIL.created_at),
     "confirmation": Confirmation("https://accounts.acme.example/confirm-address?token=t", 24),
     "trial ending": TrialEndingData("Pro", datetime(2026, 3, 4, 9, 30, tzinfo=UTC)),
@@ -164,10 +181,13 @@ ABOUT = {
 @pytest.mark.parametrize("about", ABOUT)
 def test_subject_has_no_text_of_the_tenant(about: str) -> None:
     subjects = {
-        on_arrival(mail(tenant_name=name, about=ABOUT[about]))["Subject"] for name in ("Acme", "ACTION REQUIRED")
+        on_arrival(mail(tenant_name=name, about=ABOUT[about]))["Subject"]
+        for name in ("Acme", "ACTION REQUIRED")
     }
     assert len(subjects) == 1
-    assert not any(word in subject for subject in subjects for word in ("EVIL", "ACTION", "x.example"))
+    assert not any(
+        word in subject for subject in subjects for word in ("EVIL", "ACTION", "x.example")
+    )
 
 
 @pytest.mark.parametrize("subtype", ["plain", "html"])
@@ -186,7 +206,11 @@ def test_no_mail_shows_a_link_that_a_tenant_chose(subtype: str, about: str) -> N
             1,
         )
     text = body(on_arrival(mail(tenant_name=evil, about=data)), subtype)
-    assert not [part for part in ("evil.example", "://evil", "@evil", "555 0199", "\u202e", "\u200b") if part in text]
+    assert not [
+        part
+        for part in ("evil.example", "://evil", "@evil", "555 0199", "\u202e", "\u200b")
+        if part in text
+    ]
 
 
 @pytest.mark.parametrize("subtype", ["plain", "html"])
@@ -212,7 +236,13 @@ def test_billing_notice(subtype: str, about: str, subject: str, shown: list[str]
 
 @pytest.mark.parametrize("subtype", ["plain", "html"])
 @pytest.mark.parametrize(
-    "about", [ABOUT["trial ending"], PaymentRecoveredData(None), SubscriptionEndedData(None), ABOUT["access ended"]]
+    "about",
+    [
+        ABOUT["trial ending"],
+        PaymentRecoveredData(None),
+        SubscriptionEndedData(None),
+        ABOUT["access ended"],
+    ],
 )
 def test_billing_notice_links_the_billing_page_where_there_is_one(subtype: str, about: Any) -> None:
     pending = mail(about=about)
@@ -223,14 +253,17 @@ def test_billing_notice_links_the_billing_page_where_there_is_one(subtype: str, 
     assert "https://tenantry.example/orgs/acme/billing" in part.get_content()
 
 
-@pytest.mark.parametrize("about", [TrialEndingData("<b>x", MAIL.created_at), AccessEndedData("<b>x")])
+@pytest.mark.parametrize(
+    "about", [TrialEndingData("<b>x", MAIL.created_at), AccessEndedData("<b>x")]
+)
 def test_markup_in_a_billing_notice_is_text(about: Any) -> None:
     assert "<b>x" not in body(on_arrival(mail(about=about)), "html")
 
 
 def test_confirmation_has_no_text_of_the_tenant() -> None:
     mails = {
-        body(on_arrival(mail(tenant_name=name, about=ABOUT["confirmation"])), "plain") for name in ("Acme", "Other")
+        body(on_arrival(mail(tenant_name=name, about=ABOUT["confirmation"])), "plain")
+        for name in ("Acme", "Other")
     }
     assert len(mails) == 1
 
@@ -322,7 +355,9 @@ def leak_mail(**changes: Any) -> EmailMessage:
     return on_arrival(mail(about=msgspec.structs.replace(LEAK, **changes)))
 
 
-@pytest.mark.parametrize("message", [on_arrival(MAIL), leak_mail()], ids=["payment failed", "key leaked"])
+@pytest.mark.parametrize(
+    "message", [on_arrival(MAIL), leak_mail()], ids=["payment failed", "key leaked"]
+)
 def test_sentence_after_the_greeting_begins_with_a_capital(message: EmailMessage) -> None:
     assert body(message, "plain").splitlines()[2][0].isupper()
     assert body(message, "html").split("<p>")[2][0].isupper()
@@ -353,8 +388,15 @@ def test_both_parts_name_the_key_and_the_next_step(subtype: str, said: str) -> N
 
 
 def test_guide_shows_the_mail_of_a_leak() -> None:
-    changes = {"key_id": "key_01a1fe09cd45c81a153699a0819d9b69", "start": "svc_live_xHrV", "last4": "e5Ds"}
-    report = {"reported_at": datetime(2026, 11, 21, 12, 16, 57, tzinfo=UTC), "reported_from": "127.0.0.1"}
+    changes = {
+        "key_id": "key_01a1fe09cd45c81a153699a0819d9b69",
+        "start": "svc_live_xHrV",
+        "last4": "e5Ds",
+    }
+    report = {
+        "reported_at": datetime(2026, 11, 21, 12, 16, 57, tzinfo=UTC),
+        "reported_from": "127.0.0.1",
+    }
     about = msgspec.structs.replace(LEAK, **changes, **report)
     message = on_arrival(mail(tenant_name="Demo Company", about=about))
     text = body(message, "plain").replace("\r\n", "\n")
@@ -369,4 +411,7 @@ def test_reporter_of_no_address_is_called_that(subtype: str) -> None:
 def test_markup_in_the_name_of_a_key_is_text() -> None:
     message = leak_mail(key_name="<img src=x>\u2028forged: line")
     assert "<img" not in body(message, "html")
-    assert 'Key: "<img src=x> forged: line" (svc_live_4fGh...x9Qz)' in body(message, "plain").splitlines()
+    assert (
+        'Key: "<img src=x> forged: line" (svc_live_4fGh...x9Qz)'
+        in body(message, "plain").splitlines()
+    )

@@ -25,7 +25,9 @@ print(allow_connections({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     ],
     ids=["enough", "raised", "raised as far as may be", "next to none"],
 )
-def test_connections_are_as_many_as_the_files_allow(soft: int, hard: int, wanted: int, given: int, files: int) -> None:
+def test_connections_are_as_many_as_the_files_allow(
+    soft: int, hard: int, wanted: int, given: int, files: int
+) -> None:
     code = TOLD.format(soft=soft, hard=hard, wanted=wanted)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(given), str(files)]

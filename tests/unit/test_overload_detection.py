@@ -2,7 +2,12 @@
 
 import pytest
 
-from tenantry.server.load_shedding import INITIAL_CONCURRENT, MAX_WAIT, MIN_CONCURRENT, OverloadDetector
+from tenantry.server.load_shedding import (
+    INITIAL_CONCURRENT,
+    MAX_WAIT,
+    MIN_CONCURRENT,
+    OverloadDetector,
+)
 from tenantry.server.metrics import Metrics
 
 
@@ -43,12 +48,18 @@ def test_burst_is_accepted_before_the_throughput_is_known(detector: OverloadDete
 
 
 @pytest.mark.parametrize("per_second", [1000, 4000, 20_000])
-def test_limit_follows_the_throughput(detector: OverloadDetector, clock: ManualClock, per_second: int) -> None:
+def test_limit_follows_the_throughput(
+    detector: OverloadDetector, clock: ManualClock, per_second: int
+) -> None:
     answered = answer(detector, clock, per_second, 5)
-    assert limit(detector, answered) == pytest.approx(max(MIN_CONCURRENT, per_second * MAX_WAIT), rel=0.1)
+    assert limit(detector, answered) == pytest.approx(
+        max(MIN_CONCURRENT, per_second * MAX_WAIT), rel=0.1
+    )
 
 
-def test_one_batch_is_accepted_while_nothing_is_answered(detector: OverloadDetector, clock: ManualClock) -> None:
+def test_one_batch_is_accepted_while_nothing_is_answered(
+    detector: OverloadDetector, clock: ManualClock
+) -> None:
     answered = answer(detector, clock, 20_000, 5)
     for _ in range(40):
         detector.is_overloaded(INITIAL_CONCURRENT, answered)
@@ -56,7 +67,9 @@ def test_one_batch_is_accepted_while_nothing_is_answered(detector: OverloadDetec
     assert limit(detector, answered) == MIN_CONCURRENT
 
 
-def test_quiet_period_does_not_change_the_limit(detector: OverloadDetector, clock: ManualClock) -> None:
+def test_quiet_period_does_not_change_the_limit(
+    detector: OverloadDetector, clock: ManualClock
+) -> None:
     answered = answer(detector, clock, 20_000, 5)
     known = limit(detector, answered)
     clock.now += 3600

@@ -11,7 +11,9 @@ from tenantry.cli.output import own_command, printable_lines
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The script in a virtual environment that is not activated, in a folder with a space; the current one is above."""
+    """The script in a virtual environment that is not activated, in a folder with a space; the
+    current one is above.
+    """
     script = tmp_path / "a b" / "bin" / "tenantry"
     script.parent.mkdir(parents=True)
     script.touch(mode=0o755)
@@ -27,7 +29,9 @@ def test_command_on_the_path_is_named(installed: Path, monkeypatch: pytest.Monke
         assert own_command() == "tenantry"
 
 
-def test_command_off_the_path_is_what_was_typed(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_off_the_path_is_what_was_typed(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for given in ("a b/bin/tenantry", str(installed)):
         monkeypatch.setattr(sys, "argv", [given])
         assert own_command() == f"'{given}'"
@@ -50,11 +54,15 @@ def test_module_is_run_by_its_interpreter(installed: Path, monkeypatch: pytest.M
     assert own_command() == "/opt/python -m tenantry"
 
 
-@pytest.mark.parametrize(("program", "printed"), [("uvx", "uvx"), ("pipx", "pipx run"), ("another", "uvx")])
+@pytest.mark.parametrize(
+    ("program", "printed"), [("uvx", "uvx"), ("pipx", "pipx run"), ("another", "uvx")]
+)
 def test_command_of_one_run_is_run_again_by_the_program_on_the_path(
     program: str, printed: str, installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pipx can bring an uv of its own, which is on no path; uvx may have been started by its path."""
+    """pipx can bring an uv of its own, which is on no path; uvx may have been started by its
+    path.
+    """
     (installed.parent / program).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(installed.parent))
     assert own_command("/home/me/.cache/uv/archive-v0/Zb_2") == f"{printed} 'tenantry[demo]'"
@@ -62,5 +70,6 @@ def test_command_of_one_run_is_run_again_by_the_program_on_the_path(
 
 def test_blanks_of_a_message_are_spaces_and_controls_are_replaced() -> None:
     assert (
-        printable_lines("refused\n\tIs it\xa0running?\x1b[2J") == "refused\n Is it running?\N{REPLACEMENT CHARACTER}[2J"
+        printable_lines("refused\n\tIs it\xa0running?\x1b[2J")
+        == "refused\n Is it running?\N{REPLACEMENT CHARACTER}[2J"
     )

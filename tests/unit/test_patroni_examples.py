@@ -72,7 +72,9 @@ def test_the_last_file_in_a_container_turns_the_watchdog_off() -> None:
     mounted = [volume.split(":")[1] for volume in compose()["services"]["db-1"]["volumes"]]
     files = sorted(path for path in mounted if path.endswith(".yml"))
     assert files == ["/etc/patroni/patroni.yml", "/etc/patroni/without-watchdog.yml"]
-    assert msgspec.yaml.decode((FOLDER / "without-watchdog.yml").read_bytes()) == {"watchdog": {"mode": "off"}}
+    assert msgspec.yaml.decode((FOLDER / "without-watchdog.yml").read_bytes()) == {
+        "watchdog": {"mode": "off"}
+    }
 
 
 def test_each_container_has_its_own_certificate_name_and_data() -> None:
@@ -84,6 +86,8 @@ def test_each_container_has_its_own_certificate_name_and_data() -> None:
         if name != "proxy":
             assert volumes[0] == name
             assert service["networks"]["database"]["aliases"] == [f"{name}.example"]
-    assert {name: services[name]["environment"]["PATRONI_NAME"] for name in services if name.startswith("db-")} == {
-        name: name for name in ("db-1", "db-2", "db-3")
-    }
+    assert {
+        name: services[name]["environment"]["PATRONI_NAME"]
+        for name in services
+        if name.startswith("db-")
+    } == {name: name for name in ("db-1", "db-2", "db-3")}

@@ -25,7 +25,9 @@ def test_plan_may_say_everything() -> None:
         f'{FREE}[[plans]]\nid = "pro"\nname = "Professional"\nstripe_price_id = ["price_1", "price_2"]\n'
         "[plans.limits]\nprojects = 0\napi_keys = 10\nrequests_per_minute = 600\nrequests_per_minute_per_key = 60\n"
     )
-    limits = Limits(projects=0, api_keys=10, requests_per_minute=600, requests_per_minute_per_key=60)
+    limits = Limits(
+        projects=0, api_keys=10, requests_per_minute=600, requests_per_minute_per_key=60
+    )
     assert catalog.plans[1] == Plan("pro", "Professional", ("price_1", "price_2"), limits, rank=1)
     assert catalog.limits("pro") == limits
 
@@ -63,7 +65,9 @@ def test_rank_is_the_position_unless_it_is_given() -> None:
 
 
 def test_addon_has_prices_and_limits() -> None:
-    catalog = parse_catalog(f'{FREE}{ADDON}stripe_price_id = ["price_1", "price_2"]\n[addons.limits]\nprojects = 10\n')
+    catalog = parse_catalog(
+        f'{FREE}{ADDON}stripe_price_id = ["price_1", "price_2"]\n[addons.limits]\nprojects = 10\n'
+    )
     assert catalog.addons == (Addon("more", "more", ("price_1", "price_2"), Limits(projects=10)),)
     assert (catalog.addon_of_price("price_2"), catalog.plan_of_price("price_2")) == ("more", None)
     assert (catalog.addon_name("more"), catalog.addon_name("gone")) == ("more", "gone")
@@ -81,8 +85,13 @@ def test_catalogs_of_the_guides_are_valid() -> None:
     whole = parse_catalog(block_of("how-to/configuration.md", "[[plans]]"))
     requests = Limits(requests_per_minute=600, requests_per_minute_per_key=60)
     assert [plan.id for plan in whole.plans] == ["free", "pro"]
-    assert whole.limits("free") == msgspec.structs.replace(requests, projects=3, api_keys=10, members=100)
-    assert parse_catalog(FREE + block_of("how-to/rate-limits.md", "[plans.limits]")).limits("free") == requests
+    assert whole.limits("free") == msgspec.structs.replace(
+        requests, projects=3, api_keys=10, members=100
+    )
+    assert (
+        parse_catalog(FREE + block_of("how-to/rate-limits.md", "[plans.limits]")).limits("free")
+        == requests
+    )
     of_stripe = parse_catalog(block_of("how-to/stripe.md", "[[plans]]"))
     assert of_stripe.price_ids == ["price_1Qmonthly", "price_1Qyearly"]
     assert parse_catalog(FREE + block_of("explanation/subscriptions.md", "[[addons]]")).addons
@@ -94,64 +103,143 @@ def test_catalogs_of_the_guides_are_valid() -> None:
 
 ONE_FAULT = {
     "not TOML": ("[[plans]", "not TOML: "),
-    "unknown key": (f'version = 1\n{FREE}', "unknown key 'version'"),
+    "unknown key": (f"version = 1\n{FREE}", "unknown key 'version'"),
     "no list": ('plans = "free"', "plans: must be a list of tables, [[plans]]"),
     "no tables": ('plans = ["free"]', "plans: must be a list of tables, [[plans]]"),
-    "no free": ('[[plans]]\nid = "pro"', "the plan 'free' is missing: it is the fallback and downgrade plan"),
+    "no free": (
+        '[[plans]]\nid = "pro"',
+        "the plan 'free' is missing: it is the fallback and downgrade plan",
+    ),
     "empty": ("", "the plan 'free' is missing: it is the fallback and downgrade plan"),
     "unknown plan key": (f"{FREE}price = 1", "plan 'free': Object contains unknown field `price`"),
-    "no id": (f'{FREE}[[plans]]\nname = "Pro"', "plan number 2: Object missing required field `id`"),
-    "id with a space": (f'{FREE}[[plans]]\nid = "p q"', "plan 'p q': id must be 1 to 64 visible ASCII characters"),
-    "id with a newline": (f'{FREE}[[plans]]\nid = "p\\n"', "plan 'p\\n': id must be 1 to 64 visible ASCII"),
-    "id not ASCII": (f'{FREE}[[plans]]\nid = "prö"', "plan 'prö': id must be 1 to 64 visible ASCII characters"),
-    "long id": (f'{FREE}[[plans]]\nid = "{"p" * 65}"', f"plan '{'p' * 65}': id must be 1 to 64 visible"),
+    "no id": (
+        f'{FREE}[[plans]]\nname = "Pro"',
+        "plan number 2: Object missing required field `id`",
+    ),
+    "id with a space": (
+        f'{FREE}[[plans]]\nid = "p q"',
+        "plan 'p q': id must be 1 to 64 visible ASCII characters",
+    ),
+    "id with a newline": (
+        f'{FREE}[[plans]]\nid = "p\\n"',
+        "plan 'p\\n': id must be 1 to 64 visible ASCII",
+    ),
+    "id not ASCII": (
+        f'{FREE}[[plans]]\nid = "prö"',
+        "plan 'prö': id must be 1 to 64 visible ASCII characters",
+    ),
+    "long id": (
+        f'{FREE}[[plans]]\nid = "{"p" * 65}"',
+        f"plan '{'p' * 65}': id must be 1 to 64 visible",
+    ),
     "id is a number": (f"{FREE}[[plans]]\nid = 7", "plan 7: Expected `str`, got `int` - at `$.id`"),
     "blank name": (f'{FREE}name = " "', "plan 'free': name must not be blank"),
-    "name is a number": (f"{FREE}name = 1", "plan 'free': Expected `str | null`, got `int` - at `$.name`"),
-    "price is a number": (f"{FREE}stripe_price_id = 1", "plan 'free': Expected `str | array`, got `int`"),
+    "name is a number": (
+        f"{FREE}name = 1",
+        "plan 'free': Expected `str | null`, got `int` - at `$.name`",
+    ),
+    "price is a number": (
+        f"{FREE}stripe_price_id = 1",
+        "plan 'free': Expected `str | array`, got `int`",
+    ),
     "empty price": (f'{FREE}stripe_price_id = ""', "plan 'free': Expected `str` of length >= 1"),
-    "price list of numbers": (f"{FREE}stripe_price_id = [1]", "plan 'free': Expected `str`, got `int`"),
-    "limits no table": (f"{FREE}limits = 3", "plan 'free': Expected `object`, got `int` - at `$.limits`"),
-    "unknown limit": (f"{FREE}[plans.limits]\nseats = 1", "plan 'free': Object contains unknown field `seats`"),
-    "negative limit": (f"{FREE}[plans.limits]\nprojects = -1", "plan 'free': Expected `int` >= 0 - at `$.limits.pro"),
-    "fraction": (f"{FREE}[plans.limits]\nprojects = 1.5", "plan 'free': Expected `int | null`, got `float` - at"),
-    "truth": (f"{FREE}[plans.limits]\nprojects = true", "plan 'free': Expected `int | null`, got `bool` - at"),
-    "huge limit": (f"{FREE}[plans.limits]\nprojects = 2147483648", "plan 'free': Expected `int` <= 2147483647"),
+    "price list of numbers": (
+        f"{FREE}stripe_price_id = [1]",
+        "plan 'free': Expected `str`, got `int`",
+    ),
+    "limits no table": (
+        f"{FREE}limits = 3",
+        "plan 'free': Expected `object`, got `int` - at `$.limits`",
+    ),
+    "unknown limit": (
+        f"{FREE}[plans.limits]\nseats = 1",
+        "plan 'free': Object contains unknown field `seats`",
+    ),
+    "negative limit": (
+        f"{FREE}[plans.limits]\nprojects = -1",
+        "plan 'free': Expected `int` >= 0 - at `$.limits.pro",
+    ),
+    "fraction": (
+        f"{FREE}[plans.limits]\nprojects = 1.5",
+        "plan 'free': Expected `int | null`, got `float` - at",
+    ),
+    "truth": (
+        f"{FREE}[plans.limits]\nprojects = true",
+        "plan 'free': Expected `int | null`, got `bool` - at",
+    ),
+    "huge limit": (
+        f"{FREE}[plans.limits]\nprojects = 2147483648",
+        "plan 'free': Expected `int` <= 2147483647",
+    ),
     "plan twice": (f"{FREE}{FREE}", "plan 'free' occurs twice"),
     "price of two plans": (
         f'{FREE}stripe_price_id = "x"\n[[plans]]\nid = "pro"\nstripe_price_id = ["y", "x"]',
         "price 'x' occurs twice",
     ),
-    "id is a list": (f"{FREE}[[plans]]\nid = [1]", "plan [1]: Expected `str`, got `array` - at `$.id`"),
-    "rank is a text": (f'{FREE}rank = "high"', "plan 'free': Expected `int | null`, got `str` - at `$.rank`"),
-    "rank is a truth": (f"{FREE}rank = true", "plan 'free': Expected `int | null`, got `bool` - at `$.rank`"),
-    "rank is a fraction": (f"{FREE}rank = 1.5", "plan 'free': Expected `int | null`, got `float` - at `$.rank`"),
-    "addons no list": (f'{FREE}[addons]\nid = "more"', "addons: must be a list of tables, [[addons]]"),
-    "addon without an id": (f'{FREE}[[addons]]\nname = "More"', "addon number 1: Object missing required field `id`"),
-    "addon with a rank": (f'{FREE}[[addons]]\nid = "more"\nrank = 1', "addon 'more': Object contains unknown field"),
+    "id is a list": (
+        f"{FREE}[[plans]]\nid = [1]",
+        "plan [1]: Expected `str`, got `array` - at `$.id`",
+    ),
+    "rank is a text": (
+        f'{FREE}rank = "high"',
+        "plan 'free': Expected `int | null`, got `str` - at `$.rank`",
+    ),
+    "rank is a truth": (
+        f"{FREE}rank = true",
+        "plan 'free': Expected `int | null`, got `bool` - at `$.rank`",
+    ),
+    "rank is a fraction": (
+        f"{FREE}rank = 1.5",
+        "plan 'free': Expected `int | null`, got `float` - at `$.rank`",
+    ),
+    "addons no list": (
+        f'{FREE}[addons]\nid = "more"',
+        "addons: must be a list of tables, [[addons]]",
+    ),
+    "addon without an id": (
+        f'{FREE}[[addons]]\nname = "More"',
+        "addon number 1: Object missing required field `id`",
+    ),
+    "addon with a rank": (
+        f'{FREE}[[addons]]\nid = "more"\nrank = 1',
+        "addon 'more': Object contains unknown field",
+    ),
     "addon with an unknown limit": (
-        f'{FREE}[[addons]]\nid = "more"\n[addons.limits]\nseats = 1', "addon 'more': Object contains unknown field",
+        f'{FREE}[[addons]]\nid = "more"\n[addons.limits]\nseats = 1',
+        "addon 'more': Object contains unknown field",
     ),
     "addon with a negative limit": (
-        f'{FREE}[[addons]]\nid = "more"\n[addons.limits]\nprojects = -1', "addon 'more': Expected `int` >= 0",
+        f'{FREE}[[addons]]\nid = "more"\n[addons.limits]\nprojects = -1',
+        "addon 'more': Expected `int` >= 0",
     ),
     "addon twice": (f"{FREE}{ADDON}{ADDON}", "addon 'more' occurs twice"),
     "price of a plan and an addon": (
-        f'{FREE}stripe_price_id = "x"\n{ADDON}stripe_price_id = "x"', "price 'x' occurs twice",
+        f'{FREE}stripe_price_id = "x"\n{ADDON}stripe_price_id = "x"',
+        "price 'x' occurs twice",
     ),
     "access no table": (f'access = "full"\n{FREE}', "access: must be a table, [access]"),
-    "unknown access": (f'{FREE}[access]\nunpaid = "half"', "access.unpaid: must be one of full, grace, none"),
-    "access is a truth": (f"{FREE}[access]\nunpaid = true", "access.unpaid: must be one of full, grace, none"),
-    "access is a list": (f'{FREE}[access]\nunpaid = ["full"]', "access.unpaid: must be one of full, grace, none"),
+    "unknown access": (
+        f'{FREE}[access]\nunpaid = "half"',
+        "access.unpaid: must be one of full, grace, none",
+    ),
+    "access is a truth": (
+        f"{FREE}[access]\nunpaid = true",
+        "access.unpaid: must be one of full, grace, none",
+    ),
+    "access is a list": (
+        f'{FREE}[access]\nunpaid = ["full"]',
+        "access.unpaid: must be one of full, grace, none",
+    ),
     "access of an ended subscription": (
-        f'{FREE}[access]\ncanceled = "full"', "access: a subscription that is canceled never has access",
+        f'{FREE}[access]\ncanceled = "full"',
+        "access: a subscription that is canceled never has access",
     ),
     "access of one that never began": (
         f'{FREE}[access]\nincomplete_expired = "none"',
         "access: a subscription that is incomplete_expired never has access",
     ),
     "price twice in a plan": (f'{FREE}stripe_price_id = ["x", "x"]', "price 'x' occurs twice"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("text", "message"), ONE_FAULT.values(), ids=ONE_FAULT)
@@ -162,7 +250,9 @@ def test_catalog_error_is_named(text: str, message: str) -> None:
 
 
 def test_every_invalid_plan_has_its_own_message() -> None:
-    faults = faults_of('colour = "red"\n[[plans]]\nid = "pro"\nseats = 1\n[plans.limits]\nprojects = "many"\n')
+    faults = faults_of(
+        'colour = "red"\n[[plans]]\nid = "pro"\nseats = 1\n[plans.limits]\nprojects = "many"\n'
+    )
     assert [fault.partition(":")[0] for fault in faults] == [
         "unknown key 'colour'",
         "plan 'pro'",

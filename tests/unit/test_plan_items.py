@@ -45,7 +45,9 @@ def test_an_unknown_price_is_reported_and_leaves_the_plan(
         (("price_pro", "price_pro_yearly"), "pro", 1),
     ],
 )
-def test_the_item_of_the_highest_plan_counts_wherever_it_stands(prices: tuple[str, ...], plan: str, seats: int) -> None:
+def test_the_item_of_the_highest_plan_counts_wherever_it_stands(
+    prices: tuple[str, ...], plan: str, seats: int
+) -> None:
     item = decided(*prices)
     assert (item.plan, item.seats, item.unknown) == (plan, seats, ())
     assert item.is_one_of_several == ("price_projects" not in prices)
@@ -64,8 +66,12 @@ def test_the_price_of_an_addon_is_not_unknown(policy: BillingPolicy) -> None:
 
 def test_an_item_of_quantity_0_is_no_plan_item() -> None:
     items = SubscriptionItem("price_business", 0), SubscriptionItem("price_pro", 2)
-    item = plan_item(updated(price_id="price_business", details=SubscriptionDetails(items=items)), EACH)
+    item = plan_item(
+        updated(price_id="price_business", details=SubscriptionDetails(items=items)), EACH
+    )
     assert (item.plan, item.seats, item.is_one_of_several) == ("pro", 2, False)
-    item = plan_item(updated(price_id="price_business", details=SubscriptionDetails(items=items[:1])), EACH)
+    item = plan_item(
+        updated(price_id="price_business", details=SubscriptionDetails(items=items[:1])), EACH
+    )
     assert (item.plan, item.seats) == ("free", None)
     assert item.reason == "the quantity of price price_business is 0, which means plan free"

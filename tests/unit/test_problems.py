@@ -10,19 +10,42 @@ import pytest
 from tenantry.api.openapi import CODES_KEY, REMEDIES_KEY, hand_written_part
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError
-from tenantry.server.problems import STATUS_OF, STATUSES, Refusal, fault_of, refuse, refuse_domain_error
+from tenantry.server.problems import (
+    STATUS_OF,
+    STATUSES,
+    Refusal,
+    fault_of,
+    refuse,
+    refuse_domain_error,
+)
 
 CODES = {
-    "missing_credential": 401, "invalid_credential": 401, "api_key_revoked": 401, "api_key_expired": 401,
+    "missing_credential": 401,
+    "invalid_credential": 401,
+    "api_key_revoked": 401,
+    "api_key_expired": 401,
     "token_expired": 401,
-    "insufficient_scope": 403, "org_mismatch": 403, "no_organization": 403, "scope_escalation": 403,
-    "plan_limit_reached": 403, "mode_mismatch": 403, "org_suspended": 403, "user_token_required": 403,
+    "insufficient_scope": 403,
+    "org_mismatch": 403,
+    "no_organization": 403,
+    "scope_escalation": 403,
+    "plan_limit_reached": 403,
+    "mode_mismatch": 403,
+    "org_suspended": 403,
+    "user_token_required": 403,
     "not_found": 404,
-    "key_limit_reached": 409, "key_not_active": 409, "idempotency_replay": 409, "idempotency_in_flight": 409,
-    "validation_failed": 422, "idempotency_mismatch": 422,
-    "invalid_cursor": 400, "payload_too_large": 413,
-    "auth_unavailable": 503, "database_unavailable": 503, "overloaded": 503,
-}  # fmt: skip
+    "key_limit_reached": 409,
+    "key_not_active": 409,
+    "idempotency_replay": 409,
+    "idempotency_in_flight": 409,
+    "validation_failed": 422,
+    "idempotency_mismatch": 422,
+    "invalid_cursor": 400,
+    "payload_too_large": 413,
+    "auth_unavailable": 503,
+    "database_unavailable": 503,
+    "overloaded": 503,
+}
 
 
 def subclasses(kind: type[DomainError]) -> Iterator[type[DomainError]]:
@@ -42,7 +65,11 @@ def test_every_domain_error_has_a_status() -> None:
 def test_every_code_has_a_meaning_and_a_remedy() -> None:
     texts = hand_written_part()
     assert set(texts[CODES_KEY]) == set(texts[REMEDIES_KEY]) == set(STATUS_OF)
-    assert all(text.endswith((".", ")")) for key in (CODES_KEY, REMEDIES_KEY) for text in texts[key].values())
+    assert all(
+        text.endswith((".", ")"))
+        for key in (CODES_KEY, REMEDIES_KEY)
+        for text in texts[key].values()
+    )
 
 
 def test_every_code_is_that_of_one_error() -> None:
@@ -69,7 +96,9 @@ def test_problem_has_its_members_and_no_null() -> None:
 
 
 def test_faults_are_listed_with_their_location() -> None:
-    refusal = refuse_domain_error(errors.ValidationError(("name", "is too long"), ("scopes", "is empty")), "r")
+    refusal = refuse_domain_error(
+        errors.ValidationError(("name", "is too long"), ("scopes", "is empty")), "r"
+    )
     assert json.loads(refusal.body)["errors"] == [
         {"location": "name", "message": "is too long"},
         {"location": "scopes", "message": "is empty"},
@@ -77,7 +106,10 @@ def test_faults_are_listed_with_their_location() -> None:
 
 
 def test_replay_names_the_created_object() -> None:
-    assert json.loads(refuse_domain_error(errors.IdempotencyReplayError("key_1"), "r").body)["id"] == "key_1"
+    assert (
+        json.loads(refuse_domain_error(errors.IdempotencyReplayError("key_1"), "r").body)["id"]
+        == "key_1"
+    )
 
 
 def challenge(error: DomainError) -> bytes | None:
@@ -90,9 +122,16 @@ def test_missing_credential_is_challenged_without_an_error() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [errors.InvalidCredentialError, errors.ApiKeyRevokedError, errors.ApiKeyExpiredError, errors.TokenExpiredError],
+    [
+        errors.InvalidCredentialError,
+        errors.ApiKeyRevokedError,
+        errors.ApiKeyExpiredError,
+        errors.TokenExpiredError,
+    ],
 )
-def test_credential_that_does_not_count_is_challenged_with_invalid_token(kind: type[DomainError]) -> None:
+def test_credential_that_does_not_count_is_challenged_with_invalid_token(
+    kind: type[DomainError],
+) -> None:
     expected = b'Bearer realm="api", error="invalid_token", error_description="Why."'
     assert challenge(kind("Why.")) == expected
 
@@ -102,13 +141,17 @@ def test_missing_scope_is_named_in_the_challenge() -> None:
     assert challenge(errors.InsufficientScopeError("projects:read")) == expected
 
 
-@pytest.mark.parametrize("kind", [kind for kind in STATUSES if STATUSES[kind] is HTTPStatus.FORBIDDEN])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in STATUSES if STATUSES[kind] is HTTPStatus.FORBIDDEN]
+)
 def test_no_other_refusal_is_challenged(kind: type[DomainError]) -> None:
     if kind is not errors.InsufficientScopeError:
         assert challenge(kind("x")) is None
 
 
-@pytest.mark.parametrize("kind", [kind for kind in STATUSES if STATUSES[kind] is HTTPStatus.SERVICE_UNAVAILABLE])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in STATUSES if STATUSES[kind] is HTTPStatus.SERVICE_UNAVAILABLE]
+)
 def test_outage_has_retry_after(kind: type[DomainError]) -> None:
     assert headers_of(refuse_domain_error(kind("x"), "r"))[b"retry-after"] == b"1"
 
@@ -119,7 +162,9 @@ def test_headers_hold_ascii_alone() -> None:
 
 
 def test_title_is_the_phrase_of_the_status() -> None:
-    assert json.loads(refuse("method_not_allowed", "No.", "r").body)["title"] == "Method Not Allowed"
+    assert (
+        json.loads(refuse("method_not_allowed", "No.", "r").body)["title"] == "Method Not Allowed"
+    )
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):

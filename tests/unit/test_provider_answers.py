@@ -19,9 +19,12 @@ OUR_SECOND = int(datetime(2030, 1, 1, tzinfo=UTC).timestamp())
 
 
 @pytest.mark.parametrize(
-    ("elapsed", "earlier"), [(0.0, 0), (1e-9, 1), (0.2, 1), (1.0, 1), (1.000001, 2), (30.5, 31), (3600.0, 3600)]
+    ("elapsed", "earlier"),
+    [(0.0, 0), (1e-9, 1), (0.2, 1), (1.0, 1), (1.000001, 2), (30.5, 31), (3600.0, 3600)],
 )
-def test_the_question_came_before_the_answer_by_no_more_than_what_passed(elapsed: float, earlier: int) -> None:
+def test_the_question_came_before_the_answer_by_no_more_than_what_passed(
+    elapsed: float, earlier: int
+) -> None:
     assert second_sent(DATE, elapsed, OURS) == NOW - earlier
 
 
@@ -31,7 +34,9 @@ def test_the_question_came_before_the_answer_by_no_more_than_what_passed(elapsed
     until_written=st.integers(0, 60 * 10**6),
     until_read=st.integers(0, 60 * 10**6),
 )
-def test_the_question_is_never_placed_too_late(asked: int, until_written: int, until_read: int) -> None:
+def test_the_question_is_never_placed_too_late(
+    asked: int, until_written: int, until_read: int
+) -> None:
     # All in microseconds of the provider's clock.
     date = formatdate((asked + until_written) // 10**6, usegmt=True)
     elapsed = timedelta(microseconds=until_written + until_read).total_seconds()

@@ -25,7 +25,9 @@ def after(policy: BillingPolicy, arrivals: Sequence[Json]) -> tuple[BillingRecor
     """The record after these events, and whether the ledger says that their order is ambiguous."""
     ledger = Ledger(policy)
     for event in arrivals:
-        ledger.deliver([decode_event(events.body(event), arrived=NOW, make_up_id=lambda: "evt_made_up")])
+        ledger.deliver(
+            [decode_event(events.body(event), arrived=NOW, make_up_id=lambda: "evt_made_up")]
+        )
     return ledger.account.record, bool(ledger.ambiguous)
 
 
@@ -51,7 +53,9 @@ def seat_changes(numbers: Sequence[int], shape: Shape) -> list[Json]:
 
 @BOTH_POLICIES
 @BOTH_SHAPES
-def test_the_last_of_three_changes_of_the_seats_counts_in_every_order(policy: BillingPolicy, shape: Shape) -> None:
+def test_the_last_of_three_changes_of_the_seats_counts_in_every_order(
+    policy: BillingPolicy, shape: Shape
+) -> None:
     changes = seat_changes((3, 4, 5), shape)
     reversed_record, is_ambiguous = after(policy, changes[::-1])
     assert (reversed_record.seats, is_ambiguous) == (5, False)
@@ -92,17 +96,26 @@ REPLACED: Final[dict[str, list[Json]]] = {
 @BOTH_POLICIES
 @BOTH_SHAPES
 @pytest.mark.parametrize("name", CHANGES)
-def test_the_last_change_of_a_detail_counts_in_every_order(policy: BillingPolicy, shape: Shape, name: str) -> None:
+def test_the_last_change_of_a_detail_counts_in_every_order(
+    policy: BillingPolicy, shape: Shape, name: str
+) -> None:
     thing = events.subscription(**SUBSCRIPTION, shape=shape)
     first, second, third = CHANGES[name]
-    known = events.event("customer.subscription.updated", thing | first, created=NOW - 60, shape=shape)
-    changes = [update(thing | second, REPLACED[name][0], shape), update(thing | third, REPLACED[name][1], shape)]
+    known = events.event(
+        "customer.subscription.updated", thing | first, created=NOW - 60, shape=shape
+    )
+    changes = [
+        update(thing | second, REPLACED[name][0], shape),
+        update(thing | third, REPLACED[name][1], shape),
+    ]
     right = after(policy, [known, *changes])
     assert not right[1]
     assert {after(policy, [known, *order]) for order in permutations(changes)} == {right}
     ledger = Ledger(policy)
     for event in [known, *changes[::-1]]:
-        ledger.deliver([decode_event(events.body(event), arrived=NOW, make_up_id=lambda: "evt_made_up")])
+        ledger.deliver(
+            [decode_event(events.body(event), arrived=NOW, make_up_id=lambda: "evt_made_up")]
+        )
     [state] = ledger.account.states()
     details = state.details
     assert (details.cancel_at, details.trial_end, details.pause) == (
@@ -114,11 +127,14 @@ def test_the_last_change_of_a_detail_counts_in_every_order(policy: BillingPolicy
 
 @BOTH_POLICIES
 @BOTH_SHAPES
-def test_a_renewal_and_a_change_of_the_price_are_in_their_order(policy: BillingPolicy, shape: Shape) -> None:
+def test_a_renewal_and_a_change_of_the_price_are_in_their_order(
+    policy: BillingPolicy, shape: Shape
+) -> None:
     old = {"current_period_end": NOW, "current_period_start": NOW - MONTH}
     new = {"current_period_end": NOW + MONTH, "current_period_start": NOW}
     pro, business = (
-        events.subscription(**SUBSCRIPTION, price=f"price_{name}", shape=shape) for name in ("pro", "business")
+        events.subscription(**SUBSCRIPTION, price=f"price_{name}", shape=shape)
+        for name in ("pro", "business")
     )
     ended, renewed, upgraded = (
         with_period(pro, shape, old),
@@ -145,22 +161,43 @@ def spec_event(event_id: str, event_type: str, status: str) -> Json:
         "current_period_end": NOW + MONTH,
         "cancel_at_period_end": False,
     }
-    return {"id": event_id, "type": f"customer.subscription.{event_type}", "created": NOW, "data": {"object": thing}}
+    return {
+        "id": event_id,
+        "type": f"customer.subscription.{event_type}",
+        "created": NOW,
+        "data": {"object": thing},
+    }
 
 
 @BOTH_POLICIES
 def test_without_proof_of_the_end_an_update_after_it_counts(policy: BillingPolicy) -> None:
-    end, update_ = spec_event("evt_1", "deleted", "canceled"), spec_event("evt_2", "updated", "active")
+    end, update_ = (
+        spec_event("evt_1", "deleted", "canceled"),
+        spec_event("evt_2", "updated", "active"),
+    )
     record, is_ambiguous = after(policy, [end, update_])
-    assert (record.plan, record.subscription_status, record.current_period_end) == ("pro", "active", NOW + MONTH)
+    assert (record.plan, record.subscription_status, record.current_period_end) == (
+        "pro",
+        "active",
+        NOW + MONTH,
+    )
     assert is_ambiguous
     record, _ = after(policy, [update_, end])
-    assert (record.plan, record.subscription_status, record.current_period_end) == ("free", "canceled", None)
+    assert (record.plan, record.subscription_status, record.current_period_end) == (
+        "free",
+        "canceled",
+        None,
+    )
 
 
 @BOTH_POLICIES
 def test_with_proof_of_the_end_nothing_counts_after_it(policy: BillingPolicy) -> None:
-    end, update_ = spec_event("evt_1", "deleted", "canceled"), spec_event("evt_2", "updated", "active")
+    end, update_ = (
+        spec_event("evt_1", "deleted", "canceled"),
+        spec_event("evt_2", "updated", "active"),
+    )
     end["data"]["object"]["ended_at"] = NOW
     found = [after(policy, order) for order in permutations((end, update_))]
-    assert [(record.subscription_status, ambiguous) for record, ambiguous in found] == [("canceled", False)] * 2
+    assert [(record.subscription_status, ambiguous) for record, ambiguous in found] == [
+        ("canceled", False)
+    ] * 2

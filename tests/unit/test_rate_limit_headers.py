@@ -24,7 +24,10 @@ def test_two_limits_are_a_list() -> None:
 
 def test_guide_shows_what_callers_see() -> None:
     tenant, key = Quota(Policy.TENANT, 600, 412, 31), Quota(Policy.KEY, 60, 12, 58)
-    fields = dict(line.split(": ", 1) for line in block_of("how-to/rate-limits.md", "RateLimit-Policy").splitlines())
+    fields = dict(
+        line.split(": ", 1)
+        for line in block_of("how-to/rate-limits.md", "RateLimit-Policy").splitlines()
+    )
     shown = tuple((name.lower().encode(), value.encode()) for name, value in fields.items())
     assert shown == rate_headers((tenant, key))
 

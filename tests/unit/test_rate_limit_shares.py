@@ -1,8 +1,18 @@
-"""Shares of a rate limit: how much a process asks for, what it lets through, and what it gives back."""
+"""Shares of a rate limit: how much a process asks for, what it lets through, and what it gives
+back.
+"""
 
 import pytest
 
-from tenantry.domain.rate_limits import SLOTS, WINDOW, Policy, Quota, Share, ShareGrant, ShareRequest
+from tenantry.domain.rate_limits import (
+    SLOTS,
+    WINDOW,
+    Policy,
+    Quota,
+    Share,
+    ShareGrant,
+    ShareRequest,
+)
 
 NOW = 1_800_000_000
 
@@ -25,9 +35,12 @@ def test_first_request_is_for_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "wanted"), [(1, [1, 1]), (199, [1, 1]), (200, [1, 2, 2]), (600, [1, 2, 4, 6, 6]), (10_000, [1, 2, 4, 8])]
+    ("limit", "wanted"),
+    [(1, [1, 1]), (199, [1, 1]), (200, [1, 2, 2]), (600, [1, 2, 4, 6, 6]), (10_000, [1, 2, 4, 8])],
 )
-def test_share_doubles_while_it_is_used_up_to_a_hundredth_of_the_limit(limit: int, wanted: list[int]) -> None:
+def test_share_doubles_while_it_is_used_up_to_a_hundredth_of_the_limit(
+    limit: int, wanted: list[int]
+) -> None:
     share = share_of(limit)
     assert [wanted_by(share, NOW) for _ in wanted] == wanted
 
@@ -53,7 +66,11 @@ def test_share_restarts_with_one_after_an_idle_second() -> None:
 def test_used_share_is_prefetched_in_the_next_second() -> None:
     share = share_of(10_000)
     wanted_by(share, NOW, demand=8)
-    assert [share.should_prefetch(second) for second in (NOW, NOW + 1, NOW + 2)] == [False, True, False]
+    assert [share.should_prefetch(second) for second in (NOW, NOW + 1, NOW + 2)] == [
+        False,
+        True,
+        False,
+    ]
     assert share.request(NOW + 1, 0) == ShareRequest("tenant acme", 10_000, 10, NOW, 0)
 
 
@@ -75,7 +92,11 @@ def test_share_is_valid_in_its_second_only() -> None:
     share = share_of(600)
     share.request(NOW, 1)
     share.receive(NOW, ShareGrant(2, 2, NOW))
-    assert [share.is_available(second) for second in (NOW - 1, NOW, NOW + 1)] == [False, True, False]
+    assert [share.is_available(second) for second in (NOW - 1, NOW, NOW + 1)] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_unused_requests_return_with_the_next_request() -> None:

@@ -41,7 +41,10 @@ def test_readme_begins_with_what_works_in_a_checkout() -> None:
 
 def test_readme_shows_both_pictures_before_its_first_command() -> None:
     before = README.read_text("utf-8").partition("```")[0]
-    assert re.findall(r"!\[[^]]+\]\((\S+)\)", before) == ["docs/images/overview.svg", "docs/images/key-created.png"]
+    assert re.findall(r"!\[[^]]+\]\((\S+)\)", before) == [
+        "docs/images/overview.svg",
+        "docs/images/key-created.png",
+    ]
 
 
 def test_readme_does_not_age() -> None:
@@ -49,21 +52,30 @@ def test_readme_does_not_age() -> None:
 
 
 def test_links_of_the_readme_are_relative() -> None:
-    assert [link for link in LINK.findall(README.read_text("utf-8")) if link.startswith(ADDRESS)] == []
+    assert [
+        link for link in LINK.findall(README.read_text("utf-8")) if link.startswith(ADDRESS)
+    ] == []
 
 
 def test_description_of_the_package_has_addresses_for_all_links_of_the_readme() -> None:
     command = [sys.executable, "-m", "hatchling", "metadata", "readme"]
     description = subprocess.check_output(command, cwd=ROOT, text=True)
-    files, pictures = f"{ADDRESS}github.com/tenantry/tenantry/blob/main/", f"{ADDRESS}raw.githubusercontent.com/"
+    files, pictures = (
+        f"{ADDRESS}github.com/tenantry/tenantry/blob/main/",
+        f"{ADDRESS}raw.githubusercontent.com/",
+    )
     links = LINK.findall(description)
     assert len(links) == len(LINK.findall(README.read_text("utf-8"))) > 10
     assert [link for link in links if not link.startswith((files, pictures))] == []
-    assert [link for link in links if link.endswith((".svg", ".png")) is not link.startswith(pictures)] == []
+    assert [
+        link for link in links if link.endswith((".svg", ".png")) is not link.startswith(pictures)
+    ] == []
 
 
 def test_picture_adapts_to_dark_pages_and_names_what_it_shows() -> None:
     picture = Path(ROOT, "docs", "images", "overview.svg").read_text("utf-8")
     assert "prefers-color-scheme: dark" in picture
     assert "<title" in picture
-    assert re.findall(r"(?:href|src)=|url\((?!#)", picture) == [], "pages show it without what it loads"
+    assert re.findall(r"(?:href|src)=|url\((?!#)", picture) == [], (
+        "pages show it without what it loads"
+    )

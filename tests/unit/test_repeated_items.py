@@ -49,17 +49,25 @@ def test_members_of_a_body() -> None:
 def test_items_of_all_headers_count_together(separator: bytes) -> None:
     half = (b"a" + separator) * (MAX_LIST_ITEMS // 2 - 1)
     check_items([(b"accept", half), (b"cookie", half)])
-    with pytest.raises(HeadTooLargeError, match=r"^The headers have more than 256 list items, .* cookies\.$"):
+    with pytest.raises(
+        HeadTooLargeError, match=r"^The headers have more than 256 list items, .* cookies\.$"
+    ):
         check_items([(b"accept", half), (b"cookie", half), (b"x-any", separator * 4)])
 
 
 def test_browser_with_every_cookie_that_it_may_keep_is_within_the_limit() -> None:
-    cookies = b"; ".join(b"cookie_%d=value" % number for number in range(180))  # Chromium's and Firefox's limit
+    # Chromium's and Firefox's limit
+    cookies = b"; ".join(b"cookie_%d=value" % number for number in range(180))
     agent = b"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Safari/537.36"
     accept = b"text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8"
     languages = b"en-US,en;q=0.9,de;q=0.8,fr;q=0.7"
     hints = b'"Chromium";v="142", "Not_A Brand";v="99", "Google Chrome";v="142"'
-    headers = [(b"cookie", cookies), (b"user-agent", agent), (b"accept", accept), (b"accept-language", languages)]
+    headers = [
+        (b"cookie", cookies),
+        (b"user-agent", agent),
+        (b"accept", accept),
+        (b"accept-language", languages),
+    ]
     check_items([*headers, (b"sec-ch-ua", hints), (b"x-forwarded-for", b"192.0.2.1, 10.0.0.1")])
 
 

@@ -36,7 +36,10 @@ def test_requests_are_written_to_the_file_over_a_rotation(tmp_path: Path, on_std
     folder.mkdir()
     path = folder / "requests.log"
     done = subprocess.run(
-        [sys.executable, "-c", PROCESS, str(path), on_stderr], check=True, capture_output=True, text=True
+        [sys.executable, "-c", PROCESS, str(path), on_stderr],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert messages(folder / "rotated.log") == ["one [redacted]"]
     assert messages(path) == ["two", "three"]

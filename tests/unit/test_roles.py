@@ -25,7 +25,9 @@ MEMBER_SCOPES = ("projects:*", "tenants:read", "billing:read")
         (Role.OWNER, Role.ADMIN, Role.ADMIN),
     ],
 )
-def test_lower_role_counts_and_silence_does_not(claimed: Role | None, stored: Role | None, counts: Role) -> None:
+def test_lower_role_counts_and_silence_does_not(
+    claimed: Role | None, stored: Role | None, counts: Role
+) -> None:
     assert lower_role(claimed, stored) is counts
 
 
@@ -46,7 +48,9 @@ def test_known_roles_count_and_of_a_list_the_highest(claim: object, role: Role) 
     assert role_claim({"org_role": claim}, CONFIG) == RoleClaim(role)
 
 
-@pytest.mark.parametrize("claim", ["Owner", "superuser", "team:owner", ["Reader"], {"owner": {}}, 7, True, [["owner"]]])
+@pytest.mark.parametrize(
+    "claim", ["Owner", "superuser", "team:owner", ["Reader"], {"owner": {}}, 7, True, [["owner"]]]
+)
 def test_unknown_role_is_member_and_noticed(claim: Any) -> None:
     assert role_claim({"org_role": claim}, CONFIG) == RoleClaim(Role.MEMBER, known=False)
 
@@ -70,17 +74,24 @@ def test_map_replaces_the_names_that_are_known_without_it() -> None:
         (Role.MEMBER, MEMBER_SCOPES, AccessLevel.SCOPED),
     ],
 )
-def test_role_grants_its_scopes_and_level(role: Role, scopes: tuple[str, ...], level: AccessLevel) -> None:
+def test_role_grants_its_scopes_and_level(
+    role: Role, scopes: tuple[str, ...], level: AccessLevel
+) -> None:
     assert role_grants(role, ()) == (scopes, level)
 
 
-@pytest.mark.parametrize("entries", [("openid", "profile", "email"), ("offline_access",), ("OWNER",)])
+@pytest.mark.parametrize(
+    "entries", [("openid", "profile", "email"), ("offline_access",), ("OWNER",)]
+)
 def test_foreign_scopes_do_not_narrow(entries: tuple[str, ...]) -> None:
     assert role_grants(Role.OWNER, entries) == (("*:*",), AccessLevel.OWNER)
 
 
 def test_own_scope_narrows_and_removes_the_owner_level() -> None:
-    assert role_grants(Role.OWNER, ("openid", "projects:read")) == (("projects:read",), AccessLevel.SCOPED)
+    assert role_grants(Role.OWNER, ("openid", "projects:read")) == (
+        ("projects:read",),
+        AccessLevel.SCOPED,
+    )
 
 
 def test_all_scopes_leave_an_owner_whole() -> None:
@@ -88,7 +99,10 @@ def test_all_scopes_leave_an_owner_whole() -> None:
 
 
 def test_scope_never_widens_a_role() -> None:
-    assert role_grants(Role.MEMBER, ("api-keys:write", "projects:read")) == (("projects:read",), AccessLevel.SCOPED)
+    assert role_grants(Role.MEMBER, ("api-keys:write", "projects:read")) == (
+        ("projects:read",),
+        AccessLevel.SCOPED,
+    )
 
 
 def test_scopes_outside_the_role_leave_nothing() -> None:

@@ -23,7 +23,9 @@ async def test_a_job_waits_while_one_of_its_task_runs(name: str) -> None:
         assert running is not None
         assert running.id == first
         assert await app.job_manager.fetch_job(None, worker) is None
-        await app.job_manager.finish_job(running, procrastinate.jobs.Status.SUCCEEDED, delete_job=False)
+        await app.job_manager.finish_job(
+            running, procrastinate.jobs.Status.SUCCEEDED, delete_job=False
+        )
         following = await app.job_manager.fetch_job(None, worker)
         assert following is not None
         assert following.id == second

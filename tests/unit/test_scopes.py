@@ -8,7 +8,17 @@ from tests.support.principals import make_principal
 
 
 @pytest.mark.parametrize(
-    "text", ["projects:read", "*:*", "projects:*", "*:read", "a:b", "api-keys:write", "a_1-b:c9", f"{'a' * 32}:b"]
+    "text",
+    [
+        "projects:read",
+        "*:*",
+        "projects:*",
+        "*:read",
+        "a:b",
+        "api-keys:write",
+        "a_1-b:c9",
+        f"{'a' * 32}:b",
+    ],
 )
 def test_scope_is_a_name_or_a_star_on_both_sides(text: str) -> None:
     assert is_scope(text)
@@ -17,10 +27,30 @@ def test_scope_is_a_name_or_a_star_on_both_sides(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", ":", "a", "a:", ":a", "a:b:c", "A:b", "a:B", "1a:b", "-a:b", "a b:c", "a:b ", " a:b", "a:b\n", "**:a",
-        "a*:b", f"{'a' * 33}:b", f"a:{'b' * 33}", "é:b", "a:é", "OWNER", "openid",
+        "",
+        ":",
+        "a",
+        "a:",
+        ":a",
+        "a:b:c",
+        "A:b",
+        "a:B",
+        "1a:b",
+        "-a:b",
+        "a b:c",
+        "a:b ",
+        " a:b",
+        "a:b\n",
+        "**:a",
+        "a*:b",
+        f"{'a' * 33}:b",
+        f"a:{'b' * 33}",
+        "é:b",
+        "a:é",
+        "OWNER",
+        "openid",
     ],
-)  # fmt: skip
+)
 def test_anything_else_is_no_scope(text: str) -> None:
     assert not is_scope(text)
 

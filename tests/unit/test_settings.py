@@ -6,7 +6,15 @@ import pytest
 
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import OidcConfig
-from tenantry.settings import DEMO_FLAG, EMBEDDED, Setting, Settings, SettingsError, load, load_for_admin
+from tenantry.settings import (
+    DEMO_FLAG,
+    EMBEDDED,
+    Setting,
+    Settings,
+    SettingsError,
+    load,
+    load_for_admin,
+)
 from tenantry.settings import SECRETS as SECRET_SETTINGS
 
 SECRETS = {
@@ -31,12 +39,24 @@ def loaded(**values: str) -> Settings:
 
 def test_a_database_and_three_secrets_are_enough() -> None:
     settings = loaded()
-    assert (settings.host, settings.port, settings.base_url) == ("127.0.0.1", 3001, "http://127.0.0.1:3001")
-    assert (settings.workers, settings.database_pool_size, settings.webhook_tolerance) == (1, 5, 300)
+    assert (settings.host, settings.port, settings.base_url) == (
+        "127.0.0.1",
+        3001,
+        "http://127.0.0.1:3001",
+    )
+    assert (settings.workers, settings.database_pool_size, settings.webhook_tolerance) == (
+        1,
+        5,
+        300,
+    )
     assert settings.database_url is None
     assert settings.data_dir == Path(".tenantry")
     assert settings.billing.parked_mail_hours == 72
-    assert (settings.reconcile_hours, settings.stale_tenant_hours, settings.raw_body_days) == (24, 24, 90)
+    assert (settings.reconcile_hours, settings.stale_tenant_hours, settings.raw_body_days) == (
+        24,
+        24,
+        90,
+    )
     assert settings.billing.subscriptions.value == "any"
     assert not settings.billing.checkout_reference_links
     assert settings.billing.past_due_grace == 65 * 86_400
@@ -62,10 +82,16 @@ def test_the_demo_alone_does_without_a_database() -> None:
 
 
 def test_one_message_names_faults_of_every_kind() -> None:
-    faults = faults_of(API_KEY_PEPPER="", SESSION_SECRET="short", PORT="x", LOG_FORMAT="xml", OPERATOR_TOKEN="op")
+    faults = faults_of(
+        API_KEY_PEPPER="", SESSION_SECRET="short", PORT="x", LOG_FORMAT="xml", OPERATOR_TOKEN="op"
+    )
     assert sorted(fault.partition(":")[0] for fault in faults) == [
-        "API_KEY_PEPPER", "LOG_FORMAT", "OPERATOR_TOKEN", "PORT", "SESSION_SECRET",
-    ]  # fmt: skip
+        "API_KEY_PEPPER",
+        "LOG_FORMAT",
+        "OPERATOR_TOKEN",
+        "PORT",
+        "SESSION_SECRET",
+    ]
 
 
 @pytest.mark.parametrize("name", SECRETS)
@@ -76,16 +102,27 @@ def test_empty_secret_is_missing(name: str, value: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "shortest"),
-    [("PROVIDER_WEBHOOK_SECRET", 16), ("API_KEY_PEPPER", 32), ("SESSION_SECRET", 32), ("OPERATOR_TOKEN", 32)],
+    [
+        ("PROVIDER_WEBHOOK_SECRET", 16),
+        ("API_KEY_PEPPER", 32),
+        ("SESSION_SECRET", 32),
+        ("OPERATOR_TOKEN", 32),
+    ],
 )
 def test_secret_has_a_least_length(name: str, shortest: int) -> None:
     text = "0123456789abcdefghijklmnopqrstuvwxyz"
-    assert faults_of(**{name: text[: shortest - 1]}) == [f"{name}: is shorter than {shortest} characters"]
+    assert faults_of(**{name: text[: shortest - 1]}) == [
+        f"{name}: is shorter than {shortest} characters"
+    ]
     loaded(**{name: text[:shortest]})
 
 
-@pytest.mark.parametrize("name", ["PROVIDER_WEBHOOK_SECRET", "API_KEY_PEPPER", "SESSION_SECRET", "OPERATOR_TOKEN"])
-@pytest.mark.parametrize("value", ["changeme" * 5, "Change-Me-0123456789012345678901234567", "a" * 40, "ab" * 20])
+@pytest.mark.parametrize(
+    "name", ["PROVIDER_WEBHOOK_SECRET", "API_KEY_PEPPER", "SESSION_SECRET", "OPERATOR_TOKEN"]
+)
+@pytest.mark.parametrize(
+    "value", ["changeme" * 5, "Change-Me-0123456789012345678901234567", "a" * 40, "ab" * 20]
+)
 def test_known_default_is_refused(name: str, value: str) -> None:
     (fault,) = faults_of(**{name: value})
     assert fault.startswith(f"{name}: is a well-known default")
@@ -93,7 +130,9 @@ def test_known_default_is_refused(name: str, value: str) -> None:
 
 
 def test_known_default_behind_the_prefix_of_webhook_secrets_is_refused() -> None:
-    assert faults_of(PROVIDER_WEBHOOK_SECRET="whsec_" + "x" * 32)[0].startswith("PROVIDER_WEBHOOK_SECRET: is a well-")
+    assert faults_of(PROVIDER_WEBHOOK_SECRET="whsec_" + "x" * 32)[0].startswith(
+        "PROVIDER_WEBHOOK_SECRET: is a well-"
+    )
 
 
 def test_faults_never_show_the_secret() -> None:
@@ -102,7 +141,13 @@ def test_faults_never_show_the_secret() -> None:
 
 
 def test_settings_never_show_their_secrets() -> None:
-    shown = repr(loaded(OPERATOR_TOKEN="0123456789" * 4, PROVIDER_SECRET_KEY="sk_test_1", OIDC_CLIENT_SECRET="xyzzy"))
+    shown = repr(
+        loaded(
+            OPERATOR_TOKEN="0123456789" * 4,
+            PROVIDER_SECRET_KEY="sk_test_1",
+            OIDC_CLIENT_SECRET="xyzzy",
+        )
+    )
     for secret in (*SECRETS.values(), "0123456789" * 4, "sk_test_1", "xyzzy"):
         assert secret not in shown
 
@@ -159,7 +204,9 @@ def test_anything_else_is_refused_with_the_bounds(name: str, least: int, most: i
         assert faults_of(**{name: value}) == [f"{name}: must be a whole number, {least} to {most}"]
 
 
-def test_the_former_name_of_a_setting_counts_where_the_present_one_is_unset(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_former_name_of_a_setting_counts_where_the_present_one_is_unset(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     assert loaded(PERIOD_NEWS_HOURS="48").stale_tenant_hours == 48
     assert "PERIOD_NEWS_HOURS is deprecated: set STALE_TENANT_HOURS instead" in caplog.text
     assert loaded(PERIOD_NEWS_HOURS="48", STALE_TENANT_HOURS="2").stale_tenant_hours == 2
@@ -167,12 +214,23 @@ def test_the_former_name_of_a_setting_counts_where_the_present_one_is_unset(capl
 
 def test_hours_and_days_of_billing_are_read() -> None:
     settings = loaded(RECONCILE_HOURS="0", STALE_TENANT_HOURS="48", RAW_BODY_DAYS="30")
-    assert (settings.reconcile_hours, settings.stale_tenant_hours, settings.raw_body_days) == (0, 48, 30)
+    assert (settings.reconcile_hours, settings.stale_tenant_hours, settings.raw_body_days) == (
+        0,
+        48,
+        30,
+    )
 
 
 @pytest.mark.parametrize(
     ("key", "livemode"),
-    [("sk_live_1", True), ("rk_live_1", True), ("sk_test_1", False), ("rk_test_1", False), ("mine", None), ("", None)],
+    [
+        ("sk_live_1", True),
+        ("rk_live_1", True),
+        ("sk_test_1", False),
+        ("rk_test_1", False),
+        ("mine", None),
+        ("", None),
+    ],
 )
 def test_the_provider_key_determines_the_mode_of_events(key: str, livemode: bool | None) -> None:
     assert loaded(PROVIDER_SECRET_KEY=key).billing.livemode is livemode
@@ -180,7 +238,10 @@ def test_the_provider_key_determines_the_mode_of_events(key: str, livemode: bool
 
 def test_billing_notices_are_a_list() -> None:
     assert loaded().billing.notices == frozenset()
-    assert loaded(OWNER_NOTICES="trial_ending, access_ended").billing.notices == {"trial_ending", "access_ended"}
+    assert loaded(OWNER_NOTICES="trial_ending, access_ended").billing.notices == {
+        "trial_ending",
+        "access_ended",
+    }
     names = "trial_ending, payment_recovered, subscription_ended, access_ended"
     expected = f"OWNER_NOTICES: 'trial_over' is not a notice: choose from {names}"
     assert faults_of(OWNER_NOTICES="trial_ending,trial_over") == [expected]
@@ -189,7 +250,9 @@ def test_billing_notices_are_a_list() -> None:
 def test_connected_accounts_are_a_list() -> None:
     assert loaded().billing.accounts == frozenset()
     assert loaded(PROVIDER_ACCOUNTS=" acct_1, acct_2,").billing.accounts == {"acct_1", "acct_2"}
-    assert faults_of(PROVIDER_ACCOUNTS="acct_1,cus_1") == ["PROVIDER_ACCOUNTS: 'cus_1' is not an account id (acct_...)"]
+    assert faults_of(PROVIDER_ACCOUNTS="acct_1,cus_1") == [
+        "PROVIDER_ACCOUNTS: 'cus_1' is not an account id (acct_...)"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -229,21 +292,30 @@ def test_flags_are_read() -> None:
 
 @pytest.mark.parametrize(
     ("name", "choices"),
-    [("LOG_FORMAT", "console, json"), ("SUBSCRIPTIONS", "any, each"), ("PROVIDER_LIVEMODE", "any, live, test")],
+    [
+        ("LOG_FORMAT", "console, json"),
+        ("SUBSCRIPTIONS", "any, each"),
+        ("PROVIDER_LIVEMODE", "any, live, test"),
+    ],
 )
 def test_choice_names_its_choices(name: str, choices: str) -> None:
     assert faults_of(**{name: "other"}) == [f"{name}: must be one of {choices}"]
 
 
 @pytest.mark.parametrize("name", ["BASE_URL", "PROVIDER_API_BASE"])
-@pytest.mark.parametrize("value", ["tenantry.example", "ftp://x", "http://", "https://[::1", "//x", "javascript:1"])
+@pytest.mark.parametrize(
+    "value", ["tenantry.example", "ftp://x", "http://", "https://[::1", "//x", "javascript:1"]
+)
 def test_address_is_http_or_https(name: str, value: str) -> None:
     assert faults_of(**{name: value}) == [f"{name}: must be an http or https address"]
 
 
 def test_addresses_lose_the_slash_at_the_end() -> None:
     settings = loaded(BASE_URL="https://api.example/", PROVIDER_API_BASE="http://127.0.0.1:1/")
-    assert (settings.base_url, settings.provider_api_base) == ("https://api.example", "http://127.0.0.1:1")
+    assert (settings.base_url, settings.provider_api_base) == (
+        "https://api.example",
+        "http://127.0.0.1:1",
+    )
 
 
 @pytest.mark.parametrize(
@@ -268,12 +340,21 @@ def test_base_url_is_kept_as_browsers_write_it(value: str, origin: str) -> None:
         ("https://@api.example", "must not contain a user or password"),
         ("https://api.example/?", "must not have a query or a fragment: no `?`, no `#`"),
         ("https://api.example#top", "must not have a query or a fragment: no `?`, no `#`"),
-        ("https://api.example/accounts", "must not have a path: the service is at the root of its host"),
+        (
+            "https://api.example/accounts",
+            "must not have a path: the service is at the root of its host",
+        ),
         ("https://api.example//", "must not have a path: the service is at the root of its host"),
         ("https://api.example:65536", "has an invalid port"),
         ("https://api.example:x", "has an invalid port"),
-        ("https://b\u00fccher.example", "must name its host in ASCII letters (`xn--...`), digits, dots and hyphens"),
-        ("https://api example", "must name its host in ASCII letters (`xn--...`), digits, dots and hyphens"),
+        (
+            "https://b\u00fccher.example",
+            "must name its host in ASCII letters (`xn--...`), digits, dots and hyphens",
+        ),
+        (
+            "https://api example",
+            "must name its host in ASCII letters (`xn--...`), digits, dots and hyphens",
+        ),
     ],
 )
 def test_base_url_is_a_scheme_a_host_and_a_port_alone(value: str, fault: str) -> None:
@@ -311,7 +392,9 @@ def test_base_url_follows_the_port() -> None:
 
 def test_proxies_are_addresses_or_networks() -> None:
     assert loaded(TRUSTED_PROXIES="10.0.0.0/8, ::1 ,").trusted_proxies == ("10.0.0.0/8", "::1")
-    assert faults_of(TRUSTED_PROXIES="10.0.0.1, proxy") == ["TRUSTED_PROXIES: 'proxy' is not an address or network"]
+    assert faults_of(TRUSTED_PROXIES="10.0.0.1, proxy") == [
+        "TRUSTED_PROXIES: 'proxy' is not an address or network"
+    ]
 
 
 def test_package_comes_with_a_catalog() -> None:
@@ -338,7 +421,9 @@ def test_undecodable_catalog_is_an_error(tmp_path: Path) -> None:
 
 
 def test_identity_provider_is_read_with_its_claims() -> None:
-    oidc = loaded(OIDC_ISSUER="https://id.example", OIDC_AUDIENCE="api", OIDC_ROLE_CLAIM="app.role").oidc
+    oidc = loaded(
+        OIDC_ISSUER="https://id.example", OIDC_AUDIENCE="api", OIDC_ROLE_CLAIM="app.role"
+    ).oidc
     assert oidc is not None
     assert (oidc.issuer, oidc.audiences, oidc.client_id) == ("https://id.example", ("api",), None)
     assert (oidc.org_claim, oidc.role_claim) == ("org_id", "app.role")
@@ -357,8 +442,13 @@ def test_several_audiences_and_the_claim_that_holds_them() -> None:
 
 
 def test_lifetime_of_tokens_is_a_number_of_seconds() -> None:
-    assert (oidc_of().token_lifetime, oidc_of(OIDC_TOKEN_LIFETIME="600").token_lifetime) == (86_400, 600)
-    assert faults_of(OIDC_TOKEN_LIFETIME="0") == ["OIDC_TOKEN_LIFETIME: must be a whole number, 1 to 31536000"]
+    assert (oidc_of().token_lifetime, oidc_of(OIDC_TOKEN_LIFETIME="600").token_lifetime) == (
+        86_400,
+        600,
+    )
+    assert faults_of(OIDC_TOKEN_LIFETIME="0") == [
+        "OIDC_TOKEN_LIFETIME: must be a whole number, 1 to 31536000"
+    ]
 
 
 def test_role_map_is_read() -> None:
@@ -371,28 +461,38 @@ def test_role_map_is_read() -> None:
     ("value", "faults"),
     [
         ("Owner", ["'Owner' is not `theirs=ours`: ours is one of member, admin, owner"]),
-        ("Owner=Owner", ["'Owner=Owner' is not `theirs=ours`: ours is one of member, admin, owner"]),
-        ("=owner, x=", [
-            "'=owner' is not `theirs=ours`: ours is one of member, admin, owner",
-            "'x=' is not `theirs=ours`: ours is one of member, admin, owner",
-        ]),
+        (
+            "Owner=Owner",
+            ["'Owner=Owner' is not `theirs=ours`: ours is one of member, admin, owner"],
+        ),
+        (
+            "=owner, x=",
+            [
+                "'=owner' is not `theirs=ours`: ours is one of member, admin, owner",
+                "'x=' is not `theirs=ours`: ours is one of member, admin, owner",
+            ],
+        ),
         ("a=owner,a=admin", ["'a' is mapped twice"]),
         (",", ["maps no role"]),
     ],
-)  # fmt: skip
+)
 def test_faulty_role_map_is_refused(value: str, faults: list[str]) -> None:
     assert faults_of(OIDC_ROLE_MAP=value) == [f"OIDC_ROLE_MAP: {fault}" for fault in faults]
 
 
 def test_name_of_a_claim_has_no_blank() -> None:
-    assert faults_of(OIDC_AUDIENCE_CLAIM="client_id azp") == ["OIDC_AUDIENCE_CLAIM: must be the name of one claim"]
+    assert faults_of(OIDC_AUDIENCE_CLAIM="client_id azp") == [
+        "OIDC_AUDIENCE_CLAIM: must be the name of one claim"
+    ]
 
 
 TEMPLATE = "https://login.example/{tenantid}/v2.0"
 
 
 def test_directories_take_their_place_in_the_issuer() -> None:
-    assert oidc_of(OIDC_ISSUER=TEMPLATE, OIDC_DIRECTORIES="a-1, b_2").issuers == Issuers(TEMPLATE, ("a-1", "b_2"))
+    assert oidc_of(OIDC_ISSUER=TEMPLATE, OIDC_DIRECTORIES="a-1, b_2").issuers == Issuers(
+        TEMPLATE, ("a-1", "b_2")
+    )
     assert oidc_of(OIDC_ISSUER=TEMPLATE, OIDC_DIRECTORIES="*").issuers == Issuers(TEMPLATE, ("*",))
 
 
@@ -414,7 +514,9 @@ def test_directories_take_their_place_in_the_issuer() -> None:
         ),
     ],
 )
-def test_directories_that_do_not_fit_the_issuer_are_refused(issuer: str, directories: str, fault: str) -> None:
+def test_directories_that_do_not_fit_the_issuer_are_refused(
+    issuer: str, directories: str, fault: str
+) -> None:
     faults = faults_of(OIDC_ISSUER=issuer, OIDC_AUDIENCE="api", OIDC_DIRECTORIES=directories)
     assert faults == [f"OIDC_DIRECTORIES: {fault}"]
 
@@ -427,10 +529,13 @@ def test_pooler_needs_a_way_past_it() -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        "me:hunter2@db.example/a", "postgresql//me:hunter2@db.example/a", "postgresql://me:hun ter2@db.example/a",
-        "postgresql://me@db.example/a?sslmod=require", "hunter2",
+        "me:hunter2@db.example/a",
+        "postgresql//me:hunter2@db.example/a",
+        "postgresql://me:hun ter2@db.example/a",
+        "postgresql://me@db.example/a?sslmod=require",
+        "hunter2",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("variable", ["DATABASE_URL", "DATABASE_POOLER_URL"])
 def test_malformed_database_address_is_not_shown(variable: str, address: str) -> None:
     (fault,) = faults_of(**{"DATABASE_URL": "postgresql://db.example/a", variable: address})
@@ -439,7 +544,10 @@ def test_malformed_database_address_is_not_shown(variable: str, address: str) ->
 
 
 def test_password_of_the_pooler_is_a_secret() -> None:
-    urls = {"DATABASE_URL": "postgresql://db.example/a", "DATABASE_POOLER_URL": "postgresql://me:hunter2@db.example/a"}
+    urls = {
+        "DATABASE_URL": "postgresql://db.example/a",
+        "DATABASE_POOLER_URL": "postgresql://me:hunter2@db.example/a",
+    }
     assert "hunter2" in [secret.reveal() for secret in loaded(**urls).secrets()]
 
 
@@ -449,7 +557,9 @@ def test_issuer_needs_an_audience() -> None:
 
 
 def test_http_issuer_is_accepted_on_loopback_or_by_a_setting() -> None:
-    assert faults_of(OIDC_ISSUER="http://id.example", OIDC_AUDIENCE="api")[0].startswith("OIDC_ISSUER: must be https")
+    assert faults_of(OIDC_ISSUER="http://id.example", OIDC_AUDIENCE="api")[0].startswith(
+        "OIDC_ISSUER: must be https"
+    )
     loaded(OIDC_ISSUER="http://127.0.0.1:9", OIDC_AUDIENCE="api")
     loaded(OIDC_ISSUER="http://id.example", OIDC_AUDIENCE="api", OIDC_ALLOW_HTTP="true")
 
@@ -460,13 +570,17 @@ def test_mail_needs_a_sender() -> None:
 
 
 def test_mail_server_and_sender_are_read() -> None:
-    smtp = loaded(SMTP_URL="smtps://me:hunter2@mail.example", MAIL_FROM="Billing <a@b.example>").smtp
+    smtp = loaded(
+        SMTP_URL="smtps://me:hunter2@mail.example", MAIL_FROM="Billing <a@b.example>"
+    ).smtp
     assert smtp is not None
     assert (smtp.host, smtp.port, smtp.sender) == ("mail.example", 465, "Billing <a@b.example>")
 
 
 def test_error_in_the_smtp_url_does_not_show_the_password() -> None:
-    (fault,) = faults_of(SMTP_URL="smtp://me:hunter2@mail.example:25?tls=none", MAIL_FROM="a@b.example")
+    (fault,) = faults_of(
+        SMTP_URL="smtp://me:hunter2@mail.example:25?tls=none", MAIL_FROM="a@b.example"
+    )
     assert fault.startswith("SMTP_URL: ")
     assert "hunter2" not in fault
 
@@ -492,7 +606,9 @@ def test_operator_commands_read_what_they_need_of_billing() -> None:
     assert error.value.faults == ["STALE_TENANT_HOURS: must be a whole number, 1 to 8760"]
 
 
-@pytest.mark.parametrize("variable", SECRET_SETTINGS, ids=[variable.name for variable in SECRET_SETTINGS])
+@pytest.mark.parametrize(
+    "variable", SECRET_SETTINGS, ids=[variable.name for variable in SECRET_SETTINGS]
+)
 def test_a_secret_may_be_in_a_file(variable: Setting[object], tmp_path: Path) -> None:
     value = {
         "DATABASE_URL": "postgresql://me:hunter2-hunter2@db.example/a",
@@ -520,16 +636,27 @@ def faults_of_file(path: Path, **values: str) -> list[str]:
 
 def test_a_file_of_a_secret_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = tmp_path / "pepper"
-    assert faults_of_file(path) == [f"API_KEY_PEPPER_FILE: {path} cannot be read: No such file or directory"]
-    assert faults_of_file(tmp_path) == [f"API_KEY_PEPPER_FILE: {tmp_path} cannot be read: Is a directory"]
+    assert faults_of_file(path) == [
+        f"API_KEY_PEPPER_FILE: {path} cannot be read: No such file or directory"
+    ]
+    assert faults_of_file(tmp_path) == [
+        f"API_KEY_PEPPER_FILE: {tmp_path} cannot be read: Is a directory"
+    ]
 
 
 @pytest.mark.parametrize(
     ("content", "fault"),
-    [(b"", "is empty"), (b" \n", "is empty"), (b"\xff" * 40, "is not UTF-8 text"), (b"hunter2" * 10_000, "is larger"),
-     (b"hunter2\0" * 5, "contains a NUL")],
-)  # fmt: skip
-def test_a_file_of_no_use_is_named_and_never_shown(tmp_path: Path, content: bytes, fault: str) -> None:
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"\xff" * 40, "is not UTF-8 text"),
+        (b"hunter2" * 10_000, "is larger"),
+        (b"hunter2\0" * 5, "contains a NUL"),
+    ],
+)
+def test_a_file_of_no_use_is_named_and_never_shown(
+    tmp_path: Path, content: bytes, fault: str
+) -> None:
     (tmp_path / "pepper").write_bytes(content)
     (found,) = faults_of_file(tmp_path / "pepper")
     assert found.startswith(f"API_KEY_PEPPER_FILE: {tmp_path / 'pepper'} {fault}")
@@ -547,7 +674,9 @@ def test_a_secret_as_variable_and_file_is_rejected(tmp_path: Path) -> None:
     assert fault == "API_KEY_PEPPER_FILE: API_KEY_PEPPER is set too: remove one of them"
 
 
-def test_an_empty_name_of_a_file_and_an_empty_secret_beside_a_file_count_as_unset(tmp_path: Path) -> None:
+def test_an_empty_name_of_a_file_and_an_empty_secret_beside_a_file_count_as_unset(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "pepper").write_text("hunter2" * 10)
     assert faults_of(API_KEY_PEPPER="", API_KEY_PEPPER_FILE=" ") == ["API_KEY_PEPPER: is missing"]
     loaded(API_KEY_PEPPER=" ", API_KEY_PEPPER_FILE=str(tmp_path / "pepper"))
@@ -566,10 +695,22 @@ KEY = "0123456789abcdefghij"
 @pytest.mark.parametrize(
     ("secret", "fault"),
     [
-        (f'"whsec_{KEY}"', "has quotes around it: remove them, because not every reader of such a file does"),
-        (f"'whsec_{KEY}'", "has quotes around it: remove them, because not every reader of such a file does"),
-        (f"\u201cwhsec_{KEY}\u201d", "has quotes around it: remove them, because not every reader of such a file does"),
-        (f"whsec_{KEY}\n{KEY}", "contains white space: copy the endpoint's signing secret (whsec_...) again"),
+        (
+            f'"whsec_{KEY}"',
+            "has quotes around it: remove them, because not every reader of such a file does",
+        ),
+        (
+            f"'whsec_{KEY}'",
+            "has quotes around it: remove them, because not every reader of such a file does",
+        ),
+        (
+            f"\u201cwhsec_{KEY}\u201d",
+            "has quotes around it: remove them, because not every reader of such a file does",
+        ),
+        (
+            f"whsec_{KEY}\n{KEY}",
+            "contains white space: copy the endpoint's signing secret (whsec_...) again",
+        ),
         *(
             (
                 f"{prefix}{KEY}",
@@ -585,7 +726,9 @@ KEY = "0123456789abcdefghij"
     ],
 )
 @pytest.mark.parametrize("demo", [False, True])
-def test_what_cannot_be_a_webhook_secret_is_refused_and_not_shown(secret: str, fault: str, *, demo: bool) -> None:
+def test_what_cannot_be_a_webhook_secret_is_refused_and_not_shown(
+    secret: str, fault: str, *, demo: bool
+) -> None:
     more = {DEMO_FLAG: "true"} if demo else {}
     faults = faults_of(PROVIDER_WEBHOOK_SECRET=secret, **more)
     assert faults == [f"PROVIDER_WEBHOOK_SECRET: {fault}"]
@@ -594,7 +737,9 @@ def test_what_cannot_be_a_webhook_secret_is_refused_and_not_shown(secret: str, f
 
 def test_each_of_several_webhook_secrets_is_checked() -> None:
     several = f'"whsec_{KEY}, sk_live_{KEY}, whsec_{KEY}"'
-    assert [fault.split(": ")[1].split(" (")[0] for fault in faults_of(PROVIDER_WEBHOOK_SECRET=several)] == [
+    assert [
+        fault.split(": ")[1].split(" (")[0] for fault in faults_of(PROVIDER_WEBHOOK_SECRET=several)
+    ] == [
         "has quotes around it",
         "is a key of the provider's API, which belongs to PROVIDER_SECRET_KEY",
         "has quotes around it",

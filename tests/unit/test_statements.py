@@ -12,20 +12,34 @@ from tenantry.db.statements import ParameterType, Statement
     ("kind", "values", "dumped"),
     [
         (statements.TEXTS, [], "00000000 00000000 00000019"),
-        (statements.TEXTS, ["ä", None], "00000001 00000001 00000019 00000002 00000001 00000002 c3a4 ffffffff"),
-        (statements.TEXTS, [None, None], "00000001 00000001 00000019 00000002 00000001 ffffffff ffffffff"),
-        (statements.BIGINTS, [-1], "00000001 00000001 00000014 00000001 00000001 00000008 ffffffffffffffff"),
+        (
+            statements.TEXTS,
+            ["ä", None],
+            "00000001 00000001 00000019 00000002 00000001 00000002 c3a4 ffffffff",
+        ),
+        (
+            statements.TEXTS,
+            [None, None],
+            "00000001 00000001 00000019 00000002 00000001 ffffffff ffffffff",
+        ),
+        (
+            statements.BIGINTS,
+            [-1],
+            "00000001 00000001 00000014 00000001 00000001 00000008 ffffffffffffffff",
+        ),
         (statements.BIGINTS, [None], "00000001 00000001 00000014 00000001 00000001 ffffffff"),
         (
-            statements.BOOLEANS, [True, False, None],
+            statements.BOOLEANS,
+            [True, False, None],
             "00000001 00000001 00000010 00000003 00000001 00000001 01 00000001 00 ffffffff",
         ),
         (
-            statements.MOMENTS, [datetime(2000, 1, 1, 0, 0, 0, 1, tzinfo=UTC)],
+            statements.MOMENTS,
+            [datetime(2000, 1, 1, 0, 0, 0, 1, tzinfo=UTC)],
             "00000001 00000001 000004a0 00000001 00000001 00000008 0000000000000001",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_column(kind: ParameterType[object], values: object, dumped: str) -> None:
     assert kind.dump(values).hex() == dumped.replace(" ", "")
 

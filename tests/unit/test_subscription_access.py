@@ -1,4 +1,6 @@
-"""What subscriptions give their tenant, in both values of SUBSCRIPTIONS, from the events that arrived."""
+"""What subscriptions give their tenant, in both values of SUBSCRIPTIONS, from the events that
+arrived.
+"""
 
 from typing import Any, Final
 
@@ -47,9 +49,16 @@ def told(
     **more: Any,
 ) -> BillingEvent:
     """An event that reports a subscription."""
-    given = {"price_id": f"price_{plan}", "current_period_end": None, "customer_id": "cus_1", **more}
+    given = {
+        "price_id": f"price_{plan}",
+        "current_period_end": None,
+        "customer_id": "cus_1",
+        **more,
+    }
     event = facts.updated(second, f"evt_{second}", status=status, subscription_id=name, **given)
-    return BillingEvent(**{**{each: getattr(event, each) for each in event.__struct_fields__}, "type": kind})
+    return BillingEvent(
+        **{**{each: getattr(event, each) for each in event.__struct_fields__}, "type": kind}
+    )
 
 
 def failed(second: int, name: str = "sub_1") -> BillingEvent:
@@ -71,16 +80,28 @@ def record(
 
 
 def access(
-    events: list[BillingEvent], mode: SubscriptionRule, now: int, *, more: str = "", base_plan: str = "free"
+    events: list[BillingEvent],
+    mode: SubscriptionRule,
+    now: int,
+    *,
+    more: str = "",
+    base_plan: str = "free",
 ) -> tuple[str, str, int | None]:
     phase = phase_at(events, mode, now, more=more, base_plan=base_plan)
     return phase.state, phase.plan, phase.until
 
 
 def phase_at(
-    events: list[BillingEvent], mode: SubscriptionRule, now: int, *, more: str = "", base_plan: str = "free"
+    events: list[BillingEvent],
+    mode: SubscriptionRule,
+    now: int,
+    *,
+    more: str = "",
+    base_plan: str = "free",
 ) -> AccessPhase:
-    return access_phase(record(events, mode, more=more, base_plan=base_plan), now, policy(mode, more).catalog)
+    return access_phase(
+        record(events, mode, more=more, base_plan=base_plan), now, policy(mode, more).catalog
+    )
 
 
 NOTHING: Final = ("none", "free", None)
@@ -91,12 +112,17 @@ NOTHING: Final = ("none", "free", None)
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("status", ["incomplete", "unpaid", "paused"])
-def test_a_failed_payment_gives_no_access_where_there_was_none(status: str, mode: SubscriptionRule) -> None:
+def test_a_failed_payment_gives_no_access_where_there_was_none(
+    status: str, mode: SubscriptionRule
+) -> None:
     events = [told(10, status, kind=ev.SUBSCRIPTION_CREATED), failed(20), failed(20 + DAY)]
     found = record(events, mode)
     assert (found.plan, found.subscription_status) == ("business", "past_due")  # as SPEC 3 says
     assert access(events, mode, 30) == NOTHING
-    assert phase_at(events, mode, 30).reason == f"A payment failed while the subscription was {status}."
+    assert (
+        phase_at(events, mode, 30).reason
+        == f"A payment failed while the subscription was {status}."
+    )
 
 
 @pytest.mark.parametrize("status", ["incomplete_expired", "canceled"])
@@ -111,14 +137,18 @@ def test_a_failed_payment_gives_no_access_after_the_end(status: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_failed_payment_of_an_unknown_subscription_gives_no_access(mode: SubscriptionRule) -> None:
+def test_a_failed_payment_of_an_unknown_subscription_gives_no_access(
+    mode: SubscriptionRule,
+) -> None:
     found = record([failed(20)], mode)
     assert found.subscription_status == "past_due"
     assert access([failed(20)], mode, 30) == NOTHING
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_grace_begins_with_a_failed_payment_where_there_was_full_access(mode: SubscriptionRule) -> None:
+def test_grace_begins_with_a_failed_payment_where_there_was_full_access(
+    mode: SubscriptionRule,
+) -> None:
     for status in ("active", "trialing"):
         events = [told(10, status), failed(20)]
         assert access(events, mode, 30) == ("grace", "business", 20 + GRACE)
@@ -126,7 +156,9 @@ def test_grace_begins_with_a_failed_payment_where_there_was_full_access(mode: Su
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_grace_that_the_provider_reports_counts_whatever_came_before(mode: SubscriptionRule) -> None:
+def test_grace_that_the_provider_reports_counts_whatever_came_before(
+    mode: SubscriptionRule,
+) -> None:
     events = [told(10, "incomplete"), failed(20), told(30, "past_due")]
     assert access(events, mode, 40) == ("grace", "business", 20 + GRACE)
 
@@ -151,7 +183,11 @@ def test_a_failed_payment_gives_no_longer_access_than_there_was(mode: Subscripti
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [("active", ("full", "business", None)), ("unpaid", ("grace", "business", None)), ("incomplete", NOTHING)],
+    [
+        ("active", ("full", "business", None)),
+        ("unpaid", ("grace", "business", None)),
+        ("incomplete", NOTHING),
+    ],
 )
 def test_overrides_of_the_catalog_do_not_raise_access_after_a_failed_payment(
     status: str, expected: tuple[str, str, int | None], mode: SubscriptionRule
@@ -199,10 +235,27 @@ def test_full_access_without_a_plan_comes_before_a_plan_without_access() -> None
         [told(10, "active", plan="business"), facts.deleted(20)],
         [told(10, "active", **ADDON_ALONE)],
         [told(10, "active", plan="unknown")],
-        [told(10, "active", details=SubscriptionDetails(items=(SubscriptionItem("price_business", 0),)))],
+        [
+            told(
+                10,
+                "active",
+                details=SubscriptionDetails(items=(SubscriptionItem("price_business", 0),)),
+            )
+        ],
         [failed(20)],
     ],
-    ids=["abandoned", "expired", "never paid", "unpaid", "canceled", "ended", "add-on", "unknown", "empty", "invoice"],
+    ids=[
+        "abandoned",
+        "expired",
+        "never paid",
+        "unpaid",
+        "canceled",
+        "ended",
+        "add-on",
+        "unknown",
+        "empty",
+        "invoice",
+    ],
 )
 def test_the_operators_plan_stays_without_a_subscription_that_gives_a_plan(
     events: list[BillingEvent], mode: SubscriptionRule
@@ -240,12 +293,18 @@ def test_the_operators_plan_takes_part_in_the_choice(
 
 
 def items(*given: tuple[str, int]) -> SubscriptionDetails:
-    return SubscriptionDetails(items=tuple(SubscriptionItem(f"price_{plan}", number) for plan, number in given))
+    return SubscriptionDetails(
+        items=tuple(SubscriptionItem(f"price_{plan}", number) for plan, number in given)
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("given", [(("business", 0),), (("business", 0), ("pro", 0)), (("business", 0), ("more", 0))])
-def test_items_of_quantity_0_give_nothing(given: tuple[tuple[str, int], ...], mode: SubscriptionRule) -> None:
+@pytest.mark.parametrize(
+    "given", [(("business", 0),), (("business", 0), ("pro", 0)), (("business", 0), ("more", 0))]
+)
+def test_items_of_quantity_0_give_nothing(
+    given: tuple[tuple[str, int], ...], mode: SubscriptionRule
+) -> None:
     events = [told(10, "active", details=items(*given))]
     assert access(events, mode, 30) == NOTHING
     assert phase_at(events, mode, 30).reason == "The subscription is active. Its quantity is 0."
@@ -256,7 +315,8 @@ def test_items_of_quantity_0_give_nothing(given: tuple[tuple[str, int], ...], mo
 def test_an_item_of_quantity_0_is_not_chosen(mode: SubscriptionRule) -> None:
     events = [told(10, "active", details=items(("business", 0), ("pro", 2)))]
     found = record(events, mode)
-    assert found.plan == ("pro" if mode is SubscriptionRule.EACH else "business")  # SPEC 3: the first item
+    # SPEC 3: the first item
+    assert found.plan == ("pro" if mode is SubscriptionRule.EACH else "business")
     assert access(events, mode, 30) == ("full", "pro", None)
     addon = [told(10, "active", details=items(("business", 0), ("more", 2)))]
     phase = phase_at(addon, mode, 30)
@@ -276,11 +336,22 @@ ENDS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("active", {"details": SubscriptionDetails(cancel_at=5_000)}),
     ("active", {"cancel_at_period_end": True, "current_period_end": 5_000}),
     ("trialing", {"details": SubscriptionDetails(trial_end=5_000)}),
-    ("trialing", {"details": SubscriptionDetails(trial_end=5_000, cancel_at=9_000), "current_period_end": 7_000}),
-    ("active", {
-        "cancel_at_period_end": True, "current_period_end": 5_000, "details": SubscriptionDetails(cancel_at=9_000),
-    }),
-]  # fmt: skip
+    (
+        "trialing",
+        {
+            "details": SubscriptionDetails(trial_end=5_000, cancel_at=9_000),
+            "current_period_end": 7_000,
+        },
+    ),
+    (
+        "active",
+        {
+            "cancel_at_period_end": True,
+            "current_period_end": 5_000,
+            "details": SubscriptionDetails(cancel_at=9_000),
+        },
+    ),
+]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -298,12 +369,16 @@ def test_access_ends_three_days_after_the_earliest_announced_end(
 @pytest.mark.parametrize("mode", MODES)
 def test_end_that_is_not_announced_any_more_does_not_end_access(mode: SubscriptionRule) -> None:
     first = told(10, "trialing", details=SubscriptionDetails(trial_end=5_000, cancel_at=6_000))
-    renewed = told(20, "active", details=SubscriptionDetails(trial_end=5_000), current_period_end=6_000)
+    renewed = told(
+        20, "active", details=SubscriptionDetails(trial_end=5_000), current_period_end=6_000
+    )
     assert access([first, renewed], mode, 10 * GRACE) == ("full", "business", None)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_announced_end_in_the_record_stays_what_the_provider_said(mode: SubscriptionRule) -> None:
+def test_the_announced_end_in_the_record_stays_what_the_provider_said(
+    mode: SubscriptionRule,
+) -> None:
     found = record([told(10, "active", cancel_at_period_end=True, current_period_end=5_000)], mode)
     assert (found.ends_at, found.access[0].until) == (5_000, 5_000 + 3 * DAY)
 
@@ -312,12 +387,19 @@ def test_the_announced_end_in_the_record_stays_what_the_provider_said(mode: Subs
 def test_overrides_of_the_catalog_do_not_outlive_the_announced_end(mode: SubscriptionRule) -> None:
     events = [told(10, "paused", details=SubscriptionDetails(cancel_at=5_000))]
     until = 5_000 + 3 * DAY
-    assert access(events, mode, 30, more='[access]\npaused = "full"\n') == ("full", "business", until)
+    assert access(events, mode, 30, more='[access]\npaused = "full"\n') == (
+        "full",
+        "business",
+        until,
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_operators_plan_counts_after_the_announced_end(mode: SubscriptionRule) -> None:
-    events, until = [told(10, "active", details=SubscriptionDetails(cancel_at=5_000))], 5_000 + 3 * DAY
+    events, until = (
+        [told(10, "active", details=SubscriptionDetails(cancel_at=5_000))],
+        5_000 + 3 * DAY,
+    )
     assert access(events, mode, 30, base_plan="pro") == ("full", "business", until)
     assert access(events, mode, until, base_plan="pro") == ("full", "pro", None)
 
@@ -330,4 +412,9 @@ def test_addons_of_a_subscription_count_with_access(mode: SubscriptionRule) -> N
     events = [told(10, "active", details=items(("business", 1), ("more", 3)))]
     assert phase_at(events, mode, 30).addons == (("more", 3),)
     assert phase_at([*events, failed(20)], mode, 30).addons == (("more", 3),)
-    assert phase_at([*events, told(20, "unpaid", details=items(("business", 1), ("more", 3)))], mode, 30).addons == ()
+    assert (
+        phase_at(
+            [*events, told(20, "unpaid", details=items(("business", 1), ("more", 3)))], mode, 30
+        ).addons
+        == ()
+    )

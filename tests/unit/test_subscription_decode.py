@@ -29,7 +29,9 @@ FIELDS: Final = (
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 
@@ -40,7 +42,9 @@ def decode(subscription: dict[str, Any], **fields: Any) -> ProviderSubscription:
 
 @pytest.mark.parametrize(("shape", "expanded"), BOTH_SHAPES)
 def test_a_subscription_in_every_shape(shape: Shape, expanded: bool) -> None:
-    subscription = events.subscription(period_end=NOW + 7, cancel=True, shape=shape, expanded=expanded)
+    subscription = events.subscription(
+        period_end=NOW + 7, cancel=True, shape=shape, expanded=expanded
+    )
     assert decode(subscription) == ProviderSubscription(
         id="sub_acme",
         customer_id="cus_acme",
@@ -56,11 +60,18 @@ def test_a_subscription_in_every_shape(shape: Shape, expanded: bool) -> None:
 
 def test_a_subscription_says_what_its_event_says() -> None:
     subscription = decode(events.subscription(org=None, price=None, period_end=None))
-    assert (subscription.org_id, subscription.price_id, subscription.current_period_end) == (None, None, None)
+    assert (subscription.org_id, subscription.price_id, subscription.current_period_end) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_customer_who_was_deleted() -> None:
-    assert decode(events.subscription(), customer={"id": "cus_acme", "deleted": True}).customer_id == "cus_acme"
+    assert (
+        decode(events.subscription(), customer={"id": "cus_acme", "deleted": True}).customer_id
+        == "cus_acme"
+    )
 
 
 def test_an_empty_organization_is_none() -> None:
@@ -123,7 +134,14 @@ def test_the_reason_holds_no_values() -> None:
 @given(st.sampled_from(FIELDS), json_values)
 def test_any_value_of_a_field_is_read_or_refused(field: str, value: Any) -> None:
     with suppress(NotASubscriptionError):
-        subscription = decode_subscription(msgspec.json.encode({**events.subscription(), field: value}))
-        texts = [subscription.id, subscription.customer_id, subscription.status, subscription.org_id or ""]
+        subscription = decode_subscription(
+            msgspec.json.encode({**events.subscription(), field: value})
+        )
+        texts = [
+            subscription.id,
+            subscription.customer_id,
+            subscription.status,
+            subscription.org_id or "",
+        ]
         assert all("\x00" not in text for text in texts)
         assert 0 <= subscription.created <= EPOCH_MAX

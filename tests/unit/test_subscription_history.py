@@ -16,21 +16,28 @@ def placed(tenant: str, event: BillingEvent) -> PlacedEvent:
 def named(created: int, tenant: str, former: str | None = None, arrival: int = 0) -> PlacedEvent:
     previous = None if former is None else {"org_id": former}
     event_id = f"evt_{created}_{tenant}"
-    return placed(tenant, updated(created, event_id, org_id=tenant, previous=previous, arrival=arrival))
+    return placed(
+        tenant, updated(created, event_id, org_id=tenant, previous=previous, arrival=arrival)
+    )
 
 
-THERE_AND_BACK = SubscriptionHistory([named(30, "a", "b"), named(10, "a"), named(20, "b", "a"), named(25, "b")])
+THERE_AND_BACK = SubscriptionHistory(
+    [named(30, "a", "b"), named(10, "a"), named(20, "b", "a"), named(25, "b")]
+)
 
 
 @pytest.mark.parametrize(
-    ("second", "tenant"), [(0, "a"), (10, "a"), (19, "a"), (20, "b"), (29, "b"), (30, "a"), (99, "a")]
+    ("second", "tenant"),
+    [(0, "a"), (10, "a"), (19, "a"), (20, "b"), (29, "b"), (30, "a"), (99, "a")],
 )
 def test_each_second_has_the_tenant_that_was_named_last(second: int, tenant: str) -> None:
     assert THERE_AND_BACK.tenant_at(second) == tenant
 
 
 def test_a_former_tenant_has_lost_the_subscription_at_the_first_event_of_another() -> None:
-    history = SubscriptionHistory([named(10, "a"), named(20, "b", "a"), named(25, "b"), named(30, "c", "b")])
+    history = SubscriptionHistory(
+        [named(10, "a"), named(20, "b", "a"), named(25, "b"), named(30, "c", "b")]
+    )
     assert [history.moved_at(tenant) for tenant in ("a", "b", "c")] == [20, 30, None]
     assert [THERE_AND_BACK.moved_at(tenant) for tenant in ("a", "b")] == [None, 30]
 
@@ -43,22 +50,38 @@ def test_before_the_first_event_counts_the_tenant_that_it_replaced() -> None:
 
 def test_without_events_of_the_subscription_it_has_no_tenant() -> None:
     history = SubscriptionHistory([placed("a", failed(10))])
-    assert (history.tenant_at(10), history.moved_at("a"), list(history.misplaced())) == (None, None, [])
+    assert (history.tenant_at(10), history.moved_at("a"), list(history.misplaced())) == (
+        None,
+        None,
+        [],
+    )
 
 
 @pytest.mark.parametrize("arrivals", [(0, 1), (1, 0)])
-def test_two_moves_within_one_second_are_ordered_by_what_they_replaced(arrivals: tuple[int, int]) -> None:
+def test_two_moves_within_one_second_are_ordered_by_what_they_replaced(
+    arrivals: tuple[int, int],
+) -> None:
     """Back and forth too, because the tenant before them is known."""
     first, second = arrivals
-    chain = SubscriptionHistory([named(10, "c"), named(20, "b", "c", first), named(20, "a", "b", second)])
+    chain = SubscriptionHistory(
+        [named(10, "c"), named(20, "b", "c", first), named(20, "a", "b", second)]
+    )
     assert chain.tenant_at(20) == "a"
-    back = SubscriptionHistory([named(10, "a"), named(20, "b", "a", first), named(20, "a", "b", second)])
+    back = SubscriptionHistory(
+        [named(10, "a"), named(20, "b", "a", first), named(20, "a", "b", second)]
+    )
     assert back.tenant_at(20) == "a"
 
 
 def test_arrival_orders_moves_of_one_second_that_prove_nothing() -> None:
-    assert SubscriptionHistory([named(20, "b", arrival=0), named(20, "a", arrival=1)]).tenant_at(20) == "a"
-    assert SubscriptionHistory([named(20, "b", arrival=1), named(20, "a", arrival=0)]).tenant_at(20) == "b"
+    assert (
+        SubscriptionHistory([named(20, "b", arrival=0), named(20, "a", arrival=1)]).tenant_at(20)
+        == "a"
+    )
+    assert (
+        SubscriptionHistory([named(20, "b", arrival=1), named(20, "a", arrival=0)]).tenant_at(20)
+        == "b"
+    )
 
 
 @pytest.mark.parametrize("former", [None, "b"])
@@ -72,7 +95,9 @@ def test_the_first_event_of_a_subscription_names_its_first_tenant(former: str | 
 
 def test_the_end_of_a_subscription_names_its_last_tenant() -> None:
     ended = deleted(20, arrival=0)
-    ended = msgspec.structs.replace(ended, details=msgspec.structs.replace(ended.details, ended_at=20))
+    ended = msgspec.structs.replace(
+        ended, details=msgspec.structs.replace(ended.details, ended_at=20)
+    )
     assert SubscriptionHistory([placed("a", ended), named(20, "b", arrival=1)]).tenant_at(20) == "a"
 
 
@@ -80,9 +105,21 @@ def test_other_facts_prove_which_tenant_was_named_last() -> None:
     """The metadata of neither event says which tenant it replaced."""
     known = updated(10, "evt_1", org_id="a", status="trialing")
     first = updated(
-        20, "evt_2", org_id="b", status="active", arrival=1, previous={"org_id": None, "status": "trialing"}
+        20,
+        "evt_2",
+        org_id="b",
+        status="active",
+        arrival=1,
+        previous={"org_id": None, "status": "trialing"},
     )
-    last = updated(20, "evt_3", org_id="c", status="past_due", arrival=0, previous={"org_id": None, "status": "active"})
+    last = updated(
+        20,
+        "evt_3",
+        org_id="c",
+        status="past_due",
+        arrival=0,
+        previous={"org_id": None, "status": "active"},
+    )
     history = SubscriptionHistory([placed("a", known), placed("b", first), placed("c", last)])
     assert (history.tenant_at(20), history.undecided_with(last)) == ("c", ())
 
@@ -105,13 +142,19 @@ def test_of_very_many_events_of_one_second_arrival_decides_after_the_first() -> 
 
 
 def test_a_kept_tenant_proves_the_order_too() -> None:
-    kept = msgspec.structs.replace(updated(20, "evt_kept", org_id="a"), previous={"status": "trialing"}, arrival=1)
-    history = SubscriptionHistory([named(10, "a"), named(20, "b", "a", arrival=0), placed("a", kept)])
+    kept = msgspec.structs.replace(
+        updated(20, "evt_kept", org_id="a"), previous={"status": "trialing"}, arrival=1
+    )
+    history = SubscriptionHistory(
+        [named(10, "a"), named(20, "b", "a", arrival=0), placed("a", kept)]
+    )
     assert history.tenant_at(20) == "b"
 
 
 def test_an_end_names_its_tenant_and_the_answer_that_it_has_moved_none() -> None:
-    moved = observed(30, org_id="a", details=msgspec.structs.replace(updated().details, has_moved=True))
+    moved = observed(
+        30, org_id="a", details=msgspec.structs.replace(updated().details, has_moved=True)
+    )
     history = SubscriptionHistory([named(10, "a"), named(20, "b"), placed("a", moved)])
     assert history.tenant_at(40) == "b"
     assert SubscriptionHistory([named(10, "a"), placed("b", deleted(20))]).tenant_at(20) == "b"

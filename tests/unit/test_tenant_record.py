@@ -22,8 +22,12 @@ stripe_price_id = "price_pro"
 id = "business"
 stripe_price_id = "price_business"
 """
-ADDONS: Final = '[[addons]]\nid = "more"\nstripe_price_id = "price_more"\n[addons.limits]\nprojects = 10\n'
-EACH: Final = BillingPolicy(catalog=parse_catalog(PLANS), subscriptions=SubscriptionRule.EACH, past_due_grace=100)
+ADDONS: Final = (
+    '[[addons]]\nid = "more"\nstripe_price_id = "price_more"\n[addons.limits]\nprojects = 10\n'
+)
+EACH: Final = BillingPolicy(
+    catalog=parse_catalog(PLANS), subscriptions=SubscriptionRule.EACH, past_due_grace=100
+)
 ADDING: Final = BillingPolicy(catalog=parse_catalog(PLANS + ADDONS), past_due_grace=100)
 END: Final = 5_000
 VOID: Final = SubscriptionDetails(pause="void")
@@ -36,7 +40,12 @@ def overriding(**access: str) -> BillingPolicy:
 
 def state(status: str = "active", plan: str = "pro", **fields: Any) -> BillingState:
     """Of a subscription with a plan item, in a period until `END`."""
-    reported = {"provider_status": status, "subscription_id": "sub_1", "current_period_end": END, "seats": 1}
+    reported = {
+        "provider_status": status,
+        "subscription_id": "sub_1",
+        "current_period_end": END,
+        "seats": 1,
+    }
     known = {**reported, **fields}
     if known.get("details", NO_DETAILS).pause == "void":
         known["paid_until"] = known["current_period_end"]
@@ -71,9 +80,19 @@ PAUSES: Final = (None, "void", "keep_as_draft", "mark_uncollectible")
 CANCELLATIONS: Final[dict[str, tuple[dict[str, Any], dict[str, Any], int | None, list[int]]]] = {
     "renews": ({}, {}, None, []),
     "with the period": ({"cancel_at_period_end": True}, {}, END, [END]),
-    "with an unknown period": ({"cancel_at_period_end": True, "current_period_end": None}, {}, None, []),
+    "with an unknown period": (
+        {"cancel_at_period_end": True, "current_period_end": None},
+        {},
+        None,
+        [],
+    ),
     "at a time": ({}, {"cancel_at": 9_000}, 9_000, [9_000]),
-    "at a time, and with the period": ({"cancel_at_period_end": True}, {"cancel_at": 4_000}, 4_000, [4_000, END]),
+    "at a time, and with the period": (
+        {"cancel_at_period_end": True},
+        {"cancel_at": 4_000},
+        4_000,
+        [4_000, END],
+    ),
     "ended": ({}, {"cancel_at": 9_000, "ended_at": 3_000}, 9_000, [9_000]),
 }
 """Facts of a state, the announced end of the record, and every announced end."""
@@ -96,7 +115,11 @@ def test_record_of_every_status_pause_and_cancellation() -> None:
                 found = access_at(0, given)
                 ends = [given.current_period_end] if (status, pause) == ("active", "void") else []
                 ends += [end + LATE_END for end in announced]
-                until = min((end for end in ends if end is not None), default=None) if access != "none" else None
+                until = (
+                    min((end for end in ends if end is not None), default=None)
+                    if access != "none"
+                    else None
+                )
                 assert brief(found) == (access, plan, until), case
                 assert bool(record.access) == (until is not None), case
 
@@ -111,9 +134,14 @@ def test_grace_ends_to_the_second(status: str) -> None:
 def test_reasons_say_what_ended() -> None:
     late = state("past_due", past_due_since=1_000)
     assert access_at(0, late).reason == "The subscription is past due."
-    assert access_at(1_100, late).reason == "The subscription is past due. The grace period has ended."
+    assert (
+        access_at(1_100, late).reason == "The subscription is past due. The grace period has ended."
+    )
     paused = state("active", details=VOID)
-    assert access_at(END - 1, paused).reason == "Payments are paused; access ends with the paid period."
+    assert (
+        access_at(END - 1, paused).reason
+        == "Payments are paused; access ends with the paid period."
+    )
     assert access_at(END, paused).reason == "Payments are paused, and the paid period has ended."
 
 
@@ -143,7 +171,11 @@ def test_tenant_without_a_subscription() -> None:
 
 
 def test_paused_subscription_without_a_period_has_access() -> None:
-    assert brief(access_at(END, state("active", details=VOID, current_period_end=None))) == ("full", "pro", None)
+    assert brief(access_at(END, state("active", details=VOID, current_period_end=None))) == (
+        "full",
+        "pro",
+        None,
+    )
 
 
 def test_subscription_that_moved_away_has_ended() -> None:
@@ -175,7 +207,10 @@ def test_order_of_subscriptions() -> None:
         present, best = RANKED[:number], RANKED[number - 1]
         for given in (present, present[::-1]):
             record = record_of(given, EACH)
-            assert (record.plan, record.subscription_status) == (best.plan, best.subscription_status)
+            assert (record.plan, record.subscription_status) == (
+                best.plan,
+                best.subscription_status,
+            )
 
 
 def test_next_subscription_counts_when_the_grace_of_the_first_has_ended() -> None:
@@ -183,7 +218,11 @@ def test_next_subscription_counts_when_the_grace_of_the_first_has_ended() -> Non
     later = state("past_due", "pro", past_due_since=1_500, subscription_id="sub_2")
     paused = state("active", "pro", details=VOID, current_period_end=500, subscription_id="sub_3")
     record = record_of([later, paused, late], EACH)
-    assert (record.plan, record.subscription_status, record.current_period_end) == ("pro", "active", 500)
+    assert (record.plan, record.subscription_status, record.current_period_end) == (
+        "pro",
+        "active",
+        500,
+    )
     assert [(phase.state, phase.plan, phase.until) for phase in record.access] == [
         ("full", "pro", 500),
         ("grace", "business", 1_100),
@@ -193,31 +232,52 @@ def test_next_subscription_counts_when_the_grace_of_the_first_has_ended() -> Non
 
 
 def test_equal_phases_are_one() -> None:
-    states = [state("past_due", past_due_since=since, subscription_id=f"sub_{since}") for since in (10, 20)]
-    assert [brief(phase) for phase in record_of(states, EACH).access] == [("grace", "pro", 120), ("none", "free", None)]
+    states = [
+        state("past_due", past_due_since=since, subscription_id=f"sub_{since}")
+        for since in (10, 20)
+    ]
+    assert [brief(phase) for phase in record_of(states, EACH).access] == [
+        ("grace", "pro", 120),
+        ("none", "free", None),
+    ]
 
 
 def test_full_access_beside_a_late_subscription_needs_no_phases() -> None:
-    assert record_of([state("past_due", "business", past_due_since=0), state("active", "pro")], EACH).access == ()
+    assert (
+        record_of(
+            [state("past_due", "business", past_due_since=0), state("active", "pro")], EACH
+        ).access
+        == ()
+    )
 
 
 # Add-ons
 
 
 def addons(number: int, status: str = "active", **fields: Any) -> BillingState:
-    items = SubscriptionItem("price_pro"), SubscriptionItem("price_more", number), SubscriptionItem("price_unknown", 9)
+    items = (
+        SubscriptionItem("price_pro"),
+        SubscriptionItem("price_more", number),
+        SubscriptionItem("price_unknown", 9),
+    )
     return state(status, details=SubscriptionDetails(items=items), **fields)
 
 
 def test_addons_of_all_subscriptions_with_access_count() -> None:
     late = addons(4, "past_due", past_due_since=1_000, subscription_id="sub_2")
     record = record_of([addons(2), late, addons(8, "unpaid", subscription_id="sub_3")], ADDING)
-    assert [(phase.until, phase.addons) for phase in record.access] == [(1_100, (("more", 6),)), (None, (("more", 2),))]
+    assert [(phase.until, phase.addons) for phase in record.access] == [
+        (1_100, (("more", 6),)),
+        (None, (("more", 2),)),
+    ]
 
 
 def test_there_are_no_addons_without_access() -> None:
     phases = record_of([addons(4, "past_due", past_due_since=1_000)], ADDING).access
-    assert [(phase.state, phase.addons) for phase in phases] == [("grace", (("more", 4),)), ("none", ())]
+    assert [(phase.state, phase.addons) for phase in phases] == [
+        ("grace", (("more", 4),)),
+        ("none", ()),
+    ]
     assert record_of([addons(4, "unpaid")], ADDING).access == ()
 
 

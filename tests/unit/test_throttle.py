@@ -24,7 +24,9 @@ def test_caller_within_the_rate_never_waits() -> None:
 
 def test_no_second_has_more_than_the_rate_and_the_burst() -> None:
     throttle = Throttle(10, burst=3, longest=60)
-    continued = [100 + number / 1000 + throttle.reserve(100 + number / 1000) for number in range(300)]
+    continued = [
+        100 + number / 1000 + throttle.reserve(100 + number / 1000) for number in range(300)
+    ]
     assert continued == sorted(continued)
     for start in continued:
         assert sum(start <= moment < start + 1 for moment in continued) <= 10 + 3

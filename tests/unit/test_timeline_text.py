@@ -9,7 +9,12 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tenantry.billing.ledger_queries import BillingEventView, BillingExplanation, BillingFields, StateView
+from tenantry.billing.ledger_queries import (
+    BillingEventView,
+    BillingExplanation,
+    BillingFields,
+    StateView,
+)
 from tenantry.billing.replay import FieldComparison
 from tenantry.cli.billing import show
 from tenantry.cli.output import progress
@@ -21,21 +26,50 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FIELDS = BillingFields("free", "none", None, cancel_at_period_end=False)
 ACCESS = TenantAccess("full", "pro", None, "The subscription is active.")
 TENANT = Tenant(
-    "acme", "Süßwaren 株式会社", "pro", "active", None, False, None, None, 1, ACCESS, None, "usr", NOON, NOON
-)  # fmt: skip
+    "acme",
+    "Süßwaren 株式会社",
+    "pro",
+    "active",
+    None,
+    False,
+    None,
+    None,
+    1,
+    ACCESS,
+    None,
+    "usr",
+    NOON,
+    NOON,
+)
 ENTRY = BillingEventView(
-    id="evt_1", type="customer.subscription.updated", created=NOON, received_at=NOON + timedelta(hours=3, minutes=5),
-    livemode=True, outcome=Outcome.LATE, reason="The subscription is active: price price_pro means plan pro. " * 2,
-    before=FIELDS, after=BillingFields("pro", "none", NOON, cancel_at_period_end=False), anomalies=[],
-)  # fmt: skip
+    id="evt_1",
+    type="customer.subscription.updated",
+    created=NOON,
+    received_at=NOON + timedelta(hours=3, minutes=5),
+    livemode=True,
+    outcome=Outcome.LATE,
+    reason="The subscription is active: price price_pro means plan pro. " * 2,
+    before=FIELDS,
+    after=BillingFields("pro", "none", NOON, cancel_at_period_end=False),
+    anomalies=[],
+)
 
 
 def explanation(**fields: Any) -> BillingExplanation:
     known: dict[str, Any] = {
-        "tenant": TENANT, "base_plan": "free", "customers": ("cus_1",), "suspended": False, "ended": False,
-        "earlier": 0, "entries": (ENTRY,), "state": StateView("pro", "active", None, False, None, None, None),
-        "subscriptions": (), "events": 1, "differences": (), "parked": 0,
-    }  # fmt: skip
+        "tenant": TENANT,
+        "base_plan": "free",
+        "customers": ("cus_1",),
+        "suspended": False,
+        "ended": False,
+        "earlier": 0,
+        "entries": (ENTRY,),
+        "state": StateView("pro", "active", None, False, None, None, None),
+        "subscriptions": (),
+        "events": 1,
+        "differences": (),
+        "parked": 0,
+    }
     return BillingExplanation(**{**known, **fields})
 
 
@@ -69,7 +103,9 @@ def test_piped_text_is_plain_and_not_wrapped() -> None:
         (2, 3, 2, "2 of 5 events (the others do not concern the state)"),
     ],
 )
-def test_events_are_counted_as_they_are_listed(entries: int, earlier: int, events: int, counted: str) -> None:
+def test_events_are_counted_as_they_are_listed(
+    entries: int, earlier: int, events: int, counted: str
+) -> None:
     shown = text(explanation(entries=(ENTRY,) * entries, earlier=earlier, events=events))
     assert shown.splitlines()[-1] == f"The fold of {counted} gives just that."
 
@@ -91,7 +127,9 @@ def test_terminal_gets_colors_unless_disabled(monkeypatch: pytest.MonkeyPatch) -
 
 def test_control_characters_are_replaced() -> None:
     tenant = msgspec.structs.replace(TENANT, name="evil\x1b[2Jname\u202e")
-    assert "evil\N{REPLACEMENT CHARACTER}[2Jname\N{REPLACEMENT CHARACTER}" in text(explanation(tenant=tenant))
+    assert "evil\N{REPLACEMENT CHARACTER}[2Jname\N{REPLACEMENT CHARACTER}" in text(
+        explanation(tenant=tenant)
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +168,9 @@ def test_state_of_the_tenant_is_shown() -> None:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_is_shown_on_a_terminal_only(*, terminal: bool) -> None:
     out = io.StringIO()
-    with progress("folding", 4, console=Console(file=out, force_terminal=terminal, width=80)) as bar:
+    with progress(
+        "folding", 4, console=Console(file=out, force_terminal=terminal, width=80)
+    ) as bar:
         bar.advance(3)
         bar.describe("still folding")
     assert ("3/4" in out.getvalue()) is terminal

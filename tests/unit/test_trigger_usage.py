@@ -21,7 +21,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def invoke(folder: Path, *arguments: str, **values: str) -> Result:
-    runner = CliRunner(env={"XDG_STATE_HOME": str(folder / "state"), "PROVIDER_WEBHOOK_SECRET": "whsec_x", **values})
+    runner = CliRunner(
+        env={
+            "XDG_STATE_HOME": str(folder / "state"),
+            "PROVIDER_WEBHOOK_SECRET": "whsec_x",
+            **values,
+        }
+    )
     with contextlib.chdir(folder):
         return runner.invoke(main, arguments)
 
@@ -34,7 +40,10 @@ def invoke(folder: Path, *arguments: str, **values: str) -> Result:
         (("story:of-nothing",), "There is no story 'of-nothing'. There are failed-renewal"),
         (("invoice.payment_failed", "--status", "active"), "--status is for"),
         ((UPDATED, "--status", "fine"), "'fine' is not one of"),
-        ((UPDATED, "--plan", "gold"), "no plan with a price is 'gold'; there are free, pro, business"),
+        (
+            (UPDATED, "--plan", "gold"),
+            "no plan with a price is 'gold'; there are free, pro, business",
+        ),
         ((UPDATED, "--tenant", "a b"), "is no tenant id"),
         ((UPDATED, "--dry-run", "--override", "statsu=x"), "there is no 'statsu'"),
         (("story:trial", "--override", "a=b"), "--override is for events of a TYPE"),
@@ -78,9 +87,22 @@ def test_dry_run_needs_no_service(folder: Path) -> None:
 
 def test_dry_run_prints_the_event(folder: Path) -> None:
     result = invoke(
-        folder, "trigger", UPDATED, "--dry-run", "--tenant", "acme", "--plan", "business", "--shape", "old",
-        "--status", "past_due", "--override", "event.livemode=true", PROVIDER_WEBHOOK_SECRET="",
-    )  # fmt: skip
+        folder,
+        "trigger",
+        UPDATED,
+        "--dry-run",
+        "--tenant",
+        "acme",
+        "--plan",
+        "business",
+        "--shape",
+        "old",
+        "--status",
+        "past_due",
+        "--override",
+        "event.livemode=true",
+        PROVIDER_WEBHOOK_SECRET="",
+    )
     assert result.exit_code == 0
     event = json.loads(result.stdout)
     thing = event["data"]["object"]
@@ -94,7 +116,11 @@ def test_dry_run_prints_the_event(folder: Path) -> None:
     ("arguments", "code", "message"),
     [
         (("--forward-to", "http://me:it@x/"), 2, "must hold no credentials"),
-        (("--since", "yesterday"), 2, "is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"),
+        (
+            ("--since", "yesterday"),
+            2,
+            "is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time",
+        ),
         (("--since", "999999d"), 2, "is too long"),
         (("--since", "2999-01-01"), 2, "is in the future"),
         (("--exec", ""), 2, "names no program"),
@@ -103,7 +129,9 @@ def test_dry_run_prints_the_event(folder: Path) -> None:
         ((), 1, "PROVIDER_SECRET_KEY is not set"),
     ],
 )
-def test_usage_errors_of_listen(folder: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
+def test_usage_errors_of_listen(
+    folder: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
     result = invoke(folder, "listen", *arguments)
     assert result.exit_code == code, result.output
     assert message in " ".join(result.output.split())

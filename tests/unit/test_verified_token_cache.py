@@ -6,7 +6,13 @@ import pytest
 
 from tenantry.integrations.oidc.claim_checks import Times
 from tenantry.integrations.oidc.claims import Claims
-from tenantry.integrations.oidc.tokens import MAX_BYTES, MAX_ENTRIES, VerifiedToken, VerifiedTokenCache, token_digest
+from tenantry.integrations.oidc.tokens import (
+    MAX_BYTES,
+    MAX_ENTRIES,
+    VerifiedToken,
+    VerifiedTokenCache,
+    token_digest,
+)
 from tests.support.issuer import signing_key
 
 LENGTH = 700
@@ -23,7 +29,9 @@ def proof(subject: str = "user_1", scopes: tuple[str, ...] = ()) -> VerifiedToke
         expires_at=datetime(2026, 1, 1, tzinfo=UTC),
         email=None,
     )
-    return VerifiedToken("rsa-1", "RS256", signing_key("RS256", "rsa-1").private, Times(0, None, 1), claims)
+    return VerifiedToken(
+        "rsa-1", "RS256", signing_key("RS256", "rsa-1").private, Times(0, None, 1), claims
+    )
 
 
 def test_entry_is_found_by_the_token_s_digest() -> None:
@@ -47,7 +55,9 @@ def test_least_recently_used_entries_are_evicted() -> None:
         proven.add(token_digest(token), proof(), LENGTH)
     proven.find(token_digest("first"))
     proven.add(token_digest("third"), proof(), LENGTH)
-    assert [proven.find(token_digest(token)) is not None for token in ("first", "second", "third")] == [
+    assert [
+        proven.find(token_digest(token)) is not None for token in ("first", "second", "third")
+    ] == [
         True,
         False,
         True,

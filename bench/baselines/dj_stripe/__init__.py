@@ -1,1 +1,3 @@
-"""The provider's webhook with dj-stripe, which keeps a copy of the provider's objects in Django's models."""
+"""The provider's webhook with dj-stripe, which keeps a copy of the provider's objects in Django's
+models.
+"""

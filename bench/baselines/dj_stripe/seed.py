@@ -1,4 +1,5 @@
-"""Make the tables and fill them; prints the webhook's path. ``python -m dj_stripe.seed TENANTS WEBHOOK_SECRET``.
+"""Make the tables and fill them; prints the webhook's path. ``python -m dj_stripe.seed TENANTS
+WEBHOOK_SECRET``.
 
 Tenant n is the customer ``cus_<n>`` with the subscription ``sub_<n>`` to the price ``price_free``.
 """
@@ -26,21 +27,35 @@ def main(tenants: int, webhook_secret: str) -> None:
     owned: dict[str, Any] = {"djstripe_owner_account": account, "livemode": True}
     models.APIKey.objects.create(type="secret", secret=settings.STRIPE_LIVE_SECRET_KEY, **owned)
     endpoint = models.WebhookEndpoint.objects.create(
-        id="we_bench", secret=webhook_secret, enabled_events=["*"], status="enabled", url="", **owned
+        id="we_bench",
+        secret=webhook_secret,
+        enabled_events=["*"],
+        status="enabled",
+        url="",
+        **owned,
     )
     product = models.Product.objects.create(id="prod_bench", **owned)
-    prices = [models.Price(id=price, product=product, active=True, **owned) for price in ("price_free", "price_pro")]
+    prices = [
+        models.Price(id=price, product=product, active=True, **owned)
+        for price in ("price_free", "price_pro")
+    ]
     models.Price.objects.bulk_create(prices)
     customers = [models.Customer(id=f"cus_{n}", **owned) for n in range(tenants)]
     models.Customer.objects.bulk_create(customers)
     subscriptions = [
-        models.Subscription(id=f"sub_{n}", customer=customers[n], stripe_data=subscription(n), **owned)
+        models.Subscription(
+            id=f"sub_{n}", customer=customers[n], stripe_data=subscription(n), **owned
+        )
         for n in range(tenants)
     ]
     models.Subscription.objects.bulk_create(subscriptions)
     models.SubscriptionItem.objects.bulk_create(
         models.SubscriptionItem(
-            id=f"si_{n}", subscription=subscriptions[n], price=prices[0], stripe_data=item(n), **owned
+            id=f"si_{n}",
+            subscription=subscriptions[n],
+            price=prices[0],
+            stripe_data=item(n),
+            **owned,
         )
         for n in range(tenants)
     )
@@ -60,7 +75,12 @@ def subscription(number: int) -> dict[str, Any]:
 
 def item(number: int) -> dict[str, Any]:
     """What that subscription is for."""
-    return {"id": f"si_{number}", "object": "subscription_item", "subscription": f"sub_{number}", "price": FREE}
+    return {
+        "id": f"si_{number}",
+        "object": "subscription_item",
+        "subscription": f"sub_{number}",
+        "price": FREE,
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Make the tables and fill them; prints the API keys. ``python -m drf_api_key.seed TENANTS KEYS PROJECTS``."""
+"""Make the tables and fill them; prints the API keys. ``python -m drf_api_key.seed TENANTS KEYS
+PROJECTS``.
+"""
 
 import sys
 from datetime import timedelta

@@ -1,1 +1,3 @@
-"""The same endpoints lean: FastAPI with SQLAlchemy Core, and as few statements as the work needs."""
+"""The same endpoints lean: FastAPI with SQLAlchemy Core, and as few statements as the work
+needs.
+"""

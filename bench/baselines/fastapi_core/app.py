@@ -37,8 +37,12 @@ class ProjectOut(BaseModel):
 
 
 @app.post("/webhooks/stripe")
-async def receive_event(request: Request, stripe_signature: Annotated[str | None, Header()] = None) -> dict[str, bool]:
-    """Take in an event of the provider: verify it, store it once, and bring its tenant up to date."""
+async def receive_event(
+    request: Request, stripe_signature: Annotated[str | None, Header()] = None
+) -> dict[str, bool]:
+    """Take in an event of the provider: verify it, store it once, and bring its tenant up to
+    date.
+    """
     try:
         payload = (await request.body()).decode()
         stripe.WebhookSignature.verify_header(
@@ -78,7 +82,9 @@ async def update_tenant(connection: AsyncConnection, subscription: dict[str, Any
 async def list_projects(
     credentials: Annotated[HTTPAuthorizationCredentials, Depends(HTTPBearer())],
 ) -> list[ProjectOut]:
-    """The newest 20 projects of the tenant whose API key the request carries; without a valid one the answer is 401."""
+    """The newest 20 projects of the tenant whose API key the request carries; without a valid one
+    the answer is 401.
+    """
     digest = hashlib.sha256(credentials.credentials.encode()).hexdigest()
     query = (
         select(projects)
@@ -95,4 +101,5 @@ async def list_projects(
         rows = (await connection.execute(query)).all()
     if not rows:
         raise HTTPException(401, "Invalid API key")
-    return [ProjectOut.model_validate(row) for row in rows if row.id is not None]  # a key without projects has one row
+    # a key without projects has one row
+    return [ProjectOut.model_validate(row) for row in rows if row.id is not None]

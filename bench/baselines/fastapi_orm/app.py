@@ -38,7 +38,9 @@ class ProjectOut(BaseModel):
 async def receive_event(
     request: Request, session: Session, stripe_signature: Annotated[str | None, Header()] = None
 ) -> dict[str, bool]:
-    """Take in an event of the provider: verify it, store it once, and bring its tenant up to date."""
+    """Take in an event of the provider: verify it, store it once, and bring its tenant up to
+    date.
+    """
     try:
         payload = (await request.body()).decode()
         event = stripe.Webhook.construct_event(payload, stripe_signature, WEBHOOK_SECRET)
@@ -72,6 +74,9 @@ async def update_tenant(session: AsyncSession, subscription: stripe.Subscription
 async def list_projects(key: CurrentKey, session: Session) -> list[ProjectOut]:
     """The newest 20 projects of the caller's tenant."""
     projects = await session.scalars(
-        select(Project).where(Project.tenant_id == key.tenant_id).order_by(Project.created_at.desc()).limit(20)
+        select(Project)
+        .where(Project.tenant_id == key.tenant_id)
+        .order_by(Project.created_at.desc())
+        .limit(20)
     )
     return [ProjectOut.model_validate(project) for project in projects]

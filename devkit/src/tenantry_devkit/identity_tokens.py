@@ -34,7 +34,8 @@ _RSA_BITS: Final = 2048
 class DemoUser(msgspec.Struct, frozen=True):
     """A user who can sign in with one click.
 
-    ``email`` counts as verified. ``role`` is the role in the organization ``org_id``: owner, admin or member.
+    ``email`` counts as verified. ``role`` is the role in the organization ``org_id``: owner, admin
+    or member.
     """
 
     sub: str
@@ -47,8 +48,8 @@ class DemoUser(msgspec.Struct, frozen=True):
 def load_or_create_signing_key(path: Path) -> SigningKey:
     """Return the key in a PEM file, which is created if it is missing, readable only by its owner.
 
-    A new key is RSA: every OpenID provider has to sign RS256 (OpenID Connect Discovery 1.0, section 3). Raises
-    `ValueError` if the file holds anything but an unencrypted RSA or P-256 private key.
+    A new key is RSA: every OpenID provider has to sign RS256 (OpenID Connect Discovery 1.0, section
+    3). Raises `ValueError` if the file holds anything but an unencrypted RSA or P-256 private key.
     """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,9 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class TokenIssuer(msgspec.Struct, frozen=True):
-    """Signs the tokens of one client: access tokens are for ``audience``, ID tokens for ``client_id``."""
+    """Signs the tokens of one client: access tokens are for ``audience``, ID tokens for
+    ``client_id``.
+    """
 
     signing_key: SigningKey
     issuer: str
@@ -88,7 +91,9 @@ class TokenIssuer(msgspec.Struct, frozen=True):
         lifetime: timedelta = ACCESS_TOKEN_LIFETIME,
         more_claims: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
-        """Return a JWT access token (RFC 9068); ``scope`` is separated by blanks. ``more_claims`` override others."""
+        """Return a JWT access token (RFC 9068); ``scope`` is separated by blanks. ``more_claims``
+        override others.
+        """
         claims = {
             **self._claims(self.audience, user, lifetime),
             "jti": secrets.token_urlsafe(16),
@@ -120,7 +125,9 @@ class TokenIssuer(msgspec.Struct, frozen=True):
         }
         try:
             decoded = jwt.decode(access_token, self.signing_key, algorithms=[self.algorithm])
-            jwt.JWTClaimsRegistry(now=int(self.clock().timestamp()), **expected).validate(decoded.claims)
+            jwt.JWTClaimsRegistry(now=int(self.clock().timestamp()), **expected).validate(
+                decoded.claims
+            )
         except (JoseError, ValueError):
             return None
         return decoded.claims if decoded.header.get("typ") == ACCESS_TOKEN_TYPE else None
@@ -148,5 +155,9 @@ class TokenIssuer(msgspec.Struct, frozen=True):
 
 def user_claims(user: DemoUser, scopes: tuple[str, ...]) -> dict[str, Any]:
     """Return the claims that ``scopes`` allow (OpenID Connect Core 1.0, section 5.4)."""
-    email = {"email": user.email, "email_verified": True} if user.email is not None and "email" in scopes else {}
+    email = (
+        {"email": user.email, "email_verified": True}
+        if user.email is not None and "email" in scopes
+        else {}
+    )
     return {**({"name": user.name} if "profile" in scopes else {}), **email}

@@ -53,7 +53,9 @@ class Inbox:
     A message's id is its time of arrival in microseconds, so ids sort by age.
     """
 
-    def __init__(self, directory: Path, *, clock: Clock = system_clock, limit: int = MAX_MESSAGES) -> None:
+    def __init__(
+        self, directory: Path, *, clock: Clock = system_clock, limit: int = MAX_MESSAGES
+    ) -> None:
         self._directory = directory
         self._limit = limit
         self._clock = clock
@@ -62,14 +64,18 @@ class Inbox:
         self._arrival = threading.Condition()
 
     def store(self, content: bytes, *, sender: str, recipients: Sequence[str]) -> str:
-        """Store a message with its envelope as headers (RFC 5321 section 4.4, RFC 9228), and return its id.
+        """Store a message with its envelope as headers (RFC 5321 section 4.4, RFC 9228), and return
+        its id.
 
         This deletes the oldest messages beyond the limit.
         """
         # ids stay unique and ordered even within one tick of the clock
         self._last = max(self._last + 1, to_micros(self._clock()))
         mail_id = f"{self._last:016d}"
-        envelope = [f"Return-Path: <{sender}>", *(f"Delivered-To: {recipient}" for recipient in recipients)]
+        envelope = [
+            f"Return-Path: <{sender}>",
+            *(f"Delivered-To: {recipient}" for recipient in recipients),
+        ]
         head = "".join(f"{line}\r\n" for line in envelope).encode("utf-8", "surrogateescape")
         write_private(self._file(mail_id), head + content)
         for old in self.ids()[self._limit :]:
@@ -90,7 +96,9 @@ class Inbox:
         return "250 2.0.0 Stored"
 
     def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait for a condition, checked now and after each message; call it in another thread than the server's."""
+        """Wait for a condition, checked now and after each message; call it in another thread than
+        the server's.
+        """
         with self._arrival:
             return self._arrival.wait_for(condition, seconds)
 
@@ -123,11 +131,16 @@ def _read(mail_id: str, content: bytes) -> Mail:
     except Exception:  # noqa: BLE001  # the library fails in many ways on malformed messages
         raw = BytesHeaderParser(policy=compat32).parsebytes(content).raw_items()
         headers = [(name, " ".join(str(value).splitlines())) for name, value in raw]
-        text, html = content.replace(b"\r\n", b"\n").partition(b"\n\n")[2].decode("utf-8", "replace"), None
+        text, html = (
+            content.replace(b"\r\n", b"\n").partition(b"\n\n")[2].decode("utf-8", "replace"),
+            None,
+        )
     headers = [(name, _without_surrogates(value)) for name, value in headers]
 
     def first(*names: str) -> str:
-        found = (text for wanted in names for name, text in headers if name.lower() == wanted and text)
+        found = (
+            text for wanted in names for name, text in headers if name.lower() == wanted and text
+        )
         return next(found, "")
 
     return Mail(
@@ -196,8 +209,17 @@ def inbox_routes(inbox: Inbox, pages: Pages) -> list[ControllerRouterHandler]:
 
     @get("/inbox/messages.json")
     async def messages() -> Response[bytes]:
-        names = {"id": "id", "to": "to", "from": "sender", "subject": "subject", "date": "date", "text": "text"}
-        summaries = [{name: getattr(mail, field) for name, field in names.items()} for mail in inbox.mails()]
+        names = {
+            "id": "id",
+            "to": "to",
+            "from": "sender",
+            "subject": "subject",
+            "date": "date",
+            "text": "text",
+        }
+        summaries = [
+            {name: getattr(mail, field) for name, field in names.items()} for mail in inbox.mails()
+        ]
         return Response(msgspec.json.encode(summaries), media_type=MediaType.JSON, headers=HEADERS)
 
     @get("/inbox/{mail_id:str}")

@@ -40,10 +40,15 @@ class _LoopbackServer(uvicorn.Server):
 
 
 def bind(port: int) -> socket.socket:
-    """Listen on a port of loopback; 0 is for a free one. Raises `OSError`, or `OverflowError` for a bad number."""
+    """Listen on a port of loopback; 0 is for a free one. Raises `OSError`, or `OverflowError` for a
+    bad number.
+    """
     with contextlib.ExitStack() as on_error:
-        # with the protocol named, asyncio sets TCP_NODELAY: small responses do not wait for acknowledgements
-        bound = on_error.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP))
+        # with the protocol named, asyncio sets TCP_NODELAY: small responses do not wait for
+        # acknowledgements
+        bound = on_error.enter_context(
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        )
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((HOST, port))
         bound.listen()  # only now does the port reject a second socket
@@ -62,7 +67,12 @@ def url_of(bound: socket.socket) -> str:
 
 
 @contextlib.asynccontextmanager
-async def running(application: Any, bound: socket.socket, *, date_header: bool = True) -> AsyncIterator[None]:  # noqa: ANN401
+async def running(
+    application: Any,  # noqa: ANN401  # any ASGI application
+    bound: socket.socket,
+    *,
+    date_header: bool = True,
+) -> AsyncIterator[None]:
     """Serve an application on a listening socket within the block."""
     config = uvicorn.Config(
         application,
@@ -89,7 +99,9 @@ async def running(application: Any, bound: socket.socket, *, date_header: bool =
 
 @contextlib.asynccontextmanager
 async def serving(application: S, port: int = 0) -> AsyncIterator[S]:
-    """Serve ``application`` within the block, and set its ``url``; raises `OSError` without a port."""
+    """Serve ``application`` within the block, and set its ``url``; raises `OSError` without a
+    port.
+    """
     with bind(port) as bound:
         application.url = url_of(bound)
         async with running(application, bound, date_header=False):

@@ -24,5 +24,6 @@ def configure() -> None:
     if not logger.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter(_FORMAT))
-        handler.addFilter(lambda _: not logging.getLogger().handlers)  # the program may set up logging later
+        # the program may set up logging later
+        handler.addFilter(lambda _: not logging.getLogger().handlers)
         logger.addHandler(handler)

@@ -29,11 +29,15 @@ if TYPE_CHECKING:
     )
 else:
     # msgspec would reject the values that a newer service adds.
-    AccessLevel = AccessState = ActorKind = AuditAction = EventOutcome = HealthStatus = KeyStatus = MemberStatus = str
+    AccessLevel = AccessState = ActorKind = AuditAction = EventOutcome = HealthStatus = (
+        KeyStatus
+    ) = MemberStatus = str
     Mode = OwnMembershipStatus = PrincipalKind = Role = SubscriptionStatus = str
 
 NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""The errors of msgspec for invalid JSON, for too deep nesting, and for another type than expected."""
+"""The errors of msgspec for invalid JSON, for too deep nesting, and for another type than
+expected.
+"""
 
 
 _EXTRA: Final = "_extra"
@@ -58,15 +62,20 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", dict=True
         try:
             response: Response = vars(self)[_RESPONSE]
         except KeyError:
-            raise AttributeError(f"This {type(self).__name__} did not come with a response.") from None
+            raise AttributeError(
+                f"This {type(self).__name__} did not come with a response."
+            ) from None
         return response
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON values in the API's spelling, unknown fields included.
 
-        The secret of a new key stays a `Secret`, which no JSON encoder accepts: reveal it where that is intended.
+        The secret of a new key stays a `Secret`, which no JSON encoder accepts: reveal it where
+        that is intended.
         """
-        fields = {one.encode_name: _plain(getattr(self, one.name)) for one in msgspec.structs.fields(self)}
+        fields = {
+            one.encode_name: _plain(getattr(self, one.name)) for one in msgspec.structs.fields(self)
+        }
         return {**fields, **self.extra_fields}
 
     def __copy__(self) -> Model:
@@ -74,7 +83,11 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", dict=True
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return _rebuild, (type(self), fields, {name: vars(self)[name] for name in vars(self).keys() & _KEPT})
+        return _rebuild, (
+            type(self),
+            fields,
+            {name: vars(self)[name] for name in vars(self).keys() & _KEPT},
+        )
 
 
 _KEPT: Final = frozenset({_EXTRA, _RESPONSE})
@@ -139,7 +152,9 @@ class ApiKey(Model, frozen=True, kw_only=True):
     superseded_by: str | None = None
     """The key that replaced this one."""
     rotated_from_last_used_at: datetime | None = None
-    """When the replaced key was last used. Once all clients use the new key, it no longer changes."""
+    """When the replaced key was last used. Once all clients use the new key, it no longer
+    changes.
+    """
     leak_reported_at: datetime | None = None
     """When a leak report revoked the key."""
 
@@ -187,7 +202,9 @@ class BillingState(Model, frozen=True, kw_only=True):
     plan: str
     """The plan's id; ``free`` is the fallback and downgrade plan."""
     subscription_status: SubscriptionStatus
-    """The provider's status, such as ``active``, ``past_due`` or ``canceled``; ``none`` without a subscription."""
+    """The provider's status, such as ``active``, ``past_due`` or ``canceled``; ``none`` without a
+    subscription.
+    """
     current_period_end: datetime | None
     """End of the current billing period; None when there is none."""
     cancel_at_period_end: bool
@@ -198,7 +215,9 @@ class TenantAccess(Model, frozen=True, kw_only=True):
     """What a tenant's subscriptions give now."""
 
     state: AccessState
-    """``full``, ``grace`` (a payment is due) or ``none``: the limits of ``free``, as without a subscription."""
+    """``full``, ``grace`` (a payment is due) or ``none``: the limits of ``free``, as without a
+    subscription.
+    """
     plan: str
     """The plan whose limits count; ``free`` without access."""
     until: datetime | None
@@ -287,7 +306,9 @@ class Member(Model, frozen=True, kw_only=True):
     updated_at: datetime
     """When it was last changed."""
     removed_at: datetime | None
-    """When the user was removed; None for a current member. Requests of a removed user are rejected."""
+    """When the user was removed; None for a current member. Requests of a removed user are
+    rejected.
+    """
 
 
 class Membership(Model, frozen=True, kw_only=True):
@@ -311,8 +332,8 @@ class BillingEvent(Model, frozen=True, kw_only=True):
     id: str
     """The provider's event id; tenantry's own for its own types."""
     type: str
-    """The provider's event type, ``tenantry.subscription.snapshot`` for a snapshot of the provider's API, or
-    ``tenantry.access.ended`` for access that ended by time.
+    """The provider's event type, ``tenantry.subscription.snapshot`` for a snapshot of the
+    provider's API, or ``tenantry.access.ended`` for access that ended by time.
     """
     created: datetime
     """When the provider created the event; events are ordered by it."""
@@ -344,7 +365,9 @@ class UnplacedEvent(Model, frozen=True, kw_only=True):
     received_at: datetime
     """When tenantry received it."""
     outcome: EventOutcome
-    """``parked``: applied once its tenant is known. ``ignored``: it names no tenant. ``invalid``: see ``reason``."""
+    """``parked``: applied once its tenant is known. ``ignored``: it names no tenant. ``invalid``:
+    see ``reason``.
+    """
     reason: str
     """What it waits for."""
     org_id: str | None
@@ -371,7 +394,9 @@ class AuditEvent(Model, frozen=True, kw_only=True):
     action: AuditAction
     """What was changed, and how."""
     actor_kind: ActorKind
-    """Who made the change: an API key, a user, the operator, or a client that reported a leaked key."""
+    """Who made the change: an API key, a user, the operator, or a client that reported a leaked
+    key.
+    """
     actor_id: str | None
     """The id of that key or user."""
     address: str | None
@@ -387,10 +412,14 @@ class AuditEvent(Model, frozen=True, kw_only=True):
 
 
 class HostedSession(Model, frozen=True, kw_only=True):
-    """A page of the payment provider. Send the browser to ``url``; anyone with the URL acts for the tenant there."""
+    """A page of the payment provider. Send the browser to ``url``; anyone with the URL acts for the
+    tenant there.
+    """
 
     url: str
-    """The address to send the browser to. It expires, and anyone who has it acts for the tenant there."""
+    """The address to send the browser to. It expires, and anyone who has it acts for the tenant
+    there.
+    """
 
 
 class Whoami(Model, frozen=True, kw_only=True):

@@ -14,13 +14,22 @@ _TIMES: Final = frozenset({"timeout", "attempt_timeout", "retries"})
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e\t]*[\x21-\x7e])?")
 _RESERVED: Final = frozenset(
-    {"authorization", "content-length", "content-type", "host", "idempotency-key", "transfer-encoding"}
+    {
+        "authorization",
+        "content-length",
+        "content-type",
+        "host",
+        "idempotency-key",
+        "transfer-encoding",
+    }
 )
 _ORGANIZATION: Final = "x-organization-id"
 
 
 class CallOptions(TypedDict, total=False):
-    """Options that every method takes, as named arguments; `with_options` sets them for all calls of a copy."""
+    """Options that every method takes, as named arguments; `with_options` sets them for all calls
+    of a copy.
+    """
 
     timeout: float
     """Seconds that the call takes at most, retries included."""
@@ -39,7 +48,9 @@ class Options(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
     def with_changes(self, changes: CallOptions) -> Options:
-        """Return these options with changes. Raises `TypeError` and `ValueError` for invalid ones."""
+        """Return these options with changes. Raises `TypeError` and `ValueError` for invalid
+        ones.
+        """
         if unknown := changes.keys() - CallOptions.__annotations__.keys():
             raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
         times = {name: value for name, value in changes.items() if name in _TIMES}
@@ -48,7 +59,9 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers with names in lower case. Raises `ValueError`, without the value, which may be a secret."""
+    """Return headers with names in lower case. Raises `ValueError`, without the value, which may be
+    a secret.
+    """
     checked = {name.lower(): value for name, value in headers.items()}
     for name, value in checked.items():
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):

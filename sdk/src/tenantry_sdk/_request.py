@@ -44,24 +44,32 @@ class Call(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     idempotency_key: str | None = None
     vanishes: bool = False
-    """Whether the object does not exist after this deletion: a 404 after a lost response then means success."""
+    """Whether the object does not exist after this deletion: a 404 after a lost response then means
+    success.
+    """
     authorization: Secret | None = None
     """The header of another caller, for a check. The client's own credential is not sent."""
     is_anonymous: bool = False
     """Whether the client's own credential and organization are not sent."""
     is_check: bool = False
-    """Whether another request waits for it: it is retried once, if the connection was lost, and at no rejection."""
+    """Whether another request waits for it: it is retried once, if the connection was lost, and at
+    no rejection.
+    """
     accepted: int | None = None
     """A status that is a result too, not an error."""
 
     @property
     def repeatable(self) -> bool:
-        """Whether it may be retried after a lost response: reads, deletions, and requests with an idempotency key."""
+        """Whether it may be retried after a lost response: reads, deletions, and requests with an
+        idempotency key.
+        """
         return self.method in {"GET", "HEAD", "DELETE"} or self.idempotency_key is not None
 
     @property
     def summary(self) -> str:
-        """The method and the path, for logs and errors. A credential that was passed as an id is hidden."""
+        """The method and the path, for logs and errors. A credential that was passed as an id is
+        hidden.
+        """
         return f"{self.method} {_CREDENTIAL.sub('**********', self.path)}"
 
 
@@ -115,7 +123,9 @@ class ResponseReader:
         self._content = bytearray()
 
     def add(self, piece: bytes) -> None:
-        """Add received bytes. Raises `UnreadableAnswerError` for a body larger than any of tenantry's."""
+        """Add received bytes. Raises `UnreadableAnswerError` for a body larger than any of
+        tenantry's.
+        """
         self._content += piece
         if len(self._content) > _MOST_BYTES:
             raise UnreadableAnswerError(f"The response ({self._status_code}) is too large.")
@@ -126,7 +136,9 @@ class ResponseReader:
 
 
 def is_whole(response: Response) -> bool:
-    """Whether a successful response is complete. HTTP does not report a connection that was closed too early."""
+    """Whether a successful response is complete. HTTP does not report a connection that was closed
+    too early.
+    """
     if not 200 <= response.status_code < 300 or response.status_code == 204:  # noqa: PLR2004
         return True
     if not response.headers.get("content-type", "").startswith("application/json"):
@@ -138,7 +150,9 @@ def is_whole(response: Response) -> bool:
     return True
 
 
-_recorders: Final[ContextVar[tuple[list[Response], ...]]] = ContextVar("tenantry_sdk_recorders", default=())
+_recorders: Final[ContextVar[tuple[list[Response], ...]]] = ContextVar(
+    "tenantry_sdk_recorders", default=()
+)
 
 
 @contextmanager
@@ -159,7 +173,9 @@ def record(response: Response) -> None:
 
 
 def path(template: str, *parts: str) -> str:
-    """Return the template with each ``{}`` replaced by an id, as one path segment. Raises `ValueError`."""
+    """Return the template with each ``{}`` replaced by an id, as one path segment. Raises
+    `ValueError`.
+    """
     for part in parts:
         if not part or part in {".", ".."}:
             raise ValueError(f"{part!r} is not an id")
@@ -173,26 +189,34 @@ def query(**values: str | int | bool | datetime | None) -> dict[str, str]:
 
 def body(**values: Any) -> Content:  # noqa: ANN401
     """Encode a JSON object in the API's spelling, without values that are `msgspec.UNSET`."""
-    fields = {_camel(name): _field(value) for name, value in values.items() if value is not msgspec.UNSET}
+    fields = {
+        _camel(name): _field(value) for name, value in values.items() if value is not msgspec.UNSET
+    }
     return Content(msgspec.json.encode(fields))
 
 
 def visible(value: str, what: str) -> str:
-    """Return a value that a header can carry: 1 to 255 visible ASCII characters. Raises `ValueError`."""
+    """Return a value that a header can carry: 1 to 255 visible ASCII characters. Raises
+    `ValueError`.
+    """
     if not _VISIBLE.fullmatch(value):
         raise ValueError(f"{what} must be 1 to 255 visible ASCII characters")
     return value
 
 
 class Strings(Protocol):
-    """A list, tuple or set of strings. A string is none: its ``in`` takes strings alone, not any object."""
+    """A list, tuple or set of strings. A string is none: its ``in`` takes strings alone, not any
+    object.
+    """
 
     def __contains__(self, value: object, /) -> bool: ...
     def __iter__(self) -> Iterator[str]: ...
 
 
 def listed(values: Strings, what: str) -> list[str]:
-    """Return the values as a list. Raises `TypeError` for a string, which callers without a type checker may pass."""
+    """Return the values as a list. Raises `TypeError` for a string, which callers without a type
+    checker may pass.
+    """
     given: object = values
     if isinstance(given, str):
         raise TypeError(f"{what} must be a list of strings, not the string {given!r}")

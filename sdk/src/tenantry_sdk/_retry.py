@@ -38,7 +38,9 @@ BACKOFF: Final = Backoff()
 
 
 class RetrySettings(msgspec.Struct, frozen=True):
-    """The timeouts of a call and of each attempt, in seconds, how often to retry at most, and the delays."""
+    """The timeouts of a call and of each attempt, in seconds, how often to retry at most, and the
+    delays.
+    """
 
     timeout: float = 30.0
     attempt_timeout: float = 10.0
@@ -79,7 +81,9 @@ def wait_before(
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Return the seconds of a ``Retry-After`` header (RFC 9110 section 10.2.3); None without a valid one."""
+    """Return the seconds of a ``Retry-After`` header (RFC 9110 section 10.2.3); None without a
+    valid one.
+    """
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
@@ -100,7 +104,9 @@ class RetryState:
         self._call = call
         self._retry = retry
         self._ends = ends
-        self._attempts = 1 + (min(_CHECK_RETRIES, retry.retries) if call.is_check else retry.retries)
+        self._attempts = 1 + (
+            min(_CHECK_RETRIES, retry.retries) if call.is_check else retry.retries
+        )
         self._attempt = 1
         self._lost = False
 
@@ -117,9 +123,15 @@ class RetryState:
         return seconds
 
     def duration(self, attempt_began: float, now: float) -> str:
-        """Say how long the current attempt took, and of a repeated one also how long the call has taken."""
+        """Say how long the current attempt took, and of a repeated one also how long the call has
+        taken.
+        """
         seconds = f"{now - attempt_began:.1f} s"
-        return seconds if self._attempt == 1 else f"{seconds} ({self.attempt}, {self._passed(now):.1f} s in all)"
+        return (
+            seconds
+            if self._attempt == 1
+            else f"{seconds} ({self.attempt}, {self._passed(now):.1f} s in all)"
+        )
 
     def _passed(self, now: float) -> float:
         """Return the seconds since the call began."""
@@ -128,10 +140,14 @@ class RetryState:
     def after_loss(self, error: ConnectionFailedError, now: float) -> float:
         """Return the delay after a lost response. Raises ``error`` if no attempts are left."""
         self._lost = True
-        return self._wait(error, None, now, again=not (self._call.is_check and isinstance(error, TimedOutError)))
+        return self._wait(
+            error, None, now, again=not (self._call.is_check and isinstance(error, TimedOutError))
+        )
 
     def after(self, response: Response, at: datetime, now: float) -> float | None:
-        """Return the delay before a retry, or None for a successful response. Raises the response's error."""
+        """Return the delay before a retry, or None for a successful response. Raises the response's
+        error.
+        """
         status = response.status_code
         if status < 300 or status == self._call.accepted:  # noqa: PLR2004
             return None

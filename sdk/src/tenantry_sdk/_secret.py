@@ -24,7 +24,9 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         import hmac  # noqa: PLC0415  # slow to import
 
-        return isinstance(other, Secret) and hmac.compare_digest(self._value.encode(), other._value.encode())
+        return isinstance(other, Secret) and hmac.compare_digest(
+            self._value.encode(), other._value.encode()
+        )
 
     def __hash__(self) -> int:
         return hash((Secret, self._value))

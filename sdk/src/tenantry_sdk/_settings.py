@@ -15,7 +15,9 @@ _DEFAULT: Final = "http://127.0.0.1:3001"
 
 
 def credential_of(api_key: str | Secret | None) -> Secret | None:
-    """Return the given API key, or ``TENANTRY_API_KEY``, or None without either. Raises `ConfigurationError`."""
+    """Return the given API key, or ``TENANTRY_API_KEY``, or None without either. Raises
+    `ConfigurationError`.
+    """
     source = _API_KEY if api_key is None else "api_key"
     key = revealed(os.environ.get(_API_KEY, "") if api_key is None else api_key).strip()
     if not key and api_key is None:

@@ -26,7 +26,9 @@ class FileStore:
         self._path = Path(path).expanduser()
 
     def load(self) -> Token | None:
-        """Return the stored token. Raises `ConfigurationError` if the file is unreadable, or readable by others."""
+        """Return the stored token. Raises `ConfigurationError` if the file is unreadable, or
+        readable by others.
+        """
         try:
             content = self._path.read_bytes()
             mode = self._path.stat().st_mode
@@ -35,11 +37,15 @@ class FileStore:
         except OSError as error:
             raise ConfigurationError(f"{self._path} cannot be read: {error.strerror}") from error
         if os.name == "posix" and mode & 0o077:
-            raise ConfigurationError(f"{self._path} can be read by others (mode {mode & 0o777:o}): chmod 600 it.")
+            raise ConfigurationError(
+                f"{self._path} can be read by others (mode {mode & 0o777:o}): chmod 600 it."
+            )
         try:
             return _decoded(content)
         except NOT_JSON as error:
-            raise ConfigurationError(f"{self._path} is not a stored token: sign in again.") from error
+            raise ConfigurationError(
+                f"{self._path} is not a stored token: sign in again."
+            ) from error
 
     def save(self, token: Token) -> None:
         """Store this token; the file is replaced atomically. Raises `ConfigurationError`."""
@@ -65,7 +71,9 @@ class KeyringStore:
     """A token in the system's keyring, by the ``keyring`` package, which has to be installed."""
 
     def __init__(self, name: str) -> None:
-        """``name`` tells tokens apart: a profile, say. Raises `ConfigurationError` without the package."""
+        """``name`` tells tokens apart: a profile, say. Raises `ConfigurationError` without the
+        package.
+        """
         try:
             self._keyring: Any = importlib.import_module("keyring")
         except ImportError as error:
@@ -78,7 +86,9 @@ class KeyringStore:
         try:
             return None if content is None else _decoded(content.encode())
         except NOT_JSON as error:
-            raise ConfigurationError("The keyring's entry is not a stored token: sign in again.") from error
+            raise ConfigurationError(
+                "The keyring's entry is not a stored token: sign in again."
+            ) from error
 
     def save(self, token: Token) -> None:
         """Store this token instead."""

@@ -20,7 +20,9 @@ _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 
 
 class Token(msgspec.Struct, frozen=True):
-    """An access token. ``issuer`` and ``client_id`` name its origin: the SDK sends it to no other identity provider."""
+    """An access token. ``issuer`` and ``client_id`` name its origin: the SDK sends it to no other
+    identity provider.
+    """
 
     access_token: Secret
     """The token itself."""
@@ -40,10 +42,14 @@ class Token(msgspec.Struct, frozen=True):
         return self.issuer in {None, issuer} and self.client_id in {None, client_id}
 
     def is_due(self, now: float) -> bool:
-        """Whether to renew it: in the last quarter of its lifetime, at most 30 s before it expires."""
+        """Whether to renew it: in the last quarter of its lifetime, at most 30 s before it
+        expires.
+        """
         if self.expires_at is None:
             return False
-        ahead = _RENEWED_BEFORE if self.lifetime is None else min(_RENEWED_BEFORE, self.lifetime / 4)
+        ahead = (
+            _RENEWED_BEFORE if self.lifetime is None else min(_RENEWED_BEFORE, self.lifetime / 4)
+        )
         return now >= self.expires_at - ahead
 
     def is_over(self, now: float) -> bool:
@@ -64,7 +70,9 @@ class TokenStore(Protocol):
         """Delete the stored token."""
 
     def try_lock(self) -> Any:  # noqa: ANN401
-        """Lock the token; return the argument for `unlock`, or None if another process holds the lock."""
+        """Lock the token; return the argument for `unlock`, or None if another process holds the
+        lock.
+        """
 
     def unlock(self, lock: Any) -> None:  # noqa: ANN401
         """Unlock the token."""
@@ -98,7 +106,9 @@ class RefreshToken(_Grant, frozen=True, kw_only=True):
     token_url: str | None = None
     """The token endpoint; None for that of the issuer's discovery document."""
     store: TokenStore | None = None
-    """Where the tokens are kept: several processes share it, and never use a refresh token twice."""
+    """Where the tokens are kept: several processes share it, and never use a refresh token
+    twice.
+    """
 
     def form(self, last: Token | None) -> dict[str, Secret]:
         """Return the parameters for the token endpoint. Raises `ConfigurationError`."""
@@ -106,7 +116,9 @@ class RefreshToken(_Grant, frozen=True, kw_only=True):
         refresh_token = kept or self.refresh_token
         if not refresh_token:
             raise ConfigurationError("There is no refresh token: sign in first.")
-        return _parameters(grant_type="refresh_token", refresh_token=refresh_token, scope=self.scope)
+        return _parameters(
+            grant_type="refresh_token", refresh_token=refresh_token, scope=self.scope
+        )
 
 
 class ClientCredentials(_Grant, frozen=True, kw_only=True):
@@ -126,7 +138,10 @@ class ClientCredentials(_Grant, frozen=True, kw_only=True):
     def form(self, last: Token | None) -> dict[str, Secret]:  # noqa: ARG002
         """Return the parameters for the token endpoint."""
         return _parameters(
-            grant_type="client_credentials", scope=self.scope, audience=self.audience, resource=self.audience
+            grant_type="client_credentials",
+            scope=self.scope,
+            audience=self.audience,
+            resource=self.audience,
         )
 
 
@@ -153,7 +168,9 @@ class TokenRequest(msgspec.Struct, frozen=True):
 
 
 def token_request(grant: Grant, url: str, last: Token | None) -> TokenRequest:
-    """Return the request for the next token. A client secret is sent with HTTP Basic (RFC 6749 section 2.3.1)."""
+    """Return the request for the next token. A client secret is sent with HTTP Basic (RFC 6749
+    section 2.3.1).
+    """
     source = "token_url" if grant.token_url else f"the token endpoint of {grant.issuer}"
     http_address(url, source, allow_query=True)
     form = grant.form(last)
@@ -169,30 +186,45 @@ def token_request(grant: Grant, url: str, last: Token | None) -> TokenRequest:
 
 
 def discovery_request(issuer: str) -> TokenRequest:
-    """Return the request for an issuer's discovery document (OpenID Connect Discovery section 4)."""
+    """Return the request for an issuer's discovery document (OpenID Connect Discovery section
+    4).
+    """
     http_address(issuer, "issuer")
-    return TokenRequest("GET", issuer.rstrip("/") + "/.well-known/openid-configuration", {"Accept": "application/json"})
+    return TokenRequest(
+        "GET",
+        issuer.rstrip("/") + "/.well-known/openid-configuration",
+        {"Accept": "application/json"},
+    )
 
 
 def endpoint_of(issuer: str, name: str, status: int, content: bytes) -> str:
     """Return an endpoint from an issuer's discovery document. Raises `TokenRefreshError`."""
     document = _object(content)
     if status != 200 or not isinstance(document.get(name), str):  # noqa: PLR2004
-        raise TokenRefreshError(f"The discovery document of {issuer} names no {name} (status {status}).")
+        raise TokenRefreshError(
+            f"The discovery document of {issuer} names no {name} (status {status})."
+        )
     if document.get("issuer") != issuer:
-        raise TokenRefreshError(f"The discovery document of {issuer} names another issuer: {document.get('issuer')!r}.")
+        raise TokenRefreshError(
+            f"The discovery document of {issuer} names another issuer: {document.get('issuer')!r}."
+        )
     return str(document[name])
 
 
 def token_of(grant: Grant, status: int, content: bytes, now: float, last: Token | None) -> Token:
-    """Return the token in a token endpoint's response (RFC 6749 section 5.1). Raises `TokenRefreshError`."""
+    """Return the token in a token endpoint's response (RFC 6749 section 5.1). Raises
+    `TokenRefreshError`.
+    """
     document = _object(content)
     access_token = document.get("access_token")
     if status != 200 or not isinstance(access_token, str) or not access_token:  # noqa: PLR2004
         code = document.get("error")
-        reason = str(document.get("error_description") or code or "no readable error").removesuffix(".")
+        reason = str(document.get("error_description") or code or "no readable error").removesuffix(
+            "."
+        )
         raise TokenRefreshError(
-            f"The identity provider issued no token: {status}, {reason}.", code=code if isinstance(code, str) else None
+            f"The identity provider issued no token: {status}, {reason}.",
+            code=code if isinstance(code, str) else None,
         )
     expires_in = document.get("expires_in")
     lifetime = _positive(expires_in)
@@ -228,11 +260,16 @@ def as_token(value: object, now: float) -> Token:
         )
     text = revealed(value)
     expires_at = _expiry(text.strip())
-    return Token(_usable(text), expires_at, None, None if expires_at is None else max(0.0, expires_at - now))
+    return Token(
+        _usable(text), expires_at, None, None if expires_at is None else max(0.0, expires_at - now)
+    )
 
 
-def http_address(address: str, what: str, *, allow_http: bool = False, allow_query: bool = False) -> str:
-    """Return an address that may receive credentials: https or on this machine. Raises `ConfigurationError`.
+def http_address(
+    address: str, what: str, *, allow_http: bool = False, allow_query: bool = False
+) -> str:
+    """Return an address that may receive credentials: https or on this machine. Raises
+    `ConfigurationError`.
 
     The result has no trailing slash. No message shows an address that may contain a password.
     """
@@ -242,7 +279,12 @@ def http_address(address: str, what: str, *, allow_http: bool = False, allow_que
         has_valid_port = parts.port != 0
     except ValueError:  # an invalid port or IPv6 address
         raise invalid from None
-    if not parts.hostname or not has_valid_port or parts.fragment or (parts.query and not allow_query):
+    if (
+        not parts.hostname
+        or not has_valid_port
+        or parts.fragment
+        or (parts.query and not allow_query)
+    ):
         raise invalid
     if "@" in parts.netloc:
         raise ConfigurationError(f"{what}: the address must not contain a user or password.")
@@ -290,4 +332,8 @@ def _object(content: bytes) -> dict[str, Any]:
 
 
 def _parameters(**values: str | Secret | None) -> dict[str, Secret]:
-    return {name: value if isinstance(value, Secret) else Secret(value) for name, value in values.items() if value}
+    return {
+        name: value if isinstance(value, Secret) else Secret(value)
+        for name, value in values.items()
+        if value
+    }

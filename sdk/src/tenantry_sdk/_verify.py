@@ -12,10 +12,21 @@ import msgspec
 from tenantry_sdk._models import Principal, converted
 from tenantry_sdk._request import Call, Response
 from tenantry_sdk._secret import Secret
-from tenantry_sdk.errors import APIError, ConnectionFailedError, TenantryError, UnavailableError, UnreadableAnswerError
+from tenantry_sdk.errors import (
+    APIError,
+    ConnectionFailedError,
+    TenantryError,
+    UnavailableError,
+    UnreadableAnswerError,
+)
 from tenantry_sdk.types import AcceptedMode
 
-Headers = Mapping[str, str] | Mapping[bytes, bytes] | Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]]
+Headers = (
+    Mapping[str, str]
+    | Mapping[bytes, bytes]
+    | Iterable[tuple[str, str]]
+    | Iterable[tuple[bytes, bytes]]
+)
 
 _SCOPE: Final = re.compile(r"([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*)")
 _PATHS: Final[dict[str, str]] = {"live": "", "test": "/mode/test", "any": "/mode/any"}
@@ -45,11 +56,14 @@ _UNAVAILABLE: Final[dict[str, Any]] = {
 }
 
 
-def verify_call(headers: Headers, scope: str | None, mode: AcceptedMode, client_address: str | None) -> Call:
+def verify_call(
+    headers: Headers, scope: str | None, mode: AcceptedMode, client_address: str | None
+) -> Call:
     """Return the request that checks the credential in a request's headers.
 
-    The service decides about a header that is missing, repeated or malformed: characters that no header carries become
-    ``?``, which is in no valid credential. Raises `ValueError` for a scope or mode that is none.
+    The service decides about a header that is missing, repeated or malformed: characters that no
+    header carries become ``?``, which is in no valid credential. Raises `ValueError` for a scope or
+    mode that is none.
     """
     if scope is not None and not _SCOPE.fullmatch(scope):
         raise ValueError(f"{scope!r} is not a scope such as projects:read")
@@ -75,7 +89,9 @@ def verify_call(headers: Headers, scope: str | None, mode: AcceptedMode, client_
 
 
 def principal_of(response: Response) -> Principal:
-    """Return the caller that the service accepted. Raises `UnreadableAnswerError` if something else answered."""
+    """Return the caller that the service accepted. Raises `UnreadableAnswerError` if something else
+    answered.
+    """
     headers = response.headers
     found = {field: headers[name] for field, name in PRINCIPAL_HEADERS.items() if headers.get(name)}
     if response.status_code != _OK or len(found) < len(PRINCIPAL_HEADERS):
@@ -85,7 +101,9 @@ def principal_of(response: Response) -> Principal:
 
 
 def verify_error(error: TenantryError) -> TenantryError:
-    """Return the error of a failed check: the service's rejection, or that the credential cannot be checked."""
+    """Return the error of a failed check: the service's rejection, or that the credential cannot be
+    checked.
+    """
     match error:
         case APIError(status_code=status, document=document):
             if document and status in _PASSED_ON:
@@ -100,7 +118,9 @@ def verify_error(error: TenantryError) -> TenantryError:
 
 
 def _given(headers: Headers) -> dict[str, str]:
-    """Return the headers of a check by their names in lower case; the values of a repeated one are joined."""
+    """Return the headers of a check by their names in lower case; the values of a repeated one are
+    joined.
+    """
     named: Any = headers
     found: dict[str, list[str]] = {}
     for name, value in named.items() if hasattr(named, "items") else named:
@@ -144,5 +164,6 @@ def _unavailable(retry_after: float | None) -> UnavailableError:
 
 def _unreadable(status: int, request_id: str | None) -> UnreadableAnswerError:
     return UnreadableAnswerError(
-        f"The answer to a check ({status}) is not one of tenantry: is base_url the address of the service?", request_id
+        f"The answer to a check ({status}) is not one of tenantry: is base_url the address of the service?",
+        request_id,
     )

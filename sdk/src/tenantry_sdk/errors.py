@@ -62,14 +62,23 @@ _NEXT_STEPS: Final = {
 
 
 _TITLE: Final = re.compile(r"<title>\s*([^<]+?)\s*</title>", re.IGNORECASE)
-_NOT_TENANTRY: Final = "Check that base_url is the address of the service: a gateway or another server answered."
-_PASSED_ON: Final = ("Content-Type", "WWW-Authenticate", "Retry-After", "RateLimit", "RateLimit-Policy")
+_NOT_TENANTRY: Final = (
+    "Check that base_url is the address of the service: a gateway or another server answered."
+)
+_PASSED_ON: Final = (
+    "Content-Type",
+    "WWW-Authenticate",
+    "Retry-After",
+    "RateLimit",
+    "RateLimit-Policy",
+)
 
 
 class TenantryError(Exception):
     """The base class of all errors of a call.
 
-    ``idempotency_key`` is set for a creation that may have succeeded: repeat the call with it to get the result.
+    ``idempotency_key`` is set for a creation that may have succeeded: repeat the call with it to
+    get the result.
     """
 
     idempotency_key: str | None = None
@@ -100,7 +109,9 @@ class TokenTimedOutError(TimedOutError):
 
 
 class UnreadableAnswerError(TenantryError):
-    """The response is not one of tenantry: a proxy, another service or an incompatible version sent it."""
+    """The response is not one of tenantry: a proxy, another service or an incompatible version sent
+    it.
+    """
 
     def __init__(self, message: str, request_id: str | None = None) -> None:
         super().__init__(message)
@@ -108,7 +119,9 @@ class UnreadableAnswerError(TenantryError):
 
 
 class LostKeyError(TenantryError):
-    """A key was created, but its secret was lost with the response. Revoke ``key_id``, if it is set."""
+    """A key was created, but its secret was lost with the response. Revoke ``key_id``, if it is
+    set.
+    """
 
     def __init__(self, message: str, key_id: str | None) -> None:
         super().__init__(message)
@@ -116,7 +129,8 @@ class LostKeyError(TenantryError):
 
 
 class TokenRefreshError(TenantryError):
-    """The identity provider issued no token. ``code`` is its OAuth error (RFC 6749 section 5.2), if any.
+    """The identity provider issued no token. ``code`` is its OAuth error (RFC 6749 section 5.2), if
+    any.
 
     ``code`` is ``signed_out`` if there is no stored token any more because the user signed out.
     """
@@ -172,17 +186,22 @@ class APIError(TenantryError):
         self.retry_after = retry_after
         self.document = dict(document or {})
         self.content = content
-        self.next_step = _NEXT_STEPS.get(code) or (_NOT_TENANTRY if code == f"http_{status_code}" else None)
+        self.next_step = _NEXT_STEPS.get(code) or (
+            _NOT_TENANTRY if code == f"http_{status_code}" else None
+        )
         super().__init__(self._text())
 
     @property
     def headers_to_pass_on(self) -> dict[str, str]:
-        """The headers with which a service that called `verify` answers its own client, beside ``content``.
+        """The headers with which a service that called `verify` answers its own client, beside
+        ``content``.
 
-        ``Content-Type``, ``WWW-Authenticate``, ``Retry-After`` and those of the rate limit, if the response has them,
-        and ``Cache-Control: no-store``.
+        ``Content-Type``, ``WWW-Authenticate``, ``Retry-After`` and those of the rate limit, if the
+        response has them, and ``Cache-Control: no-store``.
         """
-        passed = {name: self.headers[name.lower()] for name in _PASSED_ON if name.lower() in self.headers}
+        passed = {
+            name: self.headers[name.lower()] for name in _PASSED_ON if name.lower() in self.headers
+        }
         return {**passed, "Cache-Control": "no-store"}
 
     def _text(self) -> str:
@@ -297,14 +316,18 @@ class GatewayTimeoutError(APIError):
     status: ClassVar[int | None] = 504
 
 
-def _rebuild(kind: type[TenantryError], args: tuple[Any, ...], state: dict[str, Any]) -> TenantryError:
+def _rebuild(
+    kind: type[TenantryError], args: tuple[Any, ...], state: dict[str, Any]
+) -> TenantryError:
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(state)
     return error
 
 
-_BY_STATUS: Final[dict[int | None, type[APIError]]] = {kind.status: kind for kind in APIError.__subclasses__()}
+_BY_STATUS: Final[dict[int | None, type[APIError]]] = {
+    kind.status: kind for kind in APIError.__subclasses__()
+}
 
 
 class _Problem(msgspec.Struct):
@@ -313,14 +336,19 @@ class _Problem(msgspec.Struct):
     errors: list[Fault] = []
 
 
-def error_of(status: int, headers: Mapping[str, str], content: bytes, retry_after: float | None) -> APIError:
+def error_of(
+    status: int, headers: Mapping[str, str], content: bytes, retry_after: float | None
+) -> APIError:
     """Return the error of a response."""
     try:
         document = msgspec.json.decode(content, type=dict[str, Any])
         problem = msgspec.convert(document, _Problem)
     except NOT_JSON:
         # A gateway in front of the service answered.
-        document, problem = {}, _Problem(f"http_{status}", _excerpt(content) or "The response gives no reason.")
+        document, problem = (
+            {},
+            _Problem(f"http_{status}", _excerpt(content) or "The response gives no reason."),
+        )
     return _BY_STATUS.get(status, APIError)(
         status,
         code=problem.code,

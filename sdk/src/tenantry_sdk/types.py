@@ -1,8 +1,9 @@
 """The sets of values in records and arguments, for annotations in your code.
 
-A closed set is a ``Literal``: type checkers find typing errors and missing cases. Another value would be a new version
-of the API. An open set also admits any other string, because a newer service, or the payment provider, adds values. In
-both cases the client passes an unknown value on as the service sent it; it never raises an error for one.
+A closed set is a ``Literal``: type checkers find typing errors and missing cases. Another value
+would be a new version of the API. An open set also admits any other string, because a newer
+service, or the payment provider, adds values. In both cases the client passes an unknown value on
+as the service sent it; it never raises an error for one.
 """
 
 # ruff: noqa: PYI051  # the values of open sets are for completion
@@ -40,13 +41,23 @@ AccessState: TypeAlias = Literal["full", "grace", "none"]
 
 SubscriptionStatus: TypeAlias = (
     Literal[
-        "none", "active", "trialing", "past_due", "canceled", "unpaid", "incomplete", "incomplete_expired", "paused"
+        "none",
+        "active",
+        "trialing",
+        "past_due",
+        "canceled",
+        "unpaid",
+        "incomplete",
+        "incomplete_expired",
+        "paused",
     ]
     | str
 )
 """Open. The provider's status of a subscription; ``none`` without a subscription."""
 
-EventOutcome: TypeAlias = Literal["applied", "no_change", "late", "parked", "ignored", "invalid"] | str
+EventOutcome: TypeAlias = (
+    Literal["applied", "no_change", "late", "parked", "ignored", "invalid"] | str
+)
 """Open. The effect of a billing event."""
 
 ActorKind: TypeAlias = Literal["user", "api_key", "operator", "system", "anybody"] | str

@@ -1,4 +1,6 @@
-"""Verify and create the payment provider's webhook signatures, for your own endpoints and for tests."""
+"""Verify and create the payment provider's webhook signatures, for your own endpoints and for
+tests.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +58,12 @@ def verify(
 ) -> Event:
     """Verify the signature of a webhook request and return its event.
 
-    ``body`` is the raw, unparsed body; names in ``headers`` may be in any case. The signature must match one of the
-    ``secrets``, and its age must be within ``tolerance`` seconds of ``now`` (Unix time; default: the current time).
+    ``body`` is the raw, unparsed body; names in ``headers`` may be in any case. The signature must
+    match one of the ``secrets``, and its age must be within ``tolerance`` seconds of ``now`` (Unix
+    time; default: the current time).
 
-    Raises `SignatureError`, `PayloadError` for a signed body that is not an event, and `ValueError` for empty secrets.
+    Raises `SignatureError`, `PayloadError` for a signed body that is not an event, and `ValueError`
+    for empty secrets.
     """
     raw = body.encode(errors="surrogatepass") if isinstance(body, str) else body
     keys = _keys(secrets)
@@ -82,7 +86,9 @@ def verify(
 
 
 def sign(body: bytes | str, secret: str | Secret, *, at: datetime | float | None = None) -> str:
-    """Return the `Provider-Signature` header of a body, signed at ``at`` (Unix time or datetime; default: now)."""
+    """Return the `Provider-Signature` header of a body, signed at ``at`` (Unix time or datetime;
+    default: now).
+    """
     moment = time.time() if at is None else at.timestamp() if isinstance(at, datetime) else at
     raw = body.encode() if isinstance(body, str) else body
     stamp = str(int(moment))
@@ -90,7 +96,9 @@ def sign(body: bytes | str, secret: str | Secret, *, at: datetime | float | None
 
 
 def _keys(secrets: str | Secret | Sequence[str | Secret]) -> list[str]:
-    keys: list[Any] = [revealed(key) for key in ([secrets] if isinstance(secrets, str | Secret) else secrets)]
+    keys: list[Any] = [
+        revealed(key) for key in ([secrets] if isinstance(secrets, str | Secret) else secrets)
+    ]
     if not keys or not all(isinstance(key, str) and key.strip() for key in keys):
         raise ValueError("pass at least one secret; secrets are non-empty strings")
     return keys

@@ -1,4 +1,6 @@
-"""Whether an owner's address is verified, because the identity provider verified it as the caller's."""
+"""Whether an owner's address is verified, because the identity provider verified it as the
+caller's.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,9 +19,11 @@ async def _no_email() -> str | None:
 
 @dataclass(frozen=True)
 class CallerAddress:
-    """The address that the identity provider verified as the caller's; a key has no ``claims`` and no address.
+    """The address that the identity provider verified as the caller's; a key has no ``claims`` and
+    no address.
 
-    It is that of the verified claims, else the one that ``find_email`` fetches. Use it before the transaction begins.
+    It is that of the verified claims, else the one that ``find_email`` fetches. Use it before the
+    transaction begins.
     """
 
     claims: Claims | None

@@ -23,7 +23,15 @@ from tenantry.domain import errors
 from tenantry.domain import members as rules
 from tenantry.domain.audit import Action, ActorKind, Author
 from tenantry.domain.issuers import Issuers
-from tenantry.domain.members import BY_LEAVER, BY_USER, Member, Membership, MemberStatus, User, Writer
+from tenantry.domain.members import (
+    BY_LEAVER,
+    BY_USER,
+    Member,
+    Membership,
+    MemberStatus,
+    User,
+    Writer,
+)
 from tenantry.domain.permissions import AccessLevel, Principal, Role, lower_role
 from tenantry.domain.plan_limits import MEMBERS, limit_in_force
 from tenantry.domain.plans import Catalog
@@ -34,12 +42,14 @@ _SCOPE: Final = "members:write"
 
 @dataclass(frozen=True)
 class MemberService:
-    """The members of a principal's tenant: users of one identity provider, whose ``issuers`` these are.
+    """The members of a principal's tenant: users of one identity provider, whose ``issuers`` these
+    are.
 
-    Users of a former identity provider are not members, because they cannot sign in. Without an identity provider no
-    user can be added, and the members of all are listed. Every change locks the tenant's row, so that two changes at
-    once cannot leave a tenant without an owner. ``email_subjects`` allows e-mail addresses as user ids, where the
-    identity provider has such ids.
+    Users of a former identity provider are not members, because they cannot sign in. Without an
+    identity provider no user can be added, and the members of all are listed. Every change locks
+    the tenant's row, so that two changes at once cannot leave a tenant without an owner.
+    ``email_subjects`` allows e-mail addresses as user ids, where the identity provider has such
+    ids.
     """
 
     database: Database
@@ -50,12 +60,22 @@ class MemberService:
     email_subjects: bool = False
 
     async def list_page(
-        self, principal: Principal, wanted: MemberFilter, limit: int, cursor: str | None, *, bounded: bool = False
+        self,
+        principal: Principal,
+        wanted: MemberFilter,
+        limit: int,
+        cursor: str | None,
+        *,
+        bounded: bool = False,
     ) -> SearchPage[Member]:
-        """Read a page of members, newest first; with ``bounded`` of a bounded search. Raises `InvalidCursorError`."""
+        """Read a page of members, newest first; with ``bounded`` of a bounded search. Raises
+        `InvalidCursorError`.
+        """
         org_id, window = principal.org_id, window_after(limit, cursor)
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            return await members.read_page(connection, org_id, self.issuers, wanted, window, bounded=bounded)
+            return await members.read_page(
+                connection, org_id, self.issuers, wanted, window, bounded=bounded
+            )
 
     async def get(self, principal: Principal, member_id: str) -> Member:
         """Read a member, removed ones included. Raises `NotFoundError`."""
@@ -63,17 +83,23 @@ class MemberService:
             return await self._find(connection, principal, member_id)
 
     async def users_of(self, principal: Principal, found: Sequence[Member]) -> dict[str, User]:
-        """Return the users of members, by the member's id: users of two directories may have the same subject."""
+        """Return the users of members, by the member's id: users of two directories may have the
+        same subject.
+        """
         member_ids = [member.id for member in found]
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             issuers = await members.issuers_of(connection, principal.org_id, member_ids)
-        return {member.id: User(issuers[member.id], member.user_id) for member in found if member.id in issuers}
+        return {
+            member.id: User(issuers[member.id], member.user_id)
+            for member in found
+            if member.id in issuers
+        }
 
     async def owner_of(self, principal: Principal, viewer: User) -> Member | None:
         """Return the membership of the tenant's owner, if any.
 
-        The tenant stores the owner's subject alone. Of several users with it, an active owner comes first, then a user
-        of the ``viewer``'s issuer. Raises `NotFoundError`.
+        The tenant stores the owner's subject alone. Of several users with it, an active owner comes
+        first, then a user of the ``viewer``'s issuer. Raises `NotFoundError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             tenant = await get_tenant(connection, principal.org_id)
@@ -85,8 +111,9 @@ class MemberService:
     ) -> Member:
         """Invite a user, or a removed member again. A user who adds themselves is active at once.
 
-        Raises `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`,
-        `MemberExistsError`, `PlanLimitReachedError`, `ValidationError` and the errors of idempotency.
+        Raises `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`,
+        `LastOwnerError`, `MemberExistsError`, `PlanLimitReachedError`, `ValidationError` and the
+        errors of idempotency.
         """
         issuer = issuer_of_new(self.issuers, principal)
         if not self.email_subjects:
@@ -96,9 +123,13 @@ class MemberService:
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
 
             async def add() -> Member:
-                tenant, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+                tenant, caller, now = await lock_and_reauthorize(
+                    connection, principal, _SCOPE, self.clock
+                )
                 rules.check_may_give(caller, role)
-                before = await members.find_user(connection, principal.org_id, User(issuer, user_id))
+                before = await members.find_user(
+                    connection, principal.org_id, User(issuer, user_id)
+                )
                 is_owner = await _is_tenant_owner(connection, tenant, self.issuers, user_id, before)
                 rules.check_initial_role(role, is_tenant_owner=is_owner)
                 if before is not None and before.status is not MemberStatus.REMOVED:
@@ -109,7 +140,9 @@ class MemberService:
                 await self._check_limit(connection, tenant, now)
                 written = rules.writer(author, caller.access_level)
                 if before is None:
-                    member = Member(new_id("mbr"), principal.org_id, user_id, role, status, now, now, None)
+                    member = Member(
+                        new_id("mbr"), principal.org_id, user_id, role, status, now, now, None
+                    )
                     return await _insert(connection, author, written, issuer, member)
                 after = msgspec.structs.replace(before, role=role, status=status, removed_at=None)
                 return await _save(connection, author, written, action, before, after, now)
@@ -117,14 +150,24 @@ class MemberService:
             return await once(connection, claim, Member, self.clock(), add)
 
     async def change_role(
-        self, principal: Principal, author: Author, member_id: str, role: Role, *, binds: bool = True
+        self,
+        principal: Principal,
+        author: Author,
+        member_id: str,
+        role: Role,
+        *,
+        binds: bool = True,
     ) -> Member:
-        """Change the role of a member or an invited user. ``binds`` is as in `tenantry.domain.members.writer`.
+        """Change the role of a member or an invited user. ``binds`` is as in
+        `tenantry.domain.members.writer`.
 
-        Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `MemberNotActiveError`, `LastOwnerError`.
+        Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `MemberNotActiveError`,
+        `LastOwnerError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(
+                connection, principal, _SCOPE, self.clock
+            )
             before = await self._find(connection, caller, member_id)
             rules.check_may_change(caller, before.role, role)
             if before.status is MemberStatus.REMOVED:
@@ -136,16 +179,21 @@ class MemberService:
             written = rules.writer(author, caller.access_level, binds=binds)
             return await _set_role(connection, author, written, before, role, now)
 
-    async def remove(self, principal: Principal, author: Author, member_id: str, *, binds: bool = True) -> None:
-        """Remove a member or withdraw an invitation; a removed user is rejected whatever their tokens claim.
+    async def remove(
+        self, principal: Principal, author: Author, member_id: str, *, binds: bool = True
+    ) -> None:
+        """Remove a member or withdraw an invitation; a removed user is rejected whatever their
+        tokens claim.
 
-        A user whose token claims the role owner is rejected only if an OWNER or the operator wrote the membership.
-        ``binds`` is as in `tenantry.domain.members.writer`.
+        A user whose token claims the role owner is rejected only if an OWNER or the operator wrote
+        the membership. ``binds`` is as in `tenantry.domain.members.writer`.
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(
+                connection, principal, _SCOPE, self.clock
+            )
             before = await self._find(connection, caller, member_id)
             rules.check_may_manage(caller, before.role)
             written = rules.writer(author, caller.access_level, binds=binds)
@@ -161,13 +209,17 @@ class MemberService:
         return member
 
     def accepts_user_id(self, user_id: str) -> bool:
-        """Whether this may be a user's id; an e-mail address only where the identity provider has such ids."""
+        """Whether this may be a user's id; an e-mail address only where the identity provider has
+        such ids.
+        """
         return self.email_subjects or not rules.is_email(user_id)
 
     async def _check_limit(self, connection: Connection, tenant: TenantRow, now: datetime) -> None:
         limit = limit_in_force(MEMBERS, tenant.record, self.catalog, now)
         if limit is not None:
-            limit.check(await members.count_current(connection, tenant.record.id, self.issuers, limit.most))
+            limit.check(
+                await members.count_current(connection, tenant.record.id, self.issuers, limit.most)
+            )
 
 
 @dataclass(frozen=True)
@@ -184,7 +236,9 @@ class MembershipService:
     async def list_page(
         self, user: User, status: MemberStatus | None, limit: int, cursor: str | None
     ) -> Page[Membership]:
-        """Read a page of a user's memberships and invitations, newest first. Raises `InvalidCursorError`."""
+        """Read a page of a user's memberships and invitations, newest first. Raises
+        `InvalidCursorError`.
+        """
         window = window_after(limit, cursor)
         async with self.database.transaction(OF_PEOPLE) as connection:
             return await members.read_own_page(connection, user, status, window)
@@ -197,8 +251,12 @@ class MembershipService:
         ):
             return _shown(tenant, member)
 
-    async def accept(self, user: User, author: Author, membership_id: str, claim: Claim | None) -> Membership:
-        """Accept an invitation. Raises `NotFoundError`, `MemberNotActiveError` and the errors of idempotency."""
+    async def accept(
+        self, user: User, author: Author, membership_id: str, claim: Claim | None
+    ) -> Membership:
+        """Accept an invitation. Raises `NotFoundError`, `MemberNotActiveError` and the errors of
+        idempotency.
+        """
         async with self.database.transaction(OF_PEOPLE) as connection:
 
             async def accept() -> Membership:
@@ -217,7 +275,9 @@ class MembershipService:
             member = await members.find_user(connection, org_id, claims.user)
             if member is None:
                 raise errors.NotFoundError("membership")
-            await _accept(connection, Author(ActorKind.USER, claims.subject, address), member, self.clock())
+            await _accept(
+                connection, Author(ActorKind.USER, claims.subject, address), member, self.clock()
+            )
 
     async def check_may_end(self, user: User, membership_id: str) -> None:
         """Raise `LastOwnerError` if the tenant needs the user as its owner; or `NotFoundError`."""
@@ -227,7 +287,9 @@ class MembershipService:
         ):
             await _check_not_last_owner(connection, tenant, self.issuers, member)
 
-    async def end(self, user: User, author: Author, membership_id: str, *, leaves: bool = False) -> None:
+    async def end(
+        self, user: User, author: Author, membership_id: str, *, leaves: bool = False
+    ) -> None:
         """Decline an invitation, or leave. Raises `NotFoundError` and `LastOwnerError`.
 
         ``leaves``: an invited user, whose token claims the tenant, leaves rather than declines.
@@ -240,15 +302,21 @@ class MembershipService:
                 return
             await _check_not_last_owner(connection, tenant, self.issuers, member)
             declines = member.status is MemberStatus.INVITED and not leaves
-            action, written = (Action.MEMBER_DECLINED, BY_USER) if declines else (Action.MEMBER_LEFT, BY_LEAVER)
+            action, written = (
+                (Action.MEMBER_DECLINED, BY_USER) if declines else (Action.MEMBER_LEFT, BY_LEAVER)
+            )
             now = self.clock()
-            await _save(connection, author, written, action, member, rules.removed(member, now), now)
+            await _save(
+                connection, author, written, action, member, rules.removed(member, now), now
+            )
 
     @asynccontextmanager
     async def _locked(
         self, connection: Connection, user: User, membership_id: str
     ) -> AsyncIterator[tuple[TenantRow, Member]]:
-        """Lock the tenant of the user's membership, and work on it during the block. Raises `NotFoundError`."""
+        """Lock the tenant of the user's membership, and work on it during the block. Raises
+        `NotFoundError`.
+        """
         org_id = await members.find_tenant_id(connection, user, membership_id)
         if org_id is None:
             raise errors.NotFoundError("membership")
@@ -263,33 +331,49 @@ class MembershipService:
 def issuer_of_new(issuers: Issuers | None, principal: Principal) -> str:
     """Return the issuer of a user whom a principal names: the principal's own, or the only one.
 
-    Raises `IdentityProviderNotConfiguredError` without an identity provider, and `ValidationError` for a key where the
-    users come from several directories.
+    Raises `IdentityProviderNotConfiguredError` without an identity provider, and `ValidationError`
+    for a key where the users come from several directories.
     """
     if issuers is None:
-        raise errors.IdentityProviderNotConfiguredError("Members are users of an identity provider: set OIDC_ISSUER.")
+        raise errors.IdentityProviderNotConfiguredError(
+            "Members are users of an identity provider: set OIDC_ISSUER."
+        )
     issuer = principal.issuer or issuers.only
     if issuer is None:
         raise errors.ValidationError(
-            ("userId", "may be of any of several directories: repeat this with the token of a user of the same one")
+            (
+                "userId",
+                "may be of any of several directories: repeat this with the token of a user of the same one",
+            )
         )
     return issuer
 
 
 async def add_owner(
-    connection: Connection, author: Author, user: User, org_id: str, now: datetime, *, is_founder: bool = False
+    connection: Connection,
+    author: Author,
+    user: User,
+    org_id: str,
+    now: datetime,
+    *,
+    is_founder: bool = False,
 ) -> None:
     """Make a user an active member with the role owner, unless the member was removed.
 
-    ``is_founder``: the user has just created the tenant. The transaction must hold the lock on the tenant's row.
+    ``is_founder``: the user has just created the tenant. The transaction must hold the lock on the
+    tenant's row.
     """
     written = rules.writer(author, AccessLevel.OWNER)
     before = await members.find_user(connection, org_id, user)
     if before is None:
-        member = Member(new_id("mbr"), org_id, user.subject, Role.OWNER, MemberStatus.ACTIVE, now, now, None)
+        member = Member(
+            new_id("mbr"), org_id, user.subject, Role.OWNER, MemberStatus.ACTIVE, now, now, None
+        )
         await _insert(connection, author, written, user.issuer, member, is_founder=is_founder)
     elif before.status is not MemberStatus.REMOVED:
-        action = Action.MEMBER_ADDED if before.status is MemberStatus.INVITED else Action.MEMBER_UPDATED
+        action = (
+            Action.MEMBER_ADDED if before.status is MemberStatus.INVITED else Action.MEMBER_UPDATED
+        )
         after = msgspec.structs.replace(before, role=Role.OWNER, status=MemberStatus.ACTIVE)
         await _save(connection, author, written, action, before, after, now)
 
@@ -303,9 +387,11 @@ async def hand_over(
     successor: User,
     now: datetime,
 ) -> None:
-    """Make an active member of the caller's tenant its owner; the previous owner, if a member, becomes an admin.
+    """Make an active member of the caller's tenant its owner; the previous owner, if a member,
+    becomes an admin.
 
-    The previous owner ``owner_id`` may be a user of another one of the ``issuers`` than the successor.
+    The previous owner ``owner_id`` may be a user of another one of the ``issuers`` than the
+    successor.
 
     Raises `ScopeEscalationError`, `ModeMismatchError` and `ValidationError`.
     """
@@ -314,10 +400,14 @@ async def hand_over(
     member = await members.find_user(connection, caller.org_id, successor)
     if member is None or member.status is not MemberStatus.ACTIVE:
         raise errors.ValidationError(("userId", "is not an active member of the tenant"))
-    former = await members.find_owner(connection, caller.org_id, issuers, User(successor.issuer, owner_id))
+    former = await members.find_owner(
+        connection, caller.org_id, issuers, User(successor.issuer, owner_id)
+    )
     await _set_role(connection, author, written, member, Role.OWNER, now)
     if former is not None and former.id != member.id and former.status is MemberStatus.ACTIVE:
-        await _set_role(connection, author, written, former, rules.role_of_former_owner(former.role), now)
+        await _set_role(
+            connection, author, written, former, rules.role_of_former_owner(former.role), now
+        )
 
 
 async def _check_not_last_owner(
@@ -329,43 +419,70 @@ async def _check_not_last_owner(
 
 
 async def _is_tenant_owner(
-    connection: Connection, tenant: TenantRow, issuers: Issuers | None, user_id: str, member: Member | None
+    connection: Connection,
+    tenant: TenantRow,
+    issuers: Issuers | None,
+    user_id: str,
+    member: Member | None,
 ) -> bool:
-    """Whether a user, with this membership if any, may be the tenant's owner, of whom the tenant stores the subject.
+    """Whether a user, with this membership if any, may be the tenant's owner, of whom the tenant
+    stores the subject.
 
-    A user of another directory may have the same subject: where one of them is an owner, the others are not meant.
+    A user of another directory may have the same subject: where one of them is an owner, the others
+    are not meant.
     """
     if user_id != tenant.record.owner_id:
         return False
     own_id = member.id if member is not None else ""
     org_id = tenant.record.id
-    return not await members.count_owners(connection, org_id, issuers, except_id=own_id, user_id=user_id)
+    return not await members.count_owners(
+        connection, org_id, issuers, except_id=own_id, user_id=user_id
+    )
 
 
 async def _insert(
-    connection: Connection, author: Author, written: Writer, issuer: str, member: Member, *, is_founder: bool = False
+    connection: Connection,
+    author: Author,
+    written: Writer,
+    issuer: str,
+    member: Member,
+    *,
+    is_founder: bool = False,
 ) -> Member:
     await members.insert(connection, issuer, member, written, is_founder=is_founder)
     action = Action.MEMBER_INVITED if member.status is MemberStatus.INVITED else Action.MEMBER_ADDED
     after = rules.audited(member, binds_owner=written.access != AccessLevel.SCOPED)
-    await audit.record(connection, author, action, (member.org_id, member.id), member.created_at, after=after)
+    await audit.record(
+        connection, author, action, (member.org_id, member.id), member.created_at, after=after
+    )
     return member
 
 
 async def _set_role(
-    connection: Connection, author: Author, written: Writer, before: Member, role: Role, now: datetime
+    connection: Connection,
+    author: Author,
+    written: Writer,
+    before: Member,
+    role: Role,
+    now: datetime,
 ) -> Member:
     after = msgspec.structs.replace(before, role=role)
     return await _save(connection, author, written, Action.MEMBER_UPDATED, before, after, now)
 
 
 async def _save(
-    connection: Connection, author: Author, written: Writer, action: Action, before: Member, after: Member,
+    connection: Connection,
+    author: Author,
+    written: Writer,
+    action: Action,
+    before: Member,
+    after: Member,
     now: datetime,
-) -> Member:  # fmt: skip
+) -> Member:
     """Store a change of a member, and record it in the audit trail.
 
-    Without another change, an OWNER or the operator still makes the membership binding on a claimed owner.
+    Without another change, an OWNER or the operator still makes the membership binding on a claimed
+    owner.
     """
     bound = await members.binds_owner(connection, before.org_id, before.id)
     binds = bound or written.access != AccessLevel.SCOPED
@@ -375,14 +492,21 @@ async def _save(
         after = msgspec.structs.replace(after, updated_at=now)
     await members.update(connection, after, written)
     await audit.record(
-        connection, author, action, (after.org_id, after.id), now,
-        before=rules.audited(before, binds_owner=bound), after=rules.audited(after, binds_owner=binds),
-    )  # fmt: skip
+        connection,
+        author,
+        action,
+        (after.org_id, after.id),
+        now,
+        before=rules.audited(before, binds_owner=bound),
+        after=rules.audited(after, binds_owner=binds),
+    )
     return after
 
 
 async def _accept(connection: Connection, author: Author, member: Member, now: datetime) -> Member:
-    return await _save(connection, author, BY_USER, Action.MEMBER_ACCEPTED, member, rules.accepted(member), now)
+    return await _save(
+        connection, author, BY_USER, Action.MEMBER_ACCEPTED, member, rules.accepted(member), now
+    )
 
 
 def _shown(tenant: TenantRow, member: Member) -> Membership:

@@ -17,7 +17,9 @@ from tenantry.domain.permissions import Role
 
 _TIMES: Final = "created_at, coalesce(updated_at, removed_at, created_at), removed_at"
 _COLUMNS: Final = f"id, tenant_id, subject, role, {MEMBER_STATUS}, {_TIMES}"
-_OF_ISSUERS: Final = "(%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s) OR issuer LIKE %(pattern)s)"
+_OF_ISSUERS: Final = (
+    "(%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s) OR issuer LIKE %(pattern)s)"
+)
 _FIND: Final = f"SELECT {_COLUMNS} FROM memberships WHERE tenant_id = %(org)s AND {_OF_ISSUERS} AND id = %(id)s"  # noqa: S608  # our own
 _FIND_OWNER: Final = f"""
 SELECT {_COLUMNS} FROM memberships
@@ -53,7 +55,16 @@ class MemberFilter(msgspec.Struct, frozen=True):
 
 def _member(row: Sequence[Any]) -> Member:
     member_id, org_id, user_id, role, status, created_at, updated_at, removed_at = row
-    return Member(member_id, org_id, user_id, Role(role), MemberStatus(status), created_at, updated_at, removed_at)
+    return Member(
+        member_id,
+        org_id,
+        user_id,
+        Role(role),
+        MemberStatus(status),
+        created_at,
+        updated_at,
+        removed_at,
+    )
 
 
 def _membership(row: Sequence[Any]) -> Membership:
@@ -68,36 +79,58 @@ def _issuer_values(issuers: Issuers | None) -> dict[str, Any]:
 
 
 async def read_page(
-    connection: Connection, org_id: str, issuers: Issuers | None, wanted: MemberFilter, window: Window, *, bounded: bool
+    connection: Connection,
+    org_id: str,
+    issuers: Issuers | None,
+    wanted: MemberFilter,
+    window: Window,
+    *,
+    bounded: bool,
 ) -> SearchPage[Member]:
     """Read a page of a tenant's members, newest first.
 
-    With ``bounded`` only the next `MAX_SCANNED_RECORDS` members are examined. A user is found among all.
+    With ``bounded`` only the next `MAX_SCANNED_RECORDS` members are examined. A user is found among
+    all.
     """
     indexed = "tenant_id = %(org)s"
     if wanted.user_id is not None:
         is_listed = issuers is not None and issuers.pattern is None
-        indexed += " AND subject = %(user)s" + (" AND issuer = ANY(%(issuers)s)" if is_listed else "")
+        indexed += " AND subject = %(user)s" + (
+            " AND issuer = ANY(%(issuers)s)" if is_listed else ""
+        )
     filtered = (
         f"{_OF_ISSUERS} AND (%(role)s::text IS NULL OR role = %(role)s)"
         f" AND (%(status)s::text IS NULL OR {MEMBER_STATUS} = %(status)s)"
         " AND (NOT %(current)s OR removed_at IS NULL)"
     )
     values = {
-        "org": org_id, **_issuer_values(issuers), "user": wanted.user_id, "role": wanted.role,
-        "status": wanted.status, "current": wanted.current,
-    }  # fmt: skip
-    return await _LISTING.page(connection, indexed, values, window, _member, filtered=filtered, bounded=bounded)
+        "org": org_id,
+        **_issuer_values(issuers),
+        "user": wanted.user_id,
+        "role": wanted.role,
+        "status": wanted.status,
+        "current": wanted.current,
+    }
+    return await _LISTING.page(
+        connection, indexed, values, window, _member, filtered=filtered, bounded=bounded
+    )
 
 
-async def find(connection: Connection, org_id: str, issuers: Issuers | None, member_id: str) -> Member | None:
+async def find(
+    connection: Connection, org_id: str, issuers: Issuers | None, member_id: str
+) -> Member | None:
     """Find a member of a tenant, removed ones included."""
-    row = await connection.fetch_row(_FIND, {"org": org_id, **_issuer_values(issuers), "id": member_id})
+    row = await connection.fetch_row(
+        _FIND, {"org": org_id, **_issuer_values(issuers), "id": member_id}
+    )
     return _member(row) if row else None
 
 
-async def find_owner(connection: Connection, org_id: str, issuers: Issuers | None, user: User) -> Member | None:
-    """Find the membership of a tenant's owner, of whom the tenant knows the subject: any issuer's, ``user``'s first.
+async def find_owner(
+    connection: Connection, org_id: str, issuers: Issuers | None, user: User
+) -> Member | None:
+    """Find the membership of a tenant's owner, of whom the tenant knows the subject: any issuer's,
+    ``user``'s first.
 
     An active owner comes before other memberships of that subject, removed ones included.
     """
@@ -115,7 +148,9 @@ async def find_user(connection: Connection, org_id: str, user: User) -> Member |
     return _member(row) if row else None
 
 
-async def issuers_of(connection: Connection, org_id: str, member_ids: Sequence[str]) -> dict[str, str]:
+async def issuers_of(
+    connection: Connection, org_id: str, member_ids: Sequence[str]
+) -> dict[str, str]:
     """Return the issuers of members' users, by the member's id."""
     query = "SELECT id, issuer FROM memberships WHERE tenant_id = %s AND id = ANY(%s)"
     return dict(await connection.fetch(query, (org_id, list(member_ids))))
@@ -127,7 +162,9 @@ async def binds_owner(connection: Connection, org_id: str, member_id: str) -> bo
     return bool(await connection.fetch_value(query, (org_id, member_id)))
 
 
-async def count_current(connection: Connection, org_id: str, issuers: Issuers | None, most: int) -> int:
+async def count_current(
+    connection: Connection, org_id: str, issuers: Issuers | None, most: int
+) -> int:
     """Count a tenant's members and invitations, up to ``most``."""
     return await connection.fetch_count(
         "SELECT count(*) FROM (SELECT FROM memberships WHERE tenant_id = %(org)s "  # noqa: S608  # our own
@@ -137,9 +174,16 @@ async def count_current(connection: Connection, org_id: str, issuers: Issuers | 
 
 
 async def count_owners(
-    connection: Connection, org_id: str, issuers: Issuers | None, *, except_id: str, user_id: str | None = None
+    connection: Connection,
+    org_id: str,
+    issuers: Issuers | None,
+    *,
+    except_id: str,
+    user_id: str | None = None,
 ) -> int:
-    """Count a tenant's active members who are owners, except the one with this id; with ``user_id`` of this subject."""
+    """Count a tenant's active members who are owners, except the one with this id; with ``user_id``
+    of this subject.
+    """
     return await connection.fetch_count(
         f"SELECT count(*) FROM memberships WHERE tenant_id = %(org)s AND {_OF_ISSUERS} "  # noqa: S608  # our own
         "AND role = 'owner' AND removed_at IS NULL AND NOT invited AND id <> %(except)s "
@@ -149,33 +193,57 @@ async def count_owners(
 
 
 async def insert(
-    connection: Connection, issuer: str, member: Member, written: Writer, *, is_founder: bool = False
+    connection: Connection,
+    issuer: str,
+    member: Member,
+    written: Writer,
+    *,
+    is_founder: bool = False,
 ) -> None:
     """Store a new member. ``is_founder``: the user has just created the tenant."""
     await connection.execute(
         "INSERT INTO memberships (id, tenant_id, issuer, subject, role, invited, founded, created_at, updated_at, "
         "written_by, written_as, written_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
         (
-            member.id, member.org_id, issuer, member.user_id, member.role, member.status is MemberStatus.INVITED,
-            is_founder, member.created_at, member.updated_at, written.name, written.access, member.updated_at,
+            member.id,
+            member.org_id,
+            issuer,
+            member.user_id,
+            member.role,
+            member.status is MemberStatus.INVITED,
+            is_founder,
+            member.created_at,
+            member.updated_at,
+            written.name,
+            written.access,
+            member.updated_at,
         ),
-    )  # fmt: skip
+    )
 
 
 async def update(connection: Connection, member: Member, written: Writer) -> None:
-    """Store the fields of a member that may change. What an OWNER or the operator wrote stays binding."""
+    """Store the fields of a member that may change. What an OWNER or the operator wrote stays
+    binding.
+    """
     await connection.execute(
         _UPDATE,
         {
-            "org": member.org_id, "id": member.id, "role": member.role,
-            "invited": member.status is MemberStatus.INVITED, "now": member.updated_at,
-            "removed_at": member.removed_at, "by": written.name, "access": written.access,
+            "org": member.org_id,
+            "id": member.id,
+            "role": member.role,
+            "invited": member.status is MemberStatus.INVITED,
+            "now": member.updated_at,
+            "removed_at": member.removed_at,
+            "by": written.name,
+            "access": written.access,
         },
-    )  # fmt: skip
+    )
 
 
 async def read_all(connection: Connection, org_id: str) -> list[dict[str, Any]]:
-    """Read all members of a tenant, removed ones and those of every issuer included, for its export."""
+    """Read all members of a tenant, removed ones and those of every issuer included, for its
+    export.
+    """
     rows = await connection.fetch(
         f"SELECT id, issuer, subject, role, {MEMBER_STATUS}, {_TIMES} FROM memberships "  # noqa: S608  # our own
         "WHERE tenant_id = %s ORDER BY created_at, id",
@@ -191,18 +259,26 @@ async def read_all(connection: Connection, org_id: str) -> list[dict[str, Any]]:
 async def read_own_page(
     connection: Connection, user: User, status: MemberStatus | None, window: Window
 ) -> Page[Membership]:
-    """Read a page of a user's memberships and invitations, newest first, except in tenants that have ended."""
+    """Read a page of a user's memberships and invitations, newest first, except in tenants that
+    have ended.
+    """
     condition = "issuer = %(issuer)s AND subject = %(subject)s AND removed_at IS NULL AND deleted_at IS NULL"
     filtered = f"%(status)s::text IS NULL OR {MEMBER_STATUS} = %(status)s"
     return await _OWN.page(
-        connection, condition, {**user._asdict(), "status": status}, window, _membership, filtered=filtered
+        connection,
+        condition,
+        {**user._asdict(), "status": status},
+        window,
+        _membership,
+        filtered=filtered,
     )
 
 
 async def find_tenant_id(connection: Connection, user: User, membership_id: str) -> str | None:
     """Find the tenant of a user's membership, removed ones included."""
     found: str | None = await connection.fetch_value(
-        "SELECT tenant_id FROM memberships WHERE id = %s AND issuer = %s AND subject = %s", (membership_id, *user)
+        "SELECT tenant_id FROM memberships WHERE id = %s AND issuer = %s AND subject = %s",
+        (membership_id, *user),
     )
     return found
 

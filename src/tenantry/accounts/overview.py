@@ -22,7 +22,12 @@ from tenantry.db.tenants_store import get_tenant
 from tenantry.domain.access import Addons, limits_of
 from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey, KeyState
 from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState
-from tenantry.domain.billing.subscription_overview import Debt, SubscriptionLine, debts_of, subscription_lines
+from tenantry.domain.billing.subscription_overview import (
+    Debt,
+    SubscriptionLine,
+    debts_of,
+    subscription_lines,
+)
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.permissions import Principal, covers
 from tenantry.domain.plans import Count, Limits, count_up_to
@@ -36,9 +41,10 @@ _MOST_EVENTS: Final = 5
 class PlanUse(msgspec.Struct, frozen=True):
     """A tenant's use of its plan.
 
-    ``projects`` are those of the principal's mode. ``members`` includes invited users. ``api_keys`` are the active keys
-    of both modes, which a plan limits; ``replaced_keys`` still work beside their successors. ``requests`` is about the
-    number of the last minute; None where the plan has no limit, because then requests are not counted.
+    ``projects`` are those of the principal's mode. ``members`` includes invited users. ``api_keys``
+    are the active keys of both modes, which a plan limits; ``replaced_keys`` still work beside
+    their successors. ``requests`` is about the number of the last minute; None where the plan has
+    no limit, because then requests are not counted.
     """
 
     projects: Count
@@ -51,9 +57,10 @@ class PlanUse(msgspec.Struct, frozen=True):
 class BillingOverview(msgspec.Struct, frozen=True):
     """A tenant, its limits now, its use of them, and the unpaid invoices of all its subscriptions.
 
-    ``is_subscribed`` says whether it has a subscription that has not ended. ``addons`` are those that count, with their
-    quantities. ``subscriptions`` are empty with `SubscriptionRule.ANY`. The addresses of invoices are for principals
-    who may pay: their pages show the payer's data, as payloads do.
+    ``is_subscribed`` says whether it has a subscription that has not ended. ``addons`` are those
+    that count, with their quantities. ``subscriptions`` are empty with `SubscriptionRule.ANY`. The
+    addresses of invoices are for principals who may pay: their pages show the payer's data, as
+    payloads do.
     """
 
     tenant: Tenant
@@ -68,9 +75,9 @@ class BillingOverview(msgspec.Struct, frozen=True):
 class Overview(msgspec.Struct, frozen=True):
     """The content of a tenant's first page; empty where the principal lacks the scope.
 
-    ``keys`` are active, the last used first; ``expiring`` is the number of active keys that expire soon; ``leaked`` are
-    keys that were recently reported as leaked and have no successor. ``has_used_key`` says whether any key, also a
-    revoked one, was ever used.
+    ``keys`` are active, the last used first; ``expiring`` is the number of active keys that expire
+    soon; ``leaked`` are keys that were recently reported as leaked and have no successor.
+    ``has_used_key`` says whether any key, also a revoked one, was ever used.
     """
 
     billing: BillingOverview
@@ -83,7 +90,9 @@ class Overview(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class OverviewService:
-    """Reads the overview of the principal's tenant. ``issuers`` are those whose users are members."""
+    """Reads the overview of the principal's tenant. ``issuers`` are those whose users are
+    members.
+    """
 
     database: Database
     issuers: Issuers | None
@@ -104,12 +113,16 @@ class OverviewService:
             if covers(principal.scopes, "api-keys:read"):
                 keys = await api_keys.recently_used(connection, org_id, now, _MOST_KEYS)
                 expiring = await api_keys.count(connection, org_id, now, KeyState.EXPIRING)
-                leaked = await api_keys.leaked_since(connection, org_id, now, now - LEAK_SHOWN_FOR, _MOST_KEYS)
+                leaked = await api_keys.leaked_since(
+                    connection, org_id, now, now - LEAK_SHOWN_FOR, _MOST_KEYS
+                )
             has_used_key = await api_keys.is_any_used(connection, org_id)
             rows = []
             if covers(principal.scopes, "billing:read"):
                 rows = await billing.read_entries(connection, org_id, _MOST_EVENTS, None)
-        return Overview(found, keys, expiring, leaked, has_used_key, [view(row) for row in rows[:_MOST_EVENTS]])
+        return Overview(
+            found, keys, expiring, leaked, has_used_key, [view(row) for row in rows[:_MOST_EVENTS]]
+        )
 
     async def _billing(self, connection: Connection, principal: Principal) -> BillingOverview:
         now, org_id, catalog = self.clock(), principal.org_id, self.policy.catalog
@@ -122,7 +135,9 @@ class OverviewService:
             requests = await count_requests(connection, subject_of_tenant(org_id), since)
         members_used = 0
         if self.issuers is not None:
-            members_used = await members.count_current(connection, org_id, self.issuers, MOST_COUNTED + 1)
+            members_used = await members.count_current(
+                connection, org_id, self.issuers, MOST_COUNTED + 1
+            )
         use = PlanUse(
             await count_for_page(connection, principal),
             count_up_to(members_used, MOST_COUNTED),
@@ -137,10 +152,16 @@ class OverviewService:
         if self.policy.is_each and account.has_status:
             lines = subscription_lines(states, self.policy, now.timestamp(), account.base_plan)
         tenant = to_tenant(found.record, catalog, now)
-        return BillingOverview(tenant, found.is_subscribed, limits, access.addons, use, debts, lines)
+        return BillingOverview(
+            tenant, found.is_subscribed, limits, access.addons, use, debts, lines
+        )
 
     async def _debts(
-        self, connection: Connection, principal: Principal, states: Sequence[BillingState], status: str
+        self,
+        connection: Connection,
+        principal: Principal,
+        states: Sequence[BillingState],
+        status: str,
     ) -> Sequence[Debt]:
         if not any(state.subscription_status in OWING for state in states):
             if status != PAST_DUE:
@@ -149,7 +170,10 @@ class OverviewService:
         invoices = await tenants.failed_invoices(connection, principal.org_id)
         debts = debts_of(states, invoices, self.policy, self.clock().timestamp())
         may_pay = covers(principal.scopes, "billing:write")
-        return [debt if may_pay and _is_link(debt.url) else msgspec.structs.replace(debt, url=None) for debt in debts]
+        return [
+            debt if may_pay and _is_link(debt.url) else msgspec.structs.replace(debt, url=None)
+            for debt in debts
+        ]
 
 
 def _is_link(url: str | None) -> bool:

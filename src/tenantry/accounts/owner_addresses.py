@@ -23,35 +23,64 @@ from tenantry.notifications import mail_delivery_store
 from tenantry.notifications.mail_delivery import MailOutbox, announce, request_confirmation
 
 _AT_ONCE: Final = 2
-"""Links need no credential. However many requests arrive, most database connections stay free for others."""
+"""Links need no credential. However many requests arrive, most database connections stay free for
+others.
+"""
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
-def owner_address_writes(database: Database, outbox: MailOutbox, clock: Clock) -> WriteBehind[Claims]:
-    """Return the pending writes of owner addresses: by tenant, the claims of owners whose address has changed.
+def owner_address_writes(
+    database: Database, outbox: MailOutbox, clock: Clock
+) -> WriteBehind[Claims]:
+    """Return the pending writes of owner addresses: by tenant, the claims of owners whose address
+    has changed.
 
-    Of two tokens the one issued later counts, so that a token from before the change does not restore the old address.
+    Of two tokens the one issued later counts, so that a token from before the change does not
+    restore the old address.
     """
 
     async def store(connection: Connection, claims: Mapping[str, Claims]) -> None:
         now = clock()
-        for org_id, claim in sorted(claims.items()):  # rows are locked in the order of their ids, as everywhere
+        # rows are locked in the order of their ids, as everywhere
+        for org_id, claim in sorted(claims.items()):
             if _new_email(await find_tenant(connection, org_id), claim) is None:
                 continue
             tenant = await find_tenant(connection, org_id, lock=True)
             email = _new_email(tenant, claim)
-            if tenant and email and await tenants.move_owner_email(connection, org_id, email, claim.issued_at, now):
+            if (
+                tenant
+                and email
+                and await tenants.move_owner_email(connection, org_id, email, claim.issued_at, now)
+            ):
                 await record_update(connection, Author(ActorKind.SYSTEM), tenant, now)
-                await announce(connection, outbox, org_id, tenant.owner_address, OwnerAddress(email, email), now)
+                await announce(
+                    connection,
+                    outbox,
+                    org_id,
+                    tenant.owner_address,
+                    OwnerAddress(email, email),
+                    now,
+                )
 
-    return WriteBehind(database, "owner addresses", store, lambda old, new: old.issued_at <= new.issued_at)
+    return WriteBehind(
+        database, "owner addresses", store, lambda old, new: old.issued_at <= new.issued_at
+    )
 
 
 def _new_email(tenant: TenantRow | None, claims: Claims) -> str | None:
-    """Return the claimed address if it confirms the owner's, or that one follows the identity provider's."""
-    if tenant is None or tenant.deleted or tenant.record.owner_id != claims.subject or claims.email is None:
+    """Return the claimed address if it confirms the owner's, or that one follows the identity
+    provider's.
+    """
+    if (
+        tenant is None
+        or tenant.deleted
+        or tenant.record.owner_id != claims.subject
+        or claims.email is None
+    ):
         return None
-    confirms = same_address(tenant.owner_email, claims.email) and not tenant.owner_address.is_verified
+    confirms = (
+        same_address(tenant.owner_email, claims.email) and not tenant.owner_address.is_verified
+    )
     follows = tenant.owner_email_follows and tenant.owner_email != claims.email
     return claims.email if confirms or follows else None
 
@@ -81,18 +110,26 @@ class OwnerConfirmations:
             return (await get_tenant(connection, principal.org_id)).owner_address
 
     async def send_again(self, principal: Principal) -> ConfirmationRequest:
-        """Mail the confirmation link again. Raises `InsufficientScopeError` and as `lock_and_reauthorize`."""
+        """Mail the confirmation link again. Raises `InsufficientScopeError` and as
+        `lock_and_reauthorize`.
+        """
         tenant_id = principal.org_id
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
-            found, _, now = await lock_and_reauthorize(connection, principal, WRITE_SCOPE, self._clock)
+            found, _, now = await lock_and_reauthorize(
+                connection, principal, WRITE_SCOPE, self._clock
+            )
             if found.owner_address.is_verified:
                 return ConfirmationRequest.VERIFIED
             async with connection.within(ACROSS_TENANTS):
-                queued = await request_confirmation(connection, self._outbox, tenant_id, found.owner_email, now)
+                queued = await request_confirmation(
+                    connection, self._outbox, tenant_id, found.owner_email, now
+                )
         return ConfirmationRequest.QUEUED if queued else ConfirmationRequest.LIMITED
 
     async def look_up(self, token: str) -> TenantRow | None:
-        """Return the tenant whose owner's address a link would confirm, without a change; None for an invalid link."""
+        """Return the tenant whose owner's address a link would confirm, without a change; None for
+        an invalid link.
+        """
         if not _TOKEN.fullmatch(token):
             return None
         async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
@@ -113,9 +150,15 @@ class OwnerConfirmations:
             await _verify(connection, author, tenant, self._clock())
             return tenant
 
-    async def _find(self, connection: Connection, token: str, *, lock: bool = False) -> TenantRow | None:
-        """Find the tenant whose owner's address a link confirms; None if that is another one or verified."""
-        found = await mail_delivery_store.find_confirmation(connection, link_digest(token), self._clock())
+    async def _find(
+        self, connection: Connection, token: str, *, lock: bool = False
+    ) -> TenantRow | None:
+        """Find the tenant whose owner's address a link confirms; None if that is another one or
+        verified.
+        """
+        found = await mail_delivery_store.find_confirmation(
+            connection, link_digest(token), self._clock()
+        )
         if found is None:
             return None
         async with connection.within(of_tenant(found[0])):
@@ -125,8 +168,12 @@ class OwnerConfirmations:
         return tenant if same_address(tenant.owner_email, found[1]) else None
 
 
-async def verify_as_operator(database: Database, author: Author, tenant_id: str, clock: Clock) -> str:
-    """Mark the owner's address as verified by the operator, and return it. Raises `NotFoundError`."""
+async def verify_as_operator(
+    database: Database, author: Author, tenant_id: str, clock: Clock
+) -> str:
+    """Mark the owner's address as verified by the operator, and return it. Raises
+    `NotFoundError`.
+    """
     async with database.transaction(of_tenant(tenant_id)) as connection:
         tenant = await get_tenant(connection, tenant_id, lock=True)
         if not tenant.owner_address.is_verified:
@@ -138,7 +185,9 @@ async def _verify(connection: Connection, author: Author, tenant: TenantRow, now
     """Mark the address as verified, and end the links to confirm it."""
     tenant_id, address = tenant.record.id, OwnerAddress(tenant.owner_email, tenant.owner_email)
     async with connection.within(of_tenant(tenant_id)):
-        await tenants.update(connection, tenant, address, now, owner_email_follows=tenant.owner_email_follows)
+        await tenants.update(
+            connection, tenant, address, now, owner_email_follows=tenant.owner_email_follows
+        )
         await record_update(connection, author, tenant, now)
     async with connection.within(ACROSS_TENANTS):
         await mail_delivery_store.end_links(connection, tenant_id)

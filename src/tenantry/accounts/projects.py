@@ -36,14 +36,17 @@ MOST_COUNTED: Final = 10_000
 class ProjectService:
     """The projects of a principal's tenant; test-mode principals see test-mode projects only.
 
-    Changes to the projects of one tenant run one after another, and are recorded in the audit trail.
+    Changes to the projects of one tenant run one after another, and are recorded in the audit
+    trail.
     """
 
     database: Database
     catalog: Catalog
     clock: Clock
 
-    async def list_page(self, principal: Principal, limit: int, cursor: str | None) -> Page[Project]:
+    async def list_page(
+        self, principal: Principal, limit: int, cursor: str | None
+    ) -> Page[Project]:
         """Read a page of the principal's projects, newest first. Raises `InvalidCursorError`."""
         window = window_after(limit, cursor)
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
@@ -56,19 +59,26 @@ class ProjectService:
         return PlanLimit(used, limits_of(principal.access_phase, self.catalog).projects)
 
     async def create(
-        self, principal: Principal, author: Author, name: str, description: str | None, claim: Claim | None
+        self,
+        principal: Principal,
+        author: Author,
+        name: str,
+        description: str | None,
+        claim: Claim | None,
     ) -> Project:
         """Create a project.
 
-        Raises `ValidationError`, `PlanLimitReachedError` at the plan's limit in this mode, the errors of idempotency
-        and those of `lock_and_reauthorize`.
+        Raises `ValidationError`, `PlanLimitReachedError` at the plan's limit in this mode, the
+        errors of idempotency and those of `lock_and_reauthorize`.
         """
         check_name(name)
         org_id, mode = principal.org_id, principal.mode
         async with self.database.transaction(of_tenant(org_id)) as connection:
 
             async def create() -> Project:
-                tenant, _, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+                tenant, _, now = await lock_and_reauthorize(
+                    connection, principal, _SCOPE, self.clock
+                )
                 limit = limit_in_force(PROJECTS, tenant.record, self.catalog, now)
                 if limit is not None:
                     limit.check(await projects.count(connection, org_id, mode, limit.most))
@@ -82,7 +92,9 @@ class ProjectService:
     async def get(self, principal: Principal, project_id: str) -> Project:
         """Read a project. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            return _require(await projects.find(connection, principal.org_id, principal.mode, project_id))
+            return _require(
+                await projects.find(connection, principal.org_id, principal.mode, project_id)
+            )
 
     async def update(
         self,
@@ -92,14 +104,20 @@ class ProjectService:
         name: str | UnsetType = UNSET,
         description: str | UnsetType | None = UNSET,
     ) -> Project:
-        """Change the given fields. Raises `NotFoundError`, `ValidationError` and as `lock_and_reauthorize`."""
+        """Change the given fields. Raises `NotFoundError`, `ValidationError` and as
+        `lock_and_reauthorize`.
+        """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             _, _, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
-            project = _require(await projects.find(connection, principal.org_id, principal.mode, project_id))
+            project = _require(
+                await projects.find(connection, principal.org_id, principal.mode, project_id)
+            )
             name = project.name if name is UNSET else name
             description = project.description if description is UNSET else description
             check_name(name, project.name)
-            changed = msgspec.structs.replace(project, name=name, description=description, updated_at=now)
+            changed = msgspec.structs.replace(
+                project, name=name, description=description, updated_at=now
+            )
             await projects.update(connection, changed)
             await _record(connection, author, Action.PROJECT_UPDATED, project, changed, now)
             return changed
@@ -108,35 +126,50 @@ class ProjectService:
         """Delete a project permanently. Raises `NotFoundError` and as `lock_and_reauthorize`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             _, _, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
-            project = _require(await projects.find(connection, principal.org_id, principal.mode, project_id))
+            project = _require(
+                await projects.find(connection, principal.org_id, principal.mode, project_id)
+            )
             await projects.delete(connection, principal.org_id, principal.mode, project_id)
             await _record(connection, author, Action.PROJECT_DELETED, project, None, now)
 
 
 async def _record(
-    connection: Connection, author: Author, action: Action, before: Project | None, after: Project | None, now: datetime
+    connection: Connection,
+    author: Author,
+    action: Action,
+    before: Project | None,
+    after: Project | None,
+    now: datetime,
 ) -> None:
     """Record a change of a project, unless only its time of change differs."""
     if before and after and msgspec.structs.replace(after, updated_at=before.updated_at) == before:
         return
     target = _require(after or before)
-    await audit.record(connection, author, action, (target.org_id, target.id), now, before=before, after=after)
+    await audit.record(
+        connection, author, action, (target.org_id, target.id), now, before=before, after=after
+    )
 
 
 async def count_for_page(connection: Connection, principal: Principal) -> Count:
     """Count the projects of the principal's tenant in its mode."""
     return count_up_to(
-        await projects.count(connection, principal.org_id, principal.mode, MOST_COUNTED + 1), MOST_COUNTED
+        await projects.count(connection, principal.org_id, principal.mode, MOST_COUNTED + 1),
+        MOST_COUNTED,
     )
 
 
 def page_of(documents: Sequence[str], limit: int) -> bytes:
-    """Return the JSON of a page, from the JSON of its projects and of one more if there are more."""
+    """Return the JSON of a page, from the JSON of its projects and of one more if there are
+    more.
+    """
     if len(documents) <= limit:
         return b'{"data":[%b],"nextCursor":null}' % ",".join(documents).encode()
     last = _document.decode(documents[limit - 1])
     next_cursor = encode_cursor(Position(to_micros(last.created_at), last.id))
-    return b'{"data":[%b],"nextCursor":"%b"}' % (",".join(documents[:limit]).encode(), next_cursor.encode())
+    return b'{"data":[%b],"nextCursor":"%b"}' % (
+        ",".join(documents[:limit]).encode(),
+        next_cursor.encode(),
+    )
 
 
 def _require(project: Project | None) -> Project:

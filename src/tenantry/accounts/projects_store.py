@@ -14,7 +14,9 @@ _SELECT: Final = f"SELECT {_COLUMNS} FROM projects WHERE org_id = %s AND mode = 
 _LISTING: Final = Listing(_COLUMNS, "projects", "created_at")
 
 
-async def read_page(connection: Connection, org_id: str, mode: Mode, window: Window) -> Page[Project]:
+async def read_page(
+    connection: Connection, org_id: str, mode: Mode, window: Window
+) -> Page[Project]:
     """Read a page of a tenant's projects, newest first."""
     condition, values = "org_id = %(org)s AND mode = %(mode)s", {"org": org_id, "mode": mode}
     return await _LISTING.page(connection, condition, values, window, lambda row: Project(*row))
@@ -55,7 +57,8 @@ async def update(connection: Connection, project: Project) -> None:
 async def delete(connection: Connection, org_id: str, mode: Mode, project_id: str) -> None:
     """Delete a project."""
     await connection.execute(
-        "DELETE FROM projects WHERE org_id = %s AND mode = %s AND id = %s", (org_id, mode, project_id)
+        "DELETE FROM projects WHERE org_id = %s AND mode = %s AND id = %s",
+        (org_id, mode, project_id),
     )
 
 

@@ -1,4 +1,6 @@
-"""Re-apply revocations after a backup was restored, from the audit trail that was exported before the loss."""
+"""Re-apply revocations after a backup was restored, from the audit trail that was exported before
+the loss.
+"""
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -32,7 +34,12 @@ _REMOVALS: Final = (Action.MEMBER_REMOVED, Action.MEMBER_DECLINED, Action.MEMBER
 _ADDITIONS: Final = (Action.MEMBER_ADDED, Action.MEMBER_INVITED)
 _NO_CHANGES: Final = (Action.BILLING_CHECKOUT, Action.BILLING_PORTAL, Action.TENANT_EXPORTED)
 """They change nothing here: there is nothing to redo, and they supersede nothing."""
-_CHANGES: Final = (Action.KEY_UPDATED, Action.MEMBER_UPDATED, Action.PROJECT_UPDATED, Action.TENANT_UPDATED)
+_CHANGES: Final = (
+    Action.KEY_UPDATED,
+    Action.MEMBER_UPDATED,
+    Action.PROJECT_UPDATED,
+    Action.TENANT_UPDATED,
+)
 
 
 class RestoreOutcome(StrEnum):
@@ -61,8 +68,9 @@ class LostChange(NamedTuple):
 class LostEntries(NamedTuple):
     """The entries that the restored database lacks, oldest first, and what supersedes them.
 
-    ``newest`` is the time of the newest change of each kind that the database has, by organization and target;
-    ``last_suspensions`` the id of the exported trail's last change of a suspension, by organization.
+    ``newest`` is the time of the newest change of each kind that the database has, by organization
+    and target; ``last_suspensions`` the id of the exported trail's last change of a suspension, by
+    organization.
     """
 
     entries: list[AuditEvent]
@@ -81,7 +89,9 @@ class Restore:
     clock: Clock
 
     async def lost_entries(self, trail: Iterable[AuditEvent]) -> LostEntries:
-        """Find the entries of an exported trail that the database lacks. They may be duplicate and in any order."""
+        """Find the entries of an exported trail that the database lacks. They may be duplicate and
+        in any order.
+        """
         unique = {entry.id: entry for entry in trail}
         entries = sorted(unique.values(), key=lambda entry: (entry.at, entry.id))
         by_org: defaultdict[str, list[AuditEvent]] = defaultdict(list)
@@ -92,26 +102,34 @@ class Restore:
         for org_id, own in by_org.items():
             async with self.database.transaction(of_tenant(org_id)) as connection:
                 known |= await audit.existing_ids(connection, org_id, [entry.id for entry in own])
-                changes = await audit.newest_by_target(connection, org_id, {entry.target_id for entry in own})
+                changes = await audit.newest_by_target(
+                    connection, org_id, {entry.target_id for entry in own}
+                )
             newest |= {(org_id, target): ways for target, ways in changes.items()}
         last_suspensions = {
             entry.org_id: entry.id
             for entry in entries
             if entry.action is Action.TENANT_UPDATED and "suspended" in (entry.after or {})
         }
-        return LostEntries([entry for entry in entries if entry.id not in known], newest, last_suspensions)
+        return LostEntries(
+            [entry for entry in entries if entry.id not in known], newest, last_suspensions
+        )
 
-    async def reapply_revocations(self, lost: LostEntries, *, dry_run: bool) -> AsyncGenerator[LostChange, None]:
+    async def reapply_revocations(
+        self, lost: LostEntries, *, dry_run: bool
+    ) -> AsyncGenerator[LostChange, None]:
         """Redo lost changes, oldest first, each in transactions of its own.
 
-        Revokes and changes keys, removes members and lowers roles, ends and suspends tenants. Creations, and changes
-        that extend access, resume a tenant or transfer it, are only reported. ``dry_run`` examines each change
-        separately, and does not foresee errors.
+        Revokes and changes keys, removes members and lowers roles, ends and suspends tenants.
+        Creations, and changes that extend access, resume a tenant or transfer it, are only
+        reported. ``dry_run`` examines each change separately, and does not foresee errors.
         """
         for entry in lost.entries:
             is_last = lost.last_suspensions.get(entry.org_id) == entry.id
             try:
-                if since := _superseded_by(entry, lost.newest.get((entry.org_id, entry.target_id), {})):
+                if since := _superseded_by(
+                    entry, lost.newest.get((entry.org_id, entry.target_id), {})
+                ):
                     verdict = RestoreOutcome.ALREADY_DONE, since
                 else:
                     verdict = await self._redo(entry, is_last_suspension=is_last, dry_run=dry_run)
@@ -132,7 +150,9 @@ class Restore:
             return await mails.give_up(connection, HELD_BACK)
 
     async def _redo(self, entry: AuditEvent, *, is_last_suspension: bool, dry_run: bool) -> Verdict:
-        """Redo a change if it must be. Raises `NotFoundError` if its target was created after the backup."""
+        """Redo a change if it must be. Raises `NotFoundError` if its target was created after the
+        backup.
+        """
         async with self.database.transaction(of_tenant(entry.org_id)) as connection:
             tenant = await get_tenant(connection, entry.org_id, even_ended=True)
         if entry.action in _NO_CHANGES:
@@ -148,12 +168,17 @@ class Restore:
             return await self._redo_member(entry, dry_run=dry_run)
         if kind == "project":
             return await self._examine_project(entry)
-        return await self._redo_tenant(entry, tenant, is_last_suspension=is_last_suspension, dry_run=dry_run)
+        return await self._redo_tenant(
+            entry, tenant, is_last_suspension=is_last_suspension, dry_run=dry_run
+        )
 
     async def _examine_project(self, entry: AuditEvent) -> Verdict:
         """Report a project's change or deletion, which is never redone."""
         async with self.database.transaction(of_tenant(entry.org_id)) as connection:
-            found = [await projects.find(connection, entry.org_id, mode, entry.target_id) for mode in Mode]
+            found = [
+                await projects.find(connection, entry.org_id, mode, entry.target_id)
+                for mode in Mode
+            ]
         if any(found):
             return RestoreOutcome.MANUAL, "the project is as it was at the backup"
         if entry.action is Action.PROJECT_DELETED:
@@ -161,7 +186,11 @@ class Restore:
         raise NotFoundError("project")
 
     async def _redo_key(self, entry: AuditEvent, *, dry_run: bool) -> Verdict:
-        operator, after, key_id = operator_principal(entry.org_id), entry.after or {}, entry.target_id
+        operator, after, key_id = (
+            operator_principal(entry.org_id),
+            entry.after or {},
+            entry.target_id,
+        )
         if (await self.keys.get(operator, key_id)).revoked_at is not None:
             return RestoreOutcome.ALREADY_DONE, ""
         end = after.get("expiresAt")
@@ -169,10 +198,18 @@ class Restore:
         has_ended = ends_at is not None and ends_at <= self.clock()
         if dry_run:
             pass
-        elif entry.action in (Action.KEY_REVOKED, Action.KEY_LEAKED) or "revokedAt" in after or has_ended:
+        elif (
+            entry.action in (Action.KEY_REVOKED, Action.KEY_LEAKED)
+            or "revokedAt" in after
+            or has_ended
+        ):
             await self.keys.revoke(operator, BY_OPERATOR, key_id, force=True)
         else:
-            scopes = (OWNER_ALIAS,) if after.get("accessLevel") == AccessLevel.OWNER else after.get("scopes")
+            scopes = (
+                (OWNER_ALIAS,)
+                if after.get("accessLevel") == AccessLevel.OWNER
+                else after.get("scopes")
+            )
             await self.keys.update(
                 operator,
                 BY_OPERATOR,
@@ -192,19 +229,31 @@ class Restore:
         if action in _ADDITIONS or action is Action.MEMBER_ACCEPTED:
             is_pending = action is Action.MEMBER_ACCEPTED and member.status is MemberStatus.INVITED
             if is_removed or is_pending:
-                return RestoreOutcome.MANUAL, f"the user was added or accepted, but is {member.status}"
+                return (
+                    RestoreOutcome.MANUAL,
+                    f"the user was added or accepted, but is {member.status}",
+                )
             return RestoreOutcome.ALREADY_DONE, ""
         if is_removed and not (is_removal and binds):
             return RestoreOutcome.ALREADY_DONE, "the member is removed"
         role = Role(after.get("role", member.role))
         if not is_removal and role is member.role and not binds:
             return RestoreOutcome.ALREADY_DONE, ""
-        if not is_removal and role is not member.role and lower_role(role, member.role) is member.role:
-            return RestoreOutcome.MANUAL, f"the member has the former role {member.role} instead of {role}"
+        if (
+            not is_removal
+            and role is not member.role
+            and lower_role(role, member.role) is member.role
+        ):
+            return (
+                RestoreOutcome.MANUAL,
+                f"the member has the former role {member.role} instead of {role}",
+            )
         if is_removal and not dry_run:
             await self.members.remove(operator, BY_OPERATOR, entry.target_id, binds=binds)
         elif not dry_run:
-            await self.members.change_role(operator, BY_OPERATOR, entry.target_id, role, binds=binds)
+            await self.members.change_role(
+                operator, BY_OPERATOR, entry.target_id, role, binds=binds
+            )
         return RestoreOutcome.REDONE, ""
 
     async def _redo_tenant(
@@ -221,7 +270,9 @@ class Restore:
             changed.pop("suspended", None)
         if changed.get("suspended"):
             name, address = tenant.record.name, tenant.owner_address
-            wanted = TenantInput(name, address.email, suspended=True, email_verified=address.is_verified)
+            wanted = TenantInput(
+                name, address.email, suspended=True, email_verified=address.is_verified
+            )
             if not dry_run:
                 await self.tenants.put(BY_OPERATOR, entry.org_id, wanted)
             return RestoreOutcome.REDONE, "only the suspension"
@@ -244,8 +295,12 @@ def _superseded_by(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
     return "it was changed since" if entry.action in _CHANGES and later else ""
 
 
-async def export_trail(database: Database, since: datetime | None) -> AsyncGenerator[list[AuditEvent], None]:
-    """Export the audit trail of all tenants since a time, in parts, oldest first within a tenant."""
+async def export_trail(
+    database: Database, since: datetime | None
+) -> AsyncGenerator[list[AuditEvent], None]:
+    """Export the audit trail of all tenants since a time, in parts, oldest first within a
+    tenant.
+    """
     after = ""
     while True:
         async with database.transaction(ACROSS_TENANTS) as connection:

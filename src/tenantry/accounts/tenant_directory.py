@@ -17,7 +17,9 @@ from tenantry.domain.tenants import ManagedTenant
 
 
 class TenantMatch(msgspec.Struct, frozen=True, rename="camel"):
-    """A tenant, and what it was found by: ``id``, ``customer``, ``email`` or ``key``. ``given`` is what matched."""
+    """A tenant, and what it was found by: ``id``, ``customer``, ``email`` or ``key``. ``given`` is
+    what matched.
+    """
 
     found_by: str
     given: str
@@ -34,14 +36,17 @@ class TenantDirectory:
     keys: OperatorKeyService
     clock: Clock
 
-    async def list_page(self, wanted: TenantFilter, limit: int, cursor: str | None) -> Page[ManagedTenant]:
+    async def list_page(
+        self, wanted: TenantFilter, limit: int, cursor: str | None
+    ) -> Page[ManagedTenant]:
         """Read a page of tenants, newest first. Raises `InvalidCursorError`."""
         window = window_after(limit, cursor)
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             return await directory.read_page(connection, wanted, window, self.catalog, self.clock())
 
     async def find(self, text: str) -> list[TenantMatch]:
-        """Find tenants by their id, a customer, the owner's address, or a key's id, first or last characters.
+        """Find tenants by their id, a customer, the owner's address, or a key's id, first or last
+        characters.
 
         Raises `ValidationError` for a whole secret.
         """
@@ -55,4 +60,6 @@ class TenantDirectory:
             tenants = await directory.read_by_id(connection, owners, self.catalog, self.clock())
         matches = [TenantMatch(found_by, given, tenant) for found_by, given, tenant in named]
         keys_of_tenants = [key for key in keys if key.org_id in tenants]
-        return matches + [TenantMatch("key", key.id, tenants[key.org_id], key) for key in keys_of_tenants]
+        return matches + [
+            TenantMatch("key", key.id, tenants[key.org_id], key) for key in keys_of_tenants
+        ]

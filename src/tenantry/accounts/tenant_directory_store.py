@@ -1,4 +1,6 @@
-"""All tenants, for the operator: filtered lists, and the tenants that an id, a customer or an address names."""
+"""All tenants, for the operator: filtered lists, and the tenants that an id, a customer or an
+address names.
+"""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -18,8 +20,9 @@ _RECORD: Final = len(TenantRecord.__struct_fields__)
 _COLUMNS: Final = f"{TENANT_COLUMNS}, owner_email, suspended_at IS NOT NULL"
 _LISTING: Final = Listing(_COLUMNS, "tenants", "created_at")
 _CURRENT: Final = "deleted_at IS NULL"
-# The rule of `tenantry.domain.access.current_phase`, in SQL: stored phases count while the plan and status that they
-# are of are the tenant's; the first phase that has not ended counts, else the last one.
+# The rule of `tenantry.domain.access.current_phase`, in SQL: stored phases count while the plan and
+# status that they are of are the tenant's; the first phase that has not ended counts, else the last
+# one.
 ACCESS_STATE: Final = """
 CASE WHEN coalesce(access->0->>'basis', plan || ' ' || subscription_status) = plan || ' ' || subscription_status
           AND access IS NOT NULL
@@ -35,8 +38,9 @@ CASE WHEN coalesce(access->0->>'basis', plan || ' ' || subscription_status) = pl
      ELSE 'none'
  END
 """
-# One value a line, so that no search text matches across two of them. The database lowers both sides, so that each name
-# is found by itself. With the locale C it lowers ASCII letters only, so other letters of the text are lowered by name.
+# One value a line, so that no search text matches across two of them. The database lowers both
+# sides, so that each name is found by itself. With the locale C it lowers ASCII letters only, so
+# other letters of the text are lowered by name.
 _SEARCHED: Final = """
 (position(translate(lower(%(search)s::text), %(capitals)s, %(small)s)
           IN translate(lower(concat_ws(E'\\n', id, name, owner_email)), %(capitals)s, %(small)s)) > 0
@@ -70,7 +74,8 @@ BY_ID: Final = f"SELECT {_COLUMNS} FROM tenants WHERE id = ANY(%s) AND {_CURRENT
 class TenantFilter(msgspec.Struct, frozen=True):
     """Conditions on tenants; None means any.
 
-    ``search`` is a part of the id, the name, the owner's address or the id of a customer, case-insensitive.
+    ``search`` is a part of the id, the name, the owner's address or the id of a customer,
+    case-insensitive.
     """
 
     search: str | None = None
@@ -83,7 +88,9 @@ class TenantFilter(msgspec.Struct, frozen=True):
 async def read_page(
     connection: Connection, wanted: TenantFilter, window: Window, catalog: Catalog, now: datetime
 ) -> Page[ManagedTenant]:
-    """Read a page of the current tenants that match, newest first, with their access at ``now``; across tenants."""
+    """Read a page of the current tenants that match, newest first, with their access at ``now``;
+    across tenants.
+    """
     values = msgspec.structs.asdict(wanted)
     filtered = [_CONDITIONS[name] for name, value in values.items() if value is not None]
     values |= _letters(wanted.search or "")
@@ -102,11 +109,15 @@ async def read_page(
 
 
 def _letters(text: str) -> dict[str, str]:
-    """Return the letters of a search text beyond ASCII, as capitals and as the small letters of each."""
+    """Return the letters of a search text beyond ASCII, as capitals and as the small letters of
+    each.
+    """
     small_of = dict(_FINAL_SIGMA)
     for letter in filter(lambda each: not each.isascii(), text):
         small = _FINAL_SIGMA.get(letter.lower(), letter.lower())
-        small_of |= {form: small for form in (letter, letter.upper()) if len(form) == len(small) == 1}
+        small_of |= {
+            form: small for form in (letter, letter.upper()) if len(form) == len(small) == 1
+        }
     return {"capitals": "".join(small_of), "small": "".join(small_of.values())}
 
 
@@ -115,7 +126,8 @@ async def read_named(
 ) -> list[tuple[str, str, ManagedTenant]]:
     """Read the current tenants whose id, customer or owner's address is ``text``; across tenants.
 
-    Returns up to `MOST_FOUND`, newest first, each with what names it (``id``, ``customer`` or ``email``) and the name.
+    Returns up to `MOST_FOUND`, newest first, each with what names it (``id``, ``customer`` or
+    ``email``) and the name.
     """
     rows = await connection.fetch(NAMED, {"text": text})
     return [(named_by, given, _tenant(row, catalog, now)) for named_by, given, *row in rows]
@@ -131,4 +143,6 @@ async def read_by_id(
 
 def _tenant(row: Sequence[Any], catalog: Catalog, now: datetime) -> ManagedTenant:
     owner_email, suspended = row[_RECORD:]
-    return to_managed_tenant(TenantRecord(*row[:_RECORD]), owner_email, catalog, now, suspended=suspended)
+    return to_managed_tenant(
+        TenantRecord(*row[:_RECORD]), owner_email, catalog, now, suspended=suspended
+    )

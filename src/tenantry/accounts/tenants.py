@@ -40,23 +40,36 @@ from tenantry.domain.names import check_name, is_printable_name
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.permissions import Mode, Principal
 from tenantry.domain.plans import FREE
-from tenantry.domain.tenants import ManagedTenant, Project, Tenant, is_tenant_id, to_managed_tenant, to_tenant
+from tenantry.domain.tenants import (
+    ManagedTenant,
+    Project,
+    Tenant,
+    is_tenant_id,
+    to_managed_tenant,
+    to_tenant,
+)
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications.mail_delivery import announce
 
 WRITE_SCOPE: Final = "tenants:write"
 
 _ADDED: Final = {
-    "cancelAt": None, "endsAt": None, "seats": None,
+    "cancelAt": None,
+    "endsAt": None,
+    "seats": None,
     "access": msgspec.to_builtins(to_access(NOTHING)),
-}  # fmt: skip
-"""The fields of a tenant that the previous release did not answer with; a new tenant has these values."""
+}
+"""The fields of a tenant that the previous release did not answer with; a new tenant has these
+values.
+"""
 
 
 class TenantInput(msgspec.Struct, frozen=True):
-    """The fields that an operator sets; None leaves a field unchanged, or at its default for a new tenant.
+    """The fields that an operator sets; None leaves a field unchanged, or at its default for a new
+    tenant.
 
-    For ``stripe_customer_id`` None removes all links of the tenant's customers, and UNSET leaves them.
+    For ``stripe_customer_id`` None removes all links of the tenant's customers, and UNSET leaves
+    them.
     """
 
     name: str
@@ -75,10 +88,17 @@ class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
     tenant: Annotated[Tenant, doc("The tenant's record.")]
     owner_email: Annotated[str, doc("The address that receives billing mail.", "ada@acme.example")]
     owner_email_verified: Annotated[
-        bool, doc("Whether the owner's address is verified; only then does it receive security notices.", example=True)
+        bool,
+        doc(
+            "Whether the owner's address is verified; only then does it receive security notices.",
+            example=True,
+        ),
     ]
     suspended: Annotated[bool, doc("Whether the tenant's credentials are refused.", example=False)]
-    customers: Annotated[list[str], doc("The payment provider's customers that are linked to it.", ["cus_Rk2pXw7Lm3"])]
+    customers: Annotated[
+        list[str],
+        doc("The payment provider's customers that are linked to it.", ["cus_Rk2pXw7Lm3"]),
+    ]
     members: Annotated[list[dict[str, Any]], doc("Users and their roles, including removed ones.")]
     api_keys: Annotated[list[ApiKey], doc("All keys, without secrets.")]
     audit_events: Annotated[list[AuditEvent], doc("The whole audit trail.")]
@@ -96,17 +116,19 @@ class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):
     stripe_customer_id: str | None
     suspended: bool
     plan: str | UnsetType = UNSET
-    """The plan of a new tenant if the operator chose it; from then on the ledger records the plan."""
+    """The plan of a new tenant if the operator chose it; from then on the ledger records the
+    plan.
+    """
 
 
 @dataclass(frozen=True)
 class TenantService:
     """Tenants, for their users and for the operator.
 
-    ``issuers`` are the identity provider's. The operator names one of their users as the owner; where there are several
-    directories, that makes no membership. ``email_subjects`` allows e-mail addresses as user ids. A user may create
-    ``tenants_per_user`` tenants. ``keys_revoked`` receives the reason and number of keys that were revoked with their
-    tenant.
+    ``issuers`` are the identity provider's. The operator names one of their users as the owner;
+    where there are several directories, that makes no membership. ``email_subjects`` allows e-mail
+    addresses as user ids. A user may create ``tenants_per_user`` tenants. ``keys_revoked`` receives
+    the reason and number of keys that were revoked with their tenant.
     """
 
     database: Database
@@ -122,7 +144,9 @@ class TenantService:
     async def list_page(
         self, principal: Principal, claims: Claims | None, limit: int, cursor: str | None
     ) -> Page[Tenant]:
-        """Read a page of the caller's tenants, newest first: the key's own, or all of the user's."""
+        """Read a page of the caller's tenants, newest first: the key's own, or all of the
+        user's.
+        """
         window = window_after(limit, cursor)
         if claims is None:
             async with self.database.transaction(of_tenant(principal.org_id)) as connection:
@@ -130,12 +154,16 @@ class TenantService:
             return Page([self._shown(found)] if cursor is None else [], None)
         async with self.database.transaction(OF_PEOPLE) as connection:
             catalog, now = self.policy.catalog, self.clock()
-            return await tenants.read_of_user(connection, claims.user, principal.org_id, window, catalog, now)
+            return await tenants.read_of_user(
+                connection, claims.user, principal.org_id, window, catalog, now
+            )
 
     async def get(self, principal: Principal, tenant_id: str) -> Tenant:
         """Read the caller's tenant. Raises `NotFoundError` for any other."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            return self._shown(await get_tenant(connection, _own(principal, tenant_id), even_ended=True))
+            return self._shown(
+                await get_tenant(connection, _own(principal, tenant_id), even_ended=True)
+            )
 
     async def create(
         self,
@@ -147,31 +175,45 @@ class TenantService:
         address: CallerAddress,
         claim: Claim | None,
     ) -> Tenant:
-        """Create a tenant with the user as its owner. The token's org claim, if any, becomes its id.
+        """Create a tenant with the user as its owner. The token's org claim, if any, becomes its
+        id.
 
-        The owner's address is ``owner_email``, or the user's verified ``address``.
-        Raises `TenantExistsError`, `TenantLimitReachedError`, `ValidationError` and the errors of idempotency.
+        The owner's address is ``owner_email``, or the user's verified ``address``. Raises
+        `TenantExistsError`, `TenantLimitReachedError`, `ValidationError` and the errors of
+        idempotency.
         """
         check_name(name)
         email = owner_email or await address.find()
         if email is None:
-            raise errors.ValidationError(("ownerEmail", "is needed: the identity provider gives no verified address"))
+            raise errors.ValidationError(
+                ("ownerEmail", "is needed: the identity provider gives no verified address")
+            )
         is_verified = owner_email is None or await address.verifies(owner_email)
         now = self.clock()
         tenant_id = claims.org_id or new_id("org")
-        async with self.database.transaction(OF_PEOPLE) as connection:  # the claim is the user's, not a tenant's
+        # the claim is the user's, not a tenant's
+        async with self.database.transaction(OF_PEOPLE) as connection:
 
             async def create() -> Tenant:
                 user = claims.user
                 await self._check_tenant_limit(connection, user)
-                wanted = TenantInput(name=name, owner_email=email, owner_id=claims.subject, email_verified=is_verified)
+                wanted = TenantInput(
+                    name=name,
+                    owner_email=email,
+                    owner_id=claims.subject,
+                    email_verified=is_verified,
+                )
                 async with connection.within(of_tenant(tenant_id)):
                     await self._set(connection, author, tenant_id, wanted, now, only_new=True)
                     await add_owner(connection, author, user, tenant_id, now, is_founder=True)
                     if owner_email is None:
-                        await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
+                        await tenants.let_owner_email_follow(
+                            connection, tenant_id, claims.issued_at
+                        )
                     created = await get_tenant(connection, tenant_id)
-                    await announce(connection, self.outbox, tenant_id, None, created.owner_address, now)
+                    await announce(
+                        connection, self.outbox, tenant_id, None, created.owner_address, now
+                    )
                     return self._shown(created)
 
             return await once(connection, claim, Tenant, now, create, _ADDED)
@@ -186,34 +228,48 @@ class TenantService:
         owner_email: str | None,
         address: CallerAddress = UNVERIFIED,
     ) -> Tenant:
-        """Change the caller's tenant. Raises `NotFoundError`, `ValidationError` and as `lock_and_reauthorize`.
+        """Change the caller's tenant. Raises `NotFoundError`, `ValidationError` and as
+        `lock_and_reauthorize`.
 
-        ``address`` is the caller's verified one. Setting the same unverified ``owner_email`` again requests another
-        confirmation mail.
+        ``address`` is the caller's verified one. Setting the same unverified ``owner_email`` again
+        requests another confirmation mail.
         """
         is_verified = await address.verifies(owner_email)
         async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
-            found, _, now = await lock_and_reauthorize(connection, principal, WRITE_SCOPE, self.clock)
+            found, _, now = await lock_and_reauthorize(
+                connection, principal, WRITE_SCOPE, self.clock
+            )
             check_name(name, found.record.name)
             was = found.owner_address
             becomes = was if owner_email is None else was.changed(owner_email, verified=is_verified)
             follows = found.owner_email_follows and owner_email is None
-            await tenants.update(connection, found, becomes, now, name=name, owner_email_follows=follows)
+            await tenants.update(
+                connection, found, becomes, now, name=name, owner_email_follows=follows
+            )
             updated = await record_update(connection, author, found, now)
             if owner_email is not None:
                 await announce(connection, self.outbox, tenant_id, was, becomes, now)
             return self._shown(updated)
 
     async def transfer(
-        self, principal: Principal, author: Author, tenant_id: str, *, user_id: str, owner_email: str,
-        claim: Claim | None, address: CallerAddress = UNVERIFIED,
-    ) -> Tenant:  # fmt: skip
-        """Make an active member the tenant's owner, with the address for billing mail; the former owner becomes admin.
+        self,
+        principal: Principal,
+        author: Author,
+        tenant_id: str,
+        *,
+        user_id: str,
+        owner_email: str,
+        claim: Claim | None,
+        address: CallerAddress = UNVERIFIED,
+    ) -> Tenant:
+        """Make an active member the tenant's owner, with the address for billing mail; the former
+        owner becomes admin.
 
         ``address`` is the caller's verified one.
 
-        Raises `NotFoundError`, `IdentityProviderNotConfiguredError`, `ScopeEscalationError`, `ModeMismatchError`,
-        `ValidationError`, the errors of idempotency and those of `lock_and_reauthorize`.
+        Raises `NotFoundError`, `IdentityProviderNotConfiguredError`, `ScopeEscalationError`,
+        `ModeMismatchError`, `ValidationError`, the errors of idempotency and those of
+        `lock_and_reauthorize`.
         """
         issuer = issuer_of_new(self.issuers, principal)
         self._check_user_id(user_id, "userId")
@@ -221,14 +277,18 @@ class TenantService:
         async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
 
             async def transfer() -> Tenant:
-                found, caller, now = await lock_and_reauthorize(connection, principal, WRITE_SCOPE, self.clock)
+                found, caller, now = await lock_and_reauthorize(
+                    connection, principal, WRITE_SCOPE, self.clock
+                )
                 owner_id, successor = found.record.owner_id, User(issuer, user_id)
                 await hand_over(connection, author, caller, self.issuers, owner_id, successor, now)
                 was, transferred = found.owner_address, found
                 becomes = was.changed(owner_email, verified=is_verified)
                 if user_id != owner_id or becomes != was or found.owner_email_follows:
                     await tenants.update(connection, found, becomes, now, owner_id=user_id)
-                    transferred = await record_update(connection, author, found, now, Action.TENANT_TRANSFERRED)
+                    transferred = await record_update(
+                        connection, author, found, now, Action.TENANT_TRANSFERRED
+                    )
                 await announce(connection, self.outbox, tenant_id, was, becomes, now)
                 return self._shown(transferred)
 
@@ -237,9 +297,11 @@ class TenantService:
     async def put(
         self, author: Author, tenant_id: str, wanted: TenantInput, *, only_new: bool = False
     ) -> tuple[ManagedTenant, bool]:
-        """Create a tenant or, unless ``only_new``, update an existing one; the flag says that it is new.
+        """Create a tenant or, unless ``only_new``, update an existing one; the flag says that it is
+        new.
 
-        Raises `TenantExistsError`, `TenantDeletedError` for an ended tenant, `ValidationError`, `CustomerTakenError`.
+        Raises `TenantExistsError`, `TenantDeletedError` for an ended tenant, `ValidationError`,
+        `CustomerTakenError`.
         """
         if wanted.owner_id is not None:
             self._check_user_id(wanted.owner_id, "ownerId")
@@ -251,7 +313,9 @@ class TenantService:
             before = await self._set(connection, author, tenant_id, wanted, now, only_new=only_new)
             if before is not None and wanted.email_verified:
                 address = before.owner_address.changed(wanted.owner_email, verified=True)
-                await announce(connection, self.outbox, tenant_id, before.owner_address, address, now)
+                await announce(
+                    connection, self.outbox, tenant_id, before.owner_address, address, now
+                )
             issuer = self.issuers.only if self.issuers is not None else None
             if issuer is not None and wanted.owner_id is not None:
                 await add_owner(connection, author, User(issuer, wanted.owner_id), tenant_id, now)
@@ -264,7 +328,9 @@ class TenantService:
             return self._managed(await get_tenant(connection, tenant_id))
 
     async def suspend(self, author: Author, tenant_id: str, *, suspended: bool) -> ManagedTenant:
-        """Reject a tenant's credentials from now on, or accept them again. Raises `NotFoundError`."""
+        """Reject a tenant's credentials from now on, or accept them again. Raises
+        `NotFoundError`.
+        """
         _check_tenant_id(tenant_id)
         now = self.clock()
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
@@ -275,7 +341,9 @@ class TenantService:
             return self._managed(await record_update(connection, author, found, now))
 
     async def delete(self, author: Author, tenant_id: str) -> None:
-        """End a tenant: revoke its keys at once, keep its data for 30 days. Raises `NotFoundError`."""
+        """End a tenant: revoke its keys at once, keep its data for 30 days. Raises
+        `NotFoundError`.
+        """
         now = self.clock()
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
             found = await get_tenant(connection, tenant_id, lock=True, even_ended=True)
@@ -284,7 +352,9 @@ class TenantService:
             await tenants.mark_deleted(connection, tenant_id, now)
             revoked = await api_keys.revoke_all(connection, tenant_id, now)
             target = (tenant_id, tenant_id)
-            await audit.record(connection, author, Action.TENANT_ENDED, target, now, before=audited(found))
+            await audit.record(
+                connection, author, Action.TENANT_ENDED, target, now, before=audited(found)
+            )
         if revoked:
             self.keys_revoked(RevocationReason.TENANT_ENDED, revoked)
 
@@ -305,10 +375,16 @@ class TenantService:
                 members=await members.read_all(connection, tenant_id),
                 api_keys=await api_keys.read_all(connection, tenant_id, now),
                 audit_events=await audit.read_all(connection, tenant_id),
-                projects=[project for mode in Mode for project in await projects.read_all(connection, tenant_id, mode)],
+                projects=[
+                    project
+                    for mode in Mode
+                    for project in await projects.read_all(connection, tenant_id, mode)
+                ],
                 billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
             )
-            await audit.record(connection, author, Action.TENANT_EXPORTED, (tenant_id, tenant_id), now)
+            await audit.record(
+                connection, author, Action.TENANT_EXPORTED, (tenant_id, tenant_id), now
+            )
             return exported
 
     def _shown(self, tenant: TenantRow) -> Tenant:
@@ -316,14 +392,18 @@ class TenantService:
 
     def _managed(self, tenant: TenantRow) -> ManagedTenant:
         catalog, now = self.policy.catalog, self.clock()
-        return to_managed_tenant(tenant.record, tenant.owner_email, catalog, now, suspended=tenant.suspended)
+        return to_managed_tenant(
+            tenant.record, tenant.owner_email, catalog, now, suspended=tenant.suspended
+        )
 
     def _check_user_id(self, user_id: str, location: str) -> None:
         if not self.email_subjects:
             check_user_id(user_id, location)
 
     async def _check_tenant_limit(self, connection: Connection, user: User) -> None:
-        """Check the user's number of tenants, one creation after another in all processes until the commit."""
+        """Check the user's number of tenants, one creation after another in all processes until the
+        commit.
+        """
         await connection.lock_name(f"tenants of\x1f{user.issuer}\x1f{user.subject}")
         if await members.has_created(connection, user, self.tenants_per_user):
             raise errors.TenantLimitReachedError(
@@ -332,39 +412,69 @@ class TenantService:
             )
 
     async def _set(
-        self, connection: Connection, author: Author, tenant_id: str, wanted: TenantInput, now: datetime, *,
+        self,
+        connection: Connection,
+        author: Author,
+        tenant_id: str,
+        wanted: TenantInput,
+        now: datetime,
+        *,
         only_new: bool,
-    ) -> TenantRow | None:  # fmt: skip
+    ) -> TenantRow | None:
         """Create a tenant, or update an existing one and return its former row."""
         customer = wanted.stripe_customer_id if isinstance(wanted.stripe_customer_id, str) else None
-        unlinked = await billing.customers_of(connection, tenant_id) if wanted.stripe_customer_id is None else []
+        unlinked = (
+            await billing.customers_of(connection, tenant_id)
+            if wanted.stripe_customer_id is None
+            else []
+        )
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant yet
             await ingest.claim(connection, tenant_id, [customer] if customer else unlinked)
             if customer:
                 await release_from_ended(connection, self.policy, author, tenant_id, customer, now)
-        address = OwnerAddress(wanted.owner_email, wanted.owner_email if wanted.email_verified else "")
+        address = OwnerAddress(
+            wanted.owner_email, wanted.owner_email if wanted.email_verified else ""
+        )
         owner_id, plan = wanted.owner_id or new_id("usr"), wanted.plan or FREE
-        created = await tenants.insert(connection, tenant_id, wanted.name, owner_id, address, plan, now)
+        created = await tenants.insert(
+            connection, tenant_id, wanted.name, owner_id, address, plan, now
+        )
         if only_new and not created:
             raise errors.TenantExistsError(f"The organization {tenant_id} exists already.")
         found = await get_tenant(connection, tenant_id, lock=True, even_ended=True)
         if found.deleted:
-            raise errors.TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
+            raise errors.TenantDeletedError(
+                "The tenant has ended; its id is free again after 30 days."
+            )
         address = found.owner_address.changed(wanted.owner_email, verified=wanted.email_verified)
         await tenants.update(
-            connection, found, address, now, name=wanted.name, owner_id=wanted.owner_id, suspended=wanted.suspended
+            connection,
+            found,
+            address,
+            now,
+            name=wanted.name,
+            owner_id=wanted.owner_id,
+            suspended=wanted.suspended,
         )
         if customer == found.record.stripe_customer_id:
             customer = None
         if unlinked:
             async with connection.within(ACROSS_TENANTS):
                 await unlink_customers(connection, self.policy, author, tenant_id, unlinked, now)
-                await self.outbox.defer_snapshots(connection, [SnapshotRequest(tenant_id, later=False)])
-        if customer and not await tenants.link_customer(connection, tenant_id, customer, "operator", now):
+                await self.outbox.defer_snapshots(
+                    connection, [SnapshotRequest(tenant_id, later=False)]
+                )
+        if customer and not await tenants.link_customer(
+            connection, tenant_id, customer, "operator", now
+        ):
             raise errors.CustomerTakenError(f"Customer {customer} belongs to another tenant.")
         if created:
-            after = audited(await get_tenant(connection, tenant_id), UNSET if wanted.plan is None else plan)
-            await audit.record(connection, author, Action.TENANT_CREATED, (tenant_id, tenant_id), now, after=after)
+            after = audited(
+                await get_tenant(connection, tenant_id), UNSET if wanted.plan is None else plan
+            )
+            await audit.record(
+                connection, author, Action.TENANT_CREATED, (tenant_id, tenant_id), now, after=after
+            )
         else:
             await record_update(connection, author, found, now)
         if created or customer:
@@ -374,12 +484,18 @@ class TenantService:
 
 
 async def record_update(
-    connection: Connection, author: Author, before: TenantRow, now: datetime, action: Action = Action.TENANT_UPDATED
+    connection: Connection,
+    author: Author,
+    before: TenantRow,
+    now: datetime,
+    action: Action = Action.TENANT_UPDATED,
 ) -> TenantRow:
     """Record a change in the audit trail; return the changed tenant."""
     after = await get_tenant(connection, before.record.id)
     target = (after.record.id, after.record.id)
-    await audit.record(connection, author, action, target, now, before=audited(before), after=audited(after))
+    await audit.record(
+        connection, author, action, target, now, before=audited(before), after=audited(after)
+    )
     return after
 
 
@@ -387,7 +503,13 @@ def audited(row: TenantRow, plan: str | UnsetType = UNSET) -> AuditedTenant:
     """Return the fields that callers change. The ledger records the billing state."""
     is_verified, record = row.owner_address.is_verified, row.record
     return AuditedTenant(
-        record.name, record.owner_id, row.owner_email, is_verified, record.stripe_customer_id, row.suspended, plan
+        record.name,
+        record.owner_id,
+        row.owner_email,
+        is_verified,
+        record.stripe_customer_id,
+        row.suspended,
+        plan,
     )
 
 
@@ -398,6 +520,8 @@ def _own(principal: Principal, tenant_id: str) -> str:
 
 
 def _check_tenant_id(tenant_id: str) -> None:
-    """Raise `NotFoundError` for an id that no tenant can have, which the database might not even accept."""
+    """Raise `NotFoundError` for an id that no tenant can have, which the database might not even
+    accept.
+    """
     if not is_tenant_id(tenant_id):
         raise errors.NotFoundError("tenant")

@@ -34,9 +34,16 @@ SELECT DISTINCT ON (coalesce(invoice_id, id))
 
 
 async def read_of_user(
-    connection: Connection, user: User, claimed: str | None, window: Window, catalog: Catalog, now: datetime
+    connection: Connection,
+    user: User,
+    claimed: str | None,
+    window: Window,
+    catalog: Catalog,
+    now: datetime,
 ) -> Page[Tenant]:
-    """Read a page of the current tenants of a user and of the token's claim, newest first, as of ``now``."""
+    """Read a page of the current tenants of a user and of the token's claim, newest first, as of
+    ``now``.
+    """
 
     def row_of(row: Sequence[Any]) -> Tenant:
         return to_tenant(TenantRecord(*row), catalog, now)
@@ -45,11 +52,19 @@ async def read_of_user(
         "deleted_at IS NULL AND (id = %(claimed)s OR id IN (SELECT tenant_id FROM memberships "
         "WHERE issuer = %(issuer)s AND subject = %(subject)s AND removed_at IS NULL AND NOT invited))"
     )
-    return await _LISTING.page(connection, condition, {**user._asdict(), "claimed": claimed}, window, row_of)
+    return await _LISTING.page(
+        connection, condition, {**user._asdict(), "claimed": claimed}, window, row_of
+    )
 
 
 async def insert(
-    connection: Connection, tenant_id: str, name: str, owner_id: str, owner: OwnerAddress, plan: str, now: datetime
+    connection: Connection,
+    tenant_id: str,
+    name: str,
+    owner_id: str,
+    owner: OwnerAddress,
+    plan: str,
+    now: datetime,
 ) -> bool:
     """Store a new tenant; return False if the id is taken."""
     cursor = await connection.execute(
@@ -77,28 +92,45 @@ async def update(
         "UPDATE tenants SET name = %s, owner_email = %s, verified_email = %s, owner_email_follows = %s, owner_id = %s, "
         "updated_at = %s, suspended_at = CASE WHEN %s THEN coalesce(suspended_at, %s) END WHERE id = %s",
         (
-            tenant.record.name if name is None else name, owner_address.email, owner_address.verified_email,
-            owner_email_follows, owner_id or tenant.record.owner_id, now, is_suspended, now, tenant.record.id,
+            tenant.record.name if name is None else name,
+            owner_address.email,
+            owner_address.verified_email,
+            owner_email_follows,
+            owner_id or tenant.record.owner_id,
+            now,
+            is_suspended,
+            now,
+            tenant.record.id,
         ),
-    )  # fmt: skip
+    )
 
 
-async def set_suspended(connection: Connection, tenant_id: str, now: datetime, *, suspended: bool) -> None:
+async def set_suspended(
+    connection: Connection, tenant_id: str, now: datetime, *, suspended: bool
+) -> None:
     """Suspend a tenant, or end its suspension."""
-    query = "UPDATE tenants SET suspended_at = CASE WHEN %s THEN %s END, updated_at = %s WHERE id = %s"
+    query = (
+        "UPDATE tenants SET suspended_at = CASE WHEN %s THEN %s END, updated_at = %s WHERE id = %s"
+    )
     await connection.execute(query, (suspended, now, now, tenant_id))
 
 
-async def let_owner_email_follow(connection: Connection, tenant_id: str, token_issued: datetime) -> None:
+async def let_owner_email_follow(
+    connection: Connection, tenant_id: str, token_issued: datetime
+) -> None:
     """Let the owner's address follow the identity provider's from now on."""
-    query = "UPDATE tenants SET owner_email_follows = true, owner_email_token_issued = %s WHERE id = %s"
+    query = (
+        "UPDATE tenants SET owner_email_follows = true, owner_email_token_issued = %s WHERE id = %s"
+    )
     await connection.execute(query, (token_issued, tenant_id))
 
 
 async def move_owner_email(
     connection: Connection, tenant_id: str, email: str, token_issued: datetime, now: datetime
 ) -> bool:
-    """Set the owner's address to a verified one; return False if a token that was issued later has set it."""
+    """Set the owner's address to a verified one; return False if a token that was issued later has
+    set it.
+    """
     cursor = await connection.execute(
         "UPDATE tenants SET owner_email = %s, verified_email = %s, owner_email_token_issued = %s, updated_at = %s "
         "WHERE id = %s AND NOT (owner_email_follows AND coalesce(owner_email_token_issued > %s, false))",
@@ -129,18 +161,26 @@ async def link_customer(
 
 async def mark_deleted(connection: Connection, tenant_id: str, now: datetime) -> None:
     """End a tenant; its data stays until retention removes it."""
-    query = "UPDATE tenants SET deleted_at = %s, updated_at = %s WHERE id = %s AND deleted_at IS NULL"
+    query = (
+        "UPDATE tenants SET deleted_at = %s, updated_at = %s WHERE id = %s AND deleted_at IS NULL"
+    )
     await connection.execute(query, (now, now, tenant_id))
 
 
-async def has_tenants_without_customer(connection: Connection, tenant_id: str, customer_id: str) -> bool:
-    """Whether there are tenants, but none with this id that was ever linked to this customer; across tenants."""
+async def has_tenants_without_customer(
+    connection: Connection, tenant_id: str, customer_id: str
+) -> bool:
+    """Whether there are tenants, but none with this id that was ever linked to this customer;
+    across tenants.
+    """
     values = {"tenant": tenant_id, "customer": customer_id}
     return bool(await connection.fetch_value(HAS_TENANTS_WITHOUT_CUSTOMER, values))
 
 
 async def failed_invoices(connection: Connection, tenant_id: str) -> list[FailedInvoice]:
-    """Find the invoices of failed payments among a tenant's newest `MAX_SCANNED_ROWS` events, newest failure first."""
+    """Find the invoices of failed payments among a tenant's newest `MAX_SCANNED_ROWS` events,
+    newest failure first.
+    """
     rows = await connection.fetch(FAILED_INVOICES, (tenant_id,))
     newest_first = sorted(rows, key=lambda row: (row[1], row[8]), reverse=True)
     return [FailedInvoice(*row[:8]) for row in newest_first]

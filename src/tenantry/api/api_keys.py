@@ -9,7 +9,16 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 
 from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, Routes, raises
-from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, ExpiresAt, Limit, Name, OrgId, ScopeName, path_parameter
+from tenantry.api.parameters import (
+    DEFAULT_LIMIT,
+    Cursor,
+    ExpiresAt,
+    Limit,
+    Name,
+    OrgId,
+    ScopeName,
+    path_parameter,
+)
 from tenantry.auth.api_keys import ApiKeyService, NewKey
 from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.auth.leak_reports import EndedKey, LeakReportService
@@ -41,24 +50,31 @@ class NewApiKey(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
         ),
     ]
     expires_at: Annotated[
-        ExpiresAt | None, doc("When the key expires, in the future; null or absent for never.", "2099-11-01T00:00:00Z")
+        ExpiresAt | None,
+        doc(
+            "When the key expires, in the future; null or absent for never.", "2099-11-01T00:00:00Z"
+        ),
     ] = None
     access_level: Annotated[
-        AccessLevel | None, doc("`OWNER` for a key that may do everything; `scopes` must be empty then.")
+        AccessLevel | None,
+        doc("`OWNER` for a key that may do everything; `scopes` must be empty then."),
     ] = None
-    mode: Annotated[Mode | None, doc("The caller's mode by default. A test-mode key creates test-mode keys only.")] = (
-        None
-    )
+    mode: Annotated[
+        Mode | None,
+        doc("The caller's mode by default. A test-mode key creates test-mode keys only."),
+    ] = None
 
 
 class ApiKeyChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The changes to an active key; absent fields stay as they are."""
 
     name: Annotated[Name | UnsetType, doc(example="CI deploys (main)")] = UNSET
-    scopes: Annotated[Scopes | UnsetType, doc("The complete new list of scopes.", ["projects:read"])] = UNSET
-    expires_at: Annotated[ExpiresAt | UnsetType | None, doc("When the key expires, in the future; null for never.")] = (
-        UNSET
-    )
+    scopes: Annotated[
+        Scopes | UnsetType, doc("The complete new list of scopes.", ["projects:read"])
+    ] = UNSET
+    expires_at: Annotated[
+        ExpiresAt | UnsetType | None, doc("When the key expires, in the future; null for never.")
+    ] = UNSET
 
 
 class Rotation(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -78,7 +94,9 @@ class Rotation(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 class ApiKeyWithSecret(ApiKey, frozen=True, rename="camel", kw_only=True):
     """A new key with its secret, which is shown only once."""
 
-    secret: Annotated[str, doc("The key itself. Only this answer contains it.", "svc_live_4fGhT0...x9Qz")]
+    secret: Annotated[
+        str, doc("The key itself. Only this answer contains it.", "svc_live_4fGhT0...x9Qz")
+    ]
 
 
 class LeakReport(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,15 +120,22 @@ def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access
         PATH,
         guards=[access.needs("api-keys:write")],
         summary="Create an API key",
-        opt=raises("org_mismatch", "scope_escalation", "mode_mismatch", "key_limit_reached", "idempotency_replay"),
+        opt=raises(
+            "org_mismatch",
+            "scope_escalation",
+            "mode_mismatch",
+            "key_limit_reached",
+            "idempotency_replay",
+        ),
     )
     async def create_api_key(
         principal: Caller, author: ChangeAuthor, claim: IdempotencyClaim, data: JSONBody[NewApiKey]
     ) -> Response[ApiKeyWithSecret]:
         """Create a key.
 
-        Only this answer contains its `secret`: store it at once. `accessLevel: OWNER`, or the single scope `OWNER`,
-        creates a key that may do everything; only an OWNER can create one. A key cannot create a key that outlives it.
+        Only this answer contains its `secret`: store it at once. `accessLevel: OWNER`, or the
+        single scope `OWNER`, creates a key that may do everything; only an OWNER can create one. A
+        key cannot create a key that outlives it.
         """
         principal.require_org(data.org_id)
         made = await keys.create(
@@ -125,7 +150,12 @@ def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access
         )
         return _shown_once(made)
 
-    @get(PATH, guards=[access.needs("api-keys:read")], summary="List API keys", opt=raises("org_mismatch"))
+    @get(
+        PATH,
+        guards=[access.needs("api-keys:read")],
+        summary="List API keys",
+        opt=raises("org_mismatch"),
+    )
     async def list_api_keys(
         principal: Caller,
         org_id: Annotated[
@@ -150,7 +180,9 @@ def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access
         limit: Limit = DEFAULT_LIMIT,
         cursor: Cursor = None,
     ) -> Page[ApiKey]:
-        """List the tenant's keys, newest first, without their secrets. A test-mode caller sees test-mode keys only."""
+        """List the tenant's keys, newest first, without their secrets. A test-mode caller sees
+        test-mode keys only.
+        """
         if org_id is not None:
             principal.require_org(org_id)
         if search is not None and "\x00" in search:
@@ -172,9 +204,13 @@ def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access
     async def update_api_key(
         principal: Caller, author: ChangeAuthor, key_id: KeyId, data: JSONBody[ApiKeyChange]
     ) -> ApiKey:
-        """Change the given fields of an active key. A null `expiresAt` means that the key never expires."""
+        """Change the given fields of an active key. A null `expiresAt` means that the key never
+        expires.
+        """
         scopes = data.scopes if data.scopes is UNSET else tuple(data.scopes)
-        return await keys.update(principal, author, key_id, name=data.name, scopes=scopes, expires_at=data.expires_at)
+        return await keys.update(
+            principal, author, key_id, name=data.name, scopes=scopes, expires_at=data.expires_at
+        )
 
     @delete(
         PATH + "/{key_id:str}",
@@ -188,13 +224,17 @@ def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access
         key_id: KeyId,
         *,
         force: Annotated[
-            bool, QueryParameter(name="force", description="Also the last OWNER key of a tenant without an owner.")
+            bool,
+            QueryParameter(
+                name="force", description="Also the last OWNER key of a tenant without an owner."
+            ),
         ] = False,
     ) -> None:
         """Revoke the key.
 
-        After this answer every process rejects requests with it. Revoking a revoked key succeeds. The record stays,
-        with `status: revoked`. If no member owns the tenant, its last OWNER key needs `force=true`.
+        After this answer every process rejects requests with it. Revoking a revoked key succeeds.
+        The record stays, with `status: revoked`. If no member owns the tenant, its last OWNER key
+        needs `force=true`.
         """
         await keys.revoke(principal, author, key_id, force=force)
 
@@ -202,7 +242,13 @@ def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access
         PATH + "/{key_id:str}/rotate",
         guards=[access.needs("api-keys:write")],
         summary="Rotate an API key",
-        opt=raises("scope_escalation", "mode_mismatch", "key_not_active", "key_limit_reached", "idempotency_replay"),
+        opt=raises(
+            "scope_escalation",
+            "mode_mismatch",
+            "key_not_active",
+            "key_limit_reached",
+            "idempotency_replay",
+        ),
     )
     async def rotate_api_key(
         principal: Caller,
@@ -213,11 +259,13 @@ def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access
     ) -> Response[ApiKeyWithSecret]:
         """Create a key with the same name, scopes, level, mode and expiry.
 
-        The old key ends after `overlapSeconds`, by default at once, and never later than its expiry. `rotatedFrom`
-        names it. Only this answer contains the new `secret`.
+        The old key ends after `overlapSeconds`, by default at once, and never later than its
+        expiry. `rotatedFrom` names it. Only this answer contains the new `secret`.
         """
         overlap = timedelta(seconds=(data or Rotation()).overlap_seconds)
-        return _shown_once(await keys.rotate(principal, author, key_id, overlap=overlap, claim=claim))
+        return _shown_once(
+            await keys.rotate(principal, author, key_id, overlap=overlap, claim=claim)
+        )
 
     @post(
         LEAK_REPORT_PATH,
@@ -225,11 +273,14 @@ def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access
         opt={"public": True, **raises("not_found", "database_unavailable")},
         summary="Report a leaked API key",
     )
-    async def report_leaked_key(author: ChangeAuthor, data: JSONBody[LeakReport]) -> Response[EndedKey]:
+    async def report_leaked_key(
+        author: ChangeAuthor, data: JSONBody[LeakReport]
+    ) -> Response[EndedKey]:
         """Revoke a leaked key.
 
-        Any client can report one, without a credential. tenantry revokes the key at once, also in a suspended tenant,
-        and mails the owner once. Reporting it again succeeds. A key that replaced it by rotation stays active.
+        Any client can report one, without a credential. tenantry revokes the key at once, also in a
+        suspended tenant, and mails the owner once. Reporting it again succeeds. A key that replaced
+        it by rotation stays active.
         """
         ended = await leaks.report(author, data.secret)
         return Response(ended, headers={"Cache-Control": "no-store"})
@@ -247,4 +298,6 @@ def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access
 
 def _shown_once(made: NewKey) -> Response[ApiKeyWithSecret]:
     body = ApiKeyWithSecret(secret=made.secret, **msgspec.structs.asdict(made.record))
-    return Response(body, headers={"Location": f"{PATH}/{made.record.id}", "Cache-Control": "no-store"})
+    return Response(
+        body, headers={"Location": f"{PATH}/{made.record.id}", "Cache-Control": "no-store"}
+    )

@@ -11,14 +11,26 @@ from typing import Any, Final, cast
 import msgspec
 from litestar import Litestar, Request, Response, Router
 from litestar.di import Provide
-from litestar.exceptions import HTTPException, NotFoundException, SerializationException, ValidationException
+from litestar.exceptions import (
+    HTTPException,
+    NotFoundException,
+    SerializationException,
+    ValidationException,
+)
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ExceptionHandlersMap, Scope
 
 from tenantry import __version__
-from tenantry.api.guards import AnyRequest, Connection, current_author, current_claim, current_claims, current_principal
+from tenantry.api.guards import (
+    AnyRequest,
+    Connection,
+    current_author,
+    current_claim,
+    current_claims,
+    current_principal,
+)
 from tenantry.api.parameters import in_words
 from tenantry.common.encoding import NOT_JSON, camel_case
 from tenantry.domain.errors import DomainError, ValidationError
@@ -52,12 +64,15 @@ logger = logging.getLogger(__name__)
 class JsonRequest(Request[Any, Any, Any]):
     """A request whose body is decoded into its handler's type.
 
-    Litestar would convert it as leniently as a query string: the text ``"5"`` to a number, a number to a time.
+    Litestar would convert it as leniently as a query string: the text ``"5"`` to a number, a number
+    to a time.
     """
 
     async def json(self) -> Any:  # noqa: ANN401  # the handler's type
         """Decode the body. Raises what the exception handlers answer with 400, 415 and 422."""
-        media_type = self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        media_type = (
+            self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+        )
         if not re.fullmatch(r"application/(json|.*\+json)", media_type):
             raise HTTPException(status_code=415)
         field = self.route_handler.parsed_data_field
@@ -85,8 +100,8 @@ def build_api(
 ) -> Litestar:
     """The Litestar application with these routes.
 
-    ``page_of`` returns the page for a request without a route, or None for a problem document. Litestar's error
-    handlers are synchronous, so ``before_refusal`` runs before them.
+    ``page_of`` returns the page for a request without a route, or None for a problem document.
+    Litestar's error handlers are synchronous, so ``before_refusal`` runs before them.
     """
     return Litestar(
         route_handlers=list(routes),
@@ -107,14 +122,18 @@ def build_api(
             title=API_TITLE,
             version=__version__,
             render_plugins=[JsonRenderPlugin()],
-            openapi_router=Router("/-", route_handlers=[], guards=[_nothing_here], include_in_schema=False),
+            openapi_router=Router(
+                "/-", route_handlers=[], guards=[_nothing_here], include_in_schema=False
+            ),
             use_handler_docstrings=True,
         ),
     )
 
 
 async def _answer_options(request: AnyRequest) -> Response[None] | None:
-    """Answer OPTIONS with every method of the path; Litestar names only those of its first handler."""
+    """Answer OPTIONS with every method of the path; Litestar names only those of its first
+    handler.
+    """
     if request.method != "OPTIONS":
         return None
     template = request.scope["path_template"]
@@ -129,7 +148,9 @@ def _allowed(methods: Iterable[str]) -> str:
 
 
 def _nothing_here(_connection: Connection, _handler: BaseRouteHandler) -> None:
-    """Hide Litestar's own OpenAPI route, which cannot be disabled; tenantry serves the document elsewhere."""
+    """Hide Litestar's own OpenAPI route, which cannot be disabled; tenantry serves the document
+    elsewhere.
+    """
     raise NotFoundException
 
 
@@ -180,12 +201,18 @@ def _on_validation_error(request: AnyRequest, error: ValidationException) -> Res
 
 
 def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
-    if isinstance(error.__cause__, SerializationException) or isinstance(error, SerializationException):
-        return _response(request, refuse("invalid_json", "The body is not JSON.", _request_id(request)))
+    if isinstance(error.__cause__, SerializationException) or isinstance(
+        error, SerializationException
+    ):
+        return _response(
+            request, refuse("invalid_json", "The body is not JSON.", _request_id(request))
+        )
     if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _on_fault(request, error)
     code, detail = _HTTP_ERRORS.get(error.status_code, ("invalid_request", error.detail))
-    headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+    headers = [
+        (name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()
+    ]
     return _response(request, refuse(code, detail, _request_id(request), headers=headers))
 
 

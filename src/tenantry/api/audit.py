@@ -24,14 +24,21 @@ WantedEvents = NamedDependency[AuditFilter]
 
 
 def audit_filter(
-    action: Annotated[Action | None, QueryParameter(name="action", description="Only what was done so.")] = None,
+    action: Annotated[
+        Action | None, QueryParameter(name="action", description="Only what was done so.")
+    ] = None,
     actor_id: Annotated[
-        str | None, QueryParameter(name="actorId", max_length=255, description="Only what this key or user did.")
+        str | None,
+        QueryParameter(
+            name="actorId", max_length=255, description="Only what this key or user did."
+        ),
     ] = None,
     target_id: Annotated[
         str | None,
         QueryParameter(
-            name="targetId", max_length=255, description="Only what was done to this project, key, member or tenant."
+            name="targetId",
+            max_length=255,
+            description="Only what was done to this project, key, member or tenant.",
         ),
     ] = None,
     since: Annotated[
@@ -61,7 +68,13 @@ def audit_routes(trail: AuditService, access: Access) -> Routes:
     reader = access.needs("audit:read")
     parameters = {"wanted": Provide(audit_filter, sync_to_thread=False)}
 
-    @get(PATH, guards=[reader], dependencies=parameters, summary="List audit events", opt=raises("mode_mismatch"))
+    @get(
+        PATH,
+        guards=[reader],
+        dependencies=parameters,
+        summary="List audit events",
+        opt=raises("mode_mismatch"),
+    )
     async def list_audit_events(
         principal: Caller, wanted: WantedEvents, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
     ) -> Page[AuditEvent]:
@@ -77,15 +90,20 @@ def audit_routes(trail: AuditService, access: Access) -> Routes:
         opt=raises("mode_mismatch"),
     )
     async def export_audit_events(principal: Caller, wanted: WantedEvents) -> Stream:
-        """Return the audit trail, or the selected part of it, newest first: one JSON object a line."""
+        """Return the audit trail, or the selected part of it, newest first: one JSON object a
+        line.
+        """
         pages = trail.export(principal, wanted)
-        first: list[AuditEvent] = await anext(pages)  # what is refused is refused before the answer begins
+        # what is refused is refused before the answer begins
+        first: list[AuditEvent] = await anext(pages)
         return Stream(ndjson(first, pages), media_type=EXPORT_TYPE)
 
     return [list_audit_events, export_audit_events]
 
 
-async def ndjson(first: list[AuditEvent], rest: AsyncIterator[list[AuditEvent]]) -> AsyncIterator[bytes]:
+async def ndjson(
+    first: list[AuditEvent], rest: AsyncIterator[list[AuditEvent]]
+) -> AsyncIterator[bytes]:
     """Entries as one line of JSON each."""
     encoder = msgspec.json.Encoder()
     yield encoder.encode_lines(first)

@@ -20,7 +20,9 @@ WHOAMI_PATH: Final = "/api/v1/auth/whoami"
 VERIFY_PREFIX: Final = "/api/v1/auth/verify/"
 VERIFY_TEMPLATE: Final = "/api/v1/auth/verify/{scope}"
 PROBLEM_HEADER: Final = b"x-problem"
-"""Gateways that pass on no more of a refusal than its headers (nginx) make their answer's body of this one."""
+"""Gateways that pass on no more of a refusal than its headers (nginx) make their answer's body of
+this one.
+"""
 
 _NO_SCOPE: Final = "-"
 _LIVE: Final = Mode.LIVE
@@ -36,7 +38,11 @@ class Whoami(msgspec.Struct, frozen=True, rename="camel"):
 
     kind: Annotated[PrincipalKind, doc("The kind of credential.", "api_key")]
     id: Annotated[
-        str, doc("The key's id, or the user's at the identity provider.", "key_01975c3a51c2a1b3c5d7e9f10213a5b7")
+        str,
+        doc(
+            "The key's id, or the user's at the identity provider.",
+            "key_01975c3a51c2a1b3c5d7e9f10213a5b7",
+        ),
     ]
     org_id: Annotated[str, doc("The tenant that the caller acts for.", "acme")]
     mode: Annotated[Mode, doc("The caller's mode; a user's is always live.", "live")]
@@ -47,11 +53,18 @@ class Whoami(msgspec.Struct, frozen=True, rename="camel"):
             ["projects:read", "projects:write"],
         ),
     ]
-    access_level: Annotated[AccessLevel, doc("`OWNER` may do everything; `SCOPED` what its scopes say.", "SCOPED")]
+    access_level: Annotated[
+        AccessLevel, doc("`OWNER` may do everything; `SCOPED` what its scopes say.", "SCOPED")
+    ]
     plan: Annotated[str, doc("The tenant's plan.", "pro")]
     subscription_status: Annotated[str, doc("The tenant's subscription status.", "active")]
-    access: Annotated[TenantAccess, doc("What the tenant's subscriptions give now, and the plan whose limits count.")]
-    expires_at: Annotated[datetime | None, doc("When the credential expires; null for never.", "2099-11-01T00:00:00Z")]
+    access: Annotated[
+        TenantAccess,
+        doc("What the tenant's subscriptions give now, and the plan whose limits count."),
+    ]
+    expires_at: Annotated[
+        datetime | None, doc("When the credential expires; null for never.", "2099-11-01T00:00:00Z")
+    ]
 
 
 def auth_routes(access: Access) -> Routes:
@@ -77,13 +90,15 @@ def auth_routes(access: Access) -> Routes:
 
 
 async def answer_gateway(admission: Admission, request: HotRequest) -> HotResponse:
-    """Answer the hot route ``/api/v1/auth/verify/{scope}`` of reverse proxies that ask before they pass a request on.
+    """Answer the hot route ``/api/v1/auth/verify/{scope}`` of reverse proxies that ask before they
+    pass a request on.
 
     200 with the caller's identity in headers, or the refusal, its problem document in a header too.
 
-    The scope is in the path, which the gateway's own configuration writes; the query is ignored. So is whatever
-    follows the scope, which may be the client's path, with one exception: where exactly ``/mode/test`` or ``/mode/any``
-    follows, those modes are accepted. Every other path accepts live mode alone.
+    The scope is in the path, which the gateway's own configuration writes; the query is ignored. So
+    is whatever follows the scope, which may be the client's path, with one exception: where exactly
+    ``/mode/test`` or ``/mode/any`` follows, those modes are accepted. Every other path accepts live
+    mode alone.
     """
     try:
         return await _check(admission, request)
@@ -119,8 +134,9 @@ async def _check(admission: Admission, request: HotRequest) -> HotResponse:
 def _accepted_modes(request: HotRequest, rest: str) -> frozenset[Mode]:
     """The modes that a path accepts of which ``rest`` follows the scope."""
     asked = _MODE_PATHS.get(rest)
-    # The configuration writes the mode as it is. An encoded one is the client's, added by the gateway to the address.
-    raw_path: bytes | None = request.scope.get("raw_path")  # requests without it have no encoded characters
+    # The configuration writes the mode as it is. An encoded one is the client's, added by the
+    # gateway to the address. requests without it have no encoded characters
+    raw_path: bytes | None = request.scope.get("raw_path")
     if asked is None or (raw_path is not None and not raw_path.endswith(f"/{rest}".encode())):
         return ACCEPTED_MODES["live"]
     return asked

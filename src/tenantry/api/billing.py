@@ -21,36 +21,54 @@ PORTAL_PATH: Final = "/api/v1/billing/portal-sessions"
 
 EventId = Annotated[str, path_parameter("The provider's event id.", "evt_1SQk7xLm3Rk2pXw7")]
 WebAddress = Annotated[
-    str, msgspec.Meta(max_length=LONGEST_URL, pattern=WEB_ADDRESS, description="An http(s) address.")
+    str,
+    msgspec.Meta(max_length=LONGEST_URL, pattern=WEB_ADDRESS, description="An http(s) address."),
 ]
 
 
 class PlanView(msgspec.Struct, frozen=True, rename="camel"):
-    """A plan of the catalog. ``stripePriceId`` is the first of its prices, null where it has none."""
+    """A plan of the catalog. ``stripePriceId`` is the first of its prices, null where it has
+    none.
+    """
 
     id: Annotated[str, doc("The plan's id, as in a tenant's `plan`.", "pro")]
     name: Annotated[str, doc("The display name.", "Pro")]
     stripe_price_id: Annotated[
         str | None,
-        doc("The first price of the payment provider that means this plan; null if there is none.", "price_pro"),
+        doc(
+            "The first price of the payment provider that means this plan; null if there is none.",
+            "price_pro",
+        ),
     ]
     limits: Annotated[Limits, doc("What the plan allows; an absent limit means no limit.")]
 
 
 class NewCheckoutSession(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The plan to subscribe to, and where the provider sends the buyer afterwards (by default to this service)."""
+    """The plan to subscribe to, and where the provider sends the buyer afterwards (by default to
+    this service).
+    """
 
     plan: Annotated[
-        str, msgspec.Meta(min_length=1, max_length=64, description="The id of a plan with a price.", examples=["pro"])
+        str,
+        msgspec.Meta(
+            min_length=1,
+            max_length=64,
+            description="The id of a plan with a price.",
+            examples=["pro"],
+        ),
     ]
-    success_url: Annotated[WebAddress | None, doc(example="https://app.acme.example/welcome")] = None
+    success_url: Annotated[WebAddress | None, doc(example="https://app.acme.example/welcome")] = (
+        None
+    )
     cancel_url: Annotated[WebAddress | None, doc(example="https://app.acme.example/plans")] = None
 
 
 class NewPortalSession(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Where the provider's portal sends the user back to (by default to this service)."""
 
-    return_url: Annotated[WebAddress | None, doc(example="https://app.acme.example/settings")] = None
+    return_url: Annotated[WebAddress | None, doc(example="https://app.acme.example/settings")] = (
+        None
+    )
 
 
 class SessionAddress(msgspec.Struct, frozen=True):
@@ -65,14 +83,19 @@ class SessionAddress(msgspec.Struct, frozen=True):
     ]
 
 
-def billing_routes(billing: LedgerQueries, checkout: CheckoutService, catalog: Catalog, access: Access) -> Routes:
-    """The routes that read plans and the ledger, and those that make sessions at the payment provider."""
+def billing_routes(
+    billing: LedgerQueries, checkout: CheckoutService, catalog: Catalog, access: Access
+) -> Routes:
+    """The routes that read plans and the ledger, and those that make sessions at the payment
+    provider.
+    """
 
     @get(PLANS_PATH, guards=[access.needs(None)], summary="List the plans")
     async def list_plans() -> Page[PlanView]:
         """List the plans of the catalog on one page."""
         plans = [
-            PlanView(plan.id, plan.name, next(iter(plan.stripe_price_ids), None), plan.limits) for plan in catalog.plans
+            PlanView(plan.id, plan.name, next(iter(plan.stripe_price_ids), None), plan.limits)
+            for plan in catalog.plans
         ]
         return Page(plans, None)
 
@@ -83,7 +106,11 @@ def billing_routes(billing: LedgerQueries, checkout: CheckoutService, catalog: C
         """List the tenant's billing events and their effect, newest first."""
         return await billing.list_events(principal, limit, cursor)
 
-    @get(EVENTS_PATH + "/{event_id:str}", guards=[access.needs("billing:read")], summary="Get a billing event")
+    @get(
+        EVENTS_PATH + "/{event_id:str}",
+        guards=[access.needs("billing:read")],
+        summary="Get a billing event",
+    )
     async def get_billing_event(principal: Caller, event_id: EventId) -> BillingEventView:
         """Return one event of the caller's tenant by the provider's id."""
         return await billing.get_event(principal, event_id)
@@ -92,18 +119,32 @@ def billing_routes(billing: LedgerQueries, checkout: CheckoutService, catalog: C
         CHECKOUT_PATH,
         guards=[access.needs("billing:write")],
         summary="Begin a checkout",
-        opt=raises("subscription_exists", "provider_not_configured", "provider_refused", "provider_unavailable"),
+        opt=raises(
+            "subscription_exists",
+            "provider_not_configured",
+            "provider_refused",
+            "provider_unavailable",
+        ),
     )
     async def create_checkout_session(
-        principal: Caller, author: ChangeAuthor, claim: IdempotencyClaim, data: JSONBody[NewCheckoutSession]
+        principal: Caller,
+        author: ChangeAuthor,
+        claim: IdempotencyClaim,
+        data: JSONBody[NewCheckoutSession],
     ) -> Response[SessionAddress]:
         """Create a checkout at the payment provider for a plan.
 
-        Send the browser to `url`. The plan changes when the provider's event arrives. A tenant with a subscription that
-        has not ended changes it in the customer portal; only with `SUBSCRIPTIONS=each` may it begin another.
+        Send the browser to `url`. The plan changes when the provider's event arrives. A tenant with
+        a subscription that has not ended changes it in the customer portal; only with
+        `SUBSCRIPTIONS=each` may it begin another.
         """
         url = await checkout.create_checkout(
-            principal, author, plan=data.plan, success_url=data.success_url, cancel_url=data.cancel_url, claim=claim
+            principal,
+            author,
+            plan=data.plan,
+            success_url=data.success_url,
+            cancel_url=data.cancel_url,
+            claim=claim,
         )
         return _shown(url)
 
@@ -111,16 +152,31 @@ def billing_routes(billing: LedgerQueries, checkout: CheckoutService, catalog: C
         PORTAL_PATH,
         guards=[access.needs("billing:write")],
         summary="Open the customer portal",
-        opt=raises("no_customer", "provider_not_configured", "provider_refused", "provider_unavailable"),
+        opt=raises(
+            "no_customer", "provider_not_configured", "provider_refused", "provider_unavailable"
+        ),
     )
     async def create_portal_session(
-        principal: Caller, author: ChangeAuthor, claim: IdempotencyClaim, data: JSONBody[NewPortalSession | None] = None
+        principal: Caller,
+        author: ChangeAuthor,
+        claim: IdempotencyClaim,
+        data: JSONBody[NewPortalSession | None] = None,
     ) -> Response[SessionAddress]:
-        """Open the payment provider's portal, in which the tenant changes its payment method or cancels."""
+        """Open the payment provider's portal, in which the tenant changes its payment method or
+        cancels.
+        """
         return_url = data.return_url if data else None
-        return _shown(await checkout.create_portal(principal, author, return_url=return_url, claim=claim))
+        return _shown(
+            await checkout.create_portal(principal, author, return_url=return_url, claim=claim)
+        )
 
-    return [list_plans, list_billing_events, get_billing_event, create_checkout_session, create_portal_session]
+    return [
+        list_plans,
+        list_billing_events,
+        get_billing_event,
+        create_checkout_session,
+        create_portal_session,
+    ]
 
 
 def _shown(url: str) -> Response[SessionAddress]:

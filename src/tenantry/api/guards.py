@@ -59,11 +59,12 @@ class Credential(StrEnum):
 
 
 class RouteGuard:
-    """A guard that also states its credential and scope, so that the documentation cannot disagree with it.
+    """A guard that also states its credential and scope, so that the documentation cannot disagree
+    with it.
 
-    It authorizes a change at the moment when the body is complete (CONTRACT 8.2). If the body was still arriving when
-    the guard checked the headers, it reads the body and checks again. The service therefore rejects a caller without
-    the right before it holds a body for them.
+    It authorizes a change at the moment when the body is complete (CONTRACT 8.2). If the body was
+    still arriving when the guard checked the headers, it reads the body and checks again. The
+    service therefore rejects a caller without the right before it holds a body for them.
     """
 
     def __init__(self, check: Check, credential: Credential, scope: str | None = None) -> None:
@@ -86,7 +87,9 @@ RAISES: Final = "raises"
 
 
 def raises(*codes: str) -> dict[str, Any]:
-    """Name the error codes of a route beyond those that its guard and its parameters imply, for OpenAPI."""
+    """Name the error codes of a route beyond those that its guard and its parameters imply, for
+    OpenAPI.
+    """
     return {RAISES: codes}
 
 
@@ -106,7 +109,9 @@ class Access:
         self._email_of_token = email_of_token
 
     def needs(self, scope: str | None) -> RouteGuard:
-        """Require a caller whose grants cover ``scope``, in live mode for `LIVE_MODE_SCOPES`; None: any credential."""
+        """Require a caller whose grants cover ``scope``, in live mode for `LIVE_MODE_SCOPES`; None:
+        any credential.
+        """
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             principal = await self._admit(connection)
@@ -122,7 +127,11 @@ class Access:
 
         Requests are limited for each user; the limit ``to_create`` tenants is lower.
         """
-        what, limit = ("creations", USER_CREATIONS_PER_MINUTE) if to_create else ("requests", USER_REQUESTS_PER_MINUTE)
+        what, limit = (
+            ("creations", USER_CREATIONS_PER_MINUTE)
+            if to_create
+            else ("requests", USER_REQUESTS_PER_MINUTE)
+        )
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
             authorization = header(connection, "authorization")
@@ -138,7 +147,9 @@ class Access:
                     "This needs a user's token; an API key belongs to a tenant already."
                 )
             if CLAIMS not in extras(connection):  # otherwise the first check counted it
-                extras(connection)[RATE_LIMITS] = await self._admission.count_user(claims, f"{what} of", limit)
+                extras(connection)[RATE_LIMITS] = await self._admission.count_user(
+                    claims, f"{what} of", limit
+                )
             extras(connection)[CLAIMS] = claims
 
         return RouteGuard(guard, Credential.USER)
@@ -150,7 +161,9 @@ class Access:
             expected = self._operator_token
             async with self._admission.delaying("operator_token"):
                 credential = bearer_credential(header(connection, "authorization"))
-                if expected is None or not hmac.compare_digest(credential, expected.reveal().encode()):
+                if expected is None or not hmac.compare_digest(
+                    credential, expected.reveal().encode()
+                ):
                     raise errors.InvalidCredentialError("This needs the operator's token.")
             extras(connection)[OPERATOR] = True
 
@@ -166,7 +179,11 @@ class Access:
     async def claims_of(self, request: AnyRequest) -> Claims | None:
         """The token's claims of an authenticated user; None for a key."""
         credential = bearer_credential(header(request, "authorization"))
-        return None if credential.startswith(b"svc_") else await self._authenticator.verify_token(credential)
+        return (
+            None
+            if credential.startswith(b"svc_")
+            else await self._authenticator.verify_token(credential)
+        )
 
     async def address_of(self, request: AnyRequest) -> CallerAddress:
         """The verified address of an authenticated request's caller."""
@@ -190,9 +207,13 @@ def header(connection: Connection, name: str) -> bytes | None:
 Caller = NamedDependency[Principal]
 """The type of a handler's argument ``principal``: the caller that the route's guard authorized."""
 CallerClaims = NamedDependency[Claims]
-"""The type of a handler's argument ``claims``: those of the user that the route's guard authorized."""
+"""The type of a handler's argument ``claims``: those of the user that the route's guard
+authorized.
+"""
 ChangeAuthor = NamedDependency[Author]
-"""The type of a handler's argument ``author``: the author of a change by whom the route's guard authorized."""
+"""The type of a handler's argument ``author``: the author of a change by whom the route's guard
+authorized.
+"""
 IdempotencyClaim = NamedDependency[Claim | None]
 """The type of a handler's argument ``claim``: that of a request with an ``Idempotency-Key``."""
 
@@ -223,16 +244,29 @@ async def current_claim(request: AnyRequest) -> Claim | None:
         return None
     key = raw.decode("latin-1")
     if not _IDEMPOTENCY_KEY.fullmatch(key):
-        raise errors.InvalidIdempotencyKeyError("Idempotency-Key must be 1 to 255 visible ASCII characters.")
+        raise errors.InvalidIdempotencyKeyError(
+            "Idempotency-Key must be 1 to 255 visible ASCII characters."
+        )
     if redact(key) != key:  # a client may send a credential here by mistake; it must not be stored
         key = "sha256:" + hashlib.sha256(key.encode()).hexdigest()
     user = extras(request).get(CLAIMS)
-    owner = f"user:{user.issuer}:{user.subject}" if isinstance(user, Claims) else claimant(current_principal(request))
-    return Claim(owner, f"{request.method} {request.url.path}", key, hashlib.sha256(await request.body()).digest())
+    owner = (
+        f"user:{user.issuer}:{user.subject}"
+        if isinstance(user, Claims)
+        else claimant(current_principal(request))
+    )
+    return Claim(
+        owner,
+        f"{request.method} {request.url.path}",
+        key,
+        hashlib.sha256(await request.body()).digest(),
+    )
 
 
 def claimant(principal: Principal) -> str:
-    """Return the owner of a principal's idempotency keys: users of two directories may have the same subject."""
+    """Return the owner of a principal's idempotency keys: users of two directories may have the
+    same subject.
+    """
     issuer = "" if principal.issuer is None else f"{principal.issuer}:"
     return f"{principal.kind}:{principal.org_id}:{issuer}{principal.id}"
 
@@ -255,18 +289,27 @@ def author_of(request: AnyRequest, kind: ActorKind, actor_id: str | None = None)
 
 
 async def admit(
-    admission: Admission, scope: Scope, header: Callable[[bytes], bytes | None], window: Window | None = None
+    admission: Admission,
+    scope: Scope,
+    header: Callable[[bytes], bytes | None],
+    window: Window | None = None,
 ) -> Admitted:
-    """Authenticate and count a request; store caller and status in the scope. Raises as `Admission.admit`."""
+    """Authenticate and count a request; store caller and status in the scope. Raises as
+    `Admission.admit`.
+    """
     client = scope.get("client")
     address = client[0] if client else None
     note = partial(scope.__setitem__, CALLER)
-    admitted = await admission.admit(header(b"authorization"), header(b"x-organization-id"), address, window, note)
+    admitted = await admission.admit(
+        header(b"authorization"), header(b"x-organization-id"), address, window, note
+    )
     scope[RATE_LIMITS] = admitted.rate_limits
     return admitted
 
 
-async def authenticate_again(admission: Admission, scope: Scope, header: Callable[[bytes], bytes | None]) -> Principal:
+async def authenticate_again(
+    admission: Admission, scope: Scope, header: Callable[[bytes], bytes | None]
+) -> Principal:
     """Authenticate an admitted request as of now. Raises the errors of authentication."""
     client = scope.get("client")
     caller = await admission.authenticate_again(

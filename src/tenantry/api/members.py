@@ -10,7 +10,16 @@ from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.members_store import MemberFilter
 from tenantry.accounts.tenants import TenantService
 from tenantry.api import tenants
-from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, Routes, raises
+from tenantry.api.guards import (
+    Access,
+    AnyRequest,
+    Caller,
+    CallerClaims,
+    ChangeAuthor,
+    IdempotencyClaim,
+    Routes,
+    raises,
+)
 from tenantry.api.parameters import (
     DEFAULT_LIMIT,
     LONGEST_USER_ID,
@@ -31,15 +40,22 @@ PATH: Final = "/api/v1/members"
 OWN_PATH: Final = "/api/v1/me/memberships"
 _MEMBERSHIPS_PATH: Final = "/api/v1/memberships"
 
-MemberId = Annotated[str, path_parameter("The member's id.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")]
-MembershipId = Annotated[str, path_parameter("The membership's id.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")]
+MemberId = Annotated[
+    str, path_parameter("The member's id.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")
+]
+MembershipId = Annotated[
+    str, path_parameter("The membership's id.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")
+]
 _OfUser = Annotated[
     str | None,
     QueryParameter(
-        name="userId", min_length=1, max_length=LONGEST_USER_ID, pattern=VISIBLE,
+        name="userId",
+        min_length=1,
+        max_length=LONGEST_USER_ID,
+        pattern=VISIBLE,
         description="Only this user, by the id at the identity provider.",
     ),
-]  # fmt: skip
+]
 
 
 class NewMember(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -58,7 +74,10 @@ class MemberChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 class OwnerTransfer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The new owner of a tenant and the address for billing mail."""
 
-    user_id: Annotated[UserId, doc("The new owner: an active member's user id at the identity provider.", "user_grace")]
+    user_id: Annotated[
+        UserId,
+        doc("The new owner: an active member's user id at the identity provider.", "user_grace"),
+    ]
     owner_email: Annotated[Email, doc(example="grace@acme.example")]
 
 
@@ -71,10 +90,15 @@ def member_routes(
     async def list_members(
         principal: Caller,
         user_id: _OfUser = None,
-        role: Annotated[Role | None, QueryParameter(name="role", description="Only members with this role.")] = None,
+        role: Annotated[
+            Role | None, QueryParameter(name="role", description="Only members with this role.")
+        ] = None,
         status: Annotated[
             MemberStatus | None,
-            QueryParameter(name="status", description="Only these. Without it: the active and the invited ones."),
+            QueryParameter(
+                name="status",
+                description="Only these. Without it: the active and the invited ones.",
+            ),
         ] = None,
         limit: Limit = DEFAULT_LIMIT,
         cursor: Cursor = None,
@@ -104,11 +128,14 @@ def member_routes(
     ) -> Response[Member]:
         """Invite a user of the identity provider.
 
-        The membership is `invited` until the user accepts; a user who adds themselves is active at once. A removed
-        member can be invited again and keeps the id. Invitations count against the plan's limit `members`. The caller
-        must hold everything that the role grants, with a token or a key that does not expire.
+        The membership is `invited` until the user accepts; a user who adds themselves is active at
+        once. A removed member can be invited again and keeps the id. Invitations count against the
+        plan's limit `members`. The caller must hold everything that the role grants, with a token
+        or a key that does not expire.
         """
-        member = await members.add(principal, author, user_id=data.user_id, role=data.role, claim=claim)
+        member = await members.add(
+            principal, author, user_id=data.user_id, role=data.role, claim=claim
+        )
         return Response(member, headers={"Location": f"{PATH}/{member.id}"})
 
     @get(PATH + "/{member_id:str}", guards=[access.needs("members:read")], summary="Get a member")
@@ -127,8 +154,8 @@ def member_routes(
     ) -> Member:
         """Change the role.
 
-        It counts from the member's next request. A higher role needs the same rights as an invitation. Only an OWNER
-        can change an owner.
+        It counts from the member's next request. A higher role needs the same rights as an
+        invitation. Only an OWNER can change an owner.
         """
         return await members.change_role(principal, author, member_id, data.role)
 
@@ -141,9 +168,9 @@ def member_routes(
     async def delete_member(principal: Caller, author: ChangeAuthor, member_id: MemberId) -> None:
         """Remove a member or withdraw an invitation.
 
-        After this answer every process rejects the user's requests, whatever the token claims. Only an OWNER can
-        remove an owner, or a user whose token claims the role owner. Removing again succeeds. The record stays, with
-        `removedAt`.
+        After this answer every process rejects the user's requests, whatever the token claims. Only
+        an OWNER can remove an owner, or a user whose token claims the role owner. Removing again
+        succeeds. The record stays, with `removedAt`.
         """
         await members.remove(principal, author, member_id)
 
@@ -164,8 +191,8 @@ def member_routes(
     ) -> Tenant:
         """Make an active member the owner of the tenant.
 
-        This sets `ownerId`, the role owner, and the address for billing mail. A previous owner who is a member becomes
-        an admin. Only an OWNER may do this.
+        This sets `ownerId`, the role owner, and the address for billing mail. A previous owner who
+        is a member becomes an admin. Only an OWNER may do this.
         """
         address = await access.address_of(request)
         return await owned.transfer(
@@ -183,7 +210,10 @@ def member_routes(
         claims: CallerClaims,
         status: Annotated[
             MemberStatus | None,
-            QueryParameter(name="status", description="Only `active` ones, or only `invited` ones: invitations."),
+            QueryParameter(
+                name="status",
+                description="Only `active` ones, or only `invited` ones: invitations.",
+            ),
         ] = None,
         limit: Limit = DEFAULT_LIMIT,
         cursor: Cursor = None,
@@ -202,9 +232,14 @@ def member_routes(
         opt=raises("member_not_active"),
     )
     async def accept_membership(
-        claims: CallerClaims, author: ChangeAuthor, claim: IdempotencyClaim, membership_id: MembershipId
+        claims: CallerClaims,
+        author: ChangeAuthor,
+        claim: IdempotencyClaim,
+        membership_id: MembershipId,
     ) -> Membership:
-        """Accept an invitation. Accepting again succeeds. Another user's membership is not found."""
+        """Accept an invitation. Accepting again succeeds. Another user's membership is not
+        found.
+        """
         return await memberships.accept(claims.user, author, membership_id, claim)
 
     @delete(
@@ -213,7 +248,9 @@ def member_routes(
         summary="Decline an invitation, or leave a tenant",
         opt=raises("last_owner"),
     )
-    async def delete_own_membership(claims: CallerClaims, author: ChangeAuthor, membership_id: MembershipId) -> None:
+    async def delete_own_membership(
+        claims: CallerClaims, author: ChangeAuthor, membership_id: MembershipId
+    ) -> None:
         """Decline an invitation or leave the tenant; repeating it succeeds.
 
         The tenant's owner, and its last one, must transfer it first.

@@ -1,7 +1,9 @@
-"""The OpenAPI document: Litestar's routes and parameters, msgspec's schemas, and the texts and hot routes of a file.
+"""The OpenAPI document: Litestar's routes and parameters, msgspec's schemas, and the texts and hot
+routes of a file.
 
-msgspec decodes and encodes the bodies, so its schemas cannot promise anything else. The document reads a route's
-credential and scope from its guard, its description from the handler's docstring, and those of fields from the structs.
+msgspec decodes and encodes the bodies, so its schemas cannot promise anything else. The document
+reads a route's credential and scope from its guard, its description from the handler's docstring,
+and those of fields from the structs.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,25 +28,41 @@ PATH: Final = "/api/v1/openapi.json"
 REF_PREFIX: Final = "#/components/schemas/"
 CODES_KEY: Final = "x-error-codes"
 REMEDIES_KEY: Final = "x-error-remedies"
-_RAISES_KEY: Final = "x-raises"  # the codes that an operation names itself; not in the finished document
+# the codes that an operation names itself; not in the finished document
+_RAISES_KEY: Final = "x-raises"
 _METHODS: Final = ("get", "post", "put", "patch", "delete")
-_SCHEMES: Final = {Credential.CALLER: "bearer", Credential.USER: "userToken", Credential.OPERATOR: "operatorToken"}
+_SCHEMES: Final = {
+    Credential.CALLER: "bearer",
+    Credential.USER: "userToken",
+    Credential.OPERATOR: "operatorToken",
+}
 _MALFORMED: Final = {"invalid_request", "request_timeout", "head_too_large"}
 """The server rejects these before a request exists (docs/reference/limits.md)."""
 _BODY: Final = {"invalid_json", "unsupported_media_type", "payload_too_large", "validation_failed"}
 _IDEMPOTENCY: Final = {"invalid_idempotency_key", "idempotency_in_flight", "idempotency_mismatch"}
-_OF_CALLERS: Final = {*CREDENTIAL, "org_suspended", "auth_unavailable", "database_unavailable", "rate_limited"}
+_OF_CALLERS: Final = {
+    *CREDENTIAL,
+    "org_suspended",
+    "auth_unavailable",
+    "database_unavailable",
+    "rate_limited",
+}
 _CREDENTIAL_CODES: Final = {
     "bearer": {*_OF_CALLERS, "no_organization", "org_mismatch"},
     "userToken": {*_OF_CALLERS, "user_token_required"},
     "operatorToken": {"missing_credential", "invalid_credential", "database_unavailable"},
 }
 _RATE_LIMITS: Final = ("RateLimit-Policy", "RateLimit")
-_HEADERS: Final = {"401": ("WWW-Authenticate",), "429": ("Retry-After", *_RATE_LIMITS), "503": ("Retry-After",)}
+_HEADERS: Final = {
+    "401": ("WWW-Authenticate",),
+    "429": ("Retry-After", *_RATE_LIMITS),
+    "503": ("Retry-After",),
+}
 
 
 def hand_written_part() -> dict[str, Any]:
-    """Return what no route can say: texts, the hot routes, and the meaning and remedy of each error code.
+    """Return what no route can say: texts, the hot routes, and the meaning and remedy of each error
+    code.
 
     Those are under `CODES_KEY` and `REMEDIES_KEY`, and not in the finished document.
     """
@@ -64,14 +82,23 @@ def describe(app: Litestar, base_url: str) -> dict[str, Any]:
     document["info"] = {**generated["info"], **document["info"]}
 
     routes = sorted(_routes(app), key=lambda route: _METHODS.index(route.method))
-    types = {str(kind): kind for route in routes for kind in (route.body, route.answer) if kind is not None}
-    schemas, found = msgspec.json.schema_components((Problem, *types.values()), ref_template=REF_PREFIX + "{name}")
+    types = {
+        str(kind): kind
+        for route in routes
+        for kind in (route.body, route.answer)
+        if kind is not None
+    }
+    schemas, found = msgspec.json.schema_components(
+        (Problem, *types.values()), ref_template=REF_PREFIX + "{name}"
+    )
     components["schemas"] = _completed(found, generated["components"]["schemas"])
     schema_of = dict(zip(types, schemas[1:], strict=True))
     tag_of = {part: tag["name"] for tag in document["tags"] for part in tag.pop("x-paths", ())}
     for route in routes:
         operation = route.describe(generated["paths"][route.path][route.method], schema_of, texts)
-        operation["tags"] = [tag_of[route.path.removeprefix("/api/v1/").strip("/").partition("/")[0]]]
+        operation["tags"] = [
+            tag_of[route.path.removeprefix("/api/v1/").strip("/").partition("/")[0]]
+        ]
         if route.credential is Credential.OPERATOR:
             operation["tags"] = ["Operator"]
         elif route.credential is not None and route.method == "post":
@@ -106,13 +133,17 @@ class _Route(NamedTuple):
     credential: Credential | None
     scope: str | None
 
-    def describe(self, generated: dict[str, Any], schema_of: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
+    def describe(
+        self, generated: dict[str, Any], schema_of: dict[str, Any], texts: dict[str, str]
+    ) -> dict[str, Any]:
         """Return the operation with its successful answers."""
         operation = {
             "operationId": camel_case(self.handler.handler_name),
             "summary": generated["summary"],
             "description": " ".join(generated["description"].split()),
-            "security": [{_SCHEMES[self.credential]: [self.scope] if self.scope else []}] if self.credential else [],
+            "security": [{_SCHEMES[self.credential]: [self.scope] if self.scope else []}]
+            if self.credential
+            else [],
             "parameters": [_parameter(parameter) for parameter in generated.get("parameters", ())],
             _RAISES_KEY: self.handler.opt.get(RAISES, ()),
         }
@@ -122,8 +153,12 @@ class _Route(NamedTuple):
             operation["requestBody"] = {"required": "anyOf" not in schema, "content": content}
         return {**operation, "responses": self._successes(generated["responses"], schema_of, texts)}
 
-    def _successes(self, statuses: Iterable[str], schema_of: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
-        own = {str(status): spec.description for status, spec in (self.handler.responses or {}).items()}
+    def _successes(
+        self, statuses: Iterable[str], schema_of: dict[str, Any], texts: dict[str, str]
+    ) -> dict[str, Any]:
+        own = {
+            str(status): spec.description for status, spec in (self.handler.responses or {}).items()
+        }
         answer: dict[str, Any] = {}
         if self.answer is not None:
             answer["content"] = {"application/json": {"schema": schema_of[str(self.answer)]}}
@@ -143,11 +178,21 @@ def _routes(app: Litestar) -> Iterator[_Route]:
     for route in app.routes:
         for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
             if handler.resolve_include_in_schema():
-                guard = next((one for one in handler.resolve_guards() if isinstance(one, RouteGuard)), None)
+                guard = next(
+                    (one for one in handler.resolve_guards() if isinstance(one, RouteGuard)), None
+                )
                 body = handler.parsed_data_field.annotation if handler.parsed_data_field else None
                 credential, scope = (guard.credential, guard.scope) if guard else (None, None)
                 for method in map(str.lower, sorted(handler.http_methods)):
-                    yield _Route(route.path_format, method, handler, body, _answer_type(handler), credential, scope)
+                    yield _Route(
+                        route.path_format,
+                        method,
+                        handler,
+                        body,
+                        _answer_type(handler),
+                        credential,
+                        scope,
+                    )
 
 
 def _answer_type(handler: HTTPRouteHandler) -> Any:  # noqa: ANN401  # any type that msgspec knows
@@ -161,7 +206,11 @@ def _answer_type(handler: HTTPRouteHandler) -> Any:  # noqa: ANN401  # any type 
 
 def _parameter(generated: dict[str, Any]) -> dict[str, Any]:
     """A parameter without what says nothing; a parameter cannot be null, only absent."""
-    schema = {key: value for key, value in generated["schema"].items() if key not in ("description", "example")}
+    schema = {
+        key: value
+        for key, value in generated["schema"].items()
+        if key not in ("description", "example")
+    }
     for choice in schema.pop("oneOf", ()):
         if choice.get("type") != "null":
             schema = {**choice, **schema}
@@ -185,7 +234,10 @@ def _add_errors(path: str, method: str, operation: dict[str, Any], texts: dict[s
         operation.pop("parameters", None)
     limits = _RATE_LIMITS if "rate_limited" in codes else ()
     for status, answer in operation["responses"].items():
-        answer["headers"] = {**answer.get("headers", {}), **_headers("X-Request-Id", *_HEADERS.get(status, limits))}
+        answer["headers"] = {
+            **answer.get("headers", {}),
+            **_headers("X-Request-Id", *_HEADERS.get(status, limits)),
+        }
     for number, known in CODES.items():
         status, names = str(number), [code for code in known if code in codes]
         if not names:
@@ -199,7 +251,9 @@ def _add_errors(path: str, method: str, operation: dict[str, Any], texts: dict[s
 
 
 def _codes(path: str, method: str, operation: dict[str, Any]) -> set[str]:
-    """The codes of an operation's errors: its own, and those that its credential, scope, body and parameters imply."""
+    """The codes of an operation's errors: its own, and those that its credential, scope, body and
+    parameters imply.
+    """
     codes = {*operation.pop(_RAISES_KEY), *_MALFORMED}
     if path == webhooks.PATH:
         return codes - {"invalid_request"}  # the other errors of this route are plain text
@@ -218,7 +272,11 @@ def _codes(path: str, method: str, operation: dict[str, Any]) -> set[str]:
             case {"in": "path"} if method != "put":
                 codes.add("not_found")
             case {"in": "query", "name": name}:
-                codes |= {"validation_failed", "invalid_cursor"} if name == "cursor" else {"validation_failed"}
+                codes |= (
+                    {"validation_failed", "invalid_cursor"}
+                    if name == "cursor"
+                    else {"validation_failed"}
+                )
     return codes
 
 
@@ -226,7 +284,9 @@ def _completed(components: dict[str, Any], generated: dict[str, Any]) -> dict[st
     """The schemas with the format of times, and with the descriptions of nullable fields."""
     for name, schema in components.items():
         if "description" in schema:
-            schema["description"] = schema["description"].replace("``", "`").replace("next_cursor", "nextCursor")
+            schema["description"] = (
+                schema["description"].replace("``", "`").replace("next_cursor", "nextCursor")
+            )
         theirs = generated.get(name, {}).get("properties", {})
         for field, described in schema.get("properties", {}).items():
             choices = (described, *described.get("anyOf", ()))

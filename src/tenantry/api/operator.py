@@ -1,4 +1,6 @@
-"""Routes across tenants, for the operator: tenants, API keys, and events that belong to no tenant."""
+"""Routes across tenants, for the operator: tenants, API keys, and events that belong to no
+tenant.
+"""
 
 from typing import Annotated, Final
 
@@ -37,23 +39,35 @@ def tenant_filter(
         ),
     ] = None,
     plan: Annotated[
-        str | None, QueryParameter(name="plan", max_length=64, description="Only tenants whose `plan` is this.")
+        str | None,
+        QueryParameter(
+            name="plan", max_length=64, description="Only tenants whose `plan` is this."
+        ),
     ] = None,
     status: Annotated[
         str | None,
-        QueryParameter(name="status", max_length=64, description="Only tenants whose `subscriptionStatus` is this."),
+        QueryParameter(
+            name="status",
+            max_length=64,
+            description="Only tenants whose `subscriptionStatus` is this.",
+        ),
     ] = None,
     access: Annotated[
         AccessState | None,
-        QueryParameter(name="access", description="Only tenants whose `access.state` is this at the moment."),
+        QueryParameter(
+            name="access", description="Only tenants whose `access.state` is this at the moment."
+        ),
     ] = None,
     suspended: Annotated[
-        bool | None, QueryParameter(name="suspended", description="Only suspended tenants, or only the others.")
+        bool | None,
+        QueryParameter(name="suspended", description="Only suspended tenants, or only the others."),
     ] = None,
 ) -> TenantFilter:
     """Make the filter of a request's parameters. Raises `ValidationError`."""
     texts = {"search": search, "plan": plan, "status": status}
-    faults = [(name, "must not contain a NUL") for name, text in texts.items() if text and "\x00" in text]
+    faults = [
+        (name, "must not contain a NUL") for name, text in texts.items() if text and "\x00" in text
+    ]
     if faults:
         raise ValidationError(*faults)
     check_search(search or "")
@@ -61,7 +75,11 @@ def tenant_filter(
 
 
 def operator_routes(
-    directory: TenantDirectory, tenants: TenantService, keys: OperatorKeyService, events: UnplacedEvents, access: Access
+    directory: TenantDirectory,
+    tenants: TenantService,
+    keys: OperatorKeyService,
+    events: UnplacedEvents,
+    access: Access,
 ) -> Routes:
     """The routes across tenants. All of them need the operator's token."""
     operator = access.needs_operator()
@@ -75,7 +93,9 @@ def operator_routes(
     async def list_all_tenants(
         wanted: WantedTenants, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
     ) -> Page[ManagedTenant]:
-        """List the tenants that match every given condition, newest first. Ended tenants are left out."""
+        """List the tenants that match every given condition, newest first. Ended tenants are left
+        out.
+        """
         return await directory.list_page(wanted, limit, cursor)
 
     @get(PATH + "/tenants/{tenant_id:str}", guards=[operator], summary="Get any tenant (operator)")
@@ -98,7 +118,9 @@ def operator_routes(
         limit: Limit = DEFAULT_LIMIT,
         cursor: Cursor = None,
     ) -> Page[ApiKey]:
-        """List the keys that the text means, newest first, without their secrets. `orgId` is the tenant of each."""
+        """List the keys that the text means, newest first, without their secrets. `orgId` is the
+        tenant of each.
+        """
         return await keys.search(search, limit, cursor)
 
     @delete(
@@ -112,7 +134,10 @@ def operator_routes(
         key_id: KeyId,
         *,
         force: Annotated[
-            bool, QueryParameter(name="force", description="Also the last OWNER key of a tenant without an owner.")
+            bool,
+            QueryParameter(
+                name="force", description="Also the last OWNER key of a tenant without an owner."
+            ),
         ] = False,
     ) -> None:
         """Revoke a key of any tenant, also of a suspended one.
@@ -121,13 +146,26 @@ def operator_routes(
         """
         await keys.revoke(author, key_id, force=force)
 
-    @get(PATH + "/parked-events", guards=[operator], summary="List events without a tenant (operator)")
-    async def list_parked_events(limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> Page[UnplacedEvent]:
-        """List the events that belong to no tenant, the last received first, each with the command that places it.
+    @get(
+        PATH + "/parked-events",
+        guards=[operator],
+        summary="List events without a tenant (operator)",
+    )
+    async def list_parked_events(
+        limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    ) -> Page[UnplacedEvent]:
+        """List the events that belong to no tenant, the last received first, each with the command
+        that places it.
 
-        These are the parked events, and those of the last 30 days that name neither a tenant nor a linked customer, or
-        are invalid.
+        These are the parked events, and those of the last 30 days that name neither a tenant nor a
+        linked customer, or are invalid.
         """
         return await events.list_page(limit, cursor)
 
-    return [list_all_tenants, get_any_tenant, list_any_api_keys, delete_any_api_key, list_parked_events]
+    return [
+        list_all_tenants,
+        get_any_tenant,
+        list_any_api_keys,
+        delete_any_api_key,
+        list_parked_events,
+    ]

@@ -19,7 +19,9 @@ LONGEST_USER_ID: Final = 255
 VISIBLE: Final = f"^[!-~]*{END}"
 WEB_ADDRESS: Final = "^https?://[!-~]+$"
 _NO_NUL: Final = r"^[^\u0000]*$"
-_EMAIL: Final = rf"^[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+@[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+{END}"
+_EMAIL: Final = (
+    rf"^[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+@[^@\s\u0000-\u001f\u007f<>,;:\"()\[\]\\]+{END}"
+)
 _IDENTIFIER: Final = f"^[A-Za-z0-9_-]+{END}"
 _SCOPE: Final = f"^(?:{SCOPE_FORM}|OWNER){END}"
 _FORMS: Final[Mapping[str, str]] = {
@@ -37,14 +39,22 @@ Name = Annotated[
         min_length=1,
         max_length=200,
         description=f"What people call it. It {NAME_RULE}.",
-        extra_json_schema={"pattern": f"^[^{REFUSED_CHARACTERS}]*{END}"},  # the services check it: see `check_name`
+        # the services check it: see `check_name`
+        extra_json_schema={"pattern": f"^[^{REFUSED_CHARACTERS}]*{END}"},
     ),
 ]
 Description = Annotated[str, msgspec.Meta(max_length=2000, pattern=_NO_NUL)]
-Email = Annotated[str, msgspec.Meta(max_length=254, pattern=_EMAIL, description="Where billing mail goes.")]
-OrgId = Annotated[str, msgspec.Meta(max_length=64, pattern=_IDENTIFIER, description="The organization's id.")]
+Email = Annotated[
+    str, msgspec.Meta(max_length=254, pattern=_EMAIL, description="Where billing mail goes.")
+]
+OrgId = Annotated[
+    str, msgspec.Meta(max_length=64, pattern=_IDENTIFIER, description="The organization's id.")
+]
 ScopeName = Annotated[
-    str, msgspec.Meta(pattern=_SCOPE, max_length=65, description="`<resource>:<action>`; either part may be `*`.")
+    str,
+    msgspec.Meta(
+        pattern=_SCOPE, max_length=65, description="`<resource>:<action>`; either part may be `*`."
+    ),
 ]
 UserId = Annotated[
     str,
@@ -58,9 +68,15 @@ UserId = Annotated[
 CustomerId = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=_IDENTIFIER)]
 ExpiresAt = Annotated[datetime, msgspec.Meta(tz=True, description="When the key ends (RFC 3339).")]
 
-Limit = Annotated[int, QueryParameter(name="limit", ge=1, le=MOST_ON_A_PAGE, description="Most objects on a page.")]
+Limit = Annotated[
+    int,
+    QueryParameter(name="limit", ge=1, le=MOST_ON_A_PAGE, description="Most objects on a page."),
+]
 Cursor = Annotated[
-    str | None, QueryParameter(name="cursor", max_length=LONGEST_CURSOR, description="`nextCursor` of the page before.")
+    str | None,
+    QueryParameter(
+        name="cursor", max_length=LONGEST_CURSOR, description="`nextCursor` of the page before."
+    ),
 ]
 
 
@@ -72,7 +88,9 @@ class PageQuery(msgspec.Struct):
 
 
 def in_words(message: str) -> str:
-    """Return what a pattern asks for instead of msgspec's message, which shows the pattern; other messages stay."""
+    """Return what a pattern asks for instead of msgspec's message, which shows the pattern; other
+    messages stay.
+    """
     for pattern, words in _FORMS.items():
         if message == f"Expected `str` matching regex {pattern!r}":
             return words
@@ -80,5 +98,7 @@ def in_words(message: str) -> str:
 
 
 def path_parameter(description: str, example: str) -> Any:  # noqa: ANN401  # Litestar's own has no public type
-    """Describe a parameter of a path: ``Annotated[str, path_parameter("The key's id.", "key_0197...")]``."""
+    """Describe a parameter of a path: ``Annotated[str, path_parameter("The key's id.",
+    "key_0197...")]``.
+    """
     return PathParameter(description=description, schema_extra={"example": example})

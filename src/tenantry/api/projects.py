@@ -9,8 +9,24 @@ from litestar.params import JSONBody
 from msgspec import UNSET, UnsetType
 
 from tenantry.accounts.projects import ProjectService, page_of
-from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, Routes, admit, raises
-from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Description, Limit, Name, PageQuery, path_parameter
+from tenantry.api.guards import (
+    Access,
+    Caller,
+    ChangeAuthor,
+    IdempotencyClaim,
+    Routes,
+    admit,
+    raises,
+)
+from tenantry.api.parameters import (
+    DEFAULT_LIMIT,
+    Cursor,
+    Description,
+    Limit,
+    Name,
+    PageQuery,
+    path_parameter,
+)
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page, Window, window_after
@@ -22,7 +38,9 @@ from tenantry.server.repeated_items import check_query
 
 PATH: Final = "/api/v1/projects"
 
-ProjectId = Annotated[str, path_parameter("The project's id.", "proj_01975c3a4f10b7e2d4a6c8f01e3b5d7f")]
+ProjectId = Annotated[
+    str, path_parameter("The project's id.", "proj_01975c3a4f10b7e2d4a6c8f01e3b5d7f")
+]
 
 
 class NewProject(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -36,7 +54,9 @@ class ProjectChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The changes to a project; absent fields stay as they are."""
 
     name: Annotated[Name | UnsetType, doc(example="Storefront EU")] = UNSET
-    description: Annotated[Description | UnsetType | None, doc("What it is for; null clears it.")] = UNSET
+    description: Annotated[
+        Description | UnsetType | None, doc("What it is for; null clears it.")
+    ] = UNSET
 
 
 _FIRST: Final = Window(DEFAULT_LIMIT)
@@ -44,7 +64,9 @@ _NOTHING: Final = Window(-1)
 
 
 async def answer_project_list(admission: Admission, request: HotRequest) -> HotResponse:
-    """Answer the hot route ``GET /api/v1/projects`` with a page of the caller's projects, newest first."""
+    """Answer the hot route ``GET /api/v1/projects`` with a page of the caller's projects, newest
+    first.
+    """
     window, fault = _NOTHING, None
     try:
         window = parse_window(request.scope["query_string"])
@@ -73,16 +95,23 @@ def parse_window(query: bytes) -> Window:
 def project_routes(projects: ProjectService, access: Access) -> Routes:
     """The routes of projects.
 
-    The dispatcher answers the list with `answer_project_list`. The handler here answers variants of the address, such
-    as one with a slash at the end, and describes the route for OpenAPI.
+    The dispatcher answers the list with `answer_project_list`. The handler here answers variants of
+    the address, such as one with a slash at the end, and describes the route for OpenAPI.
     """
 
     @get(PATH, guards=[access.needs("projects:read")], summary="List projects")
-    async def list_projects(principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None) -> Page[Project]:
+    async def list_projects(
+        principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    ) -> Page[Project]:
         """List the projects of the caller's tenant in the caller's mode, newest first."""
         return await projects.list_page(principal, limit, cursor)
 
-    @post(PATH, guards=[access.needs("projects:write")], summary="Create a project", opt=raises("plan_limit_reached"))
+    @post(
+        PATH,
+        guards=[access.needs("projects:write")],
+        summary="Create a project",
+        opt=raises("plan_limit_reached"),
+    )
     async def create_project(
         principal: Caller, author: ChangeAuthor, claim: IdempotencyClaim, data: JSONBody[NewProject]
     ) -> Response[Project]:
@@ -90,20 +119,35 @@ def project_routes(projects: ProjectService, access: Access) -> Routes:
         project = await projects.create(principal, author, data.name, data.description, claim)
         return Response(project, headers={"Location": f"{PATH}/{project.id}"})
 
-    @get(PATH + "/{project_id:str}", guards=[access.needs("projects:read")], summary="Get a project")
+    @get(
+        PATH + "/{project_id:str}", guards=[access.needs("projects:read")], summary="Get a project"
+    )
     async def get_project(principal: Caller, project_id: ProjectId) -> Project:
         """Return one project of the caller's tenant and mode."""
         return await projects.get(principal, project_id)
 
-    @patch(PATH + "/{project_id:str}", guards=[access.needs("projects:write")], summary="Change a project")
+    @patch(
+        PATH + "/{project_id:str}",
+        guards=[access.needs("projects:write")],
+        summary="Change a project",
+    )
     async def update_project(
-        principal: Caller, author: ChangeAuthor, project_id: ProjectId, data: JSONBody[ProjectChange]
+        principal: Caller,
+        author: ChangeAuthor,
+        project_id: ProjectId,
+        data: JSONBody[ProjectChange],
     ) -> Project:
         """Change the given fields; a null `description` clears it."""
         return await projects.update(principal, author, project_id, data.name, data.description)
 
-    @delete(PATH + "/{project_id:str}", guards=[access.needs("projects:write")], summary="Delete a project")
-    async def delete_project(principal: Caller, author: ChangeAuthor, project_id: ProjectId) -> None:
+    @delete(
+        PATH + "/{project_id:str}",
+        guards=[access.needs("projects:write")],
+        summary="Delete a project",
+    )
+    async def delete_project(
+        principal: Caller, author: ChangeAuthor, project_id: ProjectId
+    ) -> None:
         """Delete the project permanently."""
         await projects.delete(principal, author, project_id)
 

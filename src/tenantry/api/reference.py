@@ -40,7 +40,12 @@ _BOUNDS: Final = {
     "maximum": "at most {}",
     "default": "by default `{}`",
 }
-_PLACEHOLDERS: Final[Mapping[object, object]] = {"string": "...", "integer": 1, "boolean": True, "object": {}}
+_PLACEHOLDERS: Final[Mapping[object, object]] = {
+    "string": "...",
+    "integer": 1,
+    "boolean": True,
+    "object": {},
+}
 
 Schema = Mapping[str, Any]
 
@@ -58,7 +63,9 @@ def reference_route(base_url: str, assets: PageAssets) -> HTTPRouteHandler:
 
 
 def render(document: dict[str, Any], base_url: str, assets: str) -> str:
-    """The page of this OpenAPI document; ``assets`` is the address of its style sheets and its script."""
+    """The page of this OpenAPI document; ``assets`` is the address of its style sheets and its
+    script.
+    """
     environment = page_templates(PackageLoader(str(__package__)))
     environment.filters.update(prose=prose, slug=slug, pretty=pretty)
     return environment.get_template("reference.html").render(
@@ -125,8 +132,14 @@ class Schemas:
 
     def resolve(self, schema: Schema) -> Schema:
         """Return the schema of a value that is not null, itself instead of a reference to it."""
-        present = next((choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"), schema)
-        found: Schema = self._schemas[present["$ref"].removeprefix(REF_PREFIX)] if "$ref" in present else present
+        present = next(
+            (choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"), schema
+        )
+        found: Schema = (
+            self._schemas[present["$ref"].removeprefix(REF_PREFIX)]
+            if "$ref" in present
+            else present
+        )
         return found
 
     def objects(self, operations: list[Schema]) -> list[Schema]:
@@ -154,9 +167,15 @@ class Schemas:
             return schema["default"]
         if "properties" in schema:
             required = schema.get("required", ())
-            shown = {k: v for k, v in schema["properties"].items() if k in required or "examples" in v}
+            shown = {
+                k: v for k, v in schema["properties"].items() if k in required or "examples" in v
+            }
             return {name: self.example(field) for name, field in shown.items()}
-        return [self.example(schema["items"])] if "items" in schema else _PLACEHOLDERS.get(schema.get("type"))
+        return (
+            [self.example(schema["items"])]
+            if "items" in schema
+            else _PLACEHOLDERS.get(schema.get("type"))
+        )
 
     def type_of(self, schema: Schema) -> str:
         if "anyOf" in schema:
@@ -172,26 +191,38 @@ class Schemas:
         """Return the bounds of a value, in words."""
         known = {**self.resolve(schema), "default": schema.get("default")}
         bounds = [" or ".join(f"`{value}`" for value in known.get("enum", ()))]
-        bounds += [words.format(known[key]) for key, words in _BOUNDS.items() if known.get(key) not in (None, [])]
+        bounds += [
+            words.format(known[key])
+            for key, words in _BOUNDS.items()
+            if known.get(key) not in (None, [])
+        ]
         return ", ".join(filter(None, bounds))
 
 
 def _operation(path: str, method: str, operation: Schema, schemas: Schemas) -> Schema:
-    scheme, scopes = next(iter(operation["security"][0].items())) if operation["security"] else ("", [])
+    scheme, scopes = (
+        next(iter(operation["security"][0].items())) if operation["security"] else ("", [])
+    )
     needs, token = _SCHEMES[scheme]
     body = _json_schema(operation.get("requestBody", {}))
     status, success = next(one for one in operation["responses"].items() if one[0].startswith("2"))
     answer = _json_schema(success)
-    headers = [f"{name}: {one['example']}" for name, one in success["headers"].items() if "example" in one]
+    headers = [
+        f"{name}: {one['example']}" for name, one in success["headers"].items() if "example" in one
+    ]
     return {
         **operation,
         "method": method,
         "path": path,
         "scope": "".join(scopes),
         "needs": needs,
-        "codes": {code for one in operation["responses"].values() for code in one.get(CODES_KEY, ())},
+        "codes": {
+            code for one in operation["responses"].values() for code in one.get(CODES_KEY, ())
+        },
         "body": body,
-        "request": _request(path, method, operation, token, schemas.example(schemas.resolve(body)) if body else None),
+        "request": _request(
+            path, method, operation, token, schemas.example(schemas.resolve(body)) if body else None
+        ),
         "answer": f"{status} {HTTPStatus(int(status)).phrase}",
         "answer_schema": answer,
         "answer_body": pretty(schemas.example(answer)) if answer else "\n".join(headers),
@@ -207,7 +238,11 @@ def _request(path: str, method: str, operation: Schema, token: str | None, body:
         elif parameter["in"] == "query" and parameter["required"]:
             needed.append((parameter["name"], parameter["example"]))
     path += f"?{urlencode(needed)}" if needed else ""
-    option = "" if method == "get" or (method == "post" and body is not None) else f"-X {method.upper()} "
+    option = (
+        ""
+        if method == "get" or (method == "post" and body is not None)
+        else f"-X {method.upper()} "
+    )
     lines = [f'curl {option}"$TENANTRY_BASE_URL{path}"']
     if token is not None:
         lines.append(f'-H "Authorization: Bearer ${token}"')

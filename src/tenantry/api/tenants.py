@@ -9,8 +9,26 @@ from litestar.params import JSONBody
 from msgspec import UNSET, UnsetType
 
 from tenantry.accounts.tenants import TenantExport, TenantInput, TenantService
-from tenantry.api.guards import Access, AnyRequest, Caller, CallerClaims, ChangeAuthor, IdempotencyClaim, Routes, raises
-from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, CustomerId, Email, Limit, Name, UserId, path_parameter
+from tenantry.api.guards import (
+    Access,
+    AnyRequest,
+    Caller,
+    CallerClaims,
+    ChangeAuthor,
+    IdempotencyClaim,
+    Routes,
+    raises,
+)
+from tenantry.api.parameters import (
+    DEFAULT_LIMIT,
+    Cursor,
+    CustomerId,
+    Email,
+    Limit,
+    Name,
+    UserId,
+    path_parameter,
+)
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.errors import ValidationError
@@ -36,14 +54,21 @@ class TenantChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class OperatorTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The desired state of a tenant; an absent field stays as it is, or gets its default in a new tenant."""
+    """The desired state of a tenant; an absent field stays as it is, or gets its default in a new
+    tenant.
+    """
 
     name: Annotated[Name, doc(example="Acme")]
     owner_email: Annotated[Email, doc(example="ada@acme.example")]
-    owner_id: Annotated[UserId | None, doc("The owner's id at the identity provider.", "user_ada")] = None
+    owner_id: Annotated[
+        UserId | None, doc("The owner's id at the identity provider.", "user_ada")
+    ] = None
     stripe_customer_id: Annotated[
         CustomerId | UnsetType | None,
-        doc("The payment provider's id of the customer to link; null removes the tenant's links.", "cus_Rk2pXw7Lm3"),
+        doc(
+            "The payment provider's id of the customer to link; null removes the tenant's links.",
+            "cus_Rk2pXw7Lm3",
+        ),
     ] = UNSET
     suspended: Annotated[bool | None, doc("Whether the tenant's credentials are refused.")] = None
 
@@ -78,24 +103,40 @@ def tenant_routes(tenants: TenantService, access: Access) -> Routes:
     ) -> Response[Tenant]:
         """Create a tenant with the user as its owner.
 
-        If the token's organization claim names no existing tenant, it becomes the id. Without `ownerEmail` the token's
-        verified address or the identity provider's counts. `TENANTS_PER_USER` limits how many tenants a user may
-        create.
+        If the token's organization claim names no existing tenant, it becomes the id. Without
+        `ownerEmail` the token's verified address or the identity provider's counts.
+        `TENANTS_PER_USER` limits how many tenants a user may create.
         """
         address = await access.address_of(request)
         tenant = await tenants.create(
-            claims, author, name=data.name, owner_email=data.owner_email, address=address, claim=claim
+            claims,
+            author,
+            name=data.name,
+            owner_email=data.owner_email,
+            address=address,
+            claim=claim,
         )
         return Response(tenant, headers={"Location": f"{PATH}/{tenant.id}"})
 
-    @patch(PATH + "/{tenant_id:str}", guards=[access.needs("tenants:write")], summary="Change a tenant")
+    @patch(
+        PATH + "/{tenant_id:str}", guards=[access.needs("tenants:write")], summary="Change a tenant"
+    )
     async def update_tenant(
-        request: AnyRequest, principal: Caller, author: ChangeAuthor, tenant_id: TenantId, data: JSONBody[TenantChange]
+        request: AnyRequest,
+        principal: Caller,
+        author: ChangeAuthor,
+        tenant_id: TenantId,
+        data: JSONBody[TenantChange],
     ) -> Tenant:
         """Change the name and, if given, the address for billing mail. A test-mode key may not."""
         address = await access.address_of(request)
         return await tenants.update(
-            principal, author, tenant_id, name=data.name, owner_email=data.owner_email, address=address
+            principal,
+            author,
+            tenant_id,
+            name=data.name,
+            owner_email=data.owner_email,
+            address=address,
         )
 
     @put(
@@ -110,31 +151,53 @@ def tenant_routes(tenants: TenantService, access: Access) -> Routes:
     ) -> Response[ManagedTenant]:
         """Create the tenant, or change the given fields of an existing one.
 
-        Its id is 1 to 64 of `A-Za-z0-9_-`. `stripeCustomerId` links the provider's customer, unless another tenant has
-        it; null removes the links of all the tenant's customers, and with them what their invoices did. `suspended`
-        rejects the tenant's credentials until it is false again. The user `ownerId` becomes a member with the role
-        owner, unless they were removed.
+        Its id is 1 to 64 of `A-Za-z0-9_-`. `stripeCustomerId` links the provider's customer, unless
+        another tenant has it; null removes the links of all the tenant's customers, and with them
+        what their invoices did. `suspended` rejects the tenant's credentials until it is false
+        again. The user `ownerId` becomes a member with the role owner, unless they were removed.
         """
         if not is_tenant_id(tenant_id):
             raise ValidationError(("tenant_id", "must be 1 to 64 of A-Za-z0-9_-"))
-        wanted = TenantInput(data.name, data.owner_email, data.owner_id, data.stripe_customer_id, data.suspended)
+        wanted = TenantInput(
+            data.name, data.owner_email, data.owner_id, data.stripe_customer_id, data.suspended
+        )
         tenant, created = await tenants.put(author, tenant_id, wanted)
-        return Response(tenant, status_code=201 if created else 200, headers={"Location": f"{PATH}/{tenant.id}"})
+        return Response(
+            tenant, status_code=201 if created else 200, headers={"Location": f"{PATH}/{tenant.id}"}
+        )
 
-    @delete(PATH + "/{tenant_id:str}", guards=[access.needs_operator()], summary="End a tenant (operator)")
+    @delete(
+        PATH + "/{tenant_id:str}",
+        guards=[access.needs_operator()],
+        summary="End a tenant (operator)",
+    )
     async def delete_tenant(author: ChangeAuthor, tenant_id: TenantId) -> None:
         """Delete the tenant.
 
-        Its keys end with this answer. Its data can be exported for 30 days; then tenantry deletes it.
+        Its keys end with this answer. Its data can be exported for 30 days; then tenantry deletes
+        it.
         """
         await tenants.delete(author, tenant_id)
 
-    @get(PATH + "/{tenant_id:str}/export", guards=[access.needs_operator()], summary="Export a tenant (operator)")
+    @get(
+        PATH + "/{tenant_id:str}/export",
+        guards=[access.needs_operator()],
+        summary="Export a tenant (operator)",
+    )
     async def export_tenant(author: ChangeAuthor, tenant_id: TenantId) -> TenantExport:
         """Return all data of a tenant except key digests and raw event bodies.
 
-        A tenant can be exported for 30 days after its deletion. The audit trail records each export.
+        A tenant can be exported for 30 days after its deletion. The audit trail records each
+        export.
         """
         return await tenants.export(author, tenant_id)
 
-    return [list_tenants, get_tenant, create_tenant, update_tenant, put_tenant, delete_tenant, export_tenant]
+    return [
+        list_tenants,
+        get_tenant,
+        create_tenant,
+        update_tenant,
+        put_tenant,
+        delete_tenant,
+        export_tenant,
+    ]

@@ -11,7 +11,11 @@ from tenantry.common.clock import Clock
 from tenantry.domain.billing.events import KNOWN_TYPES, Anomaly, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.domain.errors import CompressedBodyError, DatabaseUnavailableError, PayloadTooLargeError
+from tenantry.domain.errors import (
+    CompressedBodyError,
+    DatabaseUnavailableError,
+    PayloadTooLargeError,
+)
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
 from tenantry.integrations.stripe.signature import SignatureFault, SignatureVerifier
 from tenantry.server.asgi_types import EVENT, OUTCOME, TENANT, Header, HotRequest, HotResponse
@@ -70,7 +74,9 @@ class WebhookReceiver:
             for outcome in (*Outcome, *_NotEntered)
             for livemode, mode in _MODES.items()
         }
-        self._refusals = {reason: metrics.refusals.labels(reason) for reason in (*SignatureFault, *_NoEvent)}
+        self._refusals = {
+            reason: metrics.refusals.labels(reason) for reason in (*SignatureFault, *_NoEvent)
+        }
         self._anomalies = {anomaly: metrics.anomalies.labels(anomaly) for anomaly in Anomaly}
 
     async def handle(self, request: HotRequest) -> HotResponse:
@@ -129,17 +135,28 @@ class WebhookReceiver:
             )
         except NotAnEventError:
             return self._refuse(request, _NoEvent.INVALID_PAYLOAD, 400, INVALID_PAYLOAD)
-        return ReceivedEvent(event, now, body, trace=self._traceparent() if self._traceparent else None)
+        return ReceivedEvent(
+            event, now, body, trace=self._traceparent() if self._traceparent else None
+        )
 
-    def _count(self, request: HotRequest, event: BillingEvent, outcome: Outcome | _NotEntered) -> None:
+    def _count(
+        self, request: HotRequest, event: BillingEvent, outcome: Outcome | _NotEntered
+    ) -> None:
         request.scope[OUTCOME] = outcome.value
         known = event.type if event.type in KNOWN_TYPES else _OTHER_TYPE
         self._events[known, outcome, event.livemode].inc()
 
     def _refuse(
-        self, request: HotRequest, reason: SignatureFault | _NoEvent, status: int, text: str, *headers: Header
+        self,
+        request: HotRequest,
+        reason: SignatureFault | _NoEvent,
+        status: int,
+        text: str,
+        *headers: Header,
     ) -> HotResponse:
         request.scope[OUTCOME] = reason.value
         self._refusals[reason].inc()
-        logger.warning("webhook refused: reason=%s request=%s", reason.value, request.request_id.decode())
+        logger.warning(
+            "webhook refused: reason=%s request=%s", reason.value, request.request_id.decode()
+        )
         return HotResponse.text(status, text, *headers)

@@ -1,4 +1,6 @@
-"""In-process authentication for ASGI applications that share the service's database; `fastapi` adds to it."""
+"""In-process authentication for ASGI applications that share the service's database; `fastapi` adds
+to it.
+"""
 
 from tenantry.asgi.middleware import TenantryMiddleware, optional_principal_of, principal_of
 from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind

@@ -1,4 +1,6 @@
-"""FastAPI integration: routes declare the scope that they need, in code and in the OpenAPI document."""
+"""FastAPI integration: routes declare the scope that they need, in code and in the OpenAPI
+document.
+"""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
@@ -23,7 +25,10 @@ _REFERENCE: Final = f"#/components/schemas/{_SCHEMA_PREFIX}{{name}}"
 _REFUSALS: Final = {
     401: ("The credential is missing or invalid.", ("WWW-Authenticate",)),
     403: ("The credential does not allow this.", ("WWW-Authenticate",)),
-    429: ("A rate limit of the caller's plan is reached.", ("Retry-After", "RateLimit", "RateLimit-Policy")),
+    429: (
+        "A rate limit of the caller's plan is reached.",
+        ("Retry-After", "RateLimit", "RateLimit-Policy"),
+    ),
     503: ("Authentication is unavailable; try again.", ("Retry-After",)),
 }
 """The refusals: meaning and headers."""
@@ -35,7 +40,9 @@ class _Scheme(SecurityBase):
     """The security scheme of the OpenAPI document. It authenticates nothing."""
 
     def __init__(self) -> None:
-        self.model = HTTPBearer(description="An API key (`svc_...`), or an access token of the identity provider.")
+        self.model = HTTPBearer(
+            description="An API key (`svc_...`), or an access token of the identity provider."
+        )
         self.scheme_name = _SCHEME
 
     async def __call__(self) -> None:
@@ -56,8 +63,8 @@ def install(app: FastAPI, tenantry: Tenantry) -> None:
 def require(scope: str | None = None, *, mode: str = "live") -> Dependency:
     """Return a dependency that is the caller, with ``scope``; None accepts any credential.
 
-    ``principal: Annotated[Principal, Depends(require("projects:read"))]``. ``mode`` is as in `TenantryMiddleware`.
-    Raises `ValueError` for an invalid scope or mode.
+    ``principal: Annotated[Principal, Depends(require("projects:read"))]``. ``mode`` is as in
+    `TenantryMiddleware`. Raises `ValueError` for an invalid scope or mode.
     """
     needed = requirement_of(scope, mode)
 
@@ -68,7 +75,9 @@ def require(scope: str | None = None, *, mode: str = "live") -> Dependency:
     ) -> Principal:
         context = context_in(connection.scope)
         if context is None or context.app is not connection.app:
-            raise RuntimeError("Call tenantry.asgi.fastapi.install(app, tenantry) on this application first.")
+            raise RuntimeError(
+                "Call tenantry.asgi.fastapi.install(app, tenantry) on this application first."
+            )
         caller = await context.admit(credentials_of(connection.scope))
         for also in asked.scopes:
             caller.require(also)
@@ -79,15 +88,21 @@ def require(scope: str | None = None, *, mode: str = "live") -> Dependency:
 
 
 def _with_refusals(document: dict[str, Any]) -> dict[str, Any]:
-    """Add the refusals to every operation that needs a credential, unless it describes them itself."""
+    """Add the refusals to every operation that needs a credential, unless it describes them
+    itself.
+    """
     _, schemas = msgspec.json.schema_components([Problem], ref_template=_REFERENCE)
     known = document.setdefault("components", {}).setdefault("schemas", {})
     known.update({_SCHEMA_PREFIX + name: schema for name, schema in schemas.items()})
     for path in document.get("paths", {}).values():
         for operation in path.values():
-            if isinstance(operation, dict) and any(_SCHEME in needed for needed in operation.get("security", ())):
+            if isinstance(operation, dict) and any(
+                _SCHEME in needed for needed in operation.get("security", ())
+            ):
                 for status, (meaning, headers) in _REFUSALS.items():
-                    operation.setdefault("responses", {}).setdefault(str(status), _response(meaning, headers))
+                    operation.setdefault("responses", {}).setdefault(
+                        str(status), _response(meaning, headers)
+                    )
     return document
 
 

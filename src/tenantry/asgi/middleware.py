@@ -17,11 +17,21 @@ from tenantry.in_process.request import (
     principal_in,
 )
 from tenantry.in_process.tenantry import Tenantry, credentials_of
-from tenantry.server.asgi_types import REQUEST_ID, AsgiApp, Receive, Scope, Send, header_of, request_id_of
+from tenantry.server.asgi_types import (
+    REQUEST_ID,
+    AsgiApp,
+    Receive,
+    Scope,
+    Send,
+    header_of,
+    request_id_of,
+)
 from tenantry.server.problems import STATUSES, Refusal
 
 _IDENTITY: Final = frozenset(name.encode() for name in IDENTITY_HEADERS)
-_RESPONSE_STARTS: Final = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+_RESPONSE_STARTS: Final = frozenset(
+    {"http.response.start", "websocket.accept", "websocket.http.response.start"}
+)
 _POLICY_VIOLATION: Final = 1008
 _INTERNAL_ERROR: Final = 1011
 
@@ -43,23 +53,28 @@ class HasScope(Protocol):
 
 
 def optional_principal_of(request: Mapping[str, Any] | HasScope) -> Principal | None:
-    """Return the caller of a request (or its ASGI scope); None if it needed and had no credential."""
+    """Return the caller of a request (or its ASGI scope); None if it needed and had no
+    credential.
+    """
     return optional_principal_in(request if isinstance(request, Mapping) else request.scope)
 
 
 def principal_of(request: Mapping[str, Any] | HasScope) -> Principal:
-    """Return the caller of a request (or its ASGI scope). Raises `MissingCredentialError` (401) without one."""
+    """Return the caller of a request (or its ASGI scope). Raises `MissingCredentialError` (401)
+    without one.
+    """
     return principal_in(request if isinstance(request, Mapping) else request.scope)
 
 
 class TenantryMiddleware:
     """ASGI middleware that accepts and rejects requests as the service does.
 
-    ``public`` paths need no credential. With ``optional`` no path does, but an invalid credential is rejected.
-    ``scopes`` is a table of required scopes (requests that it does not list require ``*:*``) or a function. Paths are
-    below ``root_path``. ``mode`` selects the accepted keys: ``live``, ``test`` or ``any``. With ``on_demand`` the
-    routes authenticate, not the middleware. With ``owns_lifespan`` the middleware starts and stops ``tenantry``, for an
-    ``app`` without a lifespan.
+    ``public`` paths need no credential. With ``optional`` no path does, but an invalid credential
+    is rejected. ``scopes`` is a table of required scopes (requests that it does not list require
+    ``*:*``) or a function. Paths are below ``root_path``. ``mode`` selects the accepted keys:
+    ``live``, ``test`` or ``any``. With ``on_demand`` the routes authenticate, not the middleware.
+    With ``owns_lifespan`` the middleware starts and stops ``tenantry``, for an ``app`` without a
+    lifespan.
     """
 
     def __init__(
@@ -76,7 +91,9 @@ class TenantryMiddleware:
     ) -> None:
         self._app = app
         self._tenantry = tenantry
-        self._rules = AccessRules(public=public, optional=optional, scopes=scopes, mode=mode, on_demand=on_demand)
+        self._rules = AccessRules(
+            public=public, optional=optional, scopes=scopes, mode=mode, on_demand=on_demand
+        )
         self._owns_lifespan = owns_lifespan
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +108,11 @@ class TenantryMiddleware:
 
     async def _begin(self, scope: Scope, receive: Receive, send: Send) -> None:
         known = scope.get(REQUEST_ID)  # from an outer middleware with another database
-        request_id = request_id_of(header_of(scope, b"x-request-id")) if known is None else str(known).encode()
+        request_id = (
+            request_id_of(header_of(scope, b"x-request-id"))
+            if known is None
+            else str(known).encode()
+        )
         context = RequestContext(self._tenantry, request_id)
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
@@ -101,11 +122,17 @@ class TenantryMiddleware:
             await send(message)
 
         # frameworks may treat underscores as hyphens
-        headers = [(name, value) for name, value in scope["headers"] if name.replace(b"_", b"-") not in _IDENTITY]
+        headers = [
+            (name, value)
+            for name, value in scope["headers"]
+            if name.replace(b"_", b"-") not in _IDENTITY
+        ]
         ours = {CONTEXT: context, REQUEST_ID: request_id.decode(), "headers": headers}
         await self._pass(context, {**scope, **ours}, receive, send_with_headers)
 
-    async def _pass(self, context: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass(
+        self, context: RequestContext, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         context.app = scope.get("app")
         try:
             await self._check(context, scope)

@@ -22,7 +22,9 @@ _EXPORT_ROWS: Final = 500
 
 
 class AuditService:
-    """Reads the trail of a principal's tenant. Every method raises `ModeMismatchError` for a test-mode principal."""
+    """Reads the trail of a principal's tenant. Every method raises `ModeMismatchError` for a
+    test-mode principal.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -39,15 +41,21 @@ class AuditService:
     async def search_page(
         self, principal: Principal, wanted: AuditFilter, limit: int, cursor: str | None
     ) -> tuple[SearchPage[AuditEvent], dict[str, str]]:
-        """Read a page of a bounded search, and the names of what its entries are about. Raises `InvalidCursorError`."""
+        """Read a page of a bounded search, and the names of what its entries are about. Raises
+        `InvalidCursorError`.
+        """
         check_mode(principal, Mode.LIVE)
         org_id, window = principal.org_id, window_after(limit, cursor)
         async with self._database.transaction(of_tenant(org_id)) as connection:
             page = await audit.read_page(connection, org_id, wanted, window, bounded=True)
-            ids = {row.target_id for row in page.data} | {row.actor_id for row in page.data if row.actor_id}
+            ids = {row.target_id for row in page.data} | {
+                row.actor_id for row in page.data if row.actor_id
+            }
             return page, await audit.read_names(connection, org_id, ids)
 
-    async def export(self, principal: Principal, wanted: AuditFilter) -> AsyncIterator[list[AuditEvent]]:
+    async def export(
+        self, principal: Principal, wanted: AuditFilter
+    ) -> AsyncIterator[list[AuditEvent]]:
         """Read all entries, newest first, in parts of one short transaction each."""
         page = await self.list_page(principal, wanted, _EXPORT_ROWS, None)
         yield page.data
@@ -79,4 +87,6 @@ async def record(
         old, new = {name: old.get(name) for name in changed}, {name: new[name] for name in changed}
     org_id, target_id = target
     of_author = author.kind, author.id, author.address, author.request_id
-    await audit.insert(connection, AuditEvent(new_id("aud"), org_id, now, action, *of_author, target_id, old, new))
+    await audit.insert(
+        connection, AuditEvent(new_id("aud"), org_id, now, action, *of_author, target_id, old, new)
+    )

@@ -11,7 +11,9 @@ from tenantry.db.connection import Connection
 from tenantry.db.pagination import Listing, SearchPage, Window, window_after
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
 
-_COLUMNS: Final = "id, org_id, at, action, actor_kind, actor_id, address, request_id, target_id, before, after"
+_COLUMNS: Final = (
+    "id, org_id, at, action, actor_kind, actor_id, address, request_id, target_id, before, after"
+)
 _BATCH: Final = 10_000
 _LISTING: Final = Listing(_COLUMNS, "audit_events", "at")
 _CONDITIONS: Final = {
@@ -42,16 +44,25 @@ async def insert(connection: Connection, event: AuditEvent) -> None:
 
 
 async def read_page(
-    connection: Connection, org_id: str, wanted: AuditFilter, window: Window, *, bounded: bool = False
+    connection: Connection,
+    org_id: str,
+    wanted: AuditFilter,
+    window: Window,
+    *,
+    bounded: bool = False,
 ) -> SearchPage[AuditEvent]:
     """Read a page of a tenant's entries, newest first.
 
-    With ``bounded`` only `MAX_SCANNED_ROWS` entries are examined where no index supports all conditions.
+    With ``bounded`` only `MAX_SCANNED_ROWS` entries are examined where no index supports all
+    conditions.
     """
-    given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not None}
+    given = {
+        name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not None
+    }
     until = given.pop("until", None)
     if until is not None and (window.after_at is None or until < window.after_at):
-        # as a condition, it would be checked on each newer entry instead of finding its place in the index
+        # as a condition, it would be checked on each newer entry instead of finding its place in
+        # the index
         window = Window(window.limit, until, "")
     indexed = dict(given)
     if bounded:
@@ -63,12 +74,20 @@ async def read_page(
     filtered = " AND ".join(_CONDITIONS[name] for name in given if name not in indexed)
     values = {**given, "org": org_id}
     return await _LISTING.page(
-        connection, condition, values, window, _event, filtered=filtered or "true", bounded=bool(filtered)
+        connection,
+        condition,
+        values,
+        window,
+        _event,
+        filtered=filtered or "true",
+        bounded=bool(filtered),
     )
 
 
 async def read_names(connection: Connection, org_id: str, ids: Collection[str]) -> dict[str, str]:
-    """Read, by their ids, the names of keys and live projects and the users of members that the tenant has."""
+    """Read, by their ids, the names of keys and live projects and the users of members that the
+    tenant has.
+    """
     rows = await connection.fetch(
         "SELECT id, name FROM api_keys WHERE org_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
         "SELECT id, subject FROM memberships WHERE tenant_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
@@ -78,11 +97,17 @@ async def read_names(connection: Connection, org_id: str, ids: Collection[str]) 
     return dict(rows)
 
 
-async def read_all(connection: Connection, org_id: str, since: datetime | None = None) -> list[AuditEvent]:
-    """Read a tenant's entries since a time, oldest first, in batches because the time of a statement is limited."""
+async def read_all(
+    connection: Connection, org_id: str, since: datetime | None = None
+) -> list[AuditEvent]:
+    """Read a tenant's entries since a time, oldest first, in batches because the time of a
+    statement is limited.
+    """
     found, cursor = list[AuditEvent](), None
     while True:
-        page = await read_page(connection, org_id, AuditFilter(since=since), window_after(_BATCH, cursor))
+        page = await read_page(
+            connection, org_id, AuditFilter(since=since), window_after(_BATCH, cursor)
+        )
         found += page.data
         cursor = page.next_cursor
         if cursor is None:
@@ -91,7 +116,9 @@ async def read_all(connection: Connection, org_id: str, since: datetime | None =
 
 async def existing_ids(connection: Connection, org_id: str, ids: Collection[str]) -> set[str]:
     """Return which of these entries a tenant has."""
-    rows = await connection.fetch("SELECT id FROM audit_events WHERE org_id = %s AND id = ANY(%s)", (org_id, list(ids)))
+    rows = await connection.fetch(
+        "SELECT id FROM audit_events WHERE org_id = %s AND id = ANY(%s)", (org_id, list(ids))
+    )
     return {row[0] for row in rows}
 
 

@@ -34,7 +34,9 @@ _RECANCEL_AFTER: Final = 1.0
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """The sender of an accepted request, the status of their rate limits, and projects as of `Authenticator`."""
+    """The sender of an accepted request, the status of their rate limits, and projects as of
+    `Authenticator`.
+    """
 
     principal: Principal
     rate_limits: RateLimitStatus
@@ -47,8 +49,8 @@ class Admission:
 
     Accepted requests are never delayed.
 
-    ``deadline`` is how many seconds after its arrival a request must be counted, on the ``monotonic`` clock.
-    ``refused`` receives the kind of each rejected credential and the error.
+    ``deadline`` is how many seconds after its arrival a request must be counted, on the
+    ``monotonic`` clock. ``refused`` receives the kind of each rejected credential and the error.
     """
 
     authenticator: Authenticator
@@ -67,15 +69,19 @@ class Admission:
         window: Window | None = None,
         known: Callable[[Principal], None] = lambda _: None,
     ) -> Admitted:
-        """Admit a request by its ``Authorization`` and ``X-Organization-Id`` headers and its client's address.
+        """Admit a request by its ``Authorization`` and ``X-Organization-Id`` headers and its
+        client's address.
 
-        ``window`` requests a page of projects in the same lookup; ``known`` receives the principal before the request
-        is counted. Raises the errors of authentication (CONTRACT 5), `RateLimitedError`, and `AuthUnavailableError`
-        when the request cannot be authenticated or counted.
+        ``window`` requests a page of projects in the same lookup; ``known`` receives the principal
+        before the request is counted. Raises the errors of authentication (CONTRACT 5),
+        `RateLimitedError`, and `AuthUnavailableError` when the request cannot be authenticated or
+        counted.
         """
         began = self.monotonic()
         try:
-            principal, projects = await self.authenticator.authenticate(authorization, organization, address, window)
+            principal, projects = await self.authenticator.authenticate(
+                authorization, organization, address, window
+            )
         except errors.DomainError as error:
             await self._delay(error, credential_kind(authorization))
             raise
@@ -89,7 +95,8 @@ class Admission:
     async def authenticate_again(
         self, authorization: bytes | None, organization: bytes | None, address: str | None
     ) -> Principal:
-        """Return the principal of an admitted request as of now, without counting the request again.
+        """Return the principal of an admitted request as of now, without counting the request
+        again.
 
         Raises the errors of authentication (CONTRACT 5).
         """
@@ -97,7 +104,8 @@ class Admission:
             return (await self.authenticator.authenticate(authorization, organization, address))[0]
 
     async def count_user(self, claims: Claims, what: str, limit: int) -> RateLimitStatus:
-        """Count a user's request outside any tenant, such as creating one: ``limit`` of ``what`` a minute.
+        """Count a user's request outside any tenant, such as creating one: ``limit`` of ``what`` a
+        minute.
 
         Raises `RateLimitedError` and `AuthUnavailableError`.
         """
@@ -106,7 +114,9 @@ class Admission:
 
     @asynccontextmanager
     async def delaying(self, kind: str) -> AsyncIterator[None]:
-        """Delay an error that the block raises; ``kind`` is the kind of credential that it checks."""
+        """Delay an error that the block raises; ``kind`` is the kind of credential that it
+        checks.
+        """
         try:
             yield
         except errors.DomainError as error:
@@ -128,11 +138,15 @@ async def _within(seconds: float, counting: Awaitable[RateLimitStatus]) -> RateL
         async with asyncio.timeout(seconds):
             return await counting
     except TimeoutError as error:
-        raise errors.AuthUnavailableError("The database is too slow to count requests. Try again shortly.") from error
+        raise errors.AuthUnavailableError(
+            "The database is too slow to count requests. Try again shortly."
+        ) from error
 
 
 def credential_kind(authorization: bytes | None) -> str:
-    """Return the kind of credential in an ``Authorization`` header: ``api_key``, ``token`` or ``none``."""
+    """Return the kind of credential in an ``Authorization`` header: ``api_key``, ``token`` or
+    ``none``.
+    """
     if not authorization:
         return "none"
     return "api_key" if b" svc_" in authorization else "token"
@@ -158,14 +172,18 @@ class AuthenticationParts:
         unknown_role: Callable[[], None] = lambda: None,
         throttle: Throttle | None = None,
     ) -> None:
-        """``monotonic`` is a monotonic clock, in seconds; ``throttle`` delays rejections, by default as in the service.
+        """``monotonic`` is a monotonic clock, in seconds; ``throttle`` delays rejections, by
+        default as in the service.
 
-        ``owner_seen`` and ``accept`` are as in `Authenticator`. ``limited`` receives the policy whose limit a request
-        exceeds; ``refused`` is as in `Admission`, ``unknown_role`` as in `TokenVerifier`.
+        ``owner_seen`` and ``accept`` are as in `Authenticator`. ``limited`` receives the policy
+        whose limit a request exceeds; ``refused`` is as in `Admission`, ``unknown_role`` as in
+        `TokenVerifier`.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
         timeout = database.timeouts.identity_provider
-        self.keys = KeySet(oidc, http_client, monotonic=monotonic, timeout=timeout) if oidc else None
+        self.keys = (
+            KeySet(oidc, http_client, monotonic=monotonic, timeout=timeout) if oidc else None
+        )
         self.key_uses = WriteBehind(database, "uses of keys", record_uses)
         tokens: TokenVerifier | None = None
         if oidc and self.keys:
@@ -181,11 +199,16 @@ class AuthenticationParts:
             owner_seen=owner_seen,
             accept=accept,
         )
-        self.limiter = RateLimiter(database.lane(rate_limits.SESSION, name="rate_limits"), catalog, clock, limited)
+        self.limiter = RateLimiter(
+            database.lane(rate_limits.SESSION, name="rate_limits"), catalog, clock, limited
+        )
         self.admission = Admission(
-            self.authenticator, self.limiter, deadline=database.timeouts.request, refused=refused,
+            self.authenticator,
+            self.limiter,
+            deadline=database.timeouts.request,
+            refused=refused,
             throttle=throttle or credential_throttle(),
-        )  # fmt: skip
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -203,11 +226,14 @@ class AuthenticationParts:
 
 
 async def stop(task: "asyncio.Task[None]", recancel_after: float = _RECANCEL_AFTER) -> None:
-    """Cancel a task unless that has begun, and wait for its end; cancel it again after ``recancel_after`` seconds."""
+    """Cancel a task unless that has begun, and wait for its end; cancel it again after
+    ``recancel_after`` seconds.
+    """
     if not task.cancelling():
         task.cancel()
     _, late = await asyncio.wait([task], timeout=recancel_after)
-    while late:  # a pool may lose the cancellation (until Python 3.12), and the end of a task may be shielded
+    # a pool may lose the cancellation (until Python 3.12), and the end of a task may be shielded
+    while late:
         task.cancel()
         _, late = await asyncio.wait([task], timeout=_RECANCEL_AFTER)
     with suppress(asyncio.CancelledError):

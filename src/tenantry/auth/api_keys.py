@@ -27,7 +27,14 @@ from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, Revoca
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.names import check_name
-from tenantry.domain.permissions import ANYTHING, OWNER_ALIAS, AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.permissions import (
+    ANYTHING,
+    OWNER_ALIAS,
+    AccessLevel,
+    Mode,
+    Principal,
+    PrincipalKind,
+)
 from tenantry.domain.plan_limits import ACTIVE_KEYS, REPLACED_KEYS, limit_in_force
 from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
 from tenantry.domain.tenants import TenantRecord
@@ -47,8 +54,9 @@ class NewKey(msgspec.Struct, frozen=True):
 class ApiKeyService:
     """The keys of a principal's tenant; test-mode principals see test-mode keys only.
 
-    Changes to the keys of one tenant run one after another, and are recorded in the audit trail. ``issuers`` are the
-    identity provider's; ``revoked`` receives the reason and number of revoked keys.
+    Changes to the keys of one tenant run one after another, and are recorded in the audit trail.
+    ``issuers`` are the identity provider's; ``revoked`` receives the reason and number of revoked
+    keys.
     """
 
     database: Database
@@ -73,17 +81,21 @@ class ApiKeyService:
     ) -> NewKey:
         """Create a key; without ``mode`` in the principal's.
 
-        ``replaces`` is the id of a leaked key without a successor, whose successor this one becomes.
+        ``replaces`` is the id of a leaked key without a successor, whose successor this one
+        becomes.
 
-        Raises `ScopeEscalationError`, `ModeMismatchError`, `KeyLimitReachedError`, `ValidationError` and the errors of
-        idempotency; with ``replaces`` `NotFoundError` and `KeyNotActiveError`.
+        Raises `ScopeEscalationError`, `ModeMismatchError`, `KeyLimitReachedError`,
+        `ValidationError` and the errors of idempotency; with ``replaces`` `NotFoundError` and
+        `KeyNotActiveError`.
         """
         check_name(name)
         scopes, level = normalize(scopes, access_level)
         mode = mode or principal.mode
 
         async def create(connection: Connection) -> NewKey:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(
+                connection, principal, _SCOPE, self.clock
+            )
             end = _to_end(expires_at, now)
             rules.check_may_create(caller, scopes, level, mode, end)
             await self._check_limit(connection, tenant.record, KeyState.ACTIVE, now)
@@ -92,28 +104,46 @@ class ApiKeyService:
                 leaked = await self._find(connection, caller, replaces, lock=True)
                 caller.require_holding((), leaked.access_level)
                 if leaked.leak_reported_at is None or leaked.superseded_by is not None:
-                    raise errors.KeyNotActiveError("The key was not reported as leaked, or has been replaced before.")
+                    raise errors.KeyNotActiveError(
+                        "The key was not reported as leaked, or has been replaced before."
+                    )
             key = new_key(caller.org_id, name, scopes, level, mode, end, caller.id, now)
             return await self._insert(connection, author, key, now, leaked)
 
         return await self._create_once(principal, claim, create)
 
     async def list_page(
-        self, principal: Principal, wanted: KeyFilter, limit: int, cursor: str | None, *, bounded: bool = False
+        self,
+        principal: Principal,
+        wanted: KeyFilter,
+        limit: int,
+        cursor: str | None,
+        *,
+        bounded: bool = False,
     ) -> SearchPage[ApiKey]:
-        """Read a page of keys, newest first; with ``bounded`` of a bounded search. Raises `InvalidCursorError`."""
+        """Read a page of keys, newest first; with ``bounded`` of a bounded search. Raises
+        `InvalidCursorError`.
+        """
         window, now = window_after(limit, cursor), self.clock()
         if principal.mode is Mode.TEST:
             wanted = msgspec.structs.replace(wanted, mode=Mode.TEST)
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            return await api_keys.read_page(connection, principal.org_id, now, wanted, window, bounded=bounded)
+            return await api_keys.read_page(
+                connection, principal.org_id, now, wanted, window, bounded=bounded
+            )
 
     async def count(self, principal: Principal) -> tuple[PlanLimit, int]:
         """Return the use of the plan's limit of active keys, and the number of replaced keys."""
-        org_id, now, most = principal.org_id, self.clock(), limits_of(principal.access_phase, self.catalog).api_keys
+        org_id, now, most = (
+            principal.org_id,
+            self.clock(),
+            limits_of(principal.access_phase, self.catalog).api_keys,
+        )
         async with self.database.transaction(of_tenant(org_id)) as connection:
             active = await api_keys.count(connection, org_id, now, KeyState.ACTIVE)
-            return PlanLimit(Count(active), most), await api_keys.count(connection, org_id, now, KeyState.REPLACED)
+            return PlanLimit(Count(active), most), await api_keys.count(
+                connection, org_id, now, KeyState.REPLACED
+            )
 
     async def get(self, principal: Principal, key_id: str) -> ApiKey:
         """Read a key. Raises `NotFoundError`."""
@@ -132,7 +162,8 @@ class ApiKeyService:
     ) -> ApiKey:
         """Change the given fields of an active key.
 
-        Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `LastOwnerError`, `ValidationError`.
+        Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `LastOwnerError`,
+        `ValidationError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             _, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
@@ -148,35 +179,58 @@ class ApiKeyService:
                 changed = msgspec.structs.replace(changed, expires_at=_to_end(expires_at, now))
             rules.check_may_change(caller, key, changed)
             _check_active(key)
-            if key.superseded_by is not None and rules.expires_later(key.expires_at, changed.expires_at):
-                raise errors.KeyNotActiveError("A rotated key's expiry can only be moved to an earlier time.")
+            if key.superseded_by is not None and rules.expires_later(
+                key.expires_at, changed.expires_at
+            ):
+                raise errors.KeyNotActiveError(
+                    "A rotated key's expiry can only be moved to an earlier time."
+                )
             if changed.access_level is not key.access_level:
                 await self._check_not_last_owner(connection, key, now)
             await save(connection, author, Action.KEY_UPDATED, key, changed, now)
             return changed
 
     async def rotate(
-        self, principal: Principal, author: Author, key_id: str, *, overlap: timedelta, claim: Claim | None
+        self,
+        principal: Principal,
+        author: Author,
+        key_id: str,
+        *,
+        overlap: timedelta,
+        claim: Claim | None,
     ) -> NewKey:
         """Replace an active key by one with the same name, scopes, level, mode and expiry.
 
-        The old key ends after ``overlap``, at the latest at its own expiry. During the overlap it does not count
-        towards the plan's limit of keys; a plan allows as many keys in an overlap as active keys.
-        Raises `NotFoundError`, `KeyNotActiveError`, `KeyLimitReachedError`, `ScopeEscalationError` and the errors of
-        idempotency.
+        The old key ends after ``overlap``, at the latest at its own expiry. During the overlap it
+        does not count towards the plan's limit of keys; a plan allows as many keys in an overlap as
+        active keys. Raises `NotFoundError`, `KeyNotActiveError`, `KeyLimitReachedError`,
+        `ScopeEscalationError` and the errors of idempotency.
         """
 
         async def create(connection: Connection) -> NewKey:
-            tenant, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+            tenant, caller, now = await lock_and_reauthorize(
+                connection, principal, _SCOPE, self.clock
+            )
             old = await self._find(connection, caller, key_id, lock=True)
             caller.require_holding((), old.access_level)
             _check_active(old)
             if old.superseded_by is not None:
-                raise errors.KeyNotActiveError("The key has been rotated before; rotate the key that took its place.")
+                raise errors.KeyNotActiveError(
+                    "The key has been rotated before; rotate the key that took its place."
+                )
             rules.check_may_create(caller, old.scopes, old.access_level, old.mode, old.expires_at)
             if overlap:
                 await self._check_limit(connection, tenant.record, KeyState.REPLACED, now)
-            key = new_key(old.org_id, old.name, old.scopes, old.access_level, old.mode, old.expires_at, caller.id, now)
+            key = new_key(
+                old.org_id,
+                old.name,
+                old.scopes,
+                old.access_level,
+                old.mode,
+                old.expires_at,
+                caller.id,
+                now,
+            )
             return await self._insert(connection, author, key, now, old, overlap)
 
         made = await self._create_once(principal, claim, create)
@@ -184,8 +238,11 @@ class ApiKeyService:
             self.revoked(RevocationReason.ROTATED, 1)
         return made
 
-    async def revoke(self, principal: Principal, author: Author, key_id: str, *, force: bool = False) -> None:
-        """Revoke a key; do nothing if it is revoked already. ``force`` allows the last OWNER key without an owner.
+    async def revoke(
+        self, principal: Principal, author: Author, key_id: str, *, force: bool = False
+    ) -> None:
+        """Revoke a key; do nothing if it is revoked already. ``force`` allows the last OWNER key
+        without an owner.
 
         Raises `NotFoundError`, `ScopeEscalationError` and `LastOwnerError`.
         """
@@ -197,8 +254,11 @@ class ApiKeyService:
         if revoked is not key:
             self.revoked(RevocationReason.REVOKED, 1)
 
-    async def revoke_as_operator(self, org_id: str, author: Author, key_id: str, *, force: bool = False) -> ApiKey:
-        """Revoke a key of a tenant, also of a suspended one; return the revoked key. ``force`` as for `revoke`.
+    async def revoke_as_operator(
+        self, org_id: str, author: Author, key_id: str, *, force: bool = False
+    ) -> ApiKey:
+        """Revoke a key of a tenant, also of a suspended one; return the revoked key. ``force`` as
+        for `revoke`.
 
         Raises `NotFoundError` and `LastOwnerError`.
         """
@@ -222,16 +282,23 @@ class ApiKeyService:
         await save(connection, author, Action.KEY_REVOKED, key, revoked, now)
         return revoked
 
-    async def _find(self, connection: Connection, principal: Principal, key_id: str, *, lock: bool = False) -> ApiKey:
+    async def _find(
+        self, connection: Connection, principal: Principal, key_id: str, *, lock: bool = False
+    ) -> ApiKey:
         test_only = principal.mode is Mode.TEST
         now = self.clock()
-        key = await api_keys.find(connection, principal.org_id, key_id, now, test_only=test_only, lock=lock)
+        key = await api_keys.find(
+            connection, principal.org_id, key_id, now, test_only=test_only, lock=lock
+        )
         if key is None:
             raise errors.NotFoundError("API key")
         return key
 
     async def _create_once(
-        self, principal: Principal, claim: Claim | None, create: Callable[[Connection], Awaitable[NewKey]]
+        self,
+        principal: Principal,
+        claim: Claim | None,
+        create: Callable[[Connection], Awaitable[NewKey]],
     ) -> NewKey:
         made: list[NewKey] = []
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
@@ -246,31 +313,46 @@ class ApiKeyService:
         return made[0]
 
     async def _insert(
-        self, connection: Connection, author: Author, key: NewKey, now: datetime, replaced: ApiKey | None,
+        self,
+        connection: Connection,
+        author: Author,
+        key: NewKey,
+        now: datetime,
+        replaced: ApiKey | None,
         overlap: timedelta = timedelta(),
-    ) -> NewKey:  # fmt: skip
+    ) -> NewKey:
         """Store a new key and, if it replaces another, that one's end after ``overlap``."""
         record = key.record
         if replaced is not None:
             record = msgspec.structs.replace(
                 record, rotated_from=replaced.id, rotated_from_last_used_at=replaced.last_used_at
             )
-        await api_keys.insert(connection, record, self.pepper.digest(key.secret.encode()), self.pepper.id)
-        await audit.record(connection, author, Action.KEY_CREATED, (record.org_id, record.id), now, after=record)
+        await api_keys.insert(
+            connection, record, self.pepper.digest(key.secret.encode()), self.pepper.id
+        )
+        await audit.record(
+            connection, author, Action.KEY_CREATED, (record.org_id, record.id), now, after=record
+        )
         if replaced is not None:
             ending = rules.superseded(replaced, record.id, overlap, now)
             await save(connection, author, Action.KEY_ROTATED, replaced, ending, now)
         return NewKey(record, key.secret)
 
-    async def _check_limit(self, connection: Connection, tenant: TenantRecord, state: KeyState, now: datetime) -> None:
+    async def _check_limit(
+        self, connection: Connection, tenant: TenantRecord, state: KeyState, now: datetime
+    ) -> None:
         limited = REPLACED_KEYS if state is KeyState.REPLACED else ACTIVE_KEYS
         limit = limit_in_force(limited, tenant, self.catalog, now)
         if limit is not None:
             limit.check(await api_keys.count(connection, tenant.id, now, state))
 
-    async def _check_not_last_owner(self, connection: Connection, key: ApiKey, now: datetime) -> None:
+    async def _check_not_last_owner(
+        self, connection: Connection, key: ApiKey, now: datetime
+    ) -> None:
         """Raise `LastOwnerError` if this key is the only way to create another OWNER key."""
-        if rules.is_live_owner(key) and not await api_keys.has_other_owner(connection, key, self.issuers, now):
+        if rules.is_live_owner(key) and not await api_keys.has_other_owner(
+            connection, key, self.issuers, now
+        ):
             raise errors.LastOwnerError(
                 "This is the last OWNER key of a tenant without an owner: make or rotate to another first, "
                 "or repeat with force=true."
@@ -278,11 +360,18 @@ class ApiKeyService:
 
 
 async def save(
-    connection: Connection, author: Author, action: Action, before: ApiKey, after: ApiKey, now: datetime
+    connection: Connection,
+    author: Author,
+    action: Action,
+    before: ApiKey,
+    after: ApiKey,
+    now: datetime,
 ) -> None:
     """Store a changed key and record the change in the audit trail."""
     await api_keys.update(connection, after)
-    await audit.record(connection, author, action, (after.org_id, after.id), now, before=before, after=after)
+    await audit.record(
+        connection, author, action, (after.org_id, after.id), now, before=before, after=after
+    )
 
 
 def operator_principal(org_id: str) -> Principal:
@@ -302,9 +391,15 @@ def operator_principal(org_id: str) -> Principal:
 
 
 def new_key(
-    org_id: str, name: str, scopes: tuple[str, ...], level: AccessLevel, mode: Mode, expires_at: datetime | None,
-    created_by: str, now: datetime,
-) -> NewKey:  # fmt: skip
+    org_id: str,
+    name: str,
+    scopes: tuple[str, ...],
+    level: AccessLevel,
+    mode: Mode,
+    expires_at: datetime | None,
+    created_by: str,
+    now: datetime,
+) -> NewKey:
     """Generate a key."""
     secret = rules.compose_secret(mode, secrets.token_bytes(rules.RANDOM_BYTES))
     start, last4 = rules.shown_parts(secret)
@@ -329,15 +424,21 @@ def new_key(
     return NewKey(record, secret)
 
 
-def normalize(scopes: tuple[str, ...], level: AccessLevel | None) -> tuple[tuple[str, ...], AccessLevel]:
-    """Return the scopes without duplicates, and the level; ``OWNER`` as a scope or level means all scopes.
+def normalize(
+    scopes: tuple[str, ...], level: AccessLevel | None
+) -> tuple[tuple[str, ...], AccessLevel]:
+    """Return the scopes without duplicates, and the level; ``OWNER`` as a scope or level means all
+    scopes.
 
-    Raises `ValidationError` for a scoped key without scopes, and for OWNER with ``SCOPED`` or other scopes.
+    Raises `ValidationError` for a scoped key without scopes, and for OWNER with ``SCOPED`` or other
+    scopes.
     """
     if OWNER_ALIAS in scopes or level is AccessLevel.OWNER:
         others = set(scopes) - {OWNER_ALIAS, ANYTHING}
         if others or level is AccessLevel.SCOPED:
-            raise errors.ValidationError(("scopes", "OWNER stands alone: give no other scopes with it"))
+            raise errors.ValidationError(
+                ("scopes", "OWNER stands alone: give no other scopes with it")
+            )
         return (ANYTHING,), AccessLevel.OWNER
     if not scopes:
         raise errors.ValidationError(("scopes", "give at least one scope"))

@@ -28,7 +28,9 @@ _COLUMNS: Final = (
     f"(SELECT min(leak.at) {_LEAK}) AS leak_reported_at"
 )
 _SELECT: Final = f"SELECT {_COLUMNS} FROM api_keys k"  # noqa: S608  # our own columns
-_LISTING: Final = Listing(_COLUMNS, "api_keys", "created_at", most=MAX_SCANNED_RECORDS, source_columns=_SHOWN)
+_LISTING: Final = Listing(
+    _COLUMNS, "api_keys", "created_at", most=MAX_SCANNED_RECORDS, source_columns=_SHOWN
+)
 # The rule of `status_at`, in SQL.
 _STATUS: Final = {
     KeyStatus.ACTIVE: "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > %(now)s)",
@@ -36,7 +38,9 @@ _STATUS: Final = {
     KeyStatus.REVOKED: "revoked_at IS NOT NULL",
 }
 # One value a line, so that no search text matches across two of them.
-_SEARCHED: Final = "concat_ws(E'\\n', name, id, start || '...' || last4, start || '\u2026' || last4)"
+_SEARCHED: Final = (
+    "concat_ws(E'\\n', name, id, start || '...' || last4, start || '\u2026' || last4)"
+)
 _ACTIVE: Final = f"{_STATUS[KeyStatus.ACTIVE]} AND superseded_by IS NULL"
 _STATE: Final = {
     KeyState.ACTIVE: _ACTIVE,
@@ -57,8 +61,8 @@ _HAS_END: Final = "lower(last4) = %(last4)s"
 class KeyFilter(msgspec.Struct, frozen=True):
     """Conditions on keys; None means any.
 
-    ``search`` is a part of the name, the id, or the shown part of the secret (``start``, ``last4``, or both as in
-    logs), case-insensitive.
+    ``search`` is a part of the name, the id, or the shown part of the secret (``start``, ``last4``,
+    or both as in logs), case-insensitive.
     """
 
     status: KeyStatus | None = None
@@ -68,14 +72,47 @@ class KeyFilter(msgspec.Struct, frozen=True):
 
 
 def _key(row: Sequence[Any], now: datetime) -> ApiKey:
-    (key_id, org_id, name, scopes, level, mode, expires_at, start, last4, created_at, created_by, last_used_at,
-     last_used_address, revoked_at, rotated_from, superseded_by, rotated_from_last_used_at,
-     leak_reported_at) = row  # fmt: skip
+    (
+        key_id,
+        org_id,
+        name,
+        scopes,
+        level,
+        mode,
+        expires_at,
+        start,
+        last4,
+        created_at,
+        created_by,
+        last_used_at,
+        last_used_address,
+        revoked_at,
+        rotated_from,
+        superseded_by,
+        rotated_from_last_used_at,
+        leak_reported_at,
+    ) = row
     return ApiKey(
-        key_id, org_id, name, tuple(scopes), AccessLevel(level), Mode(mode), expires_at,
-        status_at(now, revoked_at, expires_at), start, last4, created_at, created_by, last_used_at, revoked_at,
-        rotated_from, superseded_by, last_used_address, rotated_from_last_used_at, leak_reported_at,
-    )  # fmt: skip
+        key_id,
+        org_id,
+        name,
+        tuple(scopes),
+        AccessLevel(level),
+        Mode(mode),
+        expires_at,
+        status_at(now, revoked_at, expires_at),
+        start,
+        last4,
+        created_at,
+        created_by,
+        last_used_at,
+        revoked_at,
+        rotated_from,
+        superseded_by,
+        last_used_address,
+        rotated_from_last_used_at,
+        leak_reported_at,
+    )
 
 
 async def insert(connection: Connection, key: ApiKey, digest: bytes, pepper_id: str) -> None:
@@ -85,56 +122,105 @@ async def insert(connection: Connection, key: ApiKey, digest: bytes, pepper_id: 
         "created_at, created_by, rotated_from, pepper_id) "
         "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
         (
-            key.id, key.org_id, digest, key.name, list(key.scopes), key.access_level, key.mode, key.expires_at,
-            key.start, key.last4, key.created_at, key.created_by, key.rotated_from, pepper_id,
+            key.id,
+            key.org_id,
+            digest,
+            key.name,
+            list(key.scopes),
+            key.access_level,
+            key.mode,
+            key.expires_at,
+            key.start,
+            key.last4,
+            key.created_at,
+            key.created_by,
+            key.rotated_from,
+            pepper_id,
         ),
-    )  # fmt: skip
+    )
 
 
 async def find(
-    connection: Connection, org_id: str, key_id: str, now: datetime, *, test_only: bool, lock: bool = False
+    connection: Connection,
+    org_id: str,
+    key_id: str,
+    now: datetime,
+    *,
+    test_only: bool,
+    lock: bool = False,
 ) -> ApiKey | None:
     """Find a key of a tenant; with ``test_only`` only a test-mode key."""
     row = await connection.fetch_row(
-        _SELECT + " WHERE org_id = %s AND id = %s AND (mode = 'test' OR NOT %s)" + (" FOR UPDATE OF k" if lock else ""),
+        _SELECT
+        + " WHERE org_id = %s AND id = %s AND (mode = 'test' OR NOT %s)"
+        + (" FOR UPDATE OF k" if lock else ""),
         (org_id, key_id, test_only),
     )
     return _key(row, now) if row else None
 
 
 async def read_page(
-    connection: Connection, org_id: str, now: datetime, wanted: KeyFilter, window: Window, *, bounded: bool
+    connection: Connection,
+    org_id: str,
+    now: datetime,
+    wanted: KeyFilter,
+    window: Window,
+    *,
+    bounded: bool,
 ) -> SearchPage[ApiKey]:
-    """Read a page of a tenant's keys, newest first; with ``bounded`` of the next `MAX_SCANNED_RECORDS` only."""
+    """Read a page of a tenant's keys, newest first; with ``bounded`` of the next
+    `MAX_SCANNED_RECORDS` only.
+    """
     conditions = [
         _STATUS[wanted.status] if wanted.status else "true",
         "(%(mode)s::text IS NULL OR mode = %(mode)s)",
         _STATE[wanted.state] if wanted.state else "true",
         f"(%(search)s::text IS NULL OR position(lower(%(search)s) IN lower({_SEARCHED})) > 0)",
     ]
-    values = {"org": org_id, "now": now, "soon": now + SOON, "mode": wanted.mode, "search": wanted.search}
+    values = {
+        "org": org_id,
+        "now": now,
+        "soon": now + SOON,
+        "mode": wanted.mode,
+        "search": wanted.search,
+    }
     return await _LISTING.page(
-        connection, "org_id = %(org)s", values, window, lambda row: _key(row, now), filtered=" AND ".join(conditions),
+        connection,
+        "org_id = %(org)s",
+        values,
+        window,
+        lambda row: _key(row, now),
+        filtered=" AND ".join(conditions),
         bounded=bounded,
-    )  # fmt: skip
+    )
 
 
-async def find_hinted(connection: Connection, hint: KeyHint, window: Window) -> Page[tuple[str, str]]:
-    """Find a page of the keys that a hint means, newest first: their ids and tenants; across tenants."""
+async def find_hinted(
+    connection: Connection, hint: KeyHint, window: Window
+) -> Page[tuple[str, str]]:
+    """Find a page of the keys that a hint means, newest first: their ids and tenants; across
+    tenants.
+    """
     given = {_HAS_ID: hint.key_id, _HAS_START: hint.starts, _HAS_END: hint.last4}
     conditions = [condition for condition, value in given.items() if value]
     condition = f"({(' OR ' if hint.either else ' AND ').join(conditions)})"
     values = {"key_id": hint.key_id, "starts": list(hint.starts), "last4": hint.last4}
-    return await _HINTED_LISTING.page(connection, condition, values, window, lambda row: (row[0], row[1]))
+    return await _HINTED_LISTING.page(
+        connection, condition, values, window, lambda row: (row[0], row[1])
+    )
 
 
 async def find_tenant_of_key(connection: Connection, key_id: str) -> str | None:
     """Return the tenant that a key belongs to; across tenants."""
-    org_id: str | None = await connection.fetch_value("SELECT org_id FROM api_keys WHERE id = %s", (key_id,))
+    org_id: str | None = await connection.fetch_value(
+        "SELECT org_id FROM api_keys WHERE id = %s", (key_id,)
+    )
     return org_id
 
 
-async def recently_used(connection: Connection, org_id: str, now: datetime, limit: int) -> list[ApiKey]:
+async def recently_used(
+    connection: Connection, org_id: str, now: datetime, limit: int
+) -> list[ApiKey]:
     """Read a tenant's active keys in both modes, the last used first, then the newest."""
     rows = await connection.fetch(
         _SELECT + f" WHERE org_id = %(org)s AND {_STATUS[KeyStatus.ACTIVE]} "
@@ -144,8 +230,12 @@ async def recently_used(connection: Connection, org_id: str, now: datetime, limi
     return [_key(row, now) for row in rows]
 
 
-async def leaked_since(connection: Connection, org_id: str, now: datetime, since: datetime, limit: int) -> list[ApiKey]:
-    """Read a tenant's keys that were reported as leaked since then and have no successor, the last report first."""
+async def leaked_since(
+    connection: Connection, org_id: str, now: datetime, since: datetime, limit: int
+) -> list[ApiKey]:
+    """Read a tenant's keys that were reported as leaked since then and have no successor, the last
+    report first.
+    """
     rows = await connection.fetch(
         _SELECT + f" WHERE org_id = %(org)s AND revoked_at >= %(since)s AND superseded_by IS NULL "
         f"AND {_STATE[KeyState.LEAKED]} ORDER BY revoked_at DESC, id DESC LIMIT %(limit)s",
@@ -168,10 +258,14 @@ async def is_any_used(connection: Connection, org_id: str) -> bool:
     return bool(await connection.fetch_value(query, (org_id,)))
 
 
-async def has_other_owner(connection: Connection, key: ApiKey, issuers: Issuers | None, now: datetime) -> bool:
-    """Whether a tenant has another live OWNER key that lives at least as long as this one, or a member who is an owner.
+async def has_other_owner(
+    connection: Connection, key: ApiKey, issuers: Issuers | None, now: datetime
+) -> bool:
+    """Whether a tenant has another live OWNER key that lives at least as long as this one, or a
+    member who is an owner.
 
-    Rotated keys do not count, nor do members of other ``issuers`` than these: without an identity provider, no member.
+    Rotated keys do not count, nor do members of other ``issuers`` than these: without an identity
+    provider, no member.
     """
     found: bool = await connection.fetch_value(
         "SELECT EXISTS (SELECT FROM api_keys WHERE org_id = %(org)s AND id <> %(id)s AND mode = 'live' "  # noqa: S608
@@ -198,10 +292,16 @@ async def update(connection: Connection, key: ApiKey) -> None:
         "UPDATE api_keys SET name = %s, scopes = %s, access_level = %s, expires_at = %s, revoked_at = %s, "
         "superseded_by = %s WHERE org_id = %s AND id = %s",
         (
-            key.name, list(key.scopes), key.access_level, key.expires_at, key.revoked_at, key.superseded_by,
-            key.org_id, key.id,
+            key.name,
+            list(key.scopes),
+            key.access_level,
+            key.expires_at,
+            key.revoked_at,
+            key.superseded_by,
+            key.org_id,
+            key.id,
         ),
-    )  # fmt: skip
+    )
 
 
 async def revoke_all(connection: Connection, org_id: str, now: datetime) -> int:
@@ -215,7 +315,9 @@ async def revoke_all(connection: Connection, org_id: str, now: datetime) -> int:
 
 
 async def count_by_pepper(connection: Connection, now: datetime) -> dict[str | None, int]:
-    """Count the active keys by the id of the pepper that they are hashed under; None where it is unknown."""
+    """Count the active keys by the id of the pepper that they are hashed under; None where it is
+    unknown.
+    """
     query = f"SELECT pepper_id, count(*) FROM api_keys WHERE {_STATUS[KeyStatus.ACTIVE]} GROUP BY pepper_id"  # noqa: S608
     return dict(await connection.fetch(query, {"now": now}))
 
@@ -249,10 +351,16 @@ UPDATE api_keys k
   FROM used
  WHERE k.id = used.id AND used.at > coalesce(k.last_used_at, '-infinity')
 """,
-    TEXTS, MOMENTS, TEXTS, BLOBS, TEXTS,
-)  # fmt: skip
+    TEXTS,
+    MOMENTS,
+    TEXTS,
+    BLOBS,
+    TEXTS,
+)
 
 
 async def record_uses(connection: Connection, uses: Mapping[str, KeyUse]) -> None:
-    """Store the last use of keys, in one statement; a key hashed under an older pepper moves to the newest."""
+    """Store the last use of keys, in one statement; a key hashed under an older pepper moves to the
+    newest.
+    """
     await connection.run_batch(RECORD_USES(*zip(*uses.values(), strict=True)))

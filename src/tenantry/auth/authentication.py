@@ -1,4 +1,6 @@
-"""Authenticate a request by its API key or bearer token; authorize a change again under the tenant's lock."""
+"""Authenticate a request by its API key or bearer token; authorize a change again under the
+tenant's lock.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,14 @@ import psycopg
 
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys_store import KeyUse
-from tenantry.auth.authentication_store import KeyQuery, KeyRow, UserAccessRow, UserQuery, find_keys, find_user_access
+from tenantry.auth.authentication_store import (
+    KeyQuery,
+    KeyRow,
+    UserAccessRow,
+    UserQuery,
+    find_keys,
+    find_user_access,
+)
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
@@ -25,7 +34,12 @@ from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
 from tenantry.integrations.oidc.claims import Claims
-from tenantry.integrations.oidc.tokens import CheckResult, CheckStep, TokenExplanation, TokenVerifier
+from tenantry.integrations.oidc.tokens import (
+    CheckResult,
+    CheckStep,
+    TokenExplanation,
+    TokenVerifier,
+)
 
 _SCHEME: Final = b"bearer "
 _KEY_PREFIX: Final = b"svc_"
@@ -42,21 +56,24 @@ AcceptInvitation = Callable[[Claims, str, str | None], Awaitable[None]]
 Raises `MemberNotActiveError`, `NotFoundError` and `DatabaseUnavailableError`.
 """
 Authenticated = tuple[Principal, Sequence[str]]
-"""The sender of a request, and the requested projects as JSON: one more than the limit if there are more."""
+"""The sender of a request, and the requested projects as JSON: one more than the limit if there are
+more.
+"""
 
 
 @dataclass(eq=False, kw_only=True)
 class Authenticator:
     """Authenticates by API key or bearer token.
 
-    Requests that wait while a lookup runs share the next one. A lookup includes only requests that arrived before it
-    was sent, so every process sees each revocation that was committed before the request arrived. Nothing about keys,
-    tenants and members is cached.
+    Requests that wait while a lookup runs share the next one. A lookup includes only requests that
+    arrived before it was sent, so every process sees each revocation that was committed before the
+    request arrived. Nothing about keys, tenants and members is cached.
 
-    ``key_used`` receives the use of an accepted key: at least once a minute, and when the client's address or the
-    pepper differs from the stored one. ``owner_seen`` receives the tenant's id and the claims of an owner whose
-    verified address differs from the stored one. ``accept`` is called for an invitation to the tenant that a request's
-    ``X-Organization-Id`` names; without it the request is accepted and nothing is written.
+    ``key_used`` receives the use of an accepted key: at least once a minute, and when the client's
+    address or the pepper differs from the stored one. ``owner_seen`` receives the tenant's id and
+    the claims of an owner whose verified address differs from the stored one. ``accept`` is called
+    for an invitation to the tenant that a request's ``X-Organization-Id`` names; without it the
+    request is accepted and nothing is written.
     """
 
     keys: Lane
@@ -72,10 +89,16 @@ class Authenticator:
     def __post_init__(self) -> None:
         keys, users, limits = self.keys, self.users, self.users.timeouts
         self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(
-            self._find_keys, start_timeout=keys.timeouts.batch_start, deadline=keys.timeouts.batch, metrics=keys.metrics
+            self._find_keys,
+            start_timeout=keys.timeouts.batch_start,
+            deadline=keys.timeouts.batch,
+            metrics=keys.metrics,
         )
         self._users: Batcher[UserQuery, list[UserAccessRow]] = Batcher(
-            self._find_user_access, start_timeout=limits.batch_start, deadline=limits.batch, metrics=users.metrics
+            self._find_user_access,
+            start_timeout=limits.batch_start,
+            deadline=limits.batch,
+            metrics=users.metrics,
         )
 
     async def authenticate(
@@ -87,9 +110,9 @@ class Authenticator:
     ) -> Authenticated:
         """Authenticate by the ``Authorization`` and ``X-Organization-Id`` headers.
 
-        ``address`` is the client's, for the key's last use; ``window`` requests a page of projects in the same lookup,
-        whatever the principal's scopes.
-        Raises the errors of CONTRACT 5, `AuthUnavailableError` when the database is unavailable.
+        ``address`` is the client's, for the key's last use; ``window`` requests a page of projects
+        in the same lookup, whatever the principal's scopes. Raises the errors of CONTRACT 5,
+        `AuthUnavailableError` when the database is unavailable.
         """
         credential = bearer_credential(authorization)
         try:
@@ -104,14 +127,19 @@ class Authenticator:
         """Return the principal and effective role of a signed-in user in a tenant.
 
         The scopes of the user's token may restrict the principal to less than the role grants.
-        Raises `NoOrganizationError`, `OrgSuspendedError`, `InvalidCredentialError` and `DatabaseUnavailableError`.
+        Raises `NoOrganizationError`, `OrgSuspendedError`, `InvalidCredentialError` and
+        `DatabaseUnavailableError`.
         """
         rows = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id))
-        row = next((row for row in rows if claims.org_id == org_id or (row.role and not row.invited)), None)
+        row = next(
+            (row for row in rows if claims.org_id == org_id or (row.role and not row.invited)), None
+        )
         if row is None:
             raise errors.NoOrganizationError("The user does not belong to this organization.")
         self._check_owner_email(row, claims, org_id)
-        claims_here = claims if claims.org_id == org_id else msgspec.structs.replace(claims, role=None)
+        claims_here = (
+            claims if claims.org_id == org_id else msgspec.structs.replace(claims, role=None)
+        )
         return self._principal_of_user(claims_here, row), effective_role(claims_here, row)
 
     async def verify_token(self, credential: bytes) -> Claims:
@@ -119,7 +147,9 @@ class Authenticator:
         if credential.count(b".") != _JWT_PARTS - 1:
             raise _shapeless("form", _NO_CREDENTIAL)
         if self.tokens is None:
-            raise errors.InvalidCredentialError("Bearer tokens are not accepted here: no identity provider is set up.")
+            raise errors.InvalidCredentialError(
+                "Bearer tokens are not accepted here: no identity provider is set up."
+            )
         return await self.tokens.verify(credential.decode("ascii"))
 
     async def close(self) -> None:
@@ -127,7 +157,9 @@ class Authenticator:
         await self._keys.close()
         await self._users.close()
 
-    async def _by_key(self, secret: bytes, address: str | None, window: Window | None) -> Authenticated:
+    async def _by_key(
+        self, secret: bytes, address: str | None, window: Window | None
+    ) -> Authenticated:
         if not api_keys.is_well_formed(secret):
             raise errors.InvalidCredentialError("The API key is not valid.")
         digests = [pepper.digest(secret) for pepper in self.peppers]
@@ -151,7 +183,9 @@ class Authenticator:
             try:  # naming the tenant accepts its invitation
                 await self.accept(claims, principal.org_id, address)
             except (errors.MemberNotActiveError, errors.NotFoundError) as error:
-                raise errors.NoOrganizationError("The user does not belong to this organization any more.") from error
+                raise errors.NoOrganizationError(
+                    "The user does not belong to this organization any more."
+                ) from error
         self._check_owner_email(row, claims, principal.org_id)
         return principal, row.projects
 
@@ -179,7 +213,9 @@ class Authenticator:
             self.owner_seen(org_id, claims)
 
     def _is_surely_owner(self, row: UserAccessRow) -> bool:
-        """Whether a user with the owner's subject is the owner: of several issuers, each may have such a user."""
+        """Whether a user with the owner's subject is the owner: of several issuers, each may have
+        such a user.
+        """
         if self.tokens is not None and self.tokens.issuers.only is not None:
             return True
         return row.role == Role.OWNER and not row.removed and not row.invited
@@ -188,7 +224,9 @@ class Authenticator:
         async with self.keys.use(autocommit=True) as connection:
             return list(await find_keys(connection, queries, self.clock()))
 
-    async def _find_user_access(self, queries: Sequence[UserQuery]) -> list[list[UserAccessRow] | Exception]:
+    async def _find_user_access(
+        self, queries: Sequence[UserQuery]
+    ) -> list[list[UserAccessRow] | Exception]:
         async with self.users.use(autocommit=True) as connection:
             return list(await find_user_access(connection, queries))
 
@@ -196,9 +234,13 @@ class Authenticator:
 def bearer_credential(authorization: bytes | None) -> bytes:
     """Return the credential of an ``Authorization`` header (RFC 6750, section 2.1)."""
     if not authorization:
-        raise errors.MissingCredentialError("Send a credential: Authorization: Bearer <API key or token>.")
+        raise errors.MissingCredentialError(
+            "Send a credential: Authorization: Bearer <API key or token>."
+        )
     if authorization[: len(_SCHEME)].lower() != _SCHEME:
-        raise errors.InvalidCredentialError("The Authorization header must be: Bearer <API key or token>.")
+        raise errors.InvalidCredentialError(
+            "The Authorization header must be: Bearer <API key or token>."
+        )
     credential = authorization[len(_SCHEME) :].strip()
     if len(credential) > MAX_TOKEN_BYTES:
         raise _shapeless("size", f"The credential is too long: at most {MAX_TOKEN_BYTES:,} bytes.")
@@ -208,7 +250,9 @@ def bearer_credential(authorization: bytes | None) -> bytes:
 
 
 def _shapeless(check: str, detail: str) -> errors.InvalidCredentialError:
-    """Make the error for a credential that does not get as far as the verifier, with the check that it would fail."""
+    """Make the error for a credential that does not get as far as the verifier, with the check that
+    it would fail.
+    """
     error = errors.InvalidCredentialError(detail)
     error.token_fault = errors.TokenFault(check, detail)
     return error
@@ -226,7 +270,11 @@ def requested_organization(claimed: str | None, header: bytes | None) -> str | N
 
 
 def _principal_of_key(key: KeyRow, catalog: Catalog, now: datetime) -> Principal:
-    _check_active(KeyStatus.REVOKED if key.deleted else api_keys.status_at(now, key.revoked_at, key.expires_at))
+    _check_active(
+        KeyStatus.REVOKED
+        if key.deleted
+        else api_keys.status_at(now, key.revoked_at, key.expires_at)
+    )
     _check_not_suspended(suspended=key.suspended)
     return Principal(
         kind=PrincipalKind.API_KEY,
@@ -250,12 +298,18 @@ def _only_access(claims: Claims, rows: Sequence[UserAccessRow]) -> UserAccessRow
     if claims.org_id is None:  # then only a membership gives access
         rows = [row for row in rows if row.role is not None and not row.removed]
     if len(rows) != 1:
-        raise errors.NoOrganizationError("The user belongs to no organization, or the request does not say to which.")
+        raise errors.NoOrganizationError(
+            "The user belongs to no organization, or the request does not say to which."
+        )
     return rows[0]
 
 
-def _grants_of_user(claims: Claims, row: UserAccessRow) -> tuple[Role | None, tuple[str, ...], AccessLevel]:
-    """Return a user's claimed role in this tenant, scopes and level. Raises the errors of `Authenticator.as_user`."""
+def _grants_of_user(
+    claims: Claims, row: UserAccessRow
+) -> tuple[Role | None, tuple[str, ...], AccessLevel]:
+    """Return a user's claimed role in this tenant, scopes and level. Raises the errors of
+    `Authenticator.as_user`.
+    """
     role = (claims.role or Role.MEMBER) if claims.org_id == row.org_id else None
     if row.deleted:
         raise errors.InvalidCredentialError("The organization has ended.")
@@ -275,11 +329,12 @@ def effective_role(claims: Claims, row: UserAccessRow) -> Role:
 async def lock_and_reauthorize(
     connection: Connection, principal: Principal, scope: str, clock: Clock
 ) -> tuple[TenantRow, Principal, datetime]:
-    """Lock the principal's tenant for a change that needs ``scope``; return it, the principal as of now, and the time.
+    """Lock the principal's tenant for a change that needs ``scope``; return it, the principal as of
+    now, and the time.
 
-    Every change by a principal begins with this (CONTRACT 8.2). While a request waited for the lock, its key may have
-    been revoked or narrowed, its user removed or given a lower role, or its tenant suspended. The operator may also
-    change a suspended tenant.
+    Every change by a principal begins with this (CONTRACT 8.2). While a request waited for the
+    lock, its key may have been revoked or narrowed, its user removed or given a lower role, or its
+    tenant suspended. The operator may also change a suspended tenant.
 
     Raises `ApiKeyRevokedError`, `ApiKeyExpiredError`, `NoOrganizationError`, `OrgSuspendedError`,
     `InsufficientScopeError`, and `NotFoundError` for an ended tenant.
@@ -308,8 +363,12 @@ async def _reauthorize(connection: Connection, principal: Principal, now: dateti
     return await _reauthorize_user(connection, principal, principal.issuer)
 
 
-async def _reauthorize_key(connection: Connection, principal: Principal, now: datetime) -> Principal:
-    key = await api_keys_store.find(connection, principal.org_id, principal.id, now, test_only=False)
+async def _reauthorize_key(
+    connection: Connection, principal: Principal, now: datetime
+) -> Principal:
+    key = await api_keys_store.find(
+        connection, principal.org_id, principal.id, now, test_only=False
+    )
     if key is None:
         raise errors.ApiKeyRevokedError(_REVOKED)
     _check_active(key.status)
@@ -319,7 +378,9 @@ async def _reauthorize_key(connection: Connection, principal: Principal, now: da
 
 
 async def _reauthorize_user(connection: Connection, principal: Principal, issuer: str) -> Principal:
-    [[row]] = await find_user_access(connection, [UserQuery(issuer, principal.id, principal.org_id)])
+    [[row]] = await find_user_access(
+        connection, [UserQuery(issuer, principal.id, principal.org_id)]
+    )
     if row.role is None or (principal.claimed_role is Role.OWNER and not row.binds_owner):
         return principal
     if row.removed or (row.invited and principal.claimed_role is None):
@@ -345,7 +406,9 @@ def _check_not_suspended(*, suspended: bool) -> None:
 
 
 class ExplainedAccess(msgspec.Struct, frozen=True, rename="camel"):
-    """The access that a valid token gives; without ``tenant_known`` by its claims, which a membership may restrict."""
+    """The access that a valid token gives; without ``tenant_known`` by its claims, which a
+    membership may restrict.
+    """
 
     tenant_known: bool
     org_id: str | None
@@ -370,7 +433,8 @@ class AccessExplanation(msgspec.Struct, frozen=True):
 async def explain_token(
     verifier: TokenVerifier, token: str, organization: str | None, database: Database | None
 ) -> AccessExplanation:
-    """Explain why a request with a token and this ``X-Organization-Id`` is accepted or rejected; write nothing.
+    """Explain why a request with a token and this ``X-Organization-Id`` is accepted or rejected;
+    write nothing.
 
     Runs the verifier's checks, then with a database those of the tenant and the membership.
     """
@@ -393,7 +457,9 @@ async def explain_token(
         rows: Sequence[UserAccessRow] = []
         header = None if organization is None else organization.encode("utf-8", "surrogateescape")
         try:
-            query = UserQuery(claims.issuer, claims.subject, requested_organization(claims.org_id, header))
+            query = UserQuery(
+                claims.issuer, claims.subject, requested_organization(claims.org_id, header)
+            )
             async with database.lane().use(autocommit=True) as connection:
                 [rows] = await find_user_access(connection, [query])
             row = _only_access(claims, rows)
@@ -422,7 +488,9 @@ async def explain_token(
 
 
 def _role_origin(claims: Claims, claim: str, row: UserAccessRow | None) -> str:
-    """Say where the role comes from. ``claim`` describes the role claim; ``row`` is None without a look at tenants."""
+    """Say where the role comes from. ``claim`` describes the role claim; ``row`` is None without a
+    look at tenants.
+    """
     stored = row.role if row is not None else None
     if claims.role is None:
         return f"{claim}, so the {'membership' if stored else 'default'} counts"

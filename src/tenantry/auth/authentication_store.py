@@ -13,9 +13,13 @@ from tenantry.db.connection import Connection
 from tenantry.db.pagination import Window
 from tenantry.db.statements import BIGINTS, BLOBS, MOMENT, MOMENTS, TEXTS, Statement
 
-BINDS_OWNER: Final = "NOT coalesce({row}.written_as = 'SCOPED' AND {row}.written_at = {row}.updated_at, false)"
+BINDS_OWNER: Final = (
+    "NOT coalesce({row}.written_as = 'SCOPED' AND {row}.written_at = {row}.updated_at, false)"
+)
 """A condition: the membership restricts a claimed owner too. Rows of earlier releases do."""
-MEMBER_STATUS: Final = "CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN invited THEN 'invited' ELSE 'active' END"
+MEMBER_STATUS: Final = (
+    "CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN invited THEN 'invited' ELSE 'active' END"
+)
 _NO_WINDOW: Final = Window(-1)
 
 
@@ -37,7 +41,9 @@ class KeyRow(msgspec.Struct, frozen=True):
     deleted: bool
     digest: bytes
     recent_address: str | None
-    """The address of the stored last use, empty if unknown; None if that was more than a minute ago."""
+    """The address of the stored last use, empty if unknown; None if that was more than a minute
+    ago.
+    """
     projects: list[str]
     """The JSON of the page's projects, and of one more if there are more."""
 
@@ -57,8 +63,9 @@ class UserAccessRow(msgspec.Struct, frozen=True):
     binds_owner: bool
     """As `tenantry.domain.members.AuditedMember.binds_owner`."""
     owner_email: str | None
-    """For the tenant's owner, the address to compare with the token's: the owner address where it follows the identity
-    provider's; the last verified address where the owner address is not verified.
+    """For the tenant's owner, the address to compare with the token's: the owner address where it
+    follows the identity provider's; the last verified address where the owner address is not
+    verified.
     """
     projects: list[str]
     """As in `KeyRow`, in live mode."""
@@ -103,8 +110,13 @@ SELECT query.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires
   JOIN api_keys k ON k.digest = query.digest
   JOIN tenants t ON t.id = k.org_id
 """,  # noqa: S608  # our own columns
-        BIGINTS, BLOBS, BIGINTS, MOMENTS, TEXTS, MOMENT,
-    )  # fmt: skip
+        BIGINTS,
+        BLOBS,
+        BIGINTS,
+        MOMENTS,
+        TEXTS,
+        MOMENT,
+    )
 
 
 _ACCESS: Final = f"""t.id, t.plan, t.subscription_status, t.access::text, t.suspended_at IS NOT NULL,
@@ -125,12 +137,20 @@ SELECT query.number, {_ACCESS},
   LEFT JOIN memberships m ON m.issuer = query.issuer AND m.subject = query.subject AND m.tenant_id = query.org_id
   JOIN tenants t ON t.id = query.org_id
 """,  # noqa: S608  # our own columns
-        BIGINTS, TEXTS, TEXTS, TEXTS, BIGINTS, MOMENTS, TEXTS,
-    )  # fmt: skip
+        BIGINTS,
+        TEXTS,
+        TEXTS,
+        TEXTS,
+        BIGINTS,
+        MOMENTS,
+        TEXTS,
+    )
 
 
 def _only_tenants(page: str) -> Statement:
-    """Read the tenants of users who name none: at most two, because only the single tenant of a user is a default."""
+    """Read the tenants of users who name none: at most two, because only the single tenant of a
+    user is a default.
+    """
     return Statement(
         f"""
 SELECT query.number, own.*,
@@ -145,21 +165,31 @@ SELECT query.number, own.*,
         LIMIT 2) own (org_id, plan, subscription_status, access, suspended, deleted, role, removed, invited,
                       binds_owner, owner_email)
 """,  # noqa: S608  # our own columns
-        BIGINTS, TEXTS, TEXTS, BIGINTS, MOMENTS, TEXTS,
-    )  # fmt: skip
+        BIGINTS,
+        TEXTS,
+        TEXTS,
+        BIGINTS,
+        MOMENTS,
+        TEXTS,
+    )
 
 
-# Without and with pages: an application that only authenticates may lack the privilege to read projects.
+# Without and with pages: an application that only authenticates may lack the privilege to read
+# projects.
 KEYS: Final = _keys(_NO_PAGE), _keys(_page("k.org_id", "k.mode"))
 NAMED_TENANTS: Final = _named_tenants(_NO_PAGE), _named_tenants(_page("t.id", "'live'"))
 ONLY_TENANTS: Final = _only_tenants(_NO_PAGE), _only_tenants(_page("own.org_id", "'live'"))
 
 
-async def find_keys(connection: Connection, queries: Sequence[KeyQuery], now: datetime) -> list[KeyRow | None]:
+async def find_keys(
+    connection: Connection, queries: Sequence[KeyQuery], now: datetime
+) -> list[KeyRow | None]:
     """Find the key of each secret."""
     found: list[KeyRow | None] = [None] * len(queries)
     batch = [
-        (number, digest, *_bounds(query.window)) for number, query in enumerate(queries) for digest in query.digests
+        (number, digest, *_bounds(query.window))
+        for number, query in enumerate(queries)
+        for digest in query.digests
     ]
     statement = KEYS[any(query.window for query in queries)]
     [rows] = await connection.run_batch(statement(*zip(*batch, strict=True), now))
@@ -168,8 +198,12 @@ async def find_keys(connection: Connection, queries: Sequence[KeyQuery], now: da
     return found
 
 
-async def find_user_access(connection: Connection, users: Sequence[UserQuery]) -> list[list[UserAccessRow]]:
-    """Find each user's requested tenant, or else the tenant of their only active membership, or two of several."""
+async def find_user_access(
+    connection: Connection, users: Sequence[UserQuery]
+) -> list[list[UserAccessRow]]:
+    """Find each user's requested tenant, or else the tenant of their only active membership, or two
+    of several.
+    """
     found: list[list[UserAccessRow]] = [[] for _ in users]
     with_pages = any(user.window for user in users)
     named, only = list[Sequence[object]](), list[Sequence[object]]()

@@ -24,7 +24,9 @@ from tenantry.domain.owner_mails import KeyLeakedData
 from tenantry.notifications.mail_delivery import MailOutbox, notify
 
 _REPORTS_AT_ONCE: Final = 2
-"""Reports need no credential. However many arrive, most database connections stay free for other requests."""
+"""Reports need no credential. However many arrive, most database connections stay free for other
+requests.
+"""
 
 
 class EndedKey(msgspec.Struct, frozen=True, rename="camel"):
@@ -47,30 +49,38 @@ class LeakReportService:
     outbox: MailOutbox
     clock: Clock
     revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
-    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_REPORTS_AT_ONCE), init=False)
+    turn: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(_REPORTS_AT_ONCE), init=False
+    )
 
     async def report(self, author: Author, secret: str) -> EndedKey:
         """Revoke the key with this secret, and mail its tenant's owner if the key was active.
 
-        Does nothing for a revoked key. Raises `ValidationError` for text that is not a key, without a query;
-        `NotFoundError` and `DatabaseUnavailableError`.
+        Does nothing for a revoked key. Raises `ValidationError` for text that is not a key, without
+        a query; `NotFoundError` and `DatabaseUnavailableError`.
         """
         presented = secret.strip().encode(errors="replace")
         if not rules.is_well_formed(presented):
             raise errors.ValidationError(
-                ("secret", "is not an API key: it has not the form of one, or its checksum is wrong")
+                (
+                    "secret",
+                    "is not an API key: it has not the form of one, or its checksum is wrong",
+                )
             )
         async with self.turn, self.database.transaction(ACROSS_TENANTS) as connection:
             now = self.clock()
             digests = [pepper.digest(presented) for pepper in self.peppers]
             [row] = await find_keys(connection, [KeyQuery(digests)], now)
-            if row and row.revoked_at is not None:  # without the lock, which a stream of reports would hold
+            # without the lock, which a stream of reports would hold
+            if row and row.revoked_at is not None:
                 return EndedKey(row.id, "revoked", row.revoked_at)
             if row is None:
                 raise errors.NotFoundError("API key")
             async with connection.within(of_tenant(row.org_id)):
                 tenant = await get_tenant(connection, row.org_id, lock=True, even_ended=True)
-                key = await api_keys.find(connection, row.org_id, row.id, now, test_only=False, lock=True)
+                key = await api_keys.find(
+                    connection, row.org_id, row.id, now, test_only=False, lock=True
+                )
                 if key is None:
                     raise errors.NotFoundError("API key")
                 if key.revoked_at is not None:

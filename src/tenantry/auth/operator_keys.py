@@ -1,4 +1,6 @@
-"""API keys of all tenants, for the operator: search by what people know of a key, and revocation."""
+"""API keys of all tenants, for the operator: search by what people know of a key, and
+revocation.
+"""
 
 from dataclasses import dataclass
 
@@ -20,19 +22,24 @@ class OperatorKeyService:
     async def search(self, text: str, limit: int, cursor: str | None) -> Page[ApiKey]:
         """Read a page of the keys with this id, or these first or last characters, newest first.
 
-        Raises `ValidationError` for a text that names no key, and for a whole secret, and `InvalidCursorError`.
+        Raises `ValidationError` for a text that names no key, and for a whole secret, and
+        `InvalidCursorError`.
         """
         check_search(text)
         hint, window = find_key_hint(text), window_after(limit, cursor)
         if hint is None:
-            raise ValidationError(("search", "must be a key's id, or four characters of its start or end"))
+            raise ValidationError(
+                ("search", "must be a key's id, or four characters of its start or end")
+            )
         now = self.keys.clock()
         async with self.keys.database.transaction(ACROSS_TENANTS) as connection:
             page = await api_keys.find_hinted(connection, hint, window)
             found = []
             for key_id, org_id in page.data:
                 async with connection.within(of_tenant(org_id)):
-                    found.append(await api_keys.find(connection, org_id, key_id, now, test_only=False))
+                    found.append(
+                        await api_keys.find(connection, org_id, key_id, now, test_only=False)
+                    )
         return Page([key for key in found if key is not None], page.next_cursor)
 
     async def get(self, key_id: str) -> ApiKey:
@@ -40,8 +47,12 @@ class OperatorKeyService:
         return await self.keys.get(operator_principal(await self._tenant_of(key_id)), key_id)
 
     async def revoke(self, author: Author, key_id: str, *, force: bool = False) -> ApiKey:
-        """Revoke a key of any tenant and return it. Raises as `ApiKeyService.revoke_as_operator`."""
-        return await self.keys.revoke_as_operator(await self._tenant_of(key_id), author, key_id, force=force)
+        """Revoke a key of any tenant and return it. Raises as
+        `ApiKeyService.revoke_as_operator`.
+        """
+        return await self.keys.revoke_as_operator(
+            await self._tenant_of(key_id), author, key_id, force=force
+        )
 
     async def _tenant_of(self, key_id: str) -> str:
         async with self.keys.database.transaction(ACROSS_TENANTS) as connection:

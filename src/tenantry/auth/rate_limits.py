@@ -1,7 +1,7 @@
 """Enforce the rate limits of plans exactly, over all processes together.
 
-A process accepts a request only against a share that it has reserved in the database, so no failure exceeds a limit.
-While a share lasts, a request needs no query.
+A process accepts a request only against a share that it has reserved in the database, so no failure
+exceeds a limit. While a share lasts, a request needs no query.
 """
 
 import asyncio
@@ -36,7 +36,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A request that waits for one of each of its shares; with ``number`` 0 the shares are returned."""
+    """A request that waits for one of each of its shares; with ``number`` 0 the shares are
+    returned.
+    """
 
     shares: Sequence[Share]
     number: int
@@ -50,7 +52,9 @@ class _Entry:
 class RateLimiter:
     """Counts requests against the limits of their tenants' plans. `run` returns unused shares."""
 
-    def __init__(self, lane: Lane, catalog: Catalog, clock: Clock, refused: Callable[[Policy], None]) -> None:
+    def __init__(
+        self, lane: Lane, catalog: Catalog, clock: Clock, refused: Callable[[Policy], None]
+    ) -> None:
         """``refused`` receives the policy whose limit a request exceeds."""
         deadline = lane.timeouts.rate_limits
         self._lane = lane
@@ -67,7 +71,11 @@ class RateLimiter:
         self._to_prefetch: deque[Share] = deque()
         self._warned_in = -_SECONDS_BETWEEN_WARNINGS
         self._batcher: Batcher[_Entry, None] = Batcher(
-            self._serve, max_items=_MOST_AT_ONCE, start_timeout=deadline, deadline=deadline, metrics=lane.metrics
+            self._serve,
+            max_items=_MOST_AT_ONCE,
+            start_timeout=deadline,
+            deadline=deadline,
+            metrics=lane.metrics,
         )
 
     def count_locally(self, principal: Principal) -> RateLimitStatus | None:
@@ -79,11 +87,15 @@ class RateLimiter:
         return self._count_locally(shares) if shares else ()
 
     async def count(self, principal: Principal) -> RateLimitStatus:
-        """Count a request, and reserve new shares for it. Raises `RateLimitedError`, `AuthUnavailableError`."""
+        """Count a request, and reserve new shares for it. Raises `RateLimitedError`,
+        `AuthUnavailableError`.
+        """
         return await self._count(lambda: self._shares_of(principal))
 
     async def count_user(self, subject: str, limit: int) -> RateLimitStatus:
-        """Count a user's request outside any tenant under ``subject``, ``limit`` a minute. Raises as `count` does."""
+        """Count a user's request outside any tenant under ``subject``, ``limit`` a minute. Raises
+        as `count` does.
+        """
         status = self._count_locally([self._share(Policy.KEY, subject, limit, "")])
         if status is None:
             status = await self._count(lambda: [self._share(Policy.KEY, subject, limit, "")])
@@ -109,7 +121,9 @@ class RateLimiter:
                 if not isinstance(error, DatabaseUnavailableError | psycopg.Error):
                     raise
                 self._warn(error)
-                raise AuthUnavailableError("Requests cannot be counted. Try again shortly.") from error
+                raise AuthUnavailableError(
+                    "Requests cannot be counted. Try again shortly."
+                ) from error
             if entry.accepted:
                 return _status_of(shares, entry.second)
             if not entry.is_late and any(share.is_exhausted(entry.second) for share in shares):
@@ -173,25 +187,33 @@ class RateLimiter:
         second = self._second()
         if second - self._warned_in >= _SECONDS_BETWEEN_WARNINGS:
             self._warned_in = second
-            logger.warning("requests cannot be counted and are rejected: %s", error.__cause__ or error)
+            logger.warning(
+                "requests cannot be counted and are rejected: %s", error.__cause__ or error
+            )
 
     async def _serve(self, entries: Sequence[_Entry]) -> list[None]:
         second = self._second()
         demand = Counter(share for entry in entries for share in entry.shares if entry.number)
         if demand:
             demand.update(dict.fromkeys(self._next_prefetched(second), 0))
-        requests = {share: request for share, number in demand.items() if (request := share.request(second, number))}
+        requests = {
+            share: request
+            for share, number in demand.items()
+            if (request := share.request(second, number))
+        }
         for entry in entries:
             if not entry.number:
-                requests |= {share: share.release() for share in entry.shares if share not in demand}
+                requests |= {
+                    share: share.release() for share in entry.shares if share not in demand
+                }
         if requests:
             await self._send_requests(requests, second)
         for entry in entries:
             entry.second = second
             entry.accepted = entry.number > 0 and _take(entry.shares, second)
         if self._second() != second:
-            # The shares are no longer valid. They are refunded here, because the next batch, which returns them to the
-            # database, may start before these requests resume.
+            # The shares are no longer valid. They are refunded here, because the next batch, which
+            # returns them to the database, may start before these requests resume.
             for entry in entries:
                 entry.is_late = entry.accepted
                 _refund(entry)
@@ -202,7 +224,9 @@ class RateLimiter:
         if self._turn != second:
             self._to_prefetch = deque(self._taken)
             self._taken, self._turn = [], second
-        ahead = [self._to_prefetch.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._to_prefetch)))]
+        ahead = [
+            self._to_prefetch.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._to_prefetch)))
+        ]
         return [share for share in ahead if share.should_prefetch(second)]
 
     async def _send_requests(self, requests: dict[Share, ShareRequest], second: int) -> None:
@@ -223,7 +247,10 @@ class RateLimiter:
         known = [share for share in shares if share in shut or share.second == second]
         used_up = [share for share in shares if share in shut or share.seems_exhausted(second)]
         raise RateLimitedError(
-            " ".join(f"The {_NAMES[share.policy]}'s {share.limit} requests per minute are used up." for share in shut),
+            " ".join(
+                f"The {_NAMES[share.policy]}'s {share.limit} requests per minute are used up."
+                for share in shut
+            ),
             _status_of(known, second),
             max(share.quota(second).reset for share in used_up),
         )
@@ -258,9 +285,13 @@ def _status_of(shares: Sequence[Share], second: int) -> RateLimitStatus:
 
 
 def _aged(
-    queue: deque[tuple[int, Share]], second: int, seconds: int, onto: deque[tuple[int, Share]] | None = None
+    queue: deque[tuple[int, Share]],
+    second: int,
+    seconds: int,
+    onto: deque[tuple[int, Share]] | None = None,
 ) -> Iterator[Share]:
-    """Yield the shares that were last granted at least ``seconds`` ago, and move their entries ``onto`` the next queue.
+    """Yield the shares that were last granted at least ``seconds`` ago, and move their entries
+    ``onto`` the next queue.
 
     Includes entries of the future, which remain after the clock was set back.
     """

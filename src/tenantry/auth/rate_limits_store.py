@@ -1,4 +1,6 @@
-"""Requests counted by subject and second. Processes reserve and return shares of them in batches."""
+"""Requests counted by subject and second. Processes reserve and return shares of them in
+batches.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,14 +12,17 @@ from tenantry.domain.rate_limits import SLOTS, ShareGrant, ShareRequest
 SESSION: Final = {"synchronous_commit": "off", "default_transaction_isolation": "read committed"}
 """Session settings: a crash may lose counts anyway, and each statement must see the latest ones."""
 
-# A separate statement, because a statement sees only what was committed before it began. The lock's name is not the
-# subject, which changes of the tenant lock for as long as a lost standby lets them wait.
+# A separate statement, because a statement sees only what was committed before it began. The lock's
+# name is not the subject, which changes of the tenant lock for as long as a lost standby lets them
+# wait.
 LOCK_SUBJECTS: Final = Statement(
-    "SELECT pg_advisory_xact_lock(hashtextextended('requests of ' || subject, 0)) FROM unnest($1) AS a (subject)", TEXTS
+    "SELECT pg_advisory_xact_lock(hashtextextended('requests of ' || subject, 0)) FROM unnest($1) AS a (subject)",
+    TEXTS,
 )
-# The OFFSET 0 makes the planner find each subject's rows by the index, whatever its statistics. Returned shares are of
-# an earlier second, or nothing is wanted with them: so no row is written twice. Clocks differ a little; counts more
-# than a window ahead are of a wrong clock, and must not make requests wait.
+# The OFFSET 0 makes the planner find each subject's rows by the index, whatever its statistics.
+# Returned shares are of an earlier second, or nothing is wanted with them: so no row is written
+# twice. Clocks differ a little; counts more than a window ahead are of a wrong clock, and must not
+# make requests wait.
 TAKE: Final = Statement(
     """
 WITH requested AS (
@@ -84,18 +89,33 @@ SELECT g.subject, g.number::int, (g.used + g.number)::bigint,
             ELSE coalesce(g.oldest, $8) END
   FROM granted g
 """,
-    TEXTS, BIGINTS, BIGINTS, BIGINTS, BIGINTS, BIGINTS, TEXTS, BIGINT, BIGINT,
-)  # fmt: skip
-_COUNT: Final = "SELECT coalesce(sum(number), 0) FROM request_counts WHERE subject = %s AND second > %s"
+    TEXTS,
+    BIGINTS,
+    BIGINTS,
+    BIGINTS,
+    BIGINTS,
+    BIGINTS,
+    TEXTS,
+    BIGINT,
+    BIGINT,
+)
+_COUNT: Final = (
+    "SELECT coalesce(sum(number), 0) FROM request_counts WHERE subject = %s AND second > %s"
+)
 
 
-async def take(connection: Connection, requests: Sequence[ShareRequest], now: int) -> dict[str, ShareGrant]:
-    """Grant requests in the second ``now`` and commit; return the grants by subject. Each subject occurs once.
+async def take(
+    connection: Connection, requests: Sequence[ShareRequest], now: int
+) -> dict[str, ShareGrant]:
+    """Grant requests in the second ``now`` and commit; return the grants by subject. Each subject
+    occurs once.
 
     Other requests for these subjects wait meanwhile.
     """
     columns = [*zip(*sorted(requests), strict=True)]
-    _, rows = await connection.run_batch(LOCK_SUBJECTS(columns[0]), TAKE(*columns, now, SLOTS), commit=True)
+    _, rows = await connection.run_batch(
+        LOCK_SUBJECTS(columns[0]), TAKE(*columns, now, SLOTS), commit=True
+    )
     return {row[0]: ShareGrant(*row[1:]) for row in rows}
 
 

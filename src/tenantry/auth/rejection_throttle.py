@@ -1,7 +1,7 @@
 """The throttles of rejected requests: how many rejections a process sends in a second.
 
-A client that sends the next bad request upon each rejection could otherwise keep the process busy. A throttle needs no
-client addresses, of which an attacker may have many.
+A client that sends the next bad request upon each rejection could otherwise keep the process busy.
+A throttle needs no client addresses, of which an attacker may have many.
 """
 
 import asyncio
@@ -20,16 +20,23 @@ BURST: Final = 50
 _LONGEST_DELAY: Final = 2.0
 """The longest delay of a rejection, in seconds."""
 THROTTLED: Final = (
-    errors.MissingCredentialError, errors.InvalidCredentialError, errors.ApiKeyRevokedError, errors.ApiKeyExpiredError,
+    errors.MissingCredentialError,
+    errors.InvalidCredentialError,
+    errors.ApiKeyRevokedError,
+    errors.ApiKeyExpiredError,
     errors.TokenExpiredError,
-)  # fmt: skip
+)
 """The rejections of credentials."""
 
 
 class Throttle:
-    """Lets ``per_second`` callers continue a second, in bursts of ``burst``; none waits over ``longest`` s."""
+    """Lets ``per_second`` callers continue a second, in bursts of ``burst``; none waits over
+    ``longest`` s.
+    """
 
-    def __init__(self, per_second: float, *, burst: int, longest: float, now: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, per_second: float, *, burst: int, longest: float, now: Callable[[], float] = monotonic
+    ) -> None:
         self._interval = 1 / per_second
         self._burst = burst / per_second
         self._longest = longest

@@ -27,7 +27,9 @@ MAX_LISTED_TENANTS: Final = 20
 
 
 class ActiveSession(msgspec.Struct, frozen=True):
-    """A signed-in user with up to `MAX_LISTED_TENANTS` of their ``total`` tenants, sorted by name."""
+    """A signed-in user with up to `MAX_LISTED_TENANTS` of their ``total`` tenants, sorted by
+    name.
+    """
 
     session: Session
     claims: Claims
@@ -39,7 +41,8 @@ class ActiveSession(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class SessionService:
-    """The sessions of a deployment, stored in its database: an ended session is rejected by every process.
+    """The sessions of a deployment, stored in its database: an ended session is rejected by every
+    process.
 
     Sessions of an identity provider that ``issuers`` no longer trusts are expired.
     """
@@ -56,14 +59,23 @@ class SessionService:
             return await sessions.use_once(connection, "state", digest, self.clock())
 
     async def use_secret(self, key_id: str) -> bool:
-        """Use the one display of a new key's secret; return False if any process has shown it before."""
+        """Use the one display of a new key's secret; return False if any process has shown it
+        before.
+        """
         async with self.database.transaction(OF_PEOPLE) as connection:
             return await sessions.use_once(connection, "secret", key_id, self.clock())
 
     async def begin(
-        self, claims: Claims, name: str | None, *, address: str | None, agent: str | None, before: str | None
+        self,
+        claims: Claims,
+        name: str | None,
+        *,
+        address: str | None,
+        agent: str | None,
+        before: str | None,
     ) -> str:
-        """Start a session after a sign-in; return the token for the cookie, which is stored nowhere.
+        """Start a session after a sign-in; return the token for the cookie, which is stored
+        nowhere.
 
         ``before`` is the browser's former token, which ends.
         """
@@ -93,7 +105,8 @@ class SessionService:
         return self.secret.token(random)
 
     async def renew(self, token: str, claims: Claims, name: str | None) -> bool:
-        """Store the provider's current claims of a session's user; return whether the session is still that user's.
+        """Store the provider's current claims of a session's user; return whether the session is
+        still that user's.
 
         The token stays, because other pages of the browser may be using it.
         """
@@ -102,13 +115,18 @@ class SessionService:
             return False
         content = msgspec.json.encode(claims).decode()
         async with self.database.transaction(OF_PEOPLE) as connection:
-            return await sessions.renew(connection, digest, claims.user, content, name, self.clock())
+            return await sessions.renew(
+                connection, digest, claims.user, content, name, self.clock()
+            )
 
-    async def look_up(self, token: str, tenant_id: str | None, *, is_use: bool = True) -> ActiveSession | None:
+    async def look_up(
+        self, token: str, tenant_id: str | None, *, is_use: bool = True
+    ) -> ActiveSession | None:
         """Return the user of a cookie, viewing a tenant; None for an invalid or expired session.
 
-        The listed tenants include that tenant if it is the user's, the last viewed one and the token's.
-        Without ``is_use``, as for a page that updates itself, the session's idle time continues.
+        The listed tenants include that tenant if it is the user's, the last viewed one and the
+        token's. Without ``is_use``, as for a page that updates itself, the session's idle time
+        continues.
         """
         digest = self.secret.digest(token)
         if digest is None:
@@ -125,22 +143,34 @@ class SessionService:
             claims = msgspec.json.decode(session.claims, type=Claims)
             requested = tenant_id if tenant_id is not None and is_tenant_id(tenant_id) else None
             first = (requested, session.tenant_id, claims.org_id)
-            tenants, total = await sessions.tenants_of_user(connection, claims, first=first, most=MAX_LISTED_TENANTS)
+            tenants, total = await sessions.tenants_of_user(
+                connection, claims, first=first, most=MAX_LISTED_TENANTS
+            )
             invitations = await sessions.count_invitations(connection, session.user)
-            known = tenant_id if any(one.id == tenant_id and not one.suspended for one in tenants) else None
-            if is_use and (now >= session.used_at + rules.WRITE_EVERY or (known and known != session.tenant_id)):
+            known = (
+                tenant_id
+                if any(one.id == tenant_id and not one.suspended for one in tenants)
+                else None
+            )
+            if is_use and (
+                now >= session.used_at + rules.WRITE_EVERY or (known and known != session.tenant_id)
+            ):
                 await sessions.touch(connection, digest, now, known)
                 if known is not None and session.name is not None:
                     await sessions.store_name(connection, known, session, now)
         return ActiveSession(session, claims, tenants, total, invitations)
 
-    async def search_tenants(self, claims: Claims, text: str, limit: int, after: str | None) -> Page[TenantOfUser]:
+    async def search_tenants(
+        self, claims: Claims, text: str, limit: int, after: str | None
+    ) -> Page[TenantOfUser]:
         """Search the tenants of a user by a part of the name or the whole id, sorted by name.
 
         ``after`` is the id of the last tenant of the former page, as is ``next_cursor``.
         """
         async with self.database.transaction(OF_PEOPLE) as connection:
-            rows = await sessions.search_tenants(connection, claims, text=text, after=after, limit=limit)
+            rows = await sessions.search_tenants(
+                connection, claims, text=text, after=after, limit=limit
+            )
         return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
 
     async def end(self, token: str) -> None:

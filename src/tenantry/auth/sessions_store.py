@@ -15,7 +15,9 @@ from tenantry.domain.sessions import ABSOLUTE, IDLE, Session
 from tenantry.integrations.oidc.claims import Claims
 
 USES_KEPT: Final = timedelta(hours=1)
-"""Far longer than a sign-in or the cookie of a secret lasts, so that no clock difference lets one be used twice."""
+"""Far longer than a sign-in or the cookie of a secret lasts, so that no clock difference lets one
+be used twice.
+"""
 _MAX_INVITATIONS: Final = 100
 _COLUMNS: Final = "digest, issuer, subject, claims, name, tenant_id, address, agent, proved_at, started_at, used_at"
 
@@ -39,7 +41,8 @@ async def insert(connection: Connection, session: Session) -> None:
 async def use_once(connection: Connection, purpose: str, name: str, now: datetime) -> bool:
     """Mark what ``name`` stands for as used for this purpose; return False if it was used before.
 
-    The row is stored with the idempotency keys, dated back so that retention deletes it `USES_KEPT` from now.
+    The row is stored with the idempotency keys, dated back so that retention deletes it `USES_KEPT`
+    from now.
     """
     cursor = await connection.execute(
         "INSERT INTO idempotency_keys (principal, route, key, body_digest, answer, created_at) "
@@ -51,7 +54,8 @@ async def use_once(connection: Connection, purpose: str, name: str, now: datetim
 
 async def find(connection: Connection, digest: bytes) -> Session | None:
     """Find a session, expired ones included."""
-    row = await connection.fetch_row(f"SELECT {_COLUMNS} FROM dashboard_sessions WHERE digest = %s", (digest,))  # noqa: S608
+    statement = f"SELECT {_COLUMNS} FROM dashboard_sessions WHERE digest = %s"  # noqa: S608
+    row = await connection.fetch_row(statement, (digest,))
     return Session(*row) if row else None
 
 
@@ -65,7 +69,9 @@ async def of_user(connection: Connection, user: User, started_after: datetime) -
     return [Session(*row) for row in rows]
 
 
-async def store_name(connection: Connection, tenant_id: str, session: Session, now: datetime) -> None:
+async def store_name(
+    connection: Connection, tenant_id: str, session: Session, now: datetime
+) -> None:
     """Store the name of a session's user for a tenant that they view, once a day."""
     await connection.execute(
         "INSERT INTO dashboard_names (org_id, issuer, subject, name, seen_at) VALUES (%s, %s, %s, %s, %s) "
@@ -97,7 +103,9 @@ async def renew(
     return cursor.rowcount == 1
 
 
-async def touch(connection: Connection, digest: bytes, now: datetime, tenant_id: str | None) -> None:
+async def touch(
+    connection: Connection, digest: bytes, now: datetime, tenant_id: str | None
+) -> None:
     """Store the use of a session, and the viewed tenant."""
     await connection.execute(
         "UPDATE dashboard_sessions SET used_at = greatest(used_at, %s), tenant_id = coalesce(%s, tenant_id) "
@@ -122,8 +130,8 @@ async def delete_all(connection: Connection) -> int:
     return (await connection.execute("DELETE FROM dashboard_sessions")).rowcount
 
 
-# The tenant of the token's claim counts before its invitation is accepted; for a claimed owner also after a removal
-# that does not bind owners.
+# The tenant of the token's claim counts before its invitation is accepted; for a claimed owner also
+# after a removal that does not bind owners.
 _TENANTS_OF_USER: Final = f"""
 WITH own AS (
     SELECT t.id, t.name, t.suspended_at IS NOT NULL AS suspended
@@ -171,7 +179,8 @@ async def tenants_of_user(
 async def search_tenants(
     connection: Connection, claims: Claims, *, text: str, after: str | None, limit: int
 ) -> list[TenantOfUser]:
-    """Search a user's tenants by a part of the name or the whole id, after the one with the id ``after``, by name.
+    """Search a user's tenants by a part of the name or the whole id, after the one with the id
+    ``after``, by name.
 
     Returns one more than ``limit`` if there are more.
     """

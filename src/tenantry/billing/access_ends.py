@@ -23,20 +23,28 @@ _MOST_ROUNDS: Final = 20
 logger = logging.getLogger(__name__)
 
 
-async def record_access_ends(database: Database, outbox: Outbox, clock: Clock, *, asks_provider: bool) -> int:
-    """Add an entry to the ledger of each tenant whose access ended by time, and ask the provider about the tenant.
+async def record_access_ends(
+    database: Database, outbox: Outbox, clock: Clock, *, asks_provider: bool
+) -> int:
+    """Add an entry to the ledger of each tenant whose access ended by time, and ask the provider
+    about the tenant.
 
-    The access itself ends without this. Returns the number of entries. Raises `DatabaseUnavailableError`, and
-    `EntryTakenError` if another run has added one of the entries meanwhile: the next run adds the others.
+    The access itself ends without this. Returns the number of entries. Raises
+    `DatabaseUnavailableError`, and `EntryTakenError` if another run has added one of the entries
+    meanwhile: the next run adds the others.
     """
     now, total = clock(), 0
     for _ in range(_MOST_ROUNDS):
         async with database.transaction(ACROSS_TENANTS) as connection:
             ended = await store.lock_ended(connection, now - _RECORDED_FOR, now, _MOST_AT_ONCE)
             entries = [_entry(each, now, asks_provider=asks_provider) for each in ended]
-            await ledger_store.write(connection, ledger_store.insert_entries(entries, now), commit=False)
+            await ledger_store.write(
+                connection, ledger_store.insert_entries(entries, now), commit=False
+            )
             tenants = sorted({each.tenant_id for each in ended})
-            await outbox.defer_snapshots(connection, [SnapshotRequest(each, later=False) for each in tenants])
+            await outbox.defer_snapshots(
+                connection, [SnapshotRequest(each, later=False) for each in tenants]
+            )
         total += len(ended)
         if len(ended) < _MOST_AT_ONCE:
             break
@@ -47,8 +55,14 @@ async def record_access_ends(database: Database, outbox: Outbox, clock: Clock, *
 
 def _entry(ended: EndedAccess, now: datetime, *, asks_provider: bool) -> LedgerEntry:
     event = BillingEvent(
-        id=ended.entry_id, type=ACCESS_ENDED, created=ended.at, arrival=ended.arrival, org_id=ended.tenant_id
+        id=ended.entry_id,
+        type=ACCESS_ENDED,
+        created=ended.at,
+        arrival=ended.arrival,
+        org_id=ended.tenant_id,
     )
     reason = end_reason(ended.phases, ended.at)
     asked = " The provider is asked." if asks_provider else ""
-    return LedgerEntry(ReceivedEvent(event, now), ended.tenant_id, Outcome.NO_CHANGE, f"{reason}{asked}")
+    return LedgerEntry(
+        ReceivedEvent(event, now), ended.tenant_id, Outcome.NO_CHANGE, f"{reason}{asked}"
+    )

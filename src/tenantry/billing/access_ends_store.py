@@ -9,8 +9,8 @@ import msgspec
 from tenantry.db.connection import Connection
 from tenantry.domain.access import AccessPhase
 
-# Two indexes find the first end of each tenant's access, and the last one. The ledger has those that are recorded.
-# A tenant that another transaction holds is left to the next run.
+# Two indexes find the first end of each tenant's access, and the last one. The ledger has those
+# that are recorded. A tenant that another transaction holds is left to the next run.
 ENDED: Final = """
 WITH ended AS (
        SELECT id, (access->0->>'until')::bigint AS at
@@ -34,7 +34,9 @@ _phases: Final = msgspec.json.Decoder(tuple[AccessPhase, ...])
 
 
 class EndedAccess(NamedTuple):
-    """A tenant with the phases of its access, one of which ended at ``at``; ``arrival`` numbers the entry of that."""
+    """A tenant with the phases of its access, one of which ended at ``at``; ``arrival`` numbers the
+    entry of that.
+    """
 
     tenant_id: str
     phases: tuple[AccessPhase, ...]
@@ -46,8 +48,15 @@ class EndedAccess(NamedTuple):
         return f"access_ended_{self.tenant_id}_{self.at}"
 
 
-async def lock_ended(connection: Connection, since: datetime, until: datetime, most: int) -> Sequence[EndedAccess]:
-    """Lock and return up to ``most`` tenants whose access ended between two moments without an entry of that."""
+async def lock_ended(
+    connection: Connection, since: datetime, until: datetime, most: int
+) -> Sequence[EndedAccess]:
+    """Lock and return up to ``most`` tenants whose access ended between two moments without an
+    entry of that.
+    """
     values = {"since": int(since.timestamp()), "until": int(until.timestamp()), "most": most}
     rows = await connection.fetch(ENDED, values)
-    return [EndedAccess(tenant_id, _phases.decode(access), at, arrival) for tenant_id, access, at, arrival in rows]
+    return [
+        EndedAccess(tenant_id, _phases.decode(access), at, arrival)
+        for tenant_id, access, at, arrival in rows
+    ]

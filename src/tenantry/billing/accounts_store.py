@@ -1,7 +1,7 @@
 """The billing state of tenants: the results of their folds, and the tenant record's fields.
 
-With `SubscriptionRule.ANY` columns of the tenant hold its one fold, with ``EACH`` the table ``subscriptions`` holds one
-fold in each row.
+With `SubscriptionRule.ANY` columns of the tenant hold its one fold, with ``EACH`` the table
+``subscriptions`` holds one fold in each row.
 """
 
 from collections import defaultdict
@@ -13,11 +13,26 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.db.statements import BIGINTS, BOOLEANS, JSONS, MOMENT, TEXTS, BoundStatement, ParameterType, Statement
+from tenantry.db.statements import (
+    BIGINTS,
+    BOOLEANS,
+    JSONS,
+    MOMENT,
+    TEXTS,
+    BoundStatement,
+    ParameterType,
+    Statement,
+)
 from tenantry.domain.access import AccessPhase, basis_of
 from tenantry.domain.billing.events import NO_DETAILS, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.ledger import AccountChange, BillingAccount
-from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState, KnownSubscription, UnpaidInvoice
+from tenantry.domain.billing.state import (
+    WHOLE_TENANT,
+    BillingPolicy,
+    BillingState,
+    KnownSubscription,
+    UnpaidInvoice,
+)
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.domain.billing.timeline import Folded
 
@@ -37,8 +52,8 @@ FOLD_COLUMNS: Final = (
 READ_ACCOUNTS: Final = f"SELECT {ACCOUNT_COLUMNS} FROM tenants WHERE id = ANY(%s) ORDER BY id"  # noqa: S608  # our own
 READ_FOLDS: Final = f"SELECT {FOLD_COLUMNS} FROM subscriptions WHERE tenant_id = ANY(%s)"  # noqa: S608  # our own
 
-# All transactions lock tenants in the order of their ids, and after all names: this prevents deadlocks.
-# The one array keeps this an index scan; an OR would read every tenant.
+# All transactions lock tenants in the order of their ids, and after all names: this prevents
+# deadlocks. The one array keeps this an index scan; an OR would read every tenant.
 LOCK_ACCOUNTS: Final = Statement(
     f"""
 SELECT {ACCOUNT_COLUMNS}
@@ -47,27 +62,33 @@ SELECT {ACCOUNT_COLUMNS}
  ORDER BY id
    FOR NO KEY UPDATE
 """,  # noqa: S608  # the names of our own columns
-    TEXTS, TEXTS,
-)  # fmt: skip
+    TEXTS,
+    TEXTS,
+)
 LOCKED_FOLDS: Final = Statement(
     f"""
 SELECT {FOLD_COLUMNS}
   FROM subscriptions
  WHERE tenant_id = ANY($1 || ARRAY(SELECT tenant_id FROM subscriptions WHERE id = ANY($2)))
 """,  # noqa: S608  # the names of our own columns
-    TEXTS, TEXTS,
-)  # fmt: skip
+    TEXTS,
+    TEXTS,
+)
 """The folds of these tenants, and of those that have one of these subscriptions."""
 
 
 class SubscriptionHolders(NamedTuple):
-    """The tenant that the newest event of each subscription names, and all tenants that have each."""
+    """The tenant that the newest event of each subscription names, and all tenants that have
+    each.
+    """
 
     named: dict[str, str]
     tenants: dict[str, tuple[str, ...]]
 
 
-def holders_of(fold_rows: Iterable[Sequence[Any]], subscriptions: Collection[str]) -> SubscriptionHolders:
+def holders_of(
+    fold_rows: Iterable[Sequence[Any]], subscriptions: Collection[str]
+) -> SubscriptionHolders:
     """Return the tenants of subscriptions."""
     named, tenants = dict[str, str](), dict[str, tuple[str, ...]]()
     for row in fold_rows:
@@ -104,13 +125,17 @@ _items_decoder: Final = msgspec.json.Decoder(tuple[SubscriptionItem, ...])
 _invoices_decoder: Final = msgspec.json.Decoder(tuple[UnpaidInvoice, ...])
 _encoder: Final = msgspec.json.Encoder()
 _EDITIONS: Final = {False: '{"edition":2', True: '{"edition":3'}
-"""The start of a tenant's checkpoint that this release wrote, by whether each subscription has its own state.
+"""The start of a tenant's checkpoint that this release wrote, by whether each subscription has its
+own state.
 
-The previous release reads no other edition than its own: it folds such a tenant from the beginning, as this one does.
+The previous release reads no other edition than its own: it folds such a tenant from the beginning,
+as this one does.
 """
 
 _NO_EDITION: Final = '{"edition":0'
-"""The start of a checkpoint that no release continues from: the tenant's next event is folded from the beginning."""
+"""The start of a checkpoint that no release continues from: the tenant's next event is folded from
+the beginning.
+"""
 
 ReadState = Callable[[str], BillingState]
 
@@ -121,47 +146,107 @@ def to_accounts(
     policy: BillingPolicy,
     read_state: ReadState = _state_decoder.decode,
 ) -> dict[str, BillingAccount]:
-    """Return the accounts of rows of `ACCOUNT_COLUMNS` and `FOLD_COLUMNS`; ``read_state`` decodes checkpoints."""
-    folds, moved_at = defaultdict[str, dict[str, Folded]](dict), defaultdict[str, dict[str, int]](dict)
+    """Return the accounts of rows of `ACCOUNT_COLUMNS` and `FOLD_COLUMNS`; ``read_state`` decodes
+    checkpoints.
+    """
+    folds, moved_at = (
+        defaultdict[str, dict[str, Folded]](dict),
+        defaultdict[str, dict[str, int]](dict),
+    )
     for row in fold_rows:
         folds[row[0]][row[1]] = _to_fold(row)
         if row[-1] is not None:
             moved_at[row[0]][row[1]] = row[-1]
     accounts = {}
     for row in rows:
-        tenant_id, owner_id, deleted, customer_id, base_plan, plan, status, period_end, ends, *more = row
-        cancel_at, ends_at, seats, access, provider_status, subscription_id, created, *checkpoint = more
+        (
+            tenant_id,
+            owner_id,
+            deleted,
+            customer_id,
+            base_plan,
+            plan,
+            status,
+            period_end,
+            ends,
+            *more,
+        ) = row
+        (
+            cancel_at,
+            ends_at,
+            seats,
+            access,
+            provider_status,
+            subscription_id,
+            created,
+            *checkpoint,
+        ) = more
         others, further, tip_created, tip_state = checkpoint
         phases = () if access is None else _without_basis(_access_decoder.decode(access))
         own = folds.get(tenant_id, {})
         if not policy.is_each and tip_created is not None:
             rest = _NOTHING_FURTHER if further is None else _further_decoder.decode(further)
             state = BillingState(
-                plan, status, period_end, ends, provider_status, subscription_id, created,
-                () if others is None else _others_decoder.decode(others), None, seats, *_further_of(rest),
-            )  # fmt: skip
+                plan,
+                status,
+                period_end,
+                ends,
+                provider_status,
+                subscription_id,
+                created,
+                () if others is None else _others_decoder.decode(others),
+                None,
+                seats,
+                *_further_of(rest),
+            )
             tip = None if tip_state is None else read_state(tip_state)
             own = {WHOLE_TENANT: Folded(state, tip_created, tip)}
         accounts[tenant_id] = BillingAccount(
-            tenant_id, owner_id, deleted, customer_id, base_plan,
-            BillingRecord(plan, status, period_end, ends, cancel_at, ends_at, seats, phases), own,
+            tenant_id,
+            owner_id,
+            deleted,
+            customer_id,
+            base_plan,
+            BillingRecord(plan, status, period_end, ends, cancel_at, ends_at, seats, phases),
+            own,
             moved_at.get(tenant_id, {}),
-            is_whole=tip_created is None or (tip_state is not None and tip_state.startswith(_EDITIONS[policy.is_each])),
-        )  # fmt: skip
+            is_whole=tip_created is None
+            or (tip_state is not None and tip_state.startswith(_EDITIONS[policy.is_each])),
+        )
     return accounts
 
 
 def _to_fold(row: Sequence[Any]) -> Folded:
-    _, key, customer_id, created, status, plan, quantity, items, period_start, period_end, *more = row
+    _, key, customer_id, created, status, plan, quantity, items, period_start, period_end, *more = (
+        row
+    )
     cancel_at, ends, trial_end, pause, past_due_since, ended_at, *rest = more
     invoices, paid_until, provider_status, reported_at, tip_created, _ = rest
     details = SubscriptionDetails(
-        () if items is None else _items_decoder.decode(items), period_start, cancel_at, trial_end, pause, ended_at
+        () if items is None else _items_decoder.decode(items),
+        period_start,
+        cancel_at,
+        trial_end,
+        pause,
+        ended_at,
     )
     state = BillingState(
-        plan, status, period_end, ends, provider_status, key or None, created, (), customer_id, quantity, details,
-        past_due_since, () if invoices is None else _invoices_decoder.decode(invoices), paid_until, reported_at,
-    )  # fmt: skip
+        plan,
+        status,
+        period_end,
+        ends,
+        provider_status,
+        key or None,
+        created,
+        (),
+        customer_id,
+        quantity,
+        details,
+        past_due_since,
+        () if invoices is None else _invoices_decoder.decode(invoices),
+        paid_until,
+        reported_at,
+    )
     return Folded(state, tip_created)
 
 
@@ -174,24 +259,41 @@ async def read_accounts(
     read_state: ReadState = _state_decoder.decode,
 ) -> list[BillingAccount]:
     """Return accounts by id; with ``lock`` lock them until the transaction ends."""
-    rows = await connection.fetch(f"{READ_ACCOUNTS} FOR NO KEY UPDATE" if lock else READ_ACCOUNTS, (list(tenants),))
+    rows = await connection.fetch(
+        f"{READ_ACCOUNTS} FOR NO KEY UPDATE" if lock else READ_ACCOUNTS, (list(tenants),)
+    )
     folds = await connection.fetch(READ_FOLDS, (list(tenants),)) if policy.is_each else []
     return list(to_accounts(rows, folds, policy, read_state).values())
 
 
 _ACCOUNT_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
-    "tenant_id": TEXTS, "plan": TEXTS, "subscription_status": TEXTS, "current_period_end": BIGINTS,
-    "cancel_at_period_end": BOOLEANS, "cancel_at": BIGINTS, "ends_at": BIGINTS, "seats": BIGINTS, "access": JSONS,
-    "stripe_customer_id": TEXTS, "tip_created": BIGINTS, "tip_state": JSONS, "visible": BOOLEANS,
-}  # fmt: skip
+    "tenant_id": TEXTS,
+    "plan": TEXTS,
+    "subscription_status": TEXTS,
+    "current_period_end": BIGINTS,
+    "cancel_at_period_end": BOOLEANS,
+    "cancel_at": BIGINTS,
+    "ends_at": BIGINTS,
+    "seats": BIGINTS,
+    "access": JSONS,
+    "stripe_customer_id": TEXTS,
+    "tip_created": BIGINTS,
+    "tip_state": JSONS,
+    "visible": BOOLEANS,
+}
 _STATE_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
-    "provider_status": TEXTS, "subscription_id": TEXTS, "subscription_created": BIGINTS, "other_subscriptions": JSONS,
+    "provider_status": TEXTS,
+    "subscription_id": TEXTS,
+    "subscription_created": BIGINTS,
+    "other_subscriptions": JSONS,
     "billing_details": JSONS,
-}  # fmt: skip
+}
 """The columns of a tenant's one state; NULL where each subscription has its own."""
 
 
-def _update_accounts(types: Mapping[str, ParameterType[Any]], absent: Collection[str] = ()) -> Statement:
+def _update_accounts(
+    types: Mapping[str, ParameterType[Any]], absent: Collection[str] = ()
+) -> Statement:
     """Return the statement that writes these columns of tenants, and NULL into ``absent`` ones."""
     written = [name for name in types if name not in {"tenant_id", "visible"}]
     return Statement(
@@ -241,13 +343,18 @@ _PERIOD: Final[Mapping[str, tuple[ParameterType[Any], str]]] = {
 _facts_of: Final = attrgetter(*(attribute for _, attribute in _FACTS.values()))
 _period_of: Final = attrgetter(*(attribute for _, attribute in _PERIOD.values()))
 _RENEWAL_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
-    "tenant_id": TEXTS, "id": TEXTS, "tip_created": BIGINTS, **{name: kind for name, (kind, _) in _PERIOD.items()},
-}  # fmt: skip
+    "tenant_id": TEXTS,
+    "id": TEXTS,
+    "tip_created": BIGINTS,
+    **{name: kind for name, (kind, _) in _PERIOD.items()},
+}
 _FOLD_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
     **_RENEWAL_TYPES,
     **{name: kind for name, (kind, _) in _FACTS.items()},
-    "moved_at": BIGINTS, "items": JSONS, "unpaid_invoices": JSONS,
-}  # fmt: skip
+    "moved_at": BIGINTS,
+    "items": JSONS,
+    "unpaid_invoices": JSONS,
+}
 INSERT_FOLDS: Final = Statement(
     f"INSERT INTO subscriptions ({', '.join(_FOLD_TYPES)}) SELECT * FROM {_given(_FOLD_TYPES)}",  # noqa: S608  # our own columns
     *_FOLD_TYPES.values(),
@@ -255,7 +362,9 @@ INSERT_FOLDS: Final = Statement(
 
 
 def _update_folds(types: Mapping[str, ParameterType[Any]]) -> Statement:
-    """Return the statement that writes these columns of folds; not an upsert, which locks each row first."""
+    """Return the statement that writes these columns of folds; not an upsert, which locks each row
+    first.
+    """
     return Statement(
         f"""
 UPDATE subscriptions s
@@ -275,9 +384,11 @@ DELETE_FOLDS: Final = Statement(
 DELETE FROM subscriptions s USING unnest($1, $2) AS gone (tenant_id, id)
  WHERE s.tenant_id = gone.tenant_id AND s.id = gone.id
 """,
-    TEXTS, TEXTS,
-)  # fmt: skip
-# Of these tenants, or of all. One that has moved may have left only its former tenant, with the link of a customer.
+    TEXTS,
+    TEXTS,
+)
+# Of these tenants, or of all. One that has moved may have left only its former tenant, with the
+# link of a customer.
 SHARED_SUBSCRIPTIONS: Final = """
 SELECT id
   FROM subscriptions
@@ -286,7 +397,8 @@ SELECT id
 HAVING count(*) > 1 OR max(moved_at) IS NOT NULL
  ORDER BY id
 """
-# The mark of mode each is in the checkpoint of the tenant: a tenant without it is of mode any by now.
+# The mark of mode each is in the checkpoint of the tenant: a tenant without it is of mode any by
+# now.
 DELETE_OF_OTHER_MODE: Final = """
 DELETE FROM subscriptions s USING tenants t
  WHERE t.id = s.tenant_id AND t.tip_state::text NOT LIKE '{"edition":3%%'
@@ -298,8 +410,12 @@ async def delete_folds_of_other_mode(connection: Connection) -> None:
     await connection.execute(DELETE_OF_OTHER_MODE, ())
 
 
-async def shared_subscriptions(connection: Connection, tenants: Collection[str] | None = None) -> list[str]:
-    """Return the subscriptions of these tenants, or all, that several tenants have or had, by events or invoices."""
+async def shared_subscriptions(
+    connection: Connection, tenants: Collection[str] | None = None
+) -> list[str]:
+    """Return the subscriptions of these tenants, or all, that several tenants have or had, by
+    events or invoices.
+    """
     values = {"tenants": None if tenants is None else list(tenants)}
     return [row[0] for row in await connection.fetch(SHARED_SUBSCRIPTIONS, values)]
 
@@ -307,7 +423,9 @@ async def shared_subscriptions(connection: Connection, tenants: Collection[str] 
 _record_of: Final = attrgetter(*BillingRecord.__struct_fields__[:-1])
 
 
-def update_accounts(changes: Sequence[AccountChange], policy: BillingPolicy, now: datetime) -> list[BoundStatement]:
+def update_accounts(
+    changes: Sequence[AccountChange], policy: BillingPolicy, now: datetime
+) -> list[BoundStatement]:
     """Write back accounts; a tenant whose record changed has ``now`` as its time of update."""
     if not changes:
         return []
@@ -335,7 +453,10 @@ def _stored_access(record: BillingRecord) -> bytes | None:
         return None
     first, *others = record.access
     return _encoder.encode(
-        [msgspec.structs.replace(first, basis=basis_of(record.plan, record.subscription_status)), *others]
+        [
+            msgspec.structs.replace(first, basis=basis_of(record.plan, record.subscription_status)),
+            *others,
+        ]
     )
 
 
@@ -356,7 +477,10 @@ def _write_folds(changes: Sequence[AccountChange]) -> list[BoundStatement]:
     added, updated, renewed, gone = [], [], [], []
     for account, stored in changes:
         for key, fold in account.folds.items():
-            known, moves = stored.folds.get(key), account.moved_at.get(key) != stored.moved_at.get(key)
+            known, moves = (
+                stored.folds.get(key),
+                account.moved_at.get(key) != stored.moved_at.get(key),
+            )
             if known is fold and not moves:
                 continue
             if known is None:
@@ -375,9 +499,15 @@ def _write_folds(changes: Sequence[AccountChange]) -> list[BoundStatement]:
 def _fold_values(account: BillingAccount, key: str, fold: Folded) -> tuple[Any, ...]:
     state, items, invoices = fold.state, fold.state.details.items, fold.state.unpaid_invoices
     return (
-        account.tenant_id, key, fold.tip_created, *_period_of(state), *_facts_of(state), account.moved_at.get(key),
-        _encoder.encode(items) if items else None, _encoder.encode(invoices) if invoices else None,
-    )  # fmt: skip
+        account.tenant_id,
+        key,
+        fold.tip_created,
+        *_period_of(state),
+        *_facts_of(state),
+        account.moved_at.get(key),
+        _encoder.encode(items) if items else None,
+        _encoder.encode(invoices) if invoices else None,
+    )
 
 
 def _is_renewal(before: BillingState, after: BillingState) -> bool:
@@ -390,7 +520,9 @@ def _is_renewal(before: BillingState, after: BillingState) -> bool:
 
 
 def _checkpoint(account: BillingAccount, policy: BillingPolicy) -> bytes | None:
-    """Return the checkpoint of the tenant's one state; where each subscription has its own, only the mark of that."""
+    """Return the checkpoint of the tenant's one state; where each subscription has its own, only
+    the mark of that.
+    """
     edition = (_EDITIONS[policy.is_each] if account.is_whole else _NO_EDITION).encode()
     if policy.is_each:
         return edition + b"}" if account.folds else None

@@ -44,7 +44,9 @@ class MissedEvent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BackfillPart(NamedTuple):
-    """A finished part of the provider's list: its number of events, those missed, and its oldest event."""
+    """A finished part of the provider's list: its number of events, those missed, and its oldest
+    event.
+    """
 
     listed: int
     missed: list[MissedEvent]
@@ -58,8 +60,9 @@ Observer = Callable[[BackfillPart], bool | None]
 class BackfillResult(msgspec.Struct, frozen=True):
     """How many events the provider listed, how many of them were missed, and their outcomes.
 
-    ``stopped`` is the error that stopped the run, if any; ``interrupted`` means that its caller stopped it. ``reached``
-    is the oldest event that was tried: a run can continue from its second, unless events before it failed.
+    ``stopped`` is the error that stopped the run, if any; ``interrupted`` means that its caller
+    stopped it. ``reached`` is the oldest event that was tried: a run can continue from its second,
+    unless events before it failed.
     """
 
     listed: int
@@ -72,7 +75,9 @@ class BackfillResult(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Backfill:
-    """Reads the provider's list of events, and passes missed events to the service that ingests webhooks."""
+    """Reads the provider's list of events, and passes missed events to the service that ingests
+    webhooks.
+    """
 
     database: Database
     provider: ProviderApi
@@ -89,17 +94,21 @@ class Backfill:
         dry_run: bool = False,
         observer: Observer = lambda _: None,
     ) -> BackfillResult:
-        """Ingest the missed events of these ``types`` that were created from ``since`` to ``until`` (Unix seconds).
+        """Ingest the missed events of these ``types`` that were created from ``since`` to ``until``
+        (Unix seconds).
 
-        The provider lists events for 30 days. The newest come first, so that a failed payment that has been paid since
-        is not mailed; other old failures are mailed like parked ones. An error stops the run and is part of the result.
+        The provider lists events for 30 days. The newest come first, so that a failed payment that
+        has been paid since is not mailed; other old failures are mailed like parked ones. An error
+        stops the run and is part of the result.
         """
         listed, outcomes = 0, Counter[str | None]()
         reached: BillingEvent | None = None
         stopped: DomainError | None = None
         interrupted = False
         try:
-            async with aclosing(self.missed_since(since, until=until, types=types, dry_run=dry_run)) as parts:
+            async with aclosing(
+                self.missed_since(since, until=until, types=types, dry_run=dry_run)
+            ) as parts:
                 async for part in parts:
                     listed, reached = listed + part.listed, part.oldest
                     outcomes.update(event.outcome for event in part.missed)
@@ -111,17 +120,22 @@ class Backfill:
         return BackfillResult(listed, outcomes.total(), by_outcome, stopped, reached, interrupted)
 
     async def resend(self, event_id: str) -> MissedEvent | None:
-        """Fetch one event from the provider and ingest it, whatever its type; None if the provider has no such event.
+        """Fetch one event from the provider and ingest it, whatever its type; None if the provider
+        has no such event.
 
-        The outcome is `ingest.DUPLICATE` if the ledger has the event. Raises `ProviderUnavailableError`,
-        `ProviderRefusedError` and `DatabaseUnavailableError`.
+        The outcome is `ingest.DUPLICATE` if the ledger has the event. Raises
+        `ProviderUnavailableError`, `ProviderRefusedError` and `DatabaseUnavailableError`.
         """
         body = await self.provider.event(event_id)
         event = None if body is None else self._decode(body)
         if body is None or event is None:
             return None
         missed = await self._ingest_missed([(event, body)], None, dry_run=False)
-        return missed[0] if missed else MissedEvent(event.id, event.type, from_epoch(event.created), None, DUPLICATE)
+        return (
+            missed[0]
+            if missed
+            else MissedEvent(event.id, event.type, from_epoch(event.created), None, DUPLICATE)
+        )
 
     async def missed_since(
         self,
@@ -132,13 +146,15 @@ class Backfill:
         only: Container[str | None] | None = None,
         dry_run: bool,
     ) -> AsyncGenerator[BackfillPart, None]:
-        """Find the missed events since a second, of the tenants ``only``; ingest them unless it is a ``dry_run``.
+        """Find the missed events since a second, of the tenants ``only``; ingest them unless it is
+        a ``dry_run``.
 
-        By default those of the types that every webhook endpoint must send: another one may never have been due.
+        By default those of the types that every webhook endpoint must send: another one may never
+        have been due.
 
-        The newest second comes first, so that a payment is in the ledger before its older failures; events of one
-        second come in the order in which they were created. Raises `ProviderUnavailableError`, `ProviderRefusedError`
-        and `DatabaseUnavailableError`.
+        The newest second comes first, so that a payment is in the ledger before its older failures;
+        events of one second come in the order in which they were created. Raises
+        `ProviderUnavailableError`, `ProviderRefusedError` and `DatabaseUnavailableError`.
         """
         async with aclosing(self._newest_first(max(second, 0), until, types)) as batches:
             async for events in batches:
@@ -188,16 +204,22 @@ class Backfill:
         missed, received, now = list[MissedEvent](), list[ReceivedEvent](), self.clock()
         for event, body in events:
             excluded = is_replaceable(event, self.policy)
-            # an event of a connected account does not concern the tenant that it names, unless the account is listed
+            # an event of a connected account does not concern the tenant that it names, unless the
+            # account is listed
             tenant_id = None if excluded else event.org_id or tenant_of.get(event.customer_id or "")
             is_missed = event.id not in known or (known[event.id] and not excluded)
             if is_missed and (only is None or tenant_id in only):
-                missed.append(MissedEvent(event.id, event.type, from_epoch(event.created), tenant_id))
+                missed.append(
+                    MissedEvent(event.id, event.type, from_epoch(event.created), tenant_id)
+                )
                 received.append(ReceivedEvent(event, now, body, belated=True))
         if dry_run:
             return missed
-        # passed on together, so that events of one second, which may prove each other's order, are one batch
-        results = await asyncio.gather(*map(self.webhooks.receive, received), return_exceptions=True)
+        # passed on together, so that events of one second, which may prove each other's order, are
+        # one batch
+        results = await asyncio.gather(
+            *map(self.webhooks.receive, received), return_exceptions=True
+        )
         return [
             msgspec.structs.replace(one, outcome=shown_outcome(result))
             for one, result in zip(missed, results, strict=True)

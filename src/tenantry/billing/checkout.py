@@ -1,4 +1,6 @@
-"""Checkout and customer portal: sessions at the provider to subscribe and to manage a subscription."""
+"""Checkout and customer portal: sessions at the provider to subscribe and to manage a
+subscription.
+"""
 
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -18,7 +20,12 @@ from tenantry.db.idempotency_store import Claim
 from tenantry.db.tenants_store import TenantRow
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.billing.state import BillingPolicy
-from tenantry.domain.errors import NoCustomerError, ProviderNotConfiguredError, SubscriptionExistsError, ValidationError
+from tenantry.domain.errors import (
+    NoCustomerError,
+    ProviderNotConfiguredError,
+    SubscriptionExistsError,
+    ValidationError,
+)
 from tenantry.domain.permissions import Principal
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.integrations.stripe.client import ProviderApi
@@ -26,7 +33,8 @@ from tenantry.integrations.stripe.client import ProviderApi
 LONGEST_URL: Final = 2048
 _SCOPE: Final = "billing:write"
 _ALREADY_SUBSCRIBED: Final = (
-    "The organization has a subscription that has not ended. Change or cancel it in the customer portal."
+    "The organization has a subscription that has not ended. "
+    "Change or cancel it in the customer portal."
 )
 
 
@@ -42,12 +50,13 @@ class _SessionUrl(msgspec.Struct, frozen=True):
 class CheckoutService:
     """Creates checkout and portal sessions through the provider's API.
 
-    It holds no database connection during a request to the provider. A request with an idempotency key is sent with a
-    key derived from it, so that a repeated request creates no second session even after a crash. A session is in the
-    audit trail before its URL is returned.
+    It holds no database connection during a request to the provider. A request with an idempotency
+    key is sent with a key derived from it, so that a repeated request creates no second session
+    even after a crash. A session is in the audit trail before its URL is returned.
 
-    Both methods raise `ProviderNotConfiguredError`, `ProviderUnavailableError`, `ProviderRefusedError`,
-    `ValidationError`, the errors of idempotency and those of `lock_and_reauthorize`.
+    Both methods raise `ProviderNotConfiguredError`, `ProviderUnavailableError`,
+    `ProviderRefusedError`, `ValidationError`, the errors of idempotency and those of
+    `lock_and_reauthorize`.
     """
 
     database: Database
@@ -61,7 +70,9 @@ class CheckoutService:
         return self.provider is not None
 
     def sells_to(self, *, is_subscribed: bool) -> bool:
-        """Whether a tenant may begin a subscription: only ``SUBSCRIPTIONS=each`` allows a second one."""
+        """Whether a tenant may begin a subscription: only ``SUBSCRIPTIONS=each`` allows a second
+        one.
+        """
         return self.policy.is_each or not is_subscribed
 
     async def create_checkout(
@@ -74,7 +85,8 @@ class CheckoutService:
         cancel_url: str | None,
         claim: Claim | None,
     ) -> str:
-        """Return the URL at which the caller's tenant subscribes to a plan of the catalog other than ``free``.
+        """Return the URL at which the caller's tenant subscribes to a plan of the catalog other
+        than ``free``.
 
         Raises `SubscriptionExistsError` too.
         """
@@ -95,21 +107,29 @@ class CheckoutService:
                 idempotency_key=provider_key(claim),
             )
 
-        return await self._once(principal, author, Action.BILLING_CHECKOUT, claim, create, _CheckoutPlan(plan))
+        return await self._once(
+            principal, author, Action.BILLING_CHECKOUT, claim, create, _CheckoutPlan(plan)
+        )
 
     async def create_portal(
         self, principal: Principal, author: Author, *, return_url: str | None, claim: Claim | None
     ) -> str:
-        """Return the URL at which the caller's tenant manages its subscription. Raises `NoCustomerError` too."""
+        """Return the URL at which the caller's tenant manages its subscription. Raises
+        `NoCustomerError` too.
+        """
         provider = self._configured()
         _check_urls(returnUrl=return_url)
 
         async def create(tenant: TenantRow) -> str:
             customer_id = tenant.record.stripe_customer_id
             if customer_id is None:
-                raise NoCustomerError("The tenant is no customer of the payment provider yet: begin with a checkout.")
+                raise NoCustomerError(
+                    "The tenant is no customer of the payment provider yet: begin with a checkout."
+                )
             return await provider.create_portal_session(
-                customer_id=customer_id, return_url=return_url or self.base_url, idempotency_key=provider_key(claim)
+                customer_id=customer_id,
+                return_url=return_url or self.base_url,
+                idempotency_key=provider_key(claim),
             )
 
         return await self._once(principal, author, Action.BILLING_PORTAL, claim, create)
@@ -130,15 +150,21 @@ class CheckoutService:
         create: Callable[[TenantRow], Awaitable[str]],
         details: _CheckoutPlan | None = None,
     ) -> str:
-        """Return the URL of a new session of the caller's tenant, or that which the same request got before.
+        """Return the URL of a new session of the caller's tenant, or that which the same request
+        got before.
 
-        The provider detects repeated requests only if all parameters are the same, and ours may change: the tenant may
-        be its customer by now. So it handles only concurrent requests. The audit trail has no URL.
+        The provider detects repeated requests only if all parameters are the same, and ours may
+        change: the tenant may be its customer by now. So it handles only concurrent requests. The
+        audit trail has no URL.
         """
         org_id = principal.org_id
         async with self.database.transaction(of_tenant(org_id)) as connection:
             tenant, _, _ = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
-            kept = await idempotency.find(connection, claim, _SessionUrl, self.clock()) if claim else None
+            kept = (
+                await idempotency.find(connection, claim, _SessionUrl, self.clock())
+                if claim
+                else None
+            )
         if kept is not None:
             return kept.url
         url, now = await create(tenant), self.clock()
@@ -150,10 +176,15 @@ class CheckoutService:
 
 
 def provider_key(claim: Claim | None) -> str | None:
-    """Return the idempotency key for the provider, unique among all callers; at most 255 characters."""
+    """Return the idempotency key for the provider, unique among all callers; at most 255
+    characters.
+    """
     if claim is None:
         return None
-    return "tenantry-" + hashlib.sha256(f"{claim.principal}\x1f{claim.route}\x1f{claim.key}".encode()).hexdigest()
+    return (
+        "tenantry-"
+        + hashlib.sha256(f"{claim.principal}\x1f{claim.route}\x1f{claim.key}".encode()).hexdigest()
+    )
 
 
 def _price_of_new_subscriber(catalog: Catalog, plan_id: str) -> str:
@@ -170,7 +201,11 @@ def _price_of_new_subscriber(catalog: Catalog, plan_id: str) -> str:
 
 def _check_urls(**urls: str | None) -> None:
     message = f"must be an http or https address of at most {LONGEST_URL} ASCII characters"
-    if faults := [(name, message) for name, url in urls.items() if url is not None and not _is_web_address(url)]:
+    if faults := [
+        (name, message)
+        for name, url in urls.items()
+        if url is not None and not _is_web_address(url)
+    ]:
         raise ValidationError(*faults)
 
 

@@ -1,4 +1,6 @@
-"""Linking, unlinking and moving customers of the provider, by the operator. The ledger's events follow the customer."""
+"""Linking, unlinking and moving customers of the provider, by the operator. The ledger's events
+follow the customer.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +39,9 @@ class _LinkedCustomers(msgspec.Struct, frozen=True):
 
 
 class _Locked(NamedTuple):
-    """The tenants that a change of a link has locked, and the subscriptions of its customer by then."""
+    """The tenants that a change of a link has locked, and the subscriptions of its customer by
+    then.
+    """
 
     tenants: list[str]
     subscriptions: frozenset[str]
@@ -45,11 +49,13 @@ class _Locked(NamedTuple):
 
 @dataclass(frozen=True)
 class CustomerLinks:
-    """Changes links in one transaction with everything that follows from them, and records them in the audit trail.
+    """Changes links in one transaction with everything that follows from them, and records them in
+    the audit trail.
 
-    A tenant that loses a customer is folded again without the customer's invoices. A tenant that gets one applies the
-    customer's parked events at their places; mails follow the rules of parked events. Then the provider is asked about
-    both, where its key is set: its answer ends a subscription that counted only by the customer.
+    A tenant that loses a customer is folded again without the customer's invoices. A tenant that
+    gets one applies the customer's parked events at their places; mails follow the rules of parked
+    events. Then the provider is asked about both, where its key is set: its answer ends a
+    subscription that counted only by the customer.
     """
 
     database: Database
@@ -58,14 +64,17 @@ class CustomerLinks:
     clock: Clock
 
     async def link(self, author: Author, customer_id: str, tenant_id: str) -> CustomerMove:
-        """Link a customer that has no link, or that of an ended tenant. Raises `CustomerTakenError` for any other.
+        """Link a customer that has no link, or that of an ended tenant. Raises `CustomerTakenError`
+        for any other.
 
         Raises `NotFoundError` without the tenant, and `TenantDeletedError` if it has ended.
         """
         return await self._move(author, customer_id, tenant_id, takes=False)
 
     async def move(self, author: Author, customer_id: str, tenant_id: str) -> CustomerMove:
-        """Link a customer, whichever tenant has it. Raises `NotFoundError` and `TenantDeletedError` as `link`."""
+        """Link a customer, whichever tenant has it. Raises `NotFoundError` and `TenantDeletedError`
+        as `link`.
+        """
         return await self._move(author, customer_id, tenant_id, takes=True)
 
     async def unlink(self, author: Author, customer_id: str) -> CustomerMove:
@@ -76,12 +85,16 @@ class CustomerLinks:
             if holder is None:
                 raise NotFoundError("linked customer")
             locked = await self._lock_all(connection, customer_id, {holder})
-            await unlink_customers(connection, self.policy, author, holder, [customer_id], self.clock())
+            await unlink_customers(
+                connection, self.policy, author, holder, [customer_id], self.clock()
+            )
             await self._settle_moves(connection, locked)
             await self.outbox.defer_snapshots(connection, [SnapshotRequest(holder, later=False)])
         return CustomerMove(customer_id, holder, None)
 
-    async def _move(self, author: Author, customer_id: str, tenant_id: str, *, takes: bool) -> CustomerMove:
+    async def _move(
+        self, author: Author, customer_id: str, tenant_id: str, *, takes: bool
+    ) -> CustomerMove:
         now = self.clock()
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             await ingest.claim(connection, tenant_id, [customer_id])
@@ -91,14 +104,18 @@ class CustomerLinks:
             if target is None:
                 raise NotFoundError("tenant")
             if target.deleted:
-                raise TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
+                raise TenantDeletedError(
+                    "The tenant has ended; its id is free again after 30 days."
+                )
             move = CustomerMove(customer_id, holder, tenant_id)
             if holder == tenant_id:
                 return move
             if holder is not None:
                 former = await find_tenant(connection, holder)
                 if not takes and former is not None and not former.deleted:
-                    raise CustomerTakenError(f"Customer {customer_id} belongs to another tenant: {holder}.")
+                    raise CustomerTakenError(
+                        f"Customer {customer_id} belongs to another tenant: {holder}."
+                    )
                 await unlink_customers(connection, self.policy, author, holder, [customer_id], now)
             before = await ledger_store.customers_of(connection, tenant_id)
             await store.link(connection, customer_id, tenant_id, now)
@@ -106,22 +123,33 @@ class CustomerLinks:
             await _record(connection, author, tenant_id, before, now)
             await ingest.apply_parked(connection, tenant_id, self.policy, self.outbox, now)
             await self._settle_moves(connection, locked)
-            asked = [SnapshotRequest(each, later=False) for each in sorted({tenant_id, holder or tenant_id})]
+            asked = [
+                SnapshotRequest(each, later=False)
+                for each in sorted({tenant_id, holder or tenant_id})
+            ]
             await self.outbox.defer_snapshots(connection, asked)
         return move
 
-    async def _lock_all(self, connection: Connection, customer_id: str, tenants: set[str]) -> _Locked:
-        """Lock these tenants and all that share a subscription of the customer, in the order of their ids."""
+    async def _lock_all(
+        self, connection: Connection, customer_id: str, tenants: set[str]
+    ) -> _Locked:
+        """Lock these tenants and all that share a subscription of the customer, in the order of
+        their ids.
+        """
         if self.policy.is_each:
             tenants = tenants.union(await store.tenants_sharing(connection, customer_id))
         accounts = await read_accounts(connection, sorted(tenants), self.policy, lock=True)
-        subscriptions = await store.subscriptions_of(connection, customer_id) if self.policy.is_each else ()
+        subscriptions = (
+            await store.subscriptions_of(connection, customer_id) if self.policy.is_each else ()
+        )
         return _Locked([each.tenant_id for each in accounts], frozenset(subscriptions))
 
     async def _settle_moves(self, connection: Connection, locked: _Locked) -> None:
-        """Let the customer's subscriptions count for the tenant that their newest event belongs to by now.
+        """Let the customer's subscriptions count for the tenant that their newest event belongs to
+        by now.
 
-        Other subscriptions of the locked tenants stay as they are: a tenant that has one of them may not be locked.
+        Other subscriptions of the locked tenants stay as they are: a tenant that has one of them
+        may not be locked.
         """
         if self.policy.is_each and len(locked.tenants) > 1:
             shared = await accounts_store.shared_subscriptions(connection, locked.tenants)
@@ -130,10 +158,15 @@ class CustomerLinks:
 
 
 async def unlink_customers(
-    connection: Connection, policy: BillingPolicy, author: Author, tenant_id: str, customers: Sequence[str],
+    connection: Connection,
+    policy: BillingPolicy,
+    author: Author,
+    tenant_id: str,
+    customers: Sequence[str],
     now: datetime,
-) -> None:  # fmt: skip
-    """Unlink those of these customers that a tenant has, fold the tenant again, and record it in the audit trail.
+) -> None:
+    """Unlink those of these customers that a tenant has, fold the tenant again, and record it in
+    the audit trail.
 
     The caller has locked the customers' names.
     """
@@ -147,7 +180,12 @@ async def unlink_customers(
 
 
 async def release_from_ended(
-    connection: Connection, policy: BillingPolicy, author: Author, tenant_id: str, customer_id: str, now: datetime
+    connection: Connection,
+    policy: BillingPolicy,
+    author: Author,
+    tenant_id: str,
+    customer_id: str,
+    now: datetime,
 ) -> None:
     """Unlink a customer of an ended tenant, so that another tenant can take it over.
 
@@ -163,10 +201,14 @@ async def release_from_ended(
         await unlink_customers(connection, policy, author, holder, [customer_id], now)
 
 
-async def _record(connection: Connection, author: Author, tenant_id: str, before: list[str], now: datetime) -> None:
+async def _record(
+    connection: Connection, author: Author, tenant_id: str, before: list[str], now: datetime
+) -> None:
     after = _LinkedCustomers(await ledger_store.customers_of(connection, tenant_id))
     target, former = (tenant_id, tenant_id), _LinkedCustomers(before)
-    await audit.record(connection, author, Action.TENANT_UPDATED, target, now, before=former, after=after)
+    await audit.record(
+        connection, author, Action.TENANT_UPDATED, target, now, before=former, after=after
+    )
 
 
 def _name(customer_id: str) -> NameLock:

@@ -1,4 +1,6 @@
-"""The links between customers of the provider and tenants, and the events that belong to a tenant by its customer."""
+"""The links between customers of the provider and tenants, and the events that belong to a tenant
+by its customer.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,8 +14,9 @@ INSERT INTO customers (id, tenant_id, linked_by, linked_at) VALUES (%s, %s, %s, 
 """
 UNLINK: Final = "DELETE FROM customers WHERE tenant_id = %(tenant)s AND id = ANY(%(customers)s)"
 HOLDER: Final = "SELECT tenant_id FROM customers WHERE id = %s"
-# Events without org_id, as all invoices are, belong to a tenant by their customer, except invoices of a subscription
-# whose own events name the tenant. They wait again, as if the link had never been.
+# Events without org_id, as all invoices are, belong to a tenant by their customer, except invoices
+# of a subscription whose own events name the tenant. They wait again, as if the link had never
+# been.
 PARK_AGAIN: Final = """
 UPDATE billing_events
    SET tenant_id = NULL, outcome = 'parked', reason = 'Waits: customer ' || customer_id || ' is not known yet.',
@@ -35,10 +38,15 @@ SELECT subscription_id
   FROM billing_events
  WHERE outcome = 'parked' AND org_id IS NULL AND customer_id = %(customer)s AND subscription_id IS NOT NULL
 """
-# Of a subscription without metadata that named another tenant before, or names one later, both have events.
-TENANTS_SHARING: Final = f"SELECT DISTINCT tenant_id FROM subscriptions WHERE id IN ({SUBSCRIPTIONS_OF})"  # noqa: S608
+# Of a subscription without metadata that named another tenant before, or names one later, both have
+# events.
+TENANTS_SHARING: Final = (
+    f"SELECT DISTINCT tenant_id FROM subscriptions WHERE id IN ({SUBSCRIPTIONS_OF})"  # noqa: S608
+)
 SET_CUSTOMER: Final = "UPDATE tenants SET stripe_customer_id = %s, updated_at = %s WHERE id = %s"
-NEWEST_CUSTOMER: Final = "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at DESC, id DESC LIMIT 1"
+NEWEST_CUSTOMER: Final = (
+    "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at DESC, id DESC LIMIT 1"
+)
 
 
 async def holder_of(connection: Connection, customer_id: str) -> str | None:
@@ -48,7 +56,9 @@ async def holder_of(connection: Connection, customer_id: str) -> str | None:
 
 
 async def tenants_sharing(connection: Connection, customer_id: str) -> list[str]:
-    """Return the tenants that have a subscription of a customer; none unless each subscription has its own state."""
+    """Return the tenants that have a subscription of a customer; none unless each subscription has
+    its own state.
+    """
     return [row[0] for row in await connection.fetch(TENANTS_SHARING, {"customer": customer_id})]
 
 
@@ -65,9 +75,11 @@ async def link(connection: Connection, customer_id: str, tenant_id: str, now: da
 async def unlink(
     connection: Connection, tenant_id: str, customers: Sequence[str], now: datetime, *, each: bool
 ) -> None:
-    """Remove the links of a tenant's customers, and park again the events that are the tenant's only by them.
+    """Remove the links of a tenant's customers, and park again the events that are the tenant's
+    only by them.
 
-    With ``each``, invoices of subscriptions that name the tenant stay. The caller folds the tenant's events again.
+    With ``each``, invoices of subscriptions that name the tenant stay. The caller folds the
+    tenant's events again.
     """
     values = {
         "tenant": tenant_id,
@@ -81,7 +93,9 @@ async def unlink(
     await connection.execute(UNLINK, values)
 
 
-async def set_customer(connection: Connection, tenant_id: str, customer_id: str, now: datetime) -> None:
+async def set_customer(
+    connection: Connection, tenant_id: str, customer_id: str, now: datetime
+) -> None:
     """Make a linked customer the one of the tenant's record."""
     await connection.execute(SET_CUSTOMER, (customer_id, now, tenant_id))
 

@@ -60,7 +60,8 @@ class FeedWatcher:
 class EventFeed:
     """The watchers of this process. `run` polls the database for all of them together.
 
-    A process has at most ``most`` watchers, ``most_of_tenant`` of one tenant, and ``most_of_one`` of one client.
+    A process has at most ``most`` watchers, ``most_of_tenant`` of one tenant, and ``most_of_one``
+    of one client.
     """
 
     database: Database
@@ -84,7 +85,9 @@ class EventFeed:
         of_tenant = sum(1 for watcher in self._watchers if watcher.tenant_id == tenant_id)
         is_full = len(self._watchers) >= self.most or of_tenant >= self.most_of_tenant
         if self._has_ended or is_full or of_one >= self.most_of_one:
-            raise OverloadedError("Too many pages are receiving live updates. Reload this page to see new events.")
+            raise OverloadedError(
+                "Too many pages are receiving live updates. Reload this page to see new events."
+            )
 
     @contextmanager
     def watch(self, tenant_id: str, client: bytes, seen: int) -> Iterator[FeedWatcher]:
@@ -118,7 +121,9 @@ class EventFeed:
         """Query the watched ledgers for new events, and notify the watchers."""
         watched: dict[str, int] = {}
         for watcher in self._watchers:
-            watched[watcher.tenant_id] = min(watcher.newest, watched.get(watcher.tenant_id, watcher.newest))
+            watched[watcher.tenant_id] = min(
+                watcher.newest, watched.get(watcher.tenant_id, watcher.newest)
+            )
         try:
             async with self.database.transaction(ACROSS_TENANTS) as connection:
                 found = await store.arrivals_after(connection, watched)

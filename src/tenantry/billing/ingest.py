@@ -1,4 +1,6 @@
-"""Ingesting provider events: many requests, one transaction; and applying a tenant's parked events."""
+"""Ingesting provider events: many requests, one transaction; and applying a tenant's parked
+events.
+"""
 
 import asyncio
 import logging
@@ -21,19 +23,31 @@ from tenantry.domain.billing import customer_links
 from tenantry.domain.billing.anomalies import is_replaceable, rejection
 from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_TYPES, BillingEvent
-from tenantry.domain.billing.ledger import BatchContext, LedgerEntry, NameLock, ReceivedEvent, SnapshotRequest
+from tenantry.domain.billing.ledger import (
+    BatchContext,
+    LedgerEntry,
+    NameLock,
+    ReceivedEvent,
+    SnapshotRequest,
+)
 from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy
 from tenantry.domain.billing.subscription_history import former_tenant
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.notifications.mail_delivery import MailOutbox
-from tenantry.notifications.mail_delivery_store import insert_notices, insert_notifications, withdraw_notifications
+from tenantry.notifications.mail_delivery_store import (
+    insert_notices,
+    insert_notifications,
+    withdraw_notifications,
+)
 
 FAILED: Final = "failed"
 """Shown as the outcome of an event whose handling failed."""
 DUPLICATE: Final = "duplicate"
 """Shown as the outcome of an event that the ledger already has."""
 GATHER_SECONDS: Final = 0.001
-"""How long a batch waits for events that will probably follow: a batch costs as much as a dozen events."""
+"""How long a batch waits for events that will probably follow: a batch costs as much as a dozen
+events.
+"""
 _TRIES: Final = 4
 _RETRYABLE: Final = (*CONFLICTS, store.EntryTakenError)
 
@@ -47,7 +61,11 @@ class Outbox(MailOutbox, Protocol):
     """
 
     async def defer_snapshots(
-        self, connection: Connection, requests: Sequence[SnapshotRequest], traces: Mapping[str, str] = ..., /
+        self,
+        connection: Connection,
+        requests: Sequence[SnapshotRequest],
+        traces: Mapping[str, str] = ...,
+        /,
     ) -> None:
         """Fetch snapshots from the provider, if its API is configured; ``traces`` by tenant."""
 
@@ -57,7 +75,9 @@ class HandlingFailedError(Exception):
 
 
 def shown_outcome(result: LedgerEntry | BaseException | None) -> str:
-    """Return the outcome of an event in a report. Raises an error other than `HandlingFailedError`."""
+    """Return the outcome of an event in a report. Raises an error other than
+    `HandlingFailedError`.
+    """
     if isinstance(result, HandlingFailedError):
         return FAILED
     if isinstance(result, BaseException):
@@ -68,7 +88,9 @@ def shown_outcome(result: LedgerEntry | BaseException | None) -> str:
 class WebhookService:
     """Applies verified events in batches: locked, deduplicated, folded and committed together."""
 
-    def __init__(self, lanes: Sequence[Lane], policy: BillingPolicy, outbox: Outbox | None, clock: Clock) -> None:
+    def __init__(
+        self, lanes: Sequence[Lane], policy: BillingPolicy, outbox: Outbox | None, clock: Clock
+    ) -> None:
         """Run as many batches at a time as there are ``lanes``."""
         self._lanes = asyncio.LifoQueue[Lane]()
         for lane in lanes:
@@ -128,7 +150,9 @@ class WebhookService:
         log_payments((*application.entries, *application.unparked))
         entries = {_key(entry.received): entry for entry in application.entries}
         # a later event of the batch may have let a parked one be applied
-        entries |= {key: entry for entry in application.unparked if (key := _key(entry.received)) in entries}
+        entries |= {
+            key: entry for entry in application.unparked if (key := _key(entry.received)) in entries
+        }
         return [entries.pop(_key(received), None) for received in batch]
 
 
@@ -144,43 +168,62 @@ async def apply_batch(
     now: datetime,
     held: Collection[NameLock] = (),
 ) -> BatchApplication:
-    """Lock the tenants of new events and apply the events in memory; skip events that the ledger has already.
+    """Lock the tenants of new events and apply the events in memory; skip events that the ledger
+    has already.
 
-    `write` the result and commit, or roll back. Must be first in its transaction, unless the caller holds the one
-    tenant that the events name and that their customer belongs to, and before that has locked the names ``held`` that
-    the events may add.
+    `write` the result and commit, or roll back. Must be first in its transaction, unless the caller
+    holds the one tenant that the events name and that their customer belongs to, and before that
+    has locked the names ``held`` that the events may add.
     """
     unique = {each.event.id: each for each in reversed(received)}
     if len(unique) < len(received):
         # of one id the first valid event counts, or the first if none is valid
-        unique |= {each.event.id: each for each in reversed(received) if not is_replaceable(each.event, policy)}
+        unique |= {
+            each.event.id: each
+            for each in reversed(received)
+            if not is_replaceable(each.event, policy)
+        }
     events, former = [each.event for each in unique.values()], set[str]()
     while True:
         context = await _lock_context(connection, events, policy, now, held, former)
-        fresh = [each for each in received if unique[each.event.id] is each and each.event.id not in context.seen]
+        fresh = [
+            each
+            for each in received
+            if unique[each.event.id] is each and each.event.id not in context.seen
+        ]
         work = Work(new=_numbered(fresh, context.first_arrival))
         application = await apply_work(connection, context, work, policy, now)
         if application.unread <= former:
             return application
-        # an invoice may belong to a tenant that its subscription named before: tenants are locked in one order
+        # an invoice may belong to a tenant that its subscription named before: tenants are locked
+        # in one order
         former |= application.unread
         await connection.rollback()
 
 
 def _numbered(received: Sequence[ReceivedEvent], first_arrival: int) -> list[ReceivedEvent]:
-    """Number events by their arrival; a snapshot has the number that was taken when it was requested."""
+    """Number events by their arrival; a snapshot has the number that was taken when it was
+    requested.
+    """
     return [
         each
         if each.event.arrival
-        else msgspec.structs.replace(each, event=msgspec.structs.replace(each.event, arrival=first_arrival + number))
+        else msgspec.structs.replace(
+            each, event=msgspec.structs.replace(each.event, arrival=first_arrival + number)
+        )
         for number, each in enumerate(received)
     ]
 
 
 async def settle_moves(
-    connection: Connection, subscriptions: Sequence[str], policy: BillingPolicy, outbox: Outbox | None, now: datetime
+    connection: Connection,
+    subscriptions: Sequence[str],
+    policy: BillingPolicy,
+    outbox: Outbox | None,
+    now: datetime,
 ) -> None:
-    """Let subscriptions that several tenants have count for the tenant that they name, with the invoices of that time.
+    """Let subscriptions that several tenants have count for the tenant that they name, with the
+    invoices of that time.
 
     Locks these tenants, in the order of their ids, unless the caller has.
     """
@@ -189,7 +232,9 @@ async def settle_moves(
     context = await store.read_context(connection, policy, (), (), subscriptions, ())
     while missing := context.holders.difference(context.accounts):
         holders = {*missing, *context.accounts}
-        context = await store.read_context(connection, policy, sorted(holders), (), subscriptions, ())
+        context = await store.read_context(
+            connection, policy, sorted(holders), (), subscriptions, ()
+        )
     application = await apply_work(connection, context, Work(moved=subscriptions), policy, now)
     await write(connection, application, outbox, now)
 
@@ -202,10 +247,11 @@ async def _lock_context(
     locked: Collection[NameLock],
     former: Collection[str],
 ) -> BatchContext:
-    """Lock and read what the batch needs, and lock missing names so that no other transaction adds them.
+    """Lock and read what the batch needs, and lock missing names so that no other transaction adds
+    them.
 
-    The tenants in ``former`` are read too. Entries that one of these events replaces do not count as seen. Ended
-    tenants lose the customers that these events take over.
+    The tenants in ``former`` are read too. Entries that one of these events replaces do not count
+    as seen. Ended tenants lose the customers that these events take over.
     """
     usable = [event for event in events if not rejection(event, policy)]
     customers = {event.customer_id for event in usable if event.customer_id}
@@ -215,23 +261,32 @@ async def _lock_context(
     while True:
         context = await _read_context(connection, events, policy, tenants, customers, subscriptions)
         fresh = [event for event in usable if event.id not in context.seen]
-        released = await _released_subscriptions(connection, fresh, context) if policy.is_each else set[str]()
+        released = (
+            await _released_subscriptions(connection, fresh, context)
+            if policy.is_each
+            else set[str]()
+        )
         wanted = held | batch.needed_locks(fresh, context, policy)
         wanted |= {NameLock(f"subscription {each}", claimed=True) for each in released}
         # a transaction that this one waited for may have given a subscription to a further tenant
         missing = context.holders.difference(context.accounts) | context.unread
         if wanted == held and released <= subscriptions and not missing:
             if await _release_from_ended(connection, fresh, context, policy, now):
-                return await _read_context(connection, events, policy, tenants, customers, subscriptions)
+                return await _read_context(
+                    connection, events, policy, tenants, customers, subscriptions
+                )
             return context
         held, tenants, subscriptions = wanted, tenants | missing, subscriptions | released
-        # names are locked before tenants: begin again (nothing is written; a rollback would unprepare statements)
+        # names are locked before tenants: begin again (nothing is written; a rollback would
+        # unprepare statements)
         await connection.commit()
         await store.lock_names(connection, held)
 
 
 def _named_by(events: Sequence[BillingEvent], policy: BillingPolicy) -> tuple[set[str], set[str]]:
-    """Return the tenants that events name, and the subscriptions, which matter only with `SubscriptionRule.EACH`."""
+    """Return the tenants that events name, and the subscriptions, which matter only with
+    `SubscriptionRule.EACH`.
+    """
     tenants = {event.org_id for event in events if event.org_id}
     if not policy.is_each:
         return tenants, set()
@@ -258,16 +313,24 @@ async def _read_context(
         context = msgspec.structs.replace(context, known=known)
     if not context.replaceable:
         return context
-    replaced = context.replaceable & {event.id for event in events if not is_replaceable(event, policy)}
+    replaced = context.replaceable & {
+        event.id for event in events if not is_replaceable(event, policy)
+    }
     return msgspec.structs.replace(context, seen=context.seen - replaced, replaceable=replaced)
 
 
 async def _release_from_ended(
-    connection: Connection, events: Iterable[BillingEvent], context: BatchContext, policy: BillingPolicy, now: datetime
+    connection: Connection,
+    events: Iterable[BillingEvent],
+    context: BatchContext,
+    policy: BillingPolicy,
+    now: datetime,
 ) -> bool:
-    """Take the customers that these events take over from ended tenants, as the operator does; return whether any.
+    """Take the customers that these events take over from ended tenants, as the operator does;
+    return whether any.
 
-    Then the events that name no tenant wait for the new link, so that it does not matter which of them came before.
+    Then the events that name no tenant wait for the new link, so that it does not matter which of
+    them came before.
     """
     taken = customer_links.taken_from_ended(events, context)
     for tenant_id, customers in taken.items():
@@ -278,23 +341,38 @@ async def _release_from_ended(
 async def _released_subscriptions(
     connection: Connection, events: Sequence[BillingEvent], context: BatchContext
 ) -> set[str]:
-    """Return the subscriptions of events, parked or among these, that will count for a tenant by a link of these."""
+    """Return the subscriptions of events, parked or among these, that will count for a tenant by a
+    link of these.
+    """
     customers = customer_links.wanted_links(events, context)
     if not customers:
         return set()
     waiting = [each.event for each in await store.read_parked(connection, (), sorted(customers))]
-    of_batch = [event for event in events if customer_links.goes_by_customer(event) and event.customer_id in customers]
-    of_ended = [context.accounts[tenant_id].folds for tenant_id in customer_links.taken_from_ended(events, context)]
+    of_batch = [
+        event
+        for event in events
+        if customer_links.goes_by_customer(event) and event.customer_id in customers
+    ]
+    of_ended = [
+        context.accounts[tenant_id].folds
+        for tenant_id in customer_links.taken_from_ended(events, context)
+    ]
     named = {event.subscription_id for event in (*waiting, *of_batch) if event.subscription_id}
     return named.union(*of_ended) - {WHOLE_TENANT}
 
 
 async def write(
-    connection: Connection, application: BatchApplication, outbox: Outbox | None, now: datetime, *, commit: bool = False
+    connection: Connection,
+    application: BatchApplication,
+    outbox: Outbox | None,
+    now: datetime,
+    *,
+    commit: bool = False,
 ) -> None:
     """Write all changes of a batch; with ``commit`` also end the transaction.
 
-    Raises `EntryTakenError` if another transaction has handled one of the events meanwhile: try again.
+    Raises `EntryTakenError` if another transaction has handled one of the events meanwhile: try
+    again.
     """
     calls = [
         *store.delete_replaced(application.context.replaceable, application.entries),
@@ -313,7 +391,9 @@ async def write(
     if outbox and failures:
         mails = await insert_notifications(connection, failures, now)
         traces = {entry.received.event.id: entry.received.trace for entry in application.entries}
-        of_mails = {mail_id: trace for mail_id, event_id in mails.items() if (trace := traces.get(event_id))}
+        of_mails = {
+            mail_id: trace for mail_id, event_id in mails.items() if (trace := traces.get(event_id))
+        }
         await outbox.defer_mail(connection, list(mails), of_mails)
     if outbox and notices:  # after the failures: the notice of a recovered payment looks for them
         await outbox.defer_mail(connection, await insert_notices(connection, notices, now))
@@ -331,18 +411,22 @@ async def write(
 async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]) -> None:
     """Lock what `apply_parked` needs, so that no other transaction parks events for it or adds it.
 
-    That is the names of a new tenant, of its customers and of the subscriptions that events wait for, and then the
-    tenants that have any of them. Call it before the transaction locks any tenant.
+    That is the names of a new tenant, of its customers and of the subscriptions that events wait
+    for, and then the tenants that have any of them. Call it before the transaction locks any
+    tenant.
     """
     await store.lock_names(connection, [NameLock(f"tenant {tenant_id}", claimed=True)])
     held = set[NameLock]()
     while True:
         named, subscriptions = await _named_by_waiting(connection, tenant_id, customers)
-        names = [f"customer {each}" for each in named] + [f"subscription {each}" for each in subscriptions]
+        names = [f"customer {each}" for each in named] + [
+            f"subscription {each}" for each in subscriptions
+        ]
         wanted = {NameLock(name, claimed=True) for name in names}
         if wanted <= held:
             break
-        # once more only if an event was parked in between: out of order, which may end in a deadlock at worst
+        # once more only if an event was parked in between: out of order, which may end in a
+        # deadlock at worst
         await store.lock_names(connection, wanted - held)
         held |= wanted
     await store.lock_holders(connection, tenant_id, named, subscriptions)
@@ -353,7 +437,8 @@ async def _named_by_waiting(
 ) -> tuple[set[str], set[str]]:
     """Return the customers and subscriptions of events that wait for a tenant or these customers.
 
-    A customer that an event of the tenant names may be linked by it, so events may wait for that one too.
+    A customer that an event of the tenant names may be linked by it, so events may wait for that
+    one too.
     """
     of_tenant = await store.read_parked(connection, [tenant_id], customers)
     named = {*customers, *(each.event.customer_id for each in of_tenant if each.event.customer_id)}
@@ -362,21 +447,35 @@ async def _named_by_waiting(
 
 
 async def apply_parked(
-    connection: Connection, tenant_id: str, policy: BillingPolicy, outbox: Outbox | None, now: datetime
+    connection: Connection,
+    tenant_id: str,
+    policy: BillingPolicy,
+    outbox: Outbox | None,
+    now: datetime,
 ) -> None:
-    """Apply the parked events of this tenant and of the customers linked to it. Call `claim` before; then commit."""
+    """Apply the parked events of this tenant and of the customers linked to it. Call `claim`
+    before; then commit.
+    """
     customers = await store.customers_of(connection, tenant_id)
     waiting = await store.read_parked(connection, [tenant_id], customers)
-    subscriptions = {each.event.subscription_id for each in waiting if each.event.subscription_id and policy.is_each}
+    subscriptions = {
+        each.event.subscription_id
+        for each in waiting
+        if each.event.subscription_id and policy.is_each
+    }
     if subscriptions:
         waiting = await store.read_parked(connection, [tenant_id], customers, list(subscriptions))
     if not waiting:
         return
     context = await _read_with_holders(connection, policy, tenant_id, customers)
-    if await _release_from_ended(connection, [each.event for each in waiting], context, policy, now):
+    if await _release_from_ended(
+        connection, [each.event for each in waiting], context, policy, now
+    ):
         context = await _read_with_holders(connection, policy, tenant_id, customers)
     waiting = [each for each in waiting if _is_for(each.event, tenant_id, context)]
-    application = await apply_work(connection, context, Work(tenant_id=tenant_id, parked=waiting), policy, now)
+    application = await apply_work(
+        connection, context, Work(tenant_id=tenant_id, parked=waiting), policy, now
+    )
     await write(connection, application, outbox, now)
     log_payments(application.unparked)
 
@@ -394,16 +493,22 @@ async def _read_with_holders(
     missing = context.holders.difference(context.accounts) | context.unread
     if not missing:
         return context
-    return await store.read_context(connection, policy, [tenant_id, *missing], named, subscriptions, ())
+    return await store.read_context(
+        connection, policy, [tenant_id, *missing], named, subscriptions, ()
+    )
 
 
 def _is_for(event: BillingEvent, tenant_id: str, context: BatchContext) -> bool:
-    """Whether an event that waited for a tenant, its customers or its subscriptions is this tenant's.
+    """Whether an event that waited for a tenant, its customers or its subscriptions is this
+    tenant's.
 
     An invoice of another tenant's subscription stays that tenant's.
     """
     if event.type in INVOICE_TYPES:
-        return context.known.tenant_of_subscription.get(event.subscription_id or "", tenant_id) == tenant_id
+        return (
+            context.known.tenant_of_subscription.get(event.subscription_id or "", tenant_id)
+            == tenant_id
+        )
     return customer_links.tenant_of(event, context.known) == tenant_id
 
 
@@ -414,5 +519,8 @@ def log_payments(entries: Sequence[LedgerEntry]) -> None:
         if event.type in PAYMENT_TYPES and entry.tenant_id is not None:
             logger.info(
                 "payment received: tenant=%s invoice=%s event=%s status=%s",
-                entry.tenant_id, event.invoice_id, event.id, entry.after.subscription_status if entry.after else None,
-            )  # fmt: skip
+                entry.tenant_id,
+                event.invoice_id,
+                event.id,
+                entry.after.subscription_status if entry.after else None,
+            )

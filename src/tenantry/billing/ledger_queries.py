@@ -1,4 +1,6 @@
-"""Reading the billing ledger: a tenant's events for its principals, raw bodies and explanations for the operator."""
+"""Reading the billing ledger: a tenant's events for its principals, raw bodies and explanations for
+the operator.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,9 +58,14 @@ class BillingFields(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
-    """One entry of the tenant's ledger: its outcome and reason, the tenant before and after, and anomalies."""
+    """One entry of the tenant's ledger: its outcome and reason, the tenant before and after, and
+    anomalies.
+    """
 
-    id: Annotated[str, doc("The provider's event id; tenantry's own for its own types.", "evt_1SQk7xLm3Rk2pXw7")]
+    id: Annotated[
+        str,
+        doc("The provider's event id; tenantry's own for its own types.", "evt_1SQk7xLm3Rk2pXw7"),
+    ]
     type: Annotated[
         str,
         doc(
@@ -68,23 +75,35 @@ class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
         ),
     ]
     created: Annotated[
-        datetime, doc("When the provider created the event; events are ordered by it.", "2026-11-01T00:00:02Z")
+        datetime,
+        doc(
+            "When the provider created the event; events are ordered by it.", "2026-11-01T00:00:02Z"
+        ),
     ]
     received_at: Annotated[datetime, doc("When tenantry received it.", "2026-11-01T00:00:04Z")]
     livemode: Annotated[
         bool | None,
-        doc("Whether the event is of the provider's live mode; null if the event does not say.", example=True),
+        doc(
+            "Whether the event is of the provider's live mode; null if the event does not say.",
+            example=True,
+        ),
     ]
     outcome: Annotated[Outcome, doc("The effect of the event on arrival.", "applied")]
     reason: Annotated[
-        str, doc("The reason for the outcome.", "The subscription is active: price price_pro means plan pro.")
+        str,
+        doc(
+            "The reason for the outcome.",
+            "The subscription is active: price price_pro means plan pro.",
+        ),
     ]
     before: Annotated[
-        BillingFields | None, doc("The tenant's billing fields before the event; null if it is not part of the order.")
+        BillingFields | None,
+        doc("The tenant's billing fields before the event; null if it is not part of the order."),
     ]
     after: Annotated[BillingFields | None, doc("The tenant's billing fields after the event.")]
     anomalies: Annotated[
-        list[str], doc("Unexpected facts about the event, such as `unknown_price`; usually empty.", [])
+        list[str],
+        doc("Unexpected facts about the event, such as `unknown_price`; usually empty.", []),
     ]
 
 
@@ -92,23 +111,39 @@ class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
 class LedgerQueries:
     database: Database
 
-    async def list_events(self, principal: Principal, limit: int, cursor: str | None) -> Page[BillingEventView]:
+    async def list_events(
+        self, principal: Principal, limit: int, cursor: str | None
+    ) -> Page[BillingEventView]:
         """Return a page of the ledger, the newest event first. Raises `InvalidCursorError`."""
         page = await self.seek_events(principal, limit, cursor, event_type=None, outcome=None)
         return Page(page.data, page.next_cursor)
 
     async def seek_events(
-        self, principal: Principal, limit: int, cursor: str | None, *, event_type: str | None, outcome: Outcome | None
+        self,
+        principal: Principal,
+        limit: int,
+        cursor: str | None,
+        *,
+        event_type: str | None,
+        outcome: Outcome | None,
     ) -> SearchPage[BillingEventView]:
-        """Return a page of the events of one type and outcome, where given. Raises `InvalidCursorError`."""
+        """Return a page of the events of one type and outcome, where given. Raises
+        `InvalidCursorError`.
+        """
         after = None if cursor is None else _parse_cursor(cursor)
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             rows, end = await store.seek_entries(
                 connection, principal.org_id, limit, after, event_type=event_type, outcome=outcome
             )
-        last = None if end is None else SearchEnd(Position(end[0], str(end[1])), from_epoch(end[0]), MAX_SCANNED_ROWS)
+        last = (
+            None
+            if end is None
+            else SearchEnd(Position(end[0], str(end[1])), from_epoch(end[0]), MAX_SCANNED_ROWS)
+        )
         page = to_page(rows, limit, _position, last)
-        return SearchPage([view(row) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to)
+        return SearchPage(
+            [view(row) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to
+        )
 
     async def newest_arrival(self, principal: Principal) -> int:
         """Return the arrival number of the latest event; 0 if there is none."""
@@ -116,7 +151,9 @@ class LedgerQueries:
             return await store.newest_arrival(connection, principal.org_id)
 
     async def get_body(self, principal: Principal, event_id: str) -> bytes | None:
-        """Return the raw body of an event; None if the tenant has no such event or its body was removed."""
+        """Return the raw body of an event; None if the tenant has no such event or its body was
+        removed.
+        """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await store.find_body_of_tenant(connection, principal.org_id, event_id)
 
@@ -148,7 +185,9 @@ def view(row: LedgerRecord) -> BillingEventView:
 async def raw_body(database: Database, event_id: str) -> bytes:
     """Return the raw body of an event of any tenant. Raises `NotFoundError`."""
     async with database.transaction(ACROSS_TENANTS) as connection:
-        exists, body = await store.find_body(connection, event_id) if event_id.isprintable() else (False, None)
+        exists, body = (
+            await store.find_body(connection, event_id) if event_id.isprintable() else (False, None)
+        )
     if not exists:
         raise NotFoundError(f"event: {event_id}")
     if body is None:
@@ -199,9 +238,9 @@ class SubscriptionView(msgspec.Struct, frozen=True, rename="camel"):
 class BillingExplanation(msgspec.Struct, frozen=True, rename="camel"):
     """A tenant and its history: its ledger entries as the API shows them, oldest first.
 
-    ``earlier`` is the number of entries left out. ``subscriptions`` has the one that counts first; it is empty unless
-    each has its own state. ``differences`` are the stored fields that differ from the fold of
-    all ``events``; ``parked`` is the number of parked events that can be applied.
+    ``earlier`` is the number of entries left out. ``subscriptions`` has the one that counts first;
+    it is empty unless each has its own state. ``differences`` are the stored fields that differ
+    from the fold of all ``events``; ``parked`` is the number of parked events that can be applied.
     """
 
     tenant: Tenant
@@ -221,7 +260,9 @@ class BillingExplanation(msgspec.Struct, frozen=True, rename="camel"):
 async def explain(
     database: Database, policy: BillingPolicy, tenant_id: str, limit: int, now: datetime
 ) -> BillingExplanation:
-    """Return the newest ``limit`` entries of a tenant, and its state at ``now``. Raises `NotFoundError`."""
+    """Return the newest ``limit`` entries of a tenant, and its state at ``now``. Raises
+    `NotFoundError`.
+    """
     if not is_tenant_id(tenant_id):
         raise NotFoundError(f"tenant: {tenant_id}")
     async with database.transaction(of_tenant(tenant_id), is_snapshot=True) as connection:
@@ -231,7 +272,9 @@ async def explain(
         [account] = await store.read_accounts(connection, [tenant_id], policy)
         newest_first = await store.read_entries(connection, tenant_id, limit, None)
         records = newest_first[limit - 1 :: -1]
-        folded, ordered = await _fold(connection, account, policy, {record.id: record for record in records})
+        folded, ordered = await _fold(
+            connection, account, policy, {record.id: record for record in records}
+        )
         in_fold, next_folded = {record.id for record in ordered}, iter(ordered)
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
             parked = await store.parked_for(connection, [tenant_id])
@@ -247,11 +290,17 @@ async def explain(
             ended=found.deleted,
             earlier=await store.count_entries(connection, tenant_id) - len(records),
             # entries that were not folded keep their places
-            entries=tuple(view(next(next_folded) if record.id in in_fold else record) for record in records),
+            entries=tuple(
+                view(next(next_folded) if record.id in in_fold else record) for record in records
+            ),
             state=msgspec.convert(state, StateView, from_attributes=True, strict=False),
-            subscriptions=tuple(SubscriptionView.of(each.state, _reason(account, each)) for each in chosen),
+            subscriptions=tuple(
+                SubscriptionView.of(each.state, _reason(account, each)) for each in chosen
+            ),
             events=folded.events,
-            differences=tuple(field for field in compare(account, folded.account, policy) if field.differs),
+            differences=tuple(
+                field for field in compare(account, folded.account, policy) if field.differs
+            ),
             parked=parked.get(tenant_id, 0),
         )
 
@@ -260,11 +309,16 @@ def _reason(account: BillingAccount, ranked: RankedSubscription) -> str:
     moved_at = from_epoch(account.moved_at.get(ranked.state.subscription_id or ""))
     if moved_at is None:
         return ranked.reason
-    return f"{ranked.reason} Its metadata name another tenant since {moved_at:%Y-%m-%d %H:%M:%S} UTC."
+    return (
+        f"{ranked.reason} Its metadata name another tenant since {moved_at:%Y-%m-%d %H:%M:%S} UTC."
+    )
 
 
 async def _fold(
-    connection: Connection, account: BillingAccount, policy: BillingPolicy, records: Mapping[str, LedgerRecord]
+    connection: Connection,
+    account: BillingAccount,
+    policy: BillingPolicy,
+    records: Mapping[str, LedgerRecord],
 ) -> tuple[FoldedLedger, list[LedgerRecord]]:
     """Fold the tenant's events; return also these records of them in their order."""
     ledger, order = LedgerFold(account, policy), list[LedgerRecord]()
@@ -273,4 +327,5 @@ async def _fold(
             order += [records[folded.id] for folded, _ in ledger.add(event) if folded.id in records]
     result, last = ledger.end()
     order += [records[folded.id] for folded, _ in last if folded.id in records]
-    return result, sorted(order, key=attrgetter("created"))  # each fold has its own order within a second
+    # each fold has its own order within a second
+    return result, sorted(order, key=attrgetter("created"))

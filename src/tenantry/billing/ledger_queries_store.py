@@ -1,4 +1,6 @@
-"""Reading the billing ledger: pages, events and raw bodies; whole histories in the order of the index; counts."""
+"""Reading the billing ledger: pages, events and raw bodies; whole histories in the order of the
+index; counts.
+"""
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -8,7 +10,14 @@ from typing import Any, Final
 import msgspec
 
 from tenantry.billing import accounts_store
-from tenantry.billing.ledger_store import FACT_NAMES, FOLDED, FULL_STATE, REPLACEABLE, to_event, unpack
+from tenantry.billing.ledger_store import (
+    FACT_NAMES,
+    FOLDED,
+    FULL_STATE,
+    REPLACEABLE,
+    to_event,
+    unpack,
+)
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import MAX_SCANNED_ROWS, Listing
 from tenantry.domain.billing.events import INVOICE_TYPES, Anomaly, BillingEvent
@@ -18,17 +27,20 @@ from tenantry.domain.billing.state import BillingPolicy, BillingState
 FORMER_AMBIGUOUS_ORDER: Final = "undecidable_order"
 """The previous release's name of `Anomaly.AMBIGUOUS_ORDER`, which its entries keep."""
 _ENTRY_COLUMNS: Final = (
-    "id, type, created, received_at, livemode, outcome, reason, before::text, after::text, arrival, anomalies"
+    "id, type, created, received_at, livemode, outcome, reason, "
+    "before::text, after::text, arrival, anomalies"
 )
 _LISTING: Final = Listing(_ENTRY_COLUMNS, "billing_events", "created", "arrival")
 _OF_TENANT: Final = "tenant_id = %(tenant)s AND (created, arrival) < (%(created)s, %(arrival)s)"
 _FILTERED: Final = (
-    "(%(type)s::text IS NULL OR type = %(type)s) AND (%(outcome)s::text IS NULL OR outcome = %(outcome)s)"
+    "(%(type)s::text IS NULL OR type = %(type)s) "
+    "AND (%(outcome)s::text IS NULL OR outcome = %(outcome)s)"
 )
 _ENTRIES: Final = f"SELECT {_ENTRY_COLUMNS} FROM billing_events WHERE tenant_id = %s"  # noqa: S608  # our own columns
 
-# The feed looks at the events of the four days before a tenant's newest, because the provider retries an event for
-# three days, and at the newest MAX_SCANNED_ROWS of these. The index has a tenant's events by ``created``.
+# The feed looks at the events of the four days before a tenant's newest, because the provider
+# retries an event for three days, and at the newest MAX_SCANNED_ROWS of these. The index has a
+# tenant's events by ``created``.
 _SECONDS: Final = 4 * 86_400
 _RECENT: Final = f"""
         SELECT arrival
@@ -60,7 +72,8 @@ UNREADABLE: Final = BillingState(plan="unreadable")
 
 # The index has the events in their order: without a sort, the first page comes as fast as the last.
 BY_INDEX: Final = (
-    "SELECT set_config(name, 'off', true) FROM unnest(ARRAY['enable_sort', 'enable_seqscan']) AS setting (name)"
+    "SELECT set_config(name, 'off', true) "
+    "FROM unnest(ARRAY['enable_sort', 'enable_seqscan']) AS setting (name)"
 )
 # For each tenant its newest events first: a recent event is found soon.
 WITH_RECENT_EVENTS: Final = """
@@ -153,15 +166,31 @@ def _record(row: Sequence[Any]) -> LedgerRecord:
     return LedgerRecord(*values)
 
 
-async def read_entries(connection: Connection, tenant_id: str, limit: int, after: _Place) -> list[LedgerRecord]:
-    """Return a tenant's entries, newest first, after a position ``(created, arrival)``; one more than ``limit``."""
-    return [_record(row) for row in await _LISTING.read(connection, _OF_TENANT, "true", _from(tenant_id, after), limit)]
+async def read_entries(
+    connection: Connection, tenant_id: str, limit: int, after: _Place
+) -> list[LedgerRecord]:
+    """Return a tenant's entries, newest first, after a position ``(created, arrival)``; one more
+    than ``limit``.
+    """
+    return [
+        _record(row)
+        for row in await _LISTING.read(
+            connection, _OF_TENANT, "true", _from(tenant_id, after), limit
+        )
+    ]
 
 
 async def seek_entries(
-    connection: Connection, tenant_id: str, limit: int, after: _Place, *, event_type: str | None, outcome: str | None
+    connection: Connection,
+    tenant_id: str,
+    limit: int,
+    after: _Place,
+    *,
+    event_type: str | None,
+    outcome: str | None,
 ) -> tuple[list[LedgerRecord], _Place]:
-    """Return the entries of a type and outcome, where given, among the next `MAX_SCANNED_ROWS` of the ledger.
+    """Return the entries of a type and outcome, where given, among the next `MAX_SCANNED_ROWS` of
+    the ledger.
 
     Also returns the position of the last entry that was looked at, if there are older ones.
     """
@@ -182,18 +211,27 @@ async def find_entry(connection: Connection, tenant_id: str, event_id: str) -> L
 
 async def read_all_entries(connection: Connection, tenant_id: str) -> list[LedgerRecord]:
     """Return a tenant's whole ledger, by ``created`` and arrival."""
-    return [_record(row) for row in await connection.fetch(f"{_ENTRIES} ORDER BY created, arrival", (tenant_id,))]
+    return [
+        _record(row)
+        for row in await connection.fetch(f"{_ENTRIES} ORDER BY created, arrival", (tenant_id,))
+    ]
 
 
 async def find_body(connection: Connection, event_id: str) -> tuple[bool, bytes | None]:
     """Return whether the event exists, and its raw body if that is still stored."""
-    row = await connection.fetch_row("SELECT event_body(e.id) FROM billing_events e WHERE e.id = %s", (event_id,))
+    row = await connection.fetch_row(
+        "SELECT event_body(e.id) FROM billing_events e WHERE e.id = %s", (event_id,)
+    )
     return row is not None, unpack(row[0]) if row and row[0] is not None else None
 
 
-async def find_body_of_tenant(connection: Connection, tenant_id: str, event_id: str) -> bytes | None:
+async def find_body_of_tenant(
+    connection: Connection, tenant_id: str, event_id: str
+) -> bytes | None:
     """Return the raw body of an event in a tenant's ledger, if that is still stored."""
-    query = "SELECT tenant_event_body(e.id) FROM billing_events e WHERE e.tenant_id = %s AND e.id = %s"
+    query = (
+        "SELECT tenant_event_body(e.id) FROM billing_events e WHERE e.tenant_id = %s AND e.id = %s"
+    )
     row = await connection.fetch_row(query, (tenant_id, event_id))
     return unpack(row[0]) if row and row[0] is not None else None
 
@@ -205,7 +243,9 @@ async def newest_second(connection: Connection) -> int | None:
 
 
 async def count_parked(connection: Connection) -> int:
-    return await connection.fetch_count("SELECT count(*) FROM billing_events WHERE outcome = 'parked'")
+    return await connection.fetch_count(
+        "SELECT count(*) FROM billing_events WHERE outcome = 'parked'"
+    )
 
 
 async def newest_arrival(connection: Connection, tenant_id: str) -> int:
@@ -221,7 +261,8 @@ async def arrivals_after(connection: Connection, watched: Mapping[str, int]) -> 
 async def replaceable_entries(
     connection: Connection, since: datetime, after: tuple[datetime, int], most: int
 ) -> list[ReceivedEvent]:
-    """Return the next entries, received since a moment, that a valid event of their id replaces, with bodies if stored.
+    """Return the next entries, received since a moment, that a valid event of their id replaces,
+    with bodies if stored.
 
     ``after`` is the time and arrival number of the last entry before them.
     """
@@ -244,10 +285,17 @@ async def count_tenants(connection: Connection, after: str = "") -> int:
 
 
 async def known_tenants(connection: Connection, tenants: Sequence[str]) -> set[str]:
-    return {row[0] for row in await connection.fetch("SELECT id FROM tenants WHERE id = ANY(%s)", (list(tenants),))}
+    return {
+        row[0]
+        for row in await connection.fetch(
+            "SELECT id FROM tenants WHERE id = ANY(%s)", (list(tenants),)
+        )
+    }
 
 
-async def tenants_with_news(connection: Connection, tenants: Sequence[str], since: datetime) -> list[str]:
+async def tenants_with_news(
+    connection: Connection, tenants: Sequence[str], since: datetime
+) -> list[str]:
     """Return those of these tenants that have an event received at this moment or later."""
     return [row[0] for row in await connection.fetch(WITH_RECENT_EVENTS, (list(tenants), since))]
 
@@ -255,8 +303,12 @@ async def tenants_with_news(connection: Connection, tenants: Sequence[str], sinc
 async def read_accounts(
     connection: Connection, tenants: Sequence[str], policy: BillingPolicy, *, lock: bool = False
 ) -> list[BillingAccount]:
-    """Return accounts by id, also with a damaged checkpoint; with ``lock`` lock them until the transaction ends."""
-    return await accounts_store.read_accounts(connection, tenants, policy, lock=lock, read_state=_state)
+    """Return accounts by id, also with a damaged checkpoint; with ``lock`` lock them until the
+    transaction ends.
+    """
+    return await accounts_store.read_accounts(
+        connection, tenants, policy, lock=lock, read_state=_state
+    )
 
 
 def _state(text: str) -> BillingState:
@@ -267,22 +319,29 @@ def _state(text: str) -> BillingState:
 
 
 async def count_entries(connection: Connection, tenant_id: str) -> int:
-    return await connection.fetch_count("SELECT count(*) FROM billing_events WHERE tenant_id = %s", (tenant_id,))
+    return await connection.fetch_count(
+        "SELECT count(*) FROM billing_events WHERE tenant_id = %s", (tenant_id,)
+    )
 
 
 async def parked_for(connection: Connection, tenants: Collection[str]) -> dict[str, int]:
     """Count the parked events of each of these tenants, which could be applied."""
-    return dict(await connection.fetch(PARKED, {"tenants": list(tenants), "invoices": sorted(INVOICE_TYPES)}))
+    return dict(
+        await connection.fetch(
+            PARKED, {"tenants": list(tenants), "invoices": sorted(INVOICE_TYPES)}
+        )
+    )
 
 
 @asynccontextmanager
 async def folded_events(
     connection: Connection, tenants: Sequence[str], since: int = -1
 ) -> AsyncIterator[AsyncIterator[tuple[str, BillingEvent]]]:
-    """Open a stream of the events that the fold of these tenants applies, with their tenants, from a second on.
+    """Open a stream of the events that the fold of these tenants applies, with their tenants, from
+    a second on.
 
-    They are sorted by tenant, ``created`` and arrival. At most `ROWS_PER_FETCH` are in memory at a time. The
-    transaction must continue until the block ends.
+    They are sorted by tenant, ``created`` and arrival. At most `ROWS_PER_FETCH` are in memory at a
+    time. The transaction must continue until the block ends.
     """
     await connection.execute(BY_INDEX)
     async with connection.cursor("folded_events") as cursor:
@@ -292,7 +351,9 @@ async def folded_events(
 
 
 async def second_before_newest(connection: Connection, tenant_id: str, most: int) -> int | None:
-    """Return the second of the newest event that is not among a ledger's newest ``most``; None if there is none."""
+    """Return the second of the newest event that is not among a ledger's newest ``most``; None if
+    there is none.
+    """
     second: int | None = await connection.fetch_value(SECOND_BEFORE_NEWEST, (tenant_id, most))
     return second
 

@@ -1,7 +1,7 @@
 """The billing ledger with its raw bodies, the context of a batch, and the links of customers.
 
-The functions for the webhook take and return whole batches: a batch costs two round trips, its commit included.
-Bodies are compressed (zlib's format, RFC 1950).
+The functions for the webhook take and return whole batches: a batch costs two round trips, its
+commit included. Bodies are compressed (zlib's format, RFC 1950).
 """
 
 import re
@@ -53,20 +53,27 @@ from tenantry.domain.billing.ledger import (
 )
 from tenantry.domain.billing.state import BillingPolicy, fold_key
 
-TENANTS_OF_CUSTOMERS: Final = Statement("SELECT id, tenant_id FROM customers WHERE id = ANY($1)", TEXTS)
+TENANTS_OF_CUSTOMERS: Final = Statement(
+    "SELECT id, tenant_id FROM customers WHERE id = ANY($1)", TEXTS
+)
 _EXCLUDED: Final = f"'{{{Anomaly.CONNECTED_ACCOUNT}, {Anomaly.IGNORED_LIVEMODE}}}'"
 REPLACEABLE: Final = f"(outcome = 'invalid' OR (outcome = 'ignored' AND anomalies && {_EXCLUDED}))"
 """Whether a valid event of the same id replaces an entry."""
-SEEN_EVENTS: Final = Statement(f"SELECT id, {REPLACEABLE} FROM billing_events WHERE id = ANY($1)", TEXTS)  # noqa: S608
+SEEN_EVENTS: Final = Statement(
+    f"SELECT id, {REPLACEABLE} FROM billing_events WHERE id = ANY($1)",  # noqa: S608
+    TEXTS,
+)
 NEXT_ARRIVAL: Final = Statement("SELECT nextval('billing_arrivals')")
-# A transaction that adds a tenant or a customer link locks its name exclusively; one that parks an event because the
-# name is missing holds a shared lock. So one of the two sees what the other has done.
+# A transaction that adds a tenant or a customer link locks its name exclusively; one that parks an
+# event because the name is missing holds a shared lock. So one of the two sees what the other has
+# done.
 LOCK_NAMES: Final = """
 SELECT CASE WHEN claimed THEN pg_advisory_xact_lock(hashtextextended(name, 0))
             ELSE pg_advisory_xact_lock_shared(hashtextextended(name, 0)) END
   FROM unnest(%s::text[], %s::boolean[]) AS wanted (name, claimed)
 """
-# The tenants that have one of these customers or subscriptions, or a subscription of one of these customers.
+# The tenants that have one of these customers or subscriptions, or a subscription of one of these
+# customers.
 LOCK_HOLDERS: Final = """
 SELECT
   FROM tenants
@@ -85,31 +92,53 @@ SELECT
 """
 
 _FACT_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
-    "id": TEXTS, "arrival": BIGINTS, "type": TEXTS, "created": BIGINTS, "livemode": BOOLEANS, "api_version": TEXTS,
-    "org_id": TEXTS, "customer_id": TEXTS, "subscription_id": TEXTS, "subscription_created": BIGINTS, "status": TEXTS,
-    "price_id": TEXTS, "current_period_end": BIGINTS, "cancel_at_period_end": BOOLEANS, "invoice_id": TEXTS,
-    "invoice_url": TEXTS, "amount_due": BIGINTS, "amount_remaining": BIGINTS, "attempt_count": BIGINTS,
-    "currency": TEXTS, "checkout_mode": TEXTS, "problem": TEXTS, "account": TEXTS, "previous": JSONS, "details": JSONS,
-}  # fmt: skip
+    "id": TEXTS,
+    "arrival": BIGINTS,
+    "type": TEXTS,
+    "created": BIGINTS,
+    "livemode": BOOLEANS,
+    "api_version": TEXTS,
+    "org_id": TEXTS,
+    "customer_id": TEXTS,
+    "subscription_id": TEXTS,
+    "subscription_created": BIGINTS,
+    "status": TEXTS,
+    "price_id": TEXTS,
+    "current_period_end": BIGINTS,
+    "cancel_at_period_end": BOOLEANS,
+    "invoice_id": TEXTS,
+    "invoice_url": TEXTS,
+    "amount_due": BIGINTS,
+    "amount_remaining": BIGINTS,
+    "attempt_count": BIGINTS,
+    "currency": TEXTS,
+    "checkout_mode": TEXTS,
+    "problem": TEXTS,
+    "account": TEXTS,
+    "previous": JSONS,
+    "details": JSONS,
+}
 FACT_NAMES: Final = tuple(_FACT_TYPES)
 FULL_STATE: Final = f"""
 bool_and(type = ANY('{{{",".join(sorted(WHOLE_SUBSCRIPTION_TYPES))}}}') AND subscription_id IS NOT NULL
          AND customer_id IS NOT NULL AND status NOT IN ('past_due', 'unpaid')
          AND details->>'pause' IS DISTINCT FROM 'void')
 """
-"""A condition on the events of a second: their result does not depend on earlier events, if it is the only one.
+"""A condition on the events of a second: their result does not depend on earlier events, if it is
+the only one.
 
-An event without a subscription's id does not prove which subscription ended before. One that is past due does not say
-since when, one with paused payments does not say until when they were paid, and one without a customer keeps the one
-before.
+An event without a subscription's id does not prove which subscription ended before. One that is
+past due does not say since when, one with paused payments does not say until when they were paid,
+and one without a customer keeps the one before.
 """
 FOLDED: Final = f"""
 outcome IN ('applied', 'late', 'no_change') AND type = ANY('{{{",".join(sorted(FOLDED_TYPES))}}}')
 """
 """A condition on the entries that the fold applies."""
-# A late event's history begins at the newest full-state event before it that is alone in its second; without one, at
-# the beginning. With "until" it ends at the next such event. MATERIALIZED finds each bound once: with outdated
-# statistics the planner would otherwise find it again for every event of the tenant, and time out.
+# A late event's history begins at the newest full-state event before it that is alone in its
+# second; without one, at the beginning. With "until" it ends at the next such event. MATERIALIZED
+# finds each bound once: with outdated statistics the planner would otherwise find it again for
+# every event of the tenant, and time out.
 READ_EVENTS: Final = f"""
 WITH beginnings AS MATERIALIZED (
          SELECT number, tenant_id, fold, CASE WHEN late THEN coalesce((
@@ -177,12 +206,15 @@ async def read_context(
     ``subscriptions`` is empty with `SubscriptionRule.ANY`.
     """
     of_each = [accounts.LOCKED_FOLDS(list(tenants), list(subscriptions))] if policy.is_each else []
-    # Links after the locks: the operator may have moved a customer while this waited for its tenant.
+    # Links after the locks: the operator may have moved a customer while this waited for its
+    # tenant.
     rows, links, seen, [(first_arrival,)], *more = await connection.run_batch(
-        accounts.LOCK_ACCOUNTS(list(tenants), list(customers)), TENANTS_OF_CUSTOMERS(list(customers)),
+        accounts.LOCK_ACCOUNTS(list(tenants), list(customers)),
+        TENANTS_OF_CUSTOMERS(list(customers)),
         SEEN_EVENTS(list(events)),
-        NEXT_ARRIVAL(), *of_each,
-    )  # fmt: skip
+        NEXT_ARRIVAL(),
+        *of_each,
+    )
     folds = more[0] if more else []
     holders = accounts.holders_of(folds, subscriptions)
     return BatchContext(
@@ -199,7 +231,9 @@ async def read_context(
 
 
 async def lock_names(connection: Connection, locks: Iterable[NameLock]) -> None:
-    """Lock names until the transaction ends: tenants, then subscriptions, then customers; before locking any row."""
+    """Lock names until the transaction ends: tenants, then subscriptions, then customers; before
+    locking any row.
+    """
     claimed = dict(sorted(locks))  # of two locks of one name the claim counts
     names = sorted(claimed, reverse=True)
     if names:
@@ -207,14 +241,25 @@ async def lock_names(connection: Connection, locks: Iterable[NameLock]) -> None:
 
 
 async def lock_holders(
-    connection: Connection, tenant_id: str, customers: Collection[str], subscriptions: Collection[str]
+    connection: Connection,
+    tenant_id: str,
+    customers: Collection[str],
+    subscriptions: Collection[str],
 ) -> None:
-    """Lock a tenant and those that have these names, in the order of their ids, until the transaction ends."""
-    values = {"tenant": tenant_id, "customers": list(customers), "subscriptions": list(subscriptions)}
+    """Lock a tenant and those that have these names, in the order of their ids, until the
+    transaction ends.
+    """
+    values = {
+        "tenant": tenant_id,
+        "customers": list(customers),
+        "subscriptions": list(subscriptions),
+    }
     await connection.execute(LOCK_HOLDERS, values)
 
 
-async def lock_account(connection: Connection, tenant_id: str, policy: BillingPolicy) -> BillingAccount | None:
+async def lock_account(
+    connection: Connection, tenant_id: str, policy: BillingPolicy
+) -> BillingAccount | None:
     """Lock one tenant until the transaction ends."""
     return (await lock_accounts(connection, [tenant_id], policy)).get(tenant_id)
 
@@ -247,8 +292,12 @@ async def read_events(
     return events
 
 
-async def read_payments(connection: Connection, invoices: Collection[tuple[str, str]]) -> dict[tuple[str, str], int]:
-    """Return the second of the newest payment of invoices, each given with its tenant; unpaid ones are left out."""
+async def read_payments(
+    connection: Connection, invoices: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], int]:
+    """Return the second of the newest payment of invoices, each given with its tenant; unpaid ones
+    are left out.
+    """
     tenants, ids = zip(*sorted(invoices), strict=True)
     found = await connection.fetch(PAYMENTS, (list(tenants), list(ids)))
     return {(tenant_id, invoice_id): created for tenant_id, invoice_id, created in found}
@@ -260,14 +309,21 @@ def to_event(row: Sequence[Any]) -> BillingEvent:
     if details is not None:
         facts["details"] = msgspec.convert(details, SubscriptionDetails)
     if (previous := facts["previous"]) and "items" in previous:
-        facts["previous"] = previous | {"items": msgspec.convert(previous["items"], tuple[SubscriptionItem, ...])}
+        facts["previous"] = previous | {
+            "items": msgspec.convert(previous["items"], tuple[SubscriptionItem, ...])
+        }
     return BillingEvent(**facts)
 
 
 async def read_parked(
-    connection: Connection, tenants: Sequence[str], customers: Sequence[str], subscriptions: Sequence[str] = ()
+    connection: Connection,
+    tenants: Sequence[str],
+    customers: Sequence[str],
+    subscriptions: Sequence[str] = (),
 ) -> list[ReceivedEvent]:
-    """Return the parked events that wait for these tenants, customers or subscriptions, oldest first."""
+    """Return the parked events that wait for these tenants, customers or subscriptions, oldest
+    first.
+    """
     values = (list(tenants), list(customers), list(subscriptions))
     return [
         ReceivedEvent(to_event(facts), received_at)
@@ -283,7 +339,9 @@ async def park_again(connection: Connection, events: Collection[str], now: datet
 async def read_subscriptions(
     connection: Connection, subscriptions: Collection[str], tenants: Collection[str]
 ) -> list[tuple[str, ReceivedEvent]]:
-    """Return all folded events of these subscriptions in the ledgers of these tenants, each with its tenant."""
+    """Return all folded events of these subscriptions in the ledgers of these tenants, each with
+    its tenant.
+    """
     values = {"tenants": list(tenants), "subscriptions": list(subscriptions)}
     return [
         (tenant_id, ReceivedEvent(to_event(facts), received_at))
@@ -292,14 +350,20 @@ async def read_subscriptions(
 
 
 async def known_events(connection: Connection, ids: Collection[str]) -> dict[str, bool]:
-    """Return which of these events the ledger has, and whether a valid event of the same id replaces the entry."""
+    """Return which of these events the ledger has, and whether a valid event of the same id
+    replaces the entry.
+    """
     [rows] = await connection.run_batch(SEEN_EVENTS(list(ids)))
     return {event_id: bool(is_replaceable) for event_id, is_replaceable in rows}
 
 
-async def tenants_of_customers(connection: Connection, events: Iterable[BillingEvent]) -> dict[str, str]:
+async def tenants_of_customers(
+    connection: Connection, events: Iterable[BillingEvent]
+) -> dict[str, str]:
     """Return the tenants of the events' customers, by customer; unlinked customers are left out."""
-    return await tenants_of(connection, {event.customer_id for event in events if event.customer_id})
+    return await tenants_of(
+        connection, {event.customer_id for event in events if event.customer_id}
+    )
 
 
 async def tenants_of(connection: Connection, customers: Collection[str]) -> dict[str, str]:
@@ -313,8 +377,12 @@ TENANTS_OF_CURRENT: Final = (
 )
 
 
-async def tenants_of_current(connection: Connection, subscriptions: Collection[str]) -> dict[str, str]:
-    """Return the tenants whose one state is from these subscriptions, by subscription; of several the newest."""
+async def tenants_of_current(
+    connection: Connection, subscriptions: Collection[str]
+) -> dict[str, str]:
+    """Return the tenants whose one state is from these subscriptions, by subscription; of several
+    the newest.
+    """
     return dict(await connection.fetch(TENANTS_OF_CURRENT, (list(subscriptions),)))
 
 
@@ -325,9 +393,14 @@ async def customers_of(connection: Connection, tenant_id: str) -> list[str]:
 
 _ENTRY_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
     **_FACT_TYPES,
-    "received_at": MOMENTS, "tenant_id": TEXTS, "outcome": TEXTS, "reason": TEXTS, "before": JSONS, "after": JSONS,
+    "received_at": MOMENTS,
+    "tenant_id": TEXTS,
+    "outcome": TEXTS,
+    "reason": TEXTS,
+    "before": JSONS,
+    "after": JSONS,
     "anomalies": TEXTS,
-}  # fmt: skip
+}
 
 
 def _unnested(types: Mapping[str, ParameterType[Any]]) -> str:
@@ -349,10 +422,14 @@ INSERT INTO customers (id, tenant_id, linked_by)
 SELECT * FROM unnest($1, $2, $3)
     ON CONFLICT (id) DO NOTHING
 """,
-    TEXTS, TEXTS, TEXTS,
-)  # fmt: skip
+    TEXTS,
+    TEXTS,
+    TEXTS,
+)
 DELETE_ENTRIES: Final = Statement(
-    "DELETE FROM billing_events WHERE id = ANY($1) AND NOT coalesce($2 = ANY(anomalies), false)", TEXTS, TEXT
+    "DELETE FROM billing_events WHERE id = ANY($1) AND NOT coalesce($2 = ANY(anomalies), false)",
+    TEXTS,
+    TEXT,
 )
 # An entry that is decoded again keeps its arrival number, and so its body.
 DELETE_REPLACED: Final = Statement(
@@ -360,10 +437,12 @@ DELETE_REPLACED: Final = Statement(
 WITH gone AS (DELETE FROM billing_events WHERE id = ANY($1) AND {REPLACEABLE} RETURNING arrival)
 DELETE FROM billing_bodies b USING gone WHERE b.arrival = gone.arrival AND b.arrival <> ALL($2)
 """,  # noqa: S608  # our own condition
-    TEXTS, BIGINTS,
-)  # fmt: skip
+    TEXTS,
+    BIGINTS,
+)
 _UNPARKED_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
-    name: _ENTRY_TYPES[name] for name in ("id", "tenant_id", "outcome", "reason", "before", "after", "anomalies")
+    name: _ENTRY_TYPES[name]
+    for name in ("id", "tenant_id", "outcome", "reason", "before", "after", "anomalies")
 }
 UPDATE_PARKED: Final = Statement(
     f"""
@@ -381,11 +460,15 @@ INSERT_BODIES: Final = Statement(
 INSERT INTO billing_bodies (arrival, received_at, body)
 SELECT arrival, $1, body FROM unnest($2, $3) AS kept (arrival, body)
 """,
-    MOMENT, BIGINTS, BLOBS,
-)  # fmt: skip
+    MOMENT,
+    BIGINTS,
+    BLOBS,
+)
 _FASTEST: Final = 0
 _ZLIB: Final = b"\x78"
-"""The first byte of zlib's header, and of no JSON text: older releases stored bodies uncompressed."""
+"""The first byte of zlib's header, and of no JSON text: older releases stored bodies
+uncompressed.
+"""
 
 _ENTRY_KEY: Final = re.compile(r"billing_events(_\w+)?_pkey")
 """The primary key of the ledger, or of one of its partitions."""
@@ -400,8 +483,9 @@ UPDATE billing_events e
        before = NULL, after = NULL, parked_at = $2
  WHERE e.id = ANY($1)
 """,
-    TEXTS, MOMENT,
-)  # fmt: skip
+    TEXTS,
+    MOMENT,
+)
 
 
 class EntryTakenError(Exception):
@@ -413,17 +497,29 @@ def insert_entries(entries: Sequence[LedgerEntry], now: datetime) -> list[BoundS
         return []
     # sorted by id, so that two batches with the same new events cannot deadlock
     entries = sorted(entries, key=lambda entry: entry.received.event.id)
-    *facts, previous, details = zip(*[_facts_of(entry.received.event) for entry in entries], strict=True)
+    *facts, previous, details = zip(
+        *[_facts_of(entry.received.event) for entry in entries], strict=True
+    )
     calls = [
         INSERT_ENTRIES(
-            *facts, _jsons(previous), _jsons([None if each == NO_DETAILS else each for each in details]),
+            *facts,
+            _jsons(previous),
+            _jsons([None if each == NO_DETAILS else each for each in details]),
             [entry.received.received_at for entry in entries],
-            [entry.tenant_id for entry in entries], [entry.outcome for entry in entries], *_decisions(entries),
+            [entry.tenant_id for entry in entries],
+            [entry.outcome for entry in entries],
+            *_decisions(entries),
         )
-    ]  # fmt: skip
-    kept = [(entry.received.event.arrival, entry.received.body) for entry in entries if entry.received.body is not None]
+    ]
+    kept = [
+        (entry.received.event.arrival, entry.received.body)
+        for entry in entries
+        if entry.received.body is not None
+    ]
     if kept:
-        calls.append(INSERT_BODIES(now, [arrival for arrival, _ in kept], [pack(body) for _, body in kept]))
+        calls.append(
+            INSERT_BODIES(now, [arrival for arrival, _ in kept], [pack(body) for _, body in kept])
+        )
     return calls
 
 
@@ -454,8 +550,14 @@ def delete_entries(ids: Sequence[str]) -> list[BoundStatement]:
 
 
 def delete_replaced(ids: Collection[str], entries: Sequence[LedgerEntry]) -> list[BoundStatement]:
-    """Delete the entries that new ``entries`` of the same id replace; call it before inserting these."""
-    return [DELETE_REPLACED(sorted(ids), [entry.received.event.arrival for entry in entries])] if ids else []
+    """Delete the entries that new ``entries`` of the same id replace; call it before inserting
+    these.
+    """
+    return (
+        [DELETE_REPLACED(sorted(ids), [entry.received.event.arrival for entry in entries])]
+        if ids
+        else []
+    )
 
 
 def update_parked(entries: Sequence[LedgerEntry]) -> list[BoundStatement]:
@@ -464,10 +566,12 @@ def update_parked(entries: Sequence[LedgerEntry]) -> list[BoundStatement]:
         return []
     return [
         UPDATE_PARKED(
-            [entry.received.event.id for entry in entries], [entry.tenant_id for entry in entries],
-            [entry.outcome for entry in entries], *_decisions(entries),
+            [entry.received.event.id for entry in entries],
+            [entry.tenant_id for entry in entries],
+            [entry.outcome for entry in entries],
+            *_decisions(entries),
         )
-    ]  # fmt: skip
+    ]
 
 
 def insert_links(links: Sequence[CustomerLink]) -> list[BoundStatement]:
@@ -483,5 +587,7 @@ async def write(connection: Connection, calls: Sequence[BoundStatement], *, comm
         await connection.run_batch(*calls, commit=commit)
     except psycopg.errors.UniqueViolation as error:
         if _ENTRY_KEY.fullmatch(error.diag.constraint_name or ""):
-            raise EntryTakenError("one of them was delivered twice at once, and the other is in the ledger") from error
+            raise EntryTakenError(
+                "one of them was delivered twice at once, and the other is in the ledger"
+            ) from error
         raise

@@ -1,7 +1,8 @@
 """Applying events in memory to locked tenants, each to its own.
 
-Which tenant an invoice belongs to depends on all events of its subscription, of other tenants too. So the events are
-applied, and then again where they have changed that. Invoices in the ledger leave their tenant in the same transaction.
+Which tenant an invoice belongs to depends on all events of its subscription, of other tenants too.
+So the events are applied, and then again where they have changed that. Invoices in the ledger leave
+their tenant in the same transaction.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +23,8 @@ from tenantry.domain.billing.subscription_history import PlacedEvent, Subscripti
 
 
 class Work(NamedTuple):
-    """What a transaction applies: ``new`` events, and ``parked`` ones of ``tenant_id``, which is known by now.
+    """What a transaction applies: ``new`` events, and ``parked`` ones of ``tenant_id``, which is
+    known by now.
 
     Of the subscriptions in ``moved`` the whole history is looked at, whatever the events are.
     """
@@ -41,9 +43,10 @@ class Work(NamedTuple):
 class _Moves:
     """What is known only after the events have been applied once.
 
-    ``begun`` are the subscriptions that no tenant had before, with the tenant of each, and ``placements`` the tenants
-    of invoices by event. ``leaving`` are the invoices that have left a tenant's ledger for another one, and ``left``
-    what the former ledgers still have of their subscriptions.
+    ``begun`` are the subscriptions that no tenant had before, with the tenant of each, and
+    ``placements`` the tenants of invoices by event. ``leaving`` are the invoices that have left a
+    tenant's ledger for another one, and ``left`` what the former ledgers still have of their
+    subscriptions.
     """
 
     begun: Mapping[str, str]
@@ -70,7 +73,12 @@ async def apply_work(
 
 
 async def _apply(
-    connection: Connection, context: BatchContext, work: Work, moves: _Moves, policy: BillingPolicy, now: datetime
+    connection: Connection,
+    context: BatchContext,
+    work: Work,
+    moves: _Moves,
+    policy: BillingPolicy,
+    now: datetime,
 ) -> BatchApplication:
     """Apply the events, given what they move."""
     waiting = await _read_waiting(connection, context, work, moves, policy)
@@ -122,12 +130,16 @@ def _links(context: BatchContext, work: Work, policy: BillingPolicy) -> set[tupl
 
 
 def _placed(
-    context: BatchContext, work: Work, moves: _Moves, waiting: Sequence[ReceivedEvent], policy: BillingPolicy
+    context: BatchContext,
+    work: Work,
+    moves: _Moves,
+    waiting: Sequence[ReceivedEvent],
+    policy: BillingPolicy,
 ) -> list[tuple[str | None, BillingEvent]]:
     """Return the events with each tenant that they may belong to.
 
-    An event without a tenant's name may have waited for the link of its customer, or an invoice for its subscription,
-    or follow it in this very batch.
+    An event without a tenant's name may have waited for the link of its customer, or an invoice for
+    its subscription, or follow it in this very batch.
     """
     usable = work.usable(policy)
     nameless = [each.event for each in waiting]
@@ -142,7 +154,9 @@ def _placed(
 
 
 def _placed_by_new_names(
-    events: Sequence[BillingEvent], links: Iterable[tuple[str, str]], of_subscriptions: Mapping[str, str]
+    events: Sequence[BillingEvent],
+    links: Iterable[tuple[str, str]],
+    of_subscriptions: Mapping[str, str],
 ) -> list[tuple[str | None, BillingEvent]]:
     """Return the events with the tenants that their customers and subscriptions may get."""
     placed: list[tuple[str | None, BillingEvent]] = []
@@ -162,11 +176,15 @@ async def _moves_after(
     is_complete = begun.keys() <= moves.begun.keys()
     if not application.contested and is_complete:
         return None  # the common case
-    stored = await store.read_subscriptions(connection, application.contested, application.context.accounts)
+    stored = await store.read_subscriptions(
+        connection, application.contested, application.context.accounts
+    )
     histories = _histories(application, stored)
     misplaced = _misplaced(histories.values())
     application.unread |= _unread_owners(application, misplaced)
-    misplaced = {name: tenant for name, tenant in misplaced.items() if tenant in application.context.accounts}
+    misplaced = {
+        name: tenant for name, tenant in misplaced.items() if tenant in application.context.accounts
+    }
     if misplaced or not is_complete:
         return await _park_misplaced(connection, moves, begun, stored, misplaced, now)
     application.settle(histories)
@@ -181,11 +199,16 @@ async def _park_misplaced(
     misplaced: Mapping[str, str],
     now: datetime,
 ) -> _Moves:
-    """Park the ``stored`` invoices that are in a wrong ledger; return the moves with these and new subscriptions."""
+    """Park the ``stored`` invoices that are in a wrong ledger; return the moves with these and new
+    subscriptions.
+    """
     leaving = [(tenant_id, each) for tenant_id, each in stored if each.event.id in misplaced]
     if leaving:
         await store.park_again(connection, [each.event.id for _, each in leaving], now)
-    ledgers = {*moves.left, *((tenant_id, each.event.subscription_id or "") for tenant_id, each in leaving)}
+    ledgers = {
+        *moves.left,
+        *((tenant_id, each.event.subscription_id or "") for tenant_id, each in leaving),
+    }
     left = {ledger: _left_in(ledger, stored, misplaced) for ledger in ledgers}
     gone = (*moves.leaving, *(each for _, each in leaving))
     return _Moves({**moves.begun, **begun}, {**moves.placements, **misplaced}, gone, left)
@@ -201,7 +224,9 @@ def _unread_owners(application: BatchApplication, misplaced: Mapping[str, str]) 
 def _histories(
     application: BatchApplication, stored: Iterable[tuple[str, ReceivedEvent]]
 ) -> dict[str, SubscriptionHistory]:
-    """Return the contested subscriptions with their events, the ``stored`` ones and those of the batch."""
+    """Return the contested subscriptions with their events, the ``stored`` ones and those of the
+    batch.
+    """
     placed = [PlacedEvent(tenant_id, each.event) for tenant_id, each in stored]
     placed += application.placed_events()
     return {

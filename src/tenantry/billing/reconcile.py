@@ -1,4 +1,6 @@
-"""Reconciling tenants with the provider: fetch, compare, repair, and ingest events that never arrived."""
+"""Reconciling tenants with the provider: fetch, compare, repair, and ingest events that never
+arrived.
+"""
 
 import asyncio
 import logging
@@ -35,7 +37,12 @@ from tenantry.domain.billing.snapshot import (
     unconfirmed,
 )
 from tenantry.domain.billing.state import BillingPolicy, fold_key
-from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError, ProviderRefusedError
+from tenantry.domain.errors import (
+    DatabaseUnavailableError,
+    DomainError,
+    NotFoundError,
+    ProviderRefusedError,
+)
 from tenantry.domain.plans import OVER
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.stripe.client import ProviderApi
@@ -44,7 +51,9 @@ EVENTS_KEPT: Final = timedelta(days=30)
 """How long the provider lists an event (its documentation of the events list)."""
 STALE_TENANTS: Final = "silent_tenants"
 UNPLACED: Final = "unplaced_subscriptions"
-"""Names of findings in the database. The second is recorded when all subscriptions have been compared."""
+"""Names of findings in the database. The second is recorded when all subscriptions have been
+compared.
+"""
 
 _AT_ONCE: Final = 4
 _PAGE: Final = 200
@@ -53,7 +62,9 @@ _SKEW: Final = timedelta(hours=1)
 """The most by which the provider's clock and ours may differ."""
 _SKIPPED_FOR: Final = timedelta(hours=1)
 _LONGEST_RUN: Final = timedelta(minutes=50)
-"""How long a scheduled run compares; within the hour of its job, it then fetches the missed events."""
+"""How long a scheduled run compares; within the hour of its job, it then fetches the missed
+events.
+"""
 _MOST_NAMED: Final = 20
 
 _Purpose = Literal["snapshot", "repair", "dry run"]
@@ -72,10 +83,11 @@ class MovedSubscription(NamedTuple):
 class Comparison(msgspec.Struct, frozen=True):
     """A tenant compared with the provider.
 
-    ``drift`` has each field of the tenant record that differs: ours, then the provider's; ``linked`` are the customers
-    that this links (or would link); ``missed`` are the events that never arrived, oldest first. ``trouble`` is why the
-    tenant could not be compared. ``moved`` are subscriptions that this finds to have moved, whose other tenants must be
-    compared too; ``others`` the tenants that the repair changes besides.
+    ``drift`` has each field of the tenant record that differs: ours, then the provider's;
+    ``linked`` are the customers that this links (or would link); ``missed`` are the events that
+    never arrived, oldest first. ``trouble`` is why the tenant could not be compared. ``moved`` are
+    subscriptions that this finds to have moved, whose other tenants must be compared too;
+    ``others`` the tenants that the repair changes besides.
     """
 
     tenant_id: str
@@ -93,11 +105,12 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Reconciliation(msgspec.Struct, frozen=True):
-    """The number of tenants compared; those that had drifted, and those that could not be compared, by id.
+    """The number of tenants compared; those that had drifted, and those that could not be compared,
+    by id.
 
     ``unplaced`` are living subscriptions at the provider that count for no tenant, at most 1,000 of
-    ``unplaced_number``; only where all of the account were compared. ``stopped`` is the error that stopped the run, if
-    any.
+    ``unplaced_number``; only where all of the account were compared. ``stopped`` is the error that
+    stopped the run, if any.
     """
 
     compared: int
@@ -112,9 +125,10 @@ class Reconciliation(msgspec.Struct, frozen=True):
 class RunObserver(msgspec.Struct, frozen=True):
     """What is called during a run.
 
-    ``compared`` gets the number of tenants done since the last call, ``listed`` that of subscriptions read;
-    ``found`` each tenant that has drifted or could not be compared, before its missed events are known. If ``stops``
-    returns True, the run ends after the tenants in flight, with the missed events of those that it has repaired.
+    ``compared`` gets the number of tenants done since the last call, ``listed`` that of
+    subscriptions read; ``found`` each tenant that has drifted or could not be compared, before its
+    missed events are known. If ``stops`` returns True, the run ends after the tenants in flight,
+    with the missed events of those that it has repaired.
     """
 
     compared: Callable[[int], None] = lambda _: None
@@ -130,8 +144,8 @@ NOBODY: Final = RunObserver()
 class _Tally:
     """What a run has found so far.
 
-    ``since`` is the second since which missed events may explain the drift, ``asked`` the customers that the provider
-    was asked about, by tenant.
+    ``since`` is the second since which missed events may explain the drift, ``asked`` the customers
+    that the provider was asked about, by tenant.
     """
 
     since: int
@@ -142,7 +156,9 @@ class _Tally:
     unchanged: int = 0
 
     def add(self, comparison: Comparison, since: int) -> None:
-        """Count a comparison; of several of one tenant the drift of all, and the trouble of the last."""
+        """Count a comparison; of several of one tenant the drift of all, and the trouble of the
+        last.
+        """
         tenant_id = comparison.tenant_id
         if comparison.has_drifted or comparison.trouble:
             self.observer.found(comparison)
@@ -157,7 +173,10 @@ class _Tally:
 
     @property
     def drifted(self) -> list[Comparison]:
-        return sorted((each for each in self.by_tenant.values() if each.has_drifted), key=lambda each: each.tenant_id)
+        return sorted(
+            (each for each in self.by_tenant.values() if each.has_drifted),
+            key=lambda each: each.tenant_id,
+        )
 
     @property
     def troubled(self) -> list[Comparison]:
@@ -169,23 +188,28 @@ class _Tally:
 
 
 def _both(former: Comparison, later: Comparison) -> Comparison:
-    """Sum up two comparisons of a tenant: each field as it was at first, and as it is after the later one."""
+    """Sum up two comparisons of a tenant: each field as it was at first, and as it is after the
+    later one.
+    """
     drift = dict(former.drift)
     for name, (ours, theirs) in later.drift.items():
         first, _ = former.drift.get(name, (ours, theirs))
         drift[name] = (first, theirs)
     linked = dict.fromkeys((*former.linked, *later.linked))
-    return Comparison(later.tenant_id, drift, repaired=former.repaired or later.repaired, linked=tuple(linked))
+    return Comparison(
+        later.tenant_id, drift, repaired=former.repaired or later.repaired, linked=tuple(linked)
+    )
 
 
 @dataclass(eq=False)
 class Reconciler:
-    """Fetches snapshots from the provider and folds them. They enter the ledger, so that a rebuild keeps them.
+    """Fetches snapshots from the provider and folds them. They enter the ledger, so that a rebuild
+    keeps them.
 
-    ``skipped`` are tenants in trouble, until when; ``unfetched`` are repaired tenants whose missed events could not be
-    fetched, since which second; ``unfinished`` is the survey that the next `run_due` continues. Methods raise
-    `ProviderUnavailableError`, `ProviderRefusedError` and `DatabaseUnavailableError`, unless they return a partial
-    result.
+    ``skipped`` are tenants in trouble, until when; ``unfetched`` are repaired tenants whose missed
+    events could not be fetched, since which second; ``unfinished`` is the survey that the next
+    `run_due` continues. Methods raise `ProviderUnavailableError`, `ProviderRefusedError` and
+    `DatabaseUnavailableError`, unless they return a partial result.
     """
 
     database: Database
@@ -203,27 +227,36 @@ class Reconciler:
         return Backfill(self.database, self.provider, self.webhooks, self.clock, self.policy)
 
     async def fetch_snapshot(self, tenant_id: str) -> None:
-        """Fetch and fold a tenant's snapshot; do nothing for a tenant that has ended or has no customer."""
+        """Fetch and fold a tenant's snapshot; do nothing for a tenant that has ended or has no
+        customer.
+        """
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             tenant = await store.tenant_by_id(connection, tenant_id)
         if tenant is not None and tenant.all_customers:
             await self._fetch_and_fold(tenant, "snapshot")
 
     async def count(self, tenants: Sequence[str] | None = None) -> int:
-        """Count the tenants that `run` compares. Raises `NotFoundError` for a named tenant that does not exist."""
+        """Count the tenants that `run` compares. Raises `NotFoundError` for a named tenant that
+        does not exist.
+        """
         if tenants is not None:
             return len(await self._named(tenants))
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             return await store.count_linked_tenants(connection)
 
     async def run(
-        self, tenants: Sequence[str] | None = None, *, dry_run: bool = False, observer: RunObserver = NOBODY
+        self,
+        tenants: Sequence[str] | None = None,
+        *,
+        dry_run: bool = False,
+        observer: RunObserver = NOBODY,
     ) -> Reconciliation:
-        """Compare all tenants with the subscriptions of the provider's account, or those named, and repair.
+        """Compare all tenants with the subscriptions of the provider's account, or those named, and
+        repair.
 
-        All subscriptions are listed, unless each named tenant has a living one. With ``dry_run`` nothing is written.
-        Raises `NotFoundError` for a named tenant that does not exist; then nothing is done. Another error stops the run
-        and is part of the result.
+        All subscriptions are listed, unless each named tenant has a living one. With ``dry_run``
+        nothing is written. Raises `NotFoundError` for a named tenant that does not exist; then
+        nothing is done. Another error stops the run and is part of the result.
         """
         purpose: _Purpose = "dry run" if dry_run else "repair"
         named = None if tenants is None else await self._named(tenants)
@@ -236,14 +269,18 @@ class Reconciler:
         return await self._finish(comparing, survey, purpose, tally)
 
     async def run_due(self, older_than: timedelta, most: int) -> Reconciliation:
-        """Compare, repair and log all tenants, if this was last done longer ago than ``older_than``.
+        """Compare, repair and log all tenants, if this was last done longer ago than
+        ``older_than``.
 
-        That ends after 50 minutes at the latest; the next call continues where it stopped. Otherwise compare up to
-        ``most`` tenants that were not compared since then, such as those that were linked lately. A tenant that cannot
-        be compared is skipped for an hour, so that it does not hold up others.
+        That ends after 50 minutes at the latest; the next call continues where it stopped.
+        Otherwise compare up to ``most`` tenants that were not compared since then, such as those
+        that were linked lately. A tenant that cannot be compared is skipped for an hour, so that it
+        does not hold up others.
         """
         now = self.clock()
-        self.skipped = {tenant_id: until for tenant_id, until in self.skipped.items() if until > now}
+        self.skipped = {
+            tenant_id: until for tenant_id, until in self.skipped.items() if until > now
+        }
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             listed_at = await store.found_at(connection, UNPLACED)
             due = await store.due_tenants(connection, now - older_than, most, without=self.skipped)
@@ -252,7 +289,9 @@ class Reconciler:
         else:
             survey = self._new_survey(due)
             tally = self._new_tally(survey, NOBODY)
-            found = await self._finish(self._compare_each(due, "repair", tally), survey, "repair", tally)
+            found = await self._finish(
+                self._compare_each(due, "repair", tally), survey, "repair", tally
+            )
         self.skipped |= {comparison.tenant_id: now + _SKIPPED_FOR for comparison in found.troubled}
         _log(found)
         if found.stopped is not None:
@@ -260,13 +299,17 @@ class Reconciler:
         return found
 
     async def _continue_with_account(self, now: datetime) -> Reconciliation:
-        """Compare all tenants; if the time does not suffice or an error stops this, keep the survey for the next call.
+        """Compare all tenants; if the time does not suffice or an error stops this, keep the survey
+        for the next call.
 
-        Unless the provider rejected a request: it may not know the subscription any more after which to continue.
+        Unless the provider rejected a request: it may not know the subscription any more after
+        which to continue.
         """
         survey = self.unfinished or self._new_survey(None)
         self.unfinished = None
-        tally = self._new_tally(survey, RunObserver(stops=lambda: self.clock() >= now + _LONGEST_RUN))
+        tally = self._new_tally(
+            survey, RunObserver(stops=lambda: self.clock() >= now + _LONGEST_RUN)
+        )
         comparing = self._compare_account(survey, "repair", tally)
         found = await self._finish(comparing, survey, "repair", tally)
         is_complete = found.stopped is None and not found.interrupted
@@ -284,7 +327,9 @@ class Reconciler:
     async def _named(self, tenants: Sequence[str]) -> list[LinkedTenant]:
         """Return the tenants with these ids. Raises `NotFoundError` if one does not exist."""
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            known = await store.tenants_by_id(connection, {each for each in tenants if is_tenant_id(each)})
+            known = await store.tenants_by_id(
+                connection, {each for each in tenants if is_tenant_id(each)}
+            )
         missing = sorted(set(tenants) - {tenant.id for tenant in known})
         if missing:
             raise NotFoundError(f"tenant: {', '.join(missing)}")
@@ -301,8 +346,11 @@ class Reconciler:
                 return
             after = page[-1].id
 
-    async def _compare_account(self, survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally) -> None:
-        """List all subscriptions, and ask the provider about the customers of those tenants alone that may differ.
+    async def _compare_account(
+        self, survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally
+    ) -> None:
+        """List all subscriptions, and ask the provider about the customers of those tenants alone
+        that may differ.
 
         Then compare all tenants of which the list has less than their state says.
         """
@@ -314,13 +362,20 @@ class Reconciler:
             await self._compare_rest(tenants, survey, purpose, tally)
 
     async def _compare_named(
-        self, tenants: Sequence[LinkedTenant], survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally
+        self,
+        tenants: Sequence[LinkedTenant],
+        survey: SubscriptionSurvey,
+        purpose: _Purpose,
+        tally: _Tally,
     ) -> None:
         """Ask the provider about each customer of these tenants.
 
-        Then list all subscriptions for those that have no living one: another customer, without a link, may have it.
+        Then list all subscriptions for those that have no living one: another customer, without a
+        link, may have it.
         """
-        await self._compare_each([tenant for tenant in tenants if tenant.all_customers], purpose, tally)
+        await self._compare_each(
+            [tenant for tenant in tenants if tenant.all_customers], purpose, tally
+        )
         without = await self._without_subscription(tenants)
         if not without or tally.observer.stops():
             return
@@ -332,16 +387,24 @@ class Reconciler:
     async def _without_subscription(self, tenants: Sequence[LinkedTenant]) -> list[LinkedTenant]:
         """Return those of these tenants that have no living subscription."""
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            accounts = await read_accounts(connection, [tenant.id for tenant in tenants], self.policy)
+            accounts = await read_accounts(
+                connection, [tenant.id for tenant in tenants], self.policy
+            )
         without = {account.tenant_id for account in accounts if not _has_subscription(account)}
         return [tenant for tenant in tenants if tenant.id in without]
 
     async def _finish(
-        self, comparing: Awaitable[None], survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally
+        self,
+        comparing: Awaitable[None],
+        survey: SubscriptionSurvey,
+        purpose: _Purpose,
+        tally: _Tally,
     ) -> Reconciliation:
-        """Await the comparisons of a run; then fetch the missed events of repaired tenants, also after an error.
+        """Await the comparisons of a run; then fetch the missed events of repaired tenants, also
+        after an error.
 
-        A later run would not find that these tenants had drifted. The first error is part of the result.
+        A later run would not find that these tenants had drifted. The first error is part of the
+        result.
         """
         stopped: DomainError | None = None
         try:
@@ -366,7 +429,9 @@ class Reconciler:
             interrupted,
         )
 
-    async def _compare_listed(self, survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally) -> None:
+    async def _compare_listed(
+        self, survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally
+    ) -> None:
         """Read the list, and ask about the tenants of each page that may differ."""
         async with aclosing(self.provider.every_subscription(survey.after)) as pages:
             async for page in pages:
@@ -379,9 +444,15 @@ class Reconciler:
         survey.is_read = True
 
     async def _compare_rest(
-        self, tenants: Sequence[LinkedTenant], survey: SubscriptionSurvey, purpose: _Purpose, tally: _Tally
+        self,
+        tenants: Sequence[LinkedTenant],
+        survey: SubscriptionSurvey,
+        purpose: _Purpose,
+        tally: _Tally,
     ) -> None:
-        """Ask about those of these tenants of which the list has less than expected; the others are compared by now."""
+        """Ask about those of these tenants of which the list has less than expected; the others are
+        compared by now.
+        """
         rest = [tenant for tenant in tenants if tenant.id not in tally.asked]
         doubtful = await survey.doubtful_among(rest)
         await self._compare_each(doubtful, purpose, tally)
@@ -396,9 +467,13 @@ class Reconciler:
 
     async def _record_complete(self, survey: SubscriptionSurvey) -> None:
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            await store.record_finding(connection, UNPLACED, survey.unplaced_number, survey.begun_at)
+            await store.record_finding(
+                connection, UNPLACED, survey.unplaced_number, survey.begun_at
+            )
 
-    async def _compare_each(self, tenants: Sequence[LinkedTenant], purpose: _Purpose, tally: _Tally) -> None:
+    async def _compare_each(
+        self, tenants: Sequence[LinkedTenant], purpose: _Purpose, tally: _Tally
+    ) -> None:
         for start in range(0, len(tenants), _AT_ONCE):
             group = tenants[start : start + _AT_ONCE]
             moved = await self._compare_group(group, purpose, tally)
@@ -412,7 +487,9 @@ class Reconciler:
     async def _compare_group(
         self, group: Sequence[LinkedTenant], purpose: _Purpose, tally: _Tally
     ) -> list[MovedSubscription]:
-        """Compare tenants at the same time; return the subscriptions that have moved from them or to them."""
+        """Compare tenants at the same time; return the subscriptions that have moved from them or
+        to them.
+        """
         moved = list[MovedSubscription]()
         results = await self._compare(group, purpose)
         for tenant, result in zip(group, results, strict=True):
@@ -425,7 +502,9 @@ class Reconciler:
         return moved
 
     async def _others_of(self, moved: Iterable[MovedSubscription]) -> list[LinkedTenant]:
-        """Return the other tenants of subscriptions that have moved, each with the customers of these too."""
+        """Return the other tenants of subscriptions that have moved, each with the customers of
+        these too.
+        """
         customers = defaultdict[str, set[str]](set)
         for tenant_id, customer_id in moved:
             customers[tenant_id].add(customer_id)
@@ -433,10 +512,13 @@ class Reconciler:
             found = await store.tenants_by_id(connection, customers)
         return [tenant.with_listed(customers[tenant.id], ()) for tenant in found]
 
-    async def _compare(self, group: Sequence[LinkedTenant], purpose: _Purpose) -> list[Comparison | BaseException]:
+    async def _compare(
+        self, group: Sequence[LinkedTenant], purpose: _Purpose
+    ) -> list[Comparison | BaseException]:
         """Compare tenants at the same time. Raises what the provider answers to all of them.
 
-        Returns an error that is not about its tenant in the place of the comparison: others may have been repaired.
+        Returns an error that is not about its tenant in the place of the comparison: others may
+        have been repaired.
         """
         results = await asyncio.gather(
             *(self._fetch_and_fold(tenant, purpose) for tenant in group), return_exceptions=True
@@ -467,14 +549,16 @@ class Reconciler:
             except DatabaseUnavailableError as error:
                 if not isinstance(error.__cause__, CONFLICTS):
                     raise
-                logger.info("the comparison of tenant %s is tried again: %s", tenant.id, error.__cause__)
+                logger.info(
+                    "the comparison of tenant %s is tried again: %s", tenant.id, error.__cause__
+                )
         return await self._compare_one(tenant, purpose)
 
     async def _compare_one(self, tenant: LinkedTenant, purpose: _Purpose) -> Comparison:
         """Fetch the subscriptions of all customers of a tenant and fold them.
 
-        Try again if the tenant's customers changed meanwhile, or if the snapshot cannot be applied and an event changed
-        the tenant's state meanwhile: the snapshot may be older than the event.
+        Try again if the tenant's customers changed meanwhile, or if the snapshot cannot be applied
+        and an event changed the tenant's state meanwhile: the snapshot may be older than the event.
         """
         comparison = Comparison(tenant.id)
         for _ in range(_TRIES):
@@ -491,7 +575,9 @@ class Reconciler:
                     return Comparison(tenant.id)  # it has ended meanwhile
                 present = present.with_listed(tenant.unlinked, tenant.checkouts)
                 if present.all_customers != tenant.all_customers:
-                    comparison = Comparison(tenant.id, trouble="its customers changed while the provider was asked")
+                    comparison = Comparison(
+                        tenant.id, trouble="its customers changed while the provider was asked"
+                    )
                 else:
                     snapshot = _FetchedSnapshot(position, fetched, unknown, names)
                     comparison = await self._fold(connection, account, present, snapshot, purpose)
@@ -503,21 +589,30 @@ class Reconciler:
     async def _lock(self, connection: Connection, tenant: LinkedTenant) -> BillingAccount | None:
         """Lock a tenant, together with those that have the customers that its snapshots may link.
 
-        In the order of ids, as all transactions lock tenants. The caller has claimed the names of these customers.
+        In the order of ids, as all transactions lock tenants. The caller has claimed the names of
+        these customers.
         """
         holders = await ledger_store.tenants_of(connection, tenant.unlinked)
-        accounts = await ledger_store.lock_accounts(connection, {tenant.id, *holders.values()}, self.policy)
+        accounts = await ledger_store.lock_accounts(
+            connection, {tenant.id, *holders.values()}, self.policy
+        )
         return accounts.get(tenant.id)
 
-    def _names_to_claim(self, tenant: LinkedTenant, fetched: CustomerSubscriptions | None) -> list[NameLock]:
-        """Return the locks of the customers that snapshots may link, and of the subscriptions that they may add."""
+    def _names_to_claim(
+        self, tenant: LinkedTenant, fetched: CustomerSubscriptions | None
+    ) -> list[NameLock]:
+        """Return the locks of the customers that snapshots may link, and of the subscriptions that
+        they may add.
+        """
         subscriptions = fetched.subscriptions if fetched else ()
         names = [f"customer {each}" for each in tenant.unlinked]
         names += [f"subscription {each.id}" for each in subscriptions]
         return [NameLock(name, claimed=True) for name in names]
 
     async def _fetch(self, tenant: LinkedTenant) -> tuple[CustomerSubscriptions | None, list[str]]:
-        """Fetch the subscriptions of a tenant's customers, and which customers the provider does not know."""
+        """Fetch the subscriptions of a tenant's customers, and which customers the provider does
+        not know.
+        """
         found, unknown = list[CustomerSubscriptions](), list[str]()
         for customer_id in tenant.all_customers:
             fetched = await self.provider.subscriptions_of(customer_id)
@@ -538,23 +633,31 @@ class Reconciler:
         snapshot: "_FetchedSnapshot",
         purpose: _Purpose,
     ) -> Comparison:
-        """Fold snapshots into the locked account; return what that changes (or would change) in the tenant.
+        """Fold snapshots into the locked account; return what that changes (or would change) in the
+        tenant.
 
-        A comparison with trouble has folded nothing: the provider does not know a customer, or a living subscription
-        that the tenant's state is from.
+        A comparison with trouble has folded nothing: the provider does not know a customer, or a
+        living subscription that the tenant's state is from.
         """
         now, fetched = self.clock(), snapshot.fetched
         if fetched is None or (snapshot.unknown and self._missing(account, fetched)):
             customers = ", ".join(snapshot.unknown)
-            return Comparison(tenant.id, trouble=f"the provider does not know its customer: {customers}")
+            return Comparison(
+                tenant.id, trouble=f"the provider does not know its customer: {customers}"
+            )
         with_checkout = {event.customer_id for event in tenant.checkouts}
         events = snapshots(
-            fetched.subscriptions, account, self.policy, new_id=partial(new_id, "snapshot"),
-            # events that had arrived before the request happened before the snapshot, whatever the clocks say
-            as_of=max(fetched.as_of, snapshot.position.newest or 0), arrival=snapshot.position.arrival,
+            fetched.subscriptions,
+            account,
+            self.policy,
+            new_id=partial(new_id, "snapshot"),
+            # events that had arrived before the request happened before the snapshot, whatever the
+            # clocks say
+            as_of=max(fetched.as_of, snapshot.position.newest or 0),
+            arrival=snapshot.position.arrival,
             unlinked=[each for each in tenant.unlinked if each not in with_checkout],
             links=purpose != "snapshot" and account.customer_id is None,
-        )  # fmt: skip
+        )
         if missing := self._unexplained(account, fetched, events):
             trouble = f"the provider does not know its subscription {', '.join(missing)}"
             return Comparison(tenant.id, trouble=trouble)
@@ -565,7 +668,9 @@ class Reconciler:
         is_repair = purpose != "dry run"
         if events:
             received = [ReceivedEvent(event, now) for event in (*tenant.checkouts, *events)]
-            application = await ingest.apply_batch(connection, received, self.policy, now, snapshot.names)
+            application = await ingest.apply_batch(
+                connection, received, self.policy, now, snapshot.names
+            )
             drift, drifted = drift_between(account, application.account(tenant.id), self.policy)
             linked = tuple(link.customer_id for link in application.links)
             if drift:
@@ -588,9 +693,13 @@ class Reconciler:
         )
 
     async def _moved(
-        self, connection: Connection, account: BillingAccount, subscriptions: Iterable[ProviderSubscription]
+        self,
+        connection: Connection,
+        account: BillingAccount,
+        subscriptions: Iterable[ProviderSubscription],
     ) -> list[MovedSubscription]:
-        """Return the subscriptions that have moved from a tenant to another, and those that may have come from one.
+        """Return the subscriptions that have moved from a tenant to another, and those that may
+        have come from one.
 
         With `SubscriptionRule.EACH` the latter have left their former tenant already.
         """
@@ -601,26 +710,38 @@ class Reconciler:
         ]
         if self.policy.is_each:
             return gone
-        own = {each.id: each.customer_id for each in subscriptions if each.org_id == account.tenant_id}
+        own = {
+            each.id: each.customer_id for each in subscriptions if each.org_id == account.tenant_id
+        }
         former = await store.holders_of_customers(connection, own)
         return gone + [
-            MovedSubscription(tenant_id, own[name]) for tenant_id, name in former if tenant_id != account.tenant_id
+            MovedSubscription(tenant_id, own[name])
+            for tenant_id, name in former
+            if tenant_id != account.tenant_id
         ]
 
-    def _others_changed(self, application: BatchApplication, tenant_id: str, *, is_repair: bool) -> list[Comparison]:
+    def _others_changed(
+        self, application: BatchApplication, tenant_id: str, *, is_repair: bool
+    ) -> list[Comparison]:
         """Return the comparisons of other tenants that lose a subscription by these events."""
         return [
             Comparison(after.tenant_id, drift, repaired=is_repair)
             for after, before in application.changed_accounts()
-            if after.tenant_id != tenant_id and (drift := drift_between(before, after, self.policy)[0])
+            if after.tenant_id != tenant_id
+            and (drift := drift_between(before, after, self.policy)[0])
         ]
 
     def _missing(self, account: BillingAccount, fetched: CustomerSubscriptions) -> list[str]:
-        """Return the subscriptions that give the tenant its state and that the provider did not return."""
+        """Return the subscriptions that give the tenant its state and that the provider did not
+        return.
+        """
         return unconfirmed(account, {each.id for each in fetched.subscriptions}, self.policy)
 
     def _unexplained(
-        self, account: BillingAccount, fetched: CustomerSubscriptions, events: Sequence[BillingEvent]
+        self,
+        account: BillingAccount,
+        fetched: CustomerSubscriptions,
+        events: Sequence[BillingEvent],
     ) -> list[str]:
         """Return the living subscriptions that the tenant's state is from and no snapshot is of."""
         if self.policy.is_each:
@@ -656,25 +777,32 @@ class Reconciler:
         if not wanted:
             return []
         if not dry_run:
-            self.unfetched = wanted  # until they are fetched: an error or the end of the job's time may prevent it
+            # until they are fetched: an error or the end of the job's time may prevent it
+            self.unfetched = wanted
         missed: dict[str, list[MissedEvent]] = {tenant_id: [] for tenant_id in wanted}
         since = min(wanted.values())
-        async with aclosing(self.backfill.missed_since(since, only=missed, dry_run=dry_run)) as parts:
+        async with aclosing(
+            self.backfill.missed_since(since, only=missed, dry_run=dry_run)
+        ) as parts:
             async for part in parts:
                 for event in part.missed:
                     missed[event.tenant_id or ""].append(event)
         if not dry_run:
             self.unfetched = {}
         return [
-            msgspec.structs.replace(each, missed=tuple(sorted(missed[each.tenant_id], key=lambda event: event.created)))
+            msgspec.structs.replace(
+                each, missed=tuple(sorted(missed[each.tenant_id], key=lambda event: event.created))
+            )
             for each in drifted
         ]
 
 
 class _FetchedSnapshot(NamedTuple):
-    """What the provider answered about a tenant; ``position`` is that of the ledger before the request.
+    """What the provider answered about a tenant; ``position`` is that of the ledger before the
+    request.
 
-    ``unknown`` are the customers that the provider does not know, ``names`` those that the transaction has claimed.
+    ``unknown`` are the customers that the provider does not know, ``names`` those that the
+    transaction has claimed.
     """
 
     position: LedgerPosition
@@ -691,39 +819,59 @@ def _raise_first(results: Sequence[Comparison | BaseException]) -> None:
 
 def _has_subscription(account: BillingAccount) -> bool:
     """Whether a subscription of a tenant has begun and has not ended."""
-    return any(state.provider_status not in (None, "incomplete", *OVER) for state in account.states())
+    return any(
+        state.provider_status not in (None, "incomplete", *OVER) for state in account.states()
+    )
 
 
 def _undecided(tenants: Iterable[LinkedTenant], tally: _Tally) -> list[LinkedTenant]:
     """Return the tenants that were not compared yet with all of these customers."""
-    return [tenant for tenant in tenants if not tally.asked.get(tenant.id, set()).issuperset(tenant.all_customers)]
+    return [
+        tenant
+        for tenant in tenants
+        if not tally.asked.get(tenant.id, set()).issuperset(tenant.all_customers)
+    ]
 
 
 def _log(found: Reconciliation) -> None:
     for comparison in found.drifted:
         logger.warning(
             "tenant %s had drifted from the provider and is repaired: %s",
-            comparison.tenant_id, ", ".join(sorted((*comparison.drift, *comparison.linked))),
-        )  # fmt: skip
+            comparison.tenant_id,
+            ", ".join(sorted((*comparison.drift, *comparison.linked))),
+        )
     if found.troubled:
-        named = "; ".join(f"{each.tenant_id}: {each.trouble}" for each in found.troubled[:_MOST_NAMED])
-        logger.warning("tenants that could not be compared with the provider: %d (%s)", len(found.troubled), named)
+        named = "; ".join(
+            f"{each.tenant_id}: {each.trouble}" for each in found.troubled[:_MOST_NAMED]
+        )
+        logger.warning(
+            "tenants that could not be compared with the provider: %d (%s)",
+            len(found.troubled),
+            named,
+        )
     if found.unplaced:
         named = "; ".join(
             f"{each.subscription_id} of customer {each.customer_id}: {each.reason}"
             for each in found.unplaced[:_MOST_NAMED]
         )
-        logger.warning("subscriptions at the provider that count for no tenant: %d (%s)", found.unplaced_number, named)
+        logger.warning(
+            "subscriptions at the provider that count for no tenant: %d (%s)",
+            found.unplaced_number,
+            named,
+        )
 
 
 async def count_stale_tenants(database: Database, grace: timedelta, clock: Clock) -> int:
-    """Count the tenants whose period ended more than ``grace`` ago without a newer event, and log their ids.
+    """Count the tenants whose period ended more than ``grace`` ago without a newer event, and log
+    their ids.
 
     Stores the number for the metrics. A lost event or a dead endpoint makes a tenant stale.
     """
     now = clock()
     async with database.transaction(ACROSS_TENANTS) as connection:
-        stale, number = await store.stale_tenants(connection, int((now - grace).timestamp()), _MOST_NAMED)
+        stale, number = await store.stale_tenants(
+            connection, int((now - grace).timestamp()), _MOST_NAMED
+        )
         await store.record_finding(connection, STALE_TENANTS, number, now)
     if stale:
         hours = grace // timedelta(hours=1)

@@ -50,10 +50,13 @@ DUE: Final = f"""{_LINKED_TENANTS}
  LIMIT %(most)s
 """
 BY_ID: Final = f"{_TENANTS} AND t.id = ANY(%s) ORDER BY t.id"
-COUNT_LINKED: Final = f"SELECT count(*) FROM tenants t WHERE t.deleted_at IS NULL AND {_MAY_HAVE_CUSTOMERS}"  # noqa: S608
-READ_POSITION: Final = (
-    "SELECT nextval('billing_arrivals'), (SELECT tip_created FROM tenants WHERE id = %s AND tip_created IS NOT NULL)"
+COUNT_LINKED: Final = (
+    f"SELECT count(*) FROM tenants t WHERE t.deleted_at IS NULL AND {_MAY_HAVE_CUSTOMERS}"  # noqa: S608
 )
+READ_POSITION: Final = """
+SELECT nextval('billing_arrivals'),
+       (SELECT tip_created FROM tenants WHERE id = %s AND tip_created IS NOT NULL)
+"""
 # All transactions lock tenants in the order of their ids.
 MARK_COMPARED: Final = """
 UPDATE tenants
@@ -91,10 +94,11 @@ INSERT INTO billing_findings (name, number, found_at) VALUES (%s, %s, %s)
 class LinkedTenant(msgspec.Struct, frozen=True):
     """A tenant and its customers at the provider.
 
-    ``unlinked`` are further customers whose subscriptions the tenant's state is from, or that the provider lists with
-    subscriptions of the tenant. ``checkouts`` are completed checkout sessions of the tenant with customers that are not
-    linked. ``compared_at`` is when the tenant was last compared with the provider; ``begun_at`` the second in which the
-    oldest subscription began that may be news.
+    ``unlinked`` are further customers whose subscriptions the tenant's state is from, or that the
+    provider lists with subscriptions of the tenant. ``checkouts`` are completed checkout sessions
+    of the tenant with customers that are not linked. ``compared_at`` is when the tenant was last
+    compared with the provider; ``begun_at`` the second in which the oldest subscription began that
+    may be news.
     """
 
     id: str
@@ -110,20 +114,33 @@ class LinkedTenant(msgspec.Struct, frozen=True):
         return [*self.customers, *self.unlinked]
 
     def accepts(self, checkout: BillingEvent) -> bool:
-        """Whether a checkout session may link its customer; one with a buyer's reference only as the first."""
+        """Whether a checkout session may link its customer; one with a buyer's reference only as
+        the first.
+        """
         return not (checkout.details.by_reference and self.customers)
 
     def with_listed(
-        self, customers: Collection[str], checkouts: Iterable[BillingEvent], begun_at: int | None = None
+        self,
+        customers: Collection[str],
+        checkouts: Iterable[BillingEvent],
+        begun_at: int | None = None,
     ) -> Self:
-        """Add customers and checkout sessions that the provider lists, and when the oldest subscription began."""
+        """Add customers and checkout sessions that the provider lists, and when the oldest
+        subscription began.
+        """
         further = sorted({*customers, *self.unlinked} - {*self.customers})
-        unknown = tuple(event for event in checkouts if event.customer_id not in self.customers and self.accepts(event))
+        unknown = tuple(
+            event
+            for event in checkouts
+            if event.customer_id not in self.customers and self.accepts(event)
+        )
         return msgspec.structs.replace(self, unlinked=further, checkouts=unknown, begun_at=begun_at)
 
 
 class LedgerPosition(msgspec.Struct, frozen=True):
-    """A number greater than those of all events that had arrived, and the second of the tenant's newest event."""
+    """A number greater than those of all events that had arrived, and the second of the tenant's
+    newest event.
+    """
 
     arrival: int
     newest: int | None
@@ -132,7 +149,9 @@ class LedgerPosition(msgspec.Struct, frozen=True):
 async def linked_tenants(
     connection: Connection, after: str, only: Sequence[str] | None, most: int
 ) -> list[LinkedTenant]:
-    """Return the next living tenants that may have a customer, by id, ``after`` one; of ``only`` these, if given."""
+    """Return the next living tenants that may have a customer, by id, ``after`` one; of ``only``
+    these, if given.
+    """
     values = {"after": after, "only": None if only is None else list(only), "most": most}
     return [_linked(row) for row in await connection.fetch(LINKED, values)]
 
@@ -155,7 +174,9 @@ async def count_linked_tenants(connection: Connection) -> int:
 async def due_tenants(
     connection: Connection, until: datetime, most: int, *, without: Collection[str] = ()
 ) -> list[LinkedTenant]:
-    """Return living tenants that may have a customer, last compared at ``until`` or before, the longest ago first."""
+    """Return living tenants that may have a customer, last compared at ``until`` or before, the
+    longest ago first.
+    """
     values = {"until": until, "most": most, "without": list(without)}
     return [_linked(row) for row in await connection.fetch(DUE, values)]
 
@@ -179,7 +200,9 @@ async def mark_compared(connection: Connection, tenants: Collection[str], now: d
 async def subscriptions_of_checkouts(
     connection: Connection, tenants: Collection[str | None], subscriptions: Collection[str]
 ) -> set[tuple[str, str]]:
-    """Return the tenants and subscriptions of the checkout sessions in these tenants' ledgers that have linked."""
+    """Return the tenants and subscriptions of the checkout sessions in these tenants' ledgers that
+    have linked.
+    """
     values = {
         "tenants": list(tenants),
         "types": sorted(CHECKOUT_TYPES),
@@ -189,7 +212,9 @@ async def subscriptions_of_checkouts(
     return {(row[0], row[1]) for row in await connection.fetch(CHECKOUTS, values)}
 
 
-async def holders_of_customers(connection: Connection, customers: Mapping[str, str]) -> list[tuple[str, str]]:
+async def holders_of_customers(
+    connection: Connection, customers: Mapping[str, str]
+) -> list[tuple[str, str]]:
     """Return the tenants whose state is from one of these subscriptions, with the subscription.
 
     ``customers`` has the customer of each subscription; it must be linked to the tenant.
@@ -198,12 +223,17 @@ async def holders_of_customers(connection: Connection, customers: Mapping[str, s
     return [(row[0], row[1]) for row in await connection.fetch(HOLDERS_OF_CUSTOMERS, values)]
 
 
-async def stale_tenants(connection: Connection, ended_until: int, most: int) -> tuple[list[str], int]:
-    """Return living tenants whose period ended before a second while their subscription has not, and their number.
+async def stale_tenants(
+    connection: Connection, ended_until: int, most: int
+) -> tuple[list[str], int]:
+    """Return living tenants whose period ended before a second while their subscription has not,
+    and their number.
 
     At most ``most``, the longest ago first.
     """
-    rows = await connection.fetch(STALE, {"ended_until": ended_until, "over": [*OVER, NO_SUBSCRIPTION], "most": most})
+    rows = await connection.fetch(
+        STALE, {"ended_until": ended_until, "over": [*OVER, NO_SUBSCRIPTION], "most": most}
+    )
     return [row[0] for row in rows], rows[0][1] if rows else 0
 
 
@@ -231,6 +261,9 @@ SELECT count(DISTINCT tenant_id) FILTER (WHERE %(drift)s = ANY(anomalies)),
 
 async def count_drift_and_ambiguity(connection: Connection) -> tuple[int, int]:
     """Count the tenants that drifted and the events in an ambiguous order, in the last 24 h."""
-    kinds = {"drift": Anomaly.DRIFT.value, "ambiguous": [Anomaly.AMBIGUOUS_ORDER.value, FORMER_AMBIGUOUS_ORDER]}
+    kinds = {
+        "drift": Anomaly.DRIFT.value,
+        "ambiguous": [Anomaly.AMBIGUOUS_ORDER.value, FORMER_AMBIGUOUS_ORDER],
+    }
     [(drifted, ambiguous)] = await connection.fetch(DRIFT_AND_AMBIGUITY, kinds)
     return drifted, ambiguous

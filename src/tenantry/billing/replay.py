@@ -1,4 +1,6 @@
-"""Replay: fold ledgers again, compare the result with the stored state, and repair differences. Sends no mail."""
+"""Replay: fold ledgers again, compare the result with the stored state, and repair differences.
+Sends no mail.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -33,7 +35,15 @@ MOST_SECONDS: Final = 3.0
 _EVENTS_PER_CHUNK: Final = 100
 _CHECKPOINT: Final = "tipState."
 _TIMES: Final = frozenset(
-    {"currentPeriodEnd", "subscriptionCreated", "tipCreated", "cancelAt", "endsAt", "reportedAt", "pastDueSince"}
+    {
+        "currentPeriodEnd",
+        "subscriptionCreated",
+        "tipCreated",
+        "cancelAt",
+        "endsAt",
+        "reportedAt",
+        "pastDueSince",
+    }
 )
 
 Value = Fact | datetime
@@ -89,7 +99,9 @@ class TenantReplay(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReplayChunk(msgspec.Struct, frozen=True):
-    """A part of a replay: how many tenants were looked at, the last one's id, and those of them that were folded."""
+    """A part of a replay: how many tenants were looked at, the last one's id, and those of them
+    that were folded.
+    """
 
     tenants: int
     last: str
@@ -99,8 +111,8 @@ class ReplayChunk(msgspec.Struct, frozen=True):
 class RecentReplay(msgspec.Struct, frozen=True):
     """The replay of a tenant's newest events.
 
-    ``since`` is the moment of the first; None at the ledger's beginning. ``checked`` is None if none of the events is a
-    full-state event, so that the result depends on older ones.
+    ``since`` is the moment of the first; None at the ledger's beginning. ``checked`` is None if
+    none of the events is a full-state event, so that the result depends on older ones.
     """
 
     checked: TenantReplay | None
@@ -108,7 +120,9 @@ class RecentReplay(msgspec.Struct, frozen=True):
 
 
 class ReprocessedEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """An event that was invalid or excluded, and is neither now. ``outcome`` is None in a dry run."""
+    """An event that was invalid or excluded, and is neither now. ``outcome`` is None in a dry
+    run.
+    """
 
     id: str
     type: str
@@ -117,7 +131,9 @@ class ReprocessedEvent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReprocessedChunk(msgspec.Struct, frozen=True):
-    """A part of a reprocessing: the events, and how many entries could not be read because their body is removed."""
+    """A part of a reprocessing: the events, and how many entries could not be read because their
+    body is removed.
+    """
 
     events: tuple[ReprocessedEvent, ...]
     unreadable: int = 0
@@ -135,8 +151,8 @@ class ReplayService:
     async def check_newest(self, tenant_id: str, most: int = MOST_AT_ONCE) -> RecentReplay:
         """Fold at most ``most`` of a tenant's newest events, and compare; write and lock nothing.
 
-        The result does not depend on older events. One at a time in each process, for at most `MOST_SECONDS`. Raises
-        `NotFoundError` and `OverloadedError`.
+        The result does not depend on older events. One at a time in each process, for at most
+        `MOST_SECONDS`. Raises `NotFoundError` and `OverloadedError`.
         """
         if self._turn.locked():
             raise OverloadedError("Another replay is under way. Try again in a moment.")
@@ -150,7 +166,9 @@ class ReplayService:
         except TimeoutError as error:
             raise OverloadedError("The replay took too long. Try again later.") from error
 
-    async def _check_newest(self, connection: Connection, tenant_id: str, most: int) -> RecentReplay:
+    async def _check_newest(
+        self, connection: Connection, tenant_id: str, most: int
+    ) -> RecentReplay:
         accounts = await store.read_accounts(connection, [tenant_id], self._policy)
         if not accounts:
             raise NotFoundError("organization")
@@ -159,19 +177,25 @@ class ReplayService:
         since = None
         if before is not None:
             if self._policy.is_each or account.state.others:
-                return RecentReplay(None)  # with several subscriptions, no event is a full-state event
+                # with several subscriptions, no event is a full-state event
+                return RecentReplay(None)
             since = await store.beginning_after(connection, tenant_id, before)
             if since is None:
                 return RecentReplay(None)
-        [folded] = await fold_ledgers(connection, accounts, self._policy, -1 if since is None else since)
+        [folded] = await fold_ledgers(
+            connection, accounts, self._policy, -1 if since is None else since
+        )
         if since is not None and folded.account.tip_created == since:
-            return RecentReplay(None)  # the checkpoint, which is compared too, depends on older events
+            # the checkpoint, which is compared too, depends on older events
+            return RecentReplay(None)
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
             parked = await store.parked_for(connection, [tenant_id])
         return RecentReplay(self._compared(account, folded, parked), from_epoch(since))
 
     async def count(self, selection: Selection) -> int:
-        """Count the tenants that `run` looks at. Raises `NotFoundError` if a named tenant does not exist."""
+        """Count the tenants that `run` looks at. Raises `NotFoundError` if a named tenant does not
+        exist.
+        """
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             if selection.tenants is None:
                 return await store.count_tenants(connection, selection.after)
@@ -182,11 +206,14 @@ class ReplayService:
             raise NotFoundError(f"tenant: {', '.join(missing)}")
         return sum(tenant_id > selection.after for tenant_id in named)
 
-    async def run(self, selection: Selection, *, dry_run: bool) -> AsyncGenerator[ReplayChunk, None]:
-        """Replay tenants in the order of their ids, a chunk at a time, and repair those that differ.
+    async def run(
+        self, selection: Selection, *, dry_run: bool
+    ) -> AsyncGenerator[ReplayChunk, None]:
+        """Replay tenants in the order of their ids, a chunk at a time, and repair those that
+        differ.
 
-        With ``dry_run`` nothing is written or locked. Each repair is a separate transaction that folds the ledger as it
-        is by then, so events may arrive meanwhile.
+        With ``dry_run`` nothing is written or locked. Each repair is a separate transaction that
+        folds the ledger as it is by then, so events may arrive meanwhile.
         """
         async with aclosing(self._chunks(selection)) as chunks:
             async for tenants in chunks:
@@ -195,45 +222,67 @@ class ReplayService:
                     checked = [one if one.is_right else await self._repair(one) for one in checked]
                 yield ReplayChunk(len(tenants), tenants[-1], tuple(checked))
         if not dry_run:
-            await (self._settle_moves(selection.tenants) if self._policy.is_each else self._forget_subscriptions())
+            await (
+                self._settle_moves(selection.tenants)
+                if self._policy.is_each
+                else self._forget_subscriptions()
+            )
 
-    async def reprocess(self, selection: Selection, *, dry_run: bool) -> AsyncGenerator[ReprocessedChunk, None]:
-        """Decode again the events that were invalid, or excluded by the settings, and apply those that are neither now.
+    async def reprocess(
+        self, selection: Selection, *, dry_run: bool
+    ) -> AsyncGenerator[ReprocessedChunk, None]:
+        """Decode again the events that were invalid, or excluded by the settings, and apply those
+        that are neither now.
 
-        An invalid event is decoded from its raw body if that is still stored; the facts of others are in the ledger.
-        Events keep their arrival numbers. With ``dry_run`` nothing is written. With selected tenants, events without a
-        body do not count, because they name no tenant.
+        An invalid event is decoded from its raw body if that is still stored; the facts of others
+        are in the ledger. Events keep their arrival numbers. With ``dry_run`` nothing is written.
+        With selected tenants, events without a body do not count, because they name no tenant.
         """
         webhooks = WebhookService([self._database.lane()], self._policy, None, self._clock)
         since = selection.since or datetime.min.replace(tzinfo=UTC)
         after = (since, -1)
         while True:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
-                stored = await store.replaceable_entries(connection, since, after, _EVENTS_PER_CHUNK)
+                stored = await store.replaceable_entries(
+                    connection, since, after, _EVENTS_PER_CHUNK
+                )
                 if not stored:
                     return
                 after = (stored[-1].received_at, stored[-1].event.arrival)
-                decoded = [one for entry in stored if (one := _decode_again(entry, self._policy)) is not None]
+                decoded = [
+                    one
+                    for entry in stored
+                    if (one := _decode_again(entry, self._policy)) is not None
+                ]
                 usable = [one for one in decoded if not rejection(one.event, self._policy)]
-                tenant_of = await ledger_store.tenants_of_customers(connection, (one.event for one in usable))
+                tenant_of = await ledger_store.tenants_of_customers(
+                    connection, (one.event for one in usable)
+                )
             selected = [
                 (one, tenant_id)
                 for one in usable
                 for tenant_id in [one.event.org_id or tenant_of.get(one.event.customer_id or "")]
                 if selection.tenants is None or tenant_id in selection.tenants
             ]
-            found = tuple(ReprocessedEvent(one.event.id, one.event.type, tenant_id) for one, tenant_id in selected)
+            found = tuple(
+                ReprocessedEvent(one.event.id, one.event.type, tenant_id)
+                for one, tenant_id in selected
+            )
             if found and not dry_run:
                 results = await webhooks.apply([one for one, _ in selected])
                 found = tuple(
                     msgspec.structs.replace(one, outcome=shown_outcome(result))
                     for one, result in zip(found, results, strict=True)
                 )
-            yield ReprocessedChunk(found, len(stored) - len(decoded) if selection.tenants is None else 0)
+            yield ReprocessedChunk(
+                found, len(stored) - len(decoded) if selection.tenants is None else 0
+            )
 
     async def _chunks(self, selection: Selection) -> AsyncGenerator[list[str], None]:
         if selection.tenants is not None:
-            named = sorted(tenant_id for tenant_id in set(selection.tenants) if tenant_id > selection.after)
+            named = sorted(
+                tenant_id for tenant_id in set(selection.tenants) if tenant_id > selection.after
+            )
             for start in range(0, len(named), TENANTS_PER_CHUNK):
                 yield named[start : start + TENANTS_PER_CHUNK]
             return
@@ -253,14 +302,19 @@ class ReplayService:
             accounts = await store.read_accounts(connection, tenants, self._policy)
             parked = await store.parked_for(connection, tenants)
             folds = await fold_ledgers(connection, accounts, self._policy)
-            return [self._compared(account, folded, parked) for account, folded in zip(accounts, folds, strict=True)]
+            return [
+                self._compared(account, folded, parked)
+                for account, folded in zip(accounts, folds, strict=True)
+            ]
 
     async def _repair(self, found: TenantReplay) -> TenantReplay:
         """Lock the tenant, fold again, and write the differences."""
         now, tenant_id = self._clock(), found.tenant_id
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             if found.parked:
-                await ingest.claim(connection, tenant_id, await ledger_store.customers_of(connection, tenant_id))
+                await ingest.claim(
+                    connection, tenant_id, await ledger_store.customers_of(connection, tenant_id)
+                )
             accounts = await store.read_accounts(connection, [tenant_id], self._policy, lock=True)
             if not accounts:
                 return msgspec.structs.replace(found, fields=(), parked=0)
@@ -269,31 +323,43 @@ class ReplayService:
             parked = await store.parked_for(connection, [tenant_id]) if found.parked else {}
             checked = self._compared(account, folded, parked)
             if checked.differences:
-                calls = accounts_store.update_accounts([AccountChange(folded.account, account)], self._policy, now)
+                calls = accounts_store.update_accounts(
+                    [AccountChange(folded.account, account)], self._policy, now
+                )
                 await ledger_store.write(connection, calls, commit=False)
             if checked.parked:
                 await ingest.apply_parked(connection, tenant_id, self._policy, None, now)
         return msgspec.structs.replace(checked, repaired=not checked.is_right)
 
     async def _settle_moves(self, tenants: Sequence[str] | None) -> None:
-        """Let subscriptions that several tenants have count for the tenant that they name, with its invoices."""
+        """Let subscriptions that several tenants have count for the tenant that they name, with its
+        invoices.
+        """
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             shared = await accounts_store.shared_subscriptions(connection, tenants)
         for subscription_id in shared:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
-                await ingest.settle_moves(connection, [subscription_id], self._policy, None, self._clock())
+                await ingest.settle_moves(
+                    connection, [subscription_id], self._policy, None, self._clock()
+                )
 
     async def _forget_subscriptions(self) -> None:
         """Delete the states of subscriptions that mode ``each`` has left behind."""
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             await accounts_store.delete_folds_of_other_mode(connection)
 
-    def _compared(self, account: BillingAccount, folded: FoldedLedger, parked: Mapping[str, int]) -> TenantReplay:
+    def _compared(
+        self, account: BillingAccount, folded: FoldedLedger, parked: Mapping[str, int]
+    ) -> TenantReplay:
         fields = compare(account, folded.account, self._policy)
-        return TenantReplay(account.tenant_id, folded.events, fields, parked.get(account.tenant_id, 0))
+        return TenantReplay(
+            account.tenant_id, folded.events, fields, parked.get(account.tenant_id, 0)
+        )
 
 
-def compare(account: BillingAccount, folded: BillingAccount, policy: BillingPolicy) -> tuple[FieldComparison, ...]:
+def compare(
+    account: BillingAccount, folded: BillingAccount, policy: BillingPolicy
+) -> tuple[FieldComparison, ...]:
     stored, result = _fields(account, policy), _fields(folded, policy)
     return tuple(
         FieldComparison(name, _shown(name, stored.get(name)), _shown(name, result.get(name)))
@@ -302,7 +368,9 @@ def compare(account: BillingAccount, folded: BillingAccount, policy: BillingPoli
 
 
 def _decode_again(stored: ReceivedEvent, policy: BillingPolicy) -> ReceivedEvent | None:
-    """Decode an entry of the ledger as this release does; None if that needs a body that is removed or malformed."""
+    """Decode an entry of the ledger as this release does; None if that needs a body that is removed
+    or malformed.
+    """
     event = stored.event
     if event.problem is not None:
         if stored.body is None:
@@ -317,7 +385,8 @@ def _decode_again(stored: ReceivedEvent, policy: BillingPolicy) -> ReceivedEvent
         except NotAnEventError:  # an older release accepted it
             return None
         event = msgspec.structs.replace(decoded, arrival=event.arrival)
-    return ReceivedEvent(event, stored.received_at, belated=True)  # the body is stored under the arrival number
+    # the body is stored under the arrival number
+    return ReceivedEvent(event, stored.received_at, belated=True)
 
 
 def _fields(account: BillingAccount, policy: BillingPolicy) -> dict[str, Fact]:
@@ -332,7 +401,11 @@ def _fields(account: BillingAccount, policy: BillingPolicy) -> dict[str, Fact]:
         present = _facts(fold.state, is_each=policy.is_each)
         tip = fold.tip_state
         checkpoint = dict.fromkeys(present) if tip is None else _facts(tip, is_each=policy.is_each)
-        facts |= {f"{prefix}{camel_case(name)}": fact for name, fact in present.items() if prefix or name not in record}
+        facts |= {
+            f"{prefix}{camel_case(name)}": fact
+            for name, fact in present.items()
+            if prefix or name not in record
+        }
         if not policy.is_each:
             facts |= {f"{_CHECKPOINT}{camel_case(name)}": fact for name, fact in checkpoint.items()}
     return facts
@@ -363,4 +436,8 @@ def _summary(subscription: KnownSubscription) -> str:
 def _shown(name: str, value: Fact) -> Value:
     is_time = name.rpartition(".")[2] in _TIMES
     # a damaged time may be out of range
-    return from_epoch(value) if is_time and isinstance(value, int) and 0 <= value <= EPOCH_MAX else value
+    return (
+        from_epoch(value)
+        if is_time and isinstance(value, int) and 0 <= value <= EPOCH_MAX
+        else value
+    )

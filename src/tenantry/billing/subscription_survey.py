@@ -1,7 +1,8 @@
-"""The provider's list of all subscriptions, compared with the tenants' states: which tenants to ask about.
+"""The provider's list of all subscriptions, compared with the tenants' states: which tenants to ask
+about.
 
-Finds; never writes. A listed subscription may be older than an event that has arrived since, so what differs here is
-fetched anew before it counts (`billing.reconcile`).
+Finds; never writes. A listed subscription may be older than an event that has arrived since, so
+what differs here is fetched anew before it counts (`billing.reconcile`).
 """
 
 import logging
@@ -23,19 +24,28 @@ from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount
-from tenantry.domain.billing.snapshot import ProviderSubscription, expected, gives_access_or_may, may_differ
+from tenantry.domain.billing.snapshot import (
+    ProviderSubscription,
+    expected,
+    gives_access_or_may,
+    may_differ,
+)
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.integrations.stripe.client import ListedSubscription, ProviderApi
 
 MOST_CHECKOUTS: Final = 100
-"""How many checkout sessions one survey asks for: those of the newest living subscriptions that name no tenant."""
+"""How many checkout sessions one survey asks for: those of the newest living subscriptions that
+name no tenant.
+"""
 _MOST_UNPLACED: Final = 1000
 
 logger = logging.getLogger(__name__)
 
 
 class UnplacedSubscription(msgspec.Struct, frozen=True, rename="camel"):
-    """A living subscription at the provider that counts for no tenant; ``org_id`` is the tenant that it names."""
+    """A living subscription at the provider that counts for no tenant; ``org_id`` is the tenant
+    that it names.
+    """
 
     subscription_id: str
     customer_id: str | None
@@ -45,12 +55,14 @@ class UnplacedSubscription(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(eq=False)
 class SubscriptionSurvey:
-    """Takes the pages of the provider's list, then all tenants; of the tenants ``only`` these, if given.
+    """Takes the pages of the provider's list, then all tenants; of the tenants ``only`` these, if
+    given.
 
-    ``unplaced`` are the living subscriptions of no tenant, at most 1,000 of ``unplaced_number``; none with ``only``.
-    The run that reads the list keeps here where the next one continues: ``after`` the last subscription of the pages
-    that are done, or behind the list if it ``is_read``; the customers in ``asked`` of each tenant are compared.
-    Methods raise the errors of `ProviderApi` and `DatabaseUnavailableError`.
+    ``unplaced`` are the living subscriptions of no tenant, at most 1,000 of ``unplaced_number``;
+    none with ``only``. The run that reads the list keeps here where the next one continues:
+    ``after`` the last subscription of the pages that are done, or behind the list if it
+    ``is_read``; the customers in ``asked`` of each tenant are compared. Methods raise the errors of
+    `ProviderApi` and `DatabaseUnavailableError`.
     """
 
     database: Database
@@ -85,7 +97,9 @@ class SubscriptionSurvey:
         owners = {each.id: _owner(each, links, checkouts.get(each.id)) for each in subscriptions}
         named = sorted({owner for owner in owners.values() if owner is not None})
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            accounts = {each.tenant_id: each for each in await read_accounts(connection, named, self.policy)}
+            accounts = {
+                each.tenant_id: each for each in await read_accounts(connection, named, self.policy)
+            }
             doubtful = self._unreadable(listed, links)
             for subscription in subscriptions:
                 account = self._placed(subscription, owners[subscription.id], accounts)
@@ -97,7 +111,9 @@ class SubscriptionSurvey:
     def _unreadable(
         self, listed: Sequence[ListedSubscription], links: Mapping[str, str]
     ) -> dict[str, list[ProviderSubscription]]:
-        """Return the tenants with a subscription that cannot be read: asking about them says what is wrong."""
+        """Return the tenants with a subscription that cannot be read: asking about them says what
+        is wrong.
+        """
         tenants: dict[str, list[ProviderSubscription]] = {}
         for each in listed:
             if each.fault is None:
@@ -116,7 +132,9 @@ class SubscriptionSurvey:
         links: Mapping[str, str],
         checkouts: Mapping[str, BillingEvent],
     ) -> bool:
-        is_linked = links.get(subscription.customer_id) == account.tenant_id or subscription.id in checkouts
+        is_linked = (
+            links.get(subscription.customer_id) == account.tenant_id or subscription.id in checkouts
+        )
         return may_differ(subscription, account, self.policy, is_linked=is_linked)
 
     def _is_wanted(self, tenant_id: str) -> bool:
@@ -125,17 +143,23 @@ class SubscriptionSurvey:
     async def doubtful_among(self, tenants: Sequence[LinkedTenant]) -> list[LinkedTenant]:
         """Return the tenants of which the list, which is read by now, has less than expected.
 
-        They have a living subscription that is not listed as theirs, or were never compared and have none: the provider
-        may not know their customer.
+        They have a living subscription that is not listed as theirs, or were never compared and
+        have none: the provider may not know their customer.
         """
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            accounts = await read_accounts(connection, [tenant.id for tenant in tenants], self.policy)
+            accounts = await read_accounts(
+                connection, [tenant.id for tenant in tenants], self.policy
+            )
         lost = {account.tenant_id for account in accounts if self._has_lost(account)}
-        new = {tenant.id for tenant in tenants if tenant.compared_at is None and tenant.all_customers}
+        new = {
+            tenant.id for tenant in tenants if tenant.compared_at is None and tenant.all_customers
+        }
         return [tenant for tenant in tenants if tenant.id in lost | (new - self._owners)]
 
     def _has_lost(self, account: BillingAccount) -> bool:
-        return any(self._owner_of.get(each) != account.tenant_id for each in expected(account, self.policy))
+        return any(
+            self._owner_of.get(each) != account.tenant_id for each in expected(account, self.policy)
+        )
 
     def _is_of_other_mode(self, listed: ListedSubscription) -> bool:
         """Whether PROVIDER_LIVEMODE excludes a subscription, as it does events."""
@@ -147,7 +171,8 @@ class SubscriptionSurvey:
     ) -> dict[str, BillingEvent]:
         """Ask for the checkout sessions of living subscriptions whose tenant nothing else tells.
 
-        Leaves out a session whose own event the ledger has: the operator has removed the link that it made.
+        Leaves out a session whose own event the ledger has: the operator has removed the link that
+        it made.
         """
         nameless = [
             each
@@ -163,8 +188,12 @@ class SubscriptionSurvey:
                 found[each.id] = session
         return await self._without_applied(found)
 
-    def _within_limit(self, subscriptions: Sequence[ProviderSubscription]) -> Sequence[ProviderSubscription]:
-        """Return those of the subscriptions whose sessions this survey may still ask for, and log the limit once."""
+    def _within_limit(
+        self, subscriptions: Sequence[ProviderSubscription]
+    ) -> Sequence[ProviderSubscription]:
+        """Return those of the subscriptions whose sessions this survey may still ask for, and log
+        the limit once.
+        """
         asked = subscriptions[: self._checkouts_left]
         if len(asked) < len(subscriptions) and not self._is_limit_logged:
             self._is_limit_logged = True
@@ -176,17 +205,24 @@ class SubscriptionSurvey:
         self._checkouts_left -= len(asked)
         return asked
 
-    async def _without_applied(self, sessions: Mapping[str, BillingEvent]) -> dict[str, BillingEvent]:
-        """Return the sessions, by subscription, except those of which the tenant's ledger has an event.
+    async def _without_applied(
+        self, sessions: Mapping[str, BillingEvent]
+    ) -> dict[str, BillingEvent]:
+        """Return the sessions, by subscription, except those of which the tenant's ledger has an
+        event.
 
-        And those that cannot link their customer, because only the buyer's reference names the tenant.
+        And those that cannot link their customer, because only the buyer's reference names the
+        tenant.
         """
         if not sessions:
             return {}
         tenants = {each.org_id for each in sessions.values()}
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             applied = await store.subscriptions_of_checkouts(connection, tenants, sessions)
-            named = {each.id: each for each in await store.tenants_by_id(connection, {each or "" for each in tenants})}
+            named = {
+                each.id: each
+                for each in await store.tenants_by_id(connection, {each or "" for each in tenants})
+            }
         return {
             name: session
             for name, session in sessions.items()
@@ -194,9 +230,14 @@ class SubscriptionSurvey:
         }
 
     def _placed(
-        self, subscription: ProviderSubscription, owner: str | None, accounts: Mapping[str, BillingAccount]
+        self,
+        subscription: ProviderSubscription,
+        owner: str | None,
+        accounts: Mapping[str, BillingAccount],
     ) -> BillingAccount | None:
-        """Return the tenant that a subscription belongs to, if it is to be compared; note one that has none."""
+        """Return the tenant that a subscription belongs to, if it is to be compared; note one that
+        has none.
+        """
         leave_out = partial(self._leave_out, subscription.id, subscription.customer_id, owner)
         account = accounts.get(owner or "")
         if account is None or account.deleted:
@@ -207,7 +248,9 @@ class SubscriptionSurvey:
         self._owners.add(account.tenant_id)
         return account if self._is_wanted(account.tenant_id) else None
 
-    def _leave_out(self, subscription_id: str, customer_id: str | None, org_id: str | None, reason: str) -> None:
+    def _leave_out(
+        self, subscription_id: str, customer_id: str | None, org_id: str | None, reason: str
+    ) -> None:
         if self.only is not None or subscription_id in self._left_out:
             return
         self._left_out.add(subscription_id)
@@ -215,8 +258,12 @@ class SubscriptionSurvey:
             self.unplaced.append(UnplacedSubscription(subscription_id, customer_id, org_id, reason))
 
 
-def _owner(subscription: ProviderSubscription, links: Mapping[str, str], checkout: BillingEvent | None) -> str | None:
-    """Return the tenant that a subscription belongs to: as its events do, else that of its checkout session."""
+def _owner(
+    subscription: ProviderSubscription, links: Mapping[str, str], checkout: BillingEvent | None
+) -> str | None:
+    """Return the tenant that a subscription belongs to: as its events do, else that of its checkout
+    session.
+    """
     by_customer = links.get(subscription.customer_id)
     return subscription.org_id or by_customer or (checkout.org_id if checkout else None)
 
@@ -233,8 +280,14 @@ def _why_unplaced(owner: str | None, *, is_known: bool) -> str:
 
 
 def _with_listed(
-    tenant: LinkedTenant, subscriptions: Sequence[ProviderSubscription], checkouts: Mapping[str, BillingEvent]
+    tenant: LinkedTenant,
+    subscriptions: Sequence[ProviderSubscription],
+    checkouts: Mapping[str, BillingEvent],
 ) -> LinkedTenant:
-    sessions = {each.customer_id: checkouts[each.id] for each in subscriptions if each.id in checkouts}
+    sessions = {
+        each.customer_id: checkouts[each.id] for each in subscriptions if each.id in checkouts
+    }
     begun_at = min((each.created for each in subscriptions), default=None)
-    return tenant.with_listed({each.customer_id for each in subscriptions}, sessions.values(), begun_at)
+    return tenant.with_listed(
+        {each.customer_id for each in subscriptions}, sessions.values(), begun_at
+    )

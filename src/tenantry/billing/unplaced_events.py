@@ -34,7 +34,9 @@ class UnplacedEvent(msgspec.Struct, frozen=True, rename="camel"):
             "parked",
         ),
     ]
-    reason: Annotated[str, doc("What it waits for.", "Waits: customer cus_Rk2pXw7Lm3 is not known yet.")]
+    reason: Annotated[
+        str, doc("What it waits for.", "Waits: customer cus_Rk2pXw7Lm3 is not known yet.")
+    ]
     org_id: Annotated[str | None, doc("The tenant that its metadata names.", None)]
     customer_id: Annotated[str | None, doc("The provider's customer.", "cus_Rk2pXw7Lm3")]
     subscription_id: Annotated[str | None, doc("The subscription.", "sub_1SQk7xLm3Rk2pXw7")]
@@ -55,7 +57,9 @@ class UnplacedEvents:
     clock: Clock
 
     async def list_page(self, limit: int, cursor: str | None) -> Page[UnplacedEvent]:
-        """Read a page of events that belong to no tenant, the last received first. Raises `InvalidCursorError`."""
+        """Read a page of events that belong to no tenant, the last received first. Raises
+        `InvalidCursorError`.
+        """
         window, since = window_after(limit, cursor), self.clock() - LISTED_FOR
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             page = await store.read_page(connection, since, window)

@@ -1,4 +1,6 @@
-"""Events that belong to no tenant: parked ones, and recent ones that name no tenant or are invalid."""
+"""Events that belong to no tenant: parked ones, and recent ones that name no tenant or are
+invalid.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,7 +19,8 @@ EXISTS (SELECT FROM tenants t WHERE t.id = k.org_id) AS is_tenant_known,
 (SELECT c.tenant_id FROM customers c WHERE c.id = k.customer_id) AS tenant_of_customer
 """
 _LISTING: Final = Listing(_COLUMNS, "billing_events", "received_at")
-# Each half has a partial index, however big the ledger is. An event without metadata is placed by its customer's link.
+# Each half has a partial index, however big the ledger is. An event without metadata is placed by
+# its customer's link.
 UNPLACED: Final = """
 (outcome = 'parked'
  OR (anomalies IS NOT NULL AND received_at > %(since)s AND tenant_id IS NULL
@@ -44,7 +47,9 @@ class UnplacedRow(msgspec.Struct, frozen=True):
 
 
 async def read_page(connection: Connection, since: datetime, window: Window) -> Page[UnplacedRow]:
-    """Read a page of the parked events, and of the other ones received after ``since``, newest first."""
+    """Read a page of the parked events, and of the other ones received after ``since``, newest
+    first.
+    """
     page = await _LISTING.page(connection, UNPLACED, {"since": since}, window, _row)
     return Page(page.data, page.next_cursor)
 

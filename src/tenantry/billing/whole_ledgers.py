@@ -1,4 +1,6 @@
-"""Folding the whole ledgers of tenants again, as a replay does and a change of a customer's link."""
+"""Folding the whole ledgers of tenants again, as a replay does and a change of a customer's
+link.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,12 +16,15 @@ from tenantry.domain.billing.state import BillingPolicy
 
 
 async def fold_ledgers(
-    connection: Connection, accounts: Sequence[BillingAccount], policy: BillingPolicy, since: int = -1
+    connection: Connection,
+    accounts: Sequence[BillingAccount],
+    policy: BillingPolicy,
+    since: int = -1,
 ) -> list[FoldedLedger]:
     """Fold the events of each account, from a second on; return the results in the same order.
 
-    Which subscriptions have moved to another tenant stays as it is stored: that depends on other tenants' events, and
-    a replay repairs it at the end.
+    Which subscriptions have moved to another tenant stays as it is stored: that depends on other
+    tenants' events, and a replay repairs it at the end.
     """
     ledgers = {account.tenant_id: LedgerFold(account, policy) for account in accounts}
     async with store.folded_events(connection, list(ledgers), since) as events:
@@ -29,13 +34,21 @@ async def fold_ledgers(
 
 
 async def release_customers(
-    connection: Connection, account: BillingAccount, customers: Sequence[str], policy: BillingPolicy, now: datetime
+    connection: Connection,
+    account: BillingAccount,
+    customers: Sequence[str],
+    policy: BillingPolicy,
+    now: datetime,
 ) -> None:
-    """Remove the links of these customers of a tenant, park the events that it has by them alone, and fold it again.
+    """Remove the links of these customers of a tenant, park the events that it has by them alone,
+    and fold it again.
 
-    The caller has locked the names of the customers and the tenant, and read the account of the tenant since.
+    The caller has locked the names of the customers and the tenant, and read the account of the
+    tenant since.
     """
-    await customer_links_store.unlink(connection, account.tenant_id, customers, now, each=policy.is_each)
+    await customer_links_store.unlink(
+        connection, account.tenant_id, customers, now, each=policy.is_each
+    )
     [folded] = await fold_ledgers(connection, [account], policy)
     present = account.customer_id
     if present in customers:

@@ -17,18 +17,30 @@ def _group(help: str, **commands: Entry) -> Entry:  # noqa: A002  # click's name
 
 _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Use a service": {
-        "login": ("tenantry.cli.sign_in", "Sign in with the browser, or with a code on another device."),
+        "login": (
+            "tenantry.cli.sign_in",
+            "Sign in with the browser, or with a code on another device.",
+        ),
         "logout": ("tenantry.cli.sign_in", "Sign out and remove the stored tokens."),
         "whoami": ("tenantry.cli.sign_in", "Show who you are, where, and until when."),
-        "status": ("tenantry.cli.status", "Show the service's health, your credential, plan and limits."),
-        "open": ("tenantry.cli.open_page:open_page", "Open the dashboard, the API reference or an object."),
+        "status": (
+            "tenantry.cli.status",
+            "Show the service's health, your credential, plan and limits.",
+        ),
+        "open": (
+            "tenantry.cli.open_page:open_page",
+            "Open the dashboard, the API reference or an object.",
+        ),
         "keys": _group(
             "Create, list, rotate and revoke API keys, and find leaked ones.",
             create=("tenantry.cli.keys", "Create a key and print its secret, alone, on stdout."),
             list=("tenantry.cli.keys:list_keys", "List keys, the newest first."),
             show=("tenantry.cli.keys", "Show a key, never its secret."),
             rotate=("tenantry.cli.keys", "Replace a key by a new one."),
-            revoke=("tenantry.cli.keys", "Revoke keys: the very next request with one is rejected."),
+            revoke=(
+                "tenantry.cli.keys",
+                "Revoke keys: the very next request with one is rejected.",
+            ),
             scan=("tenantry.cli.key_scan:scan_command", "Search files and folders for API keys."),
         ),
         "projects": _group(
@@ -43,8 +55,14 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "Show tenants; explain and rebuild their billing state.",
             list=("tenantry.cli.tenants:list_tenants", "List the tenants that you belong to."),
             show=("tenantry.cli.tenants", "Show a tenant, by default your own."),
-            explain=("tenantry.cli.billing", "On the database: show why a tenant's billing state is what it is."),
-            rebuild=("tenantry.cli.replay", "On the database: rebuild tenants' billing state from their events."),
+            explain=(
+                "tenantry.cli.billing",
+                "On the database: show why a tenant's billing state is what it is.",
+            ),
+            rebuild=(
+                "tenantry.cli.replay",
+                "On the database: rebuild tenants' billing state from their events.",
+            ),
         ),
         "members": _group(
             "List, invite, change and remove the users of an organization.",
@@ -56,17 +74,32 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         ),
         "memberships": _group(
             "List your own memberships and invitations; accept, decline and leave.",
-            list=("tenantry.cli.members:list_memberships", "List your memberships and invitations."),
+            list=(
+                "tenantry.cli.members:list_memberships",
+                "List your memberships and invitations.",
+            ),
             accept=("tenantry.cli.members", "Accept an invitation."),
             leave=("tenantry.cli.members", "Leave organizations, or decline their invitations."),
         ),
         "events": _group(
             "Show the ledger of provider events; replay it.",
-            list=("tenantry.cli.tenants:list_events", "List your tenant's events, the newest first."),
+            list=(
+                "tenantry.cli.tenants:list_events",
+                "List your tenant's events, the newest first.",
+            ),
             show=("tenantry.cli.tenants:show_event", "Show what an event changed, and why."),
-            resend=("tenantry.cli.backfill", "On the database: fetch events from the provider, and process them anew."),
-            replay=("tenantry.cli.replay", "On the database: fold tenants' events again, and repair what differs."),
-            body=("tenantry.cli.billing", "On the database: print what the provider sent, byte for byte."),
+            resend=(
+                "tenantry.cli.backfill",
+                "On the database: fetch events from the provider, and process them anew.",
+            ),
+            replay=(
+                "tenantry.cli.replay",
+                "On the database: fold tenants' events again, and repair what differs.",
+            ),
+            body=(
+                "tenantry.cli.billing",
+                "On the database: print what the provider sent, byte for byte.",
+            ),
         ),
         "plans": ("tenantry.cli.tenants", "List the plans."),
         "config": _group(
@@ -90,7 +123,10 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             tail=("tenantry.cli.logs", "Show requests and provider events as they come."),
         ),
         "admin": ("tenantry.cli.admin", "Work directly on the database."),
-        "reconcile": ("tenantry.cli.reconcile", "Compare tenants with the payment provider, and repair them."),
+        "reconcile": (
+            "tenantry.cli.reconcile",
+            "Compare tenants with the payment provider, and repair them.",
+        ),
         "backfill": ("tenantry.cli.backfill", "Fetch provider events that never arrived."),
         "auth": ("tenantry.cli.auth", "Explain why bearer tokens are accepted or rejected."),
     },
@@ -101,12 +137,19 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
 }
 
 
-@click.command(cls=Root, sections=_SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=Root, sections=_SECTIONS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option(
-    "--profile", metavar="NAME", help="The profile for commands that use a service. [TENANTRY_PROFILE; default]"
+    "--profile",
+    metavar="NAME",
+    help="The profile for commands that use a service. [TENANTRY_PROFILE; default]",
 )
 @click.version_option(__version__, prog_name="tenantry")
 def main(profile: str | None) -> None:  # noqa: ARG001  # the commands read it: see `flags_of`
-    """The account layer of a multi-tenant API: keys, tokens, plans and payment-provider webhooks."""
-    if os.getpid() == 1:  # the kernel drops a signal that the first process of a container has no handler for
+    """The account layer of a multi-tenant API: keys, tokens, plans and payment-provider
+    webhooks.
+    """
+    # the kernel drops a signal that the first process of a container has no handler for
+    if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))

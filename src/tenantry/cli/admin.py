@@ -58,9 +58,16 @@ def admin() -> None:
 @click.option("--owner-email", required=True, help="The address for billing mail.")
 @click.option("--owner-id", help="The owner's user id at the identity provider (the token's sub).")
 @click.option("--customer", help="The payment provider's customer id.")
-@click.option("--plan", help="A plan that counts like a subscription without an end (default: free).")
+@click.option(
+    "--plan", help="A plan that counts like a subscription without an end (default: free)."
+)
 def create_tenant(
-    tenant_id: str, name: str, owner_email: str, owner_id: str | None, customer: str | None, plan: str | None
+    tenant_id: str,
+    name: str,
+    owner_email: str,
+    owner_id: str | None,
+    customer: str | None,
+    plan: str | None,
 ) -> None:
     """Create a tenant and print its record as JSON.
 
@@ -76,9 +83,17 @@ def create_tenant(
         if plan is not None and plan not in settings.billing.catalog:
             raise ValidationError(("--plan", f"{plan!r} is not in the plan catalog"))
         wanted = TenantInput(
-            name=name, owner_email=owner_email, owner_id=owner_id, stripe_customer_id=customer or UNSET, plan=plan
+            name=name,
+            owner_email=owner_email,
+            owner_id=owner_id,
+            stripe_customer_id=customer or UNSET,
+            plan=plan,
         )
-        return (await tenant_service(settings, database).put(BY_OPERATOR, tenant_id, wanted, only_new=True))[0]
+        return (
+            await tenant_service(settings, database).put(
+                BY_OPERATOR, tenant_id, wanted, only_new=True
+            )
+        )[0]
 
     print_json(on_database(create, unreachable=FAILED))
 
@@ -89,13 +104,26 @@ def create_tenant(
 @click.option("--scope", "scopes", multiple=True, help="<resource>:<action>; repeatable.")
 @click.option("--owner", is_flag=True, help="The highest level, instead of scopes.")
 @click.option(
-    "--mode", type=click.Choice(["live", "test"]), default="live", show_default=True, help="Whose objects the key sees."
+    "--mode",
+    type=click.Choice(["live", "test"]),
+    default="live",
+    show_default=True,
+    help="Whose objects the key sees.",
 )
 @click.option(
-    "--expires-at", type=future, metavar="TIME", help="When it expires: an RFC 3339 time, or 90d for in 90 days."
+    "--expires-at",
+    type=future,
+    metavar="TIME",
+    help="When it expires: an RFC 3339 time, or 90d for in 90 days.",
 )
 def create_key(
-    org_id: str, name: str, scopes: Sequence[str], *, owner: bool, mode: str, expires_at: datetime | None
+    org_id: str,
+    name: str,
+    scopes: Sequence[str],
+    *,
+    owner: bool,
+    mode: str,
+    expires_at: datetime | None,
 ) -> None:
     """Create an API key and print its secret, alone, on stdout.
 
@@ -135,11 +163,17 @@ def show_tenant(org_id: str, *, as_json: bool) -> None:
     \b
       tenantry admin show-tenant acme
     """
-    tenant = on_database(lambda settings, database: tenant_service(settings, database).show(org_id), unreachable=FAILED)
+    tenant = on_database(
+        lambda settings, database: tenant_service(settings, database).show(org_id),
+        unreachable=FAILED,
+    )
     if as_json:
         print_json(tenant)
         return
-    values = (access_words(each) if isinstance(each, TenantAccess) else shown(each) for each in astuple(tenant))
+    values = (
+        access_words(each) if isinstance(each, TenantAccess) else shown(each)
+        for each in astuple(tenant)
+    )
     print_record(zip(tenant.__struct_encode_fields__, values, strict=True))
 
 
@@ -164,8 +198,8 @@ def link(customer: str, org: str, *, as_json: bool) -> None:
 def unlink(customer: str, *, as_json: bool) -> None:
     """Remove the link of a customer of the payment provider.
 
-    The customer's events no longer count for the tenant, except those of subscriptions whose metadata names it. They
-    wait for another link for 30 days.
+    The customer's events no longer count for the tenant, except those of subscriptions whose
+    metadata names it. They wait for another link for 30 days.
 
     \b
       tenantry admin unlink cus_NffrFeUfNV2Hib
@@ -180,7 +214,8 @@ def unlink(customer: str, *, as_json: bool) -> None:
 def move(customer: str, org: str, *, as_json: bool) -> None:
     """Move a customer of the payment provider to another tenant, with the customer's events.
 
-    Both tenants are folded again. Subscriptions whose metadata names a tenant stay with that tenant.
+    Both tenants are folded again. Subscriptions whose metadata names a tenant stay with that
+    tenant.
 
     \b
       tenantry admin move cus_NffrFeUfNV2Hib --org globex
@@ -188,7 +223,9 @@ def move(customer: str, org: str, *, as_json: bool) -> None:
     _change_link(lambda links: links.move(BY_OPERATOR, customer, org), as_json=as_json)
 
 
-def _change_link(change: Callable[[CustomerLinks], Awaitable[CustomerMove]], *, as_json: bool) -> None:
+def _change_link(
+    change: Callable[[CustomerLinks], Awaitable[CustomerMove]], *, as_json: bool
+) -> None:
     async def run(settings: Settings, database: Database) -> CustomerMove:
         queue = outbox(asks_provider=settings.provider_secret_key is not None)
         return await change(CustomerLinks(database, settings.billing, queue, system_clock))
@@ -212,13 +249,19 @@ def verify_owner_address(org_id: str) -> None:
       tenantry admin verify-owner-address acme
     """
     address = on_database(
-        lambda _, database: verify_as_operator(database, BY_OPERATOR, org_id, system_clock), unreachable=FAILED
+        lambda _, database: verify_as_operator(database, BY_OPERATOR, org_id, system_clock),
+        unreachable=FAILED,
     )
     click.echo(shown(address))
 
 
 @admin.command("export-audit")
-@click.option("--since", type=past, metavar="TIME", help="Only entries since then: 1h, 7d or an RFC 3339 time. [all]")
+@click.option(
+    "--since",
+    type=past,
+    metavar="TIME",
+    help="Only entries since then: 1h, 7d or an RFC 3339 time. [all]",
+)
 def export_audit(since: datetime | None) -> None:
     """Print the audit trail of all tenants, one JSON object a line.
 
@@ -240,18 +283,31 @@ def export_audit(since: datetime | None) -> None:
 
 @admin.command("after-restore")
 @click.option(
-    "--audit", "files", multiple=True, type=click.File("rb"), metavar="FILE",
+    "--audit",
+    "files",
+    multiple=True,
+    type=click.File("rb"),
+    metavar="FILE",
     help="The output of export-audit, or - for the standard input; repeatable.",
-)  # fmt: skip
-@click.option("--no-audit", is_flag=True, help="There is no such file: keys revoked since the backup work again.")
-@click.option("--hold-mail", is_flag=True, help="Drop the queued mails: most were sent after the backup.")
+)
+@click.option(
+    "--no-audit",
+    is_flag=True,
+    help="There is no such file: keys revoked since the backup work again.",
+)
+@click.option(
+    "--hold-mail", is_flag=True, help="Drop the queued mails: most were sent after the backup."
+)
 @click.option("--dry-run", is_flag=True, help="Only print the changes to redo: write nothing.")
-def after_restore(files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool, dry_run: bool) -> None:
+def after_restore(
+    files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool, dry_run: bool
+) -> None:
     """Redo the revocations since the backup, in a restored database, before the service starts.
 
-    Finds the changes in the exported audit trail that the database has lost. Revokes and changes keys, removes members
-    or lowers their roles, and ends and suspends tenants again. Ends all dashboard sessions. You can run it again, also
-    after Ctrl-C, which ends it after the change in flight.
+    Finds the changes in the exported audit trail that the database has lost. Revokes and changes
+    keys, removes members or lowers their roles, and ends and suspends tenants again. Ends all
+    dashboard sessions. You can run it again, also after Ctrl-C, which ends it after the change in
+    flight.
 
     Exits with 1 if some changes need an operator.
 
@@ -263,7 +319,9 @@ def after_restore(files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool,
         raise click.UsageError("Pass either --audit FILE (once or more) or --no-audit.")
     trail = [entry for file in files for entry in _read(file)]
     if files and not trail:
-        raise click.UsageError("The exported audit trail is empty. Check the files; if there is none, pass --no-audit.")
+        raise click.UsageError(
+            "The exported audit trail is empty. Check the files; if there is none, pass --no-audit."
+        )
     outcomes, interruption = Counter[RestoreOutcome](), Interruption()
 
     async def restore(settings: Settings, database: Database) -> tuple[int | None, int | None]:
@@ -289,7 +347,13 @@ def after_restore(files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool,
     if not no_audit:
         each = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in RestoreOutcome)
         summary = f"{counted(outcomes.total(), 'change')} lost: {each}"
-    ended = "nothing written" if dry_run else "" if sessions is None else f"{counted(sessions, 'session')} ended"
+    ended = (
+        "nothing written"
+        if dry_run
+        else ""
+        if sessions is None
+        else f"{counted(sessions, 'session')} ended"
+    )
     held = "" if mails is None else f"{counted(mails, 'mail')} held back"
     click.echo("; ".join(filter(None, (summary, ended, held))))
     if interruption.is_requested():
@@ -302,8 +366,11 @@ def after_restore(files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool,
 
 def _show_change(lost: LostChange) -> None:
     entry, why = lost.entry, f": {lost.why}" if lost.why else ""
-    line = f"{shown(entry.at)}  {entry.action}  {entry.target_id}  {entry.org_id}  {lost.outcome}{why}"
-    click.echo(printable(line), file=sys.stdout)  # name the file: the progress bar has replaced stdout
+    line = (
+        f"{shown(entry.at)}  {entry.action}  {entry.target_id}  {entry.org_id}  {lost.outcome}{why}"
+    )
+    # name the file: the progress bar has replaced stdout
+    click.echo(printable(line), file=sys.stdout)
 
 
 def _read(file: BinaryIO) -> list[AuditEvent]:

@@ -25,7 +25,15 @@ from tenantry.cli.client_configuration import (
     config_path,
     read_config,
 )
-from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, USAGE, CommandError, printable, printable_lines
+from tenantry.cli.output import (
+    FAILED,
+    NOT_AUTHENTICATED,
+    OUT_OF_REACH,
+    USAGE,
+    CommandError,
+    printable,
+    printable_lines,
+)
 from tenantry.cli.sign_in_storage import StoreError
 from tenantry_sdk import Fault, NewApiKey, Pager, Secret, Tenantry, errors
 from tenantry_sdk._retry import BACKOFF, Backoff
@@ -43,7 +51,10 @@ _CODES: Final[dict[int, int]] = {
     **dict.fromkeys((408, 502, 503, 504), OUT_OF_REACH),
 }
 # The status of these errors is misleading.
-_CODES_OF_REASONS: Final[dict[str, int]] = {"plan_limit_reached": FAILED, "provider_refused": FAILED}
+_CODES_OF_REASONS: Final[dict[str, int]] = {
+    "plan_limit_reached": FAILED,
+    "provider_refused": FAILED,
+}
 _NEXT_STEPS: Final[dict[str, str | None]] = {
     "validation_failed": None,  # the faults say it
     "no_organization": "Name one: --organization ORG. Or ask an owner to add you as a member.",
@@ -51,13 +62,23 @@ _NEXT_STEPS: Final[dict[str, str | None]] = {
 }
 _SIGN_IN: Final = "Sign in again: tenantry login"
 # The identity provider has ended the sign-in (RFC 6749, 5.2), or the user did.
-_ENDED: Final = {"signed_out", "invalid_grant", "invalid_client", "unauthorized_client", "interaction_required"}
+_ENDED: Final = {
+    "signed_out",
+    "invalid_grant",
+    "invalid_client",
+    "unauthorized_client",
+    "interaction_required",
+}
 # Neither a retry nor another sign-in helps.
 _FAULTY: Final = {"invalid_request", "invalid_scope", "invalid_target", "unsupported_grant_type"}
-_KEY_HELP: Final = "A file with the API key. Default: TENANTRY_API_KEY, or the sign-in of `tenantry login`."
+_KEY_HELP: Final = (
+    "A file with the API key. Default: TENANTRY_API_KEY, or the sign-in of `tenantry login`."
+)
 
 
-def _complete_profiles(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _complete_profiles(
+    _context: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     try:
         names = read_config(config_path(os.environ)).profiles
     except CommandError:  # a completion cannot show errors
@@ -67,7 +88,9 @@ def _complete_profiles(_context: click.Context, _param: click.Parameter, incompl
 
 _SERVICE_OPTIONS: Final = (
     click.Option(
-        ["--base-url"], metavar="URL", help="The service's address. [TENANTRY_BASE_URL; http://127.0.0.1:3001]"
+        ["--base-url"],
+        metavar="URL",
+        help="The service's address. [TENANTRY_BASE_URL; http://127.0.0.1:3001]",
     ),
     click.Option(
         ["--profile"],
@@ -76,17 +99,24 @@ _SERVICE_OPTIONS: Final = (
         shell_complete=_complete_profiles,
     ),
     click.Option(
-        ["--organization"], metavar="ORG", help="The organization, for users of several. [TENANTRY_ORGANIZATION]"
+        ["--organization"],
+        metavar="ORG",
+        help="The organization, for users of several. [TENANTRY_ORGANIZATION]",
     ),
-    click.Option(["--api-key-file"], metavar="FILE", type=click.Path(dir_okay=False), help=_KEY_HELP),
+    click.Option(
+        ["--api-key-file"], metavar="FILE", type=click.Path(dir_okay=False), help=_KEY_HELP
+    ),
 )
-limit_option: Final = click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest so many.")
+limit_option: Final = click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest so many."
+)
 yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 class WaitTimes(NamedTuple):
-    """How long a command waits, in seconds: between the attempts of an API call (``backoff``), for a response of the
-    identity ``provider``, and at least between two polls of the device flow. Tests pass others, as click's ``obj``.
+    """How long a command waits, in seconds: between the attempts of an API call (``backoff``), for
+    a response of the identity ``provider``, and at least between two polls of the device flow.
+    Tests pass others, as click's ``obj``.
     """
 
     backoff: Backoff = BACKOFF
@@ -111,7 +141,11 @@ class CommandFailure(msgspec.Struct, rename="camel"):
     request_id: str | None = None
 
     def print(self, *, as_json: bool) -> None:
-        text = output.json_text(msgspec.json.encode({"error": self})) if as_json else "\n".join(self._lines())
+        text = (
+            output.json_text(msgspec.json.encode({"error": self}))
+            if as_json
+            else "\n".join(self._lines())
+        )
         click.echo(text, err=True)
 
     def exit(self, *, as_json: bool) -> NoReturn:
@@ -138,14 +172,33 @@ def failure_of(error: TenantryError, target: Target) -> CommandFailure:
         case APIError(status_code=status):
             code = _CODES_OF_REASONS.get(error.code, _CODES.get(status, FAILED))
             step = _next_step(error, target)
-            return CommandFailure(error.detail, code, service, error.code, status, error.errors, step, error.request_id)
+            return CommandFailure(
+                error.detail,
+                code,
+                service,
+                error.code,
+                status,
+                error.errors,
+                step,
+                error.request_id,
+            )
         case errors.ConnectionFailedError():
-            detail, code, next_step = f"There was no answer. {error}", OUT_OF_REACH, _hint(error, target)
+            detail, code, next_step = (
+                f"There was no answer. {error}",
+                OUT_OF_REACH,
+                _hint(error, target),
+            )
         case errors.TokenRefreshError() if error.code in _ENDED:
-            detail, code, next_step = f"Your sign-in has ended. {error}", NOT_AUTHENTICATED, _SIGN_IN
+            detail, code, next_step = (
+                f"Your sign-in has ended. {error}",
+                NOT_AUTHENTICATED,
+                _SIGN_IN,
+            )
         case errors.TokenRefreshError():
             code = FAILED if error.code in _FAULTY else OUT_OF_REACH
-        case errors.ConfigurationError() if target.tokens is not None and not isinstance(error, StoreError):
+        case errors.ConfigurationError() if target.tokens is not None and not isinstance(
+            error, StoreError
+        ):
             code, next_step = NOT_AUTHENTICATED, _SIGN_IN
         case errors.LostKeyError(key_id=str()):
             next_step = f"tenantry keys revoke {error.key_id}"
@@ -159,7 +212,11 @@ def _next_step(error: errors.APIError, target: Target) -> str | None:
     if error.retry_after is not None:
         return f"Try again in {error.retry_after:.0f} s."
     step = _NEXT_STEPS.get(error.code, error.next_step)
-    return f"{step} This one is from {target.credential}." if is_rejected and step is not None else step
+    return (
+        f"{step} This one is from {target.credential}."
+        if is_rejected and step is not None
+        else step
+    )
 
 
 def _hint(error: errors.ConnectionFailedError, target: Target) -> str:
@@ -199,7 +256,9 @@ class ApiContext:
             click.echo(printable_lines(message), err=True)
 
     def print_secret(self, key: NewApiKey, message: str) -> None:
-        """Print a new key's secret on stdout; if that fails, name the key that the user must revoke."""
+        """Print a new key's secret on stdout; if that fails, name the key that the user must
+        revoke.
+        """
         try:
             self.done(key, message, key.secret.reveal())
         except OSError as error:
@@ -214,7 +273,9 @@ class ApiContext:
         try:
             os.fstat(1)
         except OSError:
-            raise CommandError("stdout is closed, so the secret would be lost. Nothing was done.", USAGE) from None
+            raise CommandError(
+                "stdout is closed, so the secret would be lost. Nothing was done.", USAGE
+            ) from None
 
     def end_each(
         self,
@@ -226,7 +287,8 @@ class ApiContext:
         yes: bool,
         **outcome: object,
     ) -> None:
-        """End several objects, after one confirmation each; ``verb`` and ``outcome`` describe an ended one.
+        """End several objects, after one confirmation each; ``verb`` and ``outcome`` describe an
+        ended one.
 
         Continues after a failure; the exit code is that of the first one.
         """
@@ -252,7 +314,9 @@ class ApiContext:
             sys.exit(code)
 
     def done(self, value: Any, message: str, result: str = "") -> None:  # noqa: ANN401
-        """Report a change: with ``--json`` the object, else a message for people, and the result on stdout."""
+        """Report a change: with ``--json`` the object, else a message for people, and the result on
+        stdout.
+        """
         if self.as_json:
             output.print_json(value, Secret.reveal)
         else:
@@ -276,7 +340,9 @@ class ApiContext:
         limit: int | None = None,
         **filters: str | None,
     ) -> None:
-        """Print a list: as lines of JSON page by page, or as a table; ``nothing`` is the message if it is empty."""
+        """Print a list: as lines of JSON page by page, or as a table; ``nothing`` is the message if
+        it is empty.
+        """
         items = islice(find(limit=min(limit or _PAGE, _PAGE), **filters), limit)
         try:
             if self.as_json:
@@ -342,7 +408,9 @@ class ServiceCommand(click.Command):
 
 
 class ApiCommand(ServiceCommand):
-    """A command that calls the API: its callback gets an `ApiContext`. An SDK error ends it with a message."""
+    """A command that calls the API: its callback gets an `ApiContext`. An SDK error ends it with a
+    message.
+    """
 
     def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
         assert self.callback is not None  # noqa: S101
@@ -350,26 +418,45 @@ class ApiCommand(ServiceCommand):
         try:
             api = ApiContext(target, target.client(_backoff=wait_times().backoff), as_json=as_json)
             if target.demo is not None:
-                api.say(f"Using the demo in {target.demo.folder} at {target.base_url.value}, with its live key.")
+                api.say(
+                    f"Using the demo in {target.demo.folder} at {target.base_url.value}, with its live key."
+                )
             try:
                 return ctx.invoke(self.callback, api, **ctx.params)
             finally:
                 if not isinstance(sys.exception(), KeyboardInterrupt):
-                    api.client.close()  # waits for a token refresh, so that the new token is not lost
+                    # waits for a token refresh, so that the new token is not lost
+                    api.client.close()
         except TenantryError as error:
             failure_of(error, target).exit(as_json=as_json)
 
 
 def _pop_service_options(ctx: click.Context) -> ServiceOptions:
-    """Remove and return the options that name the service; a profile may also stand before the command."""
-    options = ServiceOptions(**{name: ctx.params.pop(name, None) for name in ServiceOptions._fields})
-    return options if options.profile is not None else options._replace(profile=ctx.find_root().params.get("profile"))
+    """Remove and return the options that name the service; a profile may also stand before the
+    command.
+    """
+    options = ServiceOptions(
+        **{name: ctx.params.pop(name, None) for name in ServiceOptions._fields}
+    )
+    return (
+        options
+        if options.profile is not None
+        else options._replace(profile=ctx.find_root().params.get("profile"))
+    )
 
 
 def id_argument(
-    name: str, metavar: str, resource: str, *, required: bool = True, many: bool = False, **filters: str
+    name: str,
+    metavar: str,
+    resource: str,
+    *,
+    required: bool = True,
+    many: bool = False,
+    **filters: str,
 ) -> Decorator:
-    """Add an argument for an id, or for ``many``; the list of the client's resource completes it."""
+    """Add an argument for an id, or for ``many``; the list of the client's resource completes
+    it.
+    """
     return click.argument(
         name,
         metavar=f"{metavar}..." if many else metavar,
@@ -381,7 +468,9 @@ def id_argument(
 
 
 def parse_id(text: str) -> str:
-    """Return an id that can be part of an address, and is not a secret. Raises `click.BadParameter`."""
+    """Return an id that can be part of an address, and is not a secret. Raises
+    `click.BadParameter`.
+    """
     if text.strip(" .") == "":
         raise click.BadParameter(f"{text!r} is not an id")
     if text.startswith(("svc_live_", "svc_test_")):
@@ -390,7 +479,11 @@ def parse_id(text: str) -> str:
 
 
 def complete_ids(
-    resource: str, filters: dict[str, str], ctx: click.Context, param: click.Parameter, incomplete: str
+    resource: str,
+    filters: dict[str, str],
+    ctx: click.Context,
+    param: click.Parameter,
+    incomplete: str,
 ) -> list[CompletionItem]:
     """Complete the newest ids of a list; nothing if the service fails."""
     given = ctx.params.get(param.name or "")
@@ -399,7 +492,8 @@ def complete_ids(
         with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
             target = ClientConfiguration(_pop_service_options(ctx), os.environ).target()
             store = target.tokens.store if target.tokens is not None else None
-            if store is not None and (token := store.load()) is not None:  # even an expired one: a refresh is too slow
+            # even an expired one: a refresh is too slow
+            if store is not None and (token := store.load()) is not None:
                 target = target._replace(key=token.access_token, tokens=None)
             with target.client(timeout=2.0, retries=0) as client:
                 items = attrgetter(resource)(client).list(limit=_PAGE, **filters).first_page().data

@@ -38,31 +38,45 @@ def auth() -> None:
 
 @auth.command("explain-token")
 @click.argument("source", metavar="[-]", default=_STDIN)
-@click.option("--token-file", type=click.File("rb"), help="The file that holds the token, instead of standard input.")
+@click.option(
+    "--token-file",
+    type=click.File("rb"),
+    help="The file that holds the token, instead of standard input.",
+)
 @click.option("--organization", metavar="ORG", help="What the request sends as X-Organization-Id.")
-@click.option("--json", "as_json", is_flag=True, help="Checks, claims and outcome as one JSON document.")
-def explain_token_command(source: str, *, token_file: BinaryIO | None, organization: str | None, as_json: bool) -> None:
-    """Run the service's checks on a token, and show for each what the token says and what is expected.
+@click.option(
+    "--json", "as_json", is_flag=True, help="Checks, claims and outcome as one JSON document."
+)
+def explain_token_command(
+    source: str, *, token_file: BinaryIO | None, organization: str | None, as_json: bool
+) -> None:
+    """Run the service's checks on a token, and show for each what the token says and what is
+    expected.
 
-    The token comes on standard input, or from a file, because others can see the command line. It is never shown. The
-    command fetches the keys of the identity provider in the settings (OIDC_ISSUER and the others). With a database it
-    also checks the tenant and the membership. It writes nothing.
+    The token comes on standard input, or from a file, because others can see the command line. It
+    is never shown. The command fetches the keys of the identity provider in the settings
+    (OIDC_ISSUER and the others). With a database it also checks the tenant and the membership. It
+    writes nothing.
 
-    Exits with 0 if the token is accepted, with 4 if it is rejected, and with 6 if the identity provider is out of
-    reach.
+    Exits with 0 if the token is accepted, with 4 if it is rejected, and with 6 if the identity
+    provider is out of reach.
 
     \b
       tenantry auth explain-token <token.txt
     """
     if source != _STDIN:
         # the message does not repeat it: it may be the token
-        raise click.UsageError("The token comes on standard input or with --token-file, not on the command line.")
+        raise click.UsageError(
+            "The token comes on standard input or with --token-file, not on the command line."
+        )
     logs.configure("console", logging.CRITICAL)  # the output contains what the checks log
     values, demo = operator_values()
     with settings_errors():
         config = Settings(values).oidc
     if config is None:
-        raise CommandError("No identity provider is set, so the service rejects every token with 401. Set OIDC_ISSUER.")
+        raise CommandError(
+            "No identity provider is set, so the service rejects every token with 401. Set OIDC_ISSUER."
+        )
     token = _read(token_file)
     with ExitStack() as stack:
         has_database = demo or bool(values.get("DATABASE_URL", "").strip())
@@ -89,7 +103,9 @@ def _read(file: BinaryIO | None) -> str:
     return token
 
 
-async def _explain(config: OidcConfig, token: str, organization: str | None, conninfo: str | None) -> AccessExplanation:
+async def _explain(
+    config: OidcConfig, token: str, organization: str | None, conninfo: str | None
+) -> AccessExplanation:
     async with AsyncExitStack() as stack:
         keys = KeySet(config, await stack.enter_async_context(new_http_client()))
         stack.push_async_callback(keys.aclose)
@@ -109,7 +125,9 @@ def as_document(explanation: AccessExplanation, config: OidcConfig) -> str:
         "code": None if refusal is None else refusal.code,
         "checks": msgspec.to_builtins(explanation.steps),
         "claimsProven": explanation.token.proven,
-        "claims": None if members is None else {name: _plain(value) for name, value in _claims(members, config)},
+        "claims": None
+        if members is None
+        else {name: _plain(value) for name, value in _claims(members, config)},
         "standing": msgspec.to_builtins(explanation.access),
     }
     return json.dumps(document, indent=2)
@@ -118,7 +136,10 @@ def as_document(explanation: AccessExplanation, config: OidcConfig) -> str:
 def lines(explanation: AccessExplanation, config: OidcConfig) -> Iterator[str]:
     """Format the checks, the claims and the outcome for people."""
     token, access, refusal = explanation.token, explanation.access, explanation.refusal
-    result_width, name_width = max(map(len, CheckResult)), max(len(step.name) for step in explanation.steps)
+    result_width, name_width = (
+        max(map(len, CheckResult)),
+        max(len(step.name) for step in explanation.steps),
+    )
     for step in explanation.steps:
         said = f"{printable(step.said)} " if step.said else ""
         reason = f": {printable(step.reason)}" if step.reason else ""
@@ -128,16 +149,26 @@ def lines(explanation: AccessExplanation, config: OidcConfig) -> Iterator[str]:
     if token.members is None:
         yield "Its claims cannot be read."
     else:
-        proven = "proven by its signature" if token.proven else "which nothing proves: its signature was not found good"
+        proven = (
+            "proven by its signature"
+            if token.proven
+            else "which nothing proves: its signature was not found good"
+        )
         yield f"What it says, {proven}"
         claims = dict(_claims(token.members, config))
         width = max(map(len, claims), default=0)
         for name, value in claims.items():
-            is_time = name in _TIMES and isinstance(value, int | float) and not isinstance(value, bool)
+            is_time = (
+                name in _TIMES and isinstance(value, int | float) and not isinstance(value, bool)
+            )
             yield f"  {printable(name):{width}}  {format_time(value, token.now) if is_time else format_json(value)}"
     yield ""
     if access is not None:
-        yield "What that gives" if access.tenant_known else "What that gives, unless a membership lowers it"
+        yield (
+            "What that gives"
+            if access.tenant_known
+            else "What that gives, unless a membership lowers it"
+        )
         terms = f" (plan {shown(access.plan)}, subscription {shown(access.subscription_status)})"
         yield f"  tenant  {shown(access.org_id)}{terms if access.tenant_known else ''}"
         yield f"  role    {access.role}{', as OWNER' if access.access_level == 'OWNER' else ''}"
@@ -154,7 +185,9 @@ def _claims(members: dict[str, Any], config: OidcConfig) -> Iterator[tuple[str, 
     """Yield the claims that the service uses; others are private to the user."""
     directory = (DIRECTORY_CLAIM,) if config.issuers.is_template else ()
     configured = (config.audience_claim, config.org_claim, config.role_claim)
-    for name in dict.fromkeys(("iss", *directory, "aud", "sub", *_TIMES, *configured, "scope", "scp")):
+    for name in dict.fromkeys(
+        ("iss", *directory, "aud", "sub", *_TIMES, *configured, "scope", "scp")
+    ):
         if (value := claim_at(members, name)) is not msgspec.UNSET:
             yield name, value
 
@@ -162,5 +195,7 @@ def _claims(members: dict[str, Any], config: OidcConfig) -> Iterator[tuple[str, 
 def _plain(value: object) -> object:
     """Return the value, or its text if some JSON parsers could not hold it."""
     is_inexact = isinstance(value, int | float) and not abs(value) < _LARGEST_EXACT  # NaN too
-    is_nested = isinstance(value, dict) or (isinstance(value, list) and not all(isinstance(one, str) for one in value))
+    is_nested = isinstance(value, dict) or (
+        isinstance(value, list) and not all(isinstance(one, str) for one in value)
+    )
     return format_json(value) if is_inexact or is_nested else value

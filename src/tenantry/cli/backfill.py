@@ -1,4 +1,6 @@
-"""``tenantry backfill`` and ``tenantry events resend``: fetch events that never arrived from the payment provider."""
+"""``tenantry backfill`` and ``tenantry events resend``: fetch events that never arrived from the
+payment provider.
+"""
 
 import logging
 import re
@@ -48,10 +50,14 @@ _EVENT_ID: Final = re.compile(r"evt_[A-Za-z0-9_]{1,250}")
 async def provider_reconciler(settings: Settings, database: Database) -> AsyncIterator[Reconciler]:
     """Give a reconciler. Raises `ProviderNotConfiguredError`."""
     if settings.provider_secret_key is None:
-        raise ProviderNotConfiguredError("The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset.")
+        raise ProviderNotConfiguredError(
+            "The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset."
+        )
     queue = outbox(asks_provider=False)
     webhooks = WebhookService([database.lane()], settings.billing, queue, system_clock)
-    async with aclosing(ProviderApi(settings.provider_secret_key, settings.provider_api_base)) as provider:
+    async with aclosing(
+        ProviderApi(settings.provider_secret_key, settings.provider_api_base)
+    ) as provider:
         try:
             yield Reconciler(database, provider, webhooks, settings.billing, queue, system_clock)
         finally:
@@ -71,19 +77,24 @@ def _event_id(text: str) -> str:
 
 @click.command("resend")
 @click.argument("event_ids", metavar="EVENT...", nargs=-1, required=True, type=_event_id)
-@click.option("--json", "as_json", is_flag=True, help="The events and their outcomes as one JSON document.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="The events and their outcomes as one JSON document."
+)
 def resend(event_ids: tuple[str, ...], *, as_json: bool) -> None:
-    """Fetch events from the payment provider by their ids, and process them as if the provider sent them again.
+    """Fetch events from the payment provider by their ids, and process them as if the provider sent
+    them again.
 
-    For events that never arrived, failed or were invalid. An event that the ledger has changes nothing: its outcome is
-    `duplicate`. A failed payment is mailed if it is recent and still unpaid. The provider keeps events for 30 days.
-    Safe while the service runs. Needs PROVIDER_SECRET_KEY.
+    For events that never arrived, failed or were invalid. An event that the ledger has changes
+    nothing: its outcome is `duplicate`. A failed payment is mailed if it is recent and still
+    unpaid. The provider keeps events for 30 days. Safe while the service runs. Needs
+    PROVIDER_SECRET_KEY.
 
     \b
       tenantry events resend evt_1SQk7xLm3Rk2pXw7
 
-    Exits with 0 when done, with 1 if an event could not be handled or the provider rejects a request, with 4 if it
-    rejects the API key, with 5 if it has no such event, and with 6 if the provider or the database is out of reach.
+    Exits with 0 when done, with 1 if an event could not be handled or the provider rejects a
+    request, with 4 if it rejects the API key, with 5 if it has no such event, and with 6 if the
+    provider or the database is out of reach.
     """
     events, missing = list[MissedEvent](), list[str]()
 
@@ -130,23 +141,35 @@ class _Span(NamedTuple):
 
 @click.command("backfill")
 @click.option(
-    "--since", required=True, type=past, metavar="TIME", help="Events created since then: 1h, 7d or an RFC 3339 time."
+    "--since",
+    required=True,
+    type=past,
+    metavar="TIME",
+    help="Events created since then: 1h, 7d or an RFC 3339 time.",
 )
-@click.option("--until", type=past, metavar="TIME", help="Events created until then; continues a stopped run.")
+@click.option(
+    "--until", type=past, metavar="TIME", help="Events created until then; continues a stopped run."
+)
 @click.option("--dry-run", is_flag=True, help="Only print what was missed: write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="The missed events and their outcomes as one JSON document.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="The missed events and their outcomes as one JSON document.",
+)
 def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json: bool) -> None:
     """Fetch the events of the payment provider that never arrived, such as after an outage.
 
-    Reads the provider's list of events, which covers 30 days, from the newest event back to the given time: those of
-    the types that your webhook endpoint sends. Missed events are processed like all others, and shown with their
-    outcomes. A failed payment is mailed if it is recent and still unpaid. Safe while the service runs. Needs
-    PROVIDER_SECRET_KEY.
+    Reads the provider's list of events, which covers 30 days, from the newest event back to the
+    given time: those of the types that your webhook endpoint sends. Missed events are processed
+    like all others, and shown with their outcomes. A failed payment is mailed if it is recent and
+    still unpaid. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
 
-    Exits with 0 when done, with 1 if an event could not be handled or the provider rejects a request, with 4 if it
-    rejects the API key, and with 6 if the provider or the database is out of reach. A run that an error or Ctrl-C stops
-    keeps the events that it has processed, and prints the command that continues it. A second Ctrl-C ends it at once,
-    without a summary; with --json nothing is printed then.
+    Exits with 0 when done, with 1 if an event could not be handled or the provider rejects a
+    request, with 4 if it rejects the API key, and with 6 if the provider or the database is out of
+    reach. A run that an error or Ctrl-C stops keeps the events that it has processed, and prints
+    the command that continues it. A second Ctrl-C ends it at once, without a summary; with --json
+    nothing is printed then.
 
     \b
       tenantry backfill --since 1d
@@ -157,7 +180,10 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
 
     async def action(settings: Settings, database: Database) -> BackfillResult:
         async with provider_reconciler(settings, database) as reconciler:
-            with progress("fetching events", span.seconds, is_share=True) as bar, interruption.handling():
+            with (
+                progress("fetching events", span.seconds, is_share=True) as bar,
+                interruption.handling(),
+            ):
                 observer = _observer(span, bar, missed, interruption, as_json=as_json)
                 return await _run(reconciler, settings, span, observer, dry_run=dry_run)
 
@@ -166,7 +192,9 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
     rest = _rest_of(done, since, until, dry_run=dry_run, as_json=as_json)
     if as_json:
         asked = {"dryRun": dry_run, "since": since, "until": until}
-        print_json({**asked, **_counts(done), "continueWith": rest and rest.command, "details": missed})
+        print_json(
+            {**asked, **_counts(done), "continueWith": rest and rest.command, "details": missed}
+        )
     elif done.listed or rest is None:
         click.echo(_summary(done, dry_run=dry_run))
     if rest is not None:
@@ -208,7 +236,12 @@ async def _sent_types(provider: ProviderApi, settings: Settings) -> frozenset[st
 
 
 def _observer(
-    span: _Span, bar: ProgressBar, missed: list[MissedEvent], interruption: Interruption, *, as_json: bool
+    span: _Span,
+    bar: ProgressBar,
+    missed: list[MissedEvent],
+    interruption: Interruption,
+    *,
+    as_json: bool,
 ) -> Observer:
     """Return what keeps and shows the missed events of each part, and how far back the run is."""
     left = span.last
@@ -249,7 +282,9 @@ def _summary(done: BackfillResult, *, dry_run: bool) -> str:
 
 
 class _Rest(NamedTuple):
-    """What a stopped backfill has left: where and why it was stopped, and the command that continues, if any."""
+    """What a stopped backfill has left: where and why it was stopped, and the command that
+    continues, if any.
+    """
 
     message: str
     command: str | None = None
@@ -265,7 +300,9 @@ def _rest_of(
     if done.reached is None:
         return _Rest(f"Stopped before the first event: {why}")
     moment = from_epoch(done.reached.created)
-    where = f"after {counted(done.listed, 'event')}, at {printable(done.reached.id)} of {shown(moment)}"
+    where = (
+        f"after {counted(done.listed, 'event')}, at {printable(done.reached.id)} of {shown(moment)}"
+    )
     if failed := done.outcomes.get(NOT_HANDLED, 0):
         continue_at = until
         what = f"{counted(failed, 'event')} could not be handled. Retry them and fetch the rest"

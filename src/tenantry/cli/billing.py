@@ -1,4 +1,6 @@
-"""``tenantry tenants explain`` and ``tenantry events body``: a tenant's billing state, and what the provider sent."""
+"""``tenantry tenants explain`` and ``tenantry events body``: a tenant's billing state, and what the
+provider sent.
+"""
 
 from collections.abc import Iterator
 
@@ -9,7 +11,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tenantry.billing import ledger_queries
-from tenantry.billing.ledger_queries import BillingEventView, BillingExplanation, SubscriptionView, raw_body
+from tenantry.billing.ledger_queries import (
+    BillingEventView,
+    BillingExplanation,
+    SubscriptionView,
+    raw_body,
+)
 from tenantry.cli import output
 from tenantry.cli.database import on_database
 from tenantry.cli.output import aligned, counted, own_command, print_json, printable, shown
@@ -19,15 +26,24 @@ from tenantry.common.clock import system_clock
 @click.command("explain")
 @click.argument("org_id", metavar="ORG")
 @click.option("--json", "as_json", is_flag=True, help="Entries and state as one JSON document.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Only the newest so many.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Only the newest so many.",
+)
 def explain(org_id: str, *, as_json: bool, limit: int) -> None:
-    """Show why a tenant's billing state is what it is: each event, oldest first, what it changed and why.
+    """Show why a tenant's billing state is what it is: each event, oldest first, what it changed
+    and why.
 
     \b
       tenantry tenants explain acme
     """
     explanation = on_database(
-        lambda settings, database: ledger_queries.explain(database, settings.billing, org_id, limit, system_clock())
+        lambda settings, database: ledger_queries.explain(
+            database, settings.billing, org_id, limit, system_clock()
+        )
     )
     (print_json if as_json else show)(explanation)
 
@@ -49,7 +65,9 @@ def _explanation_lines(explanation: BillingExplanation) -> Iterator[RenderableTy
     yield Text.assemble((tenant.id, "bold"), "  ", printable(tenant.name))
     facts = [f"plan {shown(tenant.plan)}", f"status {shown(tenant.subscription_status)}"]
     facts += [f"began with plan {shown(explanation.base_plan)}"]
-    facts += [f"customer {shown(customer)}" for customer in explanation.customers] or ["no customer"]
+    facts += [f"customer {shown(customer)}" for customer in explanation.customers] or [
+        "no customer"
+    ]
     facts += ["suspended"] if explanation.suspended else []
     facts += ["ended"] if explanation.ended else []
     yield Text(", ".join(facts))
@@ -69,10 +87,14 @@ def _explanation_lines(explanation: BillingExplanation) -> Iterator[RenderableTy
 def _advice_without_events(explanation: BillingExplanation) -> Iterator[RenderableType]:
     org_id = explanation.tenant.id
     yield Text("No billing events yet.", "bold")
-    yield _indented("If this tenant has paid, its events were lost, or name another tenant. Look at the provider:")
+    yield _indented(
+        "If this tenant has paid, its events were lost, or name another tenant. Look at the provider:"
+    )
     yield _indented(f"  tenantry reconcile --tenant {org_id}")
     if not explanation.customers:
-        yield _indented(f"It finds a subscription whose metadata.orgId is {org_id}. Else link the customer that paid:")
+        yield _indented(
+            f"It finds a subscription whose metadata.orgId is {org_id}. Else link the customer that paid:"
+        )
         yield _indented(f"  tenantry admin link CUSTOMER --org {org_id}")
 
 
@@ -81,7 +103,9 @@ def _entry_lines(entry: BillingEventView) -> Iterator[RenderableType]:
     yield Text.assemble((shown(entry.created), "bold"), "  ", printable(entry.type), "  ", outcome)
     yield _indented(printable(entry.reason))
     if entry.before is not None and entry.after is not None:
-        for field, name in zip(entry.before.__struct_fields__, entry.before.__struct_encode_fields__, strict=True):
+        for field, name in zip(
+            entry.before.__struct_fields__, entry.before.__struct_encode_fields__, strict=True
+        ):
             before, after = getattr(entry.before, field), getattr(entry.after, field)
             if before != after:
                 yield _indented(f"{name}: {shown(before)} -> {shown(after)}", "cyan")
@@ -103,7 +127,9 @@ def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
     access = explanation.tenant.access
     until = f" until {shown(access.until)}" if access.until else ""
     yield ""
-    yield Text.assemble(("Access", "bold"), f"  {access.state}{until}, limits of plan {shown(access.plan)}")
+    yield Text.assemble(
+        ("Access", "bold"), f"  {access.state}{until}, limits of plan {shown(access.plan)}"
+    )
     yield _indented(printable(access.reason))
     yield ""
     folded = f"The fold of {_folded_events(explanation)}"
@@ -114,7 +140,9 @@ def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
         for field in explanation.differences:
             yield _indented(f"{field.field}: {shown(field.stored)} -> {shown(field.folded)}")
     if explanation.parked:
-        yield Text(f"{counted(explanation.parked, 'parked event')} could take their place.", "bold red")
+        yield Text(
+            f"{counted(explanation.parked, 'parked event')} could take their place.", "bold red"
+        )
     if explanation.differences or explanation.parked:
         yield Text(f"To repair it: {own_command()} tenants rebuild {explanation.tenant.id}")
 
@@ -126,7 +154,9 @@ def _folded_events(explanation: BillingExplanation) -> str:
     if not others:
         return counted(entries, "event")
     which = "other does" if others == 1 else "others do"
-    return f"{explanation.events:,} of {counted(entries, 'event')} (the {which} not concern the state)"
+    return (
+        f"{explanation.events:,} of {counted(entries, 'event')} (the {which} not concern the state)"
+    )
 
 
 def _subscription_lines(subscription: SubscriptionView) -> Iterator[RenderableType]:
@@ -139,7 +169,11 @@ def _subscription_lines(subscription: SubscriptionView) -> Iterator[RenderableTy
         ("period ends", subscription.current_period_end),
     ):
         facts += [f"{name} {shown(moment)}"] if moment else []
-    facts += ["ends with the period"] if subscription.cancel_at_period_end and not subscription.ended_at else []
+    facts += (
+        ["ends with the period"]
+        if subscription.cancel_at_period_end and not subscription.ended_at
+        else []
+    )
     yield _indented(f"{printable(subscription.id) or '(without id)'}  {', '.join(facts)}")
     yield Padding(Text(printable(subscription.reason), "dim"), (0, 0, 0, 4), expand=False)
 
@@ -147,7 +181,11 @@ def _subscription_lines(subscription: SubscriptionView) -> Iterator[RenderableTy
 def _delay(event: BillingEventView) -> str:
     """Format how long after its creation an event arrived."""
     seconds = int((event.received_at - event.created).total_seconds())
-    return f"{output.largest_unit(abs(seconds))} {'later' if seconds > 0 else 'too early'}" if seconds else "at once"
+    return (
+        f"{output.largest_unit(abs(seconds))} {'later' if seconds > 0 else 'too early'}"
+        if seconds
+        else "at once"
+    )
 
 
 @click.command("body")
@@ -155,7 +193,8 @@ def _delay(event: BillingEventView) -> str:
 def body(event_id: str) -> None:
     """Print what the provider sent for an event, byte for byte.
 
-    Bodies are kept for RAW_BODY_DAYS. Exits with 5 if there is no such event, or if its body was removed.
+    Bodies are kept for RAW_BODY_DAYS. Exits with 5 if there is no such event, or if its body was
+    removed.
 
     \b
       tenantry events body evt_1SQk7xLm3Rk2pXw7 >event.json

@@ -8,13 +8,17 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-_SECRETS: Final = re.compile(r"(TENANTRY|DATABASE)_.*|.*(SECRET|PASS|PEPPER|CREDENTIAL|KEY|TOKEN).*", re.IGNORECASE)
+_SECRETS: Final = re.compile(
+    r"(TENANTRY|DATABASE)_.*|.*(SECRET|PASS|PEPPER|CREDENTIAL|KEY|TOKEN).*", re.IGNORECASE
+)
 """Variables that the browser's process must not get."""
 _DISPLAYS: Final = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 
 def has_browser(environment: Mapping[str, str]) -> bool:
-    """Whether there may be a browser with a window: elsewhere a text browser would take the terminal."""
+    """Whether there may be a browser with a window: elsewhere a text browser would take the
+    terminal.
+    """
     return sys.platform in ("darwin", "win32") or any(environment.get(name) for name in _DISPLAYS)
 
 
@@ -23,10 +27,18 @@ def open_browser(url: str) -> None:
 
     Other users of the machine can see the address, so it must not contain a secret.
     """
-    environment = {name: value for name, value in os.environ.items() if not _SECRETS.fullmatch(name)}
-    command = [sys.executable, "-I", "-m", "webbrowser", url]  # -I: do not import from the current folder
+    environment = {
+        name: value for name, value in os.environ.items() if not _SECRETS.fullmatch(name)
+    }
+    # -I: do not import from the current folder
+    command = [sys.executable, "-I", "-m", "webbrowser", url]
     silent = subprocess.DEVNULL
     with contextlib.suppress(OSError):  # the user can open the address
         subprocess.Popen(  # noqa: S603  # ours, and no shell
-            command, env=environment, stdin=silent, stdout=silent, stderr=silent, start_new_session=True
+            command,
+            env=environment,
+            stdin=silent,
+            stdout=silent,
+            stderr=silent,
+            start_new_session=True,
         )

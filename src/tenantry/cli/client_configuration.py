@@ -73,7 +73,9 @@ class Target(NamedTuple):
 
     def client(self, **options: Any) -> Tenantry:  # noqa: ANN401  # the SDK's
         base_url, organization = self.base_url.value, self.organization
-        return Tenantry(self.key, base_url=base_url, tokens=self.tokens, organization=organization, **options)
+        return Tenantry(
+            self.key, base_url=base_url, tokens=self.tokens, organization=organization, **options
+        )
 
 
 def read_config(path: Path) -> Config:
@@ -89,7 +91,9 @@ def read_config(path: Path) -> Config:
 
 
 def xdg_folder(environment: Mapping[str, str], name: str, default: str) -> Path:
-    """Return tenantry's folder in an XDG base directory; a relative base does not count. Raises `CommandError`."""
+    """Return tenantry's folder in an XDG base directory; a relative base does not count. Raises
+    `CommandError`.
+    """
     base = Path(environment.get(name) or "")
     if base.is_absolute():
         return base / "tenantry"
@@ -105,12 +109,15 @@ def config_path(environment: Mapping[str, str]) -> Path:
 
 
 class ClientConfiguration:
-    """The options of a command, and what applies beside them: environment, configuration file, sign-in, demo.
+    """The options of a command, and what applies beside them: environment, configuration file,
+    sign-in, demo.
 
     An unknown profile raises `CommandError`, except for a command that ``signs_in``.
     """
 
-    def __init__(self, options: ServiceOptions, environment: Mapping[str, str], *, signs_in: bool = False) -> None:
+    def __init__(
+        self, options: ServiceOptions, environment: Mapping[str, str], *, signs_in: bool = False
+    ) -> None:
         for name, value in options._asdict().items():
             if value is not None and not value.strip():  # in scripts, an unset variable
                 raise CommandError(f"--{name.replace('_', '-')}: is empty.", USAGE)
@@ -125,12 +132,19 @@ class ClientConfiguration:
         self.profile = config.profiles.get(self.name, Profile())
         self.storage = self.storage_of(self.name)
         is_named = self._named or self.name != DEFAULT_PROFILE
-        if is_named and not signs_in and self.name not in config.profiles and not self.storage.exists():
+        if (
+            is_named
+            and not signs_in
+            and self.name not in config.profiles
+            and not self.storage.exists()
+        ):
             known = ", ".join(config.profiles) or "none"
             raise CommandError(f"There is no profile {self.name}. {path} has: {known}.", USAGE)
 
     def storage_of(self, profile: str) -> SignInStorage:
-        return SignInStorage(xdg_folder(self.environment, "XDG_STATE_HOME", ".local/state"), profile)
+        return SignInStorage(
+            xdg_folder(self.environment, "XDG_STATE_HOME", ".local/state"), profile
+        )
 
     @cached_property
     def sign_in(self) -> StoredSignIn | None:
@@ -139,35 +153,52 @@ class ClientConfiguration:
 
     def sign_in_for(self, address: SourcedValue) -> StoredSignIn | None:
         """Return the stored sign-in, if it is for this service."""
-        return self.sign_in if self.sign_in is not None and self.sign_in.base_url == address.value else None
+        return (
+            self.sign_in
+            if self.sign_in is not None and self.sign_in.base_url == address.value
+            else None
+        )
 
     def setting(
         self, name: str, option: str | None, sign_in: StoredSignIn | None, demo: Demo | None = None
     ) -> SourcedValue | None:
-        """Return the setting from the first that has it of option, environment, profile, sign-in and demo.
+        """Return the setting from the first that has it of option, environment, profile, sign-in
+        and demo.
 
-        A profile named on the command line takes precedence over the environment, and so does its sign-in.
+        A profile named on the command line takes precedence over the environment, and so does its
+        sign-in.
         """
         variable = f"TENANTRY_{name.upper()}"
         environment = [(self.environment.get(variable), variable)]
-        stored = [(getattr(self.profile, name), self._file), (getattr(sign_in, name, None), _SIGN_IN)]
+        stored = [
+            (getattr(self.profile, name), self._file),
+            (getattr(sign_in, name, None), _SIGN_IN),
+        ]
         others = [*stored, *environment] if self.options.profile else [*environment, *stored]
         last = [] if demo is None else [(getattr(demo, name), demo.source)]
         candidates = [(option, f"--{name.replace('_', '-')}"), *others, *last]
         return next((SourcedValue(value, source) for value, source in candidates if value), None)
 
     def address(self) -> tuple[SourcedValue, Demo | None]:
-        """Return the service's address; also the demo, if neither an address nor a credential is set."""
+        """Return the service's address; also the demo, if neither an address nor a credential is
+        set.
+        """
         if found := self.setting("base_url", self.options.base_url, self.sign_in):
             return SourcedValue(checked_address(*found), found.source), None
-        has_key = self.options.api_key_file or self.environment.get("TENANTRY_API_KEY") or self.profile.api_key_file
+        has_key = (
+            self.options.api_key_file
+            or self.environment.get("TENANTRY_API_KEY")
+            or self.profile.api_key_file
+        )
         demo = None if self._named or has_key else demo_here(self.environment)
         if demo is not None:
             return SourcedValue(demo.base_url, demo.source), demo
         return SourcedValue("http://127.0.0.1:3001", DEFAULT_SOURCE), None
 
     def organization(self, sign_in: StoredSignIn | None, *, has_key: bool = False) -> str | None:
-        """Return the organization; with a key, which belongs to one, only that of command line or environment."""
+        """Return the organization; with a key, which belongs to one, only that of command line or
+        environment.
+        """
         found = self.setting("organization", self.options.organization, sign_in)
         if found is None or (has_key and found.source in (self._file, _SIGN_IN)):
             return None
@@ -189,17 +220,28 @@ class ClientConfiguration:
         organization = self.organization(sign_in, has_key=key is not None)
         return Target(self.name, address, organization, key, tokens, source, demo)
 
-    def _key(self, address: SourcedValue, sign_in: StoredSignIn | None) -> tuple[Secret, str] | None:
-        """Return the API key for this service, and its source. A profile's key goes only to the profile's service."""
+    def _key(
+        self, address: SourcedValue, sign_in: StoredSignIn | None
+    ) -> tuple[Secret, str] | None:
+        """Return the API key for this service, and its source. A profile's key goes only to the
+        profile's service.
+        """
         if self.options.api_key_file:
             return _read_key(Path(), self.options.api_key_file, "--api-key-file")
-        file, variable = self.profile.api_key_file, self.environment.get("TENANTRY_API_KEY", "").strip()
+        file, variable = (
+            self.profile.api_key_file,
+            self.environment.get("TENANTRY_API_KEY", "").strip(),
+        )
         if (self.profile.base_url or address.value).rstrip("/") != address.value:
             file = None
         if self.options.profile:
-            # the key of the environment is for its service; a profile on the command line has its own
+            # the key of the environment is for its service; a profile on the command line has its
+            # own
             is_of_profile = address.source in (self._file, _SIGN_IN)
-            is_of_other = is_of_profile and self.environment.get("TENANTRY_BASE_URL", "").rstrip("/") != address.value
+            is_of_other = (
+                is_of_profile
+                and self.environment.get("TENANTRY_BASE_URL", "").rstrip("/") != address.value
+            )
             variable = "" if file or sign_in or is_of_other else variable
         if variable:
             return _checked_key(variable, "TENANTRY_API_KEY")
@@ -208,11 +250,15 @@ class ClientConfiguration:
     def _explain_missing(self, address: SourcedValue) -> str:
         lines = [f"There is no credential for {address.value} (from {address.source})."]
         if self.sign_in is not None:
-            lines.append(f"You are signed in to {self.sign_in.base_url}; that sign-in is only for that service.")
+            lines.append(
+                f"You are signed in to {self.sign_in.base_url}; that sign-in is only for that service."
+            )
         if self.profile.api_key_file is not None:
             lines.append(f"The API key of the {self._file} is for {self.profile.base_url}.")
         if self.environment.get("TENANTRY_API_KEY"):
-            lines.append(f"TENANTRY_API_KEY is set, but --profile {self.name} names another service.")
+            lines.append(
+                f"TENANTRY_API_KEY is set, but --profile {self.name} names another service."
+            )
         lines.append("Set TENANTRY_API_KEY, pass --api-key-file, or sign in: tenantry login")
         return "\n".join(lines)
 
@@ -224,8 +270,12 @@ def checked_id(text: str, what: str) -> str:
     return text
 
 
-def checked_address(address: str, source: str, code: int = USAGE, *, allow_query: bool = False) -> str:
-    """Return an address that may receive credentials: https, or on this machine. Raises `CommandError` otherwise."""
+def checked_address(
+    address: str, source: str, code: int = USAGE, *, allow_query: bool = False
+) -> str:
+    """Return an address that may receive credentials: https, or on this machine. Raises
+    `CommandError` otherwise.
+    """
     try:
         return http_address(address, source, allow_query=allow_query)
     except ConfigurationError as error:
@@ -234,7 +284,9 @@ def checked_address(address: str, source: str, code: int = USAGE, *, allow_query
 
 def _checked_key(key: str, source: str) -> tuple[Secret, str]:
     if not is_plain(key):
-        raise CommandError(f"{source}: this API key is empty or has invalid characters.", NOT_AUTHENTICATED)
+        raise CommandError(
+            f"{source}: this API key is empty or has invalid characters.", NOT_AUTHENTICATED
+        )
     return Secret(key), source
 
 
@@ -243,6 +295,9 @@ def _read_key(folder: Path, path: str, source: str) -> tuple[Secret, str]:
     try:
         with (folder / Path(path).expanduser()).open("rb") as file:
             key = file.read(4096).decode("utf-8", "replace").strip()
-    except (OSError, RuntimeError, ValueError) as error:  # also an unknown home, or an invalid file name
-        raise CommandError(f"{source}: {path!r} cannot be read: {error}.", NOT_AUTHENTICATED) from None
+    except (OSError, RuntimeError, ValueError) as error:
+        # also an unknown home, or an invalid file name
+        raise CommandError(
+            f"{source}: {path!r} cannot be read: {error}.", NOT_AUTHENTICATED
+        ) from None
     return _checked_key(key, source)

@@ -1,4 +1,6 @@
-"""Groups that import a command only when it runs; ``tenantry help``, ``version`` and ``completion``."""
+"""Groups that import a command only when it runs; ``tenantry help``, ``version`` and
+``completion``.
+"""
 
 import pkgutil
 from collections import ChainMap
@@ -11,12 +13,19 @@ from click import shell_completion
 
 from tenantry import __version__
 
-INSTALL_DEVKIT: Final = 'pip install "tenantry[demo]", or in a clone of the repository: pip install ".[demo]"'
-DEVKIT_COMMANDS: Final = {"listen": "Test on this machine", "trigger": "Test on this machine", "demo": "Run a service"}
+INSTALL_DEVKIT: Final = (
+    'pip install "tenantry[demo]", or in a clone of the repository: pip install ".[demo]"'
+)
+DEVKIT_COMMANDS: Final = {
+    "listen": "Test on this machine",
+    "trigger": "Test on this machine",
+    "demo": "Run a service",
+}
 """The commands that the development kit adds, each with its heading in the help."""
 
 Entry = tuple[str | dict[str, "Entry"], str]
-"""The module of a command (with ``:attribute`` where that differs from its name), or a group's commands; and its help.
+"""The module of a command (with ``:attribute`` where that differs from its name), or a group's
+commands; and its help.
 """
 
 
@@ -30,7 +39,9 @@ class LazyCommand(click.Command):
 
 def commands_of(entries: Mapping[str, Entry]) -> dict[str, click.Command]:
     return {
-        name: LazyCommand(name, what, text) if isinstance(what, str) else LazyGroup(name, commands_of(what), help=text)
+        name: LazyCommand(name, what, text)
+        if isinstance(what, str)
+        else LazyGroup(name, commands_of(what), help=text)
         for name, (what, text) in entries.items()
     }
 
@@ -44,19 +55,30 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find and import a command. Raises `click.UsageError` if it uses no service, and ``--profile`` precedes it."""
+        """Find and import a command. Raises `click.UsageError` if it uses no service, and
+        ``--profile`` precedes it.
+        """
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, LazyCommand):
             command = pkgutil.resolve_name(command.target)
-        if not ctx.resilient_parsing and ctx.find_root().params.get("profile") is not None and command is not None:
+        if (
+            not ctx.resilient_parsing
+            and ctx.find_root().params.get("profile") is not None
+            and command is not None
+        ):
             uses_service = any(param.name == "profile" for param in command.params)
-            if not uses_service and not isinstance(command, LazyGroup):  # of a group, some command may use it
-                raise click.UsageError(f"{ctx.command_path} {name} uses no service, so it takes no --profile.", ctx)
+            # of a group, some command may use it
+            if not uses_service and not isinstance(command, LazyGroup):
+                raise click.UsageError(
+                    f"{ctx.command_path} {name} uses no service, so it takes no --profile.", ctx
+                )
         return name, command, rest
 
 
 class Root(LazyGroup):
-    """The group of all commands; other installed distributions add theirs (entry points ``tenantry.commands``)."""
+    """The group of all commands; other installed distributions add theirs (entry points
+    ``tenantry.commands``).
+    """
 
     def __init__(self, name: str, sections: Mapping[str, Mapping[str, Entry]], **more: Any) -> None:  # noqa: ANN401
         self._own = {heading: commands_of(entries) for heading, entries in sections.items()}
@@ -64,7 +86,9 @@ class Root(LazyGroup):
 
     @cached_property
     def sections(self) -> dict[str, dict[str, click.Command]]:
-        """All commands below their headings. Slow: help, completion and commands that the service lacks need it."""
+        """All commands below their headings. Slow: help, completion and commands that the service
+        lacks need it.
+        """
         from importlib.metadata import entry_points  # noqa: PLC0415  # slow to import
 
         sections = dict[str, dict[str, click.Command]]({heading: {} for heading in self._own})
@@ -80,16 +104,26 @@ class Root(LazyGroup):
         return [name for listed in self.sections.values() for name in listed]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Find a command. Raises `click.UsageError` for one of the development kit that is not installed."""
-        if cmd_name not in self.commands and cmd_name not in self.list_commands(ctx) and cmd_name in DEVKIT_COMMANDS:
-            raise click.UsageError(f"`tenantry {cmd_name}` needs the development kit: {INSTALL_DEVKIT}", ctx)
+        """Find a command. Raises `click.UsageError` for one of the development kit that is not
+        installed.
+        """
+        if (
+            cmd_name not in self.commands
+            and cmd_name not in self.list_commands(ctx)
+            and cmd_name in DEVKIT_COMMANDS
+        ):
+            raise click.UsageError(
+                f"`tenantry {cmd_name}` needs the development kit: {INSTALL_DEVKIT}", ctx
+            )
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         for heading, commands in self.sections.items():
             if commands:
                 with formatter.section(heading):
-                    formatter.write_dl([(name, one.short_help or one.help or "") for name, one in commands.items()])
+                    formatter.write_dl(
+                        [(name, one.short_help or one.help or "") for name, one in commands.items()]
+                    )
 
 
 @click.command()
@@ -112,7 +146,9 @@ def completion(ctx: click.Context, shell: str) -> None:
 @click.argument("command", nargs=-1)
 @click.pass_context
 def help_command(ctx: click.Context, command: Sequence[str]) -> None:
-    """Show the help of a command, such as `tenantry help keys create`. Without COMMAND: list all commands."""
+    """Show the help of a command, such as `tenantry help keys create`. Without COMMAND: list all
+    commands.
+    """
     root = ctx.find_root()
     root.command.main([*command, "--help"], root.info_name)
 

@@ -46,7 +46,8 @@ class ConfigCommand(ServiceCommand):
 def list_values(service: ServiceOptions, *, as_json: bool) -> None:
     """List the values of all profiles, or of one (--profile), and the default profile.
 
-    The file holds no secrets: API keys are in separate files, and `tenantry login` stores tokens elsewhere.
+    The file holds no secrets: API keys are in separate files, and `tenantry login` stores tokens
+    elsewhere.
 
     \b
       tenantry config list --profile staging
@@ -55,11 +56,19 @@ def list_values(service: ServiceOptions, *, as_json: bool) -> None:
     config = read_config(path)
     if service.profile is not None and service.profile not in config.profiles:
         raise CommandError(f"There is no profile {service.profile} in {path}.", NOT_FOUND)
-    profiles = {name: _values(profile) for name, profile in config.profiles.items() if service.profile in (None, name)}
+    profiles = {
+        name: _values(profile)
+        for name, profile in config.profiles.items()
+        if service.profile in (None, name)
+    }
     if as_json:
         print_json({"path": str(path), "profile": config.profile, "profiles": profiles})
         return
-    rows = [(f"{name}.{key}", shown(value)) for name, values in profiles.items() for key, value in values.items()]
+    rows = [
+        (f"{name}.{key}", shown(value))
+        for name, values in profiles.items()
+        for key, value in values.items()
+    ]
     print_record([(_DEFAULT, config.profile), *rows])
 
 
@@ -71,8 +80,8 @@ def get(service: ServiceOptions, *, as_json: bool, key: str) -> None:
     \b
       tenantry config get base_url --profile staging
 
-    Exits with 5 if it is not set. Environment variables and options may take precedence: `tenantry status` shows what
-    applies.
+    Exits with 5 if it is not set. Environment variables and options may take precedence: `tenantry
+    status` shows what applies.
     """
     if key == _DEFAULT:
         value: str | bool | None = read_config(config_path(os.environ)).profile
@@ -157,7 +166,9 @@ def _values(profile: Profile) -> dict[str, str | bool]:
     given = msgspec.structs.asdict(profile)
     default = msgspec.structs.asdict(Profile())
     return {
-        key: redact(value) if isinstance(value, str) else value for key, value in given.items() if value != default[key]
+        key: redact(value) if isinstance(value, str) else value
+        for key, value in given.items()
+        if value != default[key]
     }
 
 
@@ -166,13 +177,21 @@ def _checked(key: str, value: str, configuration: ClientConfiguration) -> str | 
     from tenantry.common.logs import redact  # noqa: PLC0415  # no other command needs it
 
     if not value.strip() or not value.isprintable():
-        raise CommandError(f"{key}: is empty or has invalid characters. To remove it: tenantry config unset", USAGE)
+        raise CommandError(
+            f"{key}: is empty or has invalid characters. To remove it: tenantry config unset", USAGE
+        )
     if key in ("base_url", "issuer"):
         address = checked_address(value, key)
         return address if key == "base_url" else value  # an issuer's slash at the end counts
     if redact(value) != value:
-        hint = " Store the key in a file that only you can read, and set its path." if key == "api_key_file" else ""
-        raise CommandError(f"{key}: this looks like a secret, which the file must not hold.{hint}", USAGE)
+        hint = (
+            " Store the key in a file that only you can read, and set its path."
+            if key == "api_key_file"
+            else ""
+        )
+        raise CommandError(
+            f"{key}: this looks like a secret, which the file must not hold.{hint}", USAGE
+        )
     checks: dict[str, Callable[[], str | bool]] = {
         _DEFAULT: lambda: _known_profile(value, configuration),
         "organization": lambda: checked_id(value, "organization: an organization's id"),
@@ -184,9 +203,13 @@ def _checked(key: str, value: str, configuration: ClientConfiguration) -> str | 
 
 def _known_profile(name: str, configuration: ClientConfiguration) -> str:
     profiles = read_config(config_path(configuration.environment)).profiles
-    if checked_id(name, "A profile's name") not in profiles and not configuration.storage_of(name).exists():
+    if (
+        checked_id(name, "A profile's name") not in profiles
+        and not configuration.storage_of(name).exists()
+    ):
         raise CommandError(
-            f"There is no profile {name}. Create it: tenantry config set base_url URL --profile {name}", USAGE
+            f"There is no profile {name}. Create it: tenantry config set base_url URL --profile {name}",
+            USAGE,
         )
     return name
 
@@ -208,7 +231,9 @@ def _table(parent: Any, name: str) -> Any:  # noqa: ANN401  # tomlkit's
 
 @contextmanager
 def _editing() -> Iterator[Any]:
-    """Give the document to change, and write it at the end, atomically; comments stay. Raises `CommandError`."""
+    """Give the document to change, and write it at the end, atomically; comments stay. Raises
+    `CommandError`.
+    """
     import tomlkit  # noqa: PLC0415  # slow to import
 
     link = config_path(os.environ)
@@ -225,7 +250,9 @@ def _editing() -> Iterator[Any]:
             if changed != text:
                 _replace(target, changed)
     except (ValueError, tomlkit.exceptions.TOMLKitError, msgspec.ValidationError):
-        raise CommandError(f"{link} cannot be changed because of its form: edit it.", USAGE) from None
+        raise CommandError(
+            f"{link} cannot be changed because of its form: edit it.", USAGE
+        ) from None
     except (OSError, RuntimeError) as error:  # also a loop of links
         reason = error.strerror if isinstance(error, OSError) else error
         raise CommandError(f"{link} cannot be written: {reason}.") from None
@@ -243,7 +270,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _replace(target: Path, text: str) -> None:
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=target.parent, delete=False
+    ) as file:
         fresh = Path(file.name)
         try:
             file.write(text)
@@ -262,4 +291,7 @@ def _report(profile: str, key: str, value: str | bool | None, *, as_json: bool) 
         print_json({"profile": None if key == _DEFAULT else profile, "key": key, "value": value})
     else:
         where = "" if key == _DEFAULT else f" in profile {profile}"
-        click.echo(f"Removed {key}{where}." if value is None else f"Set {key}{where}: {shown(value)}", err=True)
+        click.echo(
+            f"Removed {key}{where}." if value is None else f"Set {key}{where}: {shown(value)}",
+            err=True,
+        )

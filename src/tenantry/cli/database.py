@@ -13,7 +13,15 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.cli.command_group import INSTALL_DEVKIT
 from tenantry.cli.demo_folder import data_dir, demo_values, find_demo
-from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, NOT_FOUND, OUT_OF_REACH, USAGE, CommandError, printable_lines
+from tenantry.cli.output import (
+    FAILED,
+    NOT_AUTHENTICATED,
+    NOT_FOUND,
+    OUT_OF_REACH,
+    USAGE,
+    CommandError,
+    printable_lines,
+)
 from tenantry.common.logs import redact
 from tenantry.db.database import Database
 from tenantry.db.foreign_tables import ForeignTablesError
@@ -62,12 +70,16 @@ def exit_code(error: DomainError) -> int:
 
 @contextmanager
 def settings_errors() -> Iterator[None]:
-    """Raise a `SettingsError` as a `CommandError` that names every faulty setting; exit code 2 without a database."""
+    """Raise a `SettingsError` as a `CommandError` that names every faulty setting; exit code 2
+    without a database.
+    """
     try:
         yield
     except SettingsError as error:
         lines = "\n".join(f"  {fault}" for fault in error.faults)
-        message = f"tenantry cannot start: {len(error.faults)} setting(s) are missing or faulty.\n{lines}"
+        message = (
+            f"tenantry cannot start: {len(error.faults)} setting(s) are missing or faulty.\n{lines}"
+        )
         raise CommandError(message, USAGE if lacks_database(error) else FAILED) from None
 
 
@@ -84,7 +96,8 @@ def lacks_database(error: SettingsError) -> bool:
 def local_values() -> tuple[dict[str, str], bool]:
     """Return the settings of a command for local testing, and whether they are a demo's.
 
-    They are those of the demo that `find_demo` finds, whatever `DATABASE_URL` says; else those of the environment.
+    They are those of the demo that `find_demo` finds, whatever `DATABASE_URL` says; else those of
+    the environment.
     """
     values = read_environment()
     folder = find_demo(values)
@@ -94,21 +107,26 @@ def local_values() -> tuple[dict[str, str], bool]:
 def operator_values() -> tuple[dict[str, str], bool]:
     """Return the settings of a command that uses the database, and whether they are a demo's.
 
-    If `DATABASE_URL` is set, they are those of the environment, and a note on stderr says so where there is a demo too.
+    If `DATABASE_URL` is set, they are those of the environment, and a note on stderr says so where
+    there is a demo too.
     """
     values = read_environment()
     folder = find_demo(values)
     if folder is None:
         return values, False
     setting = Settings.database_url
-    if name := next((name for name in (setting.name, setting.file_name) if values.get(name, "").strip()), None):
+    if name := next(
+        (name for name in (setting.name, setting.file_name) if values.get(name, "").strip()), None
+    ):
         click.echo(_note_on_database(values[name], folder), err=True)
         return values, False
     return _values_of_demo(folder, values), True
 
 
 def _values_of_demo(folder: Path, values: Mapping[str, str]) -> dict[str, str]:
-    """Return what the demo runs with: the settings of the environment may be those of another program."""
+    """Return what the demo runs with: the settings of the environment may be those of another
+    program.
+    """
     others = {name: value for name, value in values.items() if name not in VARIABLES}
     return {**others, **demo_values(folder), DEMO_FLAG: "true"}
 
@@ -136,7 +154,9 @@ def without_password(url: str) -> str:
 
 @contextmanager
 def database(values: dict[str, str]) -> Iterator[str]:
-    """Give the connection string of DATABASE_URL, or start the embedded server for the block. Raises `CommandError`."""
+    """Give the connection string of DATABASE_URL, or start the embedded server for the block.
+    Raises `CommandError`.
+    """
     with settings_errors():
         url = Settings(values).check(["own_database"]).database_url
     if url is not None:
@@ -144,7 +164,9 @@ def database(values: dict[str, str]) -> Iterator[str]:
         return
     found = list(entry_points(group="tenantry.databases", name=EMBEDDED))
     if not found:
-        raise CommandError(f"DATABASE_URL=embedded needs the development kit: {INSTALL_DEVKIT}", USAGE)
+        raise CommandError(
+            f"DATABASE_URL=embedded needs the development kit: {INSTALL_DEVKIT}", USAGE
+        )
     server = found[0].load()(data_dir(values))
     try:
         server.start()
@@ -157,12 +179,16 @@ def database(values: dict[str, str]) -> Iterator[str]:
 
 
 def migrated(
-    conninfo: str, *, unreachable: int = FAILED, setting: str = Settings.database_url.name, remedy: str = OWN_DATABASE
+    conninfo: str,
+    *,
+    unreachable: int = FAILED,
+    setting: str = Settings.database_url.name,
+    remedy: str = OWN_DATABASE,
 ) -> tuple[str | None, str]:
     """Bring the schema up to date; return the revisions before and after. Raises `CommandError`.
 
-    ``unreachable`` is the exit code without a connection. For messages, ``setting`` is what names the database, and
-    ``remedy`` what to do about tables of others.
+    ``unreachable`` is the exit code without a connection. For messages, ``setting`` is what names
+    the database, and ``remedy`` what to do about tables of others.
     """
     from tenantry.db.migrate import migrate  # noqa: PLC0415  # slow to import, and not every command needs it
 
@@ -179,11 +205,16 @@ def migrated(
         ) from None
     except psycopg.Error as error:
         code = unreachable if isinstance(error, psycopg.OperationalError) else FAILED
-        raise CommandError(f"{setting}: the database cannot be used: {redact(str(error).strip())}", code) from None
+        raise CommandError(
+            f"{setting}: the database cannot be used: {redact(str(error).strip())}", code
+        ) from None
 
 
 def of_others(
-    error: ForeignTablesError, conninfo: str, setting: str = Settings.database_url.name, remedy: str = OWN_DATABASE
+    error: ForeignTablesError,
+    conninfo: str,
+    setting: str = Settings.database_url.name,
+    remedy: str = OWN_DATABASE,
 ) -> CommandError:
     """Make the error of a command that found a database of others."""
     return CommandError(
@@ -193,7 +224,11 @@ def of_others(
 
 
 def on_database(
-    action: Action[Result], *, pool_size: int = 1, needs_pepper: bool = False, unreachable: int = OUT_OF_REACH
+    action: Action[Result],
+    *,
+    pool_size: int = 1,
+    needs_pepper: bool = False,
+    unreachable: int = OUT_OF_REACH,
 ) -> Result:
     """Run an action on the migrated database. Raises `CommandError` if it fails."""
     values, _ = operator_values()
@@ -208,7 +243,9 @@ def on_database(
             raise CommandError(detail, exit_code(error)) from None
 
 
-async def _connected(conninfo: str, settings: Settings, action: Action[Result], pool_size: int) -> Result:
+async def _connected(
+    conninfo: str, settings: Settings, action: Action[Result], pool_size: int
+) -> Result:
     async with Database(conninfo, pool_size) as connected:
         return await action(settings, connected)
 
@@ -221,13 +258,16 @@ def outbox(*, asks_provider: bool) -> "JobQueue":
 
 
 @click.command("migrate")
-@click.option("--grant-to", "login", metavar="LOGIN", help="Then let this database role run the service.")
+@click.option(
+    "--grant-to", "login", metavar="LOGIN", help="Then let this database role run the service."
+)
 def migrate(login: str | None) -> None:
     """Bring the schema of DATABASE_URL up to date.
 
-    With --grant-to the service can run as a login without direct privileges: it takes roles that have only the
-    privileges needed, and the role for requests sees one tenant's rows at a time. The command creates missing roles. If
-    DATABASE_URL's role may not do that, it prints the statements, for a role that may.
+    With --grant-to the service can run as a login without direct privileges: it takes roles that
+    have only the privileges needed, and the role for requests sees one tenant's rows at a time. The
+    command creates missing roles. If DATABASE_URL's role may not do that, it prints the statements,
+    for a role that may.
 
     \b
       tenantry migrate --grant-to tenantry_service
@@ -237,7 +277,11 @@ def migrate(login: str | None) -> None:
         before, after = migrated(conninfo)
         if login is not None:
             _grant(conninfo, login)
-    click.echo(f"schema: {after}, up to date" if before == after else f"schema: {before or 'none'} -> {after}")
+    click.echo(
+        f"schema: {after}, up to date"
+        if before == after
+        else f"schema: {before or 'none'} -> {after}"
+    )
     if login is not None:
         click.echo(f"role: {login} may run the service")
 

@@ -55,8 +55,9 @@ def data_dir(values: Mapping[str, str]) -> Path:
 def find_demo(values: Mapping[str, str]) -> Path | None:
     """Return the data folder of the demo that a command uses; None without a demo.
 
-    It is `TENANTRY_DATA_DIR` if set, else the nearest `.tenantry` with a demo, in the current folder or one above.
-    ``values`` are the environment over the ``.env`` file of the current folder.
+    It is `TENANTRY_DATA_DIR` if set, else the nearest `.tenantry` with a demo, in the current
+    folder or one above. ``values`` are the environment over the ``.env`` file of the current
+    folder.
     """
     candidates = [data_dir(values)] if values.get(_DATA_DIR) else _candidates()
     return next((folder for folder in candidates if (folder / DEMO_FILE).is_file()), None)
@@ -75,8 +76,8 @@ def demo_values(folder: Path) -> dict[str, str]:
 def demo_here(environment: Mapping[str, str]) -> Demo | None:
     """Return the demo that `find_demo` finds, as its clients see it.
 
-    Another user may have written the folder. So address and key come from one file, the address must be on this
-    machine, and no variable of the environment is expanded in the file.
+    Another user may have written the folder. So address and key come from one file, the address
+    must be on this machine, and no variable of the environment is expanded in the file.
     """
     folder = find_demo({**_read(Path(".env")), **environment})
     if folder is None:
@@ -86,13 +87,22 @@ def demo_here(environment: Mapping[str, str]) -> Demo | None:
     if not _ADDRESS.fullmatch(address) or not _KEY.fullmatch(key):
         return None
     issuer = generated.get("OIDC_ISSUER", "")
-    return Demo(folder, address, key, issuer if is_loopback_url(issuer) else None, generated.get("OIDC_CLIENT_ID"))
+    return Demo(
+        folder,
+        address,
+        key,
+        issuer if is_loopback_url(issuer) else None,
+        generated.get("OIDC_CLIENT_ID"),
+    )
 
 
 def _candidates() -> Iterator[Path]:
-    """Yield the folders that may hold a demo. One above the current folder counts only if this user owns the demo."""
+    """Yield the folders that may hold a demo. One above the current folder counts only if this user
+    owns the demo.
+    """
     yield Path(_DEFAULT)
-    with contextlib.suppress(OSError):  # the current folder may be deleted, and a folder above it unreadable
+    # the current folder may be deleted, and a folder above it unreadable
+    with contextlib.suppress(OSError):
         for parent in Path.cwd().parents:
             folder = parent / _DEFAULT
             if (folder / DEMO_FILE).is_file() and all(

@@ -1,4 +1,6 @@
-"""Ctrl-C during long work: the batch in flight ends, and the command says what was done and how to go on."""
+"""Ctrl-C during long work: the batch in flight ends, and the command says what was done and how to
+go on.
+"""
 
 import asyncio
 import signal
@@ -15,7 +17,9 @@ STOPPED: Final = "Interrupted."
 
 
 class Interruption:
-    """Whether Ctrl-C was pressed: `is_requested` tells the work to stop after the batch in flight."""
+    """Whether Ctrl-C was pressed: `is_requested` tells the work to stop after the batch in
+    flight.
+    """
 
     def __init__(self) -> None:
         self._presses = 0
@@ -25,7 +29,8 @@ class Interruption:
 
     @contextmanager
     def handling(self) -> Iterator[None]:
-        """Handle Ctrl-C during the block, in the running task: the first one asks to stop, the second one cancels it.
+        """Handle Ctrl-C during the block, in the running task: the first one asks to stop, the
+        second one cancels it.
 
         Raises `CommandError` at the second.
         """
@@ -34,7 +39,10 @@ class Interruption:
         def press() -> None:
             self._presses += 1
             if self._presses == 1:
-                click.echo("Stopping after the batch in flight. Press Ctrl-C again to stop at once.", err=True)
+                click.echo(
+                    "Stopping after the batch in flight. Press Ctrl-C again to stop at once.",
+                    err=True,
+                )
             elif task is not None:
                 task.cancel()
 

@@ -15,7 +15,11 @@ from tenantry_sdk.types import Mode
 
 
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a key.")
-@click.option("--status", type=click.Choice(["active", "revoked", "expired"]), help="Only keys of this status.")
+@click.option(
+    "--status",
+    type=click.Choice(["active", "revoked", "expired"]),
+    help="Only keys of this status.",
+)
 @click.option(
     "--search",
     metavar="TEXT",
@@ -23,15 +27,22 @@ from tenantry_sdk.types import Mode
     "AbCd...wxyz. Never pass a whole secret.",
 )
 @limit_option
-def list_keys(api: ApiContext, *, status: str | None, search: str | None, limit: int | None) -> None:
-    """List the API keys of the organization, the newest first. A test key sees only keys of test mode.
+def list_keys(
+    api: ApiContext, *, status: str | None, search: str | None, limit: int | None
+) -> None:
+    """List the API keys of the organization, the newest first. A test key sees only keys of test
+    mode.
 
     \b
       tenantry keys list --status active --search CI
     """
     columns = [
         Column("ID", lambda key: key.id),
-        Column("NAME", lambda key: key.name if key.mode == "live" else f"{key.name} ({key.mode})", loose=True),
+        Column(
+            "NAME",
+            lambda key: key.name if key.mode == "live" else f"{key.name} ({key.mode})",
+            loose=True,
+        ),
         Column("STATUS", _status),
         Column("EXPIRES", lambda key: day(key.expires_at) if key.expires_at else "never"),
         Column("USED", lambda key: ago(key.last_used_at, api.now)),
@@ -40,13 +51,22 @@ def list_keys(api: ApiContext, *, status: str | None, search: str | None, limit:
     ]
     none = "No API key matches." if search or status else "There are no API keys."
     org_id = api.target.organization
-    api.list(api.client.api_keys.list, columns, none, limit=limit, org_id=org_id, status=status, search=search)
+    api.list(
+        api.client.api_keys.list,
+        columns,
+        none,
+        limit=limit,
+        org_id=org_id,
+        status=status,
+        search=search,
+    )
 
 
 @click.command("show", cls=ApiCommand)
 @id_argument("key_id", "KEY", "api_keys")
 def show(api: ApiContext, *, key_id: str) -> None:
-    """Show an API key: its scopes, its expiry, and when and from where it was last used. Never its secret.
+    """Show an API key: its scopes, its expiry, and when and from where it was last used. Never its
+    secret.
 
     \b
       tenantry keys show key_01a1f97751a3e4c5b6d7f8091a2b3c4d
@@ -72,18 +92,30 @@ def _rows(api: ApiContext, key: ApiKey) -> Iterator[tuple[str, str]]:
     yield "expires", shown(key.expires_at) if key.expires_at else "never"
     used = f"{shown(key.last_used_at)} ({ago(key.last_used_at, api.now)})"
     yield "last used", used if key.last_used_at else "never"
-    yield from pairs(key, used_from="last_used_address", created="created_at", created_by="created_by")
+    yield from pairs(
+        key, used_from="last_used_address", created="created_at", created_by="created_by"
+    )
     yield from pairs(key, revoked="revoked_at", reported_as_leaked="leak_reported_at")
     yield from pairs(key, in_place_of="rotated_from", replaced_by="superseded_by")
 
 
 @click.command("create", cls=ApiCommand, json_help="The key with its secret as one JSON document.")
 @click.option("--name", required=True, help="The name.")
-@click.option("--scope", "scopes", multiple=True, metavar="RESOURCE:ACTION", help="A permission; repeatable.")
-@click.option("--owner", is_flag=True, help="All permissions, instead of scopes.")
-@click.option("--expires-in", type=parse_duration, metavar="LENGTH", help="How long it works, such as 90d or 12h.")
 @click.option(
-    "--expires-at", type=future, metavar="TIME", help="When it expires: an RFC 3339 time, or 90d for in 90 days."
+    "--scope", "scopes", multiple=True, metavar="RESOURCE:ACTION", help="A permission; repeatable."
+)
+@click.option("--owner", is_flag=True, help="All permissions, instead of scopes.")
+@click.option(
+    "--expires-in",
+    type=parse_duration,
+    metavar="LENGTH",
+    help="How long it works, such as 90d or 12h.",
+)
+@click.option(
+    "--expires-at",
+    type=future,
+    metavar="TIME",
+    help="When it expires: an RFC 3339 time, or 90d for in 90 days.",
 )
 @click.option("--mode", type=click.Choice(["live", "test"]), help="By default your credential's.")
 def create(
@@ -119,14 +151,21 @@ def create(
     _print_new(api, key, f'Made "{key.name}"')
 
 
-@click.command("rotate", cls=ApiCommand, json_help="The new key with its secret as one JSON document.")
+@click.command(
+    "rotate", cls=ApiCommand, json_help="The new key with its secret as one JSON document."
+)
 @id_argument("key_id", "KEY", "api_keys", status="active")
 @click.option(
-    "--overlap", type=parse_duration, default="0s", metavar="LENGTH", help="Keep the old key working, at most 7d. [0s]"
+    "--overlap",
+    type=parse_duration,
+    default="0s",
+    metavar="LENGTH",
+    help="Keep the old key working, at most 7d. [0s]",
 )
 @yes_option
 def rotate(api: ApiContext, *, key_id: str, overlap: timedelta, yes: bool) -> None:
-    """Replace a key by a new one, and print its secret, alone, on stdout. The secret is shown only once.
+    """Replace a key by a new one, and print its secret, alone, on stdout. The secret is shown only
+    once.
 
     Without --overlap the old key is revoked now; the command asks for confirmation.
 
@@ -135,7 +174,9 @@ def rotate(api: ApiContext, *, key_id: str, overlap: timedelta, yes: bool) -> No
     api.check_stdout()
     if not overlap and not yes:
         old = _described(api, key_id)
-        confirm(f"Rotate {old}? The old key stops working now; --overlap keeps it working for a while.")
+        confirm(
+            f"Rotate {old}? The old key stops working now; --overlap keeps it working for a while."
+        )
     with _warning_if_interrupted():
         key = api.client.api_keys.rotate(key_id, overlap_seconds=int(overlap.total_seconds()))
     ends = f"works until {shown(api.now + overlap)} at most" if overlap else "is revoked"
@@ -149,7 +190,11 @@ def _described(api: ApiContext, key_id: str) -> str:
 
 
 def _print_new(api: ApiContext, key: NewApiKey, done: str) -> None:
-    until = f"until {shown(key.expires_at)}" if key.expires_at else "without expiry (set one with --expires-in)"
+    until = (
+        f"until {shown(key.expires_at)}"
+        if key.expires_at
+        else "without expiry (set one with --expires-in)"
+    )
     made = f"{done} {key.id}: {_scopes(key)}, {key.mode}, {until}."
     api.print_secret(key, f"{made}\nThis is its secret. It is shown this once.")
 
@@ -159,13 +204,18 @@ def _warning_if_interrupted() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo("\nInterrupted: the service may have created a key. Check with: tenantry keys list", err=True)
+        click.echo(
+            "\nInterrupted: the service may have created a key. Check with: tenantry keys list",
+            err=True,
+        )
         raise
 
 
 @click.command("revoke", cls=ApiCommand, json_help="One line of JSON a key.")
 @id_argument("key_ids", "KEY", "api_keys", many=True, status="active")
-@click.option("--force", is_flag=True, help="Also the last OWNER key of an organization without an owner.")
+@click.option(
+    "--force", is_flag=True, help="Also the last OWNER key of an organization without an owner."
+)
 @yes_option
 def revoke(api: ApiContext, *, key_ids: tuple[str, ...], force: bool, yes: bool) -> None:
     """Revoke API keys: the very next request with one is rejected. You cannot undo that.
@@ -176,4 +226,11 @@ def revoke(api: ApiContext, *, key_ids: tuple[str, ...], force: bool, yes: bool)
       tenantry keys revoke key_01a1f97751a3e4c5b6d7f8091a2b3c4d --yes
     """
     end = partial(api.client.api_keys.delete, force=force or None)
-    api.end_each(key_ids, lambda key: f"Revoke {_described(api, key)}?", end, "Revoked", yes=yes, status="revoked")
+    api.end_each(
+        key_ids,
+        lambda key: f"Revoke {_described(api, key)}?",
+        end,
+        "Revoked",
+        yes=yes,
+        status="revoked",
+    )

@@ -17,7 +17,14 @@ from rich.console import Console
 from rich.text import Text
 
 from tenantry.cli.database import local_values
-from tenantry.cli.output import CELL_STYLES, USAGE, CommandError, discard_stdout, json_text, printable
+from tenantry.cli.output import (
+    CELL_STYLES,
+    USAGE,
+    CommandError,
+    discard_stdout,
+    json_text,
+    printable,
+)
 from tenantry.cli.times import past
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.logs import REQUESTS, redact
@@ -31,6 +38,7 @@ _LONGEST_LINE: Final = 64 * 1024
 _LINES: Final = 10
 _LINES_BEFORE_HINT: Final = 20
 _FIRST_ERROR: Final = 400
+_FIRST_SERVER_ERROR: Final = 500
 _HINT: Final = (
     "No line is a request yet. The service logs requests to a file with LOG_REQUESTS_TO, and to stderr with "
     "LOG_REQUESTS=true and LOG_FORMAT=json."
@@ -59,7 +67,9 @@ _decoder: Final = msgspec.json.Decoder(RequestLine)
 
 
 def parse_line(line: bytes) -> RequestLine | None:
-    """Parse a line of the log, also after a prefix as container tools add; None if it is not of a request."""
+    """Parse a line of the log, also after a prefix as container tools add; None if it is not of a
+    request.
+    """
     if REQUESTS.encode() not in line:
         return None
     try:
@@ -71,7 +81,9 @@ def parse_line(line: bytes) -> RequestLine | None:
         return None
     fields = msgspec.structs.asdict(parsed).items()
     # the service has masked secrets; the file may be another one
-    return msgspec.structs.replace(parsed, **{name: redact(value) for name, value in fields if isinstance(value, str)})
+    return msgspec.structs.replace(
+        parsed, **{name: redact(value) for name, value in fields if isinstance(value, str)}
+    )
 
 
 class LineBuffer:
@@ -84,7 +96,8 @@ class LineBuffer:
         """Return the lines that this block completes."""
         *lines, self._rest = (self._rest + block).split(b"\n")
         if len(self._rest) > _LONGEST_LINE:
-            self._rest = self._rest[:_LONGEST_LINE]  # of no request: the service writes shorter lines
+            # of no request: the service writes shorter lines
+            self._rest = self._rest[:_LONGEST_LINE]
         return lines
 
 
@@ -97,7 +110,9 @@ class LogFile:
         self._lines = LineBuffer()
 
     def read(self) -> Iterator[bytes]:
-        """Yield the lines that were added since the last call. Raises `OSError` for an unreadable file."""
+        """Yield the lines that were added since the last call. Raises `OSError` for an unreadable
+        file.
+        """
         if self._file is None and not self._open():
             return
         yield from self._read_rest()
@@ -135,7 +150,9 @@ class LogFile:
 
 
 def status_filter(text: str) -> Callable[[int], bool]:
-    """Parse ``404``, ``4xx`` or ``error``, or several with commas between. Raises `click.BadParameter`."""
+    """Parse ``404``, ``4xx`` or ``error``, or several with commas between. Raises
+    `click.BadParameter`.
+    """
     wanted = set[int]()
     for part in text.lower().split(","):
         match part.strip():
@@ -157,23 +174,45 @@ def _parse_tenant(text: str) -> str:
 
 
 @click.command("tail")
-@click.argument("file", metavar="[FILE|-]", required=False, type=click.Path(dir_okay=False, allow_dash=True))
-@click.option(
-    "--tenant", "tenants", multiple=True, metavar="ORG", type=_parse_tenant, help="Only of this tenant; repeatable."
+@click.argument(
+    "file", metavar="[FILE|-]", required=False, type=click.Path(dir_okay=False, allow_dash=True)
 )
 @click.option(
-    "--status", "statuses", multiple=True, metavar="STATUS,...", type=status_filter,
+    "--tenant",
+    "tenants",
+    multiple=True,
+    metavar="ORG",
+    type=_parse_tenant,
+    help="Only of this tenant; repeatable.",
+)
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    metavar="STATUS,...",
+    type=status_filter,
     help="Only with this status: 404, 5xx, or error for all from 400 up; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--only", type=click.Choice(("requests", "events")), help="Only requests to the API, or only the provider's events."
 )
-@click.option("--since", type=past, metavar="TIME", help="Begin with those since then: 1h, 7d or an RFC 3339 time.")
 @click.option(
-    "--lines", type=click.IntRange(0), metavar="N",
+    "--only",
+    type=click.Choice(("requests", "events")),
+    help="Only requests to the API, or only the provider's events.",
+)
+@click.option(
+    "--since",
+    type=past,
+    metavar="TIME",
+    help="Begin with those since then: 1h, 7d or an RFC 3339 time.",
+)
+@click.option(
+    "--lines",
+    type=click.IntRange(0),
+    metavar="N",
     help="Begin with the last so many that pass the filters. [10; with --since all]",
-)  # fmt: skip
-@click.option("--follow/--no-follow", default=True, help="Wait for more, until Ctrl-C (default: yes).")
+)
+@click.option(
+    "--follow/--no-follow", default=True, help="Wait for more, until Ctrl-C (default: yes)."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document a line.")
 def tail(
     *,
@@ -188,9 +227,9 @@ def tail(
 ) -> None:
     """Show the requests and provider events of a service as they come, from its request log.
 
-    FILE is the log: by default that of LOG_REQUESTS_TO, or the demo's. - is standard input, for services that log to
-    stderr (LOG_REQUESTS=true, LOG_FORMAT=json). The log may be rotated and the service restarted meanwhile. It holds no
-    secrets, paths, queries or bodies.
+    FILE is the log: by default that of LOG_REQUESTS_TO, or the demo's. - is standard input, for
+    services that log to stderr (LOG_REQUESTS=true, LOG_FORMAT=json). The log may be rotated and the
+    service restarted meanwhile. It holds no secrets, paths, queries or bodies.
 
     \b
       tenantry logs tail
@@ -213,7 +252,9 @@ def tail(
             except OSError as error:
                 if isinstance(error, BrokenPipeError):
                     raise
-                raise CommandError(f"{path} cannot be read: {error.strerror or error}", USAGE) from None
+                raise CommandError(
+                    f"{path} cannot be read: {error.strerror or error}", USAGE
+                ) from None
     except (BrokenPipeError, KeyboardInterrupt):  # the reader has enough, as `head` does; Ctrl-C
         discard_stdout()
 
@@ -232,8 +273,12 @@ def _log_path(file: str | None) -> Path:
         )
     path = Path(found)
     if not path.exists():
-        source = "" if file else " of the demo" if is_demo and found == values[name] else f" of {name}"
-        raise CommandError(f"The request log{source} does not exist: {path}. Start the service first.", USAGE)
+        source = (
+            "" if file else " of the demo" if is_demo and found == values[name] else f" of {name}"
+        )
+        raise CommandError(
+            f"The request log{source} does not exist: {path}. Start the service first.", USAGE
+        )
     return path
 
 
@@ -297,18 +342,28 @@ def request_json(line: RequestLine) -> str:
 
 
 def request_text(line: RequestLine) -> Text:
-    status_style = "green" if line.status < _FIRST_ERROR else "yellow" if line.status < 500 else "bold red"  # noqa: PLR2004
+    status_style = "green"
+    if line.status >= _FIRST_SERVER_ERROR:
+        status_style = "bold red"
+    elif line.status >= _FIRST_ERROR:
+        status_style = "yellow"
     taken = "" if line.duration_ms is None else f"{line.duration_ms:,.0f} ms"
     what = [line.event_type, line.event] if line.event else [f"{line.method:<6}", line.route]
     outcome = line.outcome if line.outcome != "ok" else None
     rest = [line.tenant, line.principal if line.principal != "none" else None, line.request_id]
     text = Text.assemble(
-        (f"{line.time.astimezone():%H:%M:%S}", "dim"), "  ", (str(line.status), status_style), f"{taken:>10}"
+        (f"{line.time.astimezone():%H:%M:%S}", "dim"),
+        "  ",
+        (str(line.status), status_style),
+        f"{taken:>10}",
     )
     for part in what:
         text.append(f"  {_clean(part)}")
     if outcome:
-        text.append(f"  {_clean(outcome)}", CELL_STYLES.get(outcome, "" if line.status < _FIRST_ERROR else "red"))
+        text.append(
+            f"  {_clean(outcome)}",
+            CELL_STYLES.get(outcome, "" if line.status < _FIRST_ERROR else "red"),
+        )
     for part in filter(None, rest):
         text.append(f"  {_clean(part)}", "dim")
     return text

@@ -2,20 +2,37 @@
 
 import click
 
-from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option, parse_id, yes_option
+from tenantry.cli.api_command import (
+    ApiCommand,
+    ApiContext,
+    id_argument,
+    limit_option,
+    parse_id,
+    yes_option,
+)
 from tenantry.cli.output import columns, pairs
 from tenantry_sdk.types import Role
 
 _ROLES = click.Choice(["owner", "admin", "member"])
-_MEMBER_COLUMNS = columns("id", user="user_id", role="role", status="status", since="created_at", loose="user")
-_MEMBERSHIP_COLUMNS = columns("id", organization="org_id", name="org_name", role="role", status="status", loose="name")
+_MEMBER_COLUMNS = columns(
+    "id", user="user_id", role="role", status="status", since="created_at", loose="user"
+)
+_MEMBERSHIP_COLUMNS = columns(
+    "id", organization="org_id", name="org_name", role="role", status="status", loose="name"
+)
 
 
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a member.")
 @click.option("--role", type=_ROLES, help="Only members with this role.")
-@click.option("--status", type=click.Choice(["active", "invited", "removed"]), help="Only members of this status.")
+@click.option(
+    "--status",
+    type=click.Choice(["active", "invited", "removed"]),
+    help="Only members of this status.",
+)
 @limit_option
-def list_members(api: ApiContext, *, role: str | None, status: str | None, limit: int | None) -> None:
+def list_members(
+    api: ApiContext, *, role: str | None, status: str | None, limit: int | None
+) -> None:
     """List the members and the invited users of the organization, the newest first.
 
     \b
@@ -85,11 +102,15 @@ def remove(api: ApiContext, *, member_ids: tuple[str, ...], yes: bool) -> None:
         member = api.client.members.get(member_id)
         return f"Remove {member.user_id}, {member.role} of {member.org_id}?"
 
-    api.end_each(member_ids, question, api.client.members.delete, "Removed", yes=yes, status="removed")
+    api.end_each(
+        member_ids, question, api.client.members.delete, "Removed", yes=yes, status="removed"
+    )
 
 
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a membership.")
-@click.option("--status", type=click.Choice(["active", "invited"]), help="Only memberships of this status.")
+@click.option(
+    "--status", type=click.Choice(["active", "invited"]), help="Only memberships of this status."
+)
 @limit_option
 def list_memberships(api: ApiContext, *, status: str | None, limit: int | None) -> None:
     """List your memberships and invitations, the newest first.
@@ -123,4 +144,6 @@ def leave(api: ApiContext, *, membership_ids: tuple[str, ...], yes: bool) -> Non
       tenantry memberships leave mbr_01a1f97751a3e4c5b6d7f8091a2b3c4d --yes
     """
     question = "End your membership {}? Only a new invitation brings it back.".format
-    api.end_each(membership_ids, question, api.client.memberships.delete, "Ended", yes=yes, status="removed")
+    api.end_each(
+        membership_ids, question, api.client.memberships.delete, "Ended", yes=yes, status="removed"
+    )

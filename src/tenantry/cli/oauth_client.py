@@ -1,4 +1,6 @@
-"""An OAuth client without a secret: signs in with a browser or with a code on another device, and revokes tokens."""
+"""An OAuth client without a secret: signs in with a browser or with a code on another device, and
+revokes tokens.
+"""
 
 import hmac
 import secrets
@@ -67,7 +69,11 @@ class ProviderResponse(NamedTuple):
 
     @property
     def reason(self) -> str:
-        text = self.fields.get("error_description") or self.fields.get("error") or "an unreadable response"
+        text = (
+            self.fields.get("error_description")
+            or self.fields.get("error")
+            or "an unreadable response"
+        )
         return f"{self.status}, {printable(str(text))[:300]}"
 
 
@@ -78,12 +84,20 @@ class IdentityProvider:
     """
 
     def __init__(
-        self, issuer: str, client_id: str, audience: str | None = None, *, seconds: float, local_only: bool = False
+        self,
+        issuer: str,
+        client_id: str,
+        audience: str | None = None,
+        *,
+        seconds: float,
+        local_only: bool = False,
     ) -> None:
         checked_address(issuer, "The issuer")
         self.issuer = issuer
         self.client: Fields = {"client_id": client_id}
-        """The parameters of every request for tokens: client and audience, which RFC 8707 calls ``resource``."""
+        """The parameters of every request for tokens: client and audience, which RFC 8707 calls
+        ``resource``.
+        """
         if audience:
             self.client |= {"audience": audience, "resource": audience}
         self._local_only = local_only
@@ -96,14 +110,22 @@ class IdentityProvider:
         try:
             metadata = msgspec.convert(response.fields, ProviderMetadata)
         except msgspec.ValidationError as error:
-            raise CommandError(f"{self.issuer} has no valid OpenID discovery document: {error}") from None
+            raise CommandError(
+                f"{self.issuer} has no valid OpenID discovery document: {error}"
+            ) from None
         if metadata.issuer != self.issuer:
-            raise CommandError(f"{self.issuer} calls itself {printable(metadata.issuer)}: the two must be equal.")
+            raise CommandError(
+                f"{self.issuer} calls itself {printable(metadata.issuer)}: the two must be equal."
+            )
         for name in ("token", "authorization", "device_authorization", "revocation"):
             if (endpoint := getattr(metadata, f"{name}_endpoint")) is not None:
-                checked_address(endpoint, f"{self.issuer}, {name}_endpoint", FAILED, allow_query=True)
+                checked_address(
+                    endpoint, f"{self.issuer}, {name}_endpoint", FAILED, allow_query=True
+                )
                 if self._local_only and not is_loopback_url(endpoint):
-                    raise CommandError(f"{self.issuer} is on this machine, but its {name}_endpoint is not: {endpoint}")
+                    raise CommandError(
+                        f"{self.issuer} is on this machine, but its {name}_endpoint is not: {endpoint}"
+                    )
         return metadata
 
     def grant(self, form: Fields) -> ProviderResponse:
@@ -123,7 +145,9 @@ class IdentityProvider:
         if self.metadata.revocation_endpoint is None:
             return False
         form = {"token": refresh_token.reveal(), "token_type_hint": "refresh_token"}
-        response = self.request(self.metadata.revocation_endpoint, {**form, "client_id": self.client["client_id"]})
+        response = self.request(
+            self.metadata.revocation_endpoint, {**form, "client_id": self.client["client_id"]}
+        )
         if response.status != HTTPStatus.OK:
             raise CommandError(f"The identity provider answered {response.reason}.")
         return True
@@ -136,7 +160,9 @@ class IdentityProvider:
         client, method = self._http.client(), "GET" if form is None else "POST"
         headers = {"Accept": "application/json"}
         try:
-            request = client.build_request(method, url, data=form, headers=headers, timeout=self._seconds)
+            request = client.build_request(
+                method, url, data=form, headers=headers, timeout=self._seconds
+            )
             response = fetch(client, request, self._seconds)
         except TimeoutError:
             reason = f"no complete response within {self._seconds:g} s"
@@ -144,13 +170,22 @@ class IdentityProvider:
             reason = str(error) or type(error).__name__
         else:
             return ProviderResponse(response.status_code, response.content)
-        raise CommandError(f"The identity provider at {url} does not answer: {reason}", OUT_OF_REACH)
+        raise CommandError(
+            f"The identity provider at {url} does not answer: {reason}", OUT_OF_REACH
+        )
 
 
 def sign_in_with_browser(
-    provider: IdentityProvider, scope: str, *, port: int, opens: bool, timeout: float, tell: Callable[[str], None]
+    provider: IdentityProvider,
+    scope: str,
+    *,
+    port: int,
+    opens: bool,
+    timeout: float,
+    tell: Callable[[str], None],
 ) -> Token:
-    """Wait up to ``timeout`` seconds for a user to sign in; return the tokens. Raises `CommandError`.
+    """Wait up to ``timeout`` seconds for a user to sign in; return the tokens. Raises
+    `CommandError`.
 
     Tells the address, and also opens the browser if ``opens``. Port 0 is any free port.
     """
@@ -171,20 +206,30 @@ def sign_in_with_browser(
         )
         if opens:
             open_browser(url)
-        tell(f"{'Your browser opens. If it does not, open' if opens else 'Open'} this address:\n\n{url}\n")
+        tell(
+            f"{'Your browser opens. If it does not, open' if opens else 'Open'} this address:\n\n{url}\n"
+        )
         response = server.wait(timeout)
-    form = {"grant_type": "authorization_code", "code": _code_of(response, provider), "code_verifier": verifier}
+    form = {
+        "grant_type": "authorization_code",
+        "code": _code_of(response, provider),
+        "code_verifier": verifier,
+    }
     return provider.token_in(provider.grant({**form, "redirect_uri": server.redirect_uri}))
 
 
 def _code_of(response: Fields, provider: IdentityProvider) -> str:
     """Return the code of a response with the right state (RFC 6749, 4.1.2; RFC 9207)."""
-    names_issuer = provider.metadata.authorization_response_iss_parameter_supported or "iss" in response
+    names_issuer = (
+        provider.metadata.authorization_response_iss_parameter_supported or "iss" in response
+    )
     if names_issuer and response.get("iss") != provider.issuer:
         raise CommandError("The response is not from the identity provider.", NOT_AUTHENTICATED)
     if "error" in response:
         reason = printable(response.get("error_description") or response["error"])[:300]
-        raise CommandError(f"The identity provider did not sign you in: {reason}", NOT_AUTHENTICATED)
+        raise CommandError(
+            f"The identity provider did not sign you in: {reason}", NOT_AUTHENTICATED
+        )
     if not response.get("code"):
         raise CommandError("The identity provider's response has no code.", NOT_AUTHENTICATED)
     return response["code"]
@@ -201,7 +246,9 @@ class _CallbackServer(ThreadingHTTPServer):
         try:
             super().__init__((_HOST, port), _CallbackHandler)
         except OSError as error:
-            raise CommandError(f"Cannot listen on port {port} of {_HOST}: {error.strerror}.") from None
+            raise CommandError(
+                f"Cannot listen on port {port} of {_HOST}: {error.strerror}."
+            ) from None
         self.redirect_uri = f"http://{_HOST}:{self.server_address[1]}{_PATH}"
 
     def wait(self, seconds: float) -> Fields:
@@ -210,7 +257,9 @@ class _CallbackServer(ThreadingHTTPServer):
         while not self.responses and time.monotonic() < ends:
             self.handle_request()
         if not self.responses:
-            raise CommandError(f"The sign-in was not completed within {seconds:.0f} s.", NOT_AUTHENTICATED)
+            raise CommandError(
+                f"The sign-in was not completed within {seconds:.0f} s.", NOT_AUTHENTICATED
+            )
         return self.responses[0]
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -227,7 +276,9 @@ class _CallbackHandler(BaseHTTPRequestHandler):
         if path != _PATH:
             self.send_error(HTTPStatus.NOT_FOUND)
         elif not hmac.compare_digest(fields.get("state", "").encode(), self.server.state.encode()):
-            self.send_error(HTTPStatus.BAD_REQUEST, explain="The request is not part of this sign-in.")
+            self.send_error(
+                HTTPStatus.BAD_REQUEST, explain="The request is not part of this sign-in."
+            )
         else:
             try:
                 self.send_response_only(HTTPStatus.OK)
@@ -274,21 +325,36 @@ def next_interval(interval: float, response: ProviderResponse) -> float:
         case error if error in _TEMPORARY or response.status in _TEMPORARY_STATUSES:
             return min(interval * 2, _MINUTE)
         case _:
-            raise CommandError(f"The identity provider issued no token: {response.reason}.", NOT_AUTHENTICATED)
+            raise CommandError(
+                f"The identity provider issued no token: {response.reason}.", NOT_AUTHENTICATED
+            )
 
 
 def sign_in_with_code(
-    provider: IdentityProvider, scope: str, *, timeout: float, tell: Callable[[str], None], poll: float
+    provider: IdentityProvider,
+    scope: str,
+    *,
+    timeout: float,
+    tell: Callable[[str], None],
+    poll: float,
 ) -> Token:
     """Show a code, and return the tokens of the user who enters it. Raises `CommandError`.
 
-    ``poll`` is the minimum interval in seconds between two requests, whatever the identity provider allows.
+    ``poll`` is the minimum interval in seconds between two requests, whatever the identity provider
+    allows.
     """
     device = _authorize_device(provider, scope)
     seconds = min(device.expires_in, timeout)
-    message = _CODE_EXPIRED if device.expires_in <= timeout else f"The code was not entered within {timeout:.0f} s."
+    message = (
+        _CODE_EXPIRED
+        if device.expires_in <= timeout
+        else f"The code was not entered within {timeout:.0f} s."
+    )
     tell(_instructions(device, seconds))
-    form = {"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": device.device_code}
+    form = {
+        "grant_type": "urn:ietf:params:oauth:grant-type:device_code",
+        "device_code": device.device_code,
+    }
     interval, ends = min(max(device.interval, poll), _MINUTE), time.monotonic() + seconds
     while (left := ends - time.monotonic()) > 0:
         time.sleep(min(interval, left))  # the last poll is at the end
@@ -309,11 +375,15 @@ def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthoriza
         raise CommandError(f"{provider.issuer} has no sign-in with a code. Omit --device.")
     response = provider.request(endpoint, {**provider.client, "scope": scope})
     if response.status != HTTPStatus.OK:
-        raise CommandError(f"The identity provider gave no code: {response.reason}.", NOT_AUTHENTICATED)
+        raise CommandError(
+            f"The identity provider gave no code: {response.reason}.", NOT_AUTHENTICATED
+        )
     try:
         device = msgspec.convert(response.fields, DeviceAuthorization)
     except msgspec.ValidationError as error:
-        raise CommandError(f"The response of {endpoint} does not follow RFC 8628: {error}") from None
+        raise CommandError(
+            f"The response of {endpoint} does not follow RFC 8628: {error}"
+        ) from None
     for address in (device.verification_uri, device.verification_uri_complete):
         if address is not None:
             checked_address(address, f"{endpoint}, verification_uri", FAILED, allow_query=True)

@@ -28,35 +28,53 @@ _PAGES: Final = {
 """The pages of an organization, below its address."""
 _KINDS: Final = {"key": "keys", "proj": "projects", "mbr": "members", "evt": "events"}
 """The pages of objects, by the prefix of their ids."""
-_RESOURCES: Final = {"key_": "api_keys", "proj_": "projects", "mbr_": "members", "evt_": "billing.events"}
+_RESOURCES: Final = {
+    "key_": "api_keys",
+    "proj_": "projects",
+    "mbr_": "members",
+    "evt_": "billing.events",
+}
 
 
 def _parse(text: str) -> str:
-    """Return the name of a page or an id. Raises `click.BadParameter`, which does not repeat the text."""
+    """Return the name of a page or an id. Raises `click.BadParameter`, which does not repeat the
+    text.
+    """
     if text in _PUBLIC or text in _PAGES:
         return text
     prefix, _, rest = parse_id(text).partition("_")
     if prefix not in _KINDS or not rest:
         pages = ", ".join((*_PUBLIC, *_PAGES))
-        raise click.BadParameter(f"is neither a page ({pages}) nor the id of a key, project, member or event")
+        raise click.BadParameter(
+            f"is neither a page ({pages}) nor the id of a key, project, member or event"
+        )
     return text
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     pages = [CompletionItem(page) for page in (*_PUBLIC, *_PAGES) if page.startswith(incomplete)]
-    resource = next((name for prefix, name in _RESOURCES.items() if incomplete.startswith(prefix)), None)
+    resource = next(
+        (name for prefix, name in _RESOURCES.items() if incomplete.startswith(prefix)), None
+    )
     return pages if resource is None else complete_ids(resource, {}, ctx, param, incomplete)
 
 
-@click.command("open", cls=ServiceCommand, json_help="The address as one JSON document; opens nothing.")
-@click.argument("page", metavar="[PAGE|ID]", default="dashboard", type=_parse, shell_complete=_complete)
-@click.option("--print", "only_print", is_flag=True, help="Print the address on stdout; open nothing.")
+@click.command(
+    "open", cls=ServiceCommand, json_help="The address as one JSON document; opens nothing."
+)
+@click.argument(
+    "page", metavar="[PAGE|ID]", default="dashboard", type=_parse, shell_complete=_complete
+)
+@click.option(
+    "--print", "only_print", is_flag=True, help="Print the address on stdout; open nothing."
+)
 def open_page(service: ServiceOptions, *, as_json: bool, page: str, only_print: bool) -> None:
-    """Open a page of the service in the browser: the dashboard, docs (the API reference), or a page of the dashboard.
+    """Open a page of the service in the browser: the dashboard, docs (the API reference), or a page
+    of the dashboard.
 
-    PAGE is dashboard, docs, keys, projects, members, billing, events or audit; ID is that of a key, project, member or
-    event. You sign in in the browser: the address never contains a credential. Without a browser or a terminal the
-    command prints the address.
+    PAGE is dashboard, docs, keys, projects, members, billing, events or audit; ID is that of a key,
+    project, member or event. You sign in in the browser: the address never contains a credential.
+    Without a browser or a terminal the command prints the address.
 
     \b
       tenantry open
@@ -64,7 +82,8 @@ def open_page(service: ServiceOptions, *, as_json: bool, page: str, only_print: 
       tenantry open key_01a1f97751a3e4c5b6d7f8091a2b3c4d
       tenantry open billing --organization acme --print
 
-    Exits with 4 without a credential where the page depends on it, and with 5 if there is no such object.
+    Exits with 4 without a credential where the page depends on it, and with 5 if there is no such
+    object.
     """
     configuration = ClientConfiguration(service, os.environ)
     base = configuration.address()[0].value
@@ -79,7 +98,8 @@ def open_page(service: ServiceOptions, *, as_json: bool, page: str, only_print: 
 
 
 def _path(configuration: ClientConfiguration, page: str, *, as_json: bool) -> str:
-    """Return the path of a page of an organization. Asks the service for the organization of the object or credential.
+    """Return the path of a page of an organization. Asks the service for the organization of the
+    object or credential.
 
     Raises `CommandError`.
     """
@@ -99,7 +119,9 @@ def _path(configuration: ClientConfiguration, page: str, *, as_json: bool) -> st
 def _organization_of_project(client: Tenantry, project_id: str) -> str:
     project = client.projects.get(project_id)
     if project.mode != "live":
-        raise CommandError("The dashboard shows projects of live mode only; this one is of test mode.")
+        raise CommandError(
+            "The dashboard shows projects of live mode only; this one is of test mode."
+        )
     return project.org_id
 
 

@@ -81,7 +81,9 @@ def minute(moment: datetime | None) -> str:
 
 
 def ago(moment: datetime | None, now: datetime) -> str:
-    """Format the time since a moment in its largest unit: ``never`` for None, a date after a year."""
+    """Format the time since a moment in its largest unit: ``never`` for None, a date after a
+    year.
+    """
     if moment is None:
         return "never"
     seconds = int((now - moment).total_seconds())
@@ -112,7 +114,9 @@ def shown(value: Value) -> str:
 
 
 def pairs(record: object, *fields: str, **named: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and formatted values of an object's fields that are set; ``named`` maps names to fields."""
+    """Yield the names and formatted values of an object's fields that are set; ``named`` maps names
+    to fields.
+    """
     for name, attribute in ({field: field for field in fields} | named).items():
         if (value := getattr(record, attribute)) is not None:
             yield name.replace("_", " "), shown(value)
@@ -146,7 +150,9 @@ def access_words(access: AnyAccess) -> str:
 
 def printable(text: str) -> str:
     """Replace control characters, which a terminal would obey."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )
 
 
 def printable_lines(text: str) -> str:
@@ -160,7 +166,9 @@ def json_text(encoded: bytes) -> str:
 
 
 def print_json(value: object, enc_hook: Callable[[Any], object] | None = None) -> None:
-    click.echo(json_text(msgspec.json.format(msgspec.json.encode(value, enc_hook=enc_hook), indent=2)))
+    click.echo(
+        json_text(msgspec.json.format(msgspec.json.encode(value, enc_hook=enc_hook), indent=2))
+    )
 
 
 def discard_stdout() -> None:
@@ -174,7 +182,9 @@ def counted(number: int, what: str) -> str:
 
 
 def own_command(prefix: str = sys.prefix) -> str:
-    """Return what to type to run this command again: its name if the shell finds it, else what was typed."""
+    """Return what to type to run this command again: its name if the shell finds it, else what was
+    typed.
+    """
     if one_time := _one_time_command(Path(prefix).parts):
         return one_time
     script = Path(sys.argv[0])
@@ -187,16 +197,21 @@ def own_command(prefix: str = sys.prefix) -> str:
 
 
 def _one_time_command(prefix: Sequence[str]) -> str | None:
-    """Return the command of uv or pipx that made an environment for one run: its programs are in no other shell."""
+    """Return the command of uv or pipx that made an environment for one run: its programs are in no
+    other shell.
+    """
     package = "'tenantry[demo]'" if find_spec("tenantry_devkit") else "tenantry"
     if "archive-v0" in prefix:
-        is_of_pipx = shutil.which("pipx") and not shutil.which("uvx")  # pipx can bring an uv, which is on no path
+        # pipx can bring an uv, which is on no path
+        is_of_pipx = shutil.which("pipx") and not shutil.which("uvx")
         return f"pipx run {package}" if is_of_pipx else f"uvx {package}"
     return f"pipx run {package}" if {"pipx", ".cache"} <= set(prefix) else None
 
 
 class Column(NamedTuple):
-    """A column of a table. A ``loose`` one wraps on a narrow terminal; a ``wide`` one needs 120 characters."""
+    """A column of a table. A ``loose`` one wraps on a narrow terminal; a ``wide`` one needs 120
+    characters.
+    """
 
     title: str
     value: Callable[[Any], str]
@@ -205,7 +220,9 @@ class Column(NamedTuple):
 
 
 def columns(*fields: str, loose: str = "", **named: str) -> list[Column]:
-    """Make columns of an object's fields, with times as days; ``named`` maps titles to fields, ``loose`` is a title."""
+    """Make columns of an object's fields, with times as days; ``named`` maps titles to fields,
+    ``loose`` is a title.
+    """
 
     def value(field: str, item: object) -> str:
         found = getattr(item, field)
@@ -213,7 +230,10 @@ def columns(*fields: str, loose: str = "", **named: str) -> list[Column]:
 
     titles = {field: field for field in fields} | named
     names = {title: title.upper().replace("_", " ") for title in titles}
-    return [Column(names[title], partial(value, field), title == loose) for title, field in titles.items()]
+    return [
+        Column(names[title], partial(value, field), title == loose)
+        for title, field in titles.items()
+    ]
 
 
 def print_table(items: Iterable[T], columns: Sequence[Column]) -> bool:
@@ -228,7 +248,10 @@ def print_table(items: Iterable[T], columns: Sequence[Column]) -> bool:
 
 def print_record(rows: Iterable[tuple[str, str]]) -> None:
     """Print names and values, one pair a line; a long value wraps in its own column."""
-    _print_rows([Column("", str), Column("", str, loose=True)], [[name, printable(value)] for name, value in rows])
+    _print_rows(
+        [Column("", str), Column("", str, loose=True)],
+        [[name, printable(value)] for name, value in rows],
+    )
 
 
 def _terminal_width() -> int:
@@ -237,13 +260,21 @@ def _terminal_width() -> int:
     return Console().width if sys.stdout.isatty() else 100_000
 
 
-def _print_rows(columns: Sequence[Column], rows: list[list[str]], *, with_heading: bool = False) -> None:
+def _print_rows(
+    columns: Sequence[Column], rows: list[list[str]], *, with_heading: bool = False
+) -> None:
     from rich.cells import cell_len  # noqa: PLC0415  # slow to import
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=with_heading, header_style="bold")
+    table = Table(
+        box=None,
+        padding=(0, _GAP, 0, 0),
+        pad_edge=False,
+        show_header=with_heading,
+        header_style="bold",
+    )
     least = 0  # as wide as the table must be, so that only loose columns wrap
     for column, *cells in zip(columns, *rows, strict=True):
         table.add_column(column.title, no_wrap=not column.loose, overflow="fold")
@@ -280,7 +311,8 @@ def progress(
 ) -> Iterator[ProgressBar]:
     """Show a progress bar if stderr is a terminal.
 
-    With ``is_share`` the bar has the percentage instead of the numbers, for items that mean nothing to the user.
+    With ``is_share`` the bar has the percentage instead of the numbers, for items that mean nothing
+    to the user.
     """
     from rich import progress as bars  # noqa: PLC0415  # slow to import
     from rich.console import Console  # noqa: PLC0415

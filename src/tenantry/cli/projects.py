@@ -32,7 +32,9 @@ def show(api: ApiContext, *, project_id: str) -> None:
     """
     project = api.client.projects.get(project_id)
     dates = {"created": "created_at", "updated": "updated_at"}
-    api.record(project, pairs(project, "id", "name", "description", "mode", organization="org_id", **dates))
+    api.record(
+        project, pairs(project, "id", "name", "description", "mode", organization="org_id", **dates)
+    )
 
 
 @click.command("create", cls=ApiCommand, json_help="The project as one JSON document.")
@@ -54,7 +56,12 @@ def create(api: ApiContext, *, name: str, description: str | None) -> None:
 @click.option("--description", help="The new description.")
 @click.option("--no-description", is_flag=True, help="Remove the description.")
 def update(
-    api: ApiContext, *, project_id: str, name: str | None, description: str | None, no_description: bool
+    api: ApiContext,
+    *,
+    project_id: str,
+    name: str | None,
+    description: str | None,
+    no_description: bool,
 ) -> None:
     """Change a project's name or description.
 
@@ -88,4 +95,6 @@ def delete(api: ApiContext, *, project_ids: tuple[str, ...], yes: bool) -> None:
         project = api.client.projects.get(project_id)
         return f'Delete the {project.mode} project "{project.name}", created {day(project.created_at)}?'
 
-    api.end_each(project_ids, question, api.client.projects.delete, "Deleted", yes=yes, deleted=True)
+    api.end_each(
+        project_ids, question, api.client.projects.delete, "Deleted", yes=yes, deleted=True
+    )

@@ -35,21 +35,26 @@ from tenantry.settings import Settings
 
 _MOST_UNPLACED: Final = 20
 """How many subscriptions of no tenant `reconcile` names."""
-_JSON_NAMES: Final = dict(zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True))
+_JSON_NAMES: Final = dict(
+    zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True)
+)
 
 
 @click.command("reconcile")
-@click.option("--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable.")
+@click.option(
+    "--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable."
+)
 @click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="The drift and repairs as one JSON document.")
 def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None:
-    """Compare tenants with their subscriptions at the payment provider, and repair those that have drifted.
+    """Compare tenants with their subscriptions at the payment provider, and repair those that have
+    drifted.
 
-    Reads all subscriptions of the provider's account, so that it also finds those of which no event arrived; or
-    compares only the tenants that you name, and reads all subscriptions only if one of these has no living one. Shows
-    each field that differs, ours and then the provider's, and each customer that it links. Fetches the events that were
-    missed. Without --tenant, lists living subscriptions that count for no tenant. Safe while the service runs.
-    Needs PROVIDER_SECRET_KEY.
+    Reads all subscriptions of the provider's account, so that it also finds those of which no event
+    arrived; or compares only the tenants that you name, and reads all subscriptions only if one of
+    these has no living one. Shows each field that differs, ours and then the provider's, and each
+    customer that it links. Fetches the events that were missed. Without --tenant, lists living
+    subscriptions that count for no tenant. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
 
     \b
     Exits with
@@ -65,8 +70,8 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
       tenantry reconcile --dry-run
       tenantry reconcile --tenant acme
 
-    Ctrl-C ends it after the tenants in flight, with a summary and the command that goes on. A second Ctrl-C ends it at
-    once, without a summary; with --json nothing is printed then.
+    Ctrl-C ends it after the tenants in flight, with a summary and the command that goes on. A
+    second Ctrl-C ends it at once, without a summary; with --json nothing is printed then.
     """
 
     interruption = Interruption()
@@ -129,12 +134,16 @@ def _reconciliation_json(found: Reconciliation) -> dict[str, Any]:
         "notCompared": len(found.troubled),
         "notPlaced": found.unplaced_number,
         "subscriptionsNotPlaced": found.unplaced,
-        "details": [_comparison_json(comparison) for comparison in (*found.drifted, *found.troubled)],
+        "details": [
+            _comparison_json(comparison) for comparison in (*found.drifted, *found.troubled)
+        ],
     }
 
 
 def _reconciliation_lines(found: Reconciliation, *, dry_run: bool) -> Iterator[str]:
-    """Say what is known only at the end: missed events, subscriptions of no tenant, and the summary."""
+    """Say what is known only at the end: missed events, subscriptions of no tenant, and the
+    summary.
+    """
     for comparison in found.drifted:
         yield from _missed_lines(comparison)
     yield from _unplaced_lines(found)
@@ -157,19 +166,32 @@ def _missed_lines(comparison: Comparison) -> Iterator[str]:
 
 
 def _comparison_json(comparison: Comparison) -> dict[str, Any]:
-    fields = [{"field": name, "ours": ours, "provider": theirs} for name, ours, theirs in _fields(comparison)]
-    found = {"fields": fields, "linked": comparison.linked, "missed": comparison.missed, "trouble": comparison.trouble}
+    fields = [
+        {"field": name, "ours": ours, "provider": theirs}
+        for name, ours, theirs in _fields(comparison)
+    ]
+    found = {
+        "fields": fields,
+        "linked": comparison.linked,
+        "missed": comparison.missed,
+        "trouble": comparison.trouble,
+    }
     return {"tenantId": comparison.tenant_id, "repaired": comparison.repaired, **found}
 
 
 def _fields(comparison: Comparison) -> list[tuple[str, Value, Value]]:
     """Return each field that differs: its name in JSON, our value, the provider's."""
     drift = comparison.drift.items()
-    return [(_json_name(name), _value(name, ours), _value(name, theirs)) for name, (ours, theirs) in drift]
+    return [
+        (_json_name(name), _value(name, ours), _value(name, theirs))
+        for name, (ours, theirs) in drift
+    ]
 
 
 def _json_name(name: str) -> str:
-    """Return the API's name of a field, of the tenant or of one of its subscriptions (``sub_1.plan``)."""
+    """Return the API's name of a field, of the tenant or of one of its subscriptions
+    (``sub_1.plan``).
+    """
     subscription, dot, field = name.rpartition(".")
     return f"{subscription}{dot}{_JSON_NAMES[field]}"
 
@@ -185,14 +207,18 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
         return
     yield f"{comparison.tenant_id}: {'repaired' if comparison.repaired else 'has drifted'}"
     fields = _fields(comparison)
-    for line in aligned((name, f"{shown(ours)} -> {shown(theirs)}") for name, ours, theirs in fields):
+    for line in aligned(
+        (name, f"{shown(ours)} -> {shown(theirs)}") for name, ours, theirs in fields
+    ):
         yield f"  {line}"
     for customer in comparison.linked:
         yield f"  customer {printable(customer)} {'is linked now' if comparison.repaired else 'is not linked'}"
 
 
 def _unplaced_lines(found: Reconciliation) -> Iterator[str]:
-    """Name subscriptions at the provider that count for no tenant, with the command that places each."""
+    """Name subscriptions at the provider that count for no tenant, with the command that places
+    each.
+    """
     for each in found.unplaced[:_MOST_UNPLACED]:
         customer = printable(each.customer_id or "(unknown)")
         yield f"not placed: subscription {printable(each.subscription_id)} of customer {customer}: {each.reason}"

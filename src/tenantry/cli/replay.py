@@ -1,4 +1,6 @@
-"""``tenantry tenants rebuild`` and ``tenantry events replay``: fold ledgers again, and repair what differs."""
+"""``tenantry tenants rebuild`` and ``tenantry events replay``: fold ledgers again, and repair what
+differs.
+"""
 
 import shlex
 import sys
@@ -11,7 +13,13 @@ from typing import Final
 import click
 import msgspec
 
-from tenantry.billing.replay import FieldComparison, ReplayService, ReprocessedEvent, Selection, TenantReplay
+from tenantry.billing.replay import (
+    FieldComparison,
+    ReplayService,
+    ReprocessedEvent,
+    Selection,
+    TenantReplay,
+)
 from tenantry.cli.database import on_database
 from tenantry.cli.interruption import STOPPED, Interruption
 from tenantry.cli.output import (
@@ -35,9 +43,9 @@ from tenantry.settings import Settings
 class ReplayReport(msgspec.Struct, rename="camel"):
     """A replay. ``seconds`` is its duration; only JSON has ``details``.
 
-    ``read_again`` are events that were invalid or ignored and now take their place; ``unreadable`` counts the invalid
-    ones without a raw body. ``stopped`` is why it did not come to its end, and ``continue_with`` the command that goes
-    on.
+    ``read_again`` are events that were invalid or ignored and now take their place; ``unreadable``
+    counts the invalid ones without a raw body. ``stopped`` is why it did not come to its end, and
+    ``continue_with`` the command that goes on.
     """
 
     dry_run: bool
@@ -54,7 +62,9 @@ class ReplayReport(msgspec.Struct, rename="camel"):
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """A replay as it was asked for; ``command`` are its words, without --after, --dry-run and --json."""
+    """A replay as it was asked for; ``command`` are its words, without --after, --dry-run and
+    --json.
+    """
 
     command: tuple[str, ...]
     selection: Selection
@@ -64,13 +74,19 @@ class _Run(msgspec.Struct, frozen=True):
 
     def continued(self, after: str) -> str:
         """Return the command that goes on after a tenant."""
-        flags = [flag for flag, is_set in (("--dry-run", self.dry_run), ("--json", self.as_json)) if is_set]
+        flags = [
+            flag
+            for flag, is_set in (("--dry-run", self.dry_run), ("--json", self.as_json))
+            if is_set
+        ]
         options = ["--after", after] if after else []
         return f"{own_command()} {shlex.join([*self.command, *options, *flags])}"
 
 
 def _replay(run: _Run) -> None:
-    """Fold the selected tenants again and print what differs, or in full every tenant with all its fields."""
+    """Fold the selected tenants again and print what differs, or in full every tenant with all its
+    fields.
+    """
     report, interruption = ReplayReport(run.dry_run), Interruption()
     last = run.selection.after
 
@@ -104,7 +120,9 @@ def _replay(run: _Run) -> None:
     sys.exit(DIFFERENCES if run.dry_run and (report.differing or report.read_again) else 0)
 
 
-async def _read_again(service: ReplayService, run: _Run, report: ReplayReport, interruption: Interruption) -> None:
+async def _read_again(
+    service: ReplayService, run: _Run, report: ReplayReport, interruption: Interruption
+) -> None:
     async with aclosing(service.reprocess(run.selection, dry_run=run.dry_run)) as parts:
         async for part in parts:
             report.read_again += part.events
@@ -140,11 +158,16 @@ def _add(report: ReplayReport, checked: TenantReplay, run: _Run) -> None:
     if checked.is_right and not run.in_full:
         return
     if run.as_json:
-        detail = checked if run.in_full else msgspec.structs.replace(checked, fields=checked.differences)
+        detail = (
+            checked if run.in_full else msgspec.structs.replace(checked, fields=checked.differences)
+        )
         report.details.append(detail)
     else:
         # name the file: the progress bar has replaced stdout
-        click.echo("\n".join(_all_fields(checked) if run.in_full else _differences(checked)), file=sys.stdout)
+        click.echo(
+            "\n".join(_all_fields(checked) if run.in_full else _differences(checked)),
+            file=sys.stdout,
+        )
 
 
 def _reread(event: ReprocessedEvent) -> str:
@@ -170,7 +193,9 @@ def _all_fields(checked: TenantReplay) -> Iterator[str]:
 
 
 def _change(field: FieldComparison) -> str:
-    return f"{shown(field.stored)} -> {shown(field.folded)}" if field.differs else shown(field.stored)
+    return (
+        f"{shown(field.stored)} -> {shown(field.folded)}" if field.differs else shown(field.stored)
+    )
 
 
 def _parked(checked: TenantReplay) -> str:
@@ -179,7 +204,9 @@ def _parked(checked: TenantReplay) -> str:
 
 def _replay_summary(report: ReplayReport) -> str:
     speed = f"{report.events / report.seconds:,.0f}" if report.seconds else "-"
-    found = f"{report.differing} differing, " + ("nothing written" if report.dry_run else f"{report.repaired} repaired")
+    found = f"{report.differing} differing, " + (
+        "nothing written" if report.dry_run else f"{report.repaired} repaired"
+    )
     if report.read_again:
         found += f", {counted(len(report.read_again), 'event')} read again"
     return (
@@ -195,49 +222,77 @@ def _tenant_id(text: str) -> str:
 
 
 _after: Final = click.option(
-    "--after", type=_tenant_id, metavar="ORG", help="Only tenants whose id is greater; continues a run."
+    "--after",
+    type=_tenant_id,
+    metavar="ORG",
+    help="Only tenants whose id is greater; continues a run.",
 )
 
 
 @click.command("rebuild")
 @click.argument("org_ids", metavar="[ORG]...", nargs=-1)
 @_after
-@click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing, exit with 3 if anything does.")
-@click.option("--json", "as_json", is_flag=True, help="The fields and repairs as one JSON document.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only print what differs: write nothing, exit with 3 if anything does.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="The fields and repairs as one JSON document."
+)
 def rebuild(org_ids: tuple[str, ...], *, after: str | None, dry_run: bool, as_json: bool) -> None:
     """Rebuild tenants' billing state from all their events, and show each field before and after.
 
     Without ORG the command rebuilds all tenants, and shows only what differs.
 
-    The same as `tenantry events replay`, in more detail: safe while the service runs; sends no mail. Exits with 0 when
-    done, with 5 if a tenant does not exist, and with 3 if a dry run found differences. Ctrl-C ends it after the tenants
-    in flight, with a summary and the command that goes on.
+    The same as `tenantry events replay`, in more detail: safe while the service runs; sends no
+    mail. Exits with 0 when done, with 5 if a tenant does not exist, and with 3 if a dry run found
+    differences. Ctrl-C ends it after the tenants in flight, with a summary and the command that
+    goes on.
 
     \b
       tenantry tenants rebuild acme --dry-run
     """
-    selection, command = Selection(org_ids or None, after=after or ""), ("tenants", "rebuild", *org_ids)
+    selection, command = (
+        Selection(org_ids or None, after=after or ""),
+        ("tenants", "rebuild", *org_ids),
+    )
     _replay(_Run(command, selection, dry_run, as_json, in_full=bool(org_ids)))
 
 
 @click.command("replay")
-@click.option("--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable.")
 @click.option(
-    "--since", type=past, metavar="TIME", help="Only tenants with an event since then: 1h, 7d or an RFC 3339 time."
+    "--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable."
+)
+@click.option(
+    "--since",
+    type=past,
+    metavar="TIME",
+    help="Only tenants with an event since then: 1h, 7d or an RFC 3339 time.",
 )
 @_after
-@click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing, exit with 3 if anything does.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only print what differs: write nothing, exit with 3 if anything does.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The differences as one JSON document.")
 def replay(
-    tenants: tuple[str, ...], since: datetime | None, *, after: str | None, dry_run: bool, as_json: bool
+    tenants: tuple[str, ...],
+    since: datetime | None,
+    *,
+    after: str | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Fold tenants' events again, show where the billing state differs, and repair it.
 
-    Uses the current plan catalog: after you add a price, tenants get their correct plan. First reads events again that
-    were invalid, or ignored because of PROVIDER_ACCOUNTS or PROVIDER_LIVEMODE; they take their place if they are now
-    valid. Safe while the service runs; sends no mail. Exits with 0 when done, with 5 if a tenant does not exist, and
-    with 3 if a dry run found differences. Ctrl-C ends it after the tenants in flight, with a summary and the command
-    that goes on.
+    Uses the current plan catalog: after you add a price, tenants get their correct plan. First
+    reads events again that were invalid, or ignored because of PROVIDER_ACCOUNTS or
+    PROVIDER_LIVEMODE; they take their place if they are now valid. Safe while the service runs;
+    sends no mail. Exits with 0 when done, with 5 if a tenant does not exist, and with 3 if a dry
+    run found differences. Ctrl-C ends it after the tenants in flight, with a summary and the
+    command that goes on.
 
     \b
       tenantry events replay --since 7d --dry-run

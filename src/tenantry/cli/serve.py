@@ -51,8 +51,15 @@ logger = logging.getLogger(__name__)
 
 
 @click.command()
-@click.option("--jobs/--no-jobs", "jobs", default=None, help="Run the background jobs here too (default: yes).")
-@click.option("--migrate/--no-migrate", "migrate", default=True, help="Bring the schema up to date first.")
+@click.option(
+    "--jobs/--no-jobs",
+    "jobs",
+    default=None,
+    help="Run the background jobs here too (default: yes).",
+)
+@click.option(
+    "--migrate/--no-migrate", "migrate", default=True, help="Bring the schema up to date first."
+)
 def serve(*, jobs: bool | None, migrate: bool) -> None:
     """Run the service at HOST:PORT on DATABASE_URL, in WORKERS processes.
 
@@ -68,7 +75,10 @@ def serve(*, jobs: bool | None, migrate: bool) -> None:
     end_on_sigterm()
 
     def on_ready(address: str) -> None:
-        _say(settings, f"tenantry is ready at {address} ({settings.workers} process(es)); Ctrl-C stops it")
+        _say(
+            settings,
+            f"tenantry is ready at {address} ({settings.workers} process(es)); Ctrl-C stops it",
+        )
         _notify_ready()
 
     with database(values) as conninfo:
@@ -132,7 +142,9 @@ def _say(settings: Settings, line: str, level: int = logging.INFO) -> None:
 
 
 def _notify_ready() -> None:
-    """Tell the service manager that the service is ready (sd_notify), if it has set NOTIFY_SOCKET."""
+    """Tell the service manager that the service is ready (sd_notify), if it has set
+    NOTIFY_SOCKET.
+    """
     path = inherited(["NOTIFY_SOCKET"]).get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):
         return
@@ -141,7 +153,9 @@ def _notify_ready() -> None:
 
 
 def _check_schema(settings: Settings, conninfo: str) -> None:
-    """Warn if the schema is older than this release; a migration may follow while the service runs."""
+    """Warn if the schema is older than this release; a migration may follow while the service
+    runs.
+    """
     from tenantry.db.migrate import current_revision, newest_revision  # noqa: PLC0415  # slow to import
 
     try:
@@ -181,7 +195,9 @@ async def _run_worker(settings: Settings, conninfo: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
     _say(settings, "worker: running the jobs; Ctrl-C stops")
-    await asyncio.wait((jobs, asyncio.ensure_future(stop_now.wait())), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(
+        (jobs, asyncio.ensure_future(stop_now.wait())), return_when=asyncio.FIRST_COMPLETED
+    )
     if jobs.done() and not jobs.cancelled():
         jobs.result()
 
@@ -196,7 +212,9 @@ def end_on_sigterm() -> None:
         signal.signal(signal.SIGHUP, lambda _number, _frame: signal.raise_signal(signal.SIGTERM))
 
 
-def run_server(settings: Settings, conninfo: str, values: dict[str, str], on_ready: Callable[[str], None]) -> None:
+def run_server(
+    settings: Settings, conninfo: str, values: dict[str, str], on_ready: Callable[[str], None]
+) -> None:
     """Serve until a signal. Calls ``on_ready`` with the address once the service is ready.
 
     Port 0 is any free port; the settings that depend on the port then follow it.
@@ -207,14 +225,23 @@ def run_server(settings: Settings, conninfo: str, values: dict[str, str], on_rea
     if settings.port != port:
         values = {**values, "PORT": str(port)}
         settings = load(values)
-    address, health = f"http://{settings.host}:{port}", f"http://{_reachable(settings.host)}:{port}/readyz"
-    threading.Thread(target=_await_ready, args=(health, lambda: on_ready(address)), daemon=True).start()
+    address, health = (
+        f"http://{settings.host}:{port}",
+        f"http://{_reachable(settings.host)}:{port}/readyz",
+    )
+    threading.Thread(
+        target=_await_ready, args=(health, lambda: on_ready(address)), daemon=True
+    ).start()
     with listener, contextlib.suppress(KeyboardInterrupt):
         if settings.workers == 1:
             _run_one(settings, conninfo, listener)
             return
-        with tempfile.TemporaryDirectory(prefix="tenantry-metrics-", ignore_cleanup_errors=True) as directory:
-            export_environment({**values, "DATABASE_URL": conninfo, "PROMETHEUS_MULTIPROC_DIR": directory})
+        with tempfile.TemporaryDirectory(
+            prefix="tenantry-metrics-", ignore_cleanup_errors=True
+        ) as directory:
+            export_environment(
+                {**values, "DATABASE_URL": conninfo, "PROMETHEUS_MULTIPROC_DIR": directory}
+            )
             if not Supervisor(settings, listener).run():
                 raise CommandError("A server process could not start; its log says why.")
 
@@ -232,17 +259,23 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _run_one(settings: Settings, conninfo: str, listener: socket.socket, siblings: Siblings | None = None) -> None:
+def _run_one(
+    settings: Settings, conninfo: str, listener: socket.socket, siblings: Siblings | None = None
+) -> None:
     from tenantry.app import build_app  # noqa: PLC0415  # the metrics library reads the environment on import
 
     connections = this_process.allow_connections(settings.max_connections)
     app = build_app(settings.replace(max_connections=connections), conninfo)
     this_process.set_for_serving()
-    GracefulServer(server_config(settings, app), settings.drain_seconds, siblings).run(sockets=[listener])
+    GracefulServer(server_config(settings, app), settings.drain_seconds, siblings).run(
+        sockets=[listener]
+    )
 
 
 def _serve_supervised(listener: socket.socket, siblings: Siblings) -> None:
-    """Run one of several processes, with the settings that the supervisor has put into the environment."""
+    """Run one of several processes, with the settings that the supervisor has put into the
+    environment.
+    """
     end_on_sigterm()
     with listener, contextlib.suppress(KeyboardInterrupt):
         try:
@@ -292,9 +325,9 @@ def _await_ready(url: str, on_ready: Callable[[], None]) -> None:
 class Supervisor:
     """Runs WORKERS server processes on one socket until SIGTERM or SIGINT, which it passes on.
 
-    Restarts a process that ends unexpectedly, unless it could not start. Processes accept connections for
-    DRAIN_SECONDS after SIGTERM; then the supervisor, which knows that all of them end, makes the kernel refuse
-    new ones. A second signal kills the remaining processes.
+    Restarts a process that ends unexpectedly, unless it could not start. Processes accept
+    connections for DRAIN_SECONDS after SIGTERM; then the supervisor, which knows that all of them
+    end, makes the kernel refuse new ones. A second signal kills the remaining processes.
     """
 
     def __init__(self, settings: Settings, bound: socket.socket) -> None:
@@ -312,7 +345,8 @@ class Supervisor:
         received, waker = socket.socketpair()
         waker.setblocking(False)  # noqa: FBT003  # the standard library's own
         with received, waker:
-            signal.set_wakeup_fd(waker.fileno())  # Python writes the number of each signal with a handler
+            # Python writes the number of each signal with a handler
+            signal.set_wakeup_fd(waker.fileno())
             for each in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(each, lambda *_: None)
             for number in range(self._settings.workers):
@@ -347,7 +381,9 @@ class Supervisor:
 
     def _end(self, number: int) -> None:
         self._is_ending = True
-        seconds = self._settings.drain_seconds - HANDSHAKE_SECONDS if number == signal.SIGTERM else 0
+        seconds = (
+            self._settings.drain_seconds - HANDSHAKE_SECONDS if number == signal.SIGTERM else 0
+        )
         self._refuses_at = time.monotonic() + max(0, seconds)
         if seconds <= 0:
             self._refuse()
@@ -356,7 +392,9 @@ class Supervisor:
                 os.kill(process.pid, number)
 
     def _seconds_left(self) -> float | None:
-        """Return the seconds until the kernel must refuse new connections; None if it need not or already does."""
+        """Return the seconds until the kernel must refuse new connections; None if it need not or
+        already does.
+        """
         return None if self._refuses_at is None else max(0, self._refuses_at - time.monotonic())
 
     def _refuse(self) -> None:
@@ -365,7 +403,9 @@ class Supervisor:
         self._bound.close()
 
     def _replace_ended(self) -> None:
-        """Join ended processes, and replace them unless all end. One that could not start ends all."""
+        """Join ended processes, and replace them unless all end. One that could not start ends
+        all.
+        """
         for number, process in list(self._processes.items()):
             if process.is_alive():
                 continue
@@ -379,5 +419,9 @@ class Supervisor:
                 self._all_started = False
                 self._end(signal.SIGTERM)
             else:
-                logger.error("server process %s ended with %s; starting another", process.pid, process.exitcode)
+                logger.error(
+                    "server process %s ended with %s; starting another",
+                    process.pid,
+                    process.exitcode,
+                )
                 self._start(number)

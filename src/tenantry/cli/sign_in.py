@@ -9,9 +9,22 @@ import click
 import msgspec
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, ServiceCommand, failure_of, wait_times
-from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, SourcedValue, Target
+from tenantry.cli.client_configuration import (
+    ClientConfiguration,
+    ServiceOptions,
+    SourcedValue,
+    Target,
+)
 from tenantry.cli.demo_folder import demo_here
-from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, USAGE, CommandError, print_json, printable_lines, shown
+from tenantry.cli.output import (
+    FAILED,
+    NOT_AUTHENTICATED,
+    USAGE,
+    CommandError,
+    print_json,
+    printable_lines,
+    shown,
+)
 from tenantry.cli.sign_in_storage import StoredSignIn
 from tenantry.cli.status import plan_rows
 from tenantry_sdk import Token, Whoami
@@ -32,9 +45,15 @@ SCOPE: Final = "openid offline_access"
 @click.option("--issuer", metavar="URL", help="The identity provider. [TENANTRY_ISSUER]")
 @click.option("--client-id", metavar="ID", help="This client's id there. [TENANTRY_CLIENT_ID]")
 @click.option("--scope", metavar="SCOPES", help=f"The scopes to request. [{SCOPE}]")
-@click.option("--audience", metavar="AUDIENCE", help="The token's audience, if the provider needs it.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, metavar="PORT", help="The port of the redirect address. [any]"
+    "--audience", metavar="AUDIENCE", help="The token's audience, if the provider needs it."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="PORT",
+    help="The port of the redirect address. [any]",
 )
 @click.option(
     "--timeout",
@@ -59,11 +78,13 @@ def login(
 ) -> None:
     """Sign in at the identity provider, so that the other commands need no API key.
 
-    The browser opens, and the identity provider redirects it to this command (RFC 8252, with PKCE). With --device you
-    need no browser on this machine. The command stores the tokens for the profile, in a file that only you can read or
-    in the keyring, and renews them. It sends them only to the service at this address.
+    The browser opens, and the identity provider redirects it to this command (RFC 8252, with PKCE).
+    With --device you need no browser on this machine. The command stores the tokens for the
+    profile, in a file that only you can read or in the keyring, and renews them. It sends them only
+    to the service at this address.
 
-    Exits with 0 if you are signed in, with 4 if not, and with 6 if the identity provider is out of reach.
+    Exits with 0 if you are signed in, with 4 if not, and with 6 if the identity provider is out of
+    reach.
 
     \b
       tenantry login --base-url https://accounts.example.com \\
@@ -80,14 +101,24 @@ def login(
     old_tokens: list[Token] = []
     faults: list[str] = []
     with contextlib.closing(
-        IdentityProvider(sign_in.issuer, sign_in.client_id, audience, seconds=waits.provider, local_only=is_of_demo)
+        IdentityProvider(
+            sign_in.issuer,
+            sign_in.client_id,
+            audience,
+            seconds=waits.provider,
+            local_only=is_of_demo,
+        )
     ) as provider:
         if device:
             token = sign_in_with_code(provider, scope, timeout=timeout, poll=waits.poll, tell=_say)
         else:
-            token = sign_in_with_browser(provider, scope, port=port, opens=not no_browser, timeout=timeout, tell=_say)
+            token = sign_in_with_browser(
+                provider, scope, port=port, opens=not no_browser, timeout=timeout, tell=_say
+            )
         try:
-            target = Target(configuration.name, address, sign_in.organization, token.access_token, None, "")
+            target = Target(
+                configuration.name, address, sign_in.organization, token.access_token, None, ""
+            )
             who, doubt = _whoami(target)
             with storage.locked():
                 old_tokens, faults = storage.remove(keyring=sign_in.keyring)
@@ -98,20 +129,29 @@ def login(
                     provider.revoke(token.refresh_token)
             raise
         finally:
-            # some providers would revoke all tokens that a user has given one client, and so the new one
+            # some providers would revoke all tokens that a user has given one client, and so the
+            # new one
             others = (old for old in old_tokens if not old.is_of(sign_in.issuer, sign_in.client_id))
             faults += map(str, _revoke(others)[1])
             if faults:
-                _say(f"The refresh token of the previous sign-in works until it expires. {' '.join(faults)}")
+                _say(
+                    f"The refresh token of the previous sign-in works until it expires. {' '.join(faults)}"
+                )
     is_renewable = token.refresh_token is not None
     if as_json:
-        document = {"service": sign_in.base_url, "issuer": sign_in.issuer, "profile": configuration.name}
+        document = {
+            "service": sign_in.base_url,
+            "issuer": sign_in.issuer,
+            "profile": configuration.name,
+        }
         print_json({**document, "renewable": is_renewable, "whoami": who, "doubt": doubt})
     else:
         outcome = f", but: {doubt}" if who is None else f" as {who.id} of {who.org_id}."
         _say(f"Signed in to {sign_in.base_url}{outcome}")
         if not is_renewable:
-            _say("The identity provider gave no refresh token: you are signed in until the token expires.")
+            _say(
+                "The identity provider gave no refresh token: you are signed in until the token expires."
+            )
     _warn_of_key(service)
 
 
@@ -122,14 +162,20 @@ def _say(message: str) -> None:
 def _plan_sign_in(
     configuration: ClientConfiguration, issuer_option: str | None, client_id_option: str | None
 ) -> tuple[SourcedValue, StoredSignIn, bool]:
-    """Decide where to sign in; return the service too, and whether the demo of the folder names the provider."""
+    """Decide where to sign in; return the service too, and whether the demo of the folder names the
+    provider.
+    """
     address, _ = configuration.address()
     previous, demo = configuration.sign_in_for(address), demo_here(configuration.environment)
     demo = demo if demo is not None and demo.base_url == address.value else None
     issuer = configuration.setting("issuer", issuer_option, previous, demo)
     client_id = configuration.setting("client_id", client_id_option, previous, demo)
     if issuer is None or client_id is None:
-        missing = [name for name, found in (("--issuer", issuer), ("--client-id", client_id)) if found is None]
+        missing = [
+            name
+            for name, found in (("--issuer", issuer), ("--client-id", client_id))
+            if found is None
+        ]
         raise CommandError(
             f"The identity provider for {address.value} is not known: pass {' and '.join(missing)}, or set them in the "
             f"profile {configuration.name}. Ask the operator of the service for OIDC_ISSUER, and for the id of a "
@@ -142,7 +188,9 @@ def _plan_sign_in(
 
 
 def _whoami(target: Target) -> tuple[Whoami | None, str | None]:
-    """Return who the token's user is, or why that is not known. Raises `CommandError` for a rejected token."""
+    """Return who the token's user is, or why that is not known. Raises `CommandError` for a
+    rejected token.
+    """
     try:
         with target.client(_backoff=wait_times().backoff) as client:
             return client.auth.whoami(), None
@@ -159,7 +207,9 @@ def _whoami(target: Target) -> tuple[Whoami | None, str | None]:
 
 
 def _revoke(tokens: Iterable[Token]) -> tuple[bool, list[CommandError]]:
-    """Revoke refresh tokens (RFC 7009); return whether their providers support that, and what failed."""
+    """Revoke refresh tokens (RFC 7009); return whether their providers support that, and what
+    failed.
+    """
     from tenantry.cli.oauth_client import IdentityProvider  # noqa: PLC0415  # slow to import
 
     is_supported, failures, seconds = True, list[CommandError](), wait_times().provider
@@ -188,10 +238,12 @@ def _warn_of_key(service: ServiceOptions) -> None:
 
 @click.command("logout", cls=ServiceCommand, service_options=("profile",))
 def logout(service: ServiceOptions, *, as_json: bool) -> None:
-    """Sign out: revoke the refresh token at the identity provider, if it supports that, and remove the stored tokens.
+    """Sign out: revoke the refresh token at the identity provider, if it supports that, and remove
+    the stored tokens.
 
-    Removes the tokens in any case, unless another command is fetching one. Exits with 6 if the identity provider is out
-    of reach, and with 1 if the stored tokens cannot be read: the refresh token then works until it expires.
+    Removes the tokens in any case, unless another command is fetching one. Exits with 6 if the
+    identity provider is out of reach, and with 1 if the stored tokens cannot be read: the refresh
+    token then works until it expires.
 
     \b
       tenantry logout --profile staging
@@ -209,9 +261,15 @@ def logout(service: ServiceOptions, *, as_json: bool) -> None:
         if as_json:
             _report_logout("", base_url, revoked=False, as_json=True)
         code = FAILED if unread else failures[0].exit_code
-        raise CommandError(f"Removed here, but not revoked at the identity provider. {' '.join(faults)}", code)
+        raise CommandError(
+            f"Removed here, but not revoked at the identity provider. {' '.join(faults)}", code
+        )
     message = f"Signed out{f' of {base_url}' if base_url else ''}."
-    note = "" if is_revoked else " The identity provider cannot revoke the refresh token: it works until it expires."
+    note = (
+        ""
+        if is_revoked
+        else " The identity provider cannot revoke the refresh token: it works until it expires."
+    )
     _report_logout(message + note, base_url, revoked=is_revoked, as_json=as_json)
 
 
@@ -230,7 +288,11 @@ def whoami(api: ApiContext) -> None:
       tenantry whoami --profile staging
     """
     who, target = api.client.auth.whoami(), api.target
-    source = {"service": target.base_url.value, "credential": target.credential, "profile": target.profile}
+    source = {
+        "service": target.base_url.value,
+        "credential": target.credential,
+        "profile": target.profile,
+    }
     api.record({**msgspec.to_builtins(who), **source}, _rows(api, who))
 
 
@@ -238,7 +300,10 @@ def _rows(api: ApiContext, who: Whoami) -> Iterator[tuple[str, str]]:
     yield "who", f"{who.id} ({'API key' if who.kind == 'api_key' else who.kind})"
     yield "organization", who.org_id
     yield from plan_rows(api.client, who)
-    yield "may", "everything (OWNER)" if who.access_level == "OWNER" else " ".join(who.scopes) or "nothing"
+    yield (
+        "may",
+        "everything (OWNER)" if who.access_level == "OWNER" else " ".join(who.scopes) or "nothing",
+    )
     yield "mode", who.mode
     yield "service", f"{api.target.base_url.value} (from {api.target.base_url.source})"
     yield "credential", f"from {api.target.credential}"

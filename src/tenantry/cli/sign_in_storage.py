@@ -54,7 +54,9 @@ class SignInStorage:
         self.file = FileStore(self._folder / _TOKEN)
 
     def load(self) -> StoredSignIn | None:
-        """Read the sign-in; None without one, and for a malformed file. Raises `StoreError` if it cannot be read."""
+        """Read the sign-in; None without one, and for a malformed file. Raises `StoreError` if it
+        cannot be read.
+        """
         try:
             return msgspec.json.decode((self._folder / _SIGN_IN).read_bytes(), type=StoredSignIn)
         except (FileNotFoundError, NotADirectoryError, *NOT_JSON):
@@ -67,12 +69,16 @@ class SignInStorage:
         return any((self._folder / name).exists() for name in (_SIGN_IN, _TOKEN))
 
     def tokens(self, sign_in: StoredSignIn) -> TokenStore:
-        """Return the tokens of this sign-in. Raises `ConfigurationError` if the keyring is not installed."""
+        """Return the tokens of this sign-in. Raises `ConfigurationError` if the keyring is not
+        installed.
+        """
         return _SignInTokens(self, sign_in, self._store(keyring=sign_in.keyring))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other commands from using the storage. Raises an error of the SDK, also if one uses it for too long."""
+        """Keep other commands from using the storage. Raises an error of the SDK, also if one uses
+        it for too long.
+        """
         with store_errors():
             for folder in (self._folder.parent, self._folder):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -96,8 +102,8 @@ class SignInStorage:
     def remove(self, *, keyring: bool) -> tuple[list[Token], list[str]]:
         """Remove the sign-in; return its tokens, and messages about those that cannot be read.
 
-        The caller holds `locked`. Looks into the keyring too if ``keyring`` or the sign-in says so. Raises an error of
-        the SDK if something cannot be removed.
+        The caller holds `locked`. Looks into the keyring too if ``keyring`` or the sign-in says so.
+        Raises an error of the SDK if something cannot be removed.
         """
         sign_in = self.load()
         keyring = keyring or (sign_in is not None and sign_in.keyring)

@@ -11,7 +11,15 @@ import msgspec
 
 from tenantry.cli.api_command import ServiceCommand, failure_of, wait_times
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, Target
-from tenantry.cli.output import OUT_OF_REACH, CommandError, access_words, print_json, print_record, printable, shown
+from tenantry.cli.output import (
+    OUT_OF_REACH,
+    CommandError,
+    access_words,
+    print_json,
+    print_record,
+    printable,
+    shown,
+)
 from tenantry_sdk import Limits, Pager, Plan, Secret, Tenant, Tenantry, Whoami, record_responses
 from tenantry_sdk.errors import APIError, PermissionDeniedError, TenantryError
 
@@ -39,11 +47,15 @@ class ServiceHealth(msgspec.Struct, rename="camel"):
         """Describe it for people."""
         if self.status == _READY:
             return "ready"
-        return self.status + (f", waiting for {', '.join(self.waiting_for)}" if self.waiting_for else "")
+        return self.status + (
+            f", waiting for {', '.join(self.waiting_for)}" if self.waiting_for else ""
+        )
 
 
 class LimitUse(msgspec.Struct, rename="camel"):
-    """The use of a limit. ``used`` is None if the credential may not see it, and ``is_least`` if there is more."""
+    """The use of a limit. ``used`` is None if the credential may not see it, and ``is_least`` if
+    there is more.
+    """
 
     limit: int | None
     used: int | None = None
@@ -59,7 +71,9 @@ class LimitUse(msgspec.Struct, rename="camel"):
 
 
 @click.command(
-    "status", cls=ServiceCommand, json_help="As one JSON document; after a failure with what is known until then."
+    "status",
+    cls=ServiceCommand,
+    json_help="As one JSON document; after a failure with what is known until then.",
 )
 def status(service: ServiceOptions, *, as_json: bool) -> None:
     """Show whether the service is ready, who you are there, and how much of the limits is used.
@@ -68,9 +82,9 @@ def status(service: ServiceOptions, *, as_json: bool) -> None:
       tenantry status
       tenantry status --json --profile staging
 
-    Limits without add-ons; "?" where your credential may not count. Exits with 0 if the service is ready and accepts
-    the credential, with 4 if there is no credential or it is rejected, and with 6 if the service does not answer or is
-    not ready.
+    Limits without add-ons; "?" where your credential may not count. Exits with 0 if the service is
+    ready and accepts the credential, with 4 if there is no credential or it is rejected, and with 6
+    if the service does not answer or is not ready.
     """
     configuration = ClientConfiguration(service, os.environ)
     address, demo = configuration.address()
@@ -79,7 +93,11 @@ def status(service: ServiceOptions, *, as_json: bool) -> None:
         health = _health(probe)
     except TenantryError as error:
         failure_of(error, probe).exit(as_json=as_json)
-    known: dict[str, Any] = {"service": address.value, "profile": configuration.name, "health": health}
+    known: dict[str, Any] = {
+        "service": address.value,
+        "profile": configuration.name,
+        "health": health,
+    }
     rows = [
         ("service", f"{address.value} (from {address.source})"),
         ("health", printable(health.words)),
@@ -139,19 +157,28 @@ def _health(probe: Target) -> ServiceHealth:
 
 
 def effective_plan(client: Tenantry, of: Whoami | Tenant) -> Plan | None:
-    """Fetch the plan whose limits count; None if it has left the catalog. Raises `TenantryError`."""
+    """Fetch the plan whose limits count; None if it has left the catalog. Raises
+    `TenantryError`.
+    """
     plan_id = of.access.plan if of.access is not None else of.plan
     return next((plan for plan in client.plans.list() if plan.id == plan_id), None)
 
 
-def plan_rows(client: Tenantry, of: Whoami | Tenant, *, with_limits: bool = True) -> Iterator[tuple[str, str]]:
-    """Describe plan and access; for a tenant on the fallback plan, that plan and its limits. Raises `TenantryError`.
+def plan_rows(
+    client: Tenantry, of: Whoami | Tenant, *, with_limits: bool = True
+) -> Iterator[tuple[str, str]]:
+    """Describe plan and access; for a tenant on the fallback plan, that plan and its limits. Raises
+    `TenantryError`.
 
     ``access.state`` of such a tenant is ``none``, which reads as if the tenant were locked out.
     """
     from tenantry.domain.plans import limit_words  # noqa: PLC0415  # not every command needs it
 
-    status = "no subscription" if of.subscription_status == "none" else f"subscription {of.subscription_status}"
+    status = (
+        "no subscription"
+        if of.subscription_status == "none"
+        else f"subscription {of.subscription_status}"
+    )
     access = of.access
     if access is not None and access.state == "none" and access.plan == of.plan:
         plan = effective_plan(client, of)
@@ -178,12 +205,17 @@ def _whoami(client: Tenantry) -> tuple[Whoami, dict[str, LimitUse]]:
     }
     # a test key does not see the keys of live mode, nor members
     visible = {name: who.mode == "live" or name == "projects" for name in counted}
-    uses = {name: _use(limit, find if visible[name] else None) for name, (limit, find) in counted.items()}
+    uses = {
+        name: _use(limit, find if visible[name] else None)
+        for name, (limit, find) in counted.items()
+    }
     return who, {**rates, **uses}
 
 
 def _rates(headers: Any) -> dict[str, LimitUse]:  # noqa: ANN401  # any mapping
-    """Read the RateLimit headers: the requests of the last minute, for the organization and for the credential."""
+    """Read the RateLimit headers: the requests of the last minute, for the organization and for the
+    credential.
+    """
     found = {
         (policy, kind): int(number)
         for name in ("ratelimit-policy", "ratelimit")
@@ -213,7 +245,9 @@ def _items(find: Callable[..., Pager[Any]], **filters: str) -> Iterator[Any]:
 
 def _keys(client: Tenantry) -> Iterator[object]:
     """Yield the keys that count: the active ones that were not replaced."""
-    return (key for key in _items(client.api_keys.list, status="active") if key.superseded_by is None)
+    return (
+        key for key in _items(client.api_keys.list, status="active") if key.superseded_by is None
+    )
 
 
 def _members(client: Tenantry) -> Iterator[object]:
@@ -238,5 +272,8 @@ def _principal(who: Whoami) -> str:
 def _caller_rows(who: Whoami, *, renewed: bool) -> Iterator[tuple[str, str]]:
     note = ", renewed automatically" if renewed else ""
     yield "expires", f"{shown(who.expires_at)}{note}" if who.expires_at else "never"
-    yield "may", "everything (OWNER)" if who.access_level == "OWNER" else " ".join(who.scopes) or "nothing"
+    yield (
+        "may",
+        "everything (OWNER)" if who.access_level == "OWNER" else " ".join(who.scopes) or "nothing",
+    )
     yield "organization", f"{who.org_id}, {who.mode} mode"

@@ -1,4 +1,6 @@
-"""The commands of ``tenantry admin`` for support: find tenants, keys and events, revoke a key, suspend a tenant."""
+"""The commands of ``tenantry admin`` for support: find tenants, keys and events, revoke a key,
+suspend a tenant.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -14,7 +16,17 @@ from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.cli import output
 from tenantry.cli.database import on_database, outbox
-from tenantry.cli.output import NOT_FOUND, Column, CommandError, ago, columns, confirm, minute, print_json, shown
+from tenantry.cli.output import (
+    NOT_FOUND,
+    Column,
+    CommandError,
+    ago,
+    columns,
+    confirm,
+    minute,
+    print_json,
+    shown,
+)
 from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.db.pagination import Page
@@ -29,44 +41,81 @@ T = TypeVar("T")
 ReadPage = Callable[[int, str | None], Awaitable[Page[T]]]
 
 _PAGE: Final = 100
-_json_lines: Final = click.option("--json", "as_json", is_flag=True, help="Print one line of JSON each.")
+_json_lines: Final = click.option(
+    "--json", "as_json", is_flag=True, help="Print one line of JSON each."
+)
 _as_json: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_limit: Final = click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest so many.")
+_limit: Final = click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest so many."
+)
 
 
 def _text(text: str) -> str:
-    """Check a search text. Raises `click.BadParameter` for a whole secret, which it does not repeat."""
+    """Check a search text. Raises `click.BadParameter` for a whole secret, which it does not
+    repeat.
+    """
     if is_key_like(text):
-        raise click.BadParameter("this is a whole secret: pass its first or last four characters alone")
+        raise click.BadParameter(
+            "this is a whole secret: pass its first or last four characters alone"
+        )
     if len(text) > 200 or not text.isprintable():  # noqa: PLR2004  # as the API's
         raise click.BadParameter("must be at most 200 printable characters")
     return text
 
 
-def tenant_service(settings: Settings, database: Database, *, asks_provider: bool = True) -> TenantService:
-    """Return the service of tenants as operator commands use it; ``asks_provider`` if the provider's API is set up."""
+def tenant_service(
+    settings: Settings, database: Database, *, asks_provider: bool = True
+) -> TenantService:
+    """Return the service of tenants as operator commands use it; ``asks_provider`` if the
+    provider's API is set up.
+    """
     queue = outbox(asks_provider=asks_provider and settings.provider_secret_key is not None)
     return TenantService(
-        database, settings.billing, queue, system_clock, settings.issuers, email_subjects=settings.email_subjects
+        database,
+        settings.billing,
+        queue,
+        system_clock,
+        settings.issuers,
+        email_subjects=settings.email_subjects,
     )
 
 
 def _key_service(settings: Settings, database: Database) -> OperatorKeyService:
     pepper = Pepper(b"")  # needed for new keys alone
     catalog = settings.billing.catalog
-    return OperatorKeyService(ApiKeyService(database, catalog, pepper, system_clock, settings.issuers))
+    return OperatorKeyService(
+        ApiKeyService(database, catalog, pepper, system_clock, settings.issuers)
+    )
 
 
 def _directory(settings: Settings, database: Database) -> TenantDirectory:
-    return TenantDirectory(database, settings.billing.catalog, _key_service(settings, database), system_clock)
+    return TenantDirectory(
+        database, settings.billing.catalog, _key_service(settings, database), system_clock
+    )
 
 
 @click.command("list-tenants", short_help="List tenants, with filters and search.")
-@click.option("--search", type=_text, metavar="TEXT", help="Part of the name, id, owner's address or a customer's id.")
+@click.option(
+    "--search",
+    type=_text,
+    metavar="TEXT",
+    help="Part of the name, id, owner's address or a customer's id.",
+)
 @click.option("--plan", type=_text, metavar="PLAN", help="Only tenants on this plan.")
-@click.option("--status", type=_text, metavar="STATUS", help="Only tenants whose subscription has this status.")
-@click.option("--access", type=click.Choice(["full", "grace", "none"]), help="Only tenants with this access now.")
-@click.option("--suspended/--not-suspended", default=None, help="Only suspended tenants, or only the others.")
+@click.option(
+    "--status",
+    type=_text,
+    metavar="STATUS",
+    help="Only tenants whose subscription has this status.",
+)
+@click.option(
+    "--access",
+    type=click.Choice(["full", "grace", "none"]),
+    help="Only tenants with this access now.",
+)
+@click.option(
+    "--suspended/--not-suspended", default=None, help="Only suspended tenants, or only the others."
+)
 @_limit
 @_json_lines
 def list_tenants(
@@ -99,10 +148,11 @@ def list_tenants(
 @click.argument("text", type=_text)
 @_json_lines
 def find(text: str, *, as_json: bool) -> None:
-    """Find a tenant by a customer, the owner's address, or a key: its id, or four characters of an end of its secret.
+    """Find a tenant by a customer, the owner's address, or a key: its id, or four characters of an
+    end of its secret.
 
-    TEXT may also be a tenant's id, and a key's characters may be as in logs: svc_live_AbCd...wxyz. Exits with 5 if
-    nothing is found. For parts of names use `tenantry admin list-tenants --search`.
+    TEXT may also be a tenant's id, and a key's characters may be as in logs: svc_live_AbCd...wxyz.
+    Exits with 5 if nothing is found. For parts of names use `tenantry admin list-tenants --search`.
 
     \b
       tenantry admin find cus_NffrFeUfNV2Hib
@@ -111,7 +161,9 @@ def find(text: str, *, as_json: bool) -> None:
     """
     matches = on_database(lambda settings, database: _directory(settings, database).find(text))
     if not matches:
-        raise CommandError(f"Nothing has the id, customer, owner's address or key {text}.", NOT_FOUND)
+        raise CommandError(
+            f"Nothing has the id, customer, owner's address or key {text}.", NOT_FOUND
+        )
     if as_json:
         for match in matches:
             click.echo(_encoded(match))
@@ -125,9 +177,11 @@ def find(text: str, *, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_as_json
 def revoke_key(key_id: str, *, force: bool, yes: bool, as_json: bool) -> None:
-    """Revoke an API key of any tenant: the very next request with it is rejected. You cannot undo that.
+    """Revoke an API key of any tenant: the very next request with it is rejected. You cannot undo
+    that.
 
-    KEY is the key's id; `tenantry admin find` finds it by what a log shows. A key that is revoked already is no error.
+    KEY is the key's id; `tenantry admin find` finds it by what a log shows. A key that is revoked
+    already is no error.
 
     \b
       tenantry admin revoke-key key_01a1f97751a3e4c5b6d7f8091a2b3c4d --yes
@@ -155,7 +209,8 @@ def revoke_key(key_id: str, *, force: bool, yes: bool, as_json: bool) -> None:
 @click.argument("org_id", metavar="ORG")
 @_as_json
 def suspend(org_id: str, *, as_json: bool) -> None:
-    """Suspend a tenant: its keys and tokens are rejected with 403 org_suspended until you resume it.
+    """Suspend a tenant: its keys and tokens are rejected with 403 org_suspended until you resume
+    it.
 
     Billing events still count.
 
@@ -181,10 +236,12 @@ def resume(org_id: str, *, as_json: bool) -> None:
 @_limit
 @_json_lines
 def parked_events(*, limit: int | None, as_json: bool) -> None:
-    """List provider events that belong to no tenant, the last received first, with the command that places each.
+    """List provider events that belong to no tenant, the last received first, with the command that
+    places each.
 
-    These are the parked events, which wait up to 30 days for their tenant or customer, and those of the last 30 days
-    that name neither a tenant nor a linked customer, or are invalid. Replace the words in capitals in a command.
+    These are the parked events, which wait up to 30 days for their tenant or customer, and those of
+    the last 30 days that name neither a tenant nor a linked customer, or are invalid. Replace the
+    words in capitals in a command.
 
     \b
       tenantry admin parked-events
@@ -192,19 +249,27 @@ def parked_events(*, limit: int | None, as_json: bool) -> None:
 
     async def read(_: Settings, database: Database) -> None:
         events = _items(UnplacedEvents(database, system_clock).list_page, limit)
-        await _print_each(events, _EVENT_COLUMNS, "Every event belongs to a tenant.", as_json=as_json)
+        await _print_each(
+            events, _EVENT_COLUMNS, "Every event belongs to a tenant.", as_json=as_json
+        )
 
     on_database(read)
 
 
 def _set_suspended(org_id: str, *, suspended: bool, as_json: bool) -> None:
     tenant = on_database(
-        lambda settings, database: tenant_service(settings, database).suspend(BY_OPERATOR, org_id, suspended=suspended)
+        lambda settings, database: tenant_service(settings, database).suspend(
+            BY_OPERATOR, org_id, suspended=suspended
+        )
     )
     if as_json:
         print_json(tenant)
     else:
-        done = "Suspended {}: its credentials are rejected." if suspended else "Resumed {}: its credentials work."
+        done = (
+            "Suspended {}: its credentials are rejected."
+            if suspended
+            else "Resumed {}: its credentials work."
+        )
         click.echo(done.format(tenant.id), err=True)
 
 
@@ -221,8 +286,12 @@ async def _items(read: ReadPage[T], limit: int | None) -> AsyncIterator[T]:
         left = None if left is None else left - len(page.data)
 
 
-async def _print_each(items: AsyncIterator[T], table: Sequence[Column], nothing: str, *, as_json: bool) -> None:
-    """Print items as lines of JSON as they come, or all as a table; ``nothing`` is the message if there are none."""
+async def _print_each(
+    items: AsyncIterator[T], table: Sequence[Column], nothing: str, *, as_json: bool
+) -> None:
+    """Print items as lines of JSON as they come, or all as a table; ``nothing`` is the message if
+    there are none.
+    """
     rows = []
     async for item in items:
         if as_json:
@@ -251,7 +320,9 @@ def _tenant_columns(of: Callable[[Any], ManagedTenant]) -> list[Column]:
 
 def _described(key: ApiKey) -> str:
     used = ago(key.last_used_at, system_clock())
-    return f'"{key.name}" of {key.org_id} ({key.start}...{key.last4}), {key.status}, last used {used}'
+    return (
+        f'"{key.name}" of {key.org_id} ({key.start}...{key.last4}), {key.status}, last used {used}'
+    )
 
 
 def _found_by(match: TenantMatch) -> str:
@@ -266,7 +337,10 @@ _TENANT_COLUMNS: Final = (
     Column("OWNER'S ADDRESS", lambda tenant: tenant.owner_email, wide=True),
     Column("CREATED (UTC)", lambda tenant: minute(tenant.created_at), wide=True),
 )
-_MATCH_COLUMNS: Final = (*_tenant_columns(lambda match: match.tenant), Column("FOUND BY", _found_by, loose=True))
+_MATCH_COLUMNS: Final = (
+    *_tenant_columns(lambda match: match.tenant),
+    Column("FOUND BY", _found_by, loose=True),
+)
 _EVENT_COLUMNS: Final = (
     Column("RECEIVED (UTC)", lambda event: minute(event.received_at)),
     *columns("id", "type", "reason", loose="reason"),

@@ -11,7 +11,12 @@ from tenantry.cli.status import plan_rows
 from tenantry_sdk import BillingEvent
 
 _TENANT_COLUMNS = columns(
-    "id", "name", "plan", status="subscription_status", period_ends="current_period_end", loose="name"
+    "id",
+    "name",
+    "plan",
+    status="subscription_status",
+    period_ends="current_period_end",
+    loose="name",
 )
 _PLAN_COLUMNS = (
     *columns("id", "name", loose="name"),
@@ -49,7 +54,12 @@ def show(api: ApiContext, *, org_id: str | None) -> None:
         "ends": "ends_at",
         "seats": "seats",
     }
-    names = {"customer": "stripe_customer_id", "owner": "owner_id", "created": "created_at", "updated": "updated_at"}
+    names = {
+        "customer": "stripe_customer_id",
+        "owner": "owner_id",
+        "created": "created_at",
+        "updated": "updated_at",
+    }
     plan = plan_rows(api.client, tenant)
     api.record(tenant, chain(pairs(tenant, "id", "name"), plan, pairs(tenant, **state, **names)))
 

@@ -18,7 +18,9 @@ _MOMENT: Final = re.compile(f"{_DATE}([T ]{_TIME}{_ZONE})?", re.IGNORECASE)
 
 
 def parse_duration(text: str) -> timedelta:
-    """Parse a duration such as ``90d``, ``12h`` or ``1h30m``, at most 365,000 days. Raises `click.BadParameter`."""
+    """Parse a duration such as ``90d``, ``12h`` or ``1h30m``, at most 365,000 days. Raises
+    `click.BadParameter`.
+    """
     if not _DURATION.fullmatch(text):
         raise click.BadParameter(f"{text!r} is not a duration such as 90s, 15m, 1h, 2d or 1w")
     parts = re.findall("([0-9]+)(.)", text)
@@ -29,7 +31,9 @@ def parse_duration(text: str) -> timedelta:
 
 
 def past(text: str, clock: Clock = system_clock) -> datetime:
-    """Parse what ``--since`` and ``--until`` take: a time, or a duration before now. Raises `click.BadParameter`."""
+    """Parse what ``--since`` and ``--until`` take: a time, or a duration before now. Raises
+    `click.BadParameter`.
+    """
     now = clock()
     moment = _moment(text, now, sign=-1)
     if moment > now:
@@ -38,7 +42,9 @@ def past(text: str, clock: Clock = system_clock) -> datetime:
 
 
 def future(text: str, clock: Clock = system_clock) -> datetime:
-    """Parse what ``--expires-at`` takes: a time, or a duration after now. Raises `click.BadParameter`."""
+    """Parse what ``--expires-at`` takes: a time, or a duration after now. Raises
+    `click.BadParameter`.
+    """
     now = clock()
     moment = _moment(text, now, sign=1)
     if moment <= now:
@@ -47,7 +53,9 @@ def future(text: str, clock: Clock = system_clock) -> datetime:
 
 
 def _moment(text: str, now: datetime, sign: int) -> datetime:
-    """Parse an RFC 3339 time or a date, in UTC if it names no zone, or a duration, which ``sign`` adds to now."""
+    """Parse an RFC 3339 time or a date, in UTC if it names no zone, or a duration, which ``sign``
+    adds to now.
+    """
     if _DURATION.fullmatch(text):
         return now + sign * parse_duration(text)
     message = f"{text!r} is neither a duration such as 90s, 15m, 1h, 2d or 1w nor an RFC 3339 time"

@@ -41,19 +41,23 @@ def exponential(attempt: int, *, first: float, factor: float, ceiling: float) ->
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the service waits for PostgreSQL, the identity provider and the payment provider, in seconds.
+    """How long the service waits for PostgreSQL, the identity provider and the payment provider, in
+    seconds.
 
-    With the defaults a request gets its response within 5 s while the database is down (CONTRACT section 4). Tests
-    pass shorter values in the same order.
+    With the defaults a request gets its response within 5 s while the database is down (CONTRACT
+    section 4). Tests pass shorter values in the same order.
     """
 
-    request: float = 4.8  # a request, from the end of its body to the response; then the response is 503
+    # a request, from the end of its body to the response; then the response is 503
+    request: float = 4.8
     batch: float = 4.5  # a batch of queries, and each request in it
     batch_start: float = 2.0  # how long a request waits for its batch to start
     rate_limits: float = 2.0  # the query that reserves requests of a plan's rate limit
-    connect: float = 3.0  # A connection to PostgreSQL, new or from the pool. The driver waits at least 2 s.
+    # A connection to PostgreSQL, new or from the pool. The driver waits at least 2 s.
+    connect: float = 3.0
     statement: float = 4.0  # one SQL statement: PostgreSQL's `statement_timeout`
-    identity_provider: float = 3.0  # the identity provider's metadata and keys, or its userinfo endpoint
+    # the identity provider's metadata and keys, or its userinfo endpoint
+    identity_provider: float = 3.0
     token_endpoint: float = 4.0  # the identity provider's response to an authorization code
     payment_provider: float = 10.0  # one attempt at a call of the payment provider's API
 

@@ -13,7 +13,9 @@ _NONE: Final = object()
 
 
 def new_id(prefix: str) -> str:
-    """Return ``prefix_`` and 32 hex digits that sort by time: 48 bits of milliseconds, 20 of nanoseconds, 60 random."""
+    """Return ``prefix_`` and 32 hex digits that sort by time: 48 bits of milliseconds, 20 of
+    nanoseconds, 60 random.
+    """
     milliseconds, nanoseconds = divmod(time.time_ns(), _NANOSECONDS_PER_MILLISECOND)
     return f"{prefix}_{milliseconds:012x}{nanoseconds:05x}{secrets.randbits(60):015x}"
 

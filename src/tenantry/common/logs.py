@@ -1,7 +1,8 @@
 """Log lines as text or JSON, without secrets.
 
-It masks the deployment's own secrets, verbatim and as URLs, JSON and ``repr`` encode them; credentials with a known
-prefix (``svc_``, ``whsec_``, ``sk_`` or ``rk_``, ``eyJ``); and user and password in a URL.
+It masks the deployment's own secrets, verbatim and as URLs, JSON and ``repr`` encode them;
+credentials with a known prefix (``svc_``, ``whsec_``, ``sk_`` or ``rk_``, ``eyJ``); and user and
+password in a URL.
 """
 
 import contextlib
@@ -35,13 +36,23 @@ _CREDENTIAL: Final = re.compile(
     r"|eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*"
     r"|(?<=://)[^/\s:@]*:[^/\s]+(?=@)"
 )
-_HINTS: Final = ("svc_", "whsec_", "k_", "eyJ", "://")  # parts of every credential; faster to find than the expression
+# parts of every credential; faster to find than the expression
+_HINTS: Final = ("svc_", "whsec_", "k_", "eyJ", "://")
 # Line breaks, control characters and changes of text direction.
-_UNSAFE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+_UNSAFE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
+)
 _UNSAFE_IN_JSON: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 _NOISY: Final = (
-    "httpx2", "httpcore2", "httpx", "procrastinate", "alembic", "psycopg.pool", "uvicorn.error", "mail.log",
-)  # fmt: skip
+    "httpx2",
+    "httpcore2",
+    "httpx",
+    "procrastinate",
+    "alembic",
+    "psycopg.pool",
+    "uvicorn.error",
+    "mail.log",
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +68,9 @@ class Redactor:
     def __init__(self, secrets: Iterable[Secret] = ()) -> None:
         forms = {form for secret in secrets for form in _forms(secret.reveal())}
         # The longest first: a secret may begin with another one.
-        self._literals = sorted((form for form in forms if len(form) >= _SHORTEST_SECRET), key=len, reverse=True)
+        self._literals = sorted(
+            (form for form in forms if len(form) >= _SHORTEST_SECRET), key=len, reverse=True
+        )
 
     def __call__(self, text: str) -> str:
         for literal in self._literals:
@@ -67,7 +80,11 @@ class Redactor:
 
 
 def _forms(secret: str) -> Iterable[str]:
-    escaped = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]}
+    escaped = {
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        repr(secret)[1:-1],
+    }
     return {secret, quote(secret, safe=""), quote(secret), quote_plus(secret), *escaped}
 
 
@@ -81,11 +98,16 @@ class _RedactingFormatter(logging.Formatter):
         try:
             return self._redact(record.getMessage())
         except Exception:  # noqa: BLE001  # logging would print the arguments unredacted
-            return self._redact(f"{record.msg!r} {[type(argument).__name__ for argument in record.args or ()]}")
+            return self._redact(
+                f"{record.msg!r} {[type(argument).__name__ for argument in record.args or ()]}"
+            )
 
     def _fields(self, record: logging.LogRecord) -> dict[str, str | int | float]:
         fields: Mapping[str, str | int | float] = getattr(record, FIELDS, {})
-        return {name: self._redact_field(value) if isinstance(value, str) else value for name, value in fields.items()}
+        return {
+            name: self._redact_field(value) if isinstance(value, str) else value
+            for name, value in fields.items()
+        }
 
     def _traceback(self, record: logging.LogRecord) -> str:
         text = self.formatException(record.exc_info) if record.exc_info else record.exc_text or ""
@@ -118,7 +140,9 @@ class JsonFormatter(_RedactingFormatter):
         }
         if trace := self._traceback(record):
             line["exception"] = trace
-        return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(line, ensure_ascii=False))
+        return _UNSAFE_IN_JSON.sub(
+            lambda found: f"\\u{ord(found[0]):04x}", json.dumps(line, ensure_ascii=False)
+        )
 
 
 def _one_line(text: str) -> str:
@@ -131,10 +155,13 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 
 class _FileHandler(logging.handlers.WatchedFileHandler):
-    """Writes to a file, and to the new one after a rotation. Lines that cannot be written are lost."""
+    """Writes to a file, and to the new one after a rotation. Lines that cannot be written are
+    lost.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(OSError):  # a request must not fail because its line cannot be written
+        # a request must not fail because its line cannot be written
+        with contextlib.suppress(OSError):
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
@@ -142,22 +169,31 @@ class _FileHandler(logging.handlers.WatchedFileHandler):
 
 
 def configure(log_format: str, level: int = logging.INFO, secrets: Iterable[Secret] = ()) -> None:
-    """Log to stderr from ``level`` up, in the format ``console`` or ``json``, without these secrets."""
+    """Log to stderr from ``level`` up, in the format ``console`` or ``json``, without these
+    secrets.
+    """
     redactor = Redactor(secrets)
     handler = _Handler(sys.stderr)
-    handler.setFormatter(JsonFormatter(redactor) if log_format == "json" else ConsoleFormatter(redactor))
+    handler.setFormatter(
+        JsonFormatter(redactor) if log_format == "json" else ConsoleFormatter(redactor)
+    )
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for noisy in _NOISY:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def configure_service(
-    log_format: str, secrets: Iterable[Secret], *, logs_requests: bool = True, requests_to: Path | None = None
+    log_format: str,
+    secrets: Iterable[Secret],
+    *,
+    logs_requests: bool = True,
+    requests_to: Path | None = None,
 ) -> None:
     """`configure` for a service process: also log warnings and uncaught exceptions.
 
-    ``requests_to`` is a file for the lines of requests, as JSON; ``logs_requests`` says whether stderr gets them.
-    The file is opened with the first request, and lines are lost while it cannot be.
+    ``requests_to`` is a file for the lines of requests, as JSON; ``logs_requests`` says whether
+    stderr gets them. The file is opened with the first request, and lines are lost while it cannot
+    be.
     """
     secrets = [*secrets]
     configure(log_format, secrets=secrets)
@@ -168,10 +204,16 @@ def configure_service(
         requests.handlers[:], requests.propagate = [handler], logs_requests
     logging.captureWarnings(True)  # noqa: FBT003  # logging's signature
     sys.excepthook = _log_uncaught
-    threading.excepthook = lambda thread: _log_uncaught(thread.exc_type, thread.exc_value, thread.exc_traceback)
-    sys.unraisablehook = lambda found: _log_uncaught(found.exc_type, found.exc_value, found.exc_traceback)
+    threading.excepthook = lambda thread: _log_uncaught(
+        thread.exc_type, thread.exc_value, thread.exc_traceback
+    )
+    sys.unraisablehook = lambda found: _log_uncaught(
+        found.exc_type, found.exc_value, found.exc_traceback
+    )
 
 
-def _log_uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> None:
     if not issubclass(kind, KeyboardInterrupt | SystemExit):
         logger.critical("uncaught exception", exc_info=(kind, error or kind(), trace))

@@ -6,7 +6,8 @@ import resource
 from typing import Final
 
 _GC_THRESHOLDS: Final = (20_000, 2, 40)
-RESERVED_FILES: Final = 256  # open files for all but client connections: database, mail, provider, logs
+# open files for all but client connections: database, mail, provider, logs
+RESERVED_FILES: Final = 256
 
 logger = logging.getLogger(__name__)
 
@@ -14,9 +15,9 @@ logger = logging.getLogger(__name__)
 def set_for_serving() -> None:
     """Exclude the objects that exist now from garbage collection, and collect less often.
 
-    Most objects of a request are freed by reference counting. With the default thresholds the collector would scan
-    all requests in progress several times a batch. The oldest generation is collected in portions: scanning thousands
-    of new connections at once would delay every request.
+    Most objects of a request are freed by reference counting. With the default thresholds the
+    collector would scan all requests in progress several times a batch. The oldest generation is
+    collected in portions: scanning thousands of new connections at once would delay every request.
     """
     gc.collect()
     gc.freeze()
@@ -34,5 +35,10 @@ def allow_connections(wanted: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     allowed = max(1, min(wanted, soft - RESERVED_FILES))
     if allowed < wanted:
-        logger.warning("accepting at most %d connections, not %d: the limit of open files is %d", allowed, wanted, soft)
+        logger.warning(
+            "accepting at most %d connections, not %d: the limit of open files is %d",
+            allowed,
+            wanted,
+            soft,
+        )
     return allowed

@@ -1,4 +1,6 @@
-"""OpenTelemetry spans, by the extra ``otel``. No attribute has client input but method and route template."""
+"""OpenTelemetry spans, by the extra ``otel``. No attribute has client input but method and route
+template.
+"""
 
 import importlib.util
 import threading
@@ -35,7 +37,9 @@ def is_installed() -> bool:
 
 
 class Tracing:
-    """Makes spans, and exports them as the standard OTEL_* variables configure. Requires `is_installed`."""
+    """Makes spans, and exports them as the standard OTEL_* variables configure. Requires
+    `is_installed`.
+    """
 
     def __init__(self, version: str, *, exporter: "SpanExporter | None" = None) -> None:
         """``exporter`` replaces OTLP over HTTP."""
@@ -48,10 +52,17 @@ class Tracing:
 
         self._context, self._trace = context, trace
         self._propagator = TraceContextTextMapPropagator()
-        own = {"service.name": _NAME, "service.version": version, "service.instance.id": str(uuid4())}
-        resource = Resource.create(own).merge(OTELResourceDetector().detect())  # the environment takes precedence
+        own = {
+            "service.name": _NAME,
+            "service.version": version,
+            "service.instance.id": str(uuid4()),
+        }
+        # the environment takes precedence
+        resource = Resource.create(own).merge(OTELResourceDetector().detect())
         limits = SpanLimits(max_links=MAX_LINKS)
-        self._provider = TracerProvider(resource=resource, span_limits=limits, shutdown_on_exit=False)
+        self._provider = TracerProvider(
+            resource=resource, span_limits=limits, shutdown_on_exit=False
+        )
         self._provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer(_NAME, version)
 
@@ -77,12 +88,16 @@ class Tracing:
         """Record a request, in its sender's trace if it has one."""
         known = method if method in METHODS else "_OTHER"
         attributes = {"http.request.method": known, "url.scheme": scheme}
-        with self._span(known, self._trace.SpanKind.SERVER, attributes, context=self._extract(traceparent)) as span:
+        with self._span(
+            known, self._trace.SpanKind.SERVER, attributes, context=self._extract(traceparent)
+        ) as span:
             yield RequestSpan(span, known, self._trace.StatusCode.ERROR, _SERVER_ERROR)
 
     @contextmanager
     def batch(self, lane: str, submitters: Sequence[Trace | None]) -> Iterator[None]:
-        """Record a batch in the trace of its first submitter, with links to and from all of them."""
+        """Record a batch in the trace of its first submitter, with links to and from all of
+        them.
+        """
         spans = [span for span in submitters if span is not None]
         if not spans:
             yield
@@ -101,30 +116,40 @@ class Tracing:
         if self.current() is None:
             return nullcontext()
         attributes = {
-            "db.system.name": "postgresql", "db.namespace": database, "db.operation.name": "transaction"
-        }  # fmt: skip
+            "db.system.name": "postgresql",
+            "db.namespace": database,
+            "db.operation.name": "transaction",
+        }
         return self._span(f"transaction {database}", self._trace.SpanKind.CLIENT, attributes)
 
     @contextmanager
     def call(self, peer: str, method: str, host: str, port: int | None) -> Iterator["RequestSpan"]:
         """Record a request to another service. It does not get the trace's id."""
         attributes: dict[str, str | int] = {
-            "http.request.method": method, "server.address": host, "peer.service": peer
-        }  # fmt: skip
+            "http.request.method": method,
+            "server.address": host,
+            "peer.service": peer,
+        }
         if port is not None:
             attributes["server.port"] = port
         with self._span(f"{method} {peer}", self._trace.SpanKind.CLIENT, attributes) as span:
             yield RequestSpan(span, method, self._trace.StatusCode.ERROR, _CLIENT_ERROR)
 
     def mail(self, host: str, port: int) -> AbstractContextManager[object]:
-        attributes: Attributes = {"server.address": host, "server.port": port, "network.protocol.name": "smtp"}
+        attributes: Attributes = {
+            "server.address": host,
+            "server.port": port,
+            "network.protocol.name": "smtp",
+        }
         return self._span("send mail", self._trace.SpanKind.CLIENT, attributes)
 
     def job(self, task: str, queue: str, traceparent: str | None) -> AbstractContextManager[object]:
         attributes = {
-            "messaging.system": "procrastinate", "messaging.operation.type": "process",
-            "messaging.destination.name": queue, "tenantry.task": task,
-        }  # fmt: skip
+            "messaging.system": "procrastinate",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": queue,
+            "tenantry.task": task,
+        }
         kind = self._trace.SpanKind.CONSUMER
         return self._span(f"process {task}", kind, attributes, context=self._extract(traceparent))
 
@@ -144,9 +169,15 @@ class Tracing:
         links: "Sequence[object]" = (),
     ) -> Iterator["Span"]:
         with self._tracer.start_as_current_span(
-            name, context=context, kind=kind, attributes=attributes, links=links,  # type: ignore[arg-type]
-            record_exception=False, set_status_on_exception=False,  # an exception's text may contain secrets
-        ) as span:  # fmt: skip
+            name,
+            context=context,
+            kind=kind,
+            attributes=attributes,
+            links=links,  # type: ignore[arg-type]
+            # an exception's text may contain secrets
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
             try:
                 yield span
             except BaseException as error:
@@ -156,7 +187,9 @@ class Tracing:
 
 
 class RequestSpan(NamedTuple):
-    """The span of a request; statuses from ``first_error`` mark it as failed, with the status code ``error``."""
+    """The span of a request; statuses from ``first_error`` mark it as failed, with the status code
+    ``error``.
+    """
 
     span: "Span"
     method: str
@@ -167,7 +200,9 @@ class RequestSpan(NamedTuple):
     def trace_id(self) -> str:
         return f"{self.span.get_span_context().trace_id:032x}"
 
-    def note(self, status: int, route: str | None = None, attributes: Mapping[str, str] | None = None) -> None:
+    def note(
+        self, status: int, route: str | None = None, attributes: Mapping[str, str] | None = None
+    ) -> None:
         """Add the response's status, the route's template, and other attributes."""
         self.span.set_attribute("http.response.status_code", status)
         if route is not None:

@@ -36,10 +36,15 @@ _RESENT: Final = {
 async def show_start(ctx: Context) -> Response[str]:
     user = ctx.user
     if not user.tenants:
-        return ctx.redirect("/memberships") if user.invitations else ctx.render("no_organization.html")
+        return (
+            ctx.redirect("/memberships") if user.invitations else ctx.render("no_organization.html")
+        )
     # the page of a suspended tenant is an error page, whose links lead back here
-    tenants = [one.id for one in user.tenants if not one.suspended] or [one.id for one in user.tenants]
-    preferred = (user.session.tenant_id, user.claims.org_id)  # the last visited one, then the provider's
+    tenants = [one.id for one in user.tenants if not one.suspended] or [
+        one.id for one in user.tenants
+    ]
+    # the last visited one, then the provider's
+    preferred = (user.session.tenant_id, user.claims.org_id)
     tenant_id = next((one for one in preferred if one in tenants), tenants[0])
     return ctx.redirect(f"/orgs/{tenant_id}/")
 
@@ -71,7 +76,9 @@ def _by_anomaly(events: Sequence[BillingEventView]) -> dict[str, list[BillingEve
 
 @get(ORG + "/profile", guards=[needs()])
 async def show_profile(ctx: Context) -> Response[str]:
-    return ctx.render("profile.html", sessions=await ctx.services.sessions.of_user(ctx.user.session))
+    return ctx.render(
+        "profile.html", sessions=await ctx.services.sessions.of_user(ctx.user.session)
+    )
 
 
 @post(ORG + "/profile/end-others", guards=[needs()])
@@ -95,7 +102,9 @@ async def show_memberships(ctx: Context, cursor: Cursor = None) -> Response[str]
 @post(_MEMBERSHIP + "/accept", guards=[needs()])
 async def accept_invitation(ctx: Context, membership_id: MembershipId) -> Response[str]:
     try:
-        membership = await ctx.services.memberships.accept(ctx.user.session.user, ctx.author, membership_id, None)
+        membership = await ctx.services.memberships.accept(
+            ctx.user.session.user, ctx.author, membership_id, None
+        )
     except MemberNotActiveError as error:
         return await _memberships_page(ctx, None, error)
     return ctx.redirect_with(FlashMessage.INVITATION_ACCEPTED, f"/orgs/{membership.org_id}")
@@ -106,7 +115,8 @@ async def decline_invitation(ctx: Context, membership_id: MembershipId) -> Respo
     user, memberships = ctx.user, ctx.services.memberships
     membership = await memberships.get(user.session.user, membership_id)
     if membership.status is MemberStatus.ACTIVE or user.claims.org_id == membership.org_id:
-        return ctx.redirect(leave_path(membership_id))  # declining would end access that the user has
+        # declining would end access that the user has
+        return ctx.redirect(leave_path(membership_id))
     await memberships.end(user.session.user, ctx.author, membership_id)
     return ctx.redirect_with(FlashMessage.INVITATION_DECLINED, _MEMBERSHIPS)
 
@@ -121,7 +131,9 @@ async def leave_organization(ctx: Context, membership_id: MembershipId) -> Respo
     if not ctx.form.checked("leaving"):
         return await _leave_page(ctx, membership_id, {"leaving": "Check this box to leave."})
     try:
-        await ctx.services.memberships.end(ctx.user.session.user, ctx.author, membership_id, leaves=True)
+        await ctx.services.memberships.end(
+            ctx.user.session.user, ctx.author, membership_id, leaves=True
+        )
     except LastOwnerError as error:
         return await _leave_page(ctx, membership_id, {}, STATUSES[type(error)])
     return ctx.redirect_with(FlashMessage.ORGANIZATION_LEFT, _MEMBERSHIPS)
@@ -132,7 +144,9 @@ def leave_path(membership_id: str) -> str:
     return f"{_MEMBERSHIPS}/{membership_id}/leave"
 
 
-async def _memberships_page(ctx: PageContext, cursor: str | None, error: Exception | None = None) -> Response[str]:
+async def _memberships_page(
+    ctx: PageContext, cursor: str | None, error: Exception | None = None
+) -> Response[str]:
     page = await ctx.services.memberships.list_page(ctx.user.session.user, None, _PAGE_SIZE, cursor)
     return ctx.render("memberships.html", error, page=page)
 
@@ -146,11 +160,13 @@ async def _leave_page(
         await memberships.check_may_end(user, membership_id)
     except LastOwnerError:
         may_leave = False
-    return ctx.render("membership_leave.html", status, membership=membership, may_leave=may_leave, errors=errors)
+    return ctx.render(
+        "membership_leave.html", status, membership=membership, may_leave=may_leave, errors=errors
+    )
 
 
-# The link in the mail needs no session, since its recipient may not be a user. Mail scanners open links, so opening it
-# changes nothing.
+# The link in the mail needs no session, since its recipient may not be a user. Mail scanners open
+# links, so opening it changes nothing.
 async def _skip_form_check(_request: AnyRequest) -> None:
     """The link's token takes the place of the CSRF token."""
 
@@ -168,7 +184,9 @@ async def show_confirmation(
 @post(CONFIRM_PATH, opt={"public": True}, before_request=_skip_form_check)
 async def confirm_address(ctx: Context) -> Response[str]:
     token = (await read_form(ctx.request)).text("token")
-    found = await ctx.services.confirmations.confirm(author_of(ctx.request, ActorKind.ANYBODY), token)
+    found = await ctx.services.confirmations.confirm(
+        author_of(ctx.request, ActorKind.ANYBODY), token
+    )
     if found is None:
         return ctx.render("confirm_address_invalid.html", 404)
     return ctx.render("confirm_address_done.html", 200, found=found)

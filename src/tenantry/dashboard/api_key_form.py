@@ -12,7 +12,14 @@ from tenantry.api.parameters import Name
 from tenantry.dashboard.forms import Form, InvalidFormError, day_fault, validate
 from tenantry.dashboard.labels import labels
 from tenantry.domain.api_keys import ApiKey, expires_later
-from tenantry.domain.permissions import ANYTHING, MAX_SCOPES, OWNER_ALIAS, AccessLevel, Mode, is_scope
+from tenantry.domain.permissions import (
+    ANYTHING,
+    MAX_SCOPES,
+    OWNER_ALIAS,
+    AccessLevel,
+    Mode,
+    is_scope,
+)
 
 DAYS: Final = ("30", "90", "365")
 _SCOPED: Final = "scoped"
@@ -59,7 +66,9 @@ def submitted_values(form: Form) -> KeyForm:
     texts = {name: form.text(name) for name in ("name", "access", "own", "expiry", "until")}
     mode = form.text("mode") or Mode.LIVE  # a form of an existing key has none
     sure, everything = form.checked("sure"), form.checked("everything")
-    return KeyForm(checked=tuple(form.all("scope")), sure=sure, everything=everything, mode=mode, **texts)
+    return KeyForm(
+        checked=tuple(form.all("scope")), sure=sure, everything=everything, mode=mode, **texts
+    )
 
 
 def values_of(key: ApiKey) -> KeyForm:
@@ -74,12 +83,16 @@ def values_of(key: ApiKey) -> KeyForm:
 
 
 def only_changed(values: KeyForm, changed: Collection[str], key: ApiKey) -> KeyForm:
-    """Return the submitted values, but the key's own name or scopes if they are not among the ``changed`` fields."""
+    """Return the submitted values, but the key's own name or scopes if they are not among the
+    ``changed`` fields.
+    """
     current = values_of(key)
     if "name" not in changed:
         values = msgspec.structs.replace(values, name=current.name)
     if "scope" not in changed:
-        values = msgspec.structs.replace(values, access=current.access, checked=current.checked, own=current.own)
+        values = msgspec.structs.replace(
+            values, access=current.access, checked=current.checked, own=current.own
+        )
     return values
 
 
@@ -105,7 +118,9 @@ def expiry_choices(now: datetime, key: ApiKey | None = None) -> ExpiryChoices:
     if latest is None:
         return ExpiryChoices(days, now.date(), None, may_be_later=True)
     earlier = [(count, end) for count, end in days if end < latest]
-    return ExpiryChoices(earlier, now.date(), latest.astimezone(UTC).date() - _DAY, may_be_later=False)
+    return ExpiryChoices(
+        earlier, now.date(), latest.astimezone(UTC).date() - _DAY, may_be_later=False
+    )
 
 
 def _latest_end(key: ApiKey | None) -> datetime | None:
@@ -119,9 +134,13 @@ class _CheckedFields(msgspec.Struct):
 
 
 def check(
-    values: KeyForm, now: datetime, key: ApiKey | None = None, further: Mapping[str, str] = MappingProxyType({})
+    values: KeyForm,
+    now: datetime,
+    key: ApiKey | None = None,
+    further: Mapping[str, str] = MappingProxyType({}),
 ) -> datetime | UnsetType | None:
-    """Check the form, and return when the key expires: unset if that stays as it is. ``key`` is the key to change.
+    """Check the form, and return when the key expires: unset if that stays as it is. ``key`` is the
+    key to change.
 
     Raises `InvalidFormError`, also for ``further`` errors.
     """
@@ -135,7 +154,9 @@ def check(
     try:
         validate(_CheckedFields, {"name": values.name, "mode": values.mode}, _MESSAGES, found)
     except InvalidFormError as error:
-        raise InvalidFormError({name: error.errors[name] for name in _ORDER if name in error.errors}) from None
+        raise InvalidFormError(
+            {name: error.errors[name] for name in _ORDER if name in error.errors}
+        ) from None
     return expires_at
 
 
@@ -143,7 +164,11 @@ def _scope_errors(values: KeyForm, key: ApiKey | None) -> dict[str, str]:
     if values.access == _OWNER:
         is_owner_key = key is not None and key.access_level is AccessLevel.OWNER
         is_sure = values.sure or is_owner_key
-        return {} if is_sure else {"sure": "Check this box to create an OWNER key, or choose scopes instead."}
+        return (
+            {}
+            if is_sure
+            else {"sure": "Check this box to create an OWNER key, or choose scopes instead."}
+        )
     if not values.scopes:
         return {"scope": "Choose at least one scope, or enter your own."}
     return _own_errors(values.scopes) | _everything_errors(values, key)
@@ -151,12 +176,16 @@ def _scope_errors(values: KeyForm, key: ApiKey | None) -> dict[str, str]:
 
 def _own_errors(scopes: Collection[str]) -> dict[str, str]:
     if invalid := [scope for scope in scopes if not is_scope(scope)]:
-        return {"own": f"Use the form resource:action in lowercase. Invalid: {', '.join(invalid)[:200]}"}
+        return {
+            "own": f"Use the form resource:action in lowercase. Invalid: {', '.join(invalid)[:200]}"
+        }
     return {} if len(scopes) <= MAX_SCOPES else {"own": f"Choose at most {MAX_SCOPES} scopes."}
 
 
 def _everything_errors(values: KeyForm, key: ApiKey | None) -> dict[str, str]:
-    """Return the error of scopes for every change that the key does not have, without the box that confirms them."""
+    """Return the error of scopes for every change that the key does not have, without the box that
+    confirms them.
+    """
     is_confirmed = values.everything or (key is not None and _changes_everything(key.scopes))
     if is_confirmed or not _changes_everything(values.scopes):
         return {}
@@ -176,20 +205,28 @@ def _parse_expiry(values: KeyForm, now: datetime, latest: datetime | None) -> da
         raise InvalidFormError({"expiry": "Choose when the key expires."})
     end = None if values.expiry == _NEVER else now + int(values.expiry) * _DAY
     if expires_later(latest, end):
-        raise InvalidFormError({"expiry": "This key was replaced, so it can only end earlier. Choose an earlier end."})
+        raise InvalidFormError(
+            {"expiry": "This key was replaced, so it can only end earlier. Choose an earlier end."}
+        )
     return end
 
 
 def _parse_day(text: str, now: datetime, latest: datetime | None) -> datetime:
-    """Return the end of a day. Raises `InvalidFormError`, also for a past day and for an end after ``latest``."""
+    """Return the end of a day. Raises `InvalidFormError`, also for a past day and for an end after
+    ``latest``.
+    """
     try:
         end = datetime.combine(date.fromisoformat(text) + _DAY, time(), UTC)
     except OverflowError:
-        raise InvalidFormError({"until": "This day is too far ahead. Enter an earlier one."}) from None
+        raise InvalidFormError(
+            {"until": "This day is too far ahead. Enter an earlier one."}
+        ) from None
     except ValueError:
         raise InvalidFormError({"until": day_fault(text)}) from None
     if end <= now:
         raise InvalidFormError({"until": "This day is over. Enter today or a later day."})
     if expires_later(latest, end):
-        raise InvalidFormError({"until": "This key was replaced, so it can only end earlier. Enter an earlier day."})
+        raise InvalidFormError(
+            {"until": "This key was replaced, so it can only end earlier. Enter an earlier day."}
+        )
     return end

@@ -25,7 +25,12 @@ from tenantry.domain.permissions import Mode, is_scope
 PATH: Final = ORG + "/settings/api-keys"
 _KEY: Final = PATH + "/{key_id:str}"
 _PAGE_SIZE: Final = 25
-_OVERLAPS: Final = (("0", "Revoke it now"), ("3600", "1 hour"), ("86400", "24 hours"), ("604800", "7 days"))
+_OVERLAPS: Final = (
+    ("0", "Revoke it now"),
+    ("3600", "1 hour"),
+    ("86400", "24 hours"),
+    ("604800", "7 days"),
+)
 """Choices for the overlap of a rotation, in seconds."""
 _LAST_OWNER_KEY: Final = errors.LastOwnerError(
     "This is the last OWNER key. Create another OWNER key, rotate this one, or make a member the owner first. "
@@ -49,10 +54,16 @@ _writer = needs("api-keys:write")
 async def show_keys(ctx: Context, cursor: Cursor = None) -> Response[str]:
     state, mode = ctx.choice("status", KeyState), ctx.choice("mode", Mode)
     wanted = KeyFilter(state=state, mode=mode, search=ctx.query("search") or None)
-    query = forms.query_string({"status": wanted.state, "mode": wanted.mode, "search": wanted.search})
-    page = await ctx.services.api_keys.list_page(ctx.principal, wanted, _PAGE_SIZE, cursor, bounded=True)
+    query = forms.query_string(
+        {"status": wanted.state, "mode": wanted.mode, "search": wanted.search}
+    )
+    page = await ctx.services.api_keys.list_page(
+        ctx.principal, wanted, _PAGE_SIZE, cursor, bounded=True
+    )
     room, replaced = await ctx.services.api_keys.count(ctx.principal)
-    return ctx.render("api_keys.html", page=page, room=room, replaced=replaced, wanted=wanted, query=query)
+    return ctx.render(
+        "api_keys.html", page=page, room=room, replaced=replaced, wanted=wanted, query=query
+    )
 
 
 @get(_KEY, guards=[_reader])
@@ -66,7 +77,9 @@ async def show_key(ctx: Context, key_id: KeyId) -> Response[str]:
 
 @get(_KEY + "/first-use", guards=[_reader])
 async def show_first_use(ctx: Context, key_id: KeyId) -> Response[str]:
-    return ctx.render("api_key_first_use.html", key=await ctx.services.api_keys.get(ctx.principal, key_id))
+    return ctx.render(
+        "api_key_first_use.html", key=await ctx.services.api_keys.get(ctx.principal, key_id)
+    )
 
 
 @get(PATH + "/new", guards=[_writer])
@@ -78,8 +91,13 @@ async def show_new_key(ctx: Context) -> Response[str]:
 async def create_key(ctx: Context) -> Response[str]:
     values, replaces = api_key_form.submitted_values(ctx.form), ctx.form.text("replaces")
     try:
-        expires_at = api_key_form.check(values, ctx.services.clock(), further=_denied_scopes(ctx, values)) or None
-        create = partial(ctx.services.api_keys.create, ctx.principal, ctx.author, replaces=replaces or None)
+        expires_at = (
+            api_key_form.check(values, ctx.services.clock(), further=_denied_scopes(ctx, values))
+            or None
+        )
+        create = partial(
+            ctx.services.api_keys.create, ctx.principal, ctx.author, replaces=replaces or None
+        )
         create = partial(create, name=values.name, scopes=values.scopes, access_level=None)
         made = await ctx.once(partial(create, mode=Mode(values.mode), expires_at=expires_at))
     except _REJECTIONS as error:
@@ -94,7 +112,9 @@ async def show_created_key(ctx: Context, key_id: KeyId) -> Response[str]:
     old = await keys.get(ctx.principal, key.rotated_from) if key.rotated_from else None
     # Last: if a query failed now, the secret would be lost.
     secret = await _take_secret(ctx, key_id)
-    page = ctx.render("api_key_created.html", key=key, old=old, is_rotation=_is_rotation(key, old), secret=secret)
+    page = ctx.render(
+        "api_key_created.html", key=key, old=old, is_rotation=_is_rotation(key, old), secret=secret
+    )
     if secret is not None:
         page.set_cookie(ctx.cookies.without_secret(_created_path(ctx, key_id), key_id))
     return page
@@ -165,7 +185,9 @@ async def revoke_key(ctx: Context, key_id: KeyId) -> Response[str]:
 
 
 async def _writable_key(ctx: PageContext, key_id: str) -> ApiKey:
-    """Return a key that the user's role may change. Raises `NotFoundError` and `ScopeEscalationError`."""
+    """Return a key that the user's role may change. Raises `NotFoundError` and
+    `ScopeEscalationError`.
+    """
     key = await ctx.services.api_keys.get(ctx.principal, key_id)
     ctx.principal.require_holding((), key.access_level)
     return key
@@ -182,7 +204,11 @@ async def _changeable_key(ctx: PageContext, key_id: str) -> ApiKey:
 def _denied_scopes(ctx: PageContext, values: KeyForm) -> dict[str, str]:
     """Return the error of scopes that the user does not hold."""
     missing = [scope for scope in values.scopes if is_scope(scope) and not ctx.user.may(scope)]
-    return {"own": f"You don't hold these scopes: {', '.join(missing)[:200]}. Remove them."} if missing else {}
+    return (
+        {"own": f"You don't hold these scopes: {', '.join(missing)[:200]}. Remove them."}
+        if missing
+        else {}
+    )
 
 
 def _path_of(ctx: PageContext, key_id: str) -> str:
@@ -203,14 +229,24 @@ async def _new_page(
         old = api_key_form.values_of(replaced) if replaced else KeyForm()
         values = msgspec.structs.replace(old, expiry=KeyForm().expiry)
     choices = api_key_form.expiry_choices(ctx.services.clock())
-    return ctx.render("api_key_new.html", error, values=values, choices=choices, kept=(), replaced=replaced)
+    return ctx.render(
+        "api_key_new.html", error, values=values, choices=choices, kept=(), replaced=replaced
+    )
 
 
-def _edit_page(ctx: PageContext, key: ApiKey, values: KeyForm, error: Exception | None = None) -> Response[str]:
+def _edit_page(
+    ctx: PageContext, key: ApiKey, values: KeyForm, error: Exception | None = None
+) -> Response[str]:
     digests = forms.field_digests(api_key_form.values_of(key).editable)
     choices = api_key_form.expiry_choices(ctx.services.clock(), key)
     return ctx.render(
-        "api_key_edit.html", error, values=values, choices=choices, kept=key.scopes, key=key, digests=digests
+        "api_key_edit.html",
+        error,
+        values=values,
+        choices=choices,
+        kept=key.scopes,
+        key=key,
+        digests=digests,
     )
 
 
@@ -218,9 +254,13 @@ def _rotate_page(ctx: PageContext, key: ApiKey, error: Exception | None = None) 
     return ctx.render("api_key_rotate.html", error, key=key, overlaps=_OVERLAPS)
 
 
-def _revoke_page(ctx: PageContext, key: ApiKey, error: Exception | None = None, **context: object) -> Response[str]:
+def _revoke_page(
+    ctx: PageContext, key: ApiKey, error: Exception | None = None, **context: object
+) -> Response[str]:
     context = {"force": False, **context}
-    return ctx.render("api_key_revoke.html", error, key=key, expected=_confirmation_of(key), **context)
+    return ctx.render(
+        "api_key_revoke.html", error, key=key, expected=_confirmation_of(key), **context
+    )
 
 
 def _created_path(ctx: PageContext, key_id: str) -> str:
@@ -231,17 +271,25 @@ def _redirect_to_secret(ctx: PageContext, made: NewKey) -> Response[str]:
     """Redirect to the page that shows the secret once; the answer carries it there, encrypted."""
     path = _created_path(ctx, made.record.id)
     response = ctx.redirect(path)
-    response.set_cookie(ctx.cookies.with_secret(ctx.user.session, path, made.record.id, made.secret))
+    response.set_cookie(
+        ctx.cookies.with_secret(ctx.user.session, path, made.record.id, made.secret)
+    )
     return response
 
 
 def _is_rotation(key: ApiKey, old: ApiKey | None) -> bool:
-    """Whether the key took the place of one that a user rotated, not of one that was reported as leaked before."""
-    return old is not None and (old.leak_reported_at is None or old.leak_reported_at > key.created_at)
+    """Whether the key took the place of one that a user rotated, not of one that was reported as
+    leaked before.
+    """
+    return old is not None and (
+        old.leak_reported_at is None or old.leak_reported_at > key.created_at
+    )
 
 
 async def _take_secret(ctx: PageContext, key_id: str) -> str | None:
-    """Return a new key's secret, if a form of this session created the key just now and no page has shown it."""
+    """Return a new key's secret, if a form of this session created the key just now and no page has
+    shown it.
+    """
     if is_head(ctx.request) or is_prefetch(ctx.request) or not is_navigation(ctx.request):
         return None
     secret = ctx.cookies.secret(ctx.request, ctx.user.session, key_id)

@@ -23,14 +23,19 @@ _OTHER_ACTORS: Final = {
     ActorKind.SYSTEM: "The service",
     ActorKind.ANYBODY: "An anonymous client",
 }
-_PAGES: Final = {"api_key": "/settings/api-keys", "project": "/projects", "member": "/settings/members"}
+_PAGES: Final = {
+    "api_key": "/settings/api-keys",
+    "project": "/projects",
+    "member": "/settings/members",
+}
 """The pages of targets, by the first word of an action."""
 
 
 class AuditParty(msgspec.Struct, frozen=True):
     """The actor or target of an entry: its name, its id, and the path of its page.
 
-    ``label`` is a fixed text, shown apart from names, which users choose. Users have a ``user_id`` instead of a name.
+    ``label`` is a fixed text, shown apart from names, which users choose. Users have a ``user_id``
+    instead of a name.
     """
 
     name: str = ""
@@ -41,7 +46,10 @@ class AuditParty(msgspec.Struct, frozen=True):
 
 
 _Id = Annotated[str, msgspec.Meta(max_length=255)]
-_MESSAGES: Final = {"action": "Choose one of these actions.", **dict.fromkeys(("actorId", "targetId"), "Enter an id.")}
+_MESSAGES: Final = {
+    "action": "Choose one of these actions.",
+    **dict.fromkeys(("actorId", "targetId"), "Enter an id."),
+}
 _DAYS: Final = ("since", "until")
 _FILTERS: Final = (*_MESSAGES, *_DAYS)
 
@@ -59,7 +67,9 @@ class AuditForm(msgspec.Struct, frozen=True, rename="camel"):
 def _parse(submitted: Mapping[str, str]) -> AuditFilter:
     """Return the filter. Raises `InvalidFormError`."""
     messages = {**_MESSAGES, **{name: forms.day_fault(submitted[name]) for name in _DAYS}}
-    valid = forms.validate(AuditForm, {name: value or None for name, value in submitted.items()}, messages)
+    valid = forms.validate(
+        AuditForm, {name: value or None for name, value in submitted.items()}, messages
+    )
     since = datetime.combine(valid.since, time(), UTC) if valid.since else None
     until = None
     if valid.until is not None and valid.until < date.max:
@@ -74,7 +84,9 @@ async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
     entries: list[tuple[AuditEvent, AuditParty, AuditParty | None]] = []
     page, rejection = None, None
     try:
-        page, names = await services.trail.search_page(principal, _parse(submitted), _PAGE_SIZE, cursor)
+        page, names = await services.trail.search_page(
+            principal, _parse(submitted), _PAGE_SIZE, cursor
+        )
     except forms.InvalidFormError as error:
         rejection = error
     else:
@@ -83,7 +95,9 @@ async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
         "audit.html",
         rejection,
         entries=entries,
-        users=await _names_of_users(ctx, [party for _, *both in entries for party in both if party]),
+        users=await _names_of_users(
+            ctx, [party for _, *both in entries for party in both if party]
+        ),
         page=page,
         wanted=submitted,
         query=forms.query_string(submitted),
@@ -116,7 +130,9 @@ def _actor(event: AuditEvent, names: Mapping[str, str]) -> AuditParty:
         return AuditParty(id=event.actor_id, label=_OTHER_ACTORS.get(event.actor_kind, "Unknown"))
     if event.actor_kind is ActorKind.API_KEY:
         page = f"/settings/api-keys/{event.actor_id}" if event.actor_id in names else None
-        return AuditParty(names.get(event.actor_id, event.actor_id), event.actor_id, page, label="The key")
+        return AuditParty(
+            names.get(event.actor_id, event.actor_id), event.actor_id, page, label="The key"
+        )
     return AuditParty(id=event.actor_id, user_id=event.actor_id)
 
 
@@ -128,7 +144,9 @@ def _target(event: AuditEvent, names: Mapping[str, str]) -> AuditParty | None:
     if kind == "member":
         user_id = names.get(target_id) or _field_text(event, "userId") or target_id
         return AuditParty(id=target_id, page=page, user_id=user_id)
-    return AuditParty(names.get(target_id) or _field_text(event, "name") or target_id, target_id, page)
+    return AuditParty(
+        names.get(target_id) or _field_text(event, "name") or target_id, target_id, page
+    )
 
 
 def _field_text(event: AuditEvent, field: str) -> str:

@@ -62,28 +62,44 @@ async def start_checkout(ctx: Context) -> Response[str]:
     plan, canceled = ctx.form.text("plan"), _return_url(ctx, FlashMessage.CHECKOUT_LEFT)
     bought = f"{_return_url(ctx, FlashMessage.CHECKED_OUT)}&plan={quote(plan, safe='')}"
     create = partial(ctx.services.checkout.create_checkout, ctx.principal, ctx.author, plan=plan)
-    return await _redirect_to_provider(ctx, partial(create, success_url=bought, cancel_url=canceled))
+    return await _redirect_to_provider(
+        ctx, partial(create, success_url=bought, cancel_url=canceled)
+    )
 
 
 @post(ORG + _PORTAL, guards=[needs("billing:write")])
 async def open_portal(ctx: Context) -> Response[str]:
     return_url = _return_url(ctx, FlashMessage.PORTAL_LEFT)
-    create = partial(ctx.services.checkout.create_portal, ctx.principal, ctx.author, return_url=return_url)
+    create = partial(
+        ctx.services.checkout.create_portal, ctx.principal, ctx.author, return_url=return_url
+    )
     return await _redirect_to_provider(ctx, create)
 
 
 def _return_url(ctx: PageContext, message: FlashMessage) -> str:
-    """Return the address to which the provider redirects this user, where a message tells the result."""
+    """Return the address to which the provider redirects this user, where a message tells the
+    result.
+    """
     path = f"{ctx.user.base}/billing/back"
     return f"{ctx.services.base_url}{path}?notice={ctx.cookies.signed_flash(ctx.user.session, path, message)}"
 
 
-async def _redirect_to_provider(ctx: PageContext, get_url: Callable[..., Awaitable[str]]) -> Response[str]:
-    """Redirect by a page: the answer to a form must not redirect to another origin (CSP form-action)."""
+async def _redirect_to_provider(
+    ctx: PageContext, get_url: Callable[..., Awaitable[str]]
+) -> Response[str]:
+    """Redirect by a page: the answer to a form must not redirect to another origin (CSP
+    form-action).
+    """
     try:
         url = await ctx.once(get_url)
-        if not url.startswith(("https://", "http://")) or not url.isascii() or not url.isprintable():
-            raise errors.ProviderRefusedError("The payment provider answered with an invalid address.")
+        if (
+            not url.startswith(("https://", "http://"))
+            or not url.isascii()
+            or not url.isprintable()
+        ):
+            raise errors.ProviderRefusedError(
+                "The payment provider answered with an invalid address."
+            )
     except errors.DatabaseUnavailableError:
         raise
     except errors.DomainError as error:
@@ -97,7 +113,8 @@ async def _billing_page(
     ctx: PageContext, *, awaits: str = "", problem: errors.DomainError | None = None
 ) -> Response[str]:
     services, catalog = ctx.services, ctx.services.catalog
-    # First, so that the stream repeats events rather than skip one. A page with an error is not updated.
+    # First, so that the stream repeats events rather than skip one. A page with an error is not
+    # updated.
     newest = None if problem else await services.billing.newest_arrival(ctx.principal)
     billing = await services.overview.of_billing(ctx.principal)
     tenant = billing.tenant
@@ -127,7 +144,11 @@ def _with_prices(catalog: Catalog) -> set[str]:
 
 def _error_text(problem: errors.DomainError) -> str:
     if isinstance(problem, errors.ValidationError):
-        return "You cannot subscribe to this plan: " + "; ".join(message for _, message in problem.faults) + "."
+        return (
+            "You cannot subscribe to this plan: "
+            + "; ".join(message for _, message in problem.faults)
+            + "."
+        )
     if isinstance(problem, errors.IdempotencyMismatchError):
         return "This form was submitted before, and its details have changed since. Submit it again from this page."
     return problem.detail

@@ -122,25 +122,41 @@ class Renderer:
         )
 
     def page(
-        self, template: str, status_code: int = 200, *, user: guards.DashboardUser | None = None, **context: object
+        self,
+        template: str,
+        status_code: int = 200,
+        *,
+        user: guards.DashboardUser | None = None,
+        **context: object,
     ) -> Response[str]:
         """Render a page. It shows the user's flash message once."""
         content = self._templates.get_template(template).render(context, user=user)
         headers = {**PAGE_HEADERS, **({"Retry-After": RETRY_AFTER} if status_code == 503 else {})}  # noqa: PLR2004
-        response = Response(content, status_code=status_code, media_type=MediaType.HTML, headers=headers)
+        response = Response(
+            content, status_code=status_code, media_type=MediaType.HTML, headers=headers
+        )
         if user is not None and user.flash is not None:
             response.set_cookie(self._cookies.without_flash())
         return response
 
-    def file(self, content: bytes | AsyncIterator[bytes], name: str, media_type: str) -> Response[Any]:
-        """Return a download. ``name`` must consist of ASCII letters, digits, dots, dashes and underscores."""
+    def file(
+        self, content: bytes | AsyncIterator[bytes], name: str, media_type: str
+    ) -> Response[Any]:
+        """Return a download. ``name`` must consist of ASCII letters, digits, dots, dashes and
+        underscores.
+        """
         headers = {**PAGE_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
         if isinstance(content, bytes):
             return Response(content, media_type=media_type, headers=headers)
         return Stream(content, media_type=media_type, headers=headers)
 
     def redirect(self, location: str) -> Response[str]:
-        return Response("", status_code=303, media_type=MediaType.TEXT, headers={**PAGE_HEADERS, "Location": location})
+        return Response(
+            "",
+            status_code=303,
+            media_type=MediaType.TEXT,
+            headers={**PAGE_HEADERS, "Location": location},
+        )
 
 
 class PageComponents(msgspec.Struct, frozen=True):
@@ -182,11 +198,15 @@ class PageContext:
         return guards.current_form(self.request)
 
     def query(self, name: str) -> str:
-        """Return a parameter of the query, without surrounding blanks and NULs; empty if it is missing."""
+        """Return a parameter of the query, without surrounding blanks and NULs; empty if it is
+        missing.
+        """
         return self.request.query_params.get(name, "").replace("\x00", "").strip()
 
     def choice(self, name: str, kind: type[Choice]) -> Choice | None:
-        """Return a parameter of the query that is one of the values of ``kind``; None for any other text."""
+        """Return a parameter of the query that is one of the values of ``kind``; None for any other
+        text.
+        """
         text = self.query(name)
         return kind(text) if text in set(kind) else None
 
@@ -200,40 +220,61 @@ class PageContext:
         return author_of(self.request, ActorKind.USER, self.user.claims.subject)
 
     async def once(self, act: Callable[..., Awaitable[Result]]) -> Result:
-        """Call ``act`` with the form's idempotency ``claim``, which makes a double submission have one effect.
+        """Call ``act`` with the form's idempotency ``claim``, which makes a double submission have
+        one effect.
 
-        The claim covers all fields: a user may go back and change some. After a double click, wait for the result of
-        the first submission, up to 2 s. Raises `InvalidIdempotencyKeyError` for a form without a ``once`` token.
+        The claim covers all fields: a user may go back and change some. After a double click, wait
+        for the result of the first submission, up to 2 s. Raises `InvalidIdempotencyKeyError` for a
+        form without a ``once`` token.
         """
         if len(self.form.text("once")) < _SHORTEST_ONCE:
-            raise InvalidIdempotencyKeyError("The form is incomplete. Reload the page and submit it again.")
+            raise InvalidIdempotencyKeyError(
+                "The form is incomplete. Reload the page and submit it again."
+            )
         digest = hashlib.sha256(await self.request.body())
         route = f"POST {self.request.url.path}"
-        claim = Claim(claimant(self.principal), route, f"form:{digest.hexdigest()}", digest.digest())
+        claim = Claim(
+            claimant(self.principal), route, f"form:{digest.hexdigest()}", digest.digest()
+        )
         for _ in range(20):
             with suppress(IdempotencyInFlightError):
                 return await act(claim=claim)
             await asyncio.sleep(0.1)
-        raise IdempotencyInFlightError("This form is still being processed. Look for its result in a moment.")
+        raise IdempotencyInFlightError(
+            "This form is still being processed. Look for its result in a moment."
+        )
 
-    def render(self, template: str, outcome: int | Exception | None = None, /, **context: object) -> Response[str]:
+    def render(
+        self, template: str, outcome: int | Exception | None = None, /, **context: object
+    ) -> Response[str]:
         """Render a page; ``outcome`` is its status, or the error that rejected a form.
 
-        The page shows an error beside its field, or as its ``problem``. The default status is 422 if the context has
-        ``errors`` of fields, else 200.
+        The page shows an error beside its field, or as its ``problem``. The default status is 422
+        if the context has ``errors`` of fields, else 200.
         """
         error, status_code = (None, outcome) if isinstance(outcome, int) else (outcome, None)
         errors = forms.field_errors(error)
         problem = error.detail if isinstance(error, DomainError) and not errors else ""
         once = secrets.token_urlsafe(_SHORTEST_ONCE)
         is_first = "cursor" not in self.request.query_params
-        context = {"errors": errors, "problem": problem, "typed": "", "once": once, "is_first": is_first, **context}
+        context = {
+            "errors": errors,
+            "problem": problem,
+            "typed": "",
+            "once": once,
+            "is_first": is_first,
+            **context,
+        }
         if status_code is None:
             status_code = 422 if context["errors"] else 200
             if isinstance(error, DomainError) and problem:
                 status_code = STATUSES[type(error)]
         return self.renderer.page(
-            template, status_code, user=guards.current_user(self.request.scope), now=self.services.clock(), **context
+            template,
+            status_code,
+            user=guards.current_user(self.request.scope),
+            now=self.services.clock(),
+            **context,
         )
 
     def redirect_with(self, message: FlashMessage, path: str, query: str = "") -> Response[str]:

@@ -1,4 +1,6 @@
-"""The dashboard's cookies: the session, sign-ins in progress, the next page's flash message or secret."""
+"""The dashboard's cookies: the session, sign-ins in progress, the next page's flash message or
+secret.
+"""
 
 import hmac
 import re
@@ -20,8 +22,11 @@ from tenantry.integrations.oidc.sign_in import PendingSignIn
 MOST_PENDING: Final = 5
 """Sign-ins in progress in one browser; the oldest ones make room for a new one."""
 MOST_READ: Final = 2 * MOST_PENDING
-"""Cookies of sign-ins that the service reads of one request. Tabs that begin together exceed `MOST_PENDING`."""
-_MOST_SIGN_IN_BYTES: Final = 4096  # with one more sign-in and the session, a header of 8 KiB still has room
+"""Cookies of sign-ins that the service reads of one request. Tabs that begin together exceed
+`MOST_PENDING`.
+"""
+# with one more sign-in and the session, a header of 8 KiB still has room
+_MOST_SIGN_IN_BYTES: Final = 4096
 _FLASH_LIFETIME: Final = timedelta(minutes=1)
 SECRET_LIFETIME: Final = timedelta(minutes=1)
 """How long the secret of a new key waits for the page that shows it."""
@@ -51,7 +56,9 @@ Expiring = TypeVar("Expiring", SignInCookie, NewSecret)
 
 
 class Cookies:
-    """Reads and creates the cookies. Over https their names begin with ``__Host-``: no other host can set them."""
+    """Reads and creates the cookies. Over https their names begin with ``__Host-``: no other host
+    can set them.
+    """
 
     def __init__(self, secret: SessionSecret, clock: Clock, *, secure: bool) -> None:
         self._secret = secret
@@ -59,7 +66,11 @@ class Cookies:
         self._clock = clock
         self._secure = secure
         prefix = "__Host-tenantry" if secure else "tenantry"
-        self._session, self._sign_in, self._flash = f"{prefix}_session", f"{prefix}_sign_in_", f"{prefix}_notice"
+        self._session, self._sign_in, self._flash = (
+            f"{prefix}_session",
+            f"{prefix}_sign_in_",
+            f"{prefix}_notice",
+        )
         # __Host- allows no other path
         self._new_secret = "__Secure-tenantry_secret_" if secure else "tenantry_secret_"
 
@@ -73,14 +84,18 @@ class Cookies:
         return self._cookie(self._session, "", timedelta())
 
     def with_sign_in(self, begun: PendingSignIn, return_to: str, lifetime: timedelta) -> Cookie:
-        """Return the cookie of a sign-in, one for each tab, encrypted because it holds the PKCE verifier."""
+        """Return the cookie of a sign-in, one for each tab, encrypted because it holds the PKCE
+        verifier.
+        """
         until = to_micros(self._clock() + lifetime)
         content = msgspec.json.encode(SignInCookie(begun, return_to, until))
         encrypted = jwe.encrypt_compact(dict(_JWE_HEADER), content, self._key)
         return self._cookie(self._sign_in_name(begun.state), encrypted, lifetime)
 
     def sign_in(self, request: AnyRequest, state: str) -> SignInCookie | None:
-        """Return the sign-in with this state; None if another browser began it, or it has expired."""
+        """Return the sign-in with this state; None if another browser began it, or it has
+        expired.
+        """
         encrypted = request.cookies.get(self._sign_in_name(state))
         return None if encrypted is None else self._decrypted(encrypted)
 
@@ -88,26 +103,40 @@ class Cookies:
         return self._cookie(self._sign_in_name(state), "", timedelta())
 
     def without_old_sign_ins(self, request: AnyRequest) -> list[Cookie]:
-        """Return cookies that delete expired sign-ins, and the oldest ones if one more would exceed the limits.
+        """Return cookies that delete expired sign-ins, and the oldest ones if one more would exceed
+        the limits.
 
-        A request carries all of them, and servers reject a header that is too large. Browsers send the newest last
-        (RFC 6265 section 5.4); those before the last `MOST_READ` are left to expire.
+        A request carries all of them, and servers reject a header that is too large. Browsers send
+        the newest last (RFC 6265 section 5.4); those before the last `MOST_READ` are left to
+        expire.
         """
-        sent = [(name, sealed) for name, sealed in request.cookies.items() if self._is_sign_in(name)]
+        sent = [
+            (name, sealed) for name, sealed in request.cookies.items() if self._is_sign_in(name)
+        ]
         found = sent[-MOST_READ:]
-        expiries = {name: pending.until for name, sealed in found if (pending := self._decrypted(sealed))}
+        expiries = {
+            name: pending.until for name, sealed in found if (pending := self._decrypted(sealed))
+        }
         kept = size = 0
         deleted = []
         for name, sealed in sorted(found, key=lambda one: expiries.get(one[0], 0), reverse=True):
-            if name in expiries and kept < MOST_PENDING - 1 and size + len(sealed) <= _MOST_SIGN_IN_BYTES:
+            if (
+                name in expiries
+                and kept < MOST_PENDING - 1
+                and size + len(sealed) <= _MOST_SIGN_IN_BYTES
+            ):
                 kept, size = kept + 1, size + len(sealed)
             else:
                 deleted.append(self._cookie(name, "", timedelta()))
         return deleted
 
     def flash(self, request: Connection, session: Session) -> FlashMessage | None:
-        """Return the message that this page is to show, if the dashboard signed it for this session and path."""
-        return self.verified_flash(session, request.scope["path"], request.cookies.get(self._flash, ""))
+        """Return the message that this page is to show, if the dashboard signed it for this session
+        and path.
+        """
+        return self.verified_flash(
+            session, request.scope["path"], request.cookies.get(self._flash, "")
+        )
 
     def with_flash(self, session: Session, path: str, message: FlashMessage) -> Cookie:
         """Return the cookie that lets the page at ``path`` show a message once."""
@@ -121,7 +150,9 @@ class Cookies:
         return f"{message.name}.{self._secret.proof(session.digest, f'{message.name} {path}')}"
 
     def verified_flash(self, session: Session, path: str, signed: str) -> FlashMessage | None:
-        """Return the message that `signed_flash` signed for this session and path; None for any other text."""
+        """Return the message that `signed_flash` signed for this session and path; None for any
+        other text.
+        """
         message = FlashMessage.__members__.get(signed.partition(".")[0])
         expected = self.signed_flash(session, path, message) if message else ""
         return message if hmac.compare_digest(signed.encode(), expected.encode()) else None
@@ -129,8 +160,8 @@ class Cookies:
     def with_secret(self, session: Session, path: str, key_id: str, secret: str) -> Cookie:
         """Return the cookie that lets the page at ``path`` show a new key's secret (decision 0059).
 
-        Only this session can decrypt it, and browsers send it to no other page. Its name has the key's id, so that
-        another host of the domain cannot set a cookie of this name that hides it.
+        Only this session can decrypt it, and browsers send it to no other page. Its name has the
+        key's id, so that another host of the domain cannot set a cookie of this name that hides it.
         """
         until = to_micros(self._clock() + SECRET_LIFETIME)
         content = msgspec.json.encode(NewSecret(key_id, secret, until))
@@ -138,7 +169,9 @@ class Cookies:
         return self._cookie(self._new_secret + key_id, encrypted, SECRET_LIFETIME, path)
 
     def secret(self, request: AnyRequest, session: Session, key_id: str) -> str | None:
-        """Return the secret of this key; None if the cookie is missing, of another session or key, or expired."""
+        """Return the secret of this key; None if the cookie is missing, of another session or key,
+        or expired.
+        """
         encrypted = request.cookies.get(self._new_secret + key_id, "")
         found = self._decrypt(encrypted, self._session_key(session), NewSecret)
         return found.secret if found is not None and found.key_id == key_id else None
@@ -153,7 +186,9 @@ class Cookies:
         return self._decrypt(encrypted, self._key, SignInCookie)
 
     def _decrypt(self, encrypted: str, key: OctKey, kind: type[Expiring]) -> Expiring | None:
-        """Return the content of a cookie; None if it was encrypted with another key, altered, or has expired."""
+        """Return the content of a cookie; None if it was encrypted with another key, altered, or
+        has expired.
+        """
         try:
             content = jwe.decrypt_compact(encrypted, key).plaintext
             found = msgspec.json.decode(content or b"", type=kind)
@@ -171,4 +206,12 @@ class Cookies:
     def _cookie(self, name: str, value: str, lifetime: timedelta, path: str = "/") -> Cookie:
         max_age = int(lifetime.total_seconds())
         secure = self._secure
-        return Cookie(key=name, value=value, path=path, max_age=max_age, secure=secure, httponly=True, samesite="lax")
+        return Cookie(
+            key=name,
+            value=value,
+            path=path,
+            max_age=max_age,
+            secure=secure,
+            httponly=True,
+            samesite="lax",
+        )

@@ -46,14 +46,17 @@ _OBJECTS: Final = {
     "member_id": ("/settings/members/", "Open the member"),
 }
 """The pages of objects, by the parameter of the path that names one, and the text of the link."""
-_MOST_PAGE_BYTES: Final = 60 * 1024  # with its headers, a response without a credential stays below 64 KiB
+# with its headers, a response without a credential stays below 64 KiB
+_MOST_PAGE_BYTES: Final = 60 * 1024
 _CHECK_ADDRESS: Final = "Check the address: the link may be old or incomplete."
 _UNROUTED: Final = {
     HTTPStatus.NOT_FOUND: f"No page has this address. {_CHECK_ADDRESS}",
     HTTPStatus.METHOD_NOT_ALLOWED: "This address does not accept the request. Go back and try again.",
 }
 _TIMEOUT: Final = "The request timed out. Try again in a moment."
-_TIMEOUT_OF_FORM: Final = "The request timed out. It may have succeeded: check before you submit the form again."
+_TIMEOUT_OF_FORM: Final = (
+    "The request timed out. It may have succeeded: check before you submit the form again."
+)
 
 logger = logging.getLogger(__name__)
 
@@ -66,13 +69,22 @@ class ErrorPages:
 
     def not_signed_in(self, request: AnyRequest, error: guards.NotSignedInError) -> Response[str]:
         if request.method == "GET" and guards.is_navigation(request):
-            return self._renderer.redirect(f"/sign-in?return_to={quote(_address(request), safe='')}")
+            return self._renderer.redirect(
+                f"/sign-in?return_to={quote(_address(request), safe='')}"
+            )
         if error.form is not None and (page := self._resubmission(request, 401, error.form)):
             return page
-        return self._page(request.scope, 401, "Nothing was saved. Sign in, then try again.", "Your session has ended")
+        return self._page(
+            request.scope,
+            401,
+            "Nothing was saved. Sign in, then try again.",
+            "Your session has ended",
+        )
 
     def stale_sign_in(self, request: AnyRequest, error: guards.StaleSignInError) -> Response[str]:
-        return self._renderer.redirect(start_path(_address(request), silent=True, hint=error.subject))
+        return self._renderer.redirect(
+            start_path(_address(request), silent=True, hint=error.subject)
+        )
 
     def csrf(self, request: AnyRequest, error: guards.CsrfError) -> Response[str]:
         if error.form is not None and (page := self._resubmission(request, 403, error.form)):
@@ -83,14 +95,20 @@ class ErrorPages:
     def domain_error(self, request: AnyRequest, error: DomainError) -> Response[str]:
         scope, status = request.scope, STATUSES[type(error)]
         if isinstance(error, InvalidCursorError):
-            return self._page(scope, status, "This link to a part of a list is invalid.", back=_first_page(scope))
+            return self._page(
+                scope, status, "This link to a part of a list is invalid.", back=_first_page(scope)
+            )
         title = _ERROR_TITLES.get(type(error), "")
         # only errors of these statuses leave an object to open
-        back = _object_page(scope) if status in (HTTPStatus.FORBIDDEN, HTTPStatus.CONFLICT) else None
+        back = (
+            _object_page(scope) if status in (HTTPStatus.FORBIDDEN, HTTPStatus.CONFLICT) else None
+        )
         return self._page(scope, status, error.detail, title, back=back)
 
     def http_error(self, request: AnyRequest, error: HTTPException) -> Response[str]:
-        return self._page(request.scope, error.status_code, error.detail, HTTPStatus(error.status_code).phrase)
+        return self._page(
+            request.scope, error.status_code, error.detail, HTTPStatus(error.status_code).phrase
+        )
 
     def invalid_address(self, request: AnyRequest, error: ValidationException) -> Response[str]:
         """Answer an invalid path or query, without repeating any of it."""
@@ -99,7 +117,9 @@ class ErrorPages:
         return self._page(request.scope, 400, _CHECK_ADDRESS, back=_first_page(request.scope))
 
     def role_too_low(self, request: AnyRequest, error: guards.RoleTooLowError) -> Response[str]:
-        message = denial_text(error.user.role, error.user.claims.scopes, error.scope, error.owner_only)
+        message = denial_text(
+            error.user.role, error.user.claims.scopes, error.scope, error.owner_only
+        )
         return self._page(request.scope, 403, message)
 
     def internal_error(self, request: AnyRequest, error: Exception) -> Response[str]:
@@ -112,20 +132,28 @@ class ErrorPages:
         accept = header_of(scope, b"accept") or b""
         messages = {
             HTTPStatus.NOT_FOUND: _UNROUTED[HTTPStatus.NOT_FOUND],
-            HTTPStatus.SERVICE_UNAVAILABLE: _TIMEOUT_OF_FORM if scope["method"] == "POST" else _TIMEOUT,
+            HTTPStatus.SERVICE_UNAVAILABLE: _TIMEOUT_OF_FORM
+            if scope["method"] == "POST"
+            else _TIMEOUT,
         }  # browsers meet no other status
-        if status not in messages or not _wants_page(scope["path"], Accept(accept.decode("latin-1"))):
+        if status not in messages or not _wants_page(
+            scope["path"], Accept(accept.decode("latin-1"))
+        ):
             return None
         response = self._page(scope, status, messages[HTTPStatus(status)], request_id=request_id)
         headers = {"Content-Type": f"{MediaType.HTML.value}; charset=utf-8", **response.headers}
-        lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+        lines = [
+            (name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()
+        ]
         return HotResponse(status, [*lines, VARIES], response.content.encode())
 
     def page_of(self, request: AnyRequest, error: HTTPException) -> Response[str] | None:
         """Return the page of a request that no route answers; None for programs."""
         if not is_unrouted_page(request, error):
             return None
-        response = self._page(request.scope, error.status_code, _UNROUTED[HTTPStatus(error.status_code)])
+        response = self._page(
+            request.scope, error.status_code, _UNROUTED[HTTPStatus(error.status_code)]
+        )
         response.headers.update(error.headers or {})
         return response
 
@@ -138,7 +166,9 @@ class ErrorPages:
         request_id: object = None,
         back: tuple[str, str] | None = None,
     ) -> Response[str]:
-        """Render an error page; ``back`` is the address and text of its link if that is not the first page."""
+        """Render an error page; ``back`` is the address and text of its link if that is not the
+        first page.
+        """
         request_id = request_id or scope.get(REQUEST_ID)
         return self._renderer.page(
             "error.html",
@@ -151,14 +181,17 @@ class ErrorPages:
         )
 
     def _resubmission(self, request: AnyRequest, status: int, form: Form) -> Response[str] | None:
-        """Return a page that keeps the form's content, for the user to sign in and submit again by its button.
+        """Return a page that keeps the form's content, for the user to sign in and submit again by
+        its button.
 
         Return None if the page would be larger than `_MOST_PAGE_BYTES`.
         """
         known = labels().form_fields
         user, path, entries = guards.current_user(request.scope), request.url.path, form.entries()
         shown = [(known[name], text) for name, text in entries if text and name in known]
-        page = self._renderer.page("resubmit.html", status, user=user, path=path, entries=entries, shown=shown)
+        page = self._renderer.page(
+            "resubmit.html", status, user=user, path=path, entries=entries, shown=shown
+        )
         return page if len(page.content.encode()) <= _MOST_PAGE_BYTES else None
 
 
@@ -172,7 +205,10 @@ def _wants_page(path: str, accept: Accept) -> bool:
     top = path.split("/", 2)[1:2]
     if top in (["orgs"], ["api"]):
         return top == ["orgs"]
-    return accept.best_match(["application/problem+json", "application/json", "text/html"]) == "text/html"
+    return (
+        accept.best_match(["application/problem+json", "application/json", "text/html"])
+        == "text/html"
+    )
 
 
 def _first_page(scope: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -195,5 +231,6 @@ def _object_page(scope: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _address(request: AnyRequest) -> str:
-    query = request.scope["query_string"].decode("latin-1")  # request.url fails for a malformed Host
+    # request.url fails for a malformed Host
+    query = request.scope["query_string"].decode("latin-1")
     return request.scope["path"] + (f"?{query}" if query else "")

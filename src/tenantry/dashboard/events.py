@@ -31,7 +31,13 @@ _PAYLOAD_SCOPE: Final = "billing:write"
 """Payloads hold the payer's address and the last digits of cards."""
 _PAGE_SIZE: Final = 25
 _MOST_PAYLOAD_CHARACTERS: Final = 40_000
-_OUTCOMES: Final = (Outcome.APPLIED, Outcome.NO_CHANGE, Outcome.LATE, Outcome.IGNORED, Outcome.INVALID)
+_OUTCOMES: Final = (
+    Outcome.APPLIED,
+    Outcome.NO_CHANGE,
+    Outcome.LATE,
+    Outcome.IGNORED,
+    Outcome.INVALID,
+)
 _UNSAFE_IN_FILE_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 EventId = Annotated[str, PathParameter(name="event_id", max_length=255)]
@@ -48,8 +54,11 @@ async def show_events(
     billing, principal = ctx.services.billing, ctx.principal
     wanted = Outcome(outcome) if outcome in set(Outcome) else None
     of_type = event_type if event_type in labels().event_types else ""
-    newest = await billing.newest_arrival(principal)  # first, so that the stream repeats events rather than skip one
-    page = await billing.seek_events(principal, _PAGE_SIZE, cursor, event_type=of_type or None, outcome=wanted)
+    # first, so that the stream repeats events rather than skip one
+    newest = await billing.newest_arrival(principal)
+    page = await billing.seek_events(
+        principal, _PAGE_SIZE, cursor, event_type=of_type or None, outcome=wanted
+    )
     return ctx.render(
         "events.html",
         page=page,
@@ -81,7 +90,9 @@ async def download_payload(ctx: Context, event_id: EventId) -> Response[Any]:
     body = await ctx.services.billing.get_body(ctx.principal, event_id)
     if body is None:
         raise NotFoundError("payload")
-    return ctx.renderer.file(body, f"{_UNSAFE_IN_FILE_NAME.sub('_', event_id)}.json", "application/json")
+    return ctx.renderer.file(
+        body, f"{_UNSAFE_IN_FILE_NAME.sub('_', event_id)}.json", "application/json"
+    )
 
 
 @get(PATH + "/replay", guards=[_owner])
@@ -98,7 +109,9 @@ async def replay_as_dry_run(ctx: Context) -> Response[str]:
     return _replay_page(ctx, result)
 
 
-def _replay_page(ctx: PageContext, result: RecentReplay | None = None, error: Exception | None = None) -> Response[str]:
+def _replay_page(
+    ctx: PageContext, result: RecentReplay | None = None, error: Exception | None = None
+) -> Response[str]:
     differences = result.checked.differences if result and result.checked else ()
     return ctx.render(
         "replay.html",
@@ -113,27 +126,36 @@ def _difference(field: FieldComparison, catalog: Catalog) -> Change:
     """Return the stored value of a field, and the value that the events give."""
     name = field.field.removeprefix("tipState.")
     label = field_label(name) + (", before the newest second" if field.is_of_checkpoint else "")
-    return Change(label, shown_value(name, field.stored, catalog), shown_value(name, field.folded, catalog))
+    return Change(
+        label, shown_value(name, field.stored, catalog), shown_value(name, field.folded, catalog)
+    )
 
 
 _DEEPEST: Final = 32
 _NO_BRACKETS: Final = re.compile(rb"[^][{}]+")
-# Invisible characters and direction marks, which occur only in strings of JSON. An escape means the same there.
+# Invisible characters and direction marks, which occur only in strings of JSON. An escape means the
+# same there.
 _INVISIBLE: Final = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 
 
 def readable_payload(body: bytes) -> str:
-    """Format JSON with one value a line, without indentation if it is nested too deeply; other bytes as they are."""
+    """Format JSON with one value a line, without indentation if it is nested too deeply; other
+    bytes as they are.
+    """
     depths = accumulate(1 if bracket in b"[{" else -1 for bracket in _NO_BRACKETS.sub(b"", body))
     try:
-        text = msgspec.json.format(body, indent=2 if max(depths, default=0) <= _DEEPEST else 0).decode()
+        text = msgspec.json.format(
+            body, indent=2 if max(depths, default=0) <= _DEEPEST else 0
+        ).decode()
     except NOT_JSON:
         text = body.decode(errors="replace")
     return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 HEARTBEAT: Final = 15.0
-"""Seconds between two messages of a stream at most. Before each, the stream checks the session again."""
+"""Seconds between two messages of a stream at most. Before each, the stream checks the session
+again.
+"""
 _MOST_ARRIVAL: Final = 2**62
 
 
@@ -148,9 +170,9 @@ async def stream_events(
 ) -> Stream:
     """Stream server-sent events: ``live``, ``new-events`` and ``bye``.
 
-    ``new-events`` gives the newest arrival number; the page had seen those up to ``after``. ``live`` gives the seconds
-    until the next message. ``bye`` is the last message: ``over``, or ``renew`` if the identity provider must confirm
-    the user first.
+    ``new-events`` gives the newest arrival number; the page had seen those up to ``after``.
+    ``live`` gives the seconds until the next message. ``bye`` is the last message: ``over``, or
+    ``renew`` if the identity provider must confirm the user first.
     """
     feed, org_id, session = ctx.services.event_feed, ctx.principal.org_id, ctx.user.session
     watcher = f"{session.issuer} {session.subject}".encode()
@@ -158,7 +180,9 @@ async def stream_events(
 
     async def messages() -> AsyncIterator[str]:
         with feed.watch(org_id, watcher, after) as watch:
-            async for message in stream_messages(watch, partial(ctx.sessions.end_of_stream, ctx.request, _SCOPE)):
+            async for message in stream_messages(
+                watch, partial(ctx.sessions.end_of_stream, ctx.request, _SCOPE)
+            ):
                 yield message
 
     # a proxy must not buffer the stream
@@ -183,6 +207,8 @@ async def stream_messages(
             yield f"event: bye\ndata: {reason}\n\n"
             return
         yield (
-            f"event: live\ndata: {heartbeat:g}\n\n" if arrival is None else f"event: new-events\ndata: {arrival}\n\n"
+            f"event: live\ndata: {heartbeat:g}\n\n"
+            if arrival is None
+            else f"event: new-events\ndata: {arrival}\n\n"
         )
         arrival = await watch.wait(heartbeat)

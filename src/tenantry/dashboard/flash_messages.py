@@ -17,12 +17,18 @@ class FlashMessage(StrEnum):
     TRANSFERRED = "Ownership transferred."
     PROJECT_DELETED = "Project deleted."
     KEY_EXISTS = "You submitted this form before. It created this key, and no second one."
-    KEY_NOT_REPLACED = "No key was created: this key already has a replacement, or was not reported as leaked."
+    KEY_NOT_REPLACED = (
+        "No key was created: this key already has a replacement, or was not reported as leaked."
+    )
     KEY_SAVED = "Key saved. The changes apply from its next request."
     OTHERS_SIGNED_OUT = "All other sessions are signed out."
     CONFIRMATION_SENT = "Confirmation sent to the owner's address."
-    CONFIRMATION_LIMITED = "Not sent: this address was sent several confirmations already. Try again later."
+    CONFIRMATION_LIMITED = (
+        "Not sent: this address was sent several confirmations already. Try again later."
+    )
     ADDRESS_VERIFIED = "The owner's address is already verified."
     CHECKED_OUT = "Checkout complete. The plan changes when the provider's event arrives, usually within seconds."
     CHECKOUT_LEFT = "Checkout canceled. Nothing was ordered."
-    PORTAL_LEFT = "Changes made at the provider take effect when its event arrives, usually within seconds."
+    PORTAL_LEFT = (
+        "Changes made at the provider take effect when its event arrives, usually within seconds."
+    )

@@ -1,4 +1,6 @@
-"""Reading submitted forms: fields, CSRF token, validation, concurrent edits, and double submission."""
+"""Reading submitted forms: fields, CSRF token, validation, concurrent edits, and double
+submission.
+"""
 
 import hashlib
 import hmac
@@ -44,7 +46,9 @@ class Form:
         return [_cleaned(value) for value in self._fields.getall(name, [])]
 
     def entries(self) -> list[tuple[str, str]]:
-        """Return the name and value of every field but the CSRF token, in order. No form asks for a secret."""
+        """Return the name and value of every field but the CSRF token, in order. No form asks for a
+        secret.
+        """
         return [(name, value) for name, value in self._fields.multi_items() if name != TOKEN_FIELD]
 
     def checked(self, name: str) -> bool:
@@ -56,7 +60,9 @@ def _cleaned(value: object) -> str:
 
 
 async def read_form(request: AnyRequest) -> Form:
-    """Read the form of a request. Raises `ClientException` for another content type, or too many bytes or fields."""
+    """Read the form of a request. Raises `ClientException` for another content type, or too many
+    bytes or fields.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise ClientException("This address takes an HTML form.")
@@ -72,7 +78,9 @@ def is_cross_site(request: AnyRequest) -> bool:
 
 
 def is_same_origin(request: AnyRequest) -> bool:
-    """Whether the browser says that a page of the dashboard sent the request. Old browsers do not say it."""
+    """Whether the browser says that a page of the dashboard sent the request. Old browsers do not
+    say it.
+    """
     return request.headers.get("sec-fetch-site") == "same-origin"
 
 
@@ -92,7 +100,10 @@ def field_errors(error: Exception | None) -> dict[str, str]:
     if isinstance(error, InvalidFormError):
         return error.errors
     if isinstance(error, ValidationError):
-        return {_FIELDS.get(field, field): f"{text[:1].upper()}{text[1:]}." for field, text in error.faults}
+        return {
+            _FIELDS.get(field, field): f"{text[:1].upper()}{text[1:]}."
+            for field, text in error.faults
+        }
     return {}
 
 
@@ -104,8 +115,8 @@ def validate(
 ) -> Body:
     """Convert form values to a request body of the API; ``messages`` say what each field accepts.
 
-    Raises `InvalidFormError` with every invalid field, in the order of ``values``. ``further`` are errors of fields
-    that are otherwise valid, or that the body does not have; those come last.
+    Raises `InvalidFormError` with every invalid field, in the order of ``values``. ``further`` are
+    errors of fields that are otherwise valid, or that the body does not have; those come last.
     """
     errors = dict(further or {})
     for field in msgspec.structs.fields(kind):
@@ -115,7 +126,9 @@ def validate(
         except msgspec.ValidationError:
             errors[name] = "Fill in this field." if values[name] == "" else messages[name]
     if errors:
-        raise InvalidFormError({name: errors[name] for name in dict.fromkeys([*values, *errors]) if name in errors})
+        raise InvalidFormError(
+            {name: errors[name] for name in dict.fromkeys([*values, *errors]) if name in errors}
+        )
     return msgspec.convert(values, kind)
 
 
@@ -132,7 +145,9 @@ def unix_lines(text: str) -> str:
 
 
 def query_string(filters: Mapping[str, str | None]) -> str:
-    """Return the filters of a list as a query string that ends with ``&``; empty without filters."""
+    """Return the filters of a list as a query string that ends with ``&``; empty without
+    filters.
+    """
     given = {name: value for name, value in filters.items() if value}
     return urlencode(given) + "&" if given else ""
 
@@ -145,7 +160,9 @@ def confirmation_text(name: str, fallback: str) -> str:
 def confirmation_errors(typed: str, field: str, expected: str) -> dict[str, str]:
     """Return the error of a field that does not hold the `confirmation_text`; empty if it does."""
     is_same = confirmation_text(typed, "") == expected
-    return {} if is_same else {field: "The name does not match. Nothing was changed. Type it again."}
+    return (
+        {} if is_same else {field: "The name does not match. Nothing was changed. Type it again."}
+    )
 
 
 def field_digests(fields: Mapping[str, str]) -> dict[str, str]:
@@ -153,14 +170,19 @@ def field_digests(fields: Mapping[str, str]) -> dict[str, str]:
     return {_DIGEST_PREFIX + name: _digest(text) for name, text in fields.items()}
 
 
-def find_edits(form: Form, submitted: Mapping[str, str], current: Mapping[str, str]) -> tuple[set[str], dict[str, str]]:
-    """Return the fields that a user changed, and the errors of those that another user changed meanwhile.
+def find_edits(
+    form: Form, submitted: Mapping[str, str], current: Mapping[str, str]
+) -> tuple[set[str], dict[str, str]]:
+    """Return the fields that a user changed, and the errors of those that another user changed
+    meanwhile.
 
     The form carries the `field_digests` of what it showed.
     """
     shown = {name: form.text(_DIGEST_PREFIX + name) for name in submitted}
     now = {name: _digest(text) for name, text in current.items()}
-    changed = {name for name, text in submitted.items() if _digest(text) not in (shown[name], now[name])}
+    changed = {
+        name for name, text in submitted.items() if _digest(text) not in (shown[name], now[name])
+    }
     message = "This was changed after you opened the form. It is now: {}. Save again to replace it."
     return changed, {
         name: message.format(isolated(current[name]) or "empty")

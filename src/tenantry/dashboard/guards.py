@@ -1,4 +1,6 @@
-"""Authentication and authorization of pages: the session behind the cookie, and the user's role in the tenant."""
+"""Authentication and authorization of pages: the session behind the cookie, and the user's role in
+the tenant.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -27,18 +29,24 @@ from tenantry.server.asgi_types import CALLER, IS_HEAD
 
 ORGS: Final = "/orgs"
 ORG: Final = ORGS + "/{org_id:str}"
-"""Everything of a tenant is below this path: two tabs can show two tenants, and links name theirs."""
+"""Everything of a tenant is below this path: two tabs can show two tenants, and links name
+theirs.
+"""
 _ORG_OF_PATH: Final = re.compile(f"{ORGS}/(?P<org_id>[^/]+)")
 SCRIPT_ONLY: Final = "tenantry.script_only"
 """The option of routes that only the dashboard's script requests."""
 DASHBOARD: Final = "tenantry.dashboard"
-"""The option of all routes that holds what requests share; its ``sessions`` is the `SessionGuard`."""
+"""The option of all routes that holds what requests share; its ``sessions`` is the
+`SessionGuard`.
+"""
 _USER: Final = "tenantry.dashboard_user"
 _FORM: Final = "tenantry.form"
 
 
 class UnsentFormError(Exception):
-    """A request is rejected before its form is processed. ``form`` is what a page of the dashboard sent."""
+    """A request is rejected before its form is processed. ``form`` is what a page of the dashboard
+    sent.
+    """
 
     def __init__(self, form: Form | None = None) -> None:
         self.form = form
@@ -60,7 +68,9 @@ class StaleSignInError(Exception):
 
 
 class RoleTooLowError(Exception):
-    """The user's role does not cover ``scope``. ``owner_only`` describes an action that only owners may do."""
+    """The user's role does not cover ``scope``. ``owner_only`` describes an action that only owners
+    may do.
+    """
 
     def __init__(self, user: "DashboardUser", scope: str, owner_only: str | None) -> None:
         self.user, self.scope, self.owner_only = user, scope, owner_only
@@ -84,7 +94,9 @@ class DashboardUser(ActiveSession, frozen=True, kw_only=True):
 
     @property
     def principal(self) -> Principal:
-        """The user as a principal of the tenant of the address. Raises `NotFoundError` without a tenant."""
+        """The user as a principal of the tenant of the address. Raises `NotFoundError` without a
+        tenant.
+        """
         if self.caller is None:
             raise NotFoundError("organization")
         return self.caller
@@ -104,10 +116,14 @@ class DashboardUser(ActiveSession, frozen=True, kw_only=True):
         return key.status is KeyStatus.ACTIVE and self._may_write(key)
 
     def may_replace(self, key: ApiKey) -> bool:
-        return key.leak_reported_at is not None and key.superseded_by is None and self._may_write(key)
+        return (
+            key.leak_reported_at is not None and key.superseded_by is None and self._may_write(key)
+        )
 
     def _may_write(self, key: ApiKey) -> bool:
-        return (key.access_level is not AccessLevel.OWNER or self.is_owner) and self.may("api-keys:write")
+        return (key.access_level is not AccessLevel.OWNER or self.is_owner) and self.may(
+            "api-keys:write"
+        )
 
 
 class SessionGuard(msgspec.Struct, frozen=True):
@@ -131,19 +147,22 @@ class SessionGuard(msgspec.Struct, frozen=True):
     ) -> DashboardUser:
         """Return the user of a request. A page that ``follows_form`` is as open as the form was.
 
-        ``org_id`` is the tenant where no route has found it in the address.
-        Raises `NotSignedInError`, `StaleSignInError`, and `NotFoundError` for a tenant that is not theirs.
+        ``org_id`` is the tenant where no route has found it in the address. Raises
+        `NotSignedInError`, `StaleSignInError`, and `NotFoundError` for a tenant that is not theirs.
         """
         org_id = org_id or connection.path_params.get("org_id")
         token = self.cookies.session(connection)
         is_get = extras(connection)["method"] == "GET"
         is_visit = is_get and is_navigation(connection)
-        is_use = not is_head(connection) and (is_visit or not is_get)  # the script's polling extends no session
+        # the script's polling extends no session
+        is_use = not is_head(connection) and (is_visit or not is_get)
         visit = await self.sessions.look_up(token, org_id, is_use=is_use) if token else None
         if visit is None:
             raise NotSignedInError
         if not allow_stale_login and not self._is_fresh(visit.session):
-            self._check_grace(visit.session, is_visit=is_visit, is_form=follows_form if is_visit else not is_get)
+            self._check_grace(
+                visit.session, is_visit=is_visit, is_form=follows_form if is_visit else not is_get
+            )
         user = DashboardUser(
             **msgspec.structs.asdict(visit),
             form_token=self.secret.form_token(visit.session.digest),
@@ -158,14 +177,17 @@ class SessionGuard(msgspec.Struct, frozen=True):
         return user
 
     async def _with_role(self, user: DashboardUser) -> DashboardUser:
-        """Return the user as a principal of the tenant of the address. Raises `NotFoundError` if it is not theirs."""
+        """Return the user as a principal of the tenant of the address. Raises `NotFoundError` if it
+        is not theirs.
+        """
         if user.tenant is None:
             raise NotFoundError("organization")
         caller, role = await self.authenticator.as_user(user.claims, user.tenant.id)
         return msgspec.structs.replace(user, caller=caller, role=role)
 
     def _check_grace(self, session: Session, *, is_visit: bool, is_form: bool) -> None:
-        """Raise unless a form, or the page that follows it, is still accepted without a new confirmation of the user.
+        """Raise unless a form, or the page that follows it, is still accepted without a new
+        confirmation of the user.
 
         Raises `StaleSignInError` for a page that a user visits, else `NotSignedInError`.
         """
@@ -182,7 +204,8 @@ class SessionGuard(msgspec.Struct, frozen=True):
     async def end_of_stream(self, connection: Connection, scope: str) -> str:
         """Check again whether a user may keep a stream open; return ``""``, ``renew`` or ``over``.
 
-        ``renew`` means that the identity provider must confirm the user first. Raises `DatabaseUnavailableError`.
+        ``renew`` means that the identity provider must confirm the user first. Raises
+        `DatabaseUnavailableError`.
         """
         try:
             user = await self.authenticate(connection, allow_stale_login=True)
@@ -196,7 +219,9 @@ class SessionGuard(msgspec.Struct, frozen=True):
     def _is_fresh(self, session: Session) -> bool:
         """Whether the identity provider confirmed the user recently enough to see pages."""
         now = self.clock()
-        return not session.needs_renewal(now) or (self.is_provider_away() and session.may_continue(now))
+        return not session.needs_renewal(now) or (
+            self.is_provider_away() and session.may_continue(now)
+        )
 
 
 def needs(
@@ -208,9 +233,9 @@ def needs(
 ) -> RouteGuard:
     """Return a guard for signed-in users whose role in the tenant of the address covers ``scope``.
 
-    ``owner_only`` restricts it to owners and describes the action, such as "replay the ledger". With
-    ``allow_stale_login`` the identity provider need not have confirmed the user recently; with ``follows_form`` only
-    as recently as for the form that led to the page.
+    ``owner_only`` restricts it to owners and describes the action, such as "replay the ledger".
+    With ``allow_stale_login`` the identity provider need not have confirmed the user recently; with
+    ``follows_form`` only as recently as for the form that led to the page.
     """
 
     async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
@@ -229,7 +254,9 @@ def needs(
 
 
 async def check_form(request: AnyRequest) -> None:
-    """Read the form of a POST request and check that it belongs to the sender's session. Raises `CsrfError`."""
+    """Read the form of a POST request and check that it belongs to the sender's session. Raises
+    `CsrfError`.
+    """
     if request.method != "POST":
         return
     user = current_user(request.scope)
@@ -240,8 +267,14 @@ async def check_form(request: AnyRequest) -> None:
 
 
 async def _same_origin_form(connection: Connection) -> Form | None:
-    """Return the form that a page of the dashboard sent. One of another site must not be offered for resubmission."""
-    if isinstance(connection, Request) and connection.method == "POST" and is_same_origin(connection):
+    """Return the form that a page of the dashboard sent. One of another site must not be offered
+    for resubmission.
+    """
+    if (
+        isinstance(connection, Request)
+        and connection.method == "POST"
+        and is_same_origin(connection)
+    ):
         with suppress(ClientException):
             return await read_form(connection)
     return None
@@ -278,5 +311,7 @@ def is_head(connection: Connection) -> bool:
 
 
 def is_prefetch(connection: Connection) -> bool:
-    """Whether the browser loads a page that the user may never see (Fetch standard, ``Sec-Purpose``)."""
+    """Whether the browser loads a page that the user may never see (Fetch standard,
+    ``Sec-Purpose``).
+    """
     return "prefetch" in connection.headers.get("sec-purpose", "")

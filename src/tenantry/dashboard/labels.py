@@ -13,7 +13,15 @@ from markupsafe import Markup
 
 from tenantry.domain.audit import Action
 from tenantry.domain.billing.events import Outcome
-from tenantry.domain.permissions import ANYTHING, AccessLevel, Principal, Role, covers, is_scope, role_grants
+from tenantry.domain.permissions import (
+    ANYTHING,
+    AccessLevel,
+    Principal,
+    Role,
+    covers,
+    is_scope,
+    role_grants,
+)
 from tenantry.domain.plans import Catalog
 
 
@@ -43,7 +51,9 @@ class Labels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def scopes(self) -> dict[str, str]:
-        return {scope: text for group in self.scope_groups.values() for scope, text in group.items()}
+        return {
+            scope: text for group in self.scope_groups.values() for scope, text in group.items()
+        }
 
 
 @cache
@@ -52,12 +62,17 @@ def labels() -> Labels:
     return msgspec.toml.decode(content, type=Labels)
 
 
-_INVISIBLE: Final = frozenset({"C", "Z"})  # the Unicode categories of control and format characters, and of separators
+# the Unicode categories of control and format characters, and of separators
+_INVISIBLE: Final = frozenset({"C", "Z"})
 
 
 def shown_name(name: str, fallback: str) -> str:
     """Return the name, or ``fallback`` if it has only blanks and invisible characters."""
-    return name if any(unicodedata.category(letter)[0] not in _INVISIBLE for letter in name) else fallback
+    return (
+        name
+        if any(unicodedata.category(letter)[0] not in _INVISIBLE for letter in name)
+        else fallback
+    )
 
 
 _RIGHT_TO_LEFT: Final = frozenset({"R", "AL", "RLE", "RLO", "RLI"})  # bidirectional classes (UAX 9)
@@ -66,7 +81,8 @@ _POP_DIRECTIONAL_ISOLATE: Final = "\u2069"
 
 
 def isolated(text: str) -> str:
-    """Isolate a text from the text around it, where that has no markup: titles, attributes and messages.
+    """Isolate a text from the text around it, where that has no markup: titles, attributes and
+    messages.
 
     A text without letters of a right-to-left script stays as it is.
     """
@@ -102,12 +118,20 @@ def role_label(role: Role, principal: Principal) -> str:
     return dict(ROLES)[role] + (", restricted by your identity provider" if is_restricted else "")
 
 
-def denial_text(role: Role, token_scopes: tuple[str, ...], scope: str, owner_only: str | None) -> str:
-    """Say why a user may not do what needs ``scope``, and who may. ``owner_only`` as for `RoleTooLowError`."""
+def denial_text(
+    role: Role, token_scopes: tuple[str, ...], scope: str, owner_only: str | None
+) -> str:
+    """Say why a user may not do what needs ``scope``, and who may. ``owner_only`` as for
+    `RoleTooLowError`.
+    """
     action = owner_only or labels().page_actions.get(scope, f"use the scope {scope}")
     scopes, level = role_grants(role, ())
     restrictions = [one for one in token_scopes if is_scope(one)]
-    if restrictions and covers(scopes, scope) and (owner_only is None or level is AccessLevel.OWNER):
+    if (
+        restrictions
+        and covers(scopes, scope)
+        and (owner_only is None or level is AccessLevel.OWNER)
+    ):
         return f"Your identity provider restricted your sign-in to {', '.join(restrictions)}. You can't {action}."
     who = "an owner" if owner_only else "an owner or admin"
     return f"Your role, {role}, can't {action}. Ask {who} of the organization."
@@ -122,7 +146,9 @@ def scope_label(scope: str) -> str:
         return "Everything that does not require an OWNER key"
     resource, _, action = scope.partition(":")
     if resource == "*":
-        return {"read": "See everything", "write": "Change everything"}.get(action, f"{action} on everything")
+        return {"read": "See everything", "write": "Change everything"}.get(
+            action, f"{action} on everything"
+        )
     if action == "*" and any(one.startswith(f"{resource}:") for one in known):
         return f"Everything with {resource}"
     return ""
@@ -148,7 +174,9 @@ _REPEATED_FIELDS: Final = frozenset({"createdAt", "createdBy", "id", "orgId", "u
 
 
 class Change(NamedTuple):
-    """A changed field. Values are text, or moments that templates format; None is an empty value."""
+    """A changed field. Values are text, or moments that templates format; None is an empty
+    value.
+    """
 
     label: str
     before: str | datetime | None
@@ -156,10 +184,18 @@ class Change(NamedTuple):
 
 
 def changes(before: Record, after: Record, catalog: Catalog) -> list[Change]:
-    """Return the fields that differ between two states of a record, by the API's names. None is a missing record."""
-    old, new = (msgspec.to_builtins(state or {}, builtin_types=(datetime,)) for state in (before, after))
+    """Return the fields that differ between two states of a record, by the API's names. None is a
+    missing record.
+    """
+    old, new = (
+        msgspec.to_builtins(state or {}, builtin_types=(datetime,)) for state in (before, after)
+    )
     found = [
-        Change(field_label(name), shown_value(name, old.get(name), catalog), shown_value(name, new.get(name), catalog))
+        Change(
+            field_label(name),
+            shown_value(name, old.get(name), catalog),
+            shown_value(name, new.get(name), catalog),
+        )
         for name in {**old, **new}
         if name not in _REPEATED_FIELDS
     ]
@@ -186,7 +222,9 @@ def shown_value(name: str, value: Any, catalog: Catalog) -> str | datetime | Non
     if name in ("subscriptionStatus", "providerStatus"):
         return labels().subscription_statuses.get(text, text)
     try:
-        return msgspec.convert(text, datetime) if text[:1].isdigit() and text.endswith("Z") else text
+        return (
+            msgspec.convert(text, datetime) if text[:1].isdigit() and text.endswith("Z") else text
+        )
     except msgspec.ValidationError:
         return text
 
@@ -197,11 +235,15 @@ def shown_value(name: str, value: Any, catalog: Catalog) -> str | datetime | Non
 def show_time(moment: datetime, text: str = "%b %Y, %H:%M UTC", attribute: str = "") -> Markup:
     """Format a moment; the script replaces it by the reader's local time, and its title is exact.
 
-    The reader's language may be written from right to left: the element is isolated from the text around it.
+    The reader's language may be written from right to left: the element is isolated from the text
+    around it.
 
-    ``attribute`` tells the script another precision than the minute: ``data-seconds`` or ``data-day``.
+    ``attribute`` tells the script another precision than the minute: ``data-seconds`` or
+    ``data-day``.
     """
     moment = moment.astimezone(UTC)
     exact, shown = moment.strftime("%Y-%m-%d %H:%M:%S UTC"), f"{moment.day} {moment.strftime(text)}"
     element = Markup('<time datetime="{}"{} title="{}" dir="auto">{}</time>')
-    return element.format(moment.isoformat(timespec="seconds"), attribute and f" {attribute}", exact, shown)
+    return element.format(
+        moment.isoformat(timespec="seconds"), attribute and f" {attribute}", exact, shown
+    )

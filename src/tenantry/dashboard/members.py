@@ -35,7 +35,10 @@ _MESSAGES: Final = {
     "ownerEmail": "Enter one email address, such as billing@example.com.",
 }
 _ERRORS: Final[Mapping[type[errors.DomainError], tuple[str, str]]] = {
-    errors.MemberExistsError: ("userId", "This user is already a member or invited. Change their role instead."),
+    errors.MemberExistsError: (
+        "userId",
+        "This user is already a member or invited. Change their role instead.",
+    ),
     errors.PlanLimitReachedError: (
         "userId",
         "The plan allows no more members and invitations. Remove some, or change the plan.",
@@ -46,7 +49,10 @@ _ERRORS: Final[Mapping[type[errors.DomainError], tuple[str, str]]] = {
         "The organization would lose its owner. Transfer ownership, or make another member an owner first.",
     ),
     errors.ScopeEscalationError: ("role", "Only an owner can add, change or remove owners."),
-    errors.MemberNotActiveError: ("role", "This membership has ended. Invite the user again first."),
+    errors.MemberNotActiveError: (
+        "role",
+        "This membership has ended. Invite the user again first.",
+    ),
 }
 """The form's field that shows an error, and its text."""
 _REJECTIONS: Final[tuple[type[Exception], ...]] = (InvalidFormError, *_ERRORS)
@@ -68,14 +74,18 @@ _writer = needs("members:write")
 async def show_members(ctx: Context, cursor: Cursor = None) -> Response[str]:
     services, principal = ctx.services, ctx.principal
     status = ctx.choice("status", MemberStatus)
-    wanted = MemberFilter(ctx.query("userId") or None, ctx.choice("role", Role), status, current=status is None)
+    wanted = MemberFilter(
+        ctx.query("userId") or None, ctx.choice("role", Role), status, current=status is None
+    )
     page = await services.members.list_page(principal, wanted, _PAGE_SIZE, cursor, bounded=True)
     return ctx.render(
         "members.html",
         page=page,
         people=await _people(ctx, page.data),
         wanted=wanted,
-        query=forms.query_string({"role": wanted.role, "status": wanted.status, "userId": wanted.user_id}),
+        query=forms.query_string(
+            {"role": wanted.role, "status": wanted.status, "userId": wanted.user_id}
+        ),
     )
 
 
@@ -91,10 +101,21 @@ async def show_invite_member(ctx: Context) -> Response[str]:
 
 @post(PATH + "/new", guards=[_writer])
 async def invite_member(ctx: Context) -> Response[str]:
-    values, sure = {"userId": ctx.form.text("userId"), "role": ctx.form.text("role")}, ctx.form.checked("sure")
+    values, sure = (
+        {"userId": ctx.form.text("userId"), "role": ctx.form.text("role")},
+        ctx.form.checked("sure"),
+    )
     try:
-        valid = forms.validate(NewMember, values, _MESSAGES, _invitation_errors(ctx, values, sure=sure))
-        add = partial(ctx.services.members.add, ctx.principal, ctx.author, user_id=valid.user_id, role=valid.role)
+        valid = forms.validate(
+            NewMember, values, _MESSAGES, _invitation_errors(ctx, values, sure=sure)
+        )
+        add = partial(
+            ctx.services.members.add,
+            ctx.principal,
+            ctx.author,
+            user_id=valid.user_id,
+            role=valid.role,
+        )
         member = await ctx.once(add)
     except _REJECTIONS as error:
         return _invite_page(ctx, values, error, sure=sure)
@@ -113,7 +134,9 @@ async def change_role(ctx: Context, member_id: MemberId) -> Response[str]:
         await members.change_role(ctx.principal, ctx.author, member_id, wanted)
     except _REJECTIONS as error:
         return await _member_page(ctx, member_id, error, role=role, sure=sure)
-    return ctx.redirect_with(FlashMessage.MEMBER_CHANGED, f"{ctx.user.base}/settings/members/{member_id}")
+    return ctx.redirect_with(
+        FlashMessage.MEMBER_CHANGED, f"{ctx.user.base}/settings/members/{member_id}"
+    )
 
 
 @get(_MEMBER + "/remove", guards=[_writer])
@@ -143,7 +166,11 @@ async def remove_member(ctx: Context, member_id: MemberId) -> Response[str]:
 
 
 def _invite_page(
-    ctx: PageContext, values: Mapping[str, str], error: Exception | None = None, *, sure: bool = False
+    ctx: PageContext,
+    values: Mapping[str, str],
+    error: Exception | None = None,
+    *,
+    sure: bool = False,
 ) -> Response[str]:
     return ctx.render(
         "member_new.html",
@@ -177,7 +204,8 @@ async def _member_page(
         assignable=_assignable_roles(principal),
         is_self=person.is_self,
         is_tenant_owner=person.is_tenant_owner,
-        may_manage=ctx.user.may("members:write") and _is_allowed(check_may_manage, principal, member.role),
+        may_manage=ctx.user.may("members:write")
+        and _is_allowed(check_may_manage, principal, member.role),
     )
 
 
@@ -188,13 +216,17 @@ def _errors_of(error: Exception | None) -> dict[str, str]:
 
 
 async def _people(ctx: PageContext, found: Sequence[Member]) -> dict[str, MemberPerson]:
-    """Return who these members are, by the member's id. A user of another directory may have the same user id."""
+    """Return who these members are, by the member's id. A user of another directory may have the
+    same user id.
+    """
     services, viewer = ctx.services, ctx.user.session.user
     users = await services.members.users_of(ctx.principal, found)
     names = await services.sessions.names_of(ctx.principal.org_id, list(users.values()))
     owner = await services.members.owner_of(ctx.principal, viewer)
     return {
-        member_id: MemberPerson(names.get(user), user == viewer, owner is not None and owner.id == member_id)
+        member_id: MemberPerson(
+            names.get(user), user == viewer, owner is not None and owner.id == member_id
+        )
         for member_id, user in users.items()
     }
 
@@ -209,8 +241,12 @@ def _is_invited_self(ctx: PageContext, user_id: str) -> bool:
     return user_id == ctx.user.session.subject
 
 
-def _invitation_errors(ctx: PageContext, values: Mapping[str, str], *, sure: bool) -> dict[str, str]:
-    found = {} if ctx.services.members.accepts_user_id(values["userId"]) else {"userId": _EMAIL_AS_ID}
+def _invitation_errors(
+    ctx: PageContext, values: Mapping[str, str], *, sure: bool
+) -> dict[str, str]:
+    found = (
+        {} if ctx.services.members.accepts_user_id(values["userId"]) else {"userId": _EMAIL_AS_ID}
+    )
     if _is_invited_self(ctx, values["userId"]):
         found |= _sure_errors(ctx.user.role, values["role"], sure=sure)
     return found
@@ -250,9 +286,13 @@ async def transfer(ctx: Context) -> Response[str]:
     tenant = await services.tenants.get(principal, principal.org_id)
     try:
         further = await _successor_errors(ctx, values["userId"])
-        further |= forms.confirmation_errors(typed, "name", forms.confirmation_text(tenant.name, tenant.id))
+        further |= forms.confirmation_errors(
+            typed, "name", forms.confirmation_text(tenant.name, tenant.id)
+        )
         valid = forms.validate(OwnerTransfer, values, _MESSAGES, further)
-        change = partial(services.tenants.transfer, principal, ctx.author, tenant.id, user_id=valid.user_id)
+        change = partial(
+            services.tenants.transfer, principal, ctx.author, tenant.id, user_id=valid.user_id
+        )
         address = CallerAddress(ctx.user.claims)
         await ctx.once(partial(change, owner_email=valid.owner_email, address=address))
     except InvalidFormError as error:
@@ -279,12 +319,18 @@ async def _transfer_page(
 ) -> Response[str]:
     services, principal = ctx.services, ctx.principal
     tenant = await services.tenants.get(principal, principal.org_id)
-    page = await services.members.list_page(principal, MemberFilter(status=MemberStatus.ACTIVE), MOST_ON_A_PAGE, None)
+    page = await services.members.list_page(
+        principal, MemberFilter(status=MemberStatus.ACTIVE), MOST_ON_A_PAGE, None
+    )
     viewer = ctx.user.session.user
     owner = await services.members.owner_of(principal, viewer)
     users = await services.members.users_of(principal, [*page.data, *([owner] if owner else [])])
     owner_user = users[owner.id] if owner else User(viewer.issuer, tenant.owner_id)
-    known = [user for user in users.values() if user.issuer == viewer.issuer and user.subject != tenant.owner_id]
+    known = [
+        user
+        for user in users.values()
+        if user.issuer == viewer.issuer and user.subject != tenant.owner_id
+    ]
     names = await services.sessions.names_of(tenant.id, [*known, owner_user])
     return ctx.render(
         "transfer.html",

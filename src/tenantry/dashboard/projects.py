@@ -18,7 +18,10 @@ from tenantry.domain.tenants import Project
 PATH: Final = ORG + "/projects"
 _PROJECT: Final = PATH + "/{project_id:str}"
 _PAGE_SIZE: Final = 50
-_MESSAGES: Final = {"name": "Use at most 200 characters.", "description": "Use at most 2000 characters."}
+_MESSAGES: Final = {
+    "name": "Use at most 200 characters.",
+    "description": "Use at most 2000 characters.",
+}
 
 _reader = needs("projects:read")
 _writer = needs("projects:write")
@@ -46,7 +49,13 @@ async def create_project(ctx: Context) -> Response[str]:
     values = _values(ctx.form)
     try:
         valid = forms.validate(NewProject, values, _MESSAGES)
-        create = partial(ctx.services.projects.create, ctx.principal, ctx.author, valid.name, valid.description or None)
+        create = partial(
+            ctx.services.projects.create,
+            ctx.principal,
+            ctx.author,
+            valid.name,
+            valid.description or None,
+        )
         project = await ctx.once(create)
     except PlanLimitReachedError as error:
         limit = {"name": f"{error.detail} Delete a project, or change the plan."}
@@ -67,7 +76,9 @@ async def edit_project(ctx: Context, project_id: ProjectId) -> Response[str]:
     project = await ctx.services.projects.get(ctx.principal, project_id)
     submitted, current = _values(ctx.form), _current_values(project)
     changed, conflicts = forms.find_edits(ctx.form, submitted, current)
-    values = {field: submitted[field] if field in changed else current[field] for field in submitted}
+    values = {
+        field: submitted[field] if field in changed else current[field] for field in submitted
+    }
     try:
         valid = forms.validate(NewProject, values, _MESSAGES, conflicts)
         name = valid.name if "name" in changed else UNSET
@@ -87,15 +98,22 @@ async def show_delete_project(ctx: Context, project_id: ProjectId) -> Response[s
 async def delete_project(ctx: Context, project_id: ProjectId) -> Response[str]:
     project = await ctx.services.projects.get(ctx.principal, project_id)
     typed = ctx.form.text("name")
-    errors = forms.confirmation_errors(typed, "name", forms.confirmation_text(project.name, project.id))
+    errors = forms.confirmation_errors(
+        typed, "name", forms.confirmation_text(project.name, project.id)
+    )
     if errors:
-        return await _confirmation_page(ctx, "project_delete.html", project_id, errors=errors, typed=typed)
+        return await _confirmation_page(
+            ctx, "project_delete.html", project_id, errors=errors, typed=typed
+        )
     await ctx.services.projects.delete(ctx.principal, ctx.author, project_id)
     return ctx.redirect_with(FlashMessage.PROJECT_DELETED, f"{ctx.user.base}/projects")
 
 
 def _form_page(
-    ctx: PageContext, values: dict[str, str], project: Project | None, error: Exception | None = None
+    ctx: PageContext,
+    values: dict[str, str],
+    project: Project | None,
+    error: Exception | None = None,
 ) -> Response[str]:
     return ctx.render(
         "project_form.html",
@@ -106,7 +124,9 @@ def _form_page(
     )
 
 
-async def _confirmation_page(ctx: PageContext, template: str, project_id: str, **context: object) -> Response[str]:
+async def _confirmation_page(
+    ctx: PageContext, template: str, project_id: str, **context: object
+) -> Response[str]:
     project = await ctx.services.projects.get(ctx.principal, project_id)
     expected = forms.confirmation_text(project.name, project.id)
     return ctx.render(template, None, project=project, expected=expected, **context)
@@ -114,7 +134,10 @@ async def _confirmation_page(ctx: PageContext, template: str, project_id: str, *
 
 def _current_values(project: Project) -> dict[str, str]:
     """Return a project's fields as an unchanged form submits them."""
-    return {"name": project.name.strip(), "description": forms.unix_lines(project.description or "").strip()}
+    return {
+        "name": project.name.strip(),
+        "description": forms.unix_lines(project.description or "").strip(),
+    }
 
 
 def _values(form: forms.Form) -> dict[str, str]:

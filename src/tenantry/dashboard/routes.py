@@ -7,7 +7,17 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import Scope
 
 from tenantry.api.guards import AnyRequest
-from tenantry.dashboard import account, api_keys, audit, billing, events, guards, members, projects, sign_in
+from tenantry.dashboard import (
+    account,
+    api_keys,
+    audit,
+    billing,
+    events,
+    guards,
+    members,
+    projects,
+    sign_in,
+)
 from tenantry.dashboard.context import DashboardServices, PageComponents, PageContext, Renderer
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.error_pages import ErrorPages, is_unrouted_page
@@ -32,7 +42,9 @@ class Dashboard:
             demo_pages=services.demo_pages,
         )
         is_away = services.sign_in.is_away if services.sign_in else lambda: False
-        self._sessions = guards.SessionGuard(services.sessions, services.authenticator, cookies, secret, clock, is_away)
+        self._sessions = guards.SessionGuard(
+            services.sessions, services.authenticator, cookies, secret, clock, is_away
+        )
         self._components = PageComponents(services, cookies, self._sessions, renderer)
         self._errors = ErrorPages(renderer)
         self.assets = renderer.assets
@@ -51,7 +63,10 @@ class Dashboard:
         router = Router(
             "/",
             route_handlers=[
-                value for module in _MODULES for value in vars(module).values() if isinstance(value, HTTPRouteHandler)
+                value
+                for module in _MODULES
+                for value in vars(module).values()
+                if isinstance(value, HTTPRouteHandler)
             ],
             include_in_schema=False,
             before_request=guards.check_form,

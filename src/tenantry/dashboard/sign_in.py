@@ -59,7 +59,8 @@ async def start_sign_in(
     if sign_in is None:
         return ctx.redirect(SIGN_IN)
     if request.headers.get("host", "") != urlsplit(base_url).netloc and not here:
-        # the provider redirects to BASE_URL only, and browsers do not send it the cookies of another host
+        # the provider redirects to BASE_URL only, and browsers do not send it the cookies of
+        # another host
         return ctx.redirect(f"{base_url}{START}?{request.url.query}&here=1")
     try:
         url, begun = await sign_in.begin(silent=bool(silent), login_hint=hint)
@@ -75,11 +76,17 @@ async def start_sign_in(
 @get(CALLBACK, opt={"public": True}, before_request=_ignore_head)
 async def finish_sign_in(ctx: Context) -> Response[str]:
     request = ctx.request
-    answer = {name: request.query_params[name] for name in oidc.RESPONSE_PARAMETERS if name in request.query_params}
+    answer = {
+        name: request.query_params[name]
+        for name in oidc.RESPONSE_PARAMETERS
+        if name in request.query_params
+    }
     pending = ctx.cookies.sign_in(request, answer.get("state", ""))
     sign_in = ctx.services.sign_in
     if sign_in is None or pending is None:
-        error = oidc.SignInFailedError("This sign-in has expired or was started in another browser. Sign in again.")
+        error = oidc.SignInFailedError(
+            "This sign-in has expired or was started in another browser. Sign in again."
+        )
         return await _page_unless_signed_in(ctx, "/", error)
     try:
         async with sign_in.redemption():
@@ -91,7 +98,9 @@ async def finish_sign_in(ctx: Context) -> Response[str]:
     return response
 
 
-async def _redeem(ctx: PageContext, sign_in: SignIn, pending: SignInCookie, answer: Mapping[str, str]) -> Response[str]:
+async def _redeem(
+    ctx: PageContext, sign_in: SignIn, pending: SignInCookie, answer: Mapping[str, str]
+) -> Response[str]:
     """Exchange the provider's authorization code, and begin or renew the session."""
     request, sessions = ctx.request, ctx.services.sessions
     try:
@@ -107,7 +116,9 @@ async def _redeem(ctx: PageContext, sign_in: SignIn, pending: SignInCookie, answ
         return await _renew(ctx, pending, person, before)
     address = request.client.host if request.client else None
     agent = request.headers.get("user-agent")
-    session = await sessions.begin(person.claims, person.name, address=address, agent=agent, before=before)
+    session = await sessions.begin(
+        person.claims, person.name, address=address, agent=agent, before=before
+    )
     response = ctx.redirect(pending.return_to)
     response.set_cookie(ctx.cookies.with_session(session))
     return response
@@ -118,22 +129,30 @@ async def _use_state(ctx: PageContext, pending: SignInCookie) -> None:
         raise oidc.SignInFailedError("This sign-in was used before. Sign in again.")
 
 
-async def _renew(ctx: PageContext, pending: SignInCookie, person: SignedInUser, token: str | None) -> Response[str]:
+async def _renew(
+    ctx: PageContext, pending: SignInCookie, person: SignedInUser, token: str | None
+) -> Response[str]:
     """Continue the session if the provider confirmed its user. This never begins a session."""
     sessions = ctx.services.sessions
     if token is not None and await sessions.renew(token, person.claims, person.name):
         return ctx.redirect(pending.return_to)
     if token is not None and await sessions.look_up(token, None, is_use=False):
-        return ctx.redirect(start_path(pending.return_to))  # another user is signed in at the provider now
+        # another user is signed in at the provider now
+        return ctx.redirect(start_path(pending.return_to))
     return ctx.redirect(f"{SIGN_IN}?return_to={quote(safe_path(pending.return_to), safe='')}")
 
 
 def _already_signed_out(request: AnyRequest, _error: NotSignedInError) -> Response[str]:
-    # The answer deletes no cookie: another site can send this request too, and then browsers hold the cookie back.
+    # The answer deletes no cookie: another site can send this request too, and then browsers hold
+    # the cookie back.
     return PageContext(request).redirect(SIGNED_OUT)
 
 
-@post(SIGN_OUT, guards=[needs(allow_stale_login=True)], exception_handlers={NotSignedInError: _already_signed_out})
+@post(
+    SIGN_OUT,
+    guards=[needs(allow_stale_login=True)],
+    exception_handlers={NotSignedInError: _already_signed_out},
+)
 async def sign_out(ctx: Context) -> Response[str]:
     token = ctx.cookies.session(ctx.request)
     if token is not None:
@@ -148,14 +167,20 @@ async def show_signed_out(ctx: Context) -> Response[str]:
     if await _has_session(ctx):
         return ctx.redirect("/")
     sign_in = ctx.services.sign_in
-    provider_sign_out = sign_in.end_session_url(ctx.services.base_url + SIGNED_OUT) if sign_in else None
+    provider_sign_out = (
+        sign_in.end_session_url(ctx.services.base_url + SIGNED_OUT) if sign_in else None
+    )
     return ctx.render("signed_out.html", provider_sign_out=provider_sign_out)
 
 
-async def _page_unless_signed_in(ctx: PageContext, return_to: str, error: Exception) -> Response[str]:
-    """Return the page of a failed sign-in, or redirect a signed-in user: browsers load a callback twice.
+async def _page_unless_signed_in(
+    ctx: PageContext, return_to: str, error: Exception
+) -> Response[str]:
+    """Return the page of a failed sign-in, or redirect a signed-in user: browsers load a callback
+    twice.
 
-    A session that the provider must confirm again does not count, since its pages redirect to the provider.
+    A session that the provider must confirm again does not count, since its pages redirect to the
+    provider.
     """
     await ctx.sessions.recognize(ctx.request)
     if current_user(ctx.request.scope) is not None:
@@ -165,20 +190,39 @@ async def _page_unless_signed_in(ctx: PageContext, return_to: str, error: Except
 
 async def _has_session(ctx: PageContext) -> bool:
     token = ctx.cookies.session(ctx.request)
-    return token is not None and await ctx.services.sessions.look_up(token, None, is_use=False) is not None
+    return (
+        token is not None
+        and await ctx.services.sessions.look_up(token, None, is_use=False) is not None
+    )
 
 
-def _sign_in_page(ctx: PageContext, return_to: str, error: Exception | None = None) -> Response[str]:
-    status_code = 200 if error is None else 400 if isinstance(error, oidc.SignInFailedError) else 503
+def _sign_in_page(
+    ctx: PageContext, return_to: str, error: Exception | None = None
+) -> Response[str]:
+    status_code = (
+        200 if error is None else 400 if isinstance(error, oidc.SignInFailedError) else 503
+    )
     start, people = start_path(return_to), ctx.services.people
-    return ctx.render("sign_in.html", status_code, start=start, people=people, problem=str(error or ""))
+    return ctx.render(
+        "sign_in.html", status_code, start=start, people=people, problem=str(error or "")
+    )
 
 
 def _log_failure(request: AnyRequest, error: Exception) -> None:
-    """Log why a sign-in failed. Of other libraries' errors only the type: their text may hold a secret."""
+    """Log why a sign-in failed. Of other libraries' errors only the type: their text may hold a
+    secret.
+    """
     cause = error.__cause__
-    behind = f" It {cause}." if isinstance(cause, FetchError) else f" {type(cause).__name__}." if cause else ""
-    logger.warning("request %s: a sign-in failed. %s%s", request.scope.get(REQUEST_ID, ""), error, behind)
+    behind = (
+        f" It {cause}."
+        if isinstance(cause, FetchError)
+        else f" {type(cause).__name__}."
+        if cause
+        else ""
+    )
+    logger.warning(
+        "request %s: a sign-in failed. %s%s", request.scope.get(REQUEST_ID, ""), error, behind
+    )
 
 
 def start_path(return_to: str, *, silent: bool = False, hint: str | None = None) -> str:
@@ -188,8 +232,12 @@ def start_path(return_to: str, *, silent: bool = False, hint: str | None = None)
 
 
 def safe_path(path: str) -> str:
-    """Return the path if it leads to a page of the dashboard and to no other site, else the start page."""
-    plain = path.isascii() and path.isprintable() and len(path) <= _LONGEST_PATH and "\\" not in path
+    """Return the path if it leads to a page of the dashboard and to no other site, else the start
+    page.
+    """
+    plain = (
+        path.isascii() and path.isprintable() and len(path) <= _LONGEST_PATH and "\\" not in path
+    )
     if not plain or not path.startswith("/") or path.startswith("//"):
         return "/"
     parts = urlsplit(path)

@@ -15,7 +15,9 @@ from tenantry.common.tracing import Trace, Tracing
 from tenantry.domain.errors import DatabaseUnavailableError
 
 BatchObserver = Callable[[int, float, float], None]
-"""Called after each batch with its number of items, the wait of the first one and its duration, in seconds."""
+"""Called after each batch with its number of items, the wait of the first one and its duration, in
+seconds.
+"""
 
 
 class BatchMetrics(msgspec.Struct, frozen=True):
@@ -32,7 +34,8 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 MAX_ITEMS: Final = 256
-CONCURRENT_ITEMS: Final = 32  # waiting items from which another batch starts beside those in progress
+# waiting items from which another batch starts beside those in progress
+CONCURRENT_ITEMS: Final = 32
 _MAX_WAITING: Final = 4096
 _GATHERED_SHARE: Final = 0.8
 _MAX_GATHERED: Final = 24
@@ -41,14 +44,15 @@ _CHECKS_PER_TIMEOUT: Final = 4
 
 @dataclass(eq=False)
 class Batcher(Generic[Item, Answer]):
-    """Calls ``run`` with batches of up to ``max_items`` items, in up to ``max_concurrent`` calls at a time.
+    """Calls ``run`` with batches of up to ``max_items`` items, in up to ``max_concurrent`` calls at
+    a time.
 
-    A second batch starts beside the first one only if `CONCURRENT_ITEMS` wait: two small ones cost more than one. For
-    the same reason a batch that follows another one may wait up to ``gather_seconds`` for most of its submitters to
-    send their next items.
-    ``run`` returns an answer for each item, in order. An exception as an answer is raised to the item's submitter, one
-    that ``run`` raises to all of them. An item waits for its batch at most ``start_timeout`` seconds, and for its
-    answer at most ``deadline`` seconds, which also bounds a batch.
+    A second batch starts beside the first one only if `CONCURRENT_ITEMS` wait: two small ones cost
+    more than one. For the same reason a batch that follows another one may wait up to
+    ``gather_seconds`` for most of its submitters to send their next items. ``run`` returns an
+    answer for each item, in order. An exception as an answer is raised to the item's submitter, one
+    that ``run`` raises to all of them. An item waits for its batch at most ``start_timeout``
+    seconds, and for its answer at most ``deadline`` seconds, which also bounds a batch.
     """
 
     run: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]]
@@ -77,8 +81,8 @@ class Batcher(Generic[Item, Answer]):
     async def submit(self, item: Item) -> Answer:
         """Return the answer for ``item`` within the deadline.
 
-        Raises `DatabaseUnavailableError` on a timeout (the item may still be processed) or if too many items wait.
-        If the submitter is canceled before its batch starts, its item is dropped.
+        Raises `DatabaseUnavailableError` on a timeout (the item may still be processed) or if too
+        many items wait. If the submitter is canceled before its batch starts, its item is dropped.
         """
         if self._hanging or len(self._waiting) >= self.max_waiting:
             raise _busy()
@@ -89,12 +93,18 @@ class Batcher(Generic[Item, Answer]):
         if self._gathering is not None and len(self._waiting) >= self._gathering[0]:
             _resolve(self._gathering[1], None)
         workers = len(self._workers)
-        if not workers or (workers < self.max_concurrent and len(self._waiting) >= CONCURRENT_ITEMS):
-            worker = asyncio.create_task(self._work(), context=Context())  # not in the trace of this submitter
+        if not workers or (
+            workers < self.max_concurrent and len(self._waiting) >= CONCURRENT_ITEMS
+        ):
+            # not in the trace of this submitter
+            worker = asyncio.create_task(self._work(), context=Context())
             self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)  # also if it is canceled before it starts
+            # also if it is canceled before it starts
+            worker.add_done_callback(self._workers.discard)
         if self._timer is None:
-            self._timer = loop.call_later(self._start_timeout / _CHECKS_PER_TIMEOUT, self._refuse_overdue)
+            self._timer = loop.call_later(
+                self._start_timeout / _CHECKS_PER_TIMEOUT, self._refuse_overdue
+            )
         return await future
 
     async def close(self) -> None:
@@ -109,10 +119,13 @@ class Batcher(Generic[Item, Answer]):
         while self._waiting and (len(self._workers) == 1 or len(self._waiting) >= CONCURRENT_ITEMS):
             if self.gather_seconds:
                 await self._gather()
-            batch = [self._waiting.popleft() for _ in range(min(self.max_items, len(self._waiting)))]
+            batch = [
+                self._waiting.popleft() for _ in range(min(self.max_items, len(self._waiting)))
+            ]
             if batch := [queued for queued in batch if not queued.future.done()]:
                 await self._process(batch)
-        self._workers -= {asyncio.current_task()}  # now: the next submitter must start another worker
+        # now: the next submitter must start another worker
+        self._workers -= {asyncio.current_task()}
 
     async def _gather(self) -> None:
         """Wait for `_GATHERED_SHARE` of the last batch's submitters, if it has just ended."""
@@ -152,7 +165,9 @@ class Batcher(Generic[Item, Answer]):
             self._hanging.discard(number)
             self.metrics.observe(len(batch), started - batch[0].queued_at, loop.time() - started)
 
-    async def _answer(self, batch: Sequence["_QueuedItem[Item, Answer]"]) -> Sequence[Answer | Exception]:
+    async def _answer(
+        self, batch: Sequence["_QueuedItem[Item, Answer]"]
+    ) -> Sequence[Answer | Exception]:
         items = [queued.item for queued in batch]
         if self._tracing is None:
             answers = await self.run(items)
@@ -181,7 +196,9 @@ class Batcher(Generic[Item, Answer]):
                 _resolve(queued.future, _busy())
         self._timer = None
         if self._running or self._waiting:
-            self._timer = loop.call_later(self._start_timeout / _CHECKS_PER_TIMEOUT, self._refuse_overdue)
+            self._timer = loop.call_later(
+                self._start_timeout / _CHECKS_PER_TIMEOUT, self._refuse_overdue
+            )
 
 
 class _QueuedItem(msgspec.Struct, Generic[Item, Answer], frozen=True):
@@ -203,4 +220,6 @@ def _resolve(future: asyncio.Future[Answer], answer: Answer | BaseException) -> 
 
 
 def _busy() -> DatabaseUnavailableError:
-    return DatabaseUnavailableError("The database does not keep up or does not answer. Try again shortly.")
+    return DatabaseUnavailableError(
+        "The database does not keep up or does not answer. Try again shortly."
+    )

@@ -18,7 +18,8 @@ API: Final = "tenantry_api"
 PEOPLE: Final = "tenantry_people"
 BATCH: Final = "tenantry_batch"
 READ: Final = "tenantry_read"
-TENANT: Final = "tenantry.tenant_id"  # the transaction's setting that names the tenant for row-level security
+# the transaction's setting that names the tenant for row-level security
+TENANT: Final = "tenantry.tenant_id"
 
 
 SessionSettings = Mapping[str, str]
@@ -28,9 +29,11 @@ _SET: Final = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s:
 
 
 async def set_session(connection: psycopg.AsyncConnection[Any], settings: SessionSettings) -> None:
-    """Set these settings for the rest of the session. The caller commits: a rollback would undo them.
+    """Set these settings for the rest of the session. The caller commits: a rollback would undo
+    them.
 
-    PgBouncer rejects a connection with startup options, or drops them. In session mode it keeps what is set here.
+    PgBouncer rejects a connection with startup options, or drops them. In session mode it keeps
+    what is set here.
     """
     if settings:
         await connection.execute(_SET, (list(settings), list(settings.values())), prepare=False)
@@ -48,17 +51,23 @@ def of_tenant(tenant_id: str) -> TransactionScope:
     return TransactionScope(API, tenant_id)
 
 
-OF_PEOPLE: Final = TransactionScope(PEOPLE)  # data of a person rather than of a tenant: sessions and memberships
-ACROSS_TENANTS: Final = TransactionScope(BATCH)  # rows of many tenants: batches, jobs, and operator commands
+# data of a person rather than of a tenant: sessions and memberships
+OF_PEOPLE: Final = TransactionScope(PEOPLE)
+# rows of many tenants: batches, jobs, and operator commands
+ACROSS_TENANTS: Final = TransactionScope(BATCH)
 
 Rows = list[tuple[Any, ...]]
-_Sent = tuple[Statement, bool]  # the statement of an expected result, and whether that is of its preparation
+# the statement of an expected result, and whether that is of its preparation
+_Sent = tuple[Statement, bool]
 Result = TypeVar("Result")
 
 _BEGIN: Final = Statement("BEGIN")
 _COMMIT: Final = Statement("COMMIT")
-# The settings end with the transaction, so later users of the connection, or of a pooler's, do not inherit them.
-_ENTER: Final = Statement(f"SELECT set_config('{TENANT}', $1, true), set_config('role', $2, true)", TEXT, TEXT)
+# The settings end with the transaction, so later users of the connection, or of a pooler's, do not
+# inherit them.
+_ENTER: Final = Statement(
+    f"SELECT set_config('{TENANT}', $1, true), set_config('role', $2, true)", TEXT, TEXT
+)
 _NAME_TENANT: Final = Statement(f"SELECT set_config('{TENANT}', $1, true)", TEXT)
 _DONE: Final = frozenset({pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK})
 
@@ -73,8 +82,9 @@ class PrimaryEpoch(NamedTuple):
 class Connection(psycopg.AsyncConnection[Any]):
     """psycopg's connection, with `run_batch` for batches.
 
-    Statements sent one by one, even in psycopg's pipeline, give the event loop turns in between, which a burst of new
-    requests would fill. Sent together they cost one write, one wait and one read.
+    Statements sent one by one, even in psycopg's pipeline, give the event loop turns in between,
+    which a burst of new requests would fill. Sent together they cost one write, one wait and one
+    read.
     """
 
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
@@ -85,13 +95,15 @@ class Connection(psycopg.AsyncConnection[Any]):
         self._names: dict[Statement, bytes] = {}
         self._prepared_count = 0
         self._reader = Transformer(self)
-        self.primary: PrimaryEpoch | None = None  # the server's epoch when the connection was made, if it is known
+        # the server's epoch when the connection was made, if it is known
+        self.primary: PrimaryEpoch | None = None
 
     async def run_batch(self, *calls: BoundStatement, commit: bool = False) -> list[Rows]:
         """Send these statements at once, with a commit if ``commit``; return the rows of each.
 
-        They begin a transaction if there is none, unless the connection is in autocommit mode. If one fails, its error
-        is raised and later ones do not run. Not for concurrent use. A canceled call closes the connection.
+        They begin a transaction if there is none, unless the connection is in autocommit mode. If
+        one fails, its error is raised and later ones do not run. Not for concurrent use. A canceled
+        call closes the connection.
         """
         pgconn = self.pgconn
         begins = not self.autocommit and pgconn.transaction_status == pq.TransactionStatus.IDLE
@@ -113,11 +125,15 @@ class Connection(psycopg.AsyncConnection[Any]):
         answers = self._check(sent, results)
         return [self._rows(result) for result in answers[begins : len(answers) - commit]]
 
-    async def fetch(self, query: LiteralString, values: Params | None = None) -> list[tuple[Any, ...]]:
+    async def fetch(
+        self, query: LiteralString, values: Params | None = None
+    ) -> list[tuple[Any, ...]]:
         """Execute a query and return all its rows."""
         return await (await self.execute(query, values)).fetchall()
 
-    async def fetch_row(self, query: LiteralString, values: Params | None = None) -> tuple[Any, ...] | None:
+    async def fetch_row(
+        self, query: LiteralString, values: Params | None = None
+    ) -> tuple[Any, ...] | None:
         """Execute a query and return its first row."""
         return await (await self.execute(query, values)).fetchone()
 
@@ -135,8 +151,14 @@ class Connection(psycopg.AsyncConnection[Any]):
         await self.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
 
     async def enter(self, scope: TransactionScope, *before: BoundStatement) -> None:
-        """Run the rest of the transaction, after ``before``, in this scope: one round trip, also to begin it."""
-        enter = _ENTER(scope.tenant_id, scope.role) if self.rls_enabled else _NAME_TENANT(scope.tenant_id)
+        """Run the rest of the transaction, after ``before``, in this scope: one round trip, also to
+        begin it.
+        """
+        enter = (
+            _ENTER(scope.tenant_id, scope.role)
+            if self.rls_enabled
+            else _NAME_TENANT(scope.tenant_id)
+        )
         await self.run_batch(*before, enter)
         self._scope = scope
 
@@ -148,7 +170,8 @@ class Connection(psycopg.AsyncConnection[Any]):
         try:
             yield
         finally:
-            if self.pgconn.transaction_status == pq.TransactionStatus.INTRANS:  # a failed one cannot continue
+            # a failed one cannot continue
+            if self.pgconn.transaction_status == pq.TransactionStatus.INTRANS:
                 await self.enter(outer)
 
     async def wait(
@@ -159,8 +182,9 @@ class Connection(psycopg.AsyncConnection[Any]):
     ) -> Result:
         """Wait as psycopg does, but close the connection if the wait is canceled.
 
-        psycopg would ask the server to cancel the statement. That would also end a commit's wait for the standby, and
-        later requests would see data that the standby lacks. It would also wait for a server that does not answer.
+        psycopg would ask the server to cancel the statement. That would also end a commit's wait
+        for the standby, and later requests would see data that the standby lacks. It would also
+        wait for a server that does not answer.
         """
         try:
             return await wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
@@ -189,8 +213,12 @@ class Connection(psycopg.AsyncConnection[Any]):
             self.pgconn.send_query_prepared(name, parameters, statement.formats, pq.Format.BINARY)
         sent.append((statement, False))
 
-    def _check(self, sent: Sequence[_Sent], results: Sequence[pq.abc.PGresult]) -> list[pq.abc.PGresult]:
-        """Return the results of the statements without those of preparations. Raises the first error."""
+    def _check(
+        self, sent: Sequence[_Sent], results: Sequence[pq.abc.PGresult]
+    ) -> list[pq.abc.PGresult]:
+        """Return the results of the statements without those of preparations. Raises the first
+        error.
+        """
         for position, result in enumerate(results):
             if result.status not in _DONE:
                 for statement, prepares in sent[position:]:

@@ -14,7 +14,13 @@ from psycopg_pool import AsyncConnectionPool
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.common.tracing import Tracing
 from tenantry.db.batcher import NO_BATCH_METRICS, BatchMetrics
-from tenantry.db.connection import NO_SETTINGS, Connection, SessionSettings, TransactionScope, set_session
+from tenantry.db.connection import (
+    NO_SETTINGS,
+    Connection,
+    SessionSettings,
+    TransactionScope,
+    set_session,
+)
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.db.roles import RLS_ENABLED, TAKE_BATCH
 from tenantry.db.statements import TEXT, Statement
@@ -22,7 +28,9 @@ from tenantry.domain.errors import DatabaseUnavailableError
 
 _RECONNECT_TIMEOUT: Final = 1.0  # after that the next request retries at once
 CONFLICTS: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
-"""Errors by which the database ends one of several transactions: the same again can succeed at once."""
+"""Errors by which the database ends one of several transactions: the same again can succeed at
+once.
+"""
 UNAVAILABLE: Final = (
     psycopg.OperationalError,  # also a timeout of the pool
     psycopg.InterfaceError,
@@ -33,7 +41,8 @@ _UNREACHABLE: Final = "The database is unreachable. Try again shortly."
 _IN_CONFLICT: Final = "Another change was made to the same data at the same time. Try again."
 OUTGROWN: Final = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege)
 """Errors after which a new connection may reach another server, or find roles that now exist."""
-# The server's side of `_KEEPALIVE`, UTC for times, and a limit for clients that hang in a transaction with locks.
+# The server's side of `_KEEPALIVE`, UTC for times, and a limit for clients that hang in a
+# transaction with locks.
 _SESSION: Final[SessionSettings] = {
     "TimeZone": "UTC",
     "idle_in_transaction_session_timeout": "10000",
@@ -48,8 +57,9 @@ _FOR_TRANSACTION: Final = Statement(
     TEXT,
 )
 _SNAPSHOT: Final = Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-# Cached plans made while a table is small would still read all of it when it has grown. A bitmap scan would read a
-# tenant's whole history to find the next event. Planning again, or compiling, costs more than it gains.
+# Cached plans made while a table is small would still read all of it when it has grown. A bitmap
+# scan would read a tenant's whole history to find the next event. Planning again, or compiling,
+# costs more than it gains.
 _BY_INDEX: Final[SessionSettings] = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -59,13 +69,22 @@ _BY_INDEX: Final[SessionSettings] = {
     "plan_cache_mode": "force_generic_plan",
 }
 # Detect a dead connection within half a minute instead of a quarter of an hour.
-_KEEPALIVE: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
+_KEEPALIVE: Final = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
 
 
 def servers(conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> FailoverDetector:
-    """Return the servers of a connection string, whose sessions have a time limit for each statement and UTC."""
+    """Return the servers of a connection string, whose sessions have a time limit for each
+    statement and UTC.
+    """
     limit = str(round(timeouts.statement * 1000))
-    return FailoverDetector(_with_keepalives(conninfo, timeouts), {**_SESSION, "statement_timeout": limit})
+    return FailoverDetector(
+        _with_keepalives(conninfo, timeouts), {**_SESSION, "statement_timeout": limit}
+    )
 
 
 def has_several_hosts(conninfo: str) -> bool:
@@ -74,7 +93,9 @@ def has_several_hosts(conninfo: str) -> bool:
 
 
 def for_writes(conninfo: str) -> str:
-    """Select the primary of several hosts in a connection string. A standby lags: it would accept revoked keys."""
+    """Select the primary of several hosts in a connection string. A standby lags: it would accept
+    revoked keys.
+    """
     if not has_several_hosts(conninfo) or "target_session_attrs" in conninfo_to_dict(conninfo):
         return conninfo
     return make_conninfo(conninfo, target_session_attrs="read-write")
@@ -97,7 +118,9 @@ def new_pool(
     prepare_threshold: int | None = 5,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
 ) -> AsyncConnectionPool[Connection]:
-    """Make a closed pool. ``prepare`` runs on each new connection, and commits; ``prepare_threshold`` is psycopg's."""
+    """Make a closed pool. ``prepare`` runs on each new connection, and commits;
+    ``prepare_threshold`` is psycopg's.
+    """
 
     async def configure(connection: Connection) -> None:
         await failover.accept(connection)
@@ -128,7 +151,9 @@ async def _check_roles(connection: Connection) -> None:
 
 
 async def take_role(connection: psycopg.AsyncConnection[Any]) -> None:
-    """Take the role for many tenants, if the database has it and the login may take it, and commit."""
+    """Take the role for many tenants, if the database has it and the login may take it, and
+    commit.
+    """
     await connection.execute(TAKE_BATCH)
     await connection.commit()
 
@@ -144,11 +169,12 @@ def is_lost(connection: Connection) -> bool:
 
 
 class Database:
-    """The connections of one process to PostgreSQL: a pool for ordinary work, and `Lane`s for batches of many tenants.
+    """The connections of one process to PostgreSQL: a pool for ordinary work, and `Lane`s for
+    batches of many tenants.
 
-    ``pooler`` connects to the same database through a pooler in transaction mode, for ordinary work only. Such a pooler
-    keeps neither settings nor prepared statements. ``metrics_of`` returns the metrics of the lane
-    of a name; with ``tracing`` transactions are spans.
+    ``pooler`` connects to the same database through a pooler in transaction mode, for ordinary work
+    only. Such a pooler keeps neither settings nor prepared statements. ``metrics_of`` returns the
+    metrics of the lane of a name; with ``tracing`` transactions are spans.
     """
 
     def __init__(
@@ -178,7 +204,9 @@ class Database:
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Start to connect, without waiting for the database, and to watch its servers if there are several."""
+        """Start to connect, without waiting for the database, and to watch its servers if there are
+        several.
+        """
         await self._pool.open()
         self._watching = asyncio.create_task(self.failover.watch())
 
@@ -198,10 +226,13 @@ class Database:
         await self.close()
 
     @asynccontextmanager
-    async def transaction(self, scope: TransactionScope, *, is_snapshot: bool = False) -> AsyncIterator[Connection]:
+    async def transaction(
+        self, scope: TransactionScope, *, is_snapshot: bool = False
+    ) -> AsyncIterator[Connection]:
         """Run the block in a transaction limited to ``scope``.
 
-        Raises `DatabaseUnavailableError`, from one of `CONFLICTS` if another transaction was in the way.
+        Raises `DatabaseUnavailableError`, from one of `CONFLICTS` if another transaction was in the
+        way.
         """
         first = [_SNAPSHOT()] if is_snapshot else []
         if self._uses_pooler:
@@ -225,7 +256,9 @@ class Database:
         return self._pool.pop_stats()
 
     def lane(self, settings: SessionSettings = NO_SETTINGS, *, name: str = "") -> "Lane":
-        """Make a lane; ``settings`` are further ones of its session, ``name`` is its label in the metrics."""
+        """Make a lane; ``settings`` are further ones of its session, ``name`` is its label in the
+        metrics.
+        """
         lane = Lane(self.failover, settings, self._metrics_of(name), self.timeouts)
         self._lanes.append(lane)
         return lane
@@ -238,10 +271,11 @@ def _ignore_error(task: asyncio.Task[Connection]) -> None:
 
 @dataclass(eq=False)
 class Lane:
-    """A dedicated connection of one batcher, with prepared statements that use indexes. It reconnects when needed.
+    """A dedicated connection of one batcher, with prepared statements that use indexes. It
+    reconnects when needed.
 
-    Not for concurrent use. Connecting continues after its caller has timed out: with several hosts in the connection
-    string it may take longer than any caller waits.
+    Not for concurrent use. Connecting continues after its caller has timed out: with several hosts
+    in the connection string it may take longer than any caller waits.
     """
 
     failover: FailoverDetector
@@ -256,14 +290,18 @@ class Lane:
 
     @asynccontextmanager
     async def use(self, *, autocommit: bool = False) -> AsyncIterator[Connection]:
-        """Use the connection; the block commits unless ``autocommit``. Raises `DatabaseUnavailableError`."""
+        """Use the connection; the block commits unless ``autocommit``. Raises
+        `DatabaseUnavailableError`.
+        """
         try:
             connection = await self._connected(autocommit=autocommit)
             tracing = self.metrics.tracing
             with nullcontext() if tracing is None else tracing.transaction(self._name):
                 yield connection
         except BaseException as error:
-            is_unavailable = isinstance(error, (*UNAVAILABLE, TimeoutError)) and not isinstance(error, CONFLICTS)
+            is_unavailable = isinstance(error, (*UNAVAILABLE, TimeoutError)) and not isinstance(
+                error, CONFLICTS
+            )
             if is_unavailable or isinstance(error, OUTGROWN) or not isinstance(error, Exception):
                 await self._drop()
             else:
@@ -286,17 +324,22 @@ class Lane:
             await self._drop()
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect(autocommit=autocommit))
-            self._connecting.add_done_callback(_ignore_error)  # its callers, if any still wait, get it
+            # its callers, if any still wait, get it
+            self._connecting.add_done_callback(_ignore_error)
         async with asyncio.timeout(self.timeouts.connect):
             return await asyncio.shield(self._connecting)
 
     async def _connect(self, *, autocommit: bool) -> Connection:
         try:
             conninfo = self.failover.conninfo()
-            connection = await Connection.connect(conninfo, autocommit=autocommit, prepare_threshold=0)
+            connection = await Connection.connect(
+                conninfo, autocommit=autocommit, prepare_threshold=0
+            )
             try:
                 await self.failover.accept(connection)
-                await set_session(connection, {**self.failover.settings, **_BY_INDEX, **self.settings})
+                await set_session(
+                    connection, {**self.failover.settings, **_BY_INDEX, **self.settings}
+                )
                 await take_role(connection)
             except BaseException:
                 await connection.close()

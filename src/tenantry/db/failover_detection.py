@@ -1,4 +1,6 @@
-"""Failover detection: which of several servers is the primary, if an old one does not know that it was replaced."""
+"""Failover detection: which of several servers is the primary, if an old one does not know that it
+was replaced.
+"""
 
 import asyncio
 import logging
@@ -8,10 +10,17 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tenantry.common.clock import exponential
-from tenantry.db.connection import NO_SETTINGS, Connection, PrimaryEpoch, SessionSettings, set_session
+from tenantry.db.connection import (
+    NO_SETTINGS,
+    Connection,
+    PrimaryEpoch,
+    SessionSettings,
+    set_session,
+)
 
 _HOST_KEYS: Final = ("host", "hostaddr", "port")
-# The timeline that the server writes to. A promotion increases it at once; checkpoints report it late.
+# The timeline that the server writes to. A promotion increases it at once; checkpoints report it
+# late.
 _EPOCH: Final = """
 SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint
   FROM pg_control_system()
@@ -29,9 +38,9 @@ logger = logging.getLogger(__name__)
 class FailoverDetector:
     """The promotions that a process has seen, if its connection string names several hosts.
 
-    A primary that does not know that a standby was promoted still accepts writes. A process that has seen the new
-    primary no longer uses the old one, neither over new connections nor over existing ones, and tries the new one
-    first. `watch` sees it within a second.
+    A primary that does not know that a standby was promoted still accepts writes. A process that
+    has seen the new primary no longer uses the old one, neither over new connections nor over
+    existing ones, and tries the new one first. `watch` sees it within a second.
 
     This is not fencing: a process that cannot reach the new primary continues with the old one.
     """
@@ -40,9 +49,12 @@ class FailoverDetector:
         self.settings = settings
         """Those of every session on these servers."""
         self._given = conninfo_to_dict(conninfo)
-        lists = [(key, str(self._given[key]).split(",")) for key in _HOST_KEYS if key in self._given]
+        lists = [
+            (key, str(self._given[key]).split(",")) for key in _HOST_KEYS if key in self._given
+        ]
         count = max((len(parts) for _, parts in lists), default=1)
-        of_each = [(key, parts) for key, parts in lists if len(parts) == count]  # one port may be that of all hosts
+        # one port may be that of all hosts
+        of_each = [(key, parts) for key, parts in lists if len(parts) == count]
         self._servers: list[dict[str, str]] = [
             {key: parts[number] for key, parts in of_each} for number in range(count)
         ]
@@ -52,7 +64,9 @@ class FailoverDetector:
     def conninfo(self) -> str:
         """Return the connection string with the last known primary first."""
         ordered = sorted(self._servers, key=lambda server: server is not self._first)
-        hosts: dict[str, Any] = {key: ",".join(server[key] for server in ordered) for key in self._first}
+        hosts: dict[str, Any] = {
+            key: ",".join(server[key] for server in ordered) for key in self._first
+        }
         return make_conninfo(**{**self._given, **hosts})
 
     async def accept(self, connection: Connection) -> None:
@@ -63,18 +77,27 @@ class FailoverDetector:
         if epoch is None:
             return
         newest = self._newest
-        if newest is not None and newest.cluster == epoch.cluster and newest.timeline > epoch.timeline:
+        if (
+            newest is not None
+            and newest.cluster == epoch.cluster
+            and newest.timeline > epoch.timeline
+        ):
             await connection.close()
             raise psycopg.OperationalError("another server has replaced this primary")
         self._newest = connection.primary = epoch
         host, port = connection.info.host, str(connection.info.port)
         for server in self._servers:
-            if host in (server.get("host"), server.get("hostaddr")) and server.get("port", port) == port:
+            if (
+                host in (server.get("host"), server.get("hostaddr"))
+                and server.get("port", port) == port
+            ):
                 self._first = server
                 return
 
     async def watch(self) -> None:
-        """Look for promotions on all servers, until canceled. Returns at once if there is one server only."""
+        """Look for promotions on all servers, until canceled. Returns at once if there is one
+        server only.
+        """
         if len(self._servers) > 1:
             async with asyncio.TaskGroup() as group:
                 for server in self._servers:
@@ -98,17 +121,29 @@ class FailoverDetector:
             except Exception as error:  # noqa: BLE001  # it continues to look after any error
                 if failures == _FAILURES_TO_LOG:
                     name = server.get("host") or server.get("hostaddr")
-                    logger.warning("server %s cannot be asked whether it was promoted: %s", name, error)
+                    logger.warning(
+                        "server %s cannot be asked whether it was promoted: %s", name, error
+                    )
                 failures += 1
                 await asyncio.sleep(
-                    exponential(min(failures, 10), first=WATCH_INTERVAL, factor=1.3, ceiling=_MAX_PAUSE)
+                    exponential(
+                        min(failures, 10), first=WATCH_INTERVAL, factor=1.3, ceiling=_MAX_PAUSE
+                    )
                 )
 
     def _record_promotion(self, server: dict[str, str], epoch: PrimaryEpoch | None) -> None:
         newest = self._newest
-        if epoch is None or newest is None or newest.cluster != epoch.cluster or newest.timeline >= epoch.timeline:
+        if (
+            epoch is None
+            or newest is None
+            or newest.cluster != epoch.cluster
+            or newest.timeline >= epoch.timeline
+        ):
             return
-        logger.warning("a standby was promoted (timeline %d); connections to the former primary end", epoch.timeline)
+        logger.warning(
+            "a standby was promoted (timeline %d); connections to the former primary end",
+            epoch.timeline,
+        )
         self._newest = epoch
         self._first = server
 

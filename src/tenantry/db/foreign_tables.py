@@ -8,12 +8,14 @@ import psycopg
 from tenantry.db.roles import privileges
 
 VERSION_TABLE: Final = "tenantry_version"
-"""Alembic's table of this schema. With its usual name it would be that of another program that uses Alembic."""
+"""Alembic's table of this schema. With its usual name it would be that of another program that uses
+Alembic.
+"""
 _ALEMBIC_TABLE: Final = "alembic_version"
 _MOST_LISTED: Final = 5
 
-# PostgreSQL creates tables in the current schema: the schemas that managed databases have beside it do not matter.
-# Everybody may read these catalogs, whatever the privileges on the tables.
+# PostgreSQL creates tables in the current schema: the schemas that managed databases have beside it
+# do not matter. Everybody may read these catalogs, whatever the privileges on the tables.
 FOREIGN_TABLES: Final = """
 SELECT relname::text
   FROM pg_class
@@ -26,7 +28,9 @@ SELECT relname::text
                       AND refclassid = 'pg_extension'::regclass AND deptype = 'e')
  ORDER BY relname <> 'alembic_version', relname
 """
-"""The tables of the current schema without partitions, those of extensions, and those named ``own``."""
+"""The tables of the current schema without partitions, those of extensions, and those named
+``own``.
+"""
 _VERSION_TABLE_EXISTS: Final = "SELECT to_regclass(%s) IS NOT NULL"
 _ALEMBIC_REVISION: Final = "SELECT string_agg(version_num, ', ') FROM alembic_version"
 
@@ -34,7 +38,9 @@ Connection = psycopg.Connection[Any]
 
 
 class ForeignTablesError(Exception):
-    """tenantry is not installed in the database, and others have tables in it. ``found`` describes them."""
+    """tenantry is not installed in the database, and others have tables in it. ``found`` describes
+    them.
+    """
 
     def __init__(self, found: str) -> None:
         super().__init__(f"the database has tables of others: {found}")

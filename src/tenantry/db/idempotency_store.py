@@ -45,14 +45,17 @@ async def once(
 ) -> Answer:
     """Run ``act`` in the connection's transaction, or return its first answer.
 
-    Work and answer are committed together. Without a claim ``act`` simply runs. ``added`` has the fields that the
-    previous release's answers lack. Raises `IdempotencyInFlightError` and `IdempotencyMismatchError`.
+    Work and answer are committed together. Without a claim ``act`` simply runs. ``added`` has the
+    fields that the previous release's answers lack. Raises `IdempotencyInFlightError` and
+    `IdempotencyMismatchError`.
     """
     if claim is None:
         return await act()
     name = f"idempotency\x1f{claim.principal}\x1f{claim.route}\x1f{claim.key}"
     if not await connection.fetch_value(_LOCK, (name,)):
-        raise IdempotencyInFlightError("A request with this Idempotency-Key is still being processed.")
+        raise IdempotencyInFlightError(
+            "A request with this Idempotency-Key is still being processed."
+        )
     answer = await find(connection, claim, kind, now, added)
     if answer is None:
         answer = await act()
@@ -67,7 +70,8 @@ async def find(
     now: datetime,
     added: Mapping[str, object] = MappingProxyType({}),
 ) -> Answer | None:
-    """Return the answer of the first request, if it was less than 24 h ago. Raises `IdempotencyMismatchError`.
+    """Return the answer of the first request, if it was less than 24 h ago. Raises
+    `IdempotencyMismatchError`.
 
     ``added`` as of `once`.
     """
@@ -82,4 +86,6 @@ async def find(
 
 async def keep(connection: Connection, claim: Claim, answer: msgspec.Struct, now: datetime) -> None:
     encoded = msgspec.json.encode(answer).decode()
-    await connection.execute(_KEEP, (claim.principal, claim.route, claim.key, claim.body_digest, encoded, now))
+    await connection.execute(
+        _KEEP, (claim.principal, claim.route, claim.key, claim.body_digest, encoded, now)
+    )

@@ -16,10 +16,12 @@ from tenantry.db.foreign_tables import VERSION_TABLE, check_database_is_own
 from tenantry.db.pooler_detection import check_sessions
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
-_LOCK: Final = 7_310_422_019  # arbitrary, and the same in every release: one migration runs at a time
+# arbitrary, and the same in every release: one migration runs at a time
+_LOCK: Final = 7_310_422_019
 _POLL: Final = 0.2
 _REVISION: Final = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608  # our own name
-_SET_LOCK_TIMEOUT: Final = "SET lock_timeout = '2s'"  # statements of other users queue behind one that waits for a lock
+# statements of other users queue behind one that waits for a lock
+_SET_LOCK_TIMEOUT: Final = "SET lock_timeout = '2s'"
 _LOCK_ATTEMPTS: Final = 100  # enough to outlast a transaction of some minutes, such as a backup
 _LOCK_PAUSE: Final = 3.0
 
@@ -63,10 +65,10 @@ def is_current(revision: str | None) -> bool:
 def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, str]:
     """Migrate the schema to `newest_revision`; return the revisions before and after.
 
-    If the server has the roles of `tenantry.db.roles`, also grant their privileges and enable row-level security. Safe
-    in several processes at once and while services run. Retries locks for some minutes. Raises `ForeignTablesError` for
-    a database of others, `TransactionPoolerError`, and `psycopg.OperationalError` if the database is unreachable or a
-    table stays locked.
+    If the server has the roles of `tenantry.db.roles`, also grant their privileges and enable
+    row-level security. Safe in several processes at once and while services run. Retries locks for
+    some minutes. Raises `ForeignTablesError` for a database of others, `TransactionPoolerError`,
+    and `psycopg.OperationalError` if the database is unreachable or a table stays locked.
     """
     conninfo = for_writes(conninfo)
     with psycopg.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
@@ -79,7 +81,11 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
                 retry_on_lock_timeout(lambda: _upgrade(conninfo, migrations))
             retry_on_lock_timeout(lambda: _upgrade_queue(connection))
             after = max(before or newest, newest)
-            if after == newest_revision() and not roles.missing_roles(connection) and roles.owns_tables(connection):
+            if (
+                after == newest_revision()
+                and not roles.missing_roles(connection)
+                and roles.owns_tables(connection)
+            ):
                 _grant_privileges(connection)
             return before, after
         finally:
@@ -87,13 +93,16 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
 
 
 def _lock(connection: Connection) -> None:
-    # Poll: building an index concurrently waits for every running statement, also for one that waits for this lock.
+    # Poll: building an index concurrently waits for every running statement, also for one that
+    # waits for this lock.
     while not any(connection.execute("SELECT pg_try_advisory_lock(%s)", (_LOCK,)).fetchone() or ()):
         time.sleep(_POLL)
 
 
 def grant(conninfo: str, login: str) -> None:
-    """Let an existing login run the service. Raises `RolesMissingError` and `psycopg.errors.UndefinedObject`."""
+    """Let an existing login run the service. Raises `RolesMissingError` and
+    `psycopg.errors.UndefinedObject`.
+    """
     with psycopg.connect(for_writes(conninfo), autocommit=True, connect_timeout=5) as connection:
         _lock(connection)  # until the connection closes
         roles.grant_membership(connection, login)
@@ -114,7 +123,8 @@ def _grant_privileges(connection: Connection) -> None:
 
 
 def retry_on_lock_timeout(change: Callable[[], None], *, pause: float = _LOCK_PAUSE) -> None:
-    """Call ``change``, and again ``pause`` seconds after each lock timeout or deadlock. A failed call must roll back.
+    """Call ``change``, and again ``pause`` seconds after each lock timeout or deadlock. A failed
+    call must roll back.
 
     Raises `psycopg.errors.LockNotAvailable` or `DeadlockDetected` after 100 attempts.
     """
@@ -124,7 +134,9 @@ def retry_on_lock_timeout(change: Callable[[], None], *, pause: float = _LOCK_PA
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
             if not left:
                 raise
-            logger.warning("a migration waits for a table that is in use; it retries in %g s", pause)
+            logger.warning(
+                "a migration waits for a table that is in use; it retries in %g s", pause
+            )
             time.sleep(pause)
         else:
             return
@@ -171,4 +183,6 @@ def _upgrade_queue(connection: Connection) -> None:
         else:
             connection.execute(SchemaManager.get_schema().encode())
         with connection.cursor() as cursor:
-            cursor.executemany("INSERT INTO queue_migrations (name) VALUES (%s)", [(file.name,) for file in new])
+            cursor.executemany(
+                "INSERT INTO queue_migrations (name) VALUES (%s)", [(file.name,) for file in new]
+            )

@@ -26,8 +26,8 @@ class Page(msgspec.Struct, Generic[Row], frozen=True, rename="camel"):
 class SearchPage(Page[Row], Generic[Row], frozen=True, omit_defaults=True):
     """One page of a search, which may examine only so many rows.
 
-    Where it ends for that reason, ``looked_at`` is their number, ``looked_back_to`` the time of the last of them, and
-    ``next_cursor`` continues there. In JSON every other page is a plain `Page`.
+    Where it ends for that reason, ``looked_at`` is their number, ``looked_back_to`` the time of the
+    last of them, and ``next_cursor`` continues there. In JSON every other page is a plain `Page`.
     """
 
     looked_at: int = 0
@@ -42,7 +42,8 @@ class Window(NamedTuple):
     after_id: str | None = None
 
 
-MAX_SCANNED_ROWS: Final = 5000  # entries of a ledger or audit trail that one page of a filtered list reads
+# entries of a ledger or audit trail that one page of a filtered list reads
+MAX_SCANNED_ROWS: Final = 5000
 MAX_SCANNED_RECORDS: Final = 10_000  # the same of keys or members, which are fewer and smaller
 _MAX_KEY: Final = 2**62
 INVALID_CURSOR: Final = "The cursor is invalid. Use a nextCursor of this API."
@@ -76,7 +77,9 @@ def decode_cursor(cursor: str) -> Position:
 
 
 def window_after(limit: int, cursor: str | None) -> Window:
-    """Return the window of ``limit`` rows after a cursor whose key is a time. Raises `InvalidCursorError`."""
+    """Return the window of ``limit`` rows after a cursor whose key is a time. Raises
+    `InvalidCursorError`.
+    """
     if cursor is None:
         return Window(limit)
     position = decode_cursor(cursor)
@@ -111,8 +114,8 @@ def to_page(
 class Listing(NamedTuple):
     """A list of a table's rows in the descending order of an index on ``key`` and ``tie``.
 
-    ``most`` bounds the rows that `search` reads. ``source_columns`` names the columns to read and filter, if the role
-    may not read all of them.
+    ``most`` bounds the rows that `search` reads. ``source_columns`` names the columns to read and
+    filter, if the role may not read all of them.
     """
 
     columns: str
@@ -139,10 +142,11 @@ class Listing(NamedTuple):
     async def search(
         self, connection: Connection, condition: str, filtered: str, values: Values, limit: int
     ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None]:
-        """Do the same among the first ``most`` rows that match ``condition``, which an index must support.
+        """Do the same among the first ``most`` rows that match ``condition``, which an index must
+        support.
 
-        Also return the key and tie of the last row read if there are more. ``most`` is a literal: a cached plan would
-        not consider a parameter's value.
+        Also return the key and tie of the last row read if there are more. ``most`` is a literal: a
+        cached plan would not consider a parameter's value.
         """
         source = f"FROM {self.table} WHERE {condition} {self._order}"
         rows = await connection.fetch(
@@ -152,7 +156,9 @@ class Listing(NamedTuple):
         )
         if len(rows) > limit:
             return rows, None
-        last = await connection.fetch(f"SELECT {self.key}, {self.tie} {source} OFFSET {self.most - 1} LIMIT 2", values)
+        last = await connection.fetch(
+            f"SELECT {self.key}, {self.tie} {source} OFFSET {self.most - 1} LIMIT 2", values
+        )
         return rows, last[0] if len(last) > 1 else None
 
     async def page(
@@ -166,7 +172,9 @@ class Listing(NamedTuple):
         filtered: str = "true",
         bounded: bool = False,
     ) -> SearchPage[Row]:
-        """Return a page of the rows that match both conditions, by a time ``key``; with ``bounded`` as `search`."""
+        """Return a page of the rows that match both conditions, by a time ``key``; with ``bounded``
+        as `search`.
+        """
         listing = self._replace(columns=f"{self.key}, {self.tie}, {self.columns}")
         condition += (
             f" AND ({self.key}, {self.tie})"
@@ -176,10 +184,18 @@ class Listing(NamedTuple):
         if bounded:
             rows, last = await listing.search(connection, condition, filtered, values, window.limit)
         else:
-            rows, last = await listing.read(connection, condition, filtered, values, window.limit), None
+            rows, last = (
+                await listing.read(connection, condition, filtered, values, window.limit),
+                None,
+            )
         end = None if last is None else SearchEnd(_position(last), last[0], self.most)
         page = to_page(rows, window.limit, _position, end)
-        return SearchPage([row_of(row[2:]) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to)
+        return SearchPage(
+            [row_of(row[2:]) for row in page.data],
+            page.next_cursor,
+            page.looked_at,
+            page.looked_back_to,
+        )
 
 
 def _position(row: Sequence[Any]) -> Position:

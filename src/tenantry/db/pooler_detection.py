@@ -1,4 +1,6 @@
-"""Detection of a pooler in transaction mode, which changes the server's session between two transactions."""
+"""Detection of a pooler in transaction mode, which changes the server's session between two
+transactions.
+"""
 
 from typing import Any, Final
 
@@ -12,11 +14,13 @@ class TransactionPoolerError(Exception):
 
 
 def check_sessions(connection: psycopg.Connection[Any], conninfo: str) -> None:
-    """Raise `TransactionPoolerError` if the server's session of a connection does not stay the same.
+    """Raise `TransactionPoolerError` if the server's session of a connection does not stay the
+    same.
 
-    ``connection`` is in autocommit mode, and was made with ``conninfo``. Costs one statement without a pooler: its
-    clients get another process id at their start than the server's. With one, a second connection keeps a session of
-    the server busy: that of the first one, if it is free between two transactions.
+    ``connection`` is in autocommit mode, and was made with ``conninfo``. Costs one statement
+    without a pooler: its clients get another process id at their start than the server's. With one,
+    a second connection keeps a session of the server busy: that of the first one, if it is free
+    between two transactions.
     """
     pid = _backend_pid(connection)
     if pid == connection.info.backend_pid:
@@ -28,7 +32,9 @@ def check_sessions(connection: psycopg.Connection[Any], conninfo: str) -> None:
 
 
 def keeps_sessions(conninfo: str) -> bool:
-    """Whether a connection string leads to a server or a pooler that keeps sessions. Raises psycopg errors."""
+    """Whether a connection string leads to a server or a pooler that keeps sessions. Raises psycopg
+    errors.
+    """
     with psycopg.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
         try:
             check_sessions(connection, conninfo)

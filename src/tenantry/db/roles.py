@@ -1,8 +1,9 @@
 """The database roles of the service, their privileges, and row-level security between tenants.
 
-Four group roles without a login (docs/how-to/database-roles.md). The service's login is a member of the first three and
-has almost no other privileges; each transaction and lane takes the role that it needs. Row-level security limits `API`
-to its transaction's tenant. It does not restrict the other roles, which are limited by columns and statements.
+Four group roles without a login (docs/how-to/database-roles.md). The service's login is a member of
+the first three and has almost no other privileges; each transaction and lane takes the role that it
+needs. Row-level security limits `API` to its transaction's tenant. It does not restrict the other
+roles, which are limited by columns and statements.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,19 +21,32 @@ from tenantry.db.statements import Statement
 SERVICE_ROLES: Final = (API, PEOPLE, BATCH)  # the roles that the service's login is a member of
 ROLES: Final = (*SERVICE_ROLES, READ)
 TENANT_POLICY: Final = "one_tenant"  # the restrictive policies that limit `API` to one tenant
-_PERMISSIVE_POLICY: Final = "as_privileged"  # the policies that show all rows to roles with privileges on a table
+# the policies that show all rows to roles with privileges on a table
+_PERMISSIVE_POLICY: Final = "as_privileged"
 
-_INHERIT_OPTION_SINCE: Final = 160_000  # the server version from which each membership has its own inherit option
+# the server version from which each membership has its own inherit option
+_INHERIT_OPTION_SINCE: Final = 160_000
 
 EDITION: Final = 6
-"""Of ``privileges.toml`` and `RLS_POLICIES`. Increase it with each change: an older release then does not undo it."""
+"""Of ``privileges.toml`` and `RLS_POLICIES`. Increase it with each change: an older release then
+does not undo it.
+"""
 
 # The setting is empty after an earlier transaction of the session has set it.
 _THIS_TENANT: Final = f"nullif(current_setting('{TENANT}', true), '')"
 RLS_POLICIES: Final[Mapping[str, LiteralString]] = {
-    **dict.fromkeys(("api_keys", "projects", "audit_events", "dashboard_names"), f"org_id = {_THIS_TENANT}"),
     **dict.fromkeys(
-        ("customers", "subscriptions", "memberships", "billing_events", "notifications", "owner_mails"),
+        ("api_keys", "projects", "audit_events", "dashboard_names"), f"org_id = {_THIS_TENANT}"
+    ),
+    **dict.fromkeys(
+        (
+            "customers",
+            "subscriptions",
+            "memberships",
+            "billing_events",
+            "notifications",
+            "owner_mails",
+        ),
         f"tenant_id = {_THIS_TENANT}",
     ),
     "dashboard_sessions": f"tenant_id = {_THIS_TENANT}",
@@ -76,18 +90,24 @@ SELECT obj_description(oid, 'pg_policy')
 _SCHEMA: Final = """
 SELECT concat_ws(' ', (SELECT max(version_num) FROM tenantry_version), (SELECT max(name) FROM queue_migrations))
 """
-_OWNS_TABLES: Final = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'tenants'::regclass"
+_OWNS_TABLES: Final = (
+    "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'tenants'::regclass"
+)
 _SEQUENCES: Final = """
 SELECT s.relname FROM pg_class s JOIN pg_class t ON t.relnamespace = s.relnamespace AND t.relowner = s.relowner
  WHERE s.relkind = 'S' AND t.oid = 'tenants'::regclass
 """
-_MEMBER_OF: Final = f"SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND {_MAY_TAKE.format(login='%s::name')}"  # noqa: S608
+_MEMBER_OF: Final = (
+    f"SELECT rolname FROM pg_roles WHERE rolname = ANY(%s) AND {_MAY_TAKE.format(login='%s::name')}"  # noqa: S608
+)
 
 Connection = psycopg.Connection[Any]
 
 
 class Privileges(msgspec.Struct, frozen=True):
-    """What each role may do with each table, and which roles may call each SECURITY DEFINER function."""
+    """What each role may do with each table, and which roles may call each SECURITY DEFINER
+    function.
+    """
 
     tables: dict[str, dict[str, str]]
     functions: dict[str, tuple[str, ...]]
@@ -95,7 +115,9 @@ class Privileges(msgspec.Struct, frozen=True):
 
 @cache
 def privileges() -> Privileges:
-    return msgspec.toml.decode(Path(__file__).with_name("privileges.toml").read_bytes(), type=Privileges)
+    return msgspec.toml.decode(
+        Path(__file__).with_name("privileges.toml").read_bytes(), type=Privileges
+    )
 
 
 class RolesMissingError(Exception):
@@ -113,23 +135,27 @@ def make_roles(connection: Connection) -> None:
 
 
 def owns_tables(connection: Connection) -> bool:
-    """Whether the login owns the tables, which granting privileges and creating policies requires."""
+    """Whether the login owns the tables, which granting privileges and creating policies
+    requires.
+    """
     return bool(_column(connection, _OWNS_TABLES)[0])
 
 
 def grant_membership(connection: Connection, login: str) -> None:
     """Create the missing roles, and make a login a member of `SERVICE_ROLES`.
 
-    The login keeps its own privileges, and has those of a role only after taking it. On PostgreSQL 15 it also loses
-    the privileges inherited from other roles (NOINHERIT); from 16 on each membership has its own option. Raises
-    `RolesMissingError` and `psycopg.errors.UndefinedObject`.
+    The login keeps its own privileges, and has those of a role only after taking it. On PostgreSQL
+    15 it also loses the privileges inherited from other roles (NOINHERIT); from 16 on each
+    membership has its own option. Raises `RolesMissingError` and `psycopg.errors.UndefinedObject`.
     """
     statements = [_create(role) for role in missing_roles(connection)]
     held = _column(connection, _MEMBER_OF, list(SERVICE_ROLES), login)
     if lacking := [role for role in SERVICE_ROLES if role not in held]:
         names, grantee = _identifiers(lacking), sql.Identifier(login)
         if connection.info.server_version >= _INHERIT_OPTION_SINCE:
-            statements.append(sql.SQL("GRANT {} TO {} WITH INHERIT FALSE, SET TRUE").format(names, grantee))
+            statements.append(
+                sql.SQL("GRANT {} TO {} WITH INHERIT FALSE, SET TRUE").format(names, grantee)
+            )
         else:
             statements.append(sql.SQL("ALTER ROLE {} NOINHERIT").format(grantee))
             statements.append(sql.SQL("GRANT {} TO {}").format(names, grantee))
@@ -138,14 +164,17 @@ def grant_membership(connection: Connection, login: str) -> None:
             for statement in statements:
                 connection.execute(statement)
     except psycopg.errors.InsufficientPrivilege as error:
-        raise RolesMissingError([f"{statement.as_string(connection)};" for statement in statements]) from error
+        raise RolesMissingError(
+            [f"{statement.as_string(connection)};" for statement in statements]
+        ) from error
 
 
 def privilege_changes(connection: Connection) -> Iterator[list[sql.Composed]]:
     """Yield the transactions that grant the roles their privileges and enable row-level security.
 
-    None if this or a later release has done it for the present schema. The roles must exist, and the login must own
-    the tables, in autocommit mode. Each table has its own transaction, so that other statements wait for one at most.
+    None if this or a later release has done it for the present schema. The roles must exist, and
+    the login must own the tables, in autocommit mode. Each table has its own transaction, so that
+    other statements wait for one at most.
     """
     mark = f"{EDITION} {_column(connection, _SCHEMA)[0]}"
     granted = next(iter(_column(connection, _GRANTED_EDITION)), None) or "0"
@@ -163,9 +192,14 @@ def privilege_changes(connection: Connection) -> Iterator[list[sql.Composed]]:
 
 def grant_schema_access(connection: Connection, login: str) -> None:
     """Let a login read the schema's revision without a role, as the start of the service does."""
-    schema, grantee = sql.Identifier(*_column(connection, "SELECT current_schema()")), sql.Identifier(login)
+    schema, grantee = (
+        sql.Identifier(*_column(connection, "SELECT current_schema()")),
+        sql.Identifier(login),
+    )
     connection.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, grantee))
-    connection.execute(sql.SQL("GRANT SELECT ON tenantry_version, queue_migrations TO {}").format(grantee))
+    connection.execute(
+        sql.SQL("GRANT SELECT ON tenantry_version, queue_migrations TO {}").format(grantee)
+    )
 
 
 def missing_roles(connection: Connection) -> list[str]:
@@ -186,12 +220,18 @@ def _grants_beside_tables(connection: Connection) -> Iterator[sql.Composed]:
     for role in ROLES:
         yield sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, sql.Identifier(role))
     for sequence in _column(connection, _SEQUENCES):
-        yield sql.SQL("GRANT USAGE ON SEQUENCE {} TO {}").format(sql.Identifier(sequence), sql.Identifier(BATCH))
+        yield sql.SQL("GRANT USAGE ON SEQUENCE {} TO {}").format(
+            sql.Identifier(sequence), sql.Identifier(BATCH)
+        )
     for signature, callers in privileges().functions.items():
         function = sql.SQL(signature)
-        yield sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC, {}").format(function, _identifiers(ROLES))
+        yield sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC, {}").format(
+            function, _identifiers(ROLES)
+        )
         for role in callers:
-            yield sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(function, sql.Identifier(role))
+            yield sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(
+                function, sql.Identifier(role)
+            )
 
 
 def _table_grants(table: str, grants: Mapping[str, str]) -> Iterator[sql.Composed]:
@@ -207,7 +247,9 @@ def _policies(table: str) -> Iterator[sql.Composed]:
     yield sql.SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(name)
     for policy, statement in {
         _PERMISSIVE_POLICY: sql.SQL("CREATE POLICY {policy} ON {table} USING (true)"),
-        TENANT_POLICY: sql.SQL("CREATE POLICY {policy} ON {table} AS RESTRICTIVE TO {role} USING ({rows})"),
+        TENANT_POLICY: sql.SQL(
+            "CREATE POLICY {policy} ON {table} AS RESTRICTIVE TO {role} USING ({rows})"
+        ),
     }.items():
         parts = {"policy": sql.Identifier(policy), "table": name}
         yield sql.SQL("DROP POLICY IF EXISTS {policy} ON {table}").format(**parts)

@@ -1,4 +1,6 @@
-"""Statements for batches, in PostgreSQL's binary format (``array_send``); encoding takes one call a column."""
+"""Statements for batches, in PostgreSQL's binary format (``array_send``); encoding takes one call a
+column.
+"""
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -48,8 +50,13 @@ class Statement:
         self._dumps = [kind.dump for kind in types]
 
     def __call__(self, *values: Any) -> BoundStatement:  # noqa: ANN401  # as its types say
-        """Bind parameters; None is NULL. Raises the error of a value that its type cannot encode."""
-        parameters = [None if value is None else dump(value) for dump, value in zip(self._dumps, values, strict=True)]
+        """Bind parameters; None is NULL. Raises the error of a value that its type cannot
+        encode.
+        """
+        parameters = [
+            None if value is None else dump(value)
+            for dump, value in zip(self._dumps, values, strict=True)
+        ]
         return BoundStatement(self, parameters)
 
 
@@ -72,7 +79,11 @@ def _dump_blobs(element: int) -> Callable[[Sequence[bytes | None]], bytes]:
             return _array(element, number, items)
         if absent == number:
             return _array(element, number, (_NULL * number,))
-        return _array(element, number, [_NULL if value is None else _length(len(value)) + value for value in values])
+        return _array(
+            element,
+            number,
+            [_NULL if value is None else _length(len(value)) + value for value in values],
+        )
 
     return dump
 
@@ -93,12 +104,20 @@ def _dump_texts(values: Sequence[str | None]) -> bytes:
 def _numbers(element: int, values: Sequence[int | None]) -> bytes:
     number = len(values)
     if None in values:
-        return _array(element, number, [_NULL if value is None else _pack_item(8, value) for value in values])
-    return _array(element, number, (struct.pack(">" + "iq" * number, *chain.from_iterable(zip(repeat(8), values))),))
+        return _array(
+            element, number, [_NULL if value is None else _pack_item(8, value) for value in values]
+        )
+    return _array(
+        element,
+        number,
+        (struct.pack(">" + "iq" * number, *chain.from_iterable(zip(repeat(8), values))),),
+    )
 
 
 def _dump_moments(values: Sequence[datetime | None]) -> bytes:
-    return _numbers(1184, [None if value is None else to_micros(value) - _EPOCH_2000 for value in values])
+    return _numbers(
+        1184, [None if value is None else to_micros(value) - _EPOCH_2000 for value in values]
+    )
 
 
 def _dump_booleans(values: Sequence[bool | None]) -> bytes:

@@ -34,7 +34,8 @@ class TenantRow(msgspec.Struct, frozen=True):
     suspended: bool
     deleted: bool
     verified_email: str | None  # the owner address that was verified last; see `OwnerAddress`
-    provider_status: str | None  # what the subscription events last gave; None with ``SUBSCRIPTIONS=each``
+    # what the subscription events last gave; None with ``SUBSCRIPTIONS=each``
+    provider_status: str | None
 
     @property
     def owner_address(self) -> OwnerAddress:
@@ -47,7 +48,9 @@ class TenantRow(msgspec.Struct, frozen=True):
         return is_subscribed(self.record.subscription_status, self.provider_status)
 
 
-async def find_tenant(connection: Connection, tenant_id: str, *, lock: bool = False) -> TenantRow | None:
+async def find_tenant(
+    connection: Connection, tenant_id: str, *, lock: bool = False
+) -> TenantRow | None:
     """Find a tenant, ended ones included."""
     row = await connection.fetch_row(FIND_AND_LOCK if lock else FIND, (tenant_id,))
     return TenantRow(TenantRecord(*row[:_RECORD]), *row[_RECORD:]) if row else None
@@ -56,7 +59,9 @@ async def find_tenant(connection: Connection, tenant_id: str, *, lock: bool = Fa
 async def get_tenant(
     connection: Connection, tenant_id: str, *, lock: bool = False, even_ended: bool = False
 ) -> TenantRow:
-    """Read a tenant. Raises `NotFoundError` without one, and for an ended one unless ``even_ended``."""
+    """Read a tenant. Raises `NotFoundError` without one, and for an ended one unless
+    ``even_ended``.
+    """
     found = await find_tenant(connection, tenant_id, lock=lock)
     if found is None or (found.deleted and not even_ended):
         raise NotFoundError("tenant")

@@ -15,8 +15,10 @@ from tenantry.domain.errors import DatabaseUnavailableError
 
 Item = TypeVar("Item")
 
-INTERVAL: Final = 5.0  # seconds between writes: a process that is killed loses at most the items of this time
-_MAX_ITEMS: Final = 1000  # more would exceed the time limit of a statement and lock their rows for as long
+# seconds between writes: a process that is killed loses at most the items of this time
+INTERVAL: Final = 5.0
+# more would exceed the time limit of a statement and lock their rows for as long
+_MAX_ITEMS: Final = 1000
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +27,8 @@ logger = logging.getLogger(__name__)
 class WriteBehind(Generic[Item]):
     """Collects items, one for each key; `run` writes them across tenants.
 
-    ``name`` describes the items in the log; ``replaces`` says whether a new item replaces the old one.
+    ``name`` describes the items in the log; ``replaces`` says whether a new item replaces the old
+    one.
     """
 
     database: Database
@@ -46,7 +49,9 @@ class WriteBehind(Generic[Item]):
             await self.write()
 
     async def write(self) -> None:
-        """Write the collected items; keep them for the next time while the database does not accept them."""
+        """Write the collected items; keep them for the next time while the database does not accept
+        them.
+        """
         items, self.items = self.items, {}
         while items:
             batch = dict(islice(items.items(), _MAX_ITEMS))
@@ -55,7 +60,8 @@ class WriteBehind(Generic[Item]):
                     await self.store(connection, batch)
             except (DatabaseUnavailableError, psycopg.Error) as error:
                 self.items = {**items, **self.items}
-                reason = type(error.__cause__ or error).__name__  # its text may contain personal data
+                # its text may contain personal data
+                reason = type(error.__cause__ or error).__name__
                 logger.info("%d %s are written later: %s", len(items), self.name, reason)
                 return
             items = {key: items[key] for key in items if key not in batch}

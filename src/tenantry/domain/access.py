@@ -12,7 +12,11 @@ from tenantry.common.encoding import doc
 from tenantry.domain.plans import FREE, OVER, AccessState, Catalog, Limits
 
 NO_SUBSCRIPTION: Final = "none"
-_DEFAULTS: Final[dict[str, AccessState]] = {"trialing": "full", "active": "full", "past_due": "grace"}
+_DEFAULTS: Final[dict[str, AccessState]] = {
+    "trialing": "full",
+    "active": "full",
+    "past_due": "grace",
+}
 
 _REMEMBERED: Final = 256
 
@@ -23,8 +27,8 @@ Addons = tuple[tuple[str, int], ...]
 class AccessPhase(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tenant's access until a second; None without an end.
 
-    ``basis`` has the plan and status that stored phases are of, in the first of them. The previous release changes a
-    tenant's plan and status without them; the phases do not count then.
+    ``basis`` has the plan and status that stored phases are of, in the first of them. The previous
+    release changes a tenant's plan and status without them; the phases do not count then.
     """
 
     state: AccessState
@@ -52,7 +56,8 @@ class TenantAccess(msgspec.Struct, frozen=True, rename="camel"):
     ]
     plan: Annotated[str, doc("The plan whose limits count; `free` without access.", "pro")]
     until: Annotated[
-        datetime | None, doc("When this ends without another event; null if it does not.", "2027-01-05T09:30:00Z")
+        datetime | None,
+        doc("When this ends without another event; null if it does not.", "2027-01-05T09:30:00Z"),
     ]
     reason: Annotated[str, doc("Why, in one sentence.", "The subscription is active.")]
 
@@ -61,7 +66,9 @@ _phases: Final = msgspec.json.Decoder(tuple[AccessPhase, ...])
 
 
 def statuses_that_give(state: AccessState, catalog: Catalog) -> list[str]:
-    """Return the statuses of a subscription that give ``full`` access or ``grace``; all others give none."""
+    """Return the statuses of a subscription that give ``full`` access or ``grace``; all others give
+    none.
+    """
     access_by_status = {**_DEFAULTS, **catalog.access}
     return sorted(status for status, given in access_by_status.items() if given == state)
 
@@ -89,15 +96,19 @@ def phase_of_status(plan: str, status: str, catalog: Catalog) -> AccessPhase:
 def is_subscribed(status: str, reported_status: str | None = None) -> bool:
     """Whether a tenant of this status has a subscription that has not ended.
 
-    ``reported_status`` is the one that the subscription events last gave, if known: a failed payment for a subscription
-    that has ended makes a tenant past due again.
+    ``reported_status`` is the one that the subscription events last gave, if known: a failed
+    payment for a subscription that has ended makes a tenant past due again.
     """
     return status not in (*OVER, NO_SUBSCRIPTION) and reported_status not in OVER
 
 
 def sentence(status: str) -> str:
     """Return the reason for the access of a subscription of this status."""
-    return "The subscription has ended." if status in OVER else f"The subscription is {status_words(status)}."
+    return (
+        "The subscription has ended."
+        if status in OVER
+        else f"The subscription is {status_words(status)}."
+    )
 
 
 def status_words(status: str) -> str:
@@ -105,7 +116,9 @@ def status_words(status: str) -> str:
     return status.replace("_", " ")
 
 
-def current_phase(stored: str | None, plan: str, status: str, now: float, catalog: Catalog) -> AccessPhase:
+def current_phase(
+    stored: str | None, plan: str, status: str, now: float, catalog: Catalog
+) -> AccessPhase:
     """Return the access of a tenant at ``now``, in seconds since the Unix epoch.
 
     ``stored`` is the JSON of its phases; None where plan and status say everything.
@@ -150,6 +163,8 @@ def limits_of(phase: AccessPhase, catalog: Catalog) -> Limits:
 
 
 def limit_text(phase: AccessPhase, plan: str, catalog: Catalog, allowed: str) -> str:
-    """Say that the plan allows only so much; of a tenant that lost the access of its ``plan``, also why."""
+    """Say that the plan allows only so much; of a tenant that lost the access of its ``plan``, also
+    why.
+    """
     text = f"The plan {catalog.name(phase.plan)} allows {allowed}."
     return f"{text} {phase.reason}" if phase.state == "none" and plan != FREE else text

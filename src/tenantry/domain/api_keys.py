@@ -24,7 +24,8 @@ _LONGEST_HINT: Final = 30
 _KEY_ID: Final = re.compile("key_[0-9A-Za-z_-]{1,60}")
 _SHOWN_DIGITS: Final = re.compile("[0-9a-z]{4}")
 _SHOWN_PARTS: Final = re.compile(
-    r"(?P<start> (?:svc_(?:live|test)_)? [0-9a-z]{4} )?  (?: (?:\.{3}|\u2026) (?P<last4> [0-9a-z]{4} )? )?", re.VERBOSE
+    r"(?P<start> (?:svc_(?:live|test)_)? [0-9a-z]{4} )?  (?: (?:\.{3}|\u2026) (?P<last4> [0-9a-z]{4} )? )?",
+    re.VERBOSE,
 )
 """The shown characters at both ends of a secret, in lower case; the end comes after dots."""
 _BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -43,7 +44,9 @@ class KeyStatus(StrEnum):
 
 
 class KeyState(StrEnum):
-    """The states by which the dashboard filters. Unlike `KeyStatus`, they separate rotated from active keys."""
+    """The states by which the dashboard filters. Unlike `KeyStatus`, they separate rotated from
+    active keys.
+    """
 
     ACTIVE = "active"
     """Works and has no successor; a plan limits the number of these."""
@@ -70,7 +73,11 @@ class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
     """The record of a key, with only the first and last characters of its secret."""
 
     id: Annotated[
-        str, doc("The key's id, for changing, rotating and revoking it.", "key_01975c3a51c2a1b3c5d7e9f10213a5b7")
+        str,
+        doc(
+            "The key's id, for changing, rotating and revoking it.",
+            "key_01975c3a51c2a1b3c5d7e9f10213a5b7",
+        ),
     ]
     org_id: Annotated[str, doc("The tenant that it belongs to.", "acme")]
     name: Annotated[str, doc("The display name.", "CI deploys")]
@@ -81,29 +88,42 @@ class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
             ["projects:read", "projects:write"],
         ),
     ]
-    access_level: Annotated[AccessLevel, doc("`OWNER` may do everything; `SCOPED` what its scopes say.", "SCOPED")]
-    mode: Annotated[Mode, doc("Live or test. Objects of one mode are invisible to the other.", "live")]
-    expires_at: Annotated[datetime | None, doc("When the key expires; null for never.", "2099-11-01T00:00:00Z")]
+    access_level: Annotated[
+        AccessLevel, doc("`OWNER` may do everything; `SCOPED` what its scopes say.", "SCOPED")
+    ]
+    mode: Annotated[
+        Mode, doc("Live or test. Objects of one mode are invisible to the other.", "live")
+    ]
+    expires_at: Annotated[
+        datetime | None, doc("When the key expires; null for never.", "2099-11-01T00:00:00Z")
+    ]
     status: Annotated[KeyStatus, doc("Only an active key is accepted.", "active")]
-    start: Annotated[str, doc("The first 13 characters of the secret, to tell keys apart.", "svc_live_4fGh")]
+    start: Annotated[
+        str, doc("The first 13 characters of the secret, to tell keys apart.", "svc_live_4fGh")
+    ]
     last4: Annotated[str, doc("The last 4 characters of the secret.", "x9Qz")]
     created_at: Annotated[datetime, doc("When it was created.", "2026-11-02T09:31:00Z")]
     created_by: Annotated[str, doc("The id of the user or key that created it.", "user_ada")]
     last_used_at: Annotated[
-        datetime | None, doc("When it was last used; up to a minute behind.", "2026-11-02T11:05:12Z")
+        datetime | None,
+        doc("When it was last used; up to a minute behind.", "2026-11-02T11:05:12Z"),
     ]
     revoked_at: Annotated[datetime | None, doc("When it was revoked; null if it was not.", None)]
     rotated_from: Annotated[str | None, doc("The key that this one replaced.", None)]
     superseded_by: Annotated[str | None, doc("The key that replaced this one.", None)]
-    last_used_address: Annotated[str | None, doc("The IP address of the client that last used it.", "203.0.113.7")] = (
-        None
-    )
+    last_used_address: Annotated[
+        str | None, doc("The IP address of the client that last used it.", "203.0.113.7")
+    ] = None
     rotated_from_last_used_at: Annotated[
         datetime | None,
-        doc("When the replaced key was last used. Once all clients use the new key, it no longer changes.", None),
+        doc(
+            "When the replaced key was last used. Once all clients use the new key, it no longer changes.",
+            None,
+        ),
     ] = None
     leak_reported_at: Annotated[
-        datetime | None, doc("When it was reported as leaked and revoked; null if it was not.", None)
+        datetime | None,
+        doc("When it was reported as leaked and revoked; null if it was not.", None),
     ] = None
 
 
@@ -125,8 +145,8 @@ def _checksum(body: bytes) -> bytes:
 def compose_secret(mode: Mode, random: bytes) -> str:
     """Return a key's secret of 58 ASCII characters, from 32 random bytes.
 
-    The mode's prefix, the bytes as a big-endian number in 43 base62 digits (``0-9A-Za-z``), and the CRC-32 of all
-    before it in 6 base62 digits.
+    The mode's prefix, the bytes as a big-endian number in 43 base62 digits (``0-9A-Za-z``), and the
+    CRC-32 of all before it in 6 base62 digits.
     """
     if len(random) != RANDOM_BYTES:
         raise ValueError(f"a key is made from {RANDOM_BYTES} random bytes")
@@ -138,7 +158,9 @@ def is_well_formed(secret: bytes) -> bool:
     """Whether these bytes have the form of a key and a valid checksum."""
     if len(secret) != SECRET_LENGTH or not secret.startswith((b"svc_live_", b"svc_test_")):
         return False
-    return secret[-_CHECKSUM_DIGITS:] == _checksum(secret[:-_CHECKSUM_DIGITS]) and secret[9:].isalnum()
+    return (
+        secret[-_CHECKSUM_DIGITS:] == _checksum(secret[:-_CHECKSUM_DIGITS]) and secret[9:].isalnum()
+    )
 
 
 class Pepper:
@@ -165,8 +187,8 @@ def shown_parts(secret: str) -> tuple[str, str]:
 class KeyHint(msgspec.Struct, frozen=True):
     """What a person knows of a key: its id, or shown characters of its secret, in lower case.
 
-    ``starts`` are the possible values of `ApiKey.start`, and ``last4`` is that of `ApiKey.last4`. With ``either`` one
-    of them must match, otherwise each that is given.
+    ``starts`` are the possible values of `ApiKey.start`, and ``last4`` is that of `ApiKey.last4`.
+    With ``either`` one of them must match, otherwise each that is given.
     """
 
     key_id: str | None = None
@@ -176,7 +198,8 @@ class KeyHint(msgspec.Struct, frozen=True):
 
 
 def find_key_hint(text: str) -> KeyHint | None:
-    """Parse a key's id, four characters of an end of its secret, or what logs show: ``svc_live_AbCd...wxyz``.
+    """Parse a key's id, four characters of an end of its secret, or what logs show:
+    ``svc_live_AbCd...wxyz``.
 
     Returns None for a text that has none of these forms.
     """
@@ -199,7 +222,9 @@ def is_key_like(text: str) -> bool:
 def check_search(text: str) -> None:
     """Raise `ValidationError` for a whole secret, which belongs into no search."""
     if is_key_like(text):
-        raise ValidationError(("search", "is a whole secret: give its first or last four characters alone"))
+        raise ValidationError(
+            ("search", "is a whole secret: give its first or last four characters alone")
+        )
 
 
 def _possible_starts(start: str | None) -> tuple[str, ...]:
@@ -223,7 +248,9 @@ def revoked(key: ApiKey, now: datetime) -> ApiKey:
 
 
 def superseded(old: ApiKey, successor_id: str, overlap: timedelta, now: datetime) -> ApiKey:
-    """Return the replaced key: it ends after the overlap, at the latest at its own expiry; a revoked one has ended."""
+    """Return the replaced key: it ends after the overlap, at the latest at its own expiry; a
+    revoked one has ended.
+    """
     if old.revoked_at is not None:
         return msgspec.structs.replace(old, superseded_by=successor_id)
     if not overlap:
@@ -239,16 +266,24 @@ def expires_later(before: datetime | None, after: datetime | None) -> bool:
 
 def is_live_owner(key: ApiKey) -> bool:
     """Whether the key is active and can create every other key of its tenant."""
-    return key.access_level is AccessLevel.OWNER and key.mode is Mode.LIVE and key.status is KeyStatus.ACTIVE
+    return (
+        key.access_level is AccessLevel.OWNER
+        and key.mode is Mode.LIVE
+        and key.status is KeyStatus.ACTIVE
+    )
 
 
 def check_may_create(
-    maker: Principal, scopes: tuple[str, ...], level: AccessLevel, mode: Mode, expires_at: datetime | None
+    maker: Principal,
+    scopes: tuple[str, ...],
+    level: AccessLevel,
+    mode: Mode,
+    expires_at: datetime | None,
 ) -> None:
     """Raise unless ``maker`` may create such a key.
 
-    A key never has more scopes, a higher level or another mode than its maker. A key cannot create one that outlives
-    it; a user can. Raises `ScopeEscalationError` or `ModeMismatchError`.
+    A key never has more scopes, a higher level or another mode than its maker. A key cannot create
+    one that outlives it; a user can. Raises `ScopeEscalationError` or `ModeMismatchError`.
     """
     maker.require_holding(scopes, level)
     check_mode(maker, mode)
@@ -259,12 +294,14 @@ def check_may_create(
 def check_may_change(maker: Principal, before: ApiKey, after: ApiKey) -> None:
     """Raise unless ``maker`` may change a key so.
 
-    A change that extends scopes, level or life needs the same permissions as creating the changed key. Every caller
-    that may change keys may restrict one, but only an OWNER changes an OWNER key.
+    A change that extends scopes, level or life needs the same permissions as creating the changed
+    key. Every caller that may change keys may restrict one, but only an OWNER changes an OWNER key.
     Raises `ScopeEscalationError` or `ModeMismatchError`.
     """
     maker.require_holding((), before.access_level)
-    raises_level = after.access_level is AccessLevel.OWNER and before.access_level is not AccessLevel.OWNER
+    raises_level = (
+        after.access_level is AccessLevel.OWNER and before.access_level is not AccessLevel.OWNER
+    )
     adds_scopes = not all(covers(before.scopes, scope) for scope in after.scopes)
     if raises_level or adds_scopes or expires_later(before.expires_at, after.expires_at):
         check_may_create(maker, after.scopes, after.access_level, after.mode, after.expires_at)

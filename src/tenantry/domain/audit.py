@@ -66,7 +66,8 @@ BY_OPERATOR: Final = Author(ActorKind.OPERATOR)
 class AuditEvent(msgspec.Struct, frozen=True, rename="camel"):
     """An entry of the trail.
 
-    ``before`` and ``after`` hold the fields that differ, in the API's names; null for a new and a deleted object.
+    ``before`` and ``after`` hold the fields that differ, in the API's names; null for a new and a
+    deleted object.
     """
 
     id: Annotated[str, doc("The entry's id.", "aud_01975c3a60d1b2c3d4e5f60718293a4b")]
@@ -75,20 +76,35 @@ class AuditEvent(msgspec.Struct, frozen=True, rename="camel"):
     action: Annotated[Action, doc("What was changed, and how.", "api_key.updated")]
     actor_kind: Annotated[
         ActorKind,
-        doc("Who made the change: an API key, a user, the operator, or a client that reported a leaked key.", "user"),
+        doc(
+            "Who made the change: an API key, a user, the operator, or a client that reported a leaked key.",
+            "user",
+        ),
     ]
     actor_id: Annotated[str | None, doc("The id of that key or user.", "user_ada")]
     address: Annotated[str | None, doc("The client's address.", "203.0.113.7")]
     request_id: Annotated[
-        str | None, doc("The request's id, as in `X-Request-Id` and in the log.", "5e0c4ad1c1f24b7f9a0b6f9f6d0c7a51")
+        str | None,
+        doc(
+            "The request's id, as in `X-Request-Id` and in the log.",
+            "5e0c4ad1c1f24b7f9a0b6f9f6d0c7a51",
+        ),
     ]
     target_id: Annotated[
-        str, doc("The id of the key, member or tenant that was changed.", "key_01975c3a51c2a1b3c5d7e9f10213a5b7")
+        str,
+        doc(
+            "The id of the key, member or tenant that was changed.",
+            "key_01975c3a51c2a1b3c5d7e9f10213a5b7",
+        ),
     ]
     before: Annotated[
-        dict[str, Any] | None, doc("The changed fields before the change; null for a new object.", {"name": "CI"})
+        dict[str, Any] | None,
+        doc("The changed fields before the change; null for a new object.", {"name": "CI"}),
     ]
     after: Annotated[
         dict[str, Any] | None,
-        doc("The changed fields after the change; null for a deleted object.", {"name": "CI deploys"}),
+        doc(
+            "The changed fields after the change; null for a deleted object.",
+            {"name": "CI deploys"},
+        ),
     ]

@@ -1,4 +1,6 @@
-"""Errors of the API: a stable code, and a message without secrets. `tenantry.server.problems` has the HTTP status."""
+"""Errors of the API: a stable code, and a message without secrets. `tenantry.server.problems` has
+the HTTP status.
+"""
 
 from typing import ClassVar, NamedTuple
 
@@ -6,7 +8,9 @@ from tenantry.domain.rate_limits import RateLimitStatus
 
 
 class TokenFault(NamedTuple):
-    """Why a bearer token is refused: the check that it fails, in one word, and the reason. Nothing of the token."""
+    """Why a bearer token is refused: the check that it fails, in one word, and the reason. Nothing
+    of the token.
+    """
 
     check: str
     reason: str
@@ -15,7 +19,8 @@ class TokenFault(NamedTuple):
 class DomainError(Exception):
     """An error with a stable ``code`` and a ``detail`` without secrets.
 
-    ``token_fault`` is set where it refuses a request with a bearer token. It is for the operator, not for the client.
+    ``token_fault`` is set where it refuses a request with a bearer token. It is for the operator,
+    not for the client.
     """
 
     code: ClassVar[str]
@@ -45,7 +50,9 @@ class TokenExpiredError(DomainError, code="token_expired"): ...
 
 
 class AuthUnavailableError(DomainError, code="auth_unavailable"):
-    """The request cannot be authenticated now: the database or the identity provider's keys are unavailable."""
+    """The request cannot be authenticated now: the database or the identity provider's keys are
+    unavailable.
+    """
 
 
 class DatabaseUnavailableError(DomainError, code="database_unavailable"): ...
@@ -98,7 +105,9 @@ class MemberNotActiveError(DomainError, code="member_not_active"): ...
 
 
 class RateLimitedError(DomainError, code="rate_limited"):
-    """A limit of the plan is reached; ``retry_after`` seconds from now another request is accepted."""
+    """A limit of the plan is reached; ``retry_after`` seconds from now another request is
+    accepted.
+    """
 
     def __init__(self, detail: str, rate_limits: RateLimitStatus, retry_after: int) -> None:
         super().__init__(detail)
@@ -158,10 +167,14 @@ class ValidationError(DomainError, code="validation_failed"):
 
 
 class IdempotencyReplayError(DomainError, code="idempotency_replay"):
-    """The first response contained a secret, which is never sent twice; ``object_id`` is the created object."""
+    """The first response contained a secret, which is never sent twice; ``object_id`` is the
+    created object.
+    """
 
     def __init__(self, object_id: str) -> None:
-        super().__init__("This request was carried out before; the secret was in the first answer only.")
+        super().__init__(
+            "This request was carried out before; the secret was in the first answer only."
+        )
         self.object_id = object_id
 
 

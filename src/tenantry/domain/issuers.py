@@ -36,7 +36,11 @@ class Issuers(msgspec.Struct, frozen=True):
         """The trusted issuers by name; empty if any directory is accepted."""
         if not self.is_template:
             return [self.name]
-        return [] if ANY_DIRECTORY in self.directories else [self.of(each) for each in self.directories]
+        return (
+            []
+            if ANY_DIRECTORY in self.directories
+            else [self.of(each) for each in self.directories]
+        )
 
     @property
     def pattern(self) -> str | None:

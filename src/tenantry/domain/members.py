@@ -10,9 +10,18 @@ import msgspec
 from tenantry.common.encoding import doc
 from tenantry.domain import errors
 from tenantry.domain.audit import ActorKind, Author
-from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, Role, lower_role, role_grants
+from tenantry.domain.permissions import (
+    AccessLevel,
+    Mode,
+    Principal,
+    PrincipalKind,
+    Role,
+    lower_role,
+    role_grants,
+)
 
-# "|" may be in an address, but separates the parts of many providers' user ids: samlp|acme|ada@acme.example.
+# "|" may be in an address, but separates the parts of many providers' user ids:
+# samlp|acme|ada@acme.example.
 _EMAIL: Final = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{}~-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
 _NOT_AN_EMAIL: Final = (
     "is an e-mail address. Send the user's id at the identity provider, which is `sub` of their tokens. "
@@ -35,22 +44,41 @@ class User(NamedTuple):
 
 
 class Member(msgspec.Struct, frozen=True, rename="camel"):
-    """A user's membership in a tenant. The record of a removed member stays, so that the user is rejected."""
+    """A user's membership in a tenant. The record of a removed member stays, so that the user is
+    rejected.
+    """
 
     id: Annotated[
-        str, doc("The member's id, for changing the role and removing it.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")
+        str,
+        doc(
+            "The member's id, for changing the role and removing it.",
+            "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829",
+        ),
     ]
     org_id: Annotated[str, doc("The tenant that it belongs to.", "acme")]
-    user_id: Annotated[str, doc("The user's id at the identity provider: `sub` of their tokens.", "user_ada")]
-    role: Annotated[
-        Role, doc("An owner may do everything, an admin all but what needs an OWNER, a member uses projects.", "owner")
+    user_id: Annotated[
+        str, doc("The user's id at the identity provider: `sub` of their tokens.", "user_ada")
     ]
-    status: Annotated[MemberStatus, doc("`invited` until the user accepts, `active`, or `removed`.", "active")]
-    created_at: Annotated[datetime, doc("When the user was first added or invited.", "2026-10-01T08:00:00Z")]
+    role: Annotated[
+        Role,
+        doc(
+            "An owner may do everything, an admin all but what needs an OWNER, a member uses projects.",
+            "owner",
+        ),
+    ]
+    status: Annotated[
+        MemberStatus, doc("`invited` until the user accepts, `active`, or `removed`.", "active")
+    ]
+    created_at: Annotated[
+        datetime, doc("When the user was first added or invited.", "2026-10-01T08:00:00Z")
+    ]
     updated_at: Annotated[datetime, doc("When it was last changed.", "2026-10-01T08:00:00Z")]
     removed_at: Annotated[
         datetime | None,
-        doc("When the user was removed; null for a current member. Requests of a removed user are rejected.", None),
+        doc(
+            "When the user was removed; null for a current member. Requests of a removed user are rejected.",
+            None,
+        ),
     ]
 
 
@@ -58,19 +86,27 @@ class AuditedMember(Member, frozen=True, rename="camel"):
     """A member in the audit trail."""
 
     binds_owner: bool
-    """Whether it also restricts a user whose token claims the role owner: an OWNER or the operator wrote it."""
+    """Whether it also restricts a user whose token claims the role owner: an OWNER or the operator
+    wrote it.
+    """
 
 
 class Membership(msgspec.Struct, frozen=True, rename="camel"):
     """A membership as its user sees it. An invitation shows nothing else of the tenant."""
 
     id: Annotated[
-        str, doc("The membership's id: the id of the member in the tenant.", "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829")
+        str,
+        doc(
+            "The membership's id: the id of the member in the tenant.",
+            "mbr_01975c3a5b3ef0a1b2c3d4e5f6071829",
+        ),
     ]
     org_id: Annotated[str, doc("The tenant that it belongs to.", "acme")]
     org_name: Annotated[str, doc("The tenant's name, chosen by its members.", "Acme")]
     role: Annotated[Role, doc("What the user may do in the tenant.", "admin")]
-    status: Annotated[MemberStatus, doc("`invited` until the user accepts, `active`, or `removed`.", "invited")]
+    status: Annotated[
+        MemberStatus, doc("`invited` until the user accepts, `active`, or `removed`.", "invited")
+    ]
 
 
 class Writer(msgspec.Struct, frozen=True):
@@ -90,7 +126,9 @@ BY_LEAVER: Final = Writer(None, AccessLevel.OWNER)
 
 
 def writer(author: Author, level: AccessLevel, *, binds: bool = True) -> Writer:
-    """Return the writer for an author with this level; without ``binds`` the change does not bind claimed owners."""
+    """Return the writer for an author with this level; without ``binds`` the change does not bind
+    claimed owners.
+    """
     name = author.kind if author.id is None else f"{author.kind}:{author.id}"
     access = OPERATOR_ACCESS if author.kind is ActorKind.OPERATOR else level
     return Writer(name, access if binds else AccessLevel.SCOPED)
@@ -117,9 +155,13 @@ def accepted(member: Member) -> Member:
 
 
 def status_of_new(author: Author, user_id: str) -> MemberStatus:
-    """Return the status of a new membership: invited, unless the operator or the user creates it."""
+    """Return the status of a new membership: invited, unless the operator or the user creates
+    it.
+    """
     is_own = author.kind is ActorKind.USER and author.id == user_id
-    return MemberStatus.ACTIVE if is_own or author.kind is ActorKind.OPERATOR else MemberStatus.INVITED
+    return (
+        MemberStatus.ACTIVE if is_own or author.kind is ActorKind.OPERATOR else MemberStatus.INVITED
+    )
 
 
 def is_email(user_id: str) -> bool:
@@ -134,7 +176,8 @@ def check_user_id(user_id: str, location: str) -> None:
 
 
 def check_may_give(giver: Principal, role: Role) -> None:
-    """Raise unless ``giver`` may give ``role``: one that grants no more than they have, and not by a key that expires.
+    """Raise unless ``giver`` may give ``role``: one that grants no more than they have, and not by
+    a key that expires.
 
     Raises `ScopeEscalationError` or `ModeMismatchError`.
     """
@@ -156,7 +199,9 @@ def check_may_change(changer: Principal, before: Role, after: Role) -> None:
 
 
 def check_may_manage(manager: Principal, role: Role) -> None:
-    """Raise `ScopeEscalationError` or `ModeMismatchError` unless ``manager`` may change members with this role."""
+    """Raise `ScopeEscalationError` or `ModeMismatchError` unless ``manager`` may change members
+    with this role.
+    """
     if manager.mode is Mode.TEST:
         raise errors.ModeMismatchError("A test-mode key cannot manage members.")
     if role is Role.OWNER and manager.access_level is not AccessLevel.OWNER:
@@ -180,7 +225,9 @@ def check_not_last_owner(member: Member, *, is_tenant_owner: bool, other_owners:
             "This member is the tenant's owner: transfer the tenant first, with POST /api/v1/tenants/{id}/transfer."
         )
     if member.status is MemberStatus.ACTIVE and member.role is Role.OWNER and not other_owners:
-        raise errors.LastOwnerError("This is the tenant's last owner: give another member the role owner first.")
+        raise errors.LastOwnerError(
+            "This is the tenant's last owner: give another member the role owner first."
+        )
 
 
 def check_initial_role(role: Role, *, is_tenant_owner: bool) -> None:

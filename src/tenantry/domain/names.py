@@ -6,12 +6,18 @@ from typing import Final
 
 from tenantry.domain.errors import ValidationError
 
-REFUSED_CHARACTERS: Final = r"\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-"""Control characters, line separators and bidirectional controls, as a regular expression's character class.
+REFUSED_CHARACTERS: Final = (
+    r"\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+)
+"""Control characters, line separators and bidirectional controls, as a regular expression's
+character class.
 
-Terminals execute control characters. Bidirectional controls change the order of the text around a name.
+Terminals execute control characters. Bidirectional controls change the order of the text around a
+name.
 """
-NAME_RULE: Final = "must not contain control characters, line breaks or bidirectional formatting characters"
+NAME_RULE: Final = (
+    "must not contain control characters, line breaks or bidirectional formatting characters"
+)
 _refused = re.compile(f"[{REFUSED_CHARACTERS}]")
 
 
@@ -21,7 +27,9 @@ def is_printable_name(name: str) -> bool:
 
 
 def check_name(name: str, present: str | None = None) -> None:
-    """Raise `ValidationError` for a name with a refused character, unless it equals the ``present`` name."""
+    """Raise `ValidationError` for a name with a refused character, unless it equals the ``present``
+    name.
+    """
     if name != present and not is_printable_name(name):
         raise ValidationError(("name", NAME_RULE))
 
@@ -29,8 +37,11 @@ def check_name(name: str, present: str | None = None) -> None:
 LONGEST: Final = 60
 """The longest name in a mail, in characters."""
 _LONGEST_INPUT: Final = 1000
-# Invisible, although Unicode does not count them as format characters: fillers, blanks, variation selectors.
-_INVISIBLE: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\ufe00-\ufe0f]")
+# Invisible, although Unicode does not count them as format characters: fillers, blanks, variation
+# selectors.
+_INVISIBLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\ufe00-\ufe0f]"
+)
 _NOT_SHOWN: Final = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"))
 # Seven digits are the shortest phone number that mail programs recognize.
 _PHONE_LIKE: Final = re.compile(r"\d(?:[\s()\[\]./\\+*#_,:;\u2010-\u2015\u00b7-]{0,3}\d){6,}")
@@ -40,10 +51,12 @@ _INNER_COLON: Final = re.compile(r":(?=\S)")
 
 
 def display_text(text: str, fallback: str = "(no name)") -> str:
-    """Return ``text`` as one line of at most `LONGEST` characters that no mail program turns into a link.
+    """Return ``text`` as one line of at most `LONGEST` characters that no mail program turns into a
+    link.
 
-    A dot inside a word becomes ``[.]``, ``@`` becomes ``[at]``, a colon inside a word ``[:]``; a phone number becomes
-    ``[number]``. Characters that are invisible or change the direction of the text are left out.
+    A dot inside a word becomes ``[.]``, ``@`` becomes ``[at]``, a colon inside a word ``[:]``; a
+    phone number becomes ``[number]``. Characters that are invisible or change the direction of the
+    text are left out.
     """
     text = unicodedata.normalize("NFKC", text[:_LONGEST_INPUT])
     text = "".join(" " if letter.isspace() else letter for letter in text)

@@ -127,7 +127,9 @@ class PendingMail(msgspec.Struct, frozen=True):
     tenant_name: str
     recipient: str
     tenant_id: str
-    about: PaymentFailure | NoticeData | KeyLeakedData | AddressChangedData | DigestData | Confirmation
+    about: (
+        PaymentFailure | NoticeData | KeyLeakedData | AddressChangedData | DigestData | Confirmation
+    )
     in_notifications: bool = False
 
 
@@ -148,7 +150,9 @@ CONFIRMATION_VALID: Final = timedelta(hours=24)
 
 
 def is_settled(failure: BillingEvent, newer: Iterable[BillingEvent]) -> bool:
-    """Whether a ``newer`` event is a success of the invoice that failed: then the owner gets no mail."""
+    """Whether a ``newer`` event is a success of the invoice that failed: then the owner gets no
+    mail.
+    """
     return failure.invoice_id is not None and any(
         event.type in ev.PAYMENT_TYPES and event.invoice_id == failure.invoice_id for event in newer
     )
@@ -157,8 +161,8 @@ def is_settled(failure: BillingEvent, newer: Iterable[BillingEvent]) -> bool:
 class OwnerAddress(msgspec.Struct, frozen=True):
     """A tenant's owner address, and the address that was verified last.
 
-    ``verified_email`` is empty without one. It is None for tenants older than the verification of addresses, whose
-    address counts as verified.
+    ``verified_email`` is empty without one. It is None for tenants older than the verification of
+    addresses, whose address counts as verified.
     """
 
     email: str
@@ -175,7 +179,9 @@ class OwnerAddress(msgspec.Struct, frozen=True):
         return self.email if self.verified_email is None else self.verified_email or None
 
     def changed(self, email: str, *, verified: bool) -> "OwnerAddress":
-        """Return the address set to ``email``; the former verified one stays until this one is verified."""
+        """Return the address set to ``email``; the former verified one stays until this one is
+        verified.
+        """
         former = self.for_security or ""
         return OwnerAddress(email, email if verified or same_address(email, former) else former)
 
@@ -188,7 +194,8 @@ def same_address(one: str, other: str) -> bool:
 
 
 def limit_key(email: str) -> str:
-    """Return the key under which mails to an address are counted, so that other spellings do not raise the limit.
+    """Return the key under which mails to an address are counted, so that other spellings do not
+    raise the limit.
 
     Ignores case, dots and a ``+tag`` in the local part, whether or not the mail server does.
     """

@@ -10,7 +10,12 @@ from typing import Final
 import msgspec
 
 from tenantry.domain.access import AccessPhase
-from tenantry.domain.errors import InsufficientScopeError, ModeMismatchError, OrgMismatchError, ScopeEscalationError
+from tenantry.domain.errors import (
+    InsufficientScopeError,
+    ModeMismatchError,
+    OrgMismatchError,
+    ScopeEscalationError,
+)
 from tenantry.domain.plans import AccessState
 
 MAX_SCOPES: Final = 64
@@ -65,7 +70,8 @@ _GRANTS: Final = {
 class Principal(msgspec.Struct, frozen=True, rename="camel"):
     """An authenticated caller, acting for one tenant in one mode.
 
-    It has all that the SDK's `Principal` has, under the same names: a program may change from one to the other.
+    It has all that the SDK's `Principal` has, under the same names: a program may change from one
+    to the other.
     """
 
     kind: PrincipalKind
@@ -138,7 +144,9 @@ def covers(grants: Iterable[str], need: str) -> bool:
 def intersect(left: Iterable[str], right: Iterable[str]) -> tuple[str, ...]:
     """Return the scopes that both sides grant, part by part, sorted."""
     right = tuple(right)
-    common = [tuple(map(_meet, one.split(":"), other.split(":"))) for one in left for other in right]
+    common = [
+        tuple(map(_meet, one.split(":"), other.split(":"))) for one in left for other in right
+    ]
     return tuple(sorted({":".join(parts) for parts in common if all(parts)}))
 
 
@@ -164,14 +172,17 @@ def highest_role(roles: Iterable[Role]) -> Role:
 def effective_role(claimed: Role | None, stored: Role | None, *, binds_owner: bool) -> Role:
     """Return the lower of two roles, except that only a binding membership lowers a claimed owner.
 
-    ``claimed`` is of a token that names the tenant, or else cannot be owner; see `AuditedMember.binds_owner`.
+    ``claimed`` is of a token that names the tenant, or else cannot be owner; see
+    `AuditedMember.binds_owner`.
     """
     return Role.OWNER if claimed is Role.OWNER and not binds_owner else lower_role(claimed, stored)
 
 
 @functools.lru_cache(_SCOPES_REMEMBERED)  # tokens of a provider have few different lists of scopes
 def role_grants(role: Role, token_scopes: tuple[str, ...]) -> tuple[tuple[str, ...], AccessLevel]:
-    """Return the scopes and level of a user with ``role``, narrowed by the token's scopes of our form, if any."""
+    """Return the scopes and level of a user with ``role``, narrowed by the token's scopes of our
+    form, if any.
+    """
     scopes = _GRANTS[role]
     narrowing = [scope for scope in token_scopes if is_scope(scope)]
     if narrowing:

@@ -35,10 +35,16 @@ class LimitInForce(NamedTuple):
             raise self.error
 
 
-def limit_in_force(limited: Limited, tenant: TenantRecord, catalog: Catalog, now: datetime) -> LimitInForce | None:
-    """Return the limit that counts for a tenant at ``now``; None without one, and then nothing needs to be counted."""
+def limit_in_force(
+    limited: Limited, tenant: TenantRecord, catalog: Catalog, now: datetime
+) -> LimitInForce | None:
+    """Return the limit that counts for a tenant at ``now``; None without one, and then nothing
+    needs to be counted.
+    """
     access = access_of(tenant, catalog, now)
     most: int | None = getattr(limits_of(access, catalog), limited.field)
     if most is None:
         return None
-    return LimitInForce(most, limited.error(limit_text(access, tenant.plan, catalog, f"{most} {limited.words}")))
+    return LimitInForce(
+        most, limited.error(limit_text(access, tenant.plan, catalog, f"{most} {limited.words}"))
+    )

@@ -1,4 +1,6 @@
-"""The plan catalog: plans and add-ons with their provider prices and limits, and the access by status."""
+"""The plan catalog: plans and add-ons with their provider prices and limits, and the access by
+status.
+"""
 
 import re
 import tomllib
@@ -13,13 +15,17 @@ from tenantry.common.encoding import doc
 FREE: Final = "free"
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
+class Limits(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True
+):
     """The limits of a plan; an absent limit is no limit."""
 
     projects: Annotated[int | None, doc("Maximum projects in each mode.", 50)] = None
     api_keys: Annotated[int | None, doc("Maximum active API keys.", 100)] = None
     members: Annotated[int | None, doc("Maximum members and invitations.", 1000)] = None
-    requests_per_minute: Annotated[int | None, doc("Maximum requests of the tenant in any 60 seconds.", 6000)] = None
+    requests_per_minute: Annotated[
+        int | None, doc("Maximum requests of the tenant in any 60 seconds.", 6000)
+    ] = None
     requests_per_minute_per_key: Annotated[
         int | None, doc("Maximum requests of each API key or user in any 60 seconds.")
     ] = None
@@ -48,7 +54,9 @@ def limit_words(limits: LimitValues) -> str:
         _number_of(limits.members, "member", "members"),
         _number_of(limits.requests_per_minute, "request a minute", "requests a minute"),
         _number_of(
-            limits.requests_per_minute_per_key, "request a minute per credential", "requests a minute per credential"
+            limits.requests_per_minute_per_key,
+            "request a minute per credential",
+            "requests a minute per credential",
         ),
     ]
     return ", ".join(filter(None, parts)) or "no limits"
@@ -71,7 +79,9 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Addon(msgspec.Struct, frozen=True):
-    """An add-on: its limits are added to the plan's, for each unit that the tenant subscribes to."""
+    """An add-on: its limits are added to the plan's, for each unit that the tenant subscribes
+    to.
+    """
 
     id: str
     name: str
@@ -122,7 +132,10 @@ class Catalog:
     """The plans of one deployment, found by id or by price."""
 
     def __init__(
-        self, plans: tuple[Plan, ...], addons: tuple[Addon, ...] = (), access: Mapping[str, AccessState] | None = None
+        self,
+        plans: tuple[Plan, ...],
+        addons: tuple[Addon, ...] = (),
+        access: Mapping[str, AccessState] | None = None,
     ) -> None:
         """``access`` overrides the access of single statuses."""
         self.plans = plans
@@ -131,7 +144,9 @@ class Catalog:
         self._by_id = {plan.id: plan for plan in plans}
         self._addons = {addon.id: addon for addon in addons}
         self._plan_of_price = {price: plan.id for plan in plans for price in plan.stripe_price_ids}
-        self._addon_of_price = {price: addon.id for addon in addons for price in addon.stripe_price_ids}
+        self._addon_of_price = {
+            price: addon.id for addon in addons for price in addon.stripe_price_ids
+        }
 
     def __contains__(self, plan_id: str) -> bool:
         return plan_id in self._by_id
@@ -162,9 +177,11 @@ class Catalog:
         return self._addons[addon_id].name if addon_id in self._addons else addon_id
 
     def limits(self, plan_id: str, addons: Iterable[tuple[str, int]] = ()) -> Limits:
-        """Return the limits of a plan with add-ons, given by id and quantity; an unlimited one stays so.
+        """Return the limits of a plan with add-ons, given by id and quantity; an unlimited one
+        stays so.
 
-        Those of ``free`` for a plan that has left the catalog. An add-on that has left it does not count.
+        Those of ``free`` for a plan that has left the catalog. An add-on that has left it does not
+        count.
         """
         limits = self._by_id.get(plan_id, self._by_id[FREE]).limits
         for addon_id, quantity in addons:
@@ -209,7 +226,11 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def prices(self) -> tuple[str, ...]:
-        return (self.stripe_price_id,) if isinstance(self.stripe_price_id, str) else self.stripe_price_id
+        return (
+            (self.stripe_price_id,)
+            if isinstance(self.stripe_price_id, str)
+            else self.stripe_price_id
+        )
 
     @property
     def all_limits(self) -> Limits:
@@ -224,12 +245,16 @@ AnyEntry = TypeVar("AnyEntry", bound=_Entry)
 
 
 def parse_catalog(text: str) -> Catalog:
-    """Parse a catalog in TOML. Raises `CatalogError` with the first fault of each entry, and those of the whole."""
+    """Parse a catalog in TOML. Raises `CatalogError` with the first fault of each entry, and those
+    of the whole.
+    """
     try:  # tomllib raises a plain ValueError for a number that is too long
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise CatalogError([f"not TOML: {error}"]) from error
-    faults = [f"unknown key {key!r}" for key in document if key not in ("plans", "addons", "access")]
+    faults = [
+        f"unknown key {key!r}" for key in document if key not in ("plans", "addons", "access")
+    ]
     plan_entries = _entries(document.get("plans", []), "plan", _PlanEntry, faults)
     addon_entries = _entries(document.get("addons", []), "addon", _Entry, faults)
     plans = [
@@ -242,12 +267,22 @@ def parse_catalog(text: str) -> Catalog:
         )
         for position, entry in enumerate(plan_entries)
     ]
-    addons = [Addon(entry.id, entry.name or entry.id, entry.prices, entry.all_limits) for entry in addon_entries]
-    named: Sequence[tuple[str, Sequence[_Entry]]] = [("plan", plan_entries), ("addon", addon_entries)]
+    addons = [
+        Addon(entry.id, entry.name or entry.id, entry.prices, entry.all_limits)
+        for entry in addon_entries
+    ]
+    named: Sequence[tuple[str, Sequence[_Entry]]] = [
+        ("plan", plan_entries),
+        ("addon", addon_entries),
+    ]
     for kind, entries in named:
         ids = Counter(entry.id for entry in entries)
-        faults += [f"{kind} {entry_id!r} occurs twice" for entry_id, number in ids.items() if number > 1]
-    price_ids = Counter(price for entry in (*plan_entries, *addon_entries) for price in entry.prices)
+        faults += [
+            f"{kind} {entry_id!r} occurs twice" for entry_id, number in ids.items() if number > 1
+        ]
+    price_ids = Counter(
+        price for entry in (*plan_entries, *addon_entries) for price in entry.prices
+    )
     faults += [f"price {price!r} occurs twice" for price, number in price_ids.items() if number > 1]
     access = _access(document.get("access", {}), faults)
     listed = document.get("plans", [])
@@ -259,7 +294,9 @@ def parse_catalog(text: str) -> Catalog:
     return Catalog(tuple(plans), tuple(addons), access)
 
 
-def _entries(listed: object, kind: str, entry_type: type[AnyEntry], faults: list[str]) -> list[AnyEntry]:
+def _entries(
+    listed: object, kind: str, entry_type: type[AnyEntry], faults: list[str]
+) -> list[AnyEntry]:
     """Return the valid entries of a list of tables; add the first fault of each other one."""
     if not _is_list_of_tables(listed):
         faults.append(f"{kind}s: must be a list of tables, [[{kind}s]]")

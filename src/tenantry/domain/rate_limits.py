@@ -1,7 +1,9 @@
-"""Rate limits: the remaining quota of a caller, and the shares of a limit that a process reserves and returns.
+"""Rate limits: the remaining quota of a caller, and the shares of a limit that a process reserves
+and returns.
 
-A limit of N allows at most N requests in any `WINDOW` seconds. Requests are counted by whole seconds of the Unix epoch,
-so each counts as long as any 60 seconds could contain it: for `SLOTS` seconds, including its own.
+A limit of N allows at most N requests in any `WINDOW` seconds. Requests are counted by whole
+seconds of the Unix epoch, so each counts as long as any 60 seconds could contain it: for `SLOTS`
+seconds, including its own.
 """
 
 from enum import StrEnum
@@ -30,7 +32,9 @@ class Policy(StrEnum):
 
 
 class Quota(msgspec.Struct, frozen=True, gc=False):
-    """The remaining requests of one limit, as far as this process knows; ``reset`` is when more become available."""
+    """The remaining requests of one limit, as far as this process knows; ``reset`` is when more
+    become available.
+    """
 
     policy: Policy
     limit: int
@@ -43,7 +47,8 @@ RateLimitStatus = tuple[Quota, ...]
 
 
 class ShareGrant(NamedTuple):
-    """The answer to a `ShareRequest`: ``number`` requests granted, ``total`` counted now including these.
+    """The answer to a `ShareRequest`: ``number`` requests granted, ``total`` counted now including
+    these.
 
     ``frees_at`` is the counted second whose end in the window allows further requests.
     """
@@ -56,9 +61,9 @@ class ShareGrant(NamedTuple):
 class ShareRequest(NamedTuple):
     """A request of a process for ``wanted`` more requests of a subject under ``limit``.
 
-    It returns the ``unused`` part of the share of the second ``taken_in``. Of the wanted, ``missing`` are for requests
-    that wait, and are needed of the subject ``within`` as well, which is asked for as many fewer as this one cannot
-    grant.
+    It returns the ``unused`` part of the share of the second ``taken_in``. Of the wanted,
+    ``missing`` are for requests that wait, and are needed of the subject ``within`` as well, which
+    is asked for as many fewer as this one cannot grant.
     """
 
     subject: str
@@ -73,13 +78,26 @@ class ShareRequest(NamedTuple):
 class Share:
     """The requests that one process may accept under one limit, in one second.
 
-    A share is valid in the second in which it was granted. It is as large as the requests accepted in the second
-    before, and doubles while it is used up, to at most a hundredth of the limit: so much a process may withhold from
-    others.
+    A share is valid in the second in which it was granted. It is as large as the requests accepted
+    in the second before, and doubles while it is used up, to at most a hundredth of the limit: so
+    much a process may withhold from others.
     """
 
-    __slots__ = ("__weakref__", "_exhausted_in", "_step", "_taken", "_unusable", "free", "frees_at", "left", "limit",
-                 "policy", "second", "subject", "within")  # fmt: skip
+    __slots__ = (
+        "__weakref__",
+        "_exhausted_in",
+        "_step",
+        "_taken",
+        "_unusable",
+        "free",
+        "frees_at",
+        "left",
+        "limit",
+        "policy",
+        "second",
+        "subject",
+        "within",
+    )
 
     def __init__(self, policy: Policy, subject: str, limit: int, within: str = "") -> None:
         """``within`` is the subject that counts the same requests together with others."""
@@ -133,11 +151,16 @@ class Share:
             self.left += 1
 
     def should_prefetch(self, second: int) -> bool:
-        """Whether to request a share before it is needed: it was used a second ago, and the limit is large."""
-        return self.limit >= _CAN_BE_SPARED and self.second == second - 1 and self._taken > self.unused
+        """Whether to request a share before it is needed: it was used a second ago, and the limit
+        is large.
+        """
+        return (
+            self.limit >= _CAN_BE_SPARED and self.second == second - 1 and self._taken > self.unused
+        )
 
     def request(self, second: int, demand: int) -> ShareRequest | None:
-        """Return the request for so many waiting requests (0 to prefetch); None if the share suffices.
+        """Return the request for so many waiting requests (0 to prefetch); None if the share
+        suffices.
 
         Discards the rest of an earlier second; `receive` must follow.
         """
@@ -149,7 +172,9 @@ class Share:
         self._step = self._next_step(second)
         missing = max(0, demand - available)
         wanted = max(missing, self._step) if missing or prefetch else 0
-        request = ShareRequest(self.subject, self.limit, wanted, self.second, gone, missing, self.within)
+        request = ShareRequest(
+            self.subject, self.limit, wanted, self.second, gone, missing, self.within
+        )
         if self.second != second:
             self.left = self._unusable = self._taken = 0
         return request

@@ -17,7 +17,9 @@ IDLE: Final = timedelta(hours=2)
 ABSOLUTE: Final = timedelta(hours=12)
 """A session expires this long after the sign-in, whatever its use."""
 PROOF_GOOD_FOR: Final = timedelta(hours=1)
-"""The provider's claims are valid for this time; then the dashboard renews them without the user."""
+"""The provider's claims are valid for this time; then the dashboard renews them without the
+user.
+"""
 FORM_GRACE: Final = timedelta(minutes=30)
 """After that, a form that was opened before may be submitted for this time."""
 AWAY_GRACE: Final = timedelta(hours=1)
@@ -63,7 +65,9 @@ class Session(msgspec.Struct, frozen=True):
         return now >= self.proved_at + PROOF_GOOD_FOR
 
     def may_send_forms(self, now: datetime) -> bool:
-        """Whether a form that was opened before the claims became too old may still be submitted."""
+        """Whether a form that was opened before the claims became too old may still be
+        submitted.
+        """
         return now < self.proved_at + PROOF_GOOD_FOR + FORM_GRACE
 
     def may_continue(self, now: datetime) -> bool:
@@ -97,7 +101,9 @@ class SessionSecret:
         except (binascii.Error, ValueError):
             return None
         random, tag = content[:RANDOM_BYTES], content[RANDOM_BYTES:]
-        if len(content) != _TOKEN_BYTES or not hmac.compare_digest(tag, self._mac(b"tag", random)[:_TAG_BYTES]):
+        if len(content) != _TOKEN_BYTES or not hmac.compare_digest(
+            tag, self._mac(b"tag", random)[:_TAG_BYTES]
+        ):
             return None
         return self.digest_of(random)
 
@@ -114,4 +120,6 @@ class SessionSecret:
         return self._mac(b"key", purpose.encode())
 
     def _mac(self, purpose: bytes, content: bytes) -> bytes:
-        return hmac.digest(self._key, b"tenantry session " + purpose + b":" + content, hashlib.sha256)
+        return hmac.digest(
+            self._key, b"tenantry session " + purpose + b":" + content, hashlib.sha256
+        )

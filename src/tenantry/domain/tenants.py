@@ -17,12 +17,18 @@ _tenant_id = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 PlanId = Annotated[str, doc("The plan's id; `free` is the fallback and downgrade plan.", "pro")]
 SubscriptionStatus = Annotated[
     str,
-    doc("The provider's subscription status, such as `active`, `past_due` or `canceled`; `none` before any.", "active"),
+    doc(
+        "The provider's subscription status, such as `active`, `past_due` or `canceled`; `none` before any.",
+        "active",
+    ),
 ]
 PeriodEnd = Annotated[
-    datetime | None, doc("End of the current billing period; null when there is none.", "2026-12-01T00:00:00Z")
+    datetime | None,
+    doc("End of the current billing period; null when there is none.", "2026-12-01T00:00:00Z"),
 ]
-EndsWithPeriod = Annotated[bool, doc("Whether the subscription ends with the period.", example=False)]
+EndsWithPeriod = Annotated[
+    bool, doc("Whether the subscription ends with the period.", example=False)
+]
 
 
 class Tenant(msgspec.Struct, frozen=True, rename="camel"):
@@ -36,18 +42,30 @@ class Tenant(msgspec.Struct, frozen=True, rename="camel"):
     cancel_at_period_end: EndsWithPeriod
     cancel_at: Annotated[
         datetime | None,
-        doc("When the provider will cancel the subscription, if that is scheduled.", "2026-12-01T00:00:00Z"),
+        doc(
+            "When the provider will cancel the subscription, if that is scheduled.",
+            "2026-12-01T00:00:00Z",
+        ),
     ]
     ends_at: Annotated[
-        datetime | None, doc("When the subscription ended or will end; null if it renews.", "2026-12-01T00:00:00Z")
+        datetime | None,
+        doc("When the subscription ended or will end; null if it renews.", "2026-12-01T00:00:00Z"),
     ]
     seats: Annotated[
-        int | None, doc("The quantity of the subscription's plan item; null without one, and after the end.", 5)
+        int | None,
+        doc(
+            "The quantity of the subscription's plan item; null without one, and after the end.", 5
+        ),
     ]
-    access: Annotated[TenantAccess, doc("What the subscriptions give now, and the plan whose limits count.")]
+    access: Annotated[
+        TenantAccess, doc("What the subscriptions give now, and the plan whose limits count.")
+    ]
     stripe_customer_id: Annotated[
         str | None,
-        doc("The payment provider's customer id; of several customers, the one linked last.", "cus_Rk2pXw7Lm3"),
+        doc(
+            "The payment provider's customer id; of several customers, the one linked last.",
+            "cus_Rk2pXw7Lm3",
+        ),
     ]
     owner_id: Annotated[str, doc("The user who owns the tenant.", "user_ada")]
     created_at: Annotated[datetime, doc("When it was created.", "2026-10-01T08:00:00Z")]
@@ -85,7 +103,9 @@ class TenantRecord(msgspec.Struct, frozen=True):
 
 def access_of(record: TenantRecord, catalog: Catalog, now: datetime) -> AccessPhase:
     """Return a tenant's access at ``now``."""
-    return current_phase(record.access, record.plan, record.subscription_status, now.timestamp(), catalog)
+    return current_phase(
+        record.access, record.plan, record.subscription_status, now.timestamp(), catalog
+    )
 
 
 def to_tenant(record: TenantRecord, catalog: Catalog, now: datetime) -> Tenant:
@@ -123,7 +143,9 @@ class Project(msgspec.Struct, frozen=True, rename="camel"):
     org_id: Annotated[str, doc("The tenant that it belongs to.", "acme")]
     name: Annotated[str, doc("The display name.", "Storefront")]
     description: Annotated[str | None, doc("What it is for.", "The public shop")]
-    mode: Annotated[Mode, doc("Live or test. Objects of one mode are invisible to the other.", "live")]
+    mode: Annotated[
+        Mode, doc("Live or test. Objects of one mode are invisible to the other.", "live")
+    ]
     created_at: Annotated[datetime, doc("When it was created.", "2026-11-02T09:30:00Z")]
     updated_at: Annotated[datetime, doc("When it was last changed.", "2026-11-02T09:30:00Z")]
 

@@ -1,1 +1,3 @@
-"""Authentication in an application's process, for every kind of application: `asgi` and `wsgi` are built on it."""
+"""Authentication in an application's process, for every kind of application: `asgi` and `wsgi` are
+built on it.
+"""

@@ -1,4 +1,6 @@
-"""Which requests need a credential, and which scope. Method and path alone decide; unclear cases are rejected."""
+"""Which requests need a credential, and which scope. Method and path alone decide; unclear cases
+are rejected.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,7 +9,9 @@ from typing import Final
 from tenantry.domain.permissions import ACCEPTED_MODES, ANYTHING, Mode, Principal, is_scope
 
 ScopeRule = Callable[[str, str], str | None]
-"""Returns the required scope for a method (``WEBSOCKET`` for a websocket) and path; None accepts any credential."""
+"""Returns the required scope for a method (``WEBSOCKET`` for a websocket) and path; None accepts
+any credential.
+"""
 
 WEBSOCKET: Final = "WEBSOCKET"
 _AMBIGUOUS: Final = ("//", "/./", "/../", "\\", "\0")
@@ -21,14 +25,18 @@ class Requirement:
     modes: frozenset[Mode]
 
     def check(self, principal: Principal) -> None:
-        """Raise `InsufficientScopeError` or `ModeMismatchError` for a caller that does not meet it."""
+        """Raise `InsufficientScopeError` or `ModeMismatchError` for a caller that does not meet
+        it.
+        """
         for scope in self.scopes:
             principal.require(scope)
         principal.require_mode(self.modes)
 
 
 def requirement_of(scope: str | None, mode: str) -> Requirement:
-    """Return the requirement of a route: None accepts any credential. Raises `ValueError` for an invalid argument."""
+    """Return the requirement of a route: None accepts any credential. Raises `ValueError` for an
+    invalid argument.
+    """
     return Requirement(() if scope is None else (checked_scope(scope),), accepted_modes(mode))
 
 
@@ -54,7 +62,9 @@ class AccessRules:
 
     def depends_on_caller(self, path: str) -> bool:
         """Whether requests for a path are authenticated, be it only those with a credential."""
-        return not self._on_demand and self._public.isdisjoint(entries_for(path, self._longest_public))
+        return not self._on_demand and self._public.isdisjoint(
+            entries_for(path, self._longest_public)
+        )
 
     def requirement(self, method: str, path: str, *, has_credential: bool) -> Requirement | None:
         """Return what the caller of a request needs; None if it is not authenticated."""
@@ -67,11 +77,12 @@ class AccessRules:
 
 
 def entries_for(path: str, longest: int) -> Iterator[str]:
-    """Yield the entries of a table that may match a path, the most specific first: itself, then prefixes that end in /.
+    """Yield the entries of a table that may match a path, the most specific first: itself, then
+    prefixes that end in /.
 
-    ``longest`` is the length of the table's longest entry: a client may send thousands of segments, so those below are
-    not tried. ``/`` is no prefix. An ambiguous path (with ``.``, ``..``, an empty segment, backslash or NUL) is below
-    no prefix.
+    ``longest`` is the length of the table's longest entry: a client may send thousands of segments,
+    so those below are not tried. ``/`` is no prefix. An ambiguous path (with ``.``, ``..``, an
+    empty segment, backslash or NUL) is below no prefix.
     """
     yield path
     if path.endswith(("/.", "/..")) or any(part in path for part in _AMBIGUOUS):
@@ -84,8 +95,9 @@ def entries_for(path: str, longest: int) -> Iterator[str]:
 def scope_rule(scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None) -> ScopeRule:
     """Make the rule of a table of methods and paths, or return a rule as it is.
 
-    A path is exact, or a prefix that ends in ``/``; the longest prefix counts. HEAD uses the entry of GET unless the
-    path has its own. Requests that the table does not list require ``*:*``. Raises `ValueError` for an invalid entry.
+    A path is exact, or a prefix that ends in ``/``; the longest prefix counts. HEAD uses the entry
+    of GET unless the path has its own. Requests that the table does not list require ``*:*``.
+    Raises `ValueError` for an invalid entry.
     """
     if scopes is None:
         return lambda _method, _path: None
@@ -118,7 +130,9 @@ def checked_scope(scope: str) -> str:
 
 
 def accepted_modes(name: str) -> frozenset[Mode]:
-    """Return the modes that ``live``, ``test`` or ``any`` accepts. Raises `ValueError` for another name."""
+    """Return the modes that ``live``, ``test`` or ``any`` accepts. Raises `ValueError` for another
+    name.
+    """
     modes = ACCEPTED_MODES.get(name)
     if modes is None:
         raise ValueError(f"{name!r} is not a mode: it must be live, test or any")

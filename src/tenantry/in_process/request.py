@@ -1,4 +1,6 @@
-"""What a middleware knows of one request: its credential, its caller, and the headers of its response."""
+"""What a middleware knows of one request: its credential, its caller, and the headers of its
+response.
+"""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -52,9 +54,12 @@ class RequestContext:
     rate_limit_status: RateLimitStatus = ()
     depends_on_caller: bool = False  # whether the response may be another one for another caller
     started: bool = False  # whether the response has started
-    rejection: DomainError | None = None  # a view's; its response is sent whatever the application does with the error
+    # a view's; its response is sent whatever the application does with the error
+    rejection: DomainError | None = None
     app: object = None
-    """The framework's application around the middleware; None if the middleware wraps the application."""
+    """The framework's application around the middleware; None if the middleware wraps the
+    application.
+    """
 
     async def admit(self, credentials: Credentials) -> Principal:
         """Authenticate and count the request once. Raises the service's refusals."""
@@ -72,7 +77,9 @@ class RequestContext:
         return self.principal
 
     def headers_over(self, headers: Iterable[Header]) -> list[Header]:
-        """Complete the headers of a response: the request id, the rate limits, and what caches must know."""
+        """Complete the headers of a response: the request id, the rate limits, and what caches must
+        know.
+        """
         ours = [(b"x-request-id", self.request_id), *rate_headers(self.rate_limit_status)]
         names = {name for name, _ in ours}
         complete = [header for header in headers if header[0].lower() not in names] + ours
@@ -83,7 +90,9 @@ class RequestContext:
         return complete
 
     def refusal(self, error: Exception) -> Refusal:
-        """Return the response to a request that could not be admitted, and log an error that is no refusal."""
+        """Return the response to a request that could not be admitted, and log an error that is no
+        refusal.
+        """
         self.depends_on_caller = True
         request_id = self.request_id.decode()
         if isinstance(error, DomainError):
@@ -96,7 +105,9 @@ class RequestContext:
 
 
 def context_in(request: Mapping[str, Any]) -> RequestContext | None:
-    """Return the context of an ASGI scope or a WSGI environment; None if no middleware has set it."""
+    """Return the context of an ASGI scope or a WSGI environment; None if no middleware has set
+    it.
+    """
     context = request.get(CONTEXT)
     return context if isinstance(context, RequestContext) else None
 

@@ -1,4 +1,6 @@
-"""Authenticates the requests of an application on the service's database, in the application's event loop."""
+"""Authenticates the requests of an application on the service's database, in the application's
+event loop.
+"""
 
 import asyncio
 import logging
@@ -26,7 +28,9 @@ class SchemaMismatchError(RuntimeError):
 
 
 class Credentials(NamedTuple):
-    """How a request identifies its sender: the headers ``Authorization`` and ``X-Organization-Id``, and its address."""
+    """How a request identifies its sender: the headers ``Authorization`` and ``X-Organization-Id``,
+    and its address.
+    """
 
     authorization: bytes | None
     organization: bytes | None
@@ -37,7 +41,11 @@ class InProcessConfiguration:
     """The settings of in-process authentication, from the environment or from values."""
 
     def __init__(
-        self, settings: Settings, *, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS
+        self,
+        settings: Settings,
+        *,
+        clock: Clock = system_clock,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -45,25 +53,35 @@ class InProcessConfiguration:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Use the service's settings: the environment and a ``.env`` file. Raises `SettingsError`."""
+        """Use the service's settings: the environment and a ``.env`` file. Raises
+        `SettingsError`.
+        """
         return cls(load_for_authentication(read_environment()))
 
     @classmethod
     def from_values(
-        cls, values: Mapping[str, str], *, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS
+        cls,
+        values: Mapping[str, str],
+        *,
+        clock: Clock = system_clock,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> Self:
         """Use these variables and no others. Raises `SettingsError`."""
         return cls(load_for_authentication(values), clock=clock, timeouts=timeouts)
 
 
 class Tenantry(InProcessConfiguration):
-    """Authenticates an application's requests while it is started, by ``async with tenantry`` or `lifespan`."""
+    """Authenticates an application's requests while it is started, by ``async with tenantry`` or
+    `lifespan`.
+    """
 
     _running: tuple[Database, AuthenticationParts, AsyncExitStack] | None = None
     _schema_checked = False
 
     async def start(self) -> None:
-        """Connect; requests get 503 while a dependency is away. Raises `SchemaMismatchError` for an older schema."""
+        """Connect; requests get 503 while a dependency is away. Raises `SchemaMismatchError` for an
+        older schema.
+        """
         database = await self.connect()
         try:
             await self._check_schema(database)
@@ -105,7 +123,9 @@ class Tenantry(InProcessConfiguration):
         return database
 
     async def stop(self) -> None:
-        """Write pending data, and disconnect. While the database hangs, give up after the time limit of a request."""
+        """Write pending data, and disconnect. While the database hangs, give up after the time
+        limit of a request.
+        """
         running, self._running = self._running, None
         self._schema_checked = False
         if running is None:
@@ -115,7 +135,9 @@ class Tenantry(InProcessConfiguration):
         if closing.done():
             await closing
         else:
-            logger.warning("the connection to the database could not be closed in %s s", self._timeouts.request)
+            logger.warning(
+                "the connection to the database could not be closed in %s s", self._timeouts.request
+            )
             await stop(closing)
 
     async def __aenter__(self) -> Self:
@@ -132,13 +154,17 @@ class Tenantry(InProcessConfiguration):
             yield
 
     async def admit(self, scope: Scope) -> Admitted:
-        """Authenticate and count the request of an ASGI scope. Raises the service's refusals (`DomainError`)."""
+        """Authenticate and count the request of an ASGI scope. Raises the service's refusals
+        (`DomainError`).
+        """
         return await self.authenticate(credentials_of(scope))
 
     async def authenticate(self, credentials: Credentials) -> Admitted:
         """Authenticate and count a request. Raises the service's refusals (`DomainError`)."""
         if self._running is None:
-            raise RuntimeError("This Tenantry has not been started: use its lifespan, or `async with`.")
+            raise RuntimeError(
+                "This Tenantry has not been started: use its lifespan, or `async with`."
+            )
         database, parts, _ = self._running
         try:
             async with asyncio.timeout(self._timeouts.request):
@@ -146,7 +172,9 @@ class Tenantry(InProcessConfiguration):
                     await self._check_schema(database)
                 return await parts.admission.admit(*credentials)
         except TimeoutError as error:
-            raise AuthUnavailableError("The database does not answer. Try again shortly.") from error
+            raise AuthUnavailableError(
+                "The database does not answer. Try again shortly."
+            ) from error
         except DatabaseUnavailableError as error:
             raise AuthUnavailableError(error.detail) from error
         except SchemaMismatchError as error:
@@ -176,5 +204,7 @@ def credentials_of(scope: Scope) -> Credentials:
 
 
 def client_address(text: str | None) -> str | None:
-    """Return what a server says of its client's address if that can be stored: a proxy's header may have any text."""
+    """Return what a server says of its client's address if that can be stored: a proxy's header may
+    have any text.
+    """
     return text if text and len(text) <= _LONGEST_ADDRESS and text.isprintable() else None

@@ -13,15 +13,21 @@ from tenantry.common.http import is_loopback
 from tenantry.common.tracing import Tracing
 
 _DIRECT: Final[dict[str, httpx2.AsyncBaseTransport | None]] = {
-    "all://127.0.0.1": None, "all://localhost": None, "all://[::1]": None
-}  # fmt: skip
+    "all://127.0.0.1": None,
+    "all://localhost": None,
+    "all://[::1]": None,
+}
 """Loopback addresses bypass the proxies of the environment."""
 MAX_BODY_BYTES: Final = 256 * 1024
 _PLAIN: Final = {"Accept": "application/json", "Accept-Encoding": "identity"}
 
 
-def new_http_client(timeout: float = 5.0, *, peer: str = "", tracing: Tracing | None = None) -> httpx2.AsyncClient:
-    """Make a client without redirects; ``timeout`` bounds each step, in seconds. The caller closes it."""
+def new_http_client(
+    timeout: float = 5.0, *, peer: str = "", tracing: Tracing | None = None
+) -> httpx2.AsyncClient:
+    """Make a client without redirects; ``timeout`` bounds each step, in seconds. The caller closes
+    it.
+    """
     return _Client(timeout, peer, tracing)
 
 
@@ -33,14 +39,18 @@ def _ssl_context() -> ssl.SSLContext:
 
 class _Client(httpx2.AsyncClient):
     def __init__(self, timeout: float, peer: str, tracing: Tracing | None) -> None:
-        super().__init__(timeout=timeout, mounts=_DIRECT, follow_redirects=False, verify=_ssl_context())
+        super().__init__(
+            timeout=timeout, mounts=_DIRECT, follow_redirects=False, verify=_ssl_context()
+        )
         self._peer = peer
         self._tracing = tracing
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:  # noqa: ANN401  # the library's
         if self._tracing is None:
             return await super().send(request, **options)
-        with self._tracing.call(self._peer, request.method, request.url.host, request.url.port) as span:
+        with self._tracing.call(
+            self._peer, request.method, request.url.host, request.url.port
+        ) as span:
             response = await super().send(request, **options)
             span.note(response.status_code)
             return response
@@ -51,7 +61,9 @@ class FetchError(Exception):
 
 
 def is_secure(url: str, *, allow_http: bool = False) -> bool:
-    """Whether ``url`` is https, or http on loopback (or anywhere with ``allow_http``), and ASCII."""
+    """Whether ``url`` is https, or http on loopback (or anywhere with ``allow_http``), and
+    ASCII.
+    """
     if not url.isascii() or not url.isprintable():
         return False
     try:
@@ -61,11 +73,17 @@ def is_secure(url: str, *, allow_http: bool = False) -> bool:
         return False
     if not parsed.host:
         return False
-    return parsed.scheme == "https" or (parsed.scheme == "http" and (allow_http or is_loopback(parsed.host)))
+    return parsed.scheme == "https" or (
+        parsed.scheme == "http" and (allow_http or is_loopback(parsed.host))
+    )
 
 
 async def fetch(
-    client: httpx2.AsyncClient, url: str, *, allow_http: bool, headers: Mapping[str, str] | None = None
+    client: httpx2.AsyncClient,
+    url: str,
+    *,
+    allow_http: bool,
+    headers: Mapping[str, str] | None = None,
 ) -> bytes:
     """GET ``url``; return the body of a 200 response. Bounds and errors are those of `request`."""
     status, body = await request(client, "GET", url, headers or {}, allow_http=allow_http)
@@ -83,7 +101,9 @@ async def request(
     *,
     allow_http: bool,
 ) -> tuple[int, bytes]:
-    """Return the status and body of a response of at most 256 KiB. Raises `FetchError` and client errors."""
+    """Return the status and body of a response of at most 256 KiB. Raises `FetchError` and client
+    errors.
+    """
     if not is_secure(url, allow_http=allow_http):
         raise FetchError("not an https address")
     # Without the client's defaults: no user's cookies are sent with another user's request.

@@ -24,7 +24,8 @@ _PROBE_TIMEOUT: Final = 20.0
 _QUIT_TIMEOUT: Final = 2.0
 _DEFAULT_PORT: Final = {"smtp": 587, "smtps": 465}
 _PERMANENT: Final = 500
-# The server requires authentication: a configuration error that may be corrected (RFC 4954 section 6).
+# The server requires authentication: a configuration error that may be corrected (RFC 4954 section
+# 6).
 _AUTHENTICATION_REQUIRED: Final = 530
 _URL_FORM: Final = (
     "the mail server's address must have the form smtp://user:password@host:port, or smtps://, user and password both "
@@ -33,7 +34,9 @@ _URL_FORM: Final = (
 
 
 class MailDeliveryError(Exception):
-    """A mail was not accepted. The message is safe to log; ``reply``, the server's text, may contain addresses."""
+    """A mail was not accepted. The message is safe to log; ``reply``, the server's text, may
+    contain addresses.
+    """
 
     def __init__(self, message: str, reply: str = "") -> None:
         super().__init__(message)
@@ -45,14 +48,17 @@ class PermanentMailError(MailDeliveryError):
 
 
 class TemporaryMailError(MailDeliveryError):
-    """A retry may succeed: no connection, a timeout, a temporary rejection, or a wrong configuration."""
+    """A retry may succeed: no connection, a timeout, a temporary rejection, or a wrong
+    configuration.
+    """
 
 
 class SmtpConfig(msgspec.Struct, frozen=True):
     """The SMTP server and the sender (``a@b`` or ``Name <a@b>``).
 
-    With ``implicit_tls`` the connection begins in TLS, otherwise it uses STARTTLS. ``allow_plaintext`` permits mail and
-    password in plain text to a server that is not on this machine.
+    With ``implicit_tls`` the connection begins in TLS, otherwise it uses STARTTLS.
+    ``allow_plaintext`` permits mail and password in plain text to a server that is not on this
+    machine.
     """
 
     host: str
@@ -69,16 +75,22 @@ class SmtpConfig(msgspec.Struct, frozen=True):
 
 
 def parse_smtp_url(url: str, sender: str, *, allow_plaintext: bool = False) -> SmtpConfig:
-    """Parse ``smtp[s]://user:password@host:port``. Raises `ValueError` with a message without parts of the URL."""
+    """Parse ``smtp[s]://user:password@host:port``. Raises `ValueError` with a message without parts
+    of the URL.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
-        username, password = (unquote(part or "", errors="strict") for part in (parts.username, parts.password))
+        username, password = (
+            unquote(part or "", errors="strict") for part in (parts.username, parts.password)
+        )
     except ValueError:
         raise ValueError(_URL_FORM) from None
     is_plain = parts.path in ("", "/") and not parts.query and not parts.fragment and port != 0
     has_credentials = bool(username and password)
-    are_sound = (username + password).isprintable() and has_credentials is bool(username or password)
+    are_sound = (username + password).isprintable() and has_credentials is bool(
+        username or password
+    )
     if parts.scheme not in _DEFAULT_PORT or not parts.hostname or not is_plain or not are_sound:
         raise ValueError(_URL_FORM)
     parse_sender(sender)
@@ -94,7 +106,9 @@ def parse_smtp_url(url: str, sender: str, *, allow_plaintext: bool = False) -> S
 
 
 def parse_sender(sender: str) -> Address:
-    """Return the one address in ``sender``. Raises `ValueError` unless it is ASCII and has a domain."""
+    """Return the one address in ``sender``. Raises `ValueError` unless it is ASCII and has a
+    domain.
+    """
     message = EmailMessage()
     with suppress(ValueError, IndexError, MessageError):  # IndexError: a bug of the parser
         message["From"] = sender
@@ -109,7 +123,9 @@ def parse_sender(sender: str) -> Address:
 
 
 class SmtpProbe(msgspec.Struct, frozen=True):
-    """Whether a connection uses TLS, and when the server's certificate expires, if it was verified."""
+    """Whether a connection uses TLS, and when the server's certificate expires, if it was
+    verified.
+    """
 
     over_tls: bool
     good_until: datetime | None = None
@@ -130,7 +146,9 @@ class Mailer:
                 await client.send_message(message)
 
     async def probe(self) -> SmtpProbe:
-        """Connect, start TLS and log in as `send` does, without a mail, within 20 s. Raises `TemporaryMailError`."""
+        """Connect, start TLS and log in as `send` does, without a mail, within 20 s. Raises
+        `TemporaryMailError`.
+        """
         try:
             async with self._connected(_PROBE_TIMEOUT) as client:
                 await client.noop()
@@ -138,7 +156,9 @@ class Mailer:
                 end = certificate.get("notAfter")
                 return SmtpProbe(
                     over_tls=client.get_transport_info("sslcontext") is not None,
-                    good_until=datetime.fromtimestamp(ssl.cert_time_to_seconds(end), UTC) if end else None,
+                    good_until=datetime.fromtimestamp(ssl.cert_time_to_seconds(end), UTC)
+                    if end
+                    else None,
                 )
         except PermanentMailError as error:
             raise TemporaryMailError(str(error)) from None
@@ -157,19 +177,26 @@ class Mailer:
         except (aiosmtplib.SMTPRecipientsRefused, aiosmtplib.SMTPResponseException) as error:
             raise _rejected(error) from None
         except aiosmtplib.SMTPNotSupported:
-            raise PermanentMailError("the mail server does not support non-ASCII addresses") from None
+            raise PermanentMailError(
+                "the mail server does not support non-ASCII addresses"
+            ) from None
         except TimeoutError:
             raise TemporaryMailError("the mail server did not answer in time") from None
         except aiosmtplib.SMTPServerDisconnected:
             raise TemporaryMailError(f"{where} closed the connection") from None
         except (aiosmtplib.SMTPConnectError, OSError):
-            raise TemporaryMailError(f"{where} cannot be reached, or its certificate is not trusted") from None
+            raise TemporaryMailError(
+                f"{where} cannot be reached, or its certificate is not trusted"
+            ) from None
         except aiosmtplib.SMTPException:
-            raise TemporaryMailError(f"{where} does not offer what is needed: TLS, or a way to sign in") from None
+            raise TemporaryMailError(
+                f"{where} does not offer what is needed: TLS, or a way to sign in"
+            ) from None
         except ValueError:
             raise PermanentMailError("the mail has an address that cannot be used") from None
         else:
-            with suppress(aiosmtplib.SMTPException, OSError):  # the mail is accepted, even if this fails
+            # the mail is accepted, even if this fails
+            with suppress(aiosmtplib.SMTPException, OSError):
                 await client.quit(timeout=_QUIT_TIMEOUT)
         finally:
             client.close()
@@ -184,12 +211,15 @@ class Mailer:
             password=config.password.reveal() if config.password else None,
             use_tls=config.implicit_tls,
             start_tls=True if requires_tls else None,
-            validate_certs=not config.on_loopback,  # servers on this machine have self-signed certificates
+            # servers on this machine have self-signed certificates
+            validate_certs=not config.on_loopback,
             timeout=_TIMEOUT,
         )
 
 
-def _rejected(error: aiosmtplib.SMTPRecipientsRefused | aiosmtplib.SMTPResponseException) -> MailDeliveryError:
+def _rejected(
+    error: aiosmtplib.SMTPRecipientsRefused | aiosmtplib.SMTPResponseException,
+) -> MailDeliveryError:
     if isinstance(error, aiosmtplib.SMTPAuthenticationError):
         # Without the reply, which may contain the password.
         return TemporaryMailError(f"the mail server refused the user or password ({error.code})")
@@ -203,5 +233,6 @@ def _rejected(error: aiosmtplib.SMTPRecipientsRefused | aiosmtplib.SMTPResponseE
     is_permanent = what and error.code >= _PERMANENT and error.code != _AUTHENTICATION_REQUIRED
     printable = "".join(letter if letter.isprintable() else " " for letter in error.message)
     return (PermanentMailError if is_permanent else TemporaryMailError)(
-        f"the mail server refused the {what or 'connection'} ({error.code})", " ".join(printable.split())
+        f"the mail server refused the {what or 'connection'} ({error.code})",
+        " ".join(printable.split()),
     )

@@ -1,4 +1,6 @@
-"""What the worker runs in the background, and the queue that it comes from. Here: the names of queues and tasks."""
+"""What the worker runs in the background, and the queue that it comes from. Here: the names of
+queues and tasks.
+"""
 
 from typing import Final
 

@@ -27,11 +27,17 @@ class DatabaseMetrics:
         self._error = ""
 
     async def read(self) -> list[Metric] | None:
-        """Read the metrics: none while the database answers with an error, None while it is unreachable."""
+        """Read the metrics: none while the database answers with an error, None while it is
+        unreachable.
+        """
         metrics, error = list[Metric](), ""
         try:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
-                metrics = [*await _mails(connection), *await _billing(connection), *await _jobs(connection)]
+                metrics = [
+                    *await _mails(connection),
+                    *await _billing(connection),
+                    *await _jobs(connection),
+                ]
         except DatabaseUnavailableError:
             return None
         except psycopg.Error as fault:  # an older schema, or missing privileges
@@ -50,7 +56,11 @@ async def _mails(connection: Connection) -> list[Metric]:
     return [
         Gauge("tenantry_notifications_queued", "Mails still to be delivered.", queue.queued),
         Gauge("tenantry_notifications_failed", "Mails that were given up.", queue.failed),
-        Gauge("tenantry_notifications_oldest_queued_seconds", "Age of the oldest mail still to be delivered.", oldest),
+        Gauge(
+            "tenantry_notifications_oldest_queued_seconds",
+            "Age of the oldest mail still to be delivered.",
+            oldest,
+        ),
     ]
 
 
@@ -59,12 +69,26 @@ async def _billing(connection: Connection) -> list[Metric]:
     drifted, ambiguous = await reconcile_store.count_drift_and_ambiguity(connection)
     stale = (await reconcile_store.read_findings(connection)).get(STALE_TENANTS, 0)
     return [
-        Gauge("tenantry_billing_events_parked", "Events that wait for their tenant or customer.", parked),
         Gauge(
-            "tenantry_stale_tenants", "Tenants whose period ended without an event since, at the hourly check.", stale
+            "tenantry_billing_events_parked",
+            "Events that wait for their tenant or customer.",
+            parked,
         ),
-        Gauge("tenantry_tenants_drifted", "Tenants that had drifted from the provider, in the last 24 h.", drifted),
-        Gauge("tenantry_ambiguous_events", "Events in an ambiguous order, in the last 24 h.", ambiguous),
+        Gauge(
+            "tenantry_stale_tenants",
+            "Tenants whose period ended without an event since, at the hourly check.",
+            stale,
+        ),
+        Gauge(
+            "tenantry_tenants_drifted",
+            "Tenants that had drifted from the provider, in the last 24 h.",
+            drifted,
+        ),
+        Gauge(
+            "tenantry_ambiguous_events",
+            "Events in an ambiguous order, in the last 24 h.",
+            ambiguous,
+        ),
         # deprecated names, for one release
         Gauge("tenantry_silent_tenants", "Deprecated: tenantry_stale_tenants.", stale),
         Gauge("tenantry_ties_undecided", "Deprecated: tenantry_ambiguous_events.", ambiguous),
@@ -79,11 +103,15 @@ async def _jobs(connection: Connection) -> list[Metric]:
     due = Gauge("tenantry_jobs_longest_due_seconds", text, labels=("queue",))
     for queue, seconds in (await runs_store.longest_due(connection)).items():
         due.add_metric((queue,), seconds)
-    runs = CounterMetricFamily("tenantry_job_runs", "Finished runs of jobs, by outcome.", labels=("task", "outcome"))
+    runs = CounterMetricFamily(
+        "tenantry_job_runs", "Finished runs of jobs, by outcome.", labels=("task", "outcome")
+    )
     text = "When a job last succeeded; 0 for a scheduled job that never has."
     last = Gauge("tenantry_job_last_success_timestamp_seconds", text, labels=("task",))
     never = {task: runs_store.JobRuns(task, 0, 0, None) for task in TASKS}
-    for task, run in sorted((never | {run.task: run for run in await runs_store.read_runs(connection)}).items()):
+    for task, run in sorted(
+        (never | {run.task: run for run in await runs_store.read_runs(connection)}).items()
+    ):
         runs.add_metric((task, "succeeded"), run.succeeded)
         runs.add_metric((task, "failed"), run.failed)
         if run.succeeded_at or task in PERIODIC:

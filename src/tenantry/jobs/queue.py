@@ -1,4 +1,6 @@
-"""The job queue: jobs are deferred in the caller's transaction and run by workers, on the same PostgreSQL."""
+"""The job queue: jobs are deferred in the caller's transaction and run by workers, on the same
+PostgreSQL.
+"""
 
 import asyncio
 import logging
@@ -49,24 +51,34 @@ def _as_information(record: logging.LogRecord) -> bool:
 
 
 def _keep_unless_unavailable(record: logging.LogRecord) -> bool:
-    """Drop what asyncio logs of a job whose end cannot be recorded while the database is unavailable."""
+    """Drop what asyncio logs of a job whose end cannot be recorded while the database is
+    unavailable.
+    """
     error = record.exc_info[1] if record.exc_info else None
     return not (isinstance(error, ConnectorException) and _is_unavailable(error))
 
 
 def _is_unavailable(error: BaseException | None) -> bool:
-    return isinstance(error.__cause__ if isinstance(error, ConnectorException) else error, UNAVAILABLE)
+    return isinstance(
+        error.__cause__ if isinstance(error, ConnectorException) else error, UNAVAILABLE
+    )
 
 
 class _UnavailableDatabaseFilter(logging.Filter):
-    """Drop what libraries log, again and again or with a traceback, while the database is unavailable.
+    """Drop what libraries log, again and again or with a traceback, while the database is
+    unavailable.
 
-    The worker logs one line instead, with the ``reason``. Where it ``is_alone`` in its process, warnings of pools are
-    dropped too, otherwise only while it ``is_interrupted``.
+    The worker logs one line instead, with the ``reason``. Where it ``is_alone`` in its process,
+    warnings of pools are dropped too, otherwise only while it ``is_interrupted``.
     """
 
     _POOL: Final = "psycopg.pool"
-    _LOGGERS: Final = (_POOL, "procrastinate.worker", "procrastinate.worker.worker", "procrastinate.utils")
+    _LOGGERS: Final = (
+        _POOL,
+        "procrastinate.worker",
+        "procrastinate.worker.worker",
+        "procrastinate.utils",
+    )
 
     def __init__(self, *, is_alone: bool) -> None:
         super().__init__()
@@ -104,8 +116,8 @@ class _UnavailableDatabaseFilter(logging.Filter):
 class _RunningJobs:
     """The jobs that a worker runs, to find those that it has lost.
 
-    A worker loses a job if the database becomes unavailable while it fetches the job or records its end. The job stays
-    started, and its lock stays taken, although the worker is alive.
+    A worker loses a job if the database becomes unavailable while it fetches the job or records its
+    end. The job stays started, and its lock stays taken, although the worker is alive.
     """
 
     def __init__(self) -> None:
@@ -124,7 +136,9 @@ class _RunningJobs:
             self._running.discard(job_id)
 
     def lost(self, started: Collection[int]) -> frozenset[int]:
-        """Return those of the worker's started jobs that it ran neither at the last call nor now."""
+        """Return those of the worker's started jobs that it ran neither at the last call nor
+        now.
+        """
         idle = frozenset(started) - self._running
         lost = idle & self._suspected
         self._suspected = idle - lost
@@ -132,10 +146,11 @@ class _RunningJobs:
 
 
 class JobQueue:
-    """The job queue of one process. `open` it once before running a worker; deferring works without.
+    """The job queue of one process. `open` it once before running a worker; deferring works
+    without.
 
-    Without ``asks_provider`` it drops requests for snapshots. With ``tracing`` a job continues the trace that deferred
-    it. ``failover`` is the process's failover detector, if it has one.
+    Without ``asks_provider`` it drops requests for snapshots. With ``tracing`` a job continues the
+    trace that deferred it. ``failover`` is the process's failover detector, if it has one.
     """
 
     def __init__(
@@ -158,7 +173,8 @@ class JobQueue:
 
         self._app = App(connector=PsycopgConnector(configure=prepare_listening))
         logging.getLogger("procrastinate.worker").addFilter(_as_information)
-        logging.getLogger("asyncio").addFilter(_keep_unless_unavailable)  # some of it only when the process ends
+        # some of it only when the process ends
+        logging.getLogger("asyncio").addFilter(_keep_unless_unavailable)
         register(self._app, self.requeue_stalled)
 
     async def open(self) -> None:
@@ -183,21 +199,31 @@ class JobQueue:
     ) -> None:
         """Deliver these mails once the connection's transaction is committed, or after ``delay``.
 
-        ``traces`` has the ``traceparent`` of deliveries that do not belong to the current trace. Raises psycopg errors.
+        ``traces`` has the ``traceparent`` of deliveries that do not belong to the current trace.
+        Raises psycopg errors.
         """
         if not ids:
             return
         later = None if delay is None else await runs_store.now(connection) + delay
-        deferrer = self._app.configure_task(DELIVER_MAIL, queue=MAIL, connection=connection, schedule_at=later)
-        arguments = [self._with_trace({"notification_id": str(mail)}, (traces or {}).get(mail)) for mail in ids]
+        deferrer = self._app.configure_task(
+            DELIVER_MAIL, queue=MAIL, connection=connection, schedule_at=later
+        )
+        arguments = [
+            self._with_trace({"notification_id": str(mail)}, (traces or {}).get(mail))
+            for mail in ids
+        ]
         await _deferred(deferrer.batch_defer_async(*arguments))
 
     async def defer_snapshots(
-        self, connection: Connection, requests: Sequence[SnapshotRequest], traces: Mapping[str, str] | None = None
+        self,
+        connection: Connection,
+        requests: Sequence[SnapshotRequest],
+        traces: Mapping[str, str] | None = None,
     ) -> None:
         """Fetch snapshots of tenants, which the transaction has locked, once it is committed.
 
-        A tenant whose job waits already gets no second one. ``traces`` as in `defer_mail`, by tenant.
+        A tenant whose job waits already gets no second one. ``traces`` as in `defer_mail`, by
+        tenant.
         """
         if not self._asks_provider or not requests:
             return
@@ -207,9 +233,12 @@ class JobQueue:
             del wanted[tenant_id]  # a snapshot of a later moment serves this request too
         for tenant_id, later in wanted.items():
             deferrer = self._app.configure_task(
-                FETCH_SNAPSHOT, queue=PROVIDER, connection=connection, lock=f"{FETCH_SNAPSHOT} {tenant_id}",
+                FETCH_SNAPSHOT,
+                queue=PROVIDER,
+                connection=connection,
+                lock=f"{FETCH_SNAPSHOT} {tenant_id}",
                 schedule_at=now + _A_MOMENT if later else None,
-            )  # fmt: skip
+            )
             arguments = self._with_trace({"tenant_id": tenant_id}, (traces or {}).get(tenant_id))
             await _deferred(deferrer.defer_async(**arguments))
 
@@ -233,16 +262,19 @@ class JobQueue:
 
         ``is_alone`` says that the process does nothing else.
 
-        The database announces new jobs; retries and missed announcements are found within ``polling_interval`` seconds.
-        While the database is unavailable, the worker retries. A job that it lost meanwhile is requeued at least
-        ``lost_after`` seconds later, and at most twice as many.
+        The database announces new jobs; retries and missed announcements are found within
+        ``polling_interval`` seconds. While the database is unavailable, the worker retries. A job
+        that it lost meanwhile is requeued at least ``lost_after`` seconds later, and at most twice
+        as many.
         """
         unavailable = _UnavailableDatabaseFilter(is_alone=is_alone)
         running = _RunningJobs()
         with unavailable.installed():
             requeueing = asyncio.create_task(self._requeue_lost(running, lost_after))
             try:
-                await self._run_worker(work, concurrency, polling_interval, grace, unavailable, running)
+                await self._run_worker(
+                    work, concurrency, polling_interval, grace, unavailable, running
+                )
             finally:
                 requeueing.cancel()
                 await asyncio.wait([requeueing])
@@ -282,23 +314,29 @@ class JobQueue:
                 if isinstance(trouble, OUTGROWN):
                     await self._pool.drain()
             task = asyncio.current_task()
-            if task is not None and task.cancelling():  # losing the database while it stops raises that error instead
+            # losing the database while it stops raises that error instead
+            if task is not None and task.cancelling():
                 raise asyncio.CancelledError
             if asyncio.get_running_loop().time() - began > _SOUND:
                 failures = 0
             failures += 1
             if failures == 1:
-                logger.error("the job worker was interrupted and will retry: %s", unavailable.reason or trouble)
+                logger.error(
+                    "the job worker was interrupted and will retry: %s",
+                    unavailable.reason or trouble,
+                )
             unavailable.is_interrupted = True
             await asyncio.sleep(exponential(min(failures, 20), first=0.25, factor=2, ceiling=15))
 
     async def requeue_stalled(self, stalled_after: float = _STALLED_AFTER) -> None:
         """Requeue the jobs of workers without a heartbeat for so many seconds.
 
-        Also give a mail whose job was lost another one: after a failover to a standby that lagged behind, or a crash
-        with ``synchronous_commit = off``.
+        Also give a mail whose job was lost another one: after a failover to a standby that lagged
+        behind, or a crash with ``synchronous_commit = off``.
         """
-        stalled = await self._app.job_manager.get_stalled_jobs(seconds_since_heartbeat=stalled_after)
+        stalled = await self._app.job_manager.get_stalled_jobs(
+            seconds_since_heartbeat=stalled_after
+        )
         await self._requeue(job.id for job in stalled if job.id is not None)
         async with self._pool.connection() as connection:
             orphaned = await mails.orphaned(connection, DELIVER_MAIL, _MOST_ORPHANED)

@@ -1,4 +1,6 @@
-"""Data retention: remove expired data (idempotency keys, parked events, deleted tenants, raw bodies, names)."""
+"""Data retention: remove expired data (idempotency keys, parked events, deleted tenants, raw
+bodies, names).
+"""
 
 import logging
 from collections import Counter
@@ -40,7 +42,9 @@ RULES: Final = (
 
 
 class RetentionService:
-    """Removes expired data in many short transactions; each run is limited, and the next one continues."""
+    """Removes expired data in many short transactions; each run is limited, and the next one
+    continues.
+    """
 
     def __init__(self, database: Database, bodies_kept: timedelta, clock: Clock) -> None:
         self._database = database
@@ -57,10 +61,14 @@ class RetentionService:
         for rule in RULES:
             removed[rule.kind] = await self._repeat(rule.statement, now - rule.kept, _MOST_ROUNDS)
         removed["deleted tenants"] = await self._purge_tenants(now)
-        removed["raw bodies"] = await self._repeat(store.DELETE_BODIES, now - self._bodies_kept, _MOST_ROUNDS_OF_BODIES)
+        removed["raw bodies"] = await self._repeat(
+            store.DELETE_BODIES, now - self._bodies_kept, _MOST_ROUNDS_OF_BODIES
+        )
         removed += Counter()  # drop the zeros
         if removed:
-            logger.info("removed: %s", ", ".join(f"{number} {kind}" for kind, number in removed.items()))
+            logger.info(
+                "removed: %s", ", ".join(f"{number} {kind}" for kind, number in removed.items())
+            )
         return removed
 
     async def _repeat(self, statement: str, until: datetime, most_rounds: int) -> int:

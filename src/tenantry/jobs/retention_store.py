@@ -10,7 +10,8 @@ ROWS_PER_STATEMENT: Final = 1000
 PARKED_TOO_LONG: Final = "its tenant did not become known within 30 days"
 
 
-# Skips rows that another transaction applies now; one that waits for a row finds it no longer parked.
+# Skips rows that another transaction applies now; one that waits for a row finds it no longer
+# parked.
 IGNORE_PARKED: Final = f"""
 UPDATE billing_events
    SET outcome = 'ignored', reason = '{PARKED_TOO_LONG}'
@@ -19,8 +20,8 @@ UPDATE billing_events
           WHERE outcome = 'parked' AND coalesce(parked_at, received_at) <= %(until)s
           LIMIT %(most)s FOR UPDATE SKIP LOCKED)
 """  # noqa: S608  # our own text
-# Processes remove their own counts; this removes those of killed processes. Counts are kept far longer than they are
-# needed, in case a process has a slow clock.
+# Processes remove their own counts; this removes those of killed processes. Counts are kept far
+# longer than they are needed, in case a process has a slow clock.
 DELETE_COUNTS: Final = """
 DELETE FROM request_counts
  WHERE ctid = ANY (ARRAY (
@@ -42,9 +43,15 @@ DELETE FROM {table}
 DELETE_IDEMPOTENCY_KEYS: Final = _delete(
     "idempotency_keys", "principal, route, key", "created_at", "ORDER BY created_at"
 )
-DELETE_NAMES: Final = _delete("dashboard_names", "org_id, issuer, subject", "seen_at", "ORDER BY seen_at")
-DELETE_SESSIONS: Final = _delete("dashboard_sessions", "digest", "started_at", "ORDER BY started_at")
-DELETE_MAILS: Final = _delete("owner_mails", "id", "created_at", "AND status IN ('sent', 'dropped', 'failed')")
+DELETE_NAMES: Final = _delete(
+    "dashboard_names", "org_id, issuer, subject", "seen_at", "ORDER BY seen_at"
+)
+DELETE_SESSIONS: Final = _delete(
+    "dashboard_sessions", "digest", "started_at", "ORDER BY started_at"
+)
+DELETE_MAILS: Final = _delete(
+    "owner_mails", "id", "created_at", "AND status IN ('sent', 'dropped', 'failed')"
+)
 # Arrival numbers grow with time, so the statement looks at the oldest alone.
 DELETE_BODIES: Final = """
 WITH oldest AS (SELECT arrival, received_at FROM billing_bodies ORDER BY arrival LIMIT %(most)s)
@@ -52,7 +59,8 @@ DELETE FROM billing_bodies b
  USING oldest
  WHERE b.arrival = oldest.arrival AND oldest.received_at <= %(until)s
 """
-# The tables that may have many rows of a tenant, biggest first; the other rows go with the tenant's own.
+# The tables that may have many rows of a tenant, biggest first; the other rows go with the tenant's
+# own.
 PURGE_ROWS: Final = (
     "DELETE FROM owner_mails WHERE id IN (SELECT id FROM owner_mails WHERE tenant_id = %s LIMIT %s)",
     "DELETE FROM notifications WHERE id IN (SELECT id FROM notifications WHERE tenant_id = %s LIMIT %s)",
@@ -68,7 +76,9 @@ PURGE_ROWS: Final = (
     "SELECT purge_audit_events(%s, %s)",
 )
 # New events lock their tenant: while this row is locked, the tenant gets no more rows.
-LOCK_DELETED: Final = "SELECT 1 FROM tenants WHERE id = %s AND deleted_at <= %s FOR UPDATE SKIP LOCKED"
+LOCK_DELETED: Final = (
+    "SELECT 1 FROM tenants WHERE id = %s AND deleted_at <= %s FOR UPDATE SKIP LOCKED"
+)
 
 
 async def remove_until(connection: Connection, statement: str, until: datetime) -> int:
@@ -80,7 +90,12 @@ async def remove_until(connection: Connection, statement: str, until: datetime) 
 async def purgeable_tenants(connection: Connection, now: datetime) -> list[str]:
     """Return the tenants that were deleted 30 days ago or earlier, at most `ROWS_PER_STATEMENT`."""
     statement = "SELECT id FROM tenants WHERE deleted_at <= %s ORDER BY deleted_at, id LIMIT %s"
-    return [row[0] for row in await connection.fetch(statement, (now - DELETED_TENANTS_KEPT, ROWS_PER_STATEMENT))]
+    return [
+        row[0]
+        for row in await connection.fetch(
+            statement, (now - DELETED_TENANTS_KEPT, ROWS_PER_STATEMENT)
+        )
+    ]
 
 
 async def purge_rows(connection: Connection, tenant_id: str) -> int:
@@ -90,8 +105,13 @@ async def purge_rows(connection: Connection, tenant_id: str) -> int:
 
 
 async def lock_deleted_tenant(connection: Connection, tenant_id: str, now: datetime) -> bool:
-    """Lock a tenant deleted 30 days ago; return False if it is not deleted, or locked by another transaction."""
-    return await connection.fetch_row(LOCK_DELETED, (tenant_id, now - DELETED_TENANTS_KEPT)) is not None
+    """Lock a tenant deleted 30 days ago; return False if it is not deleted, or locked by another
+    transaction.
+    """
+    return (
+        await connection.fetch_row(LOCK_DELETED, (tenant_id, now - DELETED_TENANTS_KEPT))
+        is not None
+    )
 
 
 async def delete_tenant(connection: Connection, tenant_id: str) -> None:

@@ -1,4 +1,6 @@
-"""Queries of the job queue's tables (procrastinate's) that its own interface lacks, and counts of runs."""
+"""Queries of the job queue's tables (procrastinate's) that its own interface lacks, and counts of
+runs.
+"""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -30,7 +32,8 @@ SELECT queue_name, status::text, count(*)
  WHERE status <> 'succeeded'
  GROUP BY queue_name, status
 """
-# A retried job is due from its scheduled time; any other from when it was deferred, in the order of the ids.
+# A retried job is due from its scheduled time; any other from when it was deferred, in the order of
+# the ids.
 LONGEST_DUE: Final = """
 SELECT queue_name, extract(epoch FROM now() - min(due))
   FROM (SELECT queue_name, min(scheduled_at) AS due
@@ -48,8 +51,12 @@ SELECT queue_name, extract(epoch FROM now() - min(due))
 """
 
 
-async def waiting(connection: Connection, task: str, tenants: Collection[str]) -> tuple[datetime, list[str]]:
-    """Return the database's time, and those of these tenants that have a waiting job of this task."""
+async def waiting(
+    connection: Connection, task: str, tenants: Collection[str]
+) -> tuple[datetime, list[str]]:
+    """Return the database's time, and those of these tenants that have a waiting job of this
+    task.
+    """
     [(now, found)] = await connection.fetch(WAITING, (list(tenants), task))
     return now, found
 

@@ -1,4 +1,6 @@
-"""The worker's tasks: deliver mail, fetch snapshots, reconcile, and housekeeping. Runs are counted for the metrics."""
+"""The worker's tasks: deliver mail, fetch snapshots, reconcile, and housekeeping. Runs are counted
+for the metrics.
+"""
 
 import asyncio
 import logging
@@ -30,7 +32,9 @@ logger = logging.getLogger(__name__)
 LONGEST_JOB: Final = 300.0
 """Seconds after which a job is stopped."""
 LONGEST_RECONCILE: Final = 3600.0
-"""Seconds for the job that reads all subscriptions of the provider: 100 with each request, a few requests a second."""
+"""Seconds for the job that reads all subscriptions of the provider: 100 with each request, a few
+requests a second.
+"""
 
 WORK: Final = "work"
 """The key of `Work` in the context of a job."""
@@ -42,9 +46,10 @@ _MOST_COMPARED: Final = 1000
 class Work(msgspec.Struct, frozen=True):
     """The services that the tasks use. Without ``mail`` the worker leaves mails in the queue.
 
-    With ``reconciler`` tenants are compared with the provider every ``reconcile_hours``; 0 means never. Runs are
-    counted in ``counted_in``; with ``tracing`` each is a span. Without ``mail_access_ends`` owners get no notice of
-    access that ended by time; ``record_access_ends`` puts it into the ledger.
+    With ``reconciler`` tenants are compared with the provider every ``reconcile_hours``; 0 means
+    never. Runs are counted in ``counted_in``; with ``tracing`` each is a span. Without
+    ``mail_access_ends`` owners get no notice of access that ended by time; ``record_access_ends``
+    puts it into the ledger.
     """
 
     mail: MailService | None
@@ -60,7 +65,11 @@ class Work(msgspec.Struct, frozen=True):
     @property
     def queues(self) -> list[str]:
         """The queues that a worker with these services serves."""
-        served = {MAIL: self.mail is not None, PROVIDER: self.reconciler is not None, MAINTENANCE: True}
+        served = {
+            MAIL: self.mail is not None,
+            PROVIDER: self.reconciler is not None,
+            MAINTENANCE: True,
+        }
         return [queue for queue, is_served in served.items() if is_served]
 
     async def reconcile_due_tenants(self) -> None:
@@ -70,7 +79,9 @@ class Work(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def counted(database: Database, task: str) -> AsyncIterator[None]:
-    """Count the block as a run of this task, unless it is canceled; a failure to count is only logged."""
+    """Count the block as a run of this task, unless it is canceled; a failure to count is only
+    logged.
+    """
     try:
         yield
     except Exception:
@@ -94,17 +105,23 @@ async def _run(
     """Yield the services for a run of a task; stop it when it takes too long, and count it."""
     work = cast("Work", context.additional_context[WORK])
     with work.tracing.job(task, context.job.queue, traceparent) if work.tracing else nullcontext():
-        async with counted(work.counted_in, task) if work.counted_in else nullcontext(), asyncio.timeout(longest):
+        async with (
+            counted(work.counted_in, task) if work.counted_in else nullcontext(),
+            asyncio.timeout(longest),
+        ):
             yield work
 
 
 class MailRetry(BaseRetryStrategy):
-    """Retries a mail until it is sent or given up, which `MailService` decides; never drops a job."""
+    """Retries a mail until it is sent or given up, which `MailService` decides; never drops a
+    job.
+    """
 
     def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision:
         if isinstance(exception, MailDeferredError):
             delay = exception.delay
-        elif isinstance(exception, asyncio.CancelledError):  # the worker stops: another may continue at once
+        elif isinstance(exception, asyncio.CancelledError):
+            # the worker stops: another may continue at once
             delay = 0.0
         else:
             delay = exponential(min(job.attempts, 20) + 1, first=10, factor=2, ceiling=3600)
@@ -112,7 +129,9 @@ class MailRetry(BaseRetryStrategy):
 
 
 class ProviderRetry(BaseRetryStrategy):
-    """Retries a request to the provider for about a day, but not after a refusal; then reconcile repairs the tenant."""
+    """Retries a request to the provider for about a day, but not after a refusal; then reconcile
+    repairs the tenant.
+    """
 
     def get_retry_decision(self, *, exception: BaseException, job: Job) -> RetryDecision | None:
         if isinstance(exception, asyncio.CancelledError):
@@ -127,26 +146,42 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
     """Define the tasks of a queue: those that are deferred, and those on a schedule."""
 
     @app.task(name=DELIVER_MAIL, queue=MAIL, retry=MailRetry(), pass_context=True)
-    async def deliver_mail(context: JobContext, notification_id: str, traceparent: str | None = None) -> None:
+    async def deliver_mail(
+        context: JobContext, notification_id: str, traceparent: str | None = None
+    ) -> None:
         async with _run(context, DELIVER_MAIL, traceparent) as work:
             if work.mail is None:
                 raise RuntimeError("a worker without a mail service serves the mail queue")
             await work.mail.deliver(UUID(notification_id))
 
     @app.task(name=FETCH_SNAPSHOT, queue=PROVIDER, retry=ProviderRetry(), pass_context=True)
-    async def fetch_snapshot(context: JobContext, tenant_id: str, traceparent: str | None = None) -> None:
+    async def fetch_snapshot(
+        context: JobContext, tenant_id: str, traceparent: str | None = None
+    ) -> None:
         async with _run(context, FETCH_SNAPSHOT, traceparent) as work:
             if work.reconciler is None:
-                raise RuntimeError("a worker without the provider's API serves the provider's queue")
+                raise RuntimeError(
+                    "a worker without the provider's API serves the provider's queue"
+                )
             await work.reconciler.fetch_snapshot(tenant_id)
 
     async def remove_old_data(work: Work) -> None:
         await app.job_manager.delete_old_jobs(
-            nb_hours=JOBS_KEPT_HOURS, include_failed=True, include_cancelled=True, include_aborted=True
+            nb_hours=JOBS_KEPT_HOURS,
+            include_failed=True,
+            include_cancelled=True,
+            include_aborted=True,
         )
         await work.retention.run()
 
-    _schedule(app, jobs.RECONCILE, "*/10 * * * *", Work.reconcile_due_tenants, longest=LONGEST_RECONCILE, is_alone=True)
+    _schedule(
+        app,
+        jobs.RECONCILE,
+        "*/10 * * * *",
+        Work.reconcile_due_tenants,
+        longest=LONGEST_RECONCILE,
+        is_alone=True,
+    )
     _schedule(app, jobs.COUNT_STALE, "41 * * * *", _if_given(attrgetter("count_stale_tenants")))
     _schedule(app, jobs.ACCESS_ENDS, "3-59/5 * * * *", _if_given(attrgetter("mail_access_ends")))
     recording = _if_given(attrgetter("record_access_ends"))
@@ -155,7 +190,9 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
     _schedule(app, jobs.RETENTION, "7-59/10 * * * *", remove_old_data)
 
 
-def _if_given(check: Callable[[Work], Callable[[], Awaitable[int]] | None]) -> Callable[[Work], Awaitable[None]]:
+def _if_given(
+    check: Callable[[Work], Callable[[], Awaitable[int]] | None],
+) -> Callable[[Work], Awaitable[None]]:
     """Return what runs an optional check of `Work`, and does nothing without it."""
 
     async def act(work: Work) -> None:
@@ -177,8 +214,8 @@ def _schedule(
 ) -> None:
     """Define a task on a schedule. With ``is_alone`` one job of it runs at a time, and others wait.
 
-    No limit on those that wait (``queueing_lock``): one that waits would keep the job of a dead worker, which holds the
-    lock, from being requeued.
+    No limit on those that wait (``queueing_lock``): one that waits would keep the job of a dead
+    worker, which holds the lock, from being requeued.
     """
 
     @app.periodic(cron=cron)

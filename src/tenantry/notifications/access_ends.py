@@ -13,15 +13,20 @@ from tenantry.notifications import mail_delivery_store as store
 from tenantry.notifications.mail_delivery import MailOutbox
 
 _SETTLED: Final = timedelta(minutes=10)
-"""How long after the end: an event that extends the access may be on its way, such as that of a renewal."""
+"""How long after the end: an event that extends the access may be on its way, such as that of a
+renewal.
+"""
 _MOST_AT_ONCE: Final = 500
 _MOST_ROUNDS: Final = 20
 
 logger = logging.getLogger(__name__)
 
 
-async def mail_access_ends(database: Database, outbox: MailOutbox, policy: BillingPolicy, clock: Clock) -> int:
-    """Queue a notice for each tenant whose access ended in the last three days; return the number of new ones.
+async def mail_access_ends(
+    database: Database, outbox: MailOutbox, policy: BillingPolicy, clock: Clock
+) -> int:
+    """Queue a notice for each tenant whose access ended in the last three days; return the number
+    of new ones.
 
     Several processes may run it at the same time. Raises `DatabaseUnavailableError`.
     """

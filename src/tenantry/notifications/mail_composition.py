@@ -19,10 +19,28 @@ from tenantry.integrations.smtp import PermanentMailError, parse_sender
 
 _INVALID_ADDRESS: Final = "the owner's mail address cannot be used"
 _FORBIDDEN: Final = frozenset(' "<>()[],;:@\\')
-# Decimals of the provider's amounts by currency; two for all others. ISK and UGX have none, but are sent with two.
+# Decimals of the provider's amounts by currency; two for all others. ISK and UGX have none, but are
+# sent with two.
 _DECIMALS: Final = {
     **dict.fromkeys(
-        ("BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA", "PYG", "RWF", "VND", "VUV", "XAF", "XOF", "XPF"), 0
+        (
+            "BIF",
+            "CLP",
+            "DJF",
+            "GNF",
+            "JPY",
+            "KMF",
+            "KRW",
+            "MGA",
+            "PYG",
+            "RWF",
+            "VND",
+            "VUV",
+            "XAF",
+            "XOF",
+            "XPF",
+        ),
+        0,
     ),
     **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
 }
@@ -41,7 +59,8 @@ _SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {
 
 
 def compose(mail: rules.PendingMail, sender: str, base_url: str = "") -> EmailMessage:
-    """Compose the mail to a tenant's owner, always the same. Raises `PermanentMailError` for an invalid address.
+    """Compose the mail to a tenant's owner, always the same. Raises `PermanentMailError` for an
+    invalid address.
 
     With ``base_url`` billing notices link the dashboard's billing page.
     """
@@ -54,12 +73,15 @@ def compose(mail: rules.PendingMail, sender: str, base_url: str = "") -> EmailMe
     message["Subject"] = subject
     message["Date"] = mail.created_at
     name = str(mail.notification_id)
-    if isinstance(mail.about, rules.Confirmation):  # distinguishes it from earlier ones: only the newest link is valid
+    # distinguishes it from earlier ones: only the newest link is valid
+    if isinstance(mail.about, rules.Confirmation):
         name += f".{hashlib.sha256(mail.about.link.encode()).hexdigest()[:16]}"
     message["Message-ID"] = f"<{name}@{parse_sender(sender).domain}>"
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(_templates().get_template(f"{template}.txt.j2").render(values))
-    message.add_alternative(_templates().get_template(f"{template}.html.j2").render(values), subtype="html")
+    message.add_alternative(
+        _templates().get_template(f"{template}.html.j2").render(values), subtype="html"
+    )
     return message
 
 
@@ -68,7 +90,9 @@ def _format_time(moment: datetime) -> str:
 
 
 def format_amount(amount: int | None, currency: str | None) -> str | None:
-    """Format an amount in the smallest unit: ``1,234.50 USD``, ``500 JPY``; None without a valid currency."""
+    """Format an amount in the smallest unit: ``1,234.50 USD``, ``500 JPY``; None without a valid
+    currency.
+    """
     code = (currency or "").upper()
     if amount is None or not re.fullmatch("[A-Z]{3}", code):
         return None
@@ -97,5 +121,9 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"amount": format_amount, "display_text": display_text, "time": _format_time}
+    environment.filters |= {
+        "amount": format_amount,
+        "display_text": display_text,
+        "time": _format_time,
+    }
     return environment

@@ -38,7 +38,9 @@ class MailOutbox(Protocol):
         *,
         delay: timedelta | None = None,
     ) -> None:
-        """Deliver these mails, after ``delay`` if given; ``traces`` are the ``traceparent`` of those that have one."""
+        """Deliver these mails, after ``delay`` if given; ``traces`` are the ``traceparent`` of
+        those that have one.
+        """
 
 
 async def notify(
@@ -49,19 +51,28 @@ async def notify(
     notice: rules.SecurityNotice,
     now: datetime,
 ) -> None:
-    """Queue a security notice for the address that was verified last; above the limit add it to a digest.
+    """Queue a security notice for the address that was verified last; above the limit add it to a
+    digest.
 
     The caller holds the tenant's row, in a transaction across tenants.
     """
     recipient = address.for_security
     if recipient is None:
-        logger.warning("tenant %s has no verified owner address: a security notice is not mailed", tenant_id)
+        logger.warning(
+            "tenant %s has no verified owner address: a security notice is not mailed", tenant_id
+        )
         return
     await connection.lock_name(f"security notices of {tenant_id}")
     latest = await store.latest_notices(connection, tenant_id, now - rules.NOTICE_WINDOW)
     if len(latest) < rules.NOTICES_PER_HOUR:
-        mail_type = rules.KEY_LEAKED if isinstance(notice, rules.KeyLeakedData) else rules.OWNER_ADDRESS_CHANGED
-        mail_id = await store.insert_owner_mail(connection, tenant_id, mail_type, recipient, notice, now)
+        mail_type = (
+            rules.KEY_LEAKED
+            if isinstance(notice, rules.KeyLeakedData)
+            else rules.OWNER_ADDRESS_CHANGED
+        )
+        mail_id = await store.insert_owner_mail(
+            connection, tenant_id, mail_type, recipient, notice, now
+        )
         await outbox.defer_mail(connection, [mail_id])
     elif not await store.add_to_digest(connection, tenant_id, recipient, notice):
         digest, due_at = rules.DigestData([], [], 0), latest[-1] + rules.NOTICE_WINDOW
@@ -82,8 +93,8 @@ async def announce(
 ) -> None:
     """Queue the mails after a change of an owner's address; ``before`` is None for a new tenant.
 
-    The former verified address gets a notice; a new address that is not verified gets a confirmation mail. The caller
-    holds the tenant's row.
+    The former verified address gets a notice; a new address that is not verified gets a
+    confirmation mail. The caller holds the tenant's row.
     """
     async with connection.within(ACROSS_TENANTS):
         if before is not None and not rules.same_address(before.email, after.email):
@@ -91,14 +102,17 @@ async def announce(
             if former is not None and not rules.same_address(former, after.email):
                 change = rules.AddressChangedData(after.email, now, after.is_verified)
                 await notify(connection, outbox, tenant_id, before, change, now)
-        if not after.is_verified and not await request_confirmation(connection, outbox, tenant_id, after.email, now):
+        if not after.is_verified and not await request_confirmation(
+            connection, outbox, tenant_id, after.email, now
+        ):
             logger.info("tenant %s: no confirmation mail, the limit is reached", tenant_id)
 
 
 async def request_confirmation(
     connection: Connection, outbox: MailOutbox, tenant_id: str, email: str, now: datetime
 ) -> bool:
-    """Queue a confirmation mail to an address; return False if the limit of the tenant or the address is reached.
+    """Queue a confirmation mail to an address; return False if the limit of the tenant or the
+    address is reached.
 
     The caller holds the tenant's row, in a transaction across tenants.
     """
@@ -107,15 +121,22 @@ async def request_confirmation(
     for_tenant, to_address, to_address_today = await store.count_confirmations(
         connection, tenant_id, key, hour=now - timedelta(hours=1), day=now - timedelta(days=1)
     )
-    if max(for_tenant, to_address) >= rules.CONFIRMATIONS_PER_HOUR or to_address_today >= rules.CONFIRMATIONS_PER_DAY:
+    if (
+        max(for_tenant, to_address) >= rules.CONFIRMATIONS_PER_HOUR
+        or to_address_today >= rules.CONFIRMATIONS_PER_DAY
+    ):
         return False
-    mail_id = await store.insert_owner_mail(connection, tenant_id, rules.OWNER_ADDRESS_CONFIRMATION, email, None, now)
+    mail_id = await store.insert_owner_mail(
+        connection, tenant_id, rules.OWNER_ADDRESS_CONFIRMATION, email, None, now
+    )
     await outbox.defer_mail(connection, [mail_id])
     return True
 
 
 def standard_schedule(attempt: int) -> float | None:
-    """Wait 10 s after the first failure, twice as long after each further one, at most an hour: about 3 days in all."""
+    """Wait 10 s after the first failure, twice as long after each further one, at most an hour:
+    about 3 days in all.
+    """
     if attempt >= MOST_ATTEMPTS:
         return None
     return exponential(attempt, first=10, factor=2, ceiling=3600)
@@ -141,8 +162,9 @@ class MailService(msgspec.Struct, frozen=True):
     async def deliver(self, notification_id: UUID) -> None:
         """Deliver one mail; do nothing if it has been delivered or given up.
 
-        Raises `MailDeferredError` to be tried again, and `DatabaseUnavailableError`. After a crash between the mail
-        server's acceptance and its record, the next attempt sends the mail again with the same ``Message-ID``.
+        Raises `MailDeferredError` to be tried again, and `DatabaseUnavailableError`. After a crash
+        between the mail server's acceptance and its record, the next attempt sends the mail again
+        with the same ``Message-ID``.
         """
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             mail = await store.read_notification(connection, notification_id)
@@ -157,10 +179,16 @@ class MailService(msgspec.Struct, frozen=True):
         else:
             async with self.database.transaction(ACROSS_TENANTS) as connection:
                 await store.mark_sent(connection, mail, self.clock())
-            logger.info("mail %s of tenant %s was accepted by the mail server", notification_id, mail.tenant_id)
+            logger.info(
+                "mail %s of tenant %s was accepted by the mail server",
+                notification_id,
+                mail.tenant_id,
+            )
 
     async def _owner_mail(self, connection: Connection, mail_id: UUID) -> PendingMail | None:
-        """Return a mail of ``owner_mails``; close it if it is a digest, and give a confirmation a new link."""
+        """Return a mail of ``owner_mails``; close it if it is a digest, and give a confirmation a
+        new link.
+        """
         row = await store.read_owner_mail(connection, mail_id)
         if row is None:
             return None
@@ -168,19 +196,35 @@ class MailService(msgspec.Struct, frozen=True):
         about: rules.SecurityNotice | rules.DigestData | rules.Confirmation
         if row.type == rules.OWNER_ADDRESS_CONFIRMATION:
             address = rules.OwnerAddress(row.owner_email, row.verified_email)
-            if row.tenant_deleted or address.is_verified or not rules.same_address(row.recipient, row.owner_email):
+            if (
+                row.tenant_deleted
+                or address.is_verified
+                or not rules.same_address(row.recipient, row.owner_email)
+            ):
                 await store.set_status(connection, mail_id, "dropped")
                 return None
             token = secrets.token_urlsafe(32)
-            await store.set_link(connection, mail_id, rules.link_digest(token), now + rules.CONFIRMATION_VALID)
+            await store.set_link(
+                connection, mail_id, rules.link_digest(token), now + rules.CONFIRMATION_VALID
+            )
             link = f"{self.base_url}{rules.CONFIRM_PATH}?token={token}"
             about = rules.Confirmation(link, int(rules.CONFIRMATION_VALID.total_seconds() // 3600))
         elif row.status == "collecting" and row.due_at > now:
-            raise MailDeferredError(f"digest {mail_id} is not due yet", (row.due_at - now).total_seconds())
+            raise MailDeferredError(
+                f"digest {mail_id} is not due yet", (row.due_at - now).total_seconds()
+            )
         else:
             await store.set_status(connection, mail_id, "queued")
             about = row.about
-        return PendingMail(mail_id, row.attempts, row.created_at, row.tenant_name, row.recipient, row.tenant_id, about)
+        return PendingMail(
+            mail_id,
+            row.attempts,
+            row.created_at,
+            row.tenant_name,
+            row.recipient,
+            row.tenant_id,
+            about,
+        )
 
     async def _failed(self, mail: PendingMail, error: MailDeliveryError) -> None:
         attempt = mail.attempts + 1
@@ -189,7 +233,9 @@ class MailService(msgspec.Struct, frozen=True):
             reason = f"{error}: {error.reply}" if error.reply else str(error)
             await store.mark_attempt(connection, mail, reason, final=delay is None)
         # The log omits the server's reply, which may contain the owner's address.
-        about = f"mail {mail.notification_id} of tenant {mail.tenant_id}, attempt {attempt}: {error}"
+        about = (
+            f"mail {mail.notification_id} of tenant {mail.tenant_id}, attempt {attempt}: {error}"
+        )
         if delay is None:
             logger.error("%s; given up", about)
             return

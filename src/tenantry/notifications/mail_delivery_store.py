@@ -1,6 +1,7 @@
 """Mails to be delivered, in two tables.
 
-``notifications`` holds billing notices (SPEC 2.4), ``owner_mails`` security notices, their digests and confirmations.
+``notifications`` holds billing notices (SPEC 2.4), ``owner_mails`` security notices, their digests
+and confirmations.
 """
 
 import math
@@ -29,8 +30,9 @@ SELECT gen_random_uuid(), %(type)s, failed.owner_id, failed.tenant_id, '{email}'
     ON CONFLICT (event_id) DO NOTHING
 RETURNING id, event_id
 """
-# A worker reads the mail under the lock of its row, while its job is under way. So either the worker finds no mail, or
-# this leaves the mail to it. Two statements: the second one sees the jobs as they are under the lock.
+# A worker reads the mail under the lock of its row, while its job is under way. So either the
+# worker finds no mail, or this leaves the mail to it. Two statements: the second one sees the jobs
+# as they are under the lock.
 LOCK_QUEUED: Final = "SELECT FROM notifications WHERE event_id = ANY(%s) AND status = 'queued' ORDER BY id FOR UPDATE"
 WITHDRAW: Final = """
 DELETE FROM notifications n
@@ -38,9 +40,10 @@ DELETE FROM notifications n
    AND NOT EXISTS (SELECT FROM procrastinate_jobs job
                     WHERE job.status = 'doing' AND job.args->>'notification_id' = n.id::text)
 """
-# The cause takes the place of the event's id, which is unique. A recovered payment is one whose failure was mailed. The
-# cause of an end of access ends with its second: one that did not begin after another mailed end is that one, which a
-# late event has moved. So is the late end of an older subscription.
+# The cause takes the place of the event's id, which is unique. A recovered payment is one whose
+# failure was mailed. The cause of an end of access ends with its second: one that did not begin
+# after another mailed end is that one, which a late event has moved. So is the late end of an older
+# subscription.
 INSERT_NOTICES: Final = """
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
 SELECT gen_random_uuid(), given.type, given.owner_id, given.tenant_id, '{email}', given.data, given.cause, %(now)s,
@@ -80,7 +83,8 @@ SELECT gen_random_uuid(), given.type, given.owner_id, given.tenant_id, '{{email}
     ON CONFLICT (event_id) DO NOTHING
 RETURNING id
 """  # noqa: S608  # our own names
-# The last phase of a tenant's access is the only one that may give none. The cause is that of `access_end_cause`.
+# The last phase of a tenant's access is the only one that may give none. The cause is that of
+# `access_end_cause`.
 INSERT_ACCESS_ENDS: Final = """
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
 SELECT gen_random_uuid(), %(type)s, t.owner_id, t.id, '{email}', jsonb_build_object('reason', t.access->-1->>'reason'),
@@ -113,7 +117,8 @@ SELECT n.id, n.attempts, n.created_at, t.name,
  WHERE n.id = %(id)s AND n.status = 'queued'
    FOR NO KEY UPDATE OF n
 """
-# A job is deleted after its mail is recorded, in another transaction: a crash may lose the record alone.
+# A job is deleted after its mail is recorded, in another transaction: a crash may lose the record
+# alone.
 _ORPHANED: Final = """
 SELECT id
   FROM {table} m
@@ -128,14 +133,17 @@ SELECT id
 _MARK_SENT: Final = """
 UPDATE {table} SET status = 'sent', attempts = attempts + 1, sent_at = %s, last_error = NULL WHERE id = %s
 """
-# Users choose the address of a confirmation, so the operator need not know that it cannot be delivered.
+# Users choose the address of a confirmation, so the operator need not know that it cannot be
+# delivered.
 _MARK_ATTEMPT: Final = """
 UPDATE {table}
    SET attempts = attempts + 1, last_error = %(error)s,
        status = CASE WHEN NOT %(final)s THEN status WHEN type = %(confirmation)s THEN 'dropped' ELSE 'failed' END
  WHERE id = %(id)s
 """
-_GIVE_UP: Final = "UPDATE {table} SET status = 'failed', last_error = %s WHERE status IN ('queued', 'collecting')"
+_GIVE_UP: Final = (
+    "UPDATE {table} SET status = 'failed', last_error = %s WHERE status IN ('queued', 'collecting')"
+)
 _TABLES: Final = ("notifications", "owner_mails")
 READ_QUEUE: Final = """
 SELECT count(*) FILTER (WHERE status = 'queued'), count(*) FILTER (WHERE status = 'failed'),
@@ -181,7 +189,9 @@ SELECT m.type, m.status, m.attempts, m.created_at, m.due_at, t.name, m.recipient
 
 
 class PendingOwnerMail(msgspec.Struct, frozen=True):
-    """A mail of ``owner_mails`` that is not yet delivered, and its tenant's current owner address."""
+    """A mail of ``owner_mails`` that is not yet delivered, and its tenant's current owner
+    address.
+    """
 
     type: str
     status: str
@@ -199,7 +209,10 @@ class PendingOwnerMail(msgspec.Struct, frozen=True):
     @property
     def about(self) -> rules.SecurityNotice | rules.DigestData:
         """The content of a security notice or digest."""
-        kinds: dict[str, Any] = {rules.KEY_LEAKED: rules.KeyLeakedData, rules.SECURITY_DIGEST: rules.DigestData}
+        kinds: dict[str, Any] = {
+            rules.KEY_LEAKED: rules.KeyLeakedData,
+            rules.SECURITY_DIGEST: rules.DigestData,
+        }
         kind = kinds.get(self.type, rules.AddressChangedData)
         about: rules.SecurityNotice | rules.DigestData = msgspec.json.decode(self.data, type=kind)
         return about
@@ -226,7 +239,9 @@ async def withdraw_notifications(connection: Connection, events: Sequence[str]) 
     await connection.execute(WITHDRAW, (list(events),))
 
 
-async def insert_notices(connection: Connection, notices: Sequence[BillingNotice], now: datetime) -> list[UUID]:
+async def insert_notices(
+    connection: Connection, notices: Sequence[BillingNotice], now: datetime
+) -> list[UUID]:
     """Store billing notices, at most one for each cause; return the ids of new ones."""
     recovered = [notice for notice in notices if notice.recovered is not None]
     others = [notice for notice in notices if notice.recovered is None]
@@ -239,13 +254,22 @@ async def _insert(
 ) -> list[UUID]:
     if not notices:
         return []
-    values = {"notices": msgspec.json.encode(notices).decode(), "failed": rules.PAYMENT_FAILED, "now": now}
+    values = {
+        "notices": msgspec.json.encode(notices).decode(),
+        "failed": rules.PAYMENT_FAILED,
+        "now": now,
+    }
     values["access_ended"] = rules.OwnerNotice.ACCESS_ENDED.mail_type
     return [row[0] for row in await connection.fetch(statement, values)]
 
 
 async def insert_access_ends(
-    connection: Connection, since: datetime, until: datetime, now: datetime, most: int, policy: BillingPolicy
+    connection: Connection,
+    since: datetime,
+    until: datetime,
+    now: datetime,
+    most: int,
+    policy: BillingPolicy,
 ) -> list[UUID]:
     """Store notices for tenants whose access ended by time; return the ids of new ones."""
     seconds = {"since": math.ceil(since.timestamp()), "until": math.floor(until.timestamp())}
@@ -255,15 +279,30 @@ async def insert_access_ends(
 
 
 async def read_notification(connection: Connection, notification_id: UUID) -> PendingMail | None:
-    """Lock and return a notification to be sent; None if it has been delivered, given up or withdrawn."""
-    row = await connection.fetch_row(PENDING_NOTIFICATION, {"id": notification_id, "leaked": rules.KEY_LEAKED})
+    """Lock and return a notification to be sent; None if it has been delivered, given up or
+    withdrawn.
+    """
+    row = await connection.fetch_row(
+        PENDING_NOTIFICATION, {"id": notification_id, "leaked": rules.KEY_LEAKED}
+    )
     if row is None:
         return None
-    found_id, attempts, created_at, tenant_name, recipient, tenant_id, *payment, mail_type, data = row
+    found_id, attempts, created_at, tenant_name, recipient, tenant_id, *payment, mail_type, data = (
+        row
+    )
     kinds: dict[str, Any] = {**rules.NOTICE_DATA, rules.KEY_LEAKED: rules.KeyLeakedData}
     kind = kinds.get(mail_type)
     about = rules.PaymentFailure(*payment) if kind is None else msgspec.json.decode(data, type=kind)
-    return PendingMail(found_id, attempts, created_at, tenant_name, recipient, tenant_id, about, in_notifications=True)
+    return PendingMail(
+        found_id,
+        attempts,
+        created_at,
+        tenant_name,
+        recipient,
+        tenant_id,
+        about,
+        in_notifications=True,
+    )
 
 
 async def orphaned(connection: Connection, task: str, most: int) -> list[UUID]:
@@ -277,7 +316,9 @@ async def mark_sent(connection: Connection, mail: PendingMail, now: datetime) ->
     await connection.execute(_MARK_SENT.format(table=_table(mail)), (now, mail.notification_id))
 
 
-async def mark_attempt(connection: Connection, mail: PendingMail, error: str, *, final: bool) -> None:
+async def mark_attempt(
+    connection: Connection, mail: PendingMail, error: str, *, final: bool
+) -> None:
     """Record a failed attempt; after a ``final`` one the mail is given up."""
     values = {"error": error[:500], "final": final, "id": mail.notification_id}
     values["confirmation"] = OWNER_ADDRESS_CONFIRMATION
@@ -290,11 +331,18 @@ def _table(mail: PendingMail) -> str:
 
 async def give_up(connection: Connection, why: str) -> int:
     """Mark every queued mail as failed; return their number."""
-    return sum([(await connection.execute(_GIVE_UP.format(table=table), (why,))).rowcount for table in _TABLES])
+    return sum(
+        [
+            (await connection.execute(_GIVE_UP.format(table=table), (why,))).rowcount
+            for table in _TABLES
+        ]
+    )
 
 
 class MailQueue(NamedTuple):
-    """How many mails are queued and have failed, and for how many seconds the oldest queued one has been due."""
+    """How many mails are queued and have failed, and for how many seconds the oldest queued one has
+    been due.
+    """
 
     queued: int
     failed: int
@@ -307,18 +355,29 @@ async def read_queue(connection: Connection) -> MailQueue:
 
 
 async def latest_notices(connection: Connection, tenant_id: str, since: datetime) -> list[datetime]:
-    """Return when a tenant's latest security notices after ``since`` are due, newest first, at most an hour's limit."""
-    values = {"tenant": tenant_id, "since": since, "confirmation": OWNER_ADDRESS_CONFIRMATION, "most": NOTICES_PER_HOUR}
+    """Return when a tenant's latest security notices after ``since`` are due, newest first, at most
+    an hour's limit.
+    """
+    values = {
+        "tenant": tenant_id,
+        "since": since,
+        "confirmation": OWNER_ADDRESS_CONFIRMATION,
+        "most": NOTICES_PER_HOUR,
+    }
     return [row[0] for row in await connection.fetch(LATEST_NOTICES, values)]
 
 
 async def count_confirmations(
     connection: Connection, tenant_id: str, limit_key: str, *, hour: datetime, day: datetime
 ) -> tuple[int, int, int]:
-    """Count confirmations since ``hour`` of a tenant, and to an address since ``hour`` and since ``day``."""
+    """Count confirmations since ``hour`` of a tenant, and to an address since ``hour`` and since
+    ``day``.
+    """
     values = {"tenant": tenant_id, "key": limit_key, "hour": hour, "day": day}
     values["confirmation"] = OWNER_ADDRESS_CONFIRMATION
-    [(for_tenant, to_address, to_address_today)] = await connection.fetch(COUNT_CONFIRMATIONS, values)
+    [(for_tenant, to_address, to_address_today)] = await connection.fetch(
+        COUNT_CONFIRMATIONS, values
+    )
     return for_tenant, to_address, to_address_today
 
 
@@ -331,18 +390,33 @@ async def insert_owner_mail(
     now: datetime,
     due_at: datetime | None = None,
 ) -> UUID:
-    """Store a mail and return its id; one with ``due_at`` is a digest, which collects notices until then."""
-    mail_id, key, status = uuid4(), rules.limit_key(recipient), "queued" if due_at is None else "collecting"
+    """Store a mail and return its id; one with ``due_at`` is a digest, which collects notices until
+    then.
+    """
+    mail_id, key, status = (
+        uuid4(),
+        rules.limit_key(recipient),
+        "queued" if due_at is None else "collecting",
+    )
     content = "{}" if data is None else msgspec.json.encode(data).decode()
     values = (mail_id, tenant_id, mail_type, recipient, key, content, status, now, due_at or now)
     await connection.execute(INSERT_OWNER_MAIL, values)
     return mail_id
 
 
-async def add_to_digest(connection: Connection, tenant_id: str, recipient: str, notice: rules.SecurityNotice) -> bool:
-    """Add a notice to the digest that collects for this recipient; return False if there is none."""
+async def add_to_digest(
+    connection: Connection, tenant_id: str, recipient: str, notice: rules.SecurityNotice
+) -> bool:
+    """Add a notice to the digest that collects for this recipient; return False if there is
+    none.
+    """
     kind = "leaked" if isinstance(notice, rules.KeyLeakedData) else "changed"
-    values = {"tenant": tenant_id, "recipient": recipient, "list": kind, "most": rules.DIGEST_DETAILS}
+    values = {
+        "tenant": tenant_id,
+        "recipient": recipient,
+        "list": kind,
+        "most": rules.DIGEST_DETAILS,
+    }
     values["notice"] = msgspec.json.encode([notice]).decode()
     cursor = await connection.execute(ADD_TO_DIGEST, values)
     return cursor.rowcount > 0
@@ -359,14 +433,20 @@ async def set_status(connection: Connection, mail_id: UUID, status: str) -> None
     await connection.execute("UPDATE owner_mails SET status = %s WHERE id = %s", (status, mail_id))
 
 
-async def set_link(connection: Connection, mail_id: UUID, digest: bytes, expires_at: datetime) -> None:
+async def set_link(
+    connection: Connection, mail_id: UUID, digest: bytes, expires_at: datetime
+) -> None:
     """Store the hash of a confirmation's token, which replaces an earlier one."""
     statement = "UPDATE owner_mails SET digest = %s, expires_at = %s WHERE id = %s"
     await connection.execute(statement, (digest, expires_at, mail_id))
 
 
-async def find_confirmation(connection: Connection, digest: bytes, now: datetime) -> tuple[str, str] | None:
-    """Return the tenant and address that a link confirms; None for a link that is unknown, used or expired."""
+async def find_confirmation(
+    connection: Connection, digest: bytes, now: datetime
+) -> tuple[str, str] | None:
+    """Return the tenant and address that a link confirms; None for a link that is unknown, used or
+    expired.
+    """
     statement = "SELECT tenant_id, recipient FROM owner_mails WHERE digest = %s AND expires_at > %s"
     row = await connection.fetch_row(statement, (digest, now))
     return (row[0], row[1]) if row else None

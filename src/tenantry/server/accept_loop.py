@@ -1,4 +1,6 @@
-"""The accept loop: an event loop that accepts many new connections in one turn, and leaves their share to others."""
+"""The accept loop: an event loop that accepts many new connections in one turn, and leaves their
+share to others.
+"""
 
 import asyncio
 import contextlib
@@ -27,7 +29,8 @@ logger = logging.getLogger(__name__)
 class AcceptLoop(uvloop.Loop):
     """uvloop's event loop with `ListeningSocket`.
 
-    libuv accepts one connection a turn. Turns are long under load, so a burst of clients would wait for seconds.
+    libuv accepts one connection a turn. Turns are long under load, so a burst of clients would wait
+    for seconds.
     """
 
     balance: ConnectionBalance | None = None
@@ -44,8 +47,9 @@ class AcceptLoop(uvloop.Loop):
 def reject_new_connections(listening: socket.socket) -> None:
     """Make the kernel refuse new connections, and keep those that are queued.
 
-    Closing a socket resets its queued connections, and no call closes and drains the queue atomically. Binding the
-    socket to an interface that does not exist stops new connections only. Linux 5.7 and later; elsewhere a no-op.
+    Closing a socket resets its queued connections, and no call closes and drains the queue
+    atomically. Binding the socket to an interface that does not exist stops new connections only.
+    Linux 5.7 and later; elsewhere a no-op.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
@@ -55,8 +59,9 @@ def reject_new_connections(listening: socket.socket) -> None:
 class ListeningSocket:
     """A server on one listening socket.
 
-    With a ``balance`` it accepts only while no other process has fewer connections. Otherwise it leaves new connections
-    to the others for ``yield_seconds``. If they do not accept them by then, they are busy, and it accepts some.
+    With a ``balance`` it accepts only while no other process has fewer connections. Otherwise it
+    leaves new connections to the others for ``yield_seconds``. If they do not accept them by then,
+    they are busy, and it accepts some.
     """
 
     def __init__(
@@ -88,7 +93,8 @@ class ListeningSocket:
     async def drain(self, *, is_last: bool) -> None:
         """Accept all queued connections, then close.
 
-        ``is_last`` says that no other process listens on the socket, so the kernel rejects new connections meanwhile.
+        ``is_last`` says that no other process listens on the socket, so the kernel rejects new
+        connections meanwhile.
         """
         if is_last:
             reject_new_connections(self._socket)

@@ -26,13 +26,17 @@ _TEXT: Final[Header] = (b"content-type", b"text/plain; charset=utf-8")
 # Keys of a request's ASGI scope
 
 REQUEST_ID: Final = "tenantry.request_id"
-IS_HEAD: Final = "tenantry.is_head"  # present if the request is HEAD, which the application sees as GET
-BODY_COMPLETE: Final = "tenantry.body_complete"  # whether the body was complete when the application received the head
+# present if the request is HEAD, which the application sees as GET
+IS_HEAD: Final = "tenantry.is_head"
+# whether the body was complete when the application received the head
+BODY_COMPLETE: Final = "tenantry.body_complete"
 CALLER: Final = "tenantry.caller"  # the authenticated `Principal`; set before authorization
 CLAIMS: Final = "tenantry.claims"  # the token claims of a user, who may have no tenant yet
-RATE_LIMITS: Final = "tenantry.rate_limits"  # the status of the caller's rate limits, once the request is counted
+# the status of the caller's rate limits, once the request is counted
+RATE_LIMITS: Final = "tenantry.rate_limits"
 OPERATOR: Final = "tenantry.operator"  # present if the operator sent the request
-TENANT: Final = "tenantry.tenant"  # the tenant that a request without a tenant's credential concerns, such as a webhook
+# the tenant that a request without a tenant's credential concerns, such as a webhook
+TENANT: Final = "tenantry.tenant"
 OUTCOME: Final = "tenantry.outcome"  # the error code of a refusal, or the outcome of an event
 EVENT: Final = "tenantry.event"  # the id and the type of a verified event
 
@@ -42,7 +46,9 @@ class ClientGoneError(Exception):
 
 
 def header_of(scope: Scope, name: bytes) -> bytes | None:
-    """Return a header's value (name in lower case); several are joined by commas (RFC 9110 section 5.3)."""
+    """Return a header's value (name in lower case); several are joined by commas (RFC 9110 section
+    5.3).
+    """
     values = [value for key, value in scope["headers"] if key == name]
     if not values:
         return None
@@ -55,14 +61,18 @@ def encode_headers(headers: Iterable[Header]) -> bytes:
 
 
 def request_id_of(given: bytes | None) -> bytes:
-    """Return the client's ``X-Request-Id`` if it is a plain word, else a new id, which is not a secret."""
+    """Return the client's ``X-Request-Id`` if it is a plain word, else a new id, which is not a
+    secret.
+    """
     if given is not None and _CLIENT_REQUEST_ID.fullmatch(given):
         return given
     return b"%032x" % random.getrandbits(128)
 
 
 class HotRequest:
-    """A request of a hot route. Without ``receive`` it is complete, with its body in ``full_body``."""
+    """A request of a hot route. Without ``receive`` it is complete, with its body in
+    ``full_body``.
+    """
 
     __slots__ = ("_headers", "_receive", "full_body", "path", "request_id", "scope")
 
@@ -82,7 +92,8 @@ class HotRequest:
     async def body(self) -> bytes:
         """Return the body.
 
-        Raises `ClientGoneError`, `CompressedBodyError`, and `PayloadTooLargeError` as soon as 1 MiB is exceeded.
+        Raises `ClientGoneError`, `CompressedBodyError`, and `PayloadTooLargeError` as soon as 1 MiB
+        is exceeded.
         """
         if is_compressed(self.header(b"content-encoding")):
             raise CompressedBodyError
@@ -91,7 +102,11 @@ class HotRequest:
         length = self.header(b"content-length")
         parts: list[bytes] = []
         size, more = 0, True
-        if length is not None and length.isdigit() and (len(length) > _LENGTH_DIGITS or int(length) > MAX_BODY):
+        if (
+            length is not None
+            and length.isdigit()
+            and (len(length) > _LENGTH_DIGITS or int(length) > MAX_BODY)
+        ):
             size = MAX_BODY + 1
         while more and size <= MAX_BODY:
             message = await self._receive()
@@ -124,7 +139,9 @@ class HotResponse(msgspec.Struct):
 
 async def send_response(send: Send, response: HotResponse) -> None:
     """Send a response through ASGI."""
-    await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
+    await send(
+        {"type": "http.response.start", "status": response.status, "headers": response.headers}
+    )
     await send({"type": "http.response.body", "body": response.body})
 
 
@@ -138,7 +155,8 @@ class HotRoute(msgspec.Struct, frozen=True):
     handler: HotHandler
 
 
-HOT_DISPATCHER: Final = "tenantry.hot_dispatcher"  # key of the `HotDispatcher` in the ASGI lifespan state
+# key of the `HotDispatcher` in the ASGI lifespan state
+HOT_DISPATCHER: Final = "tenantry.hot_dispatcher"
 
 
 class HotDispatcher(Protocol):

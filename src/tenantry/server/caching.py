@@ -1,4 +1,6 @@
-"""What HTTP caches must know of a response that depends on its caller (RFC 9111 sections 3.5 and 4.1)."""
+"""What HTTP caches must know of a response that depends on its caller (RFC 9111 sections 3.5 and
+4.1).
+"""
 
 from typing import Final
 
@@ -14,7 +16,9 @@ _ON_CREDENTIAL: Final[Header] = (_VARY, b", ".join(_NAMES))
 
 
 def vary_on_credential(headers: list[Header]) -> None:
-    """Add `CREDENTIAL_HEADERS` to the ``Vary`` of a response, in one line: caches exist that read only one."""
+    """Add `CREDENTIAL_HEADERS` to the ``Vary`` of a response, in one line: caches exist that read
+    only one.
+    """
     given = [header for header in headers if header[0].lower() == _VARY]
     if not given:
         headers.append(_ON_CREDENTIAL)

@@ -22,16 +22,25 @@ MAX_TARGET_BYTES: Final = 8_192  # of path and query
 MAX_FORWARDED: Final = 100  # addresses in ``X-Forwarded-For``
 MAX_CHUNKS: Final = 4_096  # together with trailers
 MAX_PIPELINED: Final = 32  # requests that may wait on a connection for an earlier response
-MAX_FRAMING_BYTES: Final = 131_072  # of a request without its body: head, chunk headers and trailers
+# of a request without its body: head, chunk headers and trailers
+MAX_FRAMING_BYTES: Final = 131_072
 MAX_DISCARDED_BYTES: Final = 16_777_216
 """Of a body that is read after its response was sent; then the connection is closed."""
 LIMIT_NAMES: Final = (
-    "head_seconds", "body_seconds", "reading_seconds", "head", "chunks", "pipelined", "connections", "bodies",
+    "head_seconds",
+    "body_seconds",
+    "reading_seconds",
+    "head",
+    "chunks",
+    "pipelined",
+    "connections",
+    "bodies",
     "malformed",
-)  # fmt: skip
+)
 """Label values of the metric of limits."""
 
-_MAX_CLOSED_PER_TURN: Final = 16  # connections closed in one turn of the event loop, so that other requests do not wait
+# connections closed in one turn of the event loop, so that other requests do not wait
+_MAX_CLOSED_PER_TURN: Final = 16
 _PAUSE: Final = 0.005
 _EVICTED_TOGETHER: Final = 16
 
@@ -50,8 +59,10 @@ class WaitState(Enum):
 class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Timeouts in seconds, and how many connections and body bytes a process holds."""
 
-    head: float = 10.0  # for the first head since the client connected, for another one since its first byte
-    body: float = 30.0  # since the head is complete and no earlier request of the connection awaits its response
+    # for the first head since the client connected, for another one since its first byte
+    head: float = 10.0
+    # since the head is complete and no earlier request of the connection awaits its response
+    body: float = 30.0
     reading: float = 60.0  # for reading any part of a pending response
     connections: int = 8192
     bodies: int = 268_435_456  # bytes of incomplete bodies of all connections together
@@ -76,7 +87,9 @@ class MonitoredConnection(Protocol):
 
 
 class ConnectionMonitor:
-    """Enforces `ClientLimits`; ``count`` receives the name of each limit that closed a connection."""
+    """Enforces `ClientLimits`; ``count`` receives the name of each limit that closed a
+    connection.
+    """
 
     def __init__(
         self,
@@ -98,8 +111,8 @@ class ConnectionMonitor:
     def register(self, connection: MonitoredConnection) -> bool:
         """Add a connection; return False if there are too many and none can be evicted.
 
-        Connections without any request are evicted first, the oldest of them first, then those with the earliest
-        deadline. Several are evicted at once to amortize the search.
+        Connections without any request are evicted first, the oldest of them first, then those with
+        the earliest deadline. Several are evicted at once to amortize the search.
         """
         if len(self._connections) >= self.limits.connections and not self._make_room():
             return False
@@ -115,7 +128,8 @@ class ConnectionMonitor:
     def track_body(self, connection: MonitoredConnection, size: int) -> None:
         """Record the bytes of a connection's incomplete body; 0 once it is complete or discarded.
 
-        Over the limit, the bodies with the earliest deadlines are evicted: bodies of normal clients arrive at once.
+        Over the limit, the bodies with the earliest deadlines are evicted: bodies of normal clients
+        arrive at once.
         """
         self._body_bytes += size - connection.body_bytes
         connection.body_bytes = size
@@ -151,4 +165,6 @@ class ConnectionMonitor:
         self._timer = None
         more = self.close_overdue()
         if self._connections:
-            self._timer = asyncio.get_running_loop().call_later(_PAUSE if more else TICK, self._tick)
+            self._timer = asyncio.get_running_loop().call_later(
+                _PAUSE if more else TICK, self._tick
+            )

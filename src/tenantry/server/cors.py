@@ -1,6 +1,8 @@
-"""Cross-origin requests: which pages of other origins may read the API's responses (CORS, Fetch standard section 3.3).
+"""Cross-origin requests: which pages of other origins may read the API's responses (CORS, Fetch
+standard section 3.3).
 
-Pages send their own credential in a header. No cookie counts on the API, so no response permits credentials.
+Pages send their own credential in a header. No cookie counts on the API, so no response permits
+credentials.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,19 +13,41 @@ from tenantry.server.asgi_types import Header, HotRequest, HotResponse, HotRoute
 
 ANY_ORIGIN: Final = "*"
 CORS_POLICY: Final = "tenantry.cors_policy"
-"""Key of the `CorsPolicy` in the ASGI lifespan state; absent where no other origin may call the API."""
+"""Key of the `CorsPolicy` in the ASGI lifespan state; absent where no other origin may call the
+API.
+"""
 ALLOWED_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 ALLOWED_HEADERS: Final = (
-    "Authorization", "Content-Type", "Idempotency-Key", "X-Organization-Id", "X-Request-Id", "traceparent",
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "X-Organization-Id",
+    "X-Request-Id",
+    "traceparent",
     "tracestate",
-)  # fmt: skip
-"""The request headers that the API reads, and the one that tracing in a browser sends with ``traceparent``."""
+)
+"""The request headers that the API reads, and the one that tracing in a browser sends with
+``traceparent``.
+"""
 EXPOSED_HEADERS: Final = (
-    "X-Request-Id", "Location", "Retry-After", "RateLimit", "RateLimit-Policy", "WWW-Authenticate",
-    "X-Tenant-Id", "X-Principal-Id", "X-Principal-Kind", "X-Mode", "X-Plan", "X-Subscription-Status", "X-Access",
+    "X-Request-Id",
+    "Location",
+    "Retry-After",
+    "RateLimit",
+    "RateLimit-Policy",
+    "WWW-Authenticate",
+    "X-Tenant-Id",
+    "X-Principal-Id",
+    "X-Principal-Kind",
+    "X-Mode",
+    "X-Plan",
+    "X-Subscription-Status",
+    "X-Access",
     "X-Effective-Plan",
-)  # fmt: skip
-"""The response headers that clients need; the last ones identify the caller of a checked request."""
+)
+"""The response headers that clients need; the last ones identify the caller of a checked
+request.
+"""
 
 _API: Final = "/api/v1/"
 _WEBHOOKS: Final = "/api/v1/webhooks/"
@@ -40,15 +64,20 @@ _NONE: Final[Sequence[Header]] = ()
 
 
 class CorsPolicy:
-    """Permits pages of these origins, or of any (`ANY_ORIGIN`), to call the API, the webhook excepted."""
+    """Permits pages of these origins, or of any (`ANY_ORIGIN`), to call the API, the webhook
+    excepted.
+    """
 
     def __init__(self, origins: Collection[str]) -> None:
         self._allows_any = ANY_ORIGIN in origins
         listed = () if self._allows_any else origins
         self._of_listed: Mapping[bytes | None, Sequence[Header]] = {
-            origin.encode(): ((_ALLOW_ORIGIN, origin.encode()), _EXPOSED, _VARIES) for origin in listed
+            origin.encode(): ((_ALLOW_ORIGIN, origin.encode()), _EXPOSED, _VARIES)
+            for origin in listed
         }
-        self._of_others: Sequence[Header] = ((_ALLOW_ORIGIN, b"*"), _EXPOSED) if self._allows_any else (_VARIES,)
+        self._of_others: Sequence[Header] = (
+            ((_ALLOW_ORIGIN, b"*"), _EXPOSED) if self._allows_any else (_VARIES,)
+        )
         self.preflight_route: Final = HotRoute("preflight", _answer_preflight)
 
     def headers_of(self, scope: Scope) -> Sequence[Header]:
@@ -56,14 +85,17 @@ class CorsPolicy:
         return self._headers(scope["path"], header_of(scope, b"origin"))
 
     def headers_of_target(self, target: bytes, origin: bytes | None) -> Sequence[Header]:
-        """Return the headers of the response to a request that the server rejects before it has a scope."""
+        """Return the headers of the response to a request that the server rejects before it has a
+        scope.
+        """
         return self._headers(unquote_to_bytes(target.partition(b"?")[0]).decode("latin-1"), origin)
 
     def answers_preflight(self, scope: Scope) -> bool:
         """Whether a request is a preflight of a page that is permitted to call the API.
 
-        A gateway may ask about a preflight of its own application with the method and the headers of that. Only the
-        credential counts there, so a request with ``X-Forwarded-Method``, which no browser sends, is no preflight.
+        A gateway may ask about a preflight of its own application with the method and the headers
+        of that. Only the credential counts there, so a request with ``X-Forwarded-Method``, which
+        no browser sends, is no preflight.
         """
         origin = header_of(scope, b"origin")
         return (
@@ -84,5 +116,7 @@ def is_api(path: str) -> bool:
 
 
 async def _answer_preflight(_: HotRequest) -> HotResponse:
-    """Permit the request that follows, with 204: Envoy's ``ext_authz`` takes a 200 for an accepted caller."""
+    """Permit the request that follows, with 204: Envoy's ``ext_authz`` takes a 200 for an accepted
+    caller.
+    """
     return HotResponse(204, [*_PREFLIGHT])

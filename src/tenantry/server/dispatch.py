@@ -11,7 +11,12 @@ from typing import Any, Final
 from tenantry.auth.rejection_throttle import anonymous_throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.common.http import METHODS
-from tenantry.domain.errors import CompressedBodyError, DatabaseUnavailableError, DomainError, HeadTooLargeError
+from tenantry.domain.errors import (
+    CompressedBodyError,
+    DatabaseUnavailableError,
+    DomainError,
+    HeadTooLargeError,
+)
 from tenantry.server.asgi_types import (
     CALLER,
     CLAIMS,
@@ -36,7 +41,12 @@ from tenantry.server.asgi_types import (
     send_response,
 )
 from tenantry.server.caching import vary_on_credential
-from tenantry.server.client_limits import CONNECTION_MONITOR, LIMIT_NAMES, ClientLimits, ConnectionMonitor
+from tenantry.server.client_limits import (
+    CONNECTION_MONITOR,
+    LIMIT_NAMES,
+    ClientLimits,
+    ConnectionMonitor,
+)
 from tenantry.server.cors import CORS_POLICY, CorsPolicy, is_api
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR, OverloadDetector
 from tenantry.server.metrics import Metrics
@@ -58,7 +68,8 @@ _AUTHENTICATED: Final = (CALLER, CLAIMS, OPERATOR)
 CLIENT_GONE: Final = 499  # in the metrics only
 _NO_CONTENT: Final = 204
 _WITH_BODIES: Final = frozenset({"POST", "PUT", "PATCH"})
-_THROTTLED: Final = frozenset({400, 404, 405, 413, 415})  # statuses of hot routes that do not concern the credential
+# statuses of hot routes that do not concern the credential
+_THROTTLED: Final = frozenset({400, 404, 405, 413, 415})
 _CLIENT_ERRORS: Final = range(400, 500)
 
 ErrorPage = Callable[[Scope, int, str], HotResponse | None]
@@ -79,7 +90,9 @@ class HotRoutes:
         self._exact[method, path] = HotRoute(path, handler)
 
     def add_prefix(self, prefix: str, template: str, handler: HotHandler) -> None:
-        """Add every method of every path below a prefix; ``template`` names the route in the metrics."""
+        """Add every method of every path below a prefix; ``template`` names the route in the
+        metrics.
+        """
         self._prefixes.append((prefix, HotRoute(template, handler)))
 
     def find(self, method: str, path: str) -> HotRoute | None:
@@ -124,16 +137,18 @@ class _TimedReceive:
             await asyncio.wait({work}, timeout=None if left == math.inf else left)
 
     def _seconds_left(self) -> float:
-        return self._deadline - (self._loop.time() if self._waits_since is None else self._waits_since)
+        return self._deadline - (
+            self._loop.time() if self._waits_since is None else self._waits_since
+        )
 
 
 class Dispatcher:
     """The ASGI application, and the `HotDispatcher` that `HttpProtocol` calls directly.
 
-    ``app`` must begin its response within ``deadline`` seconds, without waits for the client, except on the paths
-    ``no_deadline``. ``throttled`` returns how many requests wait in a throttle. ``error_page`` makes the pages of
-    requests that ``app`` does not answer. ``secure`` says that clients use https. ``cors`` permits pages of other
-    origins to call the API.
+    ``app`` must begin its response within ``deadline`` seconds, without waits for the client,
+    except on the paths ``no_deadline``. ``throttled`` returns how many requests wait in a throttle.
+    ``error_page`` makes the pages of requests that ``app`` does not answer. ``secure`` says that
+    clients use https. ``cors`` permits pages of other origins to call the API.
 
     A HEAD request gets the response to GET without its body (RFC 9110 section 9.3.2).
     """
@@ -172,7 +187,9 @@ class Dispatcher:
             OVERLOAD_DETECTOR: OverloadDetector(
                 metrics, lambda: self._without_deadline + self._throttle.waiting + throttled()
             ),
-            CONNECTION_MONITOR: ConnectionMonitor(limits, lambda limit: metrics.closed_by_limit.labels(limit).inc()),
+            CONNECTION_MONITOR: ConnectionMonitor(
+                limits, lambda limit: metrics.closed_by_limit.labels(limit).inc()
+            ),
             HOT_DISPATCHER: self,
             SHUTDOWN: shutdown or Shutdown(),
             CORS_POLICY: cors,
@@ -200,11 +217,19 @@ class Dispatcher:
             scope = {**scope, "method": "GET", IS_HEAD: True}  # the server keeps its own scope
         scope[REQUEST_ID] = request_id.decode()
         status = await self._pass_on(scope, receive, send, request_id)
-        self._count(scope.get("path_template") or "unknown", method, status, perf_counter() - started)
+        self._count(
+            scope.get("path_template") or "unknown", method, status, perf_counter() - started
+        )
 
     def _preflight_route(self, scope: Scope) -> HotRoute | None:
-        """Return the route of a CORS preflight, which needs no credential and goes to no other route."""
-        if self._cors is None or scope["method"] != "OPTIONS" or not self._cors.answers_preflight(scope):
+        """Return the route of a CORS preflight, which needs no credential and goes to no other
+        route.
+        """
+        if (
+            self._cors is None
+            or scope["method"] != "OPTIONS"
+            or not self._cors.answers_preflight(scope)
+        ):
             return None
         return self._cors.preflight_route
 
@@ -234,7 +259,9 @@ class Dispatcher:
         self._counter_of(route.template, request.scope["method"], CLIENT_GONE).inc()
 
     def internal_error(self, request: HotRequest) -> HotResponse:
-        return self._complete(internal_error(request.request_id.decode()), request.scope, request.request_id)
+        return self._complete(
+            internal_error(request.request_id.decode()), request.scope, request.request_id
+        )
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
         """Let Litestar answer within the deadline, else respond with 503; return the status."""
@@ -246,7 +273,8 @@ class Dispatcher:
             if timed_out:
                 return
             if message["type"] == "http.response.start":
-                status = message["status"]  # set first: the application has met its deadline, however long it waits
+                # set first: the application has met its deadline, however long it waits
+                status = message["status"]
                 if status in _CLIENT_ERRORS and _is_anonymous(scope):
                     await self._throttle.wait()
                 message["headers"] = [*message.get("headers", ())]
@@ -276,7 +304,9 @@ class Dispatcher:
             work.cancel()
             work.add_done_callback(_log_late_error)
             error = DatabaseUnavailableError("The database does not answer. Try again shortly.")
-            return await self._refuse(refuse_domain_error(error, request_id.decode()), scope, send, request_id)
+            return await self._refuse(
+                refuse_domain_error(error, request_id.decode()), scope, send, request_id
+            )
         await work
         return status
 
@@ -325,7 +355,9 @@ def _early_refusal(scope: Scope, request_id: str) -> Refusal | None:
     except HeadTooLargeError as error:
         return refuse_domain_error(error, request_id)
     if "\x00" in scope["path"] or has_too_many_segments(scope["path"]):
-        return refuse("not_found", "There is nothing at this address.", request_id, headers=[VARIES])
+        return refuse(
+            "not_found", "There is nothing at this address.", request_id, headers=[VARIES]
+        )
     if scope["method"] in _WITH_BODIES and is_compressed(header_of(scope, b"content-encoding")):
         return refuse_domain_error(CompressedBodyError(), request_id)
     return None

@@ -16,7 +16,9 @@ from tenantry.server.shutdown import Shutdown
 Check = Callable[[], Awaitable[str | None]]  # returns the problem, or None
 
 ReadDatabaseMetrics = Callable[[], Awaitable[Sequence[Metric] | None]]
-"""Returns the metrics kept in the database: none if it answers with an error, None if it is unreachable."""
+"""Returns the metrics kept in the database: none if it answers with an error, None if it is
+unreachable.
+"""
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -40,14 +42,21 @@ def health_routes(
         "/readyz",
         summary="Readiness",
         opt={"public": True},
-        responses={503: ResponseSpec(Health, description="Not ready: `waitingFor` has the reasons.")},
+        responses={
+            503: ResponseSpec(Health, description="Not ready: `waitingFor` has the reasons.")
+        },
     )
     async def readyz() -> Response[Health]:
         """Report whether the service can answer requests:
 
-        the database is available with a current schema, and the identity provider's keys were requested.
+        the database is available with a current schema, and the identity provider's keys were
+        requested.
         """
-        problems = [] if shutdown.is_draining else [problem for check in checks if (problem := await check())]
+        problems = (
+            []
+            if shutdown.is_draining
+            else [problem for check in checks if (problem := await check())]
+        )
         if not shutdown.is_draining and not problems:
             return Response(Health("ok"))
         health = Health("draining" if shutdown.is_draining else "not ready", problems)

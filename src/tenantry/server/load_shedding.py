@@ -1,4 +1,6 @@
-"""Load shedding: while a process has more requests than it can answer in time, new ones get 503 unparsed."""
+"""Load shedding: while a process has more requests than it can answer in time, new ones get 503
+unparsed.
+"""
 
 import logging
 import re
@@ -16,15 +18,19 @@ from tenantry.server.security_headers import SECURITY_HEADERS
 OVERLOAD_DETECTOR: Final = "tenantry.overload_detector"
 """Key of the process's `OverloadDetector` in the ASGI lifespan state."""
 MAX_WAIT: Final = 0.2  # expected seconds of waiting from which a request is shed
-MIN_CONCURRENT: Final = 256  # concurrent requests that are always accepted: as many as share one transaction
-INITIAL_CONCURRENT: Final = 1024  # concurrent requests that are accepted before the throughput is known
+# concurrent requests that are always accepted: as many as share one transaction
+MIN_CONCURRENT: Final = 256
+# concurrent requests that are accepted before the throughput is known
+INITIAL_CONCURRENT: Final = 1024
 _INTERVAL: Final = 0.25
 _STALE: Final = 1.0
 _LOG_INTERVAL: Final = 60.0
 
 PREFIX: Final = "/api/"  # Of the paths that are shed. Health checks and metrics are not.
 _WEBHOOK: Final = b"/api/v1/webhooks/"
-_REQUEST: Final = re.compile(rb"(?:GET|POST|PUT|PATCH|DELETE) (%b[!-~]*) HTTP/1\.([01])\r\n" % PREFIX.encode())
+_REQUEST: Final = re.compile(
+    rb"(?:GET|POST|PUT|PATCH|DELETE) (%b[!-~]*) HTTP/1\.([01])\r\n" % PREFIX.encode()
+)
 _LENGTH: Final = re.compile(rb"\ncontent-length:[ \t]*(\d{1,7})[ \t]*\r")
 _CONNECTION: Final = re.compile(rb"\nconnection:[ \t]*keep-alive[ \t]*\r")
 _ID: Final = re.compile(rb"\nx-request-id:[ \t]*([!-~]+)[ \t]*\r", re.IGNORECASE)
@@ -48,8 +54,8 @@ logger = logging.getLogger(__name__)
 class OverloadDetector:
     """Decides from the measured throughput whether one more request would wait too long.
 
-    ``excluded`` returns how many concurrent requests wait for something other than the process's own work; ``now`` is
-    a monotonic clock, in seconds.
+    ``excluded`` returns how many concurrent requests wait for something other than the process's
+    own work; ``now`` is a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -90,7 +96,9 @@ class OverloadDetector:
         self._metrics.shed.inc()
         if self._measured_at - self._logged_at >= _LOG_INTERVAL:
             self._logged_at = self._measured_at
-            logger.warning("overloaded: requests are rejected while more than %d are in progress", self._limit)
+            logger.warning(
+                "overloaded: requests are rejected while more than %d are in progress", self._limit
+            )
 
 
 class LoadSheddingProtocol(HttpProtocol):
@@ -138,8 +146,11 @@ class LoadSheddingProtocol(HttpProtocol):
         if request is None or end < len(b"\r\n\r\n"):
             return False
         head = data[:end].lower()
-        # Other servers may take a single line feed as the end of a line, and so find an earlier end of the head.
-        if _NEEDS_PARSER.search(head) or not head.count(b"\r\n") == head.count(b"\n") == head.count(b"\r"):
+        # Other servers may take a single line feed as the end of a line, and so find an earlier end
+        # of the head.
+        if _NEEDS_PARSER.search(head) or not head.count(b"\r\n") == head.count(b"\n") == head.count(
+            b"\r"
+        ):
             return False
         lengths = _LENGTH.findall(head)
         if len(lengths) > 1 or len(lengths) != head.count(b"\ncontent-length"):
@@ -154,7 +165,9 @@ class LoadSheddingProtocol(HttpProtocol):
         cors_headers: Sequence[Header] = ()
         if self._cors is not None:
             origins = _ORIGIN.findall(data, 0, end)
-            cors_headers = self._cors.headers_of_target(request[1], origins[0] if len(origins) == 1 else None)
+            cors_headers = self._cors.headers_of_target(
+                request[1], origins[0] if len(origins) == 1 else None
+            )
         self._send_overloaded(
             request_id_of(given_id[1] if given_id else None),
             cors_headers,
@@ -172,7 +185,10 @@ class LoadSheddingProtocol(HttpProtocol):
             head, body = _TEXT, b"Service unavailable"
         common = encode_headers([*self.server_state.default_headers, *more_headers])
         last = b"connection: close\r\n" if closes else b""
-        self.write_now(b"%b%b\r\ncontent-length: %d\r\n%b%b\r\n%b" % (head, request_id, len(body), common, last, body))
+        self.write_now(
+            b"%b%b\r\ncontent-length: %d\r\n%b%b\r\n%b"
+            % (head, request_id, len(body), common, last, body)
+        )
         if closes:
             self._close()
         else:

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Final
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest, multiprocess
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    generate_latest,
+    multiprocess,
+)
 from prometheus_client.core import GaugeMetricFamily
 
 from tenantry import __version__
@@ -24,8 +32,8 @@ _BATCH_ITEMS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 class Metrics:
     """The service's metrics; docs/reference/metrics.md describes them.
 
-    With ``several_processes`` the processes share files in the folder PROMETHEUS_MULTIPROC_DIR, which must be set
-    before this module is imported.
+    With ``several_processes`` the processes share files in the folder PROMETHEUS_MULTIPROC_DIR,
+    which must be set before this module is imported.
     """
 
     def __init__(self, *, several_processes: bool) -> None:
@@ -41,34 +49,72 @@ class Metrics:
         histogram = partial(Histogram, registry=registry)
         batch_seconds = partial(histogram, labelnames=["lane"], buckets=_BATCH_SECONDS)
 
-        self.requests = counter("tenantry_http_requests", "Requests answered.", ["route", "method", "status"])
+        self.requests = counter(
+            "tenantry_http_requests", "Requests answered.", ["route", "method", "status"]
+        )
         self.seconds = histogram(
             "tenantry_http_request_seconds", "Time to answer.", ["route"], buckets=_REQUEST_SECONDS
         )
-        self.events = counter("tenantry_webhook_events", "Provider events.", ["type", "outcome", "mode"])
-        self.refusals = counter("tenantry_webhook_refusals", "Rejected webhook requests.", ["reason"])
-        self.anomalies = counter("tenantry_webhook_anomalies", "Unexpected contents of events.", ["kind"])
+        self.events = counter(
+            "tenantry_webhook_events", "Provider events.", ["type", "outcome", "mode"]
+        )
+        self.refusals = counter(
+            "tenantry_webhook_refusals", "Rejected webhook requests.", ["reason"]
+        )
+        self.anomalies = counter(
+            "tenantry_webhook_anomalies", "Unexpected contents of events.", ["kind"]
+        )
         self.shed = counter("tenantry_requests_shed", "Requests rejected because of overload.")
         self.closed_by_limit = counter(
-            "tenantry_client_limits_exceeded", "Requests and connections closed by a limit.", ["limit"]
+            "tenantry_client_limits_exceeded",
+            "Requests and connections closed by a limit.",
+            ["limit"],
         )
-        self.rate_limited = counter("tenantry_rate_limited", "Requests over a rate limit.", ["policy"])
-        self.refused = counter("tenantry_credentials_refused", "Rejected credentials.", ["kind", "reason"])
-        self.tokens_refused = counter("tenantry_tokens_refused", "Refused bearer tokens.", ["reason"])
-        self.unknown_roles = counter("tenantry_token_roles_unknown", "Verified tokens without a known role.")
+        self.rate_limited = counter(
+            "tenantry_rate_limited", "Requests over a rate limit.", ["policy"]
+        )
+        self.refused = counter(
+            "tenantry_credentials_refused", "Rejected credentials.", ["kind", "reason"]
+        )
+        self.tokens_refused = counter(
+            "tenantry_tokens_refused", "Refused bearer tokens.", ["reason"]
+        )
+        self.unknown_roles = counter(
+            "tenantry_token_roles_unknown", "Verified tokens without a known role."
+        )
         self.revoked = counter("tenantry_api_keys_revoked", "Revoked API keys.", ["reason"])
-        self._batch_items = histogram("tenantry_batch_items", "Requests in a batch.", ["lane"], buckets=_BATCH_ITEMS)
-        self._batch_wait = batch_seconds("tenantry_batch_wait_seconds", "Wait of a batch's first request.")
+        self._batch_items = histogram(
+            "tenantry_batch_items", "Requests in a batch.", ["lane"], buckets=_BATCH_ITEMS
+        )
+        self._batch_wait = batch_seconds(
+            "tenantry_batch_wait_seconds", "Wait of a batch's first request."
+        )
         self._batch_seconds = batch_seconds("tenantry_batch_seconds", "Duration of a batch.")
-        self._connections = gauge("tenantry_database_connections", "Open connections of a pool.", ["pool", "state"])
-        self._max_connections = gauge("tenantry_database_connections_max", "Maximum connections of a pool.", ["pool"])
-        self._waiting = gauge("tenantry_database_requests_waiting", "Requests waiting for a connection.", ["pool"])
-        self._waits = counter("tenantry_database_waits", "Requests that had to wait for a connection.", ["pool"])
-        self._waited = counter("tenantry_database_wait_seconds", "Total wait for connections.", ["pool"])
-        self._timeouts = counter("tenantry_database_wait_timeouts", "Requests that got no connection.", ["pool"])
+        self._connections = gauge(
+            "tenantry_database_connections", "Open connections of a pool.", ["pool", "state"]
+        )
+        self._max_connections = gauge(
+            "tenantry_database_connections_max", "Maximum connections of a pool.", ["pool"]
+        )
+        self._waiting = gauge(
+            "tenantry_database_requests_waiting", "Requests waiting for a connection.", ["pool"]
+        )
+        self._waits = counter(
+            "tenantry_database_waits", "Requests that had to wait for a connection.", ["pool"]
+        )
+        self._waited = counter(
+            "tenantry_database_wait_seconds", "Total wait for connections.", ["pool"]
+        )
+        self._timeouts = counter(
+            "tenantry_database_wait_timeouts", "Requests that got no connection.", ["pool"]
+        )
         self.streams = gauge("tenantry_streams_open", "Open event streams of the dashboard.")
         Gauge(
-            "tenantry_build_info", "1, by version.", ("version", "python"), registry=registry, multiprocess_mode="max"
+            "tenantry_build_info",
+            "1, by version.",
+            ("version", "python"),
+            registry=registry,
+            multiprocess_mode="max",
         ).labels(__version__, platform.python_version()).set(1)
 
     def lane(self, name: str) -> BatchObserver:
@@ -111,7 +157,9 @@ def render_known(known: Sequence[Metric] | None) -> bytes:
 class _DatabaseCollector(CollectorRegistry):
     def __init__(self, known: Sequence[Metric] | None) -> None:
         super().__init__()
-        up = GaugeMetricFamily("tenantry_database_up", "Whether the database answers.", float(known is not None))
+        up = GaugeMetricFamily(
+            "tenantry_database_up", "Whether the database answers.", float(known is not None)
+        )
         self._families = [up, *(known or ())]
 
     def collect(self) -> Iterator[Metric]:

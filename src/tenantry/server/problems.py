@@ -19,7 +19,9 @@ MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER: Final = "1"
 _TYPE_PREFIX: Final = "urn:tenantry:problem:"
 _PATH: Final = " - at `$"
-_FIELD: Final = re.compile(r"Object (?:missing required|contains unknown) field `(.*?)`?", re.DOTALL)
+_FIELD: Final = re.compile(
+    r"Object (?:missing required|contains unknown) field `(.*?)`?", re.DOTALL
+)
 _MAX_TEXT: Final = 200
 _REPEATED: Final = re.compile(r"(?<=^Invalid enum value) .*", re.DOTALL)
 
@@ -27,7 +29,13 @@ logger = logging.getLogger(__name__)
 
 CODES: Final[Mapping[int, Sequence[str]]] = {
     400: ("invalid_cursor", "invalid_idempotency_key", "invalid_json", "invalid_request"),
-    401: ("api_key_expired", "api_key_revoked", "invalid_credential", "missing_credential", "token_expired"),
+    401: (
+        "api_key_expired",
+        "api_key_revoked",
+        "invalid_credential",
+        "missing_credential",
+        "token_expired",
+    ),
     403: (
         "insufficient_scope",
         "mode_mismatch",
@@ -83,25 +91,42 @@ class Fault(msgspec.Struct, frozen=True):
 class Problem(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """An error answer (RFC 9457)."""
 
-    type: Annotated[str, doc("A URI that names the code.", "urn:tenantry:problem:validation_failed")]
+    type: Annotated[
+        str, doc("A URI that names the code.", "urn:tenantry:problem:validation_failed")
+    ]
     title: Annotated[str, doc("The status in words.", "Unprocessable Entity")]
     status: Annotated[int, doc("The HTTP status.", 422)]
-    detail: Annotated[str, doc("What is wrong, for people. The wording may change.", "The request is not valid.")]
-    code: Annotated[str, doc("What is wrong, for programs. It does not change.", "validation_failed")]
+    detail: Annotated[
+        str, doc("What is wrong, for people. The wording may change.", "The request is not valid.")
+    ]
+    code: Annotated[
+        str, doc("What is wrong, for programs. It does not change.", "validation_failed")
+    ]
     request_id: Annotated[
-        str, doc("The request's id, as in `X-Request-Id` and in the log.", "5e0c4ad1c1f24b7f9a0b6f9f6d0c7a51")
+        str,
+        doc(
+            "The request's id, as in `X-Request-Id` and in the log.",
+            "5e0c4ad1c1f24b7f9a0b6f9f6d0c7a51",
+        ),
     ]
     errors: Annotated[
         list[Fault] | None,
-        doc("Each fault of an invalid request.", [{"location": "name", "message": "Expected `str` of length >= 1"}]),
+        doc(
+            "Each fault of an invalid request.",
+            [{"location": "name", "message": "Expected `str` of length >= 1"}],
+        ),
     ] = None
-    id: Annotated[str | None, doc("The object that the first request with this idempotency key created.")] = None
+    id: Annotated[
+        str | None, doc("The object that the first request with this idempotency key created.")
+    ] = None
 
 
 UNCOMPRESSED: Final[Header] = (b"accept-encoding", b"identity")
 """Tells the sender of a compressed body what to send instead (RFC 9110 section 15.5.16)."""
 VARIES: Final[Header] = (b"vary", b"Accept")
-"""Tells caches that an error is a page for browsers and a problem document for programs (RFC 9110 section 12.5.5)."""
+"""Tells caches that an error is a page for browsers and a problem document for programs (RFC 9110
+section 12.5.5).
+"""
 
 
 def fault_of(error: msgspec.ValidationError, default: str = "body") -> tuple[str, str]:
@@ -139,10 +164,19 @@ def refuse(
         code=code,
         request_id=request_id,
         # without what was sent: it may be a credential in the wrong place
-        errors=[Fault(redact(location), redact(_REPEATED.sub("", message))) for location, message in faults] or None,
+        errors=[
+            Fault(redact(location), redact(_REPEATED.sub("", message)))
+            for location, message in faults
+        ]
+        or None,
         id=object_id,
     )
-    return Refusal(status, [(b"content-type", MEDIA_TYPE.encode()), *headers], msgspec.json.encode(problem), code)
+    return Refusal(
+        status,
+        [(b"content-type", MEDIA_TYPE.encode()), *headers],
+        msgspec.json.encode(problem),
+        code,
+    )
 
 
 def internal_error(request_id: str) -> Refusal:
@@ -165,11 +199,15 @@ def refuse_domain_error(error: DomainError, request_id: str) -> Refusal:
 def log_refused_token(error: DomainError, request_id: str) -> None:
     """Log why a request with a bearer token is refused, if it is that."""
     if fault := error.token_fault:
-        logger.warning("bearer token refused: reason=%s request=%s: %s", fault.check, request_id, fault.reason)
+        logger.warning(
+            "bearer token refused: reason=%s request=%s: %s", fault.check, request_id, fault.reason
+        )
 
 
 def _headers(error: DomainError, status: HTTPStatus) -> list[Header]:
-    """The challenge of a credential, ``Retry-After``, the status of an exceeded rate limit, the accepted encoding."""
+    """The challenge of a credential, ``Retry-After``, the status of an exceeded rate limit, the
+    accepted encoding.
+    """
     if isinstance(error, errors.CompressedBodyError):
         return [UNCOMPRESSED]
     if isinstance(error, errors.RateLimitedError):

@@ -1,4 +1,6 @@
-"""The HTTP protocol: uvicorn's on httptools, with a short path for hot routes and limits on clients."""
+"""The HTTP protocol: uvicorn's on httptools, with a short path for hot routes and limits on
+clients.
+"""
 
 import asyncio
 import logging
@@ -10,7 +12,11 @@ from typing import Any, Final, cast
 
 import httptools
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from tenantry.server import protocol_errors
 from tenantry.server.asgi_types import (
@@ -42,7 +48,8 @@ from tenantry.server.cors import CORS_POLICY, CorsPolicy
 from tenantry.server.protocol_errors import RequestRejectedError, RequestRejection
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
 
-FINAL_IDLE_SECONDS: Final = 0.5  # how long a connection must be idle before a process that shuts down closes it
+# how long a connection must be idle before a process that shuts down closes it
+FINAL_IDLE_SECONDS: Final = 0.5
 
 _VERSIONS: Final = ("1.1", "1.0")
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{0,5}))?")
@@ -75,7 +82,9 @@ _default_headers: Final = _DefaultHeaders()
 
 
 class BufferedTransport:
-    """A transport that joins writes until the event loop's next turn: one system call and one packet a response."""
+    """A transport that joins writes until the event loop's next turn: one system call and one
+    packet a response.
+    """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -114,28 +123,33 @@ class BufferedTransport:
 class HttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol with a short path for hot routes and limits on its client.
 
-    The short path passes a complete request to the `HotDispatcher` in the lifespan state and writes the response at
-    once, without ASGI messages. It takes requests of the usual form only: a GET without a body or a POST with one of
-    known length below 100 KB, a short unambiguous path, no ``Expect`` or ``Upgrade``, and no other request in progress
-    on the connection. All others go through ASGI, where the same routes are found.
+    The short path passes a complete request to the `HotDispatcher` in the lifespan state and writes
+    the response at once, without ASGI messages. It takes requests of the usual form only: a GET
+    without a body or a POST with one of known length below 100 KB, a short unambiguous path, no
+    ``Expect`` or ``Upgrade``, and no other request in progress on the connection. All others go
+    through ASGI, where the same routes are found.
 
-    The process's `ConnectionMonitor` enforces timeouts. A malformed request is rejected with a problem document after
-    the responses to all earlier requests; if one of those is still pending, it becomes the connection's last response.
+    The process's `ConnectionMonitor` enforces timeouts. A malformed request is rejected with a
+    problem document after the responses to all earlier requests; if one of those is still pending,
+    it becomes the connection's last response.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401  # uvicorn's own
         super().__init__(*args, **kwargs)
         self._dispatcher: HotDispatcher | None = self.app_state.get(HOT_DISPATCHER)
-        self._monitor: ConnectionMonitor = self.app_state.get(CONNECTION_MONITOR) or self.app_state.setdefault(
-            CONNECTION_MONITOR, ConnectionMonitor()
-        )
+        self._monitor: ConnectionMonitor = self.app_state.get(
+            CONNECTION_MONITOR
+        ) or self.app_state.setdefault(CONNECTION_MONITOR, ConnectionMonitor())
         self._now = self._monitor.now
         self._shutdown: Shutdown = self.app_state.get(SHUTDOWN) or Shutdown()
         self._cors: CorsPolicy | None = self.app_state.get(CORS_POLICY)
-        self._proxies = _scope_rewriter(self.app) if isinstance(self.app, ProxyHeadersMiddleware) else None
+        self._proxies = (
+            _scope_rewriter(self.app) if isinstance(self.app, ProxyHeadersMiddleware) else None
+        )
         self._hot: HotRequestCycle | None = None
         self.is_reading = False  # whether a request has begun and is incomplete
-        self.is_arriving = False  # whether an incomplete request already has a task, which waits for the rest
+        # whether an incomplete request already has a task, which waits for the rest
+        self.is_arriving = False
         self.stops_reading = False
         """Whether the connection ignores further input and closes after the current responses."""
         self.url = b""
@@ -174,12 +188,17 @@ class HttpProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self.stops_reading = True  # the rest would be of another protocol, which is not supported
+            # the rest would be of another protocol, which is not supported
+            self.stops_reading = True
         except httptools.HttpParserError as error:
             cause = error.__context__
             if not isinstance(cause, RequestRejectedError | httptools.HttpParserError | None):
                 logger.exception("parsing a request failed", exc_info=cause)
-            self._reject(cause.rejection if isinstance(cause, RequestRejectedError) else protocol_errors.MALFORMED)
+            self._reject(
+                cause.rejection
+                if isinstance(cause, RequestRejectedError)
+                else protocol_errors.MALFORMED
+            )
         else:
             if self.is_reading:
                 self._await_rest()
@@ -187,14 +206,18 @@ class HttpProtocol(HttpToolsProtocol):
                     self._check_body_bytes()
 
     def drain(self) -> bool:
-        """Make the pending response the connection's last one; return false if none is pending or it has started."""
+        """Make the pending response the connection's last one; return false if none is pending or
+        it has started.
+        """
         is_pending = not getattr(self.cycle, "response_started", True)
         if is_pending:
             self.cycle.keep_alive = False
         return is_pending
 
     def shutdown(self) -> None:
-        """Finish pending requests, then close the connection once it is idle for `FINAL_IDLE_SECONDS`."""
+        """Finish pending requests, then close the connection once it is idle for
+        `FINAL_IDLE_SECONDS`.
+        """
         self._shutdown.close()
         self.drain()
         if self.waits in (WaitState.FIRST, WaitState.NEXT):
@@ -209,7 +232,9 @@ class HttpProtocol(HttpToolsProtocol):
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header of the head; ignore trailers, but count them. Raises `RequestRejectedError`."""
+        """Collect a header of the head; ignore trailers, but count them. Raises
+        `RequestRejectedError`.
+        """
         if self._has_head:
             self.on_chunk_header()
         elif len(self.headers) == MAX_HEADERS:
@@ -228,7 +253,8 @@ class HttpProtocol(HttpToolsProtocol):
             self._check_size()
         self._hot = self._hot_cycle(version)
         if self._hot is not None:
-            self.cycle = cast("RequestResponseCycle", self._hot)  # it has every attribute that uvicorn uses
+            # it has every attribute that uvicorn uses
+            self.cycle = cast("RequestResponseCycle", self._hot)
             self._has_head = True
             return
         self._check_fields(version)
@@ -249,7 +275,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False  # the parser would take a body for the next request
         elif self.cycle.waiting_for_100_continue and not self.pipeline:
-            # Ask for the body now: after a response without it, it is unknown whether the client sends it.
+            # Ask for the body now: after a response without it, it is unknown whether the client
+            # sends it.
             self.cycle.waiting_for_100_continue = False
             self.write_now(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -326,7 +353,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._await_next()
 
     def on_deadline(self, now: float) -> None:
-        """Reject the request or close the connection; extend the deadline of a client that makes progress."""
+        """Reject the request or close the connection; extend the deadline of a client that makes
+        progress.
+        """
         size = self.transport.get_write_buffer_size()
         if self.waits is WaitState.READING:
             if size and size < self._unsent_bytes:
@@ -359,7 +388,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _await_rest(self) -> None:
         limits = self._monitor.limits
-        if self._has_head and self.pipeline:  # parsed after earlier responses, and possibly sent long ago
+        # parsed after earlier responses, and possibly sent long ago
+        if self._has_head and self.pipeline:
             if self.waits is not WaitState.READING:
                 self._await_at_most_reading()
         elif self._has_head:
@@ -376,7 +406,9 @@ class HttpProtocol(HttpToolsProtocol):
         if self._fed_bytes - self._read_body_bytes > MAX_FRAMING_BYTES:
             self._reject(protocol_errors.TOO_MUCH_FRAMING)
         elif self._read_body_bytes:
-            self._monitor.track_body(self, 0 if self.cycle.response_complete else self._read_body_bytes)
+            self._monitor.track_body(
+                self, 0 if self.cycle.response_complete else self._read_body_bytes
+            )
 
     def _await_at_most_reading(self) -> None:
         """Expect no input from the client, but that it reads what is unsent."""
@@ -458,7 +490,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _given(self, wanted: bytes) -> bytes | None:
         """Return a header of the current request, as far as it has arrived."""
-        headers = self.cycle.scope["headers"] if self._has_head and self._hot is None else self.headers or ()
+        headers = (
+            self.cycle.scope["headers"]
+            if self._has_head and self._hot is None
+            else self.headers or ()
+        )
         return next((value for name, value in headers if name == wanted), None)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401  # uvicorn's own
@@ -488,7 +524,11 @@ class HttpProtocol(HttpToolsProtocol):
             return None
         path, query = target
         route = dispatcher.find(method, path)
-        if route is None or parser.should_upgrade() or not getattr(self.cycle, "response_complete", True):
+        if (
+            route is None
+            or parser.should_upgrade()
+            or not getattr(self.cycle, "response_complete", True)
+        ):
             return None
         scope = {
             "type": "http",
@@ -504,12 +544,21 @@ class HttpProtocol(HttpToolsProtocol):
         length = header(b"content-length")
         if length is not None and (len(length) > _MAX_HOT_LENGTH_DIGITS or method != "POST"):
             return None
-        if self._proxies is not None and (header(b"x-forwarded-for") or b"").count(b",") >= MAX_FORWARDED:
+        if (
+            self._proxies is not None
+            and (header(b"x-forwarded-for") or b"").count(b",") >= MAX_FORWARDED
+        ):
             return None
         # Several Host headers are joined by a comma and a space, which no host contains.
-        if header(b"transfer-encoding") is not None or header(b"expect") is not None or not _is_host(header(b"host")):
+        if (
+            header(b"transfer-encoding") is not None
+            or header(b"expect") is not None
+            or not _is_host(header(b"host"))
+        ):
             return None
-        cycle.keep_alive = version != "1.0" and parser.should_keep_alive() and not self._shutdown.is_draining
+        cycle.keep_alive = (
+            version != "1.0" and parser.should_keep_alive() and not self._shutdown.is_draining
+        )
         return cycle
 
     async def _serve(self, cycle: "HotRequestCycle") -> None:
@@ -523,14 +572,19 @@ class HttpProtocol(HttpToolsProtocol):
             if not cycle.disconnected and not self.transport.is_closing():
                 self._send(cycle, response)
         except BaseException as error:
-            if not cycle.response_complete and not cycle.disconnected and not self.transport.is_closing():
+            if (
+                not cycle.response_complete
+                and not cycle.disconnected
+                and not self.transport.is_closing()
+            ):
                 cycle.keep_alive = False
                 self._send(cycle, dispatcher.internal_error(cycle))
             if not isinstance(error, Exception):
                 raise
             logger.exception("request %s could not be answered", cycle.request_id.decode())
         finally:
-            # Now: the client's next request, which may be buffered already, must not count this one as in progress.
+            # Now: the client's next request, which may be buffered already, must not count this one
+            # as in progress.
             self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _send(self, cycle: "HotRequestCycle", response: HotResponse) -> None:
@@ -541,14 +595,18 @@ class HttpProtocol(HttpToolsProtocol):
         last = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
         cycle.response_complete = True
         default_headers = _default_headers.encode(self.server_state.default_headers)
-        self.write_now(b"".join((STATUS_LINE[response.status], default_headers, fields, last, response.body)))
+        self.write_now(
+            b"".join((STATUS_LINE[response.status], default_headers, fields, last, response.body))
+        )
         if not cycle.keep_alive:
             self._close()
         self.on_response_complete()
 
 
 class HotRequestCycle(HotRequest):
-    """A request of a hot route, with the attributes that uvicorn uses of its `RequestResponseCycle`."""
+    """A request of a hot route, with the attributes that uvicorn uses of its
+    `RequestResponseCycle`.
+    """
 
     __slots__ = ("disconnected", "keep_alive", "response_complete", "route")
 

@@ -17,13 +17,21 @@ def headers_of(scope: Scope) -> tuple[Header, ...]:
 def rate_headers(status: RateLimitStatus) -> tuple[Header, ...]:
     if not status:
         return ()
-    remaining = b", ".join([_REMAINING[quota.policy] % (quota.remaining, quota.reset) for quota in status])
-    return _policies(*[part for quota in status for part in (quota.policy, quota.limit)]), (b"ratelimit", remaining)
+    remaining = b", ".join(
+        [_REMAINING[quota.policy] % (quota.remaining, quota.reset) for quota in status]
+    )
+    return _policies(*[part for quota in status for part in (quota.policy, quota.limit)]), (
+        b"ratelimit",
+        remaining,
+    )
 
 
 @lru_cache(_CACHED_POLICIES)
 def _policies(*parts: Policy | int) -> Header:
-    items = [f'"{policy}";q={limit};w={WINDOW}' for policy, limit in zip(parts[::2], parts[1::2], strict=True)]
+    items = [
+        f'"{policy}";q={limit};w={WINDOW}'
+        for policy, limit in zip(parts[::2], parts[1::2], strict=True)
+    ]
     return b"ratelimit-policy", ", ".join(items).encode()
 
 

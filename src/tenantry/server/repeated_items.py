@@ -1,7 +1,7 @@
 """How often a request may repeat something: counted before any work is done for a single item.
 
-A head or body of the permitted size holds thousands of items. Each may cost the service an object, a decryption or a
-regular expression.
+A head or body of the permitted size holds thousands of items. Each may cost the service an object,
+a decryption or a regular expression.
 """
 
 from collections.abc import Iterable
@@ -15,8 +15,9 @@ MAX_PARAMETERS: Final = 100  # of a query
 MAX_FIELDS: Final = 100  # of a form
 MAX_MEMBERS: Final = 4096  # of a JSON body: members of objects and items of lists, at any depth
 MAX_LIST_ITEMS: Final = 256
-"""Of all header values together: items of lists, parameters, cookies and escaped characters. Browsers send at most 180
-cookies."""
+"""Of all header values together: items of lists, parameters, cookies and escaped characters.
+Browsers send at most 180 cookies.
+"""
 
 
 def has_too_many_segments(path: str) -> bool:
@@ -27,7 +28,9 @@ def check_items(headers: Iterable[Header]) -> None:
     """Raise `HeadTooLargeError` for headers of more than `MAX_LIST_ITEMS`."""
     values = b",".join([value for _, value in headers])
     if values.count(b",") + values.count(b";") + values.count(b"\\") > MAX_LIST_ITEMS:
-        raise HeadTooLargeError(f"The headers have more than {MAX_LIST_ITEMS} list items, parameters and cookies.")
+        raise HeadTooLargeError(
+            f"The headers have more than {MAX_LIST_ITEMS} list items, parameters and cookies."
+        )
 
 
 def has_too_many_fields(form: bytes) -> bool:

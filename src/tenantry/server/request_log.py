@@ -22,7 +22,9 @@ logger = logging.getLogger(REQUESTS)
 
 
 class LoggingDispatcher(Dispatcher):
-    """A `Dispatcher` that records a span for each request if there is ``tracing``, and a line if it ``logs``."""
+    """A `Dispatcher` that records a span for each request if there is ``tracing``, and a line if it
+    ``logs``.
+    """
 
     def __init__(self, *args: Any, tracing: Tracing | None, logs: bool, **options: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **options)
@@ -58,19 +60,30 @@ class LoggingDispatcher(Dispatcher):
                 status, route = record.status, record.route
                 fields: dict[str, object] = {**_fields(scope, request_id, status)}
                 if span is not None:
-                    span.note(status, route, {f"tenantry.{name}": str(value) for name, value in fields.items()})
+                    span.note(
+                        status,
+                        route,
+                        {f"tenantry.{name}": str(value) for name, value in fields.items()},
+                    )
                     fields["trace_id"] = span.trace_id
                 if self._logs:
                     method = method if method in METHODS else "other"
                     duration = round((perf_counter() - started) * 1000, 2)
-                    fields |= {"method": method, "route": route, "status": status, "duration_ms": duration}
+                    fields |= {
+                        "method": method,
+                        "route": route,
+                        "status": status,
+                        "duration_ms": duration,
+                    }
                     logger.info("%s %s %d", method, route, status, extra={FIELDS: fields})
 
     def _span(self, scope: Scope, method: str) -> AbstractContextManager[RequestSpan | None]:
         if self._tracing is None:
             return nullcontext()
         parent = asgi_types.header_of(scope, b"traceparent")
-        return self._tracing.request(method, scope.get("scheme", "http"), parent.decode("latin-1") if parent else None)
+        return self._tracing.request(
+            method, scope.get("scheme", "http"), parent.decode("latin-1") if parent else None
+        )
 
 
 class _RequestRecord:
@@ -85,8 +98,12 @@ def _fields(scope: Scope, request_id: bytes, status: int) -> dict[str, str]:
     fields = {"request_id": request_id.decode()}
     if tenant := caller.org_id if caller else scope.get(asgi_types.TENANT):
         fields["tenant"] = tenant
-    fields["principal"] = caller.kind.value if caller else "operator" if asgi_types.OPERATOR in scope else "none"
+    fields["principal"] = (
+        caller.kind.value if caller else "operator" if asgi_types.OPERATOR in scope else "none"
+    )
     if event := scope.get(asgi_types.EVENT):
         fields["event"], fields["event_type"] = event
-    fields["outcome"] = scope.get(asgi_types.OUTCOME) or ("ok" if status < _FIRST_ERROR_STATUS else "refused")
+    fields["outcome"] = scope.get(asgi_types.OUTCOME) or (
+        "ok" if status < _FIRST_ERROR_STATUS else "refused"
+    )
     return fields

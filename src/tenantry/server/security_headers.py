@@ -5,7 +5,10 @@ from typing import Final
 
 from tenantry.server.asgi_types import Header
 
-SECURITY_HEADERS: Final[tuple[Header, ...]] = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+SECURITY_HEADERS: Final[tuple[Header, ...]] = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+)
 _HSTS: Final[Header] = (b"strict-transport-security", b"max-age=31536000")
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
@@ -19,7 +22,10 @@ PAGE_HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "X-Frame-Options": "DENY",
 }
-ASSET_HEADERS: Final = {"Content-Security-Policy": "default-src 'none'", "Cross-Origin-Resource-Policy": "same-origin"}
+ASSET_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
 def security_headers(*, secure: bool) -> tuple[Header, ...]:

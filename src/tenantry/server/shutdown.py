@@ -15,7 +15,8 @@ from tenantry.server.accept_loop import AcceptLoop, ListeningSocket
 from tenantry.server.connection_balance import ConnectionBalance
 
 SHUTDOWN: Final = "tenantry.shutdown"  # key of the process's `Shutdown` in the ASGI lifespan state
-REQUEST_SECONDS: Final = 20  # how long pending requests may take once the process accepts no new ones
+# how long pending requests may take once the process accepts no new ones
+REQUEST_SECONDS: Final = 20
 
 _TICK: Final = 0.1
 _TICKS_PER_SECOND: Final = 10
@@ -26,12 +27,15 @@ logger = logging.getLogger(__name__)
 class Shutdown:
     """The state of a process's shutdown; ``on_drain`` and ``on_close`` are called once each.
 
-    While it drains, the process reports not ready and makes each response the last one of its connection, so that load
-    balancers stop using it before connections close. When it closes, it accepts no connections and ends streams.
+    While it drains, the process reports not ready and makes each response the last one of its
+    connection, so that load balancers stop using it before connections close. When it closes, it
+    accepts no connections and ends streams.
     """
 
     def __init__(
-        self, on_drain: Callable[[], None] = lambda: None, on_close: Callable[[], None] = lambda: None
+        self,
+        on_drain: Callable[[], None] = lambda: None,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.is_draining = False
         """Whether the shutdown has begun. A signal handler may set it before `drain` is called."""
@@ -55,7 +59,9 @@ class Siblings(NamedTuple):
     supervisor: int
     """Its process id."""
     connections: MutableSequence[int]
-    """The number of connections of each process, in memory that they share (`ConnectionBalance`)."""
+    """The number of connections of each process, in memory that they share
+    (`ConnectionBalance`).
+    """
     own: int
     """The index of this process."""
 
@@ -63,22 +69,27 @@ class Siblings(NamedTuple):
 class GracefulServer(uvicorn.Server):
     """uvicorn's server with a graceful shutdown, during which a load balancer loses no request.
 
-    After SIGTERM it drains for ``drain_seconds`` (`Shutdown`); after SIGINT, from a terminal, it does not. Then it
-    accepts no new connection, and pending requests have `REQUEST_SECONDS` to complete.
+    After SIGTERM it drains for ``drain_seconds`` (`Shutdown`); after SIGINT, from a terminal, it
+    does not. Then it accepts no new connection, and pending requests have `REQUEST_SECONDS` to
+    complete.
 
-    A single process exits immediately at a second signal. One of several processes on one socket ignores it, since
-    both the supervisor and others may signal it. It exits when the supervisor has ended, and shares connections with
-    its ``siblings``.
+    A single process exits immediately at a second signal. One of several processes on one socket
+    ignores it, since both the supervisor and others may signal it. It exits when the supervisor has
+    ended, and shares connections with its ``siblings``.
     """
 
-    def __init__(self, config: uvicorn.Config, drain_seconds: float, siblings: Siblings | None = None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, drain_seconds: float, siblings: Siblings | None = None
+    ) -> None:
         super().__init__(config)
         self._drain_seconds = drain_seconds
         self._supervisor = None if siblings is None else siblings.supervisor
         self._balance = (
             None
             if siblings is None
-            else ConnectionBalance(siblings.connections, siblings.own, lambda: len(self.server_state.connections))
+            else ConnectionBalance(
+                siblings.connections, siblings.own, lambda: len(self.server_state.connections)
+            )
         )
         self._skip_drain = False
         self._is_orphan = False
@@ -106,7 +117,9 @@ class GracefulServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _close_surplus(self, number: int) -> None:
-        """Make pending responses the last ones of so many connections, so that clients connect to other processes."""
+        """Make pending responses the last ones of so many connections, so that clients connect to
+        other processes.
+        """
         for connection in list(self.server_state.connections):
             if number > 0 and cast("Any", connection).drain():
                 number -= 1
@@ -135,7 +148,9 @@ class GracefulServer(uvicorn.Server):
         for one in sockets or []:
             one.close()
         self.servers = []
-        logger.info("closing: accepting no connections; pending requests have %d s", REQUEST_SECONDS)
+        logger.info(
+            "closing: accepting no connections; pending requests have %d s", REQUEST_SECONDS
+        )
         closing = asyncio.ensure_future(super().shutdown())
         while not closing.done():
             await asyncio.wait({closing}, timeout=_TICK)

@@ -1,4 +1,6 @@
-"""In-process authentication for WSGI applications that share the service's database; `django` and `flask` add to it."""
+"""In-process authentication for WSGI applications that share the service's database; `django` and
+`flask` add to it.
+"""
 
 from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind
 from tenantry.in_process.access_rules import ScopeRule

@@ -1,4 +1,6 @@
-"""Django integration: a middleware with the setting ``TENANTRY``, and views that declare the scope that they need."""
+"""Django integration: a middleware with the setting ``TENANTRY``, and views that declare the scope
+that they need.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,7 +20,15 @@ from tenantry.domain.permissions import Principal
 from tenantry.in_process.access_rules import AccessRules, Requirement, requirement_of
 from tenantry.in_process.request import RequestContext, context_in
 from tenantry.server.problems import STATUSES
-from tenantry.wsgi.middleware import PRINCIPAL, admit, begin, body_for, complete_headers, requirement_in, text_headers
+from tenantry.wsgi.middleware import (
+    PRINCIPAL,
+    admit,
+    begin,
+    body_for,
+    complete_headers,
+    requirement_in,
+    text_headers,
+)
 from tenantry.wsgi.tenantry import Tenantry, credentials_of
 
 P = ParamSpec("P")
@@ -41,14 +51,17 @@ class AuthenticatedRequest(HttpRequest):
 class TenantryMiddleware:
     """Django middleware that accepts and rejects requests as the service does.
 
-    The setting ``TENANTRY`` has the options of the WSGI middleware in capitals, and ``CONNECTION``, a `Tenantry`. By
-    default that is made of the environment, once for the setting. ``request.tenantry`` is the caller, or None.
+    The setting ``TENANTRY`` has the options of the WSGI middleware in capitals, and ``CONNECTION``,
+    a `Tenantry`. By default that is made of the environment, once for the setting.
+    ``request.tenantry`` is the caller, or None.
     """
 
     sync_capable = True
     async_capable = True
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseBase]]) -> None:
+    def __init__(
+        self, get_response: Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseBase]]
+    ) -> None:
         """Raises `ImproperlyConfigured` for an invalid option, and `SettingsError`."""
         self._get_response = get_response
         self._is_async = iscoroutinefunction(get_response)
@@ -59,12 +72,17 @@ class TenantryMiddleware:
             settings.TENANTRY = {}
         options: dict[str, Any] = settings.TENANTRY
         if unknown := options.keys() - _OPTIONS - {_CONNECTION}:
-            raise ImproperlyConfigured(f"TENANTRY has unknown options: {', '.join(sorted(unknown))}")
-        if options.get(_CONNECTION) is None:  # kept, since Django makes several middlewares: each test client has one
+            raise ImproperlyConfigured(
+                f"TENANTRY has unknown options: {', '.join(sorted(unknown))}"
+            )
+        # kept, since Django makes several middlewares: each test client has one
+        if options.get(_CONNECTION) is None:
             options[_CONNECTION] = Tenantry.from_environment()
         self._tenantry: Tenantry = options[_CONNECTION]
         try:
-            self._rules = AccessRules(**{name.lower(): options[name] for name in _OPTIONS & options.keys()})
+            self._rules = AccessRules(
+                **{name.lower(): options[name] for name in _OPTIONS & options.keys()}
+            )
         except ValueError as error:
             raise ImproperlyConfigured(f"TENANTRY: {error}") from error
 
@@ -86,7 +104,9 @@ class TenantryMiddleware:
                 _check(request, needed, await _admit_async(request, context))
         except Exception as error:  # noqa: BLE001  # the context logs it
             return _with_headers(request, context, _refuse(request, context, error))
-        return _complete(request, context, await cast("Awaitable[HttpResponseBase]", self._get_response(request)))
+        return _complete(
+            request, context, await cast("Awaitable[HttpResponseBase]", self._get_response(request))
+        )
 
     def _before_view(self, request: HttpRequest, *_view: object) -> None:
         context = context_in(request.META)
@@ -107,27 +127,35 @@ class TenantryMiddleware:
         context = context_in(request.META)
         if context is None or context.tenantry is not self._tenantry:
             context = begin(self._tenantry, request.META)
-            request.__dict__.pop("headers", None)  # which Django has kept if an earlier middleware has read them
+            # which Django has kept if an earlier middleware has read them
+            request.__dict__.pop("headers", None)
         context.app = self
         _set_principal(request, context.principal)
         return context
 
     def _requirement(self, request: HttpRequest, context: RequestContext) -> Requirement | None:
-        return requirement_in(self._rules, context, request.META, str(request.method), request.path_info)
+        return requirement_in(
+            self._rules, context, request.META, str(request.method), request.path_info
+        )
 
 
 def requires(
     scope: str | None = None, *, mode: str = "live"
-) -> Callable[[Callable[Concatenate[AuthenticatedRequest, P], R]], Callable[Concatenate[HttpRequest, P], R]]:
+) -> Callable[
+    [Callable[Concatenate[AuthenticatedRequest, P], R]], Callable[Concatenate[HttpRequest, P], R]
+]:
     """Return a decorator of views: the caller needs ``scope``; None accepts any credential.
 
-    ``mode`` is as in `TenantryMiddleware`. The caller is ``request.tenantry``. For a class-based view:
-    ``@method_decorator(requires("projects:read"), name="dispatch")``. The middleware sends a rejection even if the
-    project handles the exception. Raises `ValueError` for an invalid scope or mode.
+    ``mode`` is as in `TenantryMiddleware`. The caller is ``request.tenantry``. For a class-based
+    view: ``@method_decorator(requires("projects:read"), name="dispatch")``. The middleware sends a
+    rejection even if the project handles the exception. Raises `ValueError` for an invalid scope or
+    mode.
     """
     needed = requirement_of(scope, mode)
 
-    def decorate(view: Callable[Concatenate[AuthenticatedRequest, P], R]) -> Callable[Concatenate[HttpRequest, P], R]:
+    def decorate(
+        view: Callable[Concatenate[AuthenticatedRequest, P], R],
+    ) -> Callable[Concatenate[HttpRequest, P], R]:
         @wraps(view)
         def checked(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> R:
             if _is_async_dispatch(request):
@@ -139,12 +167,16 @@ def requires(
             return view(cast("AuthenticatedRequest", request), *args, **kwargs)
 
         @wraps(view)
-        async def checked_async(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> object:
+        async def checked_async(
+            request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs
+        ) -> object:
             context = _context_of(request)
             with _kept(context):
                 needed.check(await _admit_async(request, context))
             _withhold(request)
-            return await cast("Awaitable[object]", view(cast("AuthenticatedRequest", request), *args, **kwargs))
+            return await cast(
+                "Awaitable[object]", view(cast("AuthenticatedRequest", request), *args, **kwargs)
+            )
 
         if iscoroutinefunction(view):
             return cast("Callable[Concatenate[HttpRequest, P], R]", checked_async)
@@ -154,10 +186,11 @@ def requires(
 
 
 def _check(request: HttpRequest, needed: Requirement, principal: Principal) -> None:
-    """Raise the service's refusals: a scope that is missing for a path without a view is `NotFoundError` (404).
+    """Raise the service's refusals: a scope that is missing for a path without a view is
+    `NotFoundError` (404).
 
-    A table of scopes lists the project's paths, so any other path needs everything; a caller who lacks that is told
-    that the path does not exist.
+    A table of scopes lists the project's paths, so any other path needs everything; a caller who
+    lacks that is told that the path does not exist.
     """
     try:
         needed.check(principal)
@@ -178,7 +211,8 @@ def _has_view(request: HttpRequest) -> bool:
 def _is_async_dispatch(request: HttpRequest) -> bool:
     """Whether an asynchronous class-based view calls `dispatch`, which returns a coroutine."""
     try:
-        asyncio.get_running_loop()  # there is none in the thread in which such a view calls a synchronous one
+        # there is none in the thread in which such a view calls a synchronous one
+        asyncio.get_running_loop()
     except RuntimeError:
         return False
     return request.resolver_match is not None and iscoroutinefunction(request.resolver_match.func)
@@ -186,7 +220,9 @@ def _is_async_dispatch(request: HttpRequest) -> bool:
 
 @contextmanager
 def _kept(context: RequestContext) -> Iterator[None]:
-    """Keep a rejection for the middleware, which sends it even if the project handles the exception."""
+    """Keep a rejection for the middleware, which sends it even if the project handles the
+    exception.
+    """
     try:
         yield
     except DomainError as error:
@@ -210,7 +246,9 @@ def _admit(request: HttpRequest, context: RequestContext) -> Principal:
 async def _admit_async(request: HttpRequest, context: RequestContext) -> Principal:
     principal = context.principal
     if principal is None:
-        principal = await _connection_of(context).call_async(context.admit, credentials_of(request.META))
+        principal = await _connection_of(context).call_async(
+            context.admit, credentials_of(request.META)
+        )
         request.META[PRINCIPAL] = principal
     _set_principal(request, principal)
     return principal
@@ -223,8 +261,8 @@ def _connection_of(context: RequestContext) -> Tenantry:
 def _withhold(request: HttpRequest) -> None:
     """Keep Django's cache from storing the response before it has the headers of `_with_headers`.
 
-    An `UpdateCacheMiddleware` between this middleware and the view sees it earlier. One around this middleware sees it
-    later, and may store it for this caller if the view permits that.
+    An `UpdateCacheMiddleware` between this middleware and the view sees it earlier. One around this
+    middleware sees it later, and may store it for this caller if the view permits that.
     """
     if _UPDATES_CACHE in request.__dict__:
         request.__dict__.setdefault(_WITHHELD, request.__dict__[_UPDATES_CACHE])
@@ -238,16 +276,22 @@ def _set_principal(request: HttpRequest, principal: Principal | None) -> None:
 def _refuse(request: HttpRequest, context: RequestContext, error: Exception) -> HttpResponse:
     refusal = context.refusal(error)
     return HttpResponse(
-        body_for(request.META, refusal), status=refusal.status, headers=dict(text_headers(refusal.headers))
+        body_for(request.META, refusal),
+        status=refusal.status,
+        headers=dict(text_headers(refusal.headers)),
     )
 
 
-def _complete(request: HttpRequest, context: RequestContext, response: HttpResponseBase) -> HttpResponseBase:
+def _complete(
+    request: HttpRequest, context: RequestContext, response: HttpResponseBase
+) -> HttpResponseBase:
     answer = response if context.rejection is None else _refuse(request, context, context.rejection)
     return _with_headers(request, context, answer)
 
 
-def _with_headers(request: HttpRequest, context: RequestContext, response: HttpResponseBase) -> HttpResponseBase:
+def _with_headers(
+    request: HttpRequest, context: RequestContext, response: HttpResponseBase
+) -> HttpResponseBase:
     if _WITHHELD in request.__dict__:
         setattr(request, _UPDATES_CACHE, request.__dict__.pop(_WITHHELD))
     for name, value in complete_headers(context, response.items()):

@@ -19,18 +19,22 @@ _EXTENSION: Final = "tenantry"
 
 
 def install(app: Flask, tenantry: Tenantry) -> None:
-    """Prepare an application for views with `requires`, and set ``flask.g.principal``: the caller, or None."""
+    """Prepare an application for views with `requires`, and set ``flask.g.principal``: the caller,
+    or None.
+    """
     app.extensions[_EXTENSION] = tenantry
     app.wsgi_app = TenantryMiddleware(app.wsgi_app, tenantry=tenantry, on_demand=True)  # type: ignore[method-assign]
     app.before_request(_set_principal)
     app.register_error_handler(DomainError, _refuse)
 
 
-def requires(scope: str | None = None, *, mode: str = "live") -> Callable[[Callable[P, Any]], Callable[P, Any]]:
+def requires(
+    scope: str | None = None, *, mode: str = "live"
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
     """Return a decorator of views: the caller needs ``scope``; None accepts any credential.
 
-    ``mode`` is as in `TenantryMiddleware`. The caller is ``flask.g.principal``. Below ``@app.get(...)``.
-    Raises `ValueError` for an invalid scope or mode.
+    ``mode`` is as in `TenantryMiddleware`. The caller is ``flask.g.principal``. Below
+    ``@app.get(...)``. Raises `ValueError` for an invalid scope or mode.
     """
     needed = requirement_of(scope, mode)
 
@@ -42,7 +46,8 @@ def requires(scope: str | None = None, *, mode: str = "live") -> Callable[[Calla
                 g.principal = admit(context, tenantry, request.environ)
                 needed.check(g.principal)
             except DomainError as error:
-                abort(_refuse(error))  # no error handler of the application replaces a response that is raised
+                # no error handler of the application replaces a response that is raised
+                abort(_refuse(error))
             return current_app.ensure_sync(view)(*args, **kwargs)
 
         return checked
@@ -54,7 +59,9 @@ def _installed() -> tuple[Tenantry, RequestContext]:
     tenantry: Tenantry | None = current_app.extensions.get(_EXTENSION)
     context = context_in(request.environ)
     if tenantry is None or context is None or context.tenantry is not tenantry:
-        raise RuntimeError("Call tenantry.wsgi.flask.install(app, tenantry) on this application first.")
+        raise RuntimeError(
+            "Call tenantry.wsgi.flask.install(app, tenantry) on this application first."
+        )
     return tenantry, context
 
 

@@ -43,12 +43,16 @@ class HasMeta(Protocol):
 
 
 def optional_principal_of(request: Mapping[str, Any] | HasEnviron | HasMeta) -> Principal | None:
-    """Return the caller of a request (or its WSGI environment); None if it needed and had no credential."""
+    """Return the caller of a request (or its WSGI environment); None if it needed and had no
+    credential.
+    """
     return optional_principal_in(_environment_of(request))
 
 
 def principal_of(request: Mapping[str, Any] | HasEnviron | HasMeta) -> Principal:
-    """Return the caller of a request (or its WSGI environment). Raises `MissingCredentialError` (401) without one."""
+    """Return the caller of a request (or its WSGI environment). Raises `MissingCredentialError`
+    (401) without one.
+    """
     return principal_in(_environment_of(request))
 
 
@@ -62,10 +66,10 @@ def _environment_of(request: Mapping[str, Any] | HasEnviron | HasMeta) -> Mappin
 class TenantryMiddleware:
     """WSGI middleware that accepts and rejects requests as the service does.
 
-    ``public`` paths need no credential. With ``optional`` no path does, but an invalid credential is rejected.
-    ``scopes`` is a table of required scopes (requests that it does not list require ``*:*``) or a function. Paths are
-    below ``SCRIPT_NAME``. ``mode`` selects the accepted keys: ``live``, ``test`` or ``any``. With ``on_demand`` the
-    views authenticate, not the middleware.
+    ``public`` paths need no credential. With ``optional`` no path does, but an invalid credential
+    is rejected. ``scopes`` is a table of required scopes (requests that it does not list require
+    ``*:*``) or a function. Paths are below ``SCRIPT_NAME``. ``mode`` selects the accepted keys:
+    ``live``, ``test`` or ``any``. With ``on_demand`` the views authenticate, not the middleware.
     """
 
     def __init__(
@@ -81,7 +85,9 @@ class TenantryMiddleware:
     ) -> None:
         self._app = app
         self._tenantry = tenantry
-        self._rules = AccessRules(public=public, optional=optional, scopes=scopes, mode=mode, on_demand=on_demand)
+        self._rules = AccessRules(
+            public=public, optional=optional, scopes=scopes, mode=mode, on_demand=on_demand
+        )
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         context = context_in(environ)
@@ -107,7 +113,9 @@ class TenantryMiddleware:
             return [body_for(environ, refusal)]
 
         try:
-            needed = requirement_in(self._rules, context, environ, environ["REQUEST_METHOD"], path_of(environ))
+            needed = requirement_in(
+                self._rules, context, environ, environ["REQUEST_METHOD"], path_of(environ)
+            )
             if needed is not None:
                 needed.check(admit(context, self._tenantry, environ))
         except Exception as error:  # noqa: BLE001  # the context logs it
@@ -122,10 +130,15 @@ class TenantryMiddleware:
 
 
 class _UnstartedBody:
-    """The body of an application that runs, and may refuse the request, when its first part is taken."""
+    """The body of an application that runs, and may refuse the request, when its first part is
+    taken.
+    """
 
     def __init__(
-        self, context: RequestContext, body: Iterable[bytes], refuse: Callable[[Exception], list[bytes]]
+        self,
+        context: RequestContext,
+        body: Iterable[bytes],
+        refuse: Callable[[Exception], list[bytes]],
     ) -> None:
         self._context = context
         self._body = body
@@ -155,7 +168,11 @@ def begin(tenantry: Tenantry, environ: dict[str, Any]) -> RequestContext:
     for name in _IDENTITY:
         environ.pop(name, None)
     known = environ.get(REQUEST_ID)  # from an outer middleware with another database
-    request_id = request_id_of(header_in(environ, "HTTP_X_REQUEST_ID")) if known is None else str(known).encode()
+    request_id = (
+        request_id_of(header_in(environ, "HTTP_X_REQUEST_ID"))
+        if known is None
+        else str(known).encode()
+    )
     context = RequestContext(tenantry, request_id)
     environ.update({CONTEXT: context, REQUEST_ID: request_id.decode(), PRINCIPAL: None})
     return context
@@ -176,7 +193,9 @@ def admit(context: RequestContext, tenantry: Tenantry, environ: dict[str, Any]) 
     return principal
 
 
-def complete_headers(context: RequestContext, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def complete_headers(
+    context: RequestContext, headers: Iterable[tuple[str, str]]
+) -> list[tuple[str, str]]:
     """Return the headers of a response with those of the middleware."""
     given = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
     return text_headers(context.headers_over(given))

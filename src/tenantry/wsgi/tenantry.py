@@ -23,7 +23,8 @@ from tenantry.settings import Settings
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_MARGIN: Final = 0.2  # seconds, so that the limit of the event loop, which knows the cause, comes first
+# seconds, so that the limit of the event loop, which knows the cause, comes first
+_MARGIN: Final = 0.2
 _NO_ANSWER: Final = "Authentication does not answer. Try again shortly."
 _STOPPING: Final = "The application is stopping."
 
@@ -31,14 +32,20 @@ logger = logging.getLogger(__name__)
 
 
 class Tenantry(InProcessConfiguration):
-    """Authenticates the requests of all threads of a process on one event loop, which runs in another thread.
+    """Authenticates the requests of all threads of a process on one event loop, which runs in
+    another thread.
 
-    The loop starts with the first request of a process. A forked process starts another one, so a server may load the
-    application before it forks. The loop ends with the process, by `close`, or with the block of ``with tenantry``.
+    The loop starts with the first request of a process. A forked process starts another one, so a
+    server may load the application before it forks. The loop ends with the process, by `close`, or
+    with the block of ``with tenantry``.
     """
 
     def __init__(
-        self, settings: Settings, *, clock: Clock = system_clock, timeouts: Timeouts = DEFAULT_TIMEOUTS
+        self,
+        settings: Settings,
+        *,
+        clock: Clock = system_clock,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         super().__init__(settings, clock=clock, timeouts=timeouts)
         self._lock = Lock()
@@ -48,18 +55,26 @@ class Tenantry(InProcessConfiguration):
         os.register_at_fork(after_in_child=lambda: _start_anew(reference()))
 
     def admit(self, environ: Mapping[str, Any]) -> Admitted:
-        """Authenticate and count the request of a WSGI environment. Raises the service's refusals (`DomainError`)."""
+        """Authenticate and count the request of a WSGI environment. Raises the service's refusals
+        (`DomainError`).
+        """
         return self.call(self.authenticate, credentials_of(environ))
 
     async def authenticate(self, credentials: Credentials) -> Admitted:
-        """Authenticate and count a request, on the event loop. Raises the service's refusals (`DomainError`)."""
+        """Authenticate and count a request, on the event loop. Raises the service's refusals
+        (`DomainError`).
+        """
         thread = self._thread
         if thread is None:
             raise AuthUnavailableError(_STOPPING)
         return await thread.tenantry.authenticate(credentials)
 
-    def call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function on the event loop. Raises `AuthUnavailableError` after the time limit of a request."""
+    def call(
+        self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a function on the event loop. Raises `AuthUnavailableError` after the time limit of a
+        request.
+        """
         deadline = self._deadline()
         loop = self._running_loop(deadline)
         future = _submit(function(*args, **kwargs), loop)
@@ -69,7 +84,9 @@ class Tenantry(InProcessConfiguration):
             future.cancel()
             raise AuthUnavailableError(_NO_ANSWER) from error
 
-    async def call_async(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call_async(
+        self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Do the same in a process that has an event loop, too, without blocking it."""
         deadline = self._deadline()
         thread = self._thread
@@ -99,7 +116,9 @@ class Tenantry(InProcessConfiguration):
         self.close()
 
     def forget(self) -> None:
-        """Use no thread of a parent process. What belongs to it stays as it is: it shares sockets with the parent."""
+        """Use no thread of a parent process. What belongs to it stays as it is: it shares sockets
+        with the parent.
+        """
         thread, self._thread = self._thread, None
         if thread is not None:
             self._of_parents.append(thread)  # so that nothing of it is closed
@@ -115,7 +134,9 @@ class Tenantry(InProcessConfiguration):
                 thread = self._thread
                 if thread is None or not thread.is_usable():
                     atexit.register(self.close)
-                    tenantry = AsyncTenantry(self._settings, clock=self._clock, timeouts=self._timeouts)
+                    tenantry = AsyncTenantry(
+                        self._settings, clock=self._clock, timeouts=self._timeouts
+                    )
                     thread = self._thread = _EventLoopThread(tenantry)
         try:
             return thread.loop.result(deadline - time.monotonic())
@@ -137,7 +158,9 @@ def _start_anew(tenantry: Tenantry | None) -> None:
 
 
 class _EventLoopThread:
-    """An event loop with an open connection, in a daemon thread, which does not keep the process from ending."""
+    """An event loop with an open connection, in a daemon thread, which does not keep the process
+    from ending.
+    """
 
     def __init__(self, tenantry: AsyncTenantry) -> None:
         self.tenantry = tenantry
@@ -151,7 +174,9 @@ class _EventLoopThread:
         return self._thread.is_alive()
 
     def end(self, seconds: float) -> None:
-        """Disconnect and end the loop, also one that is still connecting; wait at most ``seconds`` for it."""
+        """Disconnect and end the loop, also one that is still connecting; wait at most ``seconds``
+        for it.
+        """
         self.loop.add_done_callback(self._set_ended)
         self._thread.join(seconds)
 
@@ -169,7 +194,8 @@ class _EventLoopThread:
                 self.loop.set_exception(error)
 
     async def _serve(self) -> None:
-        # The threads bound the rejections. One that waits would take the thread from accepted requests.
+        # The threads bound the rejections. One that waits would take the thread from accepted
+        # requests.
         await self.tenantry.connect(no_throttle())
         try:
             self.loop.set_result(asyncio.get_running_loop())
@@ -179,7 +205,9 @@ class _EventLoopThread:
 
 
 def header_in(environ: Mapping[str, Any], name: str) -> bytes | None:
-    """Return a header's value (``HTTP_...``). The server has joined several by commas (RFC 3875 section 4.1.18)."""
+    """Return a header's value (``HTTP_...``). The server has joined several by commas (RFC 3875
+    section 4.1.18).
+    """
     value = environ.get(name)
     return None if value is None else str(value).encode("latin-1", "replace")
 

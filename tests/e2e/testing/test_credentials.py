@@ -65,8 +65,10 @@ def test_a_members_token_may_do_what_members_may(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant()
     known = tenantry.client(tenantry.token("mia", tenant)).get(WHOAMI).json()
     assert (known["id"], known["orgId"], known["scopes"]) == (
-        "mia", tenant.id, ["projects:*", "tenants:read", "billing:read"],
-    )  # fmt: skip
+        "mia",
+        tenant.id,
+        ["projects:*", "tenants:read", "billing:read"],
+    )
 
 
 def test_a_token_of_an_owner(tenantry: Tenantry) -> None:
@@ -87,7 +89,10 @@ def test_a_token_that_has_expired(tenantry: Tenantry) -> None:
 
 
 def test_token_without_an_organization(tenantry: Tenantry) -> None:
-    assert refusal(tenantry.client(tenantry.token("noah")).get(PROJECTS)) == (403, "no_organization")
+    assert refusal(tenantry.client(tenantry.token("noah")).get(PROJECTS)) == (
+        403,
+        "no_organization",
+    )
 
 
 def test_token_has_additional_claims(tenantry: Tenantry) -> None:
@@ -121,14 +126,29 @@ def test_a_member_on_record_gets_another_role_and_is_removed(tenantry: Tenantry)
 def test_reports_mask_secrets(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant()
     key = tenant.key()
-    shown = repr([
-        tenantry, tenantry.service, tenant, key, key.secret, key.headers, key.environment, tenantry.environment,
-        tenant.token(), tenant.member("mia"), vars(tenantry.service),
-    ])  # fmt: skip
+    shown = repr(
+        [
+            tenantry,
+            tenantry.service,
+            tenant,
+            key,
+            key.secret,
+            key.headers,
+            key.environment,
+            tenantry.environment,
+            tenant.token(),
+            tenant.member("mia"),
+            vars(tenantry.service),
+        ]
+    )
     secrets = [
-        key.secret, tenant.token().split(".")[0],
-        *(tenantry.environment[name] for name in ("API_KEY_PEPPER", "OPERATOR_TOKEN", "PROVIDER_WEBHOOK_SECRET")),
-    ]  # fmt: skip
+        key.secret,
+        tenant.token().split(".")[0],
+        *(
+            tenantry.environment[name]
+            for name in ("API_KEY_PEPPER", "OPERATOR_TOKEN", "PROVIDER_WEBHOOK_SECRET")
+        ),
+    ]
     assert [secret for secret in secrets if secret in shown] == []
     assert "TENANTRY_API_KEY" in shown
 

@@ -25,10 +25,14 @@ def test_the_service_is_where_the_environment_says(tenantry: Tenantry) -> None:
 async def test_an_application_in_process_knows_the_same_callers(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant(plan="pro")
     key = tenant.key("projects:read")
-    app = TenantryMiddleware(answer_caller, tenantry=InProcess.from_values(tenantry.environment), owns_lifespan=True)
+    app = TenantryMiddleware(
+        answer_caller, tenantry=InProcess.from_values(tenantry.environment), owns_lifespan=True
+    )
     async with lifespan(app), client_of(app) as client:
         for credential in (key.secret, tenant.token()):
-            known = (await client.get("/", headers={"Authorization": f"Bearer {credential}"})).json()
+            known = (
+                await client.get("/", headers={"Authorization": f"Bearer {credential}"})
+            ).json()
             assert (known["orgId"], known["plan"]) == (tenant.id, "pro")
         key.revoke()
         assert refusal(await client.get("/", headers=key.headers)) == (401, "api_key_revoked")
@@ -37,7 +41,10 @@ async def test_an_application_in_process_knows_the_same_callers(tenantry: Tenant
 def test_a_backend_can_be_the_operator(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant()
     backend = tenantry.client(tenantry.environment["OPERATOR_TOKEN"])
-    assert backend.get(f"/api/v1/tenants/{tenant.id}/export").json()["ownerEmail"] == tenant.owner_email
+    assert (
+        backend.get(f"/api/v1/tenants/{tenant.id}/export").json()["ownerEmail"]
+        == tenant.owner_email
+    )
 
 
 @pytest.mark.parametrize("name", ["OIDC_ISSUER", "PROVIDER_API_BASE"])

@@ -15,7 +15,9 @@ def state(tenantry_tenant: object) -> tuple[str, str]:
 
 def test_a_subscription_is_updated(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant()
-    tenantry.events.subscription_updated(tenant, "business", status="trialing", cancel_at_period_end=True)
+    tenantry.events.subscription_updated(
+        tenant, "business", status="trialing", cancel_at_period_end=True
+    )
     assert state(tenant) == ("business", "trialing")
     assert tenant.record["cancelAtPeriodEnd"] is True
 
@@ -24,7 +26,9 @@ def test_a_subscription_is_updated(tenantry: Tenantry) -> None:
 def test_period_end_in_both_shapes(tenantry: Tenantry, api_version: str) -> None:
     tenant = tenantry.tenant()
     end = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
-    sent = tenantry.events.subscription_updated(tenant, "pro", period_end=end, api_version=api_version)
+    sent = tenantry.events.subscription_updated(
+        tenant, "pro", period_end=end, api_version=api_version
+    )
     assert tenant.record["currentPeriodEnd"] == "2031-05-06T07:08:09Z"
     assert api_version.encode() in sent.body
 
@@ -84,7 +88,11 @@ def test_a_signature_of_any_kind_can_be_sent(tenantry: Tenantry) -> None:
     events, body = tenantry.events, b"{}"
     long_ago = tenantry.provider.now - timedelta(hours=1)
     assert events.send(body, signature="").text == "Missing Provider-Signature header"
-    for signature in (events.sign(body, secret="whsec_of_somebody_else"), events.sign(body, at=long_ago), "t=1,v1=0"):
+    for signature in (
+        events.sign(body, secret="whsec_of_somebody_else"),
+        events.sign(body, at=long_ago),
+        "t=1,v1=0",
+    ):
         assert events.send(body, signature=signature).text == "Invalid signature"
 
 

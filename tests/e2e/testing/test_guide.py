@@ -37,7 +37,9 @@ def test_what_is_installed_is_an_extra(page: str, extra: str) -> None:
     commands = INSTALL.findall((ROOT / "docs" / "how-to" / f"{page}.md").read_text("utf-8"))
     of_clone, published = [argument for command in commands for argument in shlex.split(command)]
     assert (of_clone, published) == (f".[{extra}]", f"tenantry[{extra}]")
-    there = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    there = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
     assert extra in there
 
 
@@ -50,8 +52,20 @@ def test_every_block_of_the_page_is_a_file() -> None:
 @pytest.mark.parametrize("suite", [".", SUITE_OF_ITS_OWN])
 def test_examples_pass(pytester: pytest.Pytester, suite: str) -> None:
     folder = written(pytester.path)
-    shown = {name: text for name, text in files().items() if name.startswith("special/") == (suite != ".")}
+    shown = {
+        name: text
+        for name, text in files().items()
+        if name.startswith("special/") == (suite != ".")
+    }
     count = sum(len(TEST.findall(text)) for text in shown.values())
     others = [] if suite == SUITE_OF_ITS_OWN else ["--ignore", str(folder / SUITE_OF_ITS_OWN)]
-    arguments = [*OWN_PLUGINS, "--rootdir", str(folder), "-p", "no:cacheprovider", *others, str(folder / suite)]
+    arguments = [
+        *OWN_PLUGINS,
+        "--rootdir",
+        str(folder),
+        "-p",
+        "no:cacheprovider",
+        *others,
+        str(folder / suite),
+    ]
     pytester.runpytest_subprocess(*arguments, timeout=240).assert_outcomes(passed=count)

@@ -29,7 +29,11 @@ def test_mails_of_one_tenant_of_an_address_and_of_all(tenantry: Tenantry) -> Non
         tenantry.events.payment_failed(tenant)
     assert [mail.to for mail in tenantry.mails(one)] == [one.owner_email, one.owner_email]
     assert [mail.to for mail in tenantry.mails(other.owner_email)] == [other.owner_email]
-    assert [mail.to for mail in tenantry.mails()] == [one.owner_email, other.owner_email, one.owner_email]
+    assert [mail.to for mail in tenantry.mails()] == [
+        one.owner_email,
+        other.owner_email,
+        one.owner_email,
+    ]
     assert tenantry.mails("missing@acme.example") == []
 
 
@@ -38,5 +42,7 @@ async def test_missing_mail_is_reported_with_its_status(tenantry: Tenantry) -> N
     async with await Connection.connect(tenantry.environment["DATABASE_URL"]) as connection:
         # without the job that would deliver it
         notification = await add_notification(connection, tenant.id)
-    with pytest.raises(MailError, match=rf"1 of 1 mails have not arrived within 0 s: {notification} is queued"):
+    with pytest.raises(
+        MailError, match=rf"1 of 1 mails have not arrived within 0 s: {notification} is queued"
+    ):
         tenant.mails(within=0)

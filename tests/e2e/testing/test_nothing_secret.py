@@ -86,7 +86,10 @@ def run_both(folder: Path, *options: str) -> Run:
 
 def check_log(run: Run) -> None:
     """Assert that a failed test shows the service's log of the test's duration, and no secret."""
-    assert outcomes(run.result, "test_failing.py") == {"test_before": {"PASSED"}, "test_failing": {"FAILED"}}
+    assert outcomes(run.result, "test_failing.py") == {
+        "test_before": {"PASSED"},
+        "test_failing": {"FAILED"},
+    }
     run.result.stdout.fnmatch_lines(["*Captured tenantry call*", "*payment received*"])
     assert "tenant-of-the-test-before" not in run.shown
     assert [secret for secret in run.secrets("secrets-of-failing") if secret in run.shown] == []
@@ -98,7 +101,9 @@ def check_comparisons(run: Run) -> None:
     key, _, *others = run.secrets("secrets")
     assert [secret for secret in (key, *others) if secret in run.shown] == []
     assert re.findall(r"svc_live_\w{10}|(?:op|whsec|sk_test)_\w{10}", run.shown) == []
-    run.result.stdout.fnmatch_lines(["*assert Credential(***) == 'x'", "*assert Credential(***) == '***x'"])
+    run.result.stdout.fnmatch_lines(
+        ["*assert Credential(***) == 'x'", "*assert Credential(***) == '***x'"]
+    )
 
 
 @pytest.fixture(scope="module")

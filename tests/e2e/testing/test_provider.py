@@ -50,9 +50,12 @@ def test_further_types_arrive_once_enabled(tenantry: Tenantry) -> None:
     def begin_trial_by_api() -> tuple[str, str]:
         tenant = tenantry.tenant()
         tenantry.provider.subscribe(
-            tenant.customer, "price_pro", metadata={"orgId": tenant.id}, trial_days=14,
+            tenant.customer,
+            "price_pro",
+            metadata={"orgId": tenant.id},
+            trial_days=14,
             first_payment=FirstPayment.ALLOW_INCOMPLETE,
-        )  # fmt: skip
+        )
         tenantry.provider.deliver()
         return tenant.plan, tenant.subscription_status
 
@@ -63,7 +66,9 @@ def test_further_types_arrive_once_enabled(tenantry: Tenantry) -> None:
 
 def test_a_checkout_through_the_service_is_paid_at_the_provider(tenantry: Tenantry) -> None:
     tenant = tenantry.tenant()
-    asked = tenantry.client(tenant.key()).post("/api/v1/billing/checkout-sessions", json={"plan": "business"})
+    asked = tenantry.client(tenant.key()).post(
+        "/api/v1/billing/checkout-sessions", json={"plan": "business"}
+    )
     assert asked.status_code == 201, asked.text
     [session] = tenantry.provider.checkout_sessions.values()
     assert asked.json()["url"] == session.url
@@ -95,7 +100,9 @@ def test_rejected_provider_call_raises(tenantry: Tenantry) -> None:
         tenantry.provider.subscribe("cus_nobody", "price_pro")
 
 
-@pytest.mark.parametrize("name", ["prices", "customers", "subscriptions", "invoices", "checkout_sessions"])
+@pytest.mark.parametrize(
+    "name", ["prices", "customers", "subscriptions", "invoices", "checkout_sessions"]
+)
 def test_objects_are_snapshots(tenantry: Tenantry, name: str) -> None:
     tenant = tenantry.tenant(plan="pro")
     tenantry.provider.checkout("price_pro", customer=tenant.customer)

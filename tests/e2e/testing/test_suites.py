@@ -6,11 +6,24 @@ from tenantry_devkit.testing import StartError, running_service
 from tests.support.suites import Suite, outcomes
 
 FOR_ANOTHER_DATABASE = {
-    "PGPORT": "5433", "PGCLIENTENCODING": "SQL_ASCII", "PGOPTIONS": "-c search_path=foo", "PGDATESTYLE": "German",
-    "PGHOST": "db.example", "PGHOSTADDR": "127.0.0.1", "PGUSER": "x", "PGDATABASE": "x", "PGCONNECT_TIMEOUT": "x",
-    "PGCHANNELBINDING": "require", "PGREQUIREAUTH": "scram-sha-256", "PGREQUIREPEER": "x", "PGGSSENCMODE": "require",
-    "PGSSLNEGOTIATION": "direct", "PGTARGETSESSIONATTRS": "standby", "PGSERVICE": "x", "PGSERVICEFILE": "services.conf",
-}  # fmt: skip
+    "PGPORT": "5433",
+    "PGCLIENTENCODING": "SQL_ASCII",
+    "PGOPTIONS": "-c search_path=foo",
+    "PGDATESTYLE": "German",
+    "PGHOST": "db.example",
+    "PGHOSTADDR": "127.0.0.1",
+    "PGUSER": "x",
+    "PGDATABASE": "x",
+    "PGCONNECT_TIMEOUT": "x",
+    "PGCHANNELBINDING": "require",
+    "PGREQUIREAUTH": "scram-sha-256",
+    "PGREQUIREPEER": "x",
+    "PGGSSENCMODE": "require",
+    "PGSSLNEGOTIATION": "direct",
+    "PGTARGETSESSIONATTRS": "standby",
+    "PGSERVICE": "x",
+    "PGSERVICEFILE": "services.conf",
+}
 DATABASE = """
 def test_database(tenantry):
     tenant = tenantry.tenant(plan="pro")
@@ -94,30 +107,47 @@ def test_object_that_ended_before_the_newest(tenantry_service):
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> pytest.RunResult:
-    """One run of several files, which share a service, with variables that are meant for another database."""
+    """One run of several files, which share a service, with variables that are meant for another
+    database.
+    """
     suite = Suite(tmp_path_factory.mktemp("suite"))
-    suite.write("services.conf", "[x]\nhost=db.example\nport=5433\noptions=-c search_path=foo\nsslmode=require\n")
+    suite.write(
+        "services.conf",
+        "[x]\nhost=db.example\nport=5433\noptions=-c search_path=foo\nsslmode=require\n",
+    )
     suite.write("test_async.py", ASYNC)
     suite.write("test_database.py", DATABASE)
     suite.write("part/conftest.py", PART)
     suite.write("part/test_part.py", "def test_part(tenantry): ...")
     suite.write("test_wide.py", WIDE)
-    suite.write("test_zz_failing.py", FAILING)  # its last error is that of the last test of the session
+    # its last error is that of the last test of the session
+    suite.write("test_zz_failing.py", FAILING)
     return suite.run(
-        "test_async.py", "test_database.py", "part", "test_wide.py", "test_zz_failing.py", **FOR_ANOTHER_DATABASE
-    )  # fmt: skip
+        "test_async.py",
+        "test_database.py",
+        "part",
+        "test_wide.py",
+        "test_zz_failing.py",
+        **FOR_ANOTHER_DATABASE,
+    )
 
 
 def test_settings_for_a_part_of_a_session_are_rejected(together: pytest.RunResult) -> None:
     assert outcomes(together, "test_database.py") == {"test_database": {"PASSED"}}
     assert outcomes(together, "part/test_part.py") == {"test_part": {"ERROR"}}
-    together.stdout.fnmatch_lines(["*The service runs with other tenantry_settings than this test's.*"])
+    together.stdout.fnmatch_lines(
+        ["*The service runs with other tenantry_settings than this test's.*"]
+    )
 
 
-def test_a_fixture_that_fails_beside_it_is_reported_as_any_other(together: pytest.RunResult) -> None:
+def test_a_fixture_that_fails_beside_it_is_reported_as_any_other(
+    together: pytest.RunResult,
+) -> None:
     assert outcomes(together, "test_zz_failing.py") == {"test_it": {"ERROR"}}
     together.assert_outcomes(passed=7, errors=3)
-    together.stdout.fnmatch_lines(["*LookupError: it is broken*", "*LookupError: it breaks in the end*"])
+    together.stdout.fnmatch_lines(
+        ["*LookupError: it is broken*", "*LookupError: it breaks in the end*"]
+    )
     together.stdout.no_fnmatch_line("*INTERNALERROR*")
 
 
@@ -126,13 +156,23 @@ def test_libpq_variables_do_not_affect_the_tests_database(together: pytest.RunRe
 
 
 def test_other_event_loop_is_supported(together: pytest.RunResult) -> None:
-    assert outcomes(together, "test_async.py") == {"test_async[asyncio]": {"PASSED"}, "test_async[trio]": {"PASSED"}}
+    assert outcomes(together, "test_async.py") == {
+        "test_async[asyncio]": {"PASSED"},
+        "test_async[trio]": {"PASSED"},
+    }
 
 
-def test_object_of_a_wider_scope_works_after_a_test_with_another(together: pytest.RunResult) -> None:
+def test_object_of_a_wider_scope_works_after_a_test_with_another(
+    together: pytest.RunResult,
+) -> None:
     assert outcomes(together, "test_wide.py") == {
         name: {"PASSED"}
-        for name in ("test_wide", "test_own", "test_wide_again", "test_object_that_ended_before_the_newest")
+        for name in (
+            "test_wide",
+            "test_own",
+            "test_wide_again",
+            "test_object_that_ended_before_the_newest",
+        )
     }
 
 
@@ -209,8 +249,14 @@ def test_suite_settings_and_catalog(suite: Suite) -> None:
 
 
 FAULTY = [
-    ({"WORKERS": "none", "API_KEY_PEPPER": "short"}, r"(?s)2 setting\(s\) are faulty.*WORKERS: must be a whole number"),
-    ({"PORT": 3001, "DATABASE_URL": "x"}, "DATABASE_URL, PORT cannot be set: the tests run these themselves"),
+    (
+        {"WORKERS": "none", "API_KEY_PEPPER": "short"},
+        r"(?s)2 setting\(s\) are faulty.*WORKERS: must be a whole number",
+    ),
+    (
+        {"PORT": 3001, "DATABASE_URL": "x"},
+        "DATABASE_URL, PORT cannot be set: the tests run these themselves",
+    ),
     ({"WORKERS": None, "MAIL_FROM": None}, "tenantry_settings: MAIL_FROM, WORKERS cannot be None"),
     ({"TENANTRY_PLANS": "missing.toml"}, "TENANTRY_PLANS: .*/missing.toml cannot be read"),
 ]
@@ -243,7 +289,9 @@ def test_faulty_settings_are_named_by_every_test_that_needs_the_service(suite: S
     )
     result = suite.run()
     result.assert_outcomes(errors=2, passed=1)
-    pytest.LineMatcher([" ".join(result.stdout.lines)]).fnmatch_lines(["*2 setting(s) are faulty.*"])
+    pytest.LineMatcher([" ".join(result.stdout.lines)]).fnmatch_lines(
+        ["*2 setting(s) are faulty.*"]
+    )
 
 
 def test_unused_plugin_starts_nothing(suite: Suite) -> None:
@@ -264,4 +312,6 @@ def test_variable_that_breaks_the_connection_is_reported(suite: Suite) -> None:
     suite.write("test_database.py", DATABASE)
     result = suite.run(PGSERVICE="missing")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*The tests cannot reach their own database: *service*missing*not found*"])
+    result.stdout.fnmatch_lines(
+        ["*The tests cannot reach their own database: *service*missing*not found*"]
+    )

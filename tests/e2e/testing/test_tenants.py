@@ -38,12 +38,16 @@ def test_an_id_that_is_given_is_used(tenantry: Tenantry) -> None:
 
 
 def test_a_plan_that_is_not_in_the_catalog_is_named_and_makes_nothing(tenantry: Tenantry) -> None:
-    with pytest.raises(ValueError, match="no plan 'gold' with a price: the catalog has free, pro, business"):
+    with pytest.raises(
+        ValueError, match="no plan 'gold' with a price: the catalog has free, pro, business"
+    ):
         tenantry.tenant(tenant_id="never-made", plan="gold")
     assert "never-made" not in str(tenantry.provider.customers)
 
 
-def test_a_tenant_without_a_link_is_found_by_its_invoices_once_it_has_bought(tenantry: Tenantry) -> None:
+def test_a_tenant_without_a_link_is_found_by_its_invoices_once_it_has_bought(
+    tenantry: Tenantry,
+) -> None:
     tenant = tenantry.tenant(linked=False)
     tenantry.events.payment_failed(tenant)
     assert tenant.subscription_status == "none"

@@ -32,10 +32,14 @@ def test_waiting(tenantry):
 
 @asynccontextmanager
 async def waiting(suite: Suite, place: Path) -> AsyncIterator[tuple[Running, list[psutil.Process]]]:
-    """A suite in the midst of its test, and all processes that it has started, whose files are in ``place``."""
+    """A suite in the midst of its test, and all processes that it has started, whose files are in
+    ``place``.
+    """
     suite.write("test_waiting.py", WAITING)
     arguments = (*OWN_PLUGINS, "-p", "no:cacheprovider", "-s", "test_waiting.py")
-    async with running(*arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)) as command:
+    async with running(
+        *arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)
+    ) as command:
         await command.until("it waits", "err")
         started = command.family()[1:]
         assert len(started) > 2
@@ -69,10 +73,16 @@ async def test_nothing_is_left_of_a_start_that_is_broken_off(suite: Suite, place
     )
     suite.write("test_waiting.py", WAITING)
     arguments = (*OWN_PLUGINS, "-p", "no:cacheprovider", "-s", "test_waiting.py")
-    async with running(*arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)) as command:
+    async with running(
+        *arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)
+    ) as command:
         await command.until("it begins", "err")
         assert await command.end(signal.SIGINT) == 2
-    left = [process for process in psutil.process_iter(["cmdline"]) if str(place) in str(process.info["cmdline"])]
+    left = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(place) in str(process.info["cmdline"])
+    ]
     assert await still_running(left) == []
     assert left_in(place) == []
 
@@ -91,12 +101,18 @@ def test_forking(tenantry):
 
 
 async def check_forked_child(suite: Suite, place: Path, how: signal.Signals, code: int) -> None:
-    """Assert that nothing is left but the child of a session that ends with this signal, and its exit code."""
+    """Assert that nothing is left but the child of a session that ends with this signal, and its
+    exit code.
+    """
     suite.write("test_forking.py", FORKING)
     arguments = (*OWN_PLUGINS, "-p", "no:cacheprovider", "-s", "test_forking.py")
-    async with running(*arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)) as command:
+    async with running(
+        *arguments, folder=suite.folder, module="pytest", TMPDIR=str(place)
+    ) as command:
         await command.until(".\n", "err")
-        child = psutil.Process(int(command.text["err"].partition("it has forked ")[2].partition(".")[0]))
+        child = psutil.Process(
+            int(command.text["err"].partition("it has forked ")[2].partition(".")[0])
+        )
         started = [process for process in command.family()[1:] if process != child]
         assert len(started) > 2
         try:

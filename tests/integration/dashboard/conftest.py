@@ -44,7 +44,8 @@ async def shared_browser(postgres: PostgresServer) -> AsyncIterator[Browser]:
 async def browser(shared_browser: Browser) -> AsyncIterator[Browser]:
     """A signed-out browser, with the tenants acme, owned by `USER`, and other.
 
-    All tests share the service and its identity provider. The clock stands still, later than in the test before.
+    All tests share the service and its identity provider. The clock stands still, later than in the
+    test before.
     """
     async with shared_browser.anew():
         yield shared_browser

@@ -22,7 +22,9 @@ async def create(person: Person, **fields: str | list[str]) -> tuple[str, str]:
     """Create a key; return its id and secret."""
     shown = await person.send(await person.open(NEW), **{**CI, **fields})
     assert shown.status == 200, shown.text
-    [key_id] = {link.rpartition("/")[2] for link in shown.links if re.fullmatch(rf"{KEYS}/key_\w+", link)}
+    [key_id] = {
+        link.rpartition("/")[2] for link in shown.links if re.fullmatch(rf"{KEYS}/key_\w+", link)
+    }
     return key_id, secret_in(shown)
 
 

@@ -18,7 +18,17 @@ from tenantry.domain.issuers import DIRECTORY
 from tenantry.server.asgi_types import AsgiApp
 from tests.support.app import BASE_URL, OPERATOR_TOKEN, client_of, lifespan, make_app
 from tests.support.emptying import Empty, emptying
-from tests.support.issuer import AUDIENCE, CLIENT_ID, DISCOVERY, JWKS, NOW, Answer, Issuer, running_issuer, signing_key
+from tests.support.issuer import (
+    AUDIENCE,
+    CLIENT_ID,
+    DISCOVERY,
+    JWKS,
+    NOW,
+    Answer,
+    Issuer,
+    running_issuer,
+    signing_key,
+)
 
 KEY: Final = signing_key("RS256", "one")
 TOKEN: Final = "/token"
@@ -51,7 +61,9 @@ class Browser:
         directory: str = "",
     ) -> None:
         self.directory = directory
-        """The directory that the provider's tokens are of; empty for a provider without directories."""
+        """The directory that the provider's tokens are of; empty for a provider without
+        directories.
+        """
         self._make = make
         self.app = app = make()
         self.client = client_of(app)
@@ -63,9 +75,11 @@ class Browser:
 
     @asynccontextmanager
     async def anew(self) -> AsyncIterator[None]:
-        """Start without cookies, with the tenants acme, owned by `USER`, and other in an empty database.
+        """Start without cookies, with the tenants acme, owned by `USER`, and other in an empty
+        database.
 
-        The provider answers again as at the start. The clock advances by a day, so that nothing issued before is valid.
+        The provider answers again as at the start. The clock advances by a day, so that nothing
+        issued before is valid.
         """
         await self._empty()
         self.clock.now += timedelta(days=1)
@@ -88,7 +102,9 @@ class Browser:
 
     @asynccontextmanager
     async def at_another_process(self) -> AsyncIterator[httpx2.AsyncClient]:
-        """Run another instance of the service on the same database; the client begins with this browser's cookies."""
+        """Run another instance of the service on the same database; the client begins with this
+        browser's cookies.
+        """
         app = self._make()
         async with lifespan(app), client_of(app) as client:
             client.cookies.update(self.client.cookies)
@@ -102,7 +118,9 @@ class Browser:
         return answer
 
     def give(self, *, access: Mapping[str, Any] | None = None, **claims: Any) -> None:
-        """Let the provider issue tokens for the last started sign-in, with these claims in the ID token."""
+        """Let the provider issue tokens for the last started sign-in, with these claims in the ID
+        token.
+        """
         access_token = self.issuer.mint(
             claims={
                 "sub": USER,
@@ -113,9 +131,24 @@ class Browser:
                 **(access or {}),
             }
         )
-        said = {"sub": USER, "aud": CLIENT_ID, "nonce": self.asked["nonce"], "at_hash": at_hash(access_token), **claims}
-        id_token = self.issuer.mint(header={"typ": "JWT"}, claims={**self.origin(), **self.times(), **said})
-        self.answer({"access_token": access_token, "id_token": id_token, "token_type": "Bearer", "expires_in": 300})
+        said = {
+            "sub": USER,
+            "aud": CLIENT_ID,
+            "nonce": self.asked["nonce"],
+            "at_hash": at_hash(access_token),
+            **claims,
+        }
+        id_token = self.issuer.mint(
+            header={"typ": "JWT"}, claims={**self.origin(), **self.times(), **said}
+        )
+        self.answer(
+            {
+                "access_token": access_token,
+                "id_token": id_token,
+                "token_type": "Bearer",
+                "expires_in": 300,
+            }
+        )
 
     def times(self) -> dict[str, int]:
         now = int(self.clock.now.timestamp())
@@ -123,7 +156,11 @@ class Browser:
 
     def origin(self) -> dict[str, str]:
         """Return the claims that name the directory, if there are directories."""
-        return {"iss": issuer_of(self.issuer, self.directory), "tid": self.directory} if self.directory else {}
+        return (
+            {"iss": issuer_of(self.issuer, self.directory), "tid": self.directory}
+            if self.directory
+            else {}
+        )
 
     def answer(self, tokens: object, status: int = 200) -> None:
         """Set the answers of the token endpoint."""
@@ -138,7 +175,9 @@ class Browser:
             "iss": self.origin().get("iss", self.issuer.url),
             **changes,
         }
-        return await self.client.get(CALLBACK, params={name: value for name, value in query.items() if value})
+        return await self.client.get(
+            CALLBACK, params={name: value for name, value in query.items() if value}
+        )
 
     async def sign_in(self, return_to: str = HOME, **claims: Any) -> httpx2.Response:
         """Run the whole sign-in."""
@@ -171,7 +210,9 @@ def describe(issuer: Issuer, /, **changes: Any) -> None:
         "end_session_endpoint": f"{issuer.url}/logout",
         **changes,
     }
-    issuer.answers[DISCOVERY] = Answer(200, msgspec.json.encode(metadata), {"content-type": "application/json"})
+    issuer.answers[DISCOVERY] = Answer(
+        200, msgspec.json.encode(metadata), {"content-type": "application/json"}
+    )
 
 
 def issuer_of(issuer: Issuer, directory: str) -> str:
@@ -194,7 +235,8 @@ async def at_provider(
     directories: Sequence[str] = (),
     **changes: str,
 ) -> AsyncIterator[Browser]:
-    """A browser, and the service on this database with a separate provider; ``changes`` are settings.
+    """A browser, and the service on this database with a separate provider; ``changes`` are
+    settings.
 
     With ``directories`` the provider has an issuer for each, and users sign in at the first.
     """
@@ -202,7 +244,10 @@ async def at_provider(
         describe(issuer)
         if directories:
             describe_directories(issuer)
-            changes |= {"OIDC_ISSUER": issuer_of(issuer, DIRECTORY), "OIDC_DIRECTORIES": ",".join(directories)}
+            changes |= {
+                "OIDC_ISSUER": issuer_of(issuer, DIRECTORY),
+                "OIDC_DIRECTORIES": ",".join(directories),
+            }
         clock = Clock()
         values = {
             "BASE_URL": base_url,
@@ -212,6 +257,8 @@ async def at_provider(
             **changes,
         }
         make = partial(make_app, conninfo, clock, timeouts, **values)
-        browser = Browser(make, issuer, clock, conninfo, empty, directories[0] if directories else "")
+        browser = Browser(
+            make, issuer, clock, conninfo, empty, directories[0] if directories else ""
+        )
         async with lifespan(browser.app), browser.client:
             yield browser

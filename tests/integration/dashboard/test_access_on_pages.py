@@ -57,7 +57,9 @@ async def owner(dashboard: Dashboard) -> Person:
     return await dashboard.sign_in()
 
 
-async def subscribe(dashboard: Dashboard, status: str, *phases: AccessPhase, **columns: object) -> None:
+async def subscribe(
+    dashboard: Dashboard, status: str, *phases: AccessPhase, **columns: object
+) -> None:
     """Give Acme the plan Pro with this status, stored access and further columns."""
     access = msgspec.json.encode(phases).decode() if phases else None
     values = {"plan": "pro", "subscription_status": status, "access": access, **columns}
@@ -77,30 +79,48 @@ def late(until: int) -> tuple[AccessPhase, AccessPhase]:
 @pytest.mark.parametrize(
     ("status", "phases", "text", "projects"),
     [
-        ("active", (), "Access Full, with the limits of the plan Pro. The subscription is active.", "0 of 50"),
         (
-            "past_due", late(JULY_2033),
+            "active",
+            (),
+            "Access Full, with the limits of the plan Pro. The subscription is active.",
+            "0 of 50",
+        ),
+        (
+            "past_due",
+            late(JULY_2033),
             "Access Grace period, with the limits of the plan Pro, until 3 Jul 2033, 10:40 UTC. The subscription",
             "0 of 50",
         ),
         (
-            "past_due", late(1),
+            "past_due",
+            late(1),
             "Access None: the limits of the plan Free apply. The subscription is past due. The grace period has ended.",
             "0 of 3",
         ),
-        ("unpaid", (), "Access None: the limits of the plan Free apply. The subscription is unpaid.", "0 of 3"),
         (
-            "active", (AccessPhase("full", "pro", "The subscription is active.", addons=(("more", 2),)),),
+            "unpaid",
+            (),
+            "Access None: the limits of the plan Free apply. The subscription is unpaid.",
+            "0 of 3",
+        ),
+        (
+            "active",
+            (AccessPhase("full", "pro", "The subscription is active.", addons=(("more", 2),)),),
             "Access Full, with the limits of the plan Pro. The subscription is active.",
             "0 of 70",
         ),
     ],
     ids=["full", "grace", "grace that has ended", "none", "add-ons"],
-)  # fmt: skip
+)
 async def test_access_and_its_limits(
-    dashboard: Dashboard, owner: Person, path: str, status: str, phases: tuple[AccessPhase, ...], text: str,
+    dashboard: Dashboard,
+    owner: Person,
+    path: str,
+    status: str,
+    phases: tuple[AccessPhase, ...],
+    text: str,
     projects: str,
-) -> None:  # fmt: skip
+) -> None:
     await subscribe(dashboard, status, *phases)
     page = (await owner.open(AT_ACME + path)).text
     assert text in page
@@ -113,7 +133,11 @@ async def test_access_and_its_limits(
         ("past_due", late(JULY_2033), "You keep the plan until 3 Jul 2033."),
         ("past_due", (), "You keep the plan for now."),
         ("past_due", late(1), "The limits of the plan Free apply until it is paid."),
-        ("unpaid", (), "The subscription is unpaid. The limits of the plan Free apply. See billing"),
+        (
+            "unpaid",
+            (),
+            "The subscription is unpaid. The limits of the plan Free apply. See billing",
+        ),
     ],
 )
 async def test_every_page_says_what_a_missing_payment_does(
@@ -123,8 +147,11 @@ async def test_every_page_says_what_a_missing_payment_does(
     for path in ("/", "/projects", "/settings/api-keys"):
         page = (await owner.open(AT_ACME + path)).text
         assert text in page, path
-        assert ("A payment failed. The subscription is past due." in page) == (status == "past_due"), path
-    assert (text in (await owner.open(BILLING)).text) == (status == "past_due")  # the access is there instead
+        assert ("A payment failed. The subscription is past due." in page) == (
+            status == "past_due"
+        ), path
+    # the access is there instead
+    assert (text in (await owner.open(BILLING)).text) == (status == "past_due")
 
 
 async def test_no_notice_without_a_subscription(owner: Person) -> None:
@@ -137,7 +164,11 @@ async def test_no_notice_without_a_subscription(owner: Person) -> None:
 @pytest.mark.parametrize(
     ("columns", "said", "unsaid"),
     [
-        ({"current_period_end": JUNE_2033}, ["Period ends 4 Jun 2033. It renews automatically."], ["Ends on"]),
+        (
+            {"current_period_end": JUNE_2033},
+            ["Period ends 4 Jun 2033. It renews automatically."],
+            ["Ends on"],
+        ),
         (
             {"current_period_end": JUNE_2033, "cancel_at_period_end": True, "ends_at": JUNE_2033},
             ["Ends on 4 Jun 2033. You won't be charged again."],
@@ -157,7 +188,11 @@ async def test_no_notice_without_a_subscription(owner: Person) -> None:
     ids=["renews", "with the period", "before the period's end", "after the period"],
 )
 async def test_end_of_the_subscription(
-    dashboard: Dashboard, owner: Person, columns: dict[str, object], said: list[str], unsaid: list[str]
+    dashboard: Dashboard,
+    owner: Person,
+    columns: dict[str, object],
+    said: list[str],
+    unsaid: list[str],
 ) -> None:
     await subscribe(dashboard, "active", **columns)
     for path in ("/", "/billing"):
@@ -172,6 +207,10 @@ async def test_subscription_that_has_ended_says_when(dashboard: Dashboard, owner
 
 
 async def test_seats_and_addons(dashboard: Dashboard, owner: Person) -> None:
-    phase = AccessPhase("full", "pro", "The subscription is active.", addons=(("gone", 1), ("more", 1200)))
+    phase = AccessPhase(
+        "full", "pro", "The subscription is active.", addons=(("gone", 1), ("more", 1200))
+    )
     await subscribe(dashboard, "active", phase, seats=2500)
-    assert "Seats 2,500 Add-ons gone (1), Extra projects (1,200)" in (await owner.open(BILLING)).text
+    assert (
+        "Seats 2,500 Add-ons gone (1), Extra projects (1,200)" in (await owner.open(BILLING)).text
+    )

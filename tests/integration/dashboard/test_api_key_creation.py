@@ -17,9 +17,16 @@ from tests.support.routes import scopes_needed
 
 async def test_new_key_works_with_its_scopes(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    _, secret = await create(olivia, scope=["projects:read", "tenants:read"], own="reports:read, exports:*")
+    _, secret = await create(
+        olivia, scope=["projects:read", "tenants:read"], own="reports:read, exports:*"
+    )
     answer = await dashboard.request("GET", "/auth/whoami", secret)
-    assert sorted(answer.json()["scopes"]) == ["exports:*", "projects:read", "reports:read", "tenants:read"]
+    assert sorted(answer.json()["scopes"]) == [
+        "exports:*",
+        "projects:read",
+        "reports:read",
+        "tenants:read",
+    ]
     assert answer.json()["mode"] == "live"
 
 
@@ -30,7 +37,9 @@ async def test_only_the_page_after_the_form_shows_the_secret(
     olivia = await dashboard.sign_in(OLIVIA)
     shown = await olivia.send(await olivia.open(NEW), **CI)
     secret = secret_in(shown)
-    key_id = next(link for link in shown.links if link.startswith(f"{KEYS}/key_")).rpartition("/")[2]
+    key_id = next(link for link in shown.links if link.startswith(f"{KEYS}/key_")).rpartition("/")[
+        2
+    ]
     pages = ("", "/created", "/edit", "/rotate", "/revoke", "/first-use")
     for path in (KEYS, NEW, *(f"{KEYS}/{key_id}{page}" for page in pages)):
         assert (await olivia.open(path)).status == 200
@@ -41,7 +50,9 @@ async def test_only_the_page_after_the_form_shows_the_secret(
     assert shown.answer.headers["cache-control"] == "no-store"
 
 
-async def test_sample_requests_hold_the_address_and_a_variable_for_the_secret(dashboard: Dashboard) -> None:
+async def test_sample_requests_hold_the_address_and_a_variable_for_the_secret(
+    dashboard: Dashboard,
+) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     shown = await olivia.send(await olivia.open(NEW), **CI)
     address = f"{dashboard.url}/api/v1/auth/whoami"
@@ -51,7 +62,9 @@ async def test_sample_requests_hold_the_address_and_a_variable_for_the_secret(da
     assert f'with Tenantry(base_url="{dashboard.url}") as tenantry:' in shown.text
 
 
-async def test_resubmitted_form_creates_no_second_key_and_shows_no_secret(dashboard: Dashboard) -> None:
+async def test_resubmitted_form_creates_no_second_key_and_shows_no_secret(
+    dashboard: Dashboard,
+) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(NEW)
     _, owner = await create(olivia, name="owner", scope=[], access="owner", sure="1")
@@ -67,7 +80,9 @@ async def test_resubmitted_form_creates_no_second_key_and_shows_no_secret(dashbo
 async def test_changed_and_resubmitted_form_creates_another_key(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(NEW)
-    secrets = {secret_in(await olivia.send(page, **{**CI, "name": name})) for name in ("One", "Another")}
+    secrets = {
+        secret_in(await olivia.send(page, **{**CI, "name": name})) for name in ("One", "Another")
+    }
     assert len(secrets) == 2
 
 
@@ -97,13 +112,29 @@ async def test_form_without_its_token_is_rejected(dashboard: Dashboard) -> None:
         ({"scope": [], "own": ""}, "Choose at least one scope", "scope-projects:read"),
         ({"own": "Reports"}, "Use the form resource:action in lowercase. Invalid: Reports", "own"),
         ({"own": "OWNER"}, "Use the form resource:action in lowercase. Invalid: OWNER", "own"),
-        ({"own": " ".join(f"r{number}:read" for number in range(64))}, "Choose at most 64 scopes.", "own"),
+        (
+            {"own": " ".join(f"r{number}:read" for number in range(64))},
+            "Choose at most 64 scopes.",
+            "own",
+        ),
         ({"access": "owner"}, "Check this box to create an OWNER key", "sure"),
         ({"mode": "both"}, "Choose live or test.", "mode-live"),
         ({"expiry": "date", "until": "soon"}, "Enter a day, such as 2027-01-31.", "until"),
-        ({"expiry": "date", "until": "10000-01-01"}, "This day is too far ahead. Enter an earlier one.", "until"),
-        ({"expiry": "date", "until": "9999-12-31"}, "This day is too far ahead. Enter an earlier one.", "until"),
-        ({"expiry": "date", "until": "2020-01-01"}, "This day is over. Enter today or a later day.", "until"),
+        (
+            {"expiry": "date", "until": "10000-01-01"},
+            "This day is too far ahead. Enter an earlier one.",
+            "until",
+        ),
+        (
+            {"expiry": "date", "until": "9999-12-31"},
+            "This day is too far ahead. Enter an earlier one.",
+            "until",
+        ),
+        (
+            {"expiry": "date", "until": "2020-01-01"},
+            "This day is over. Enter today or a later day.",
+            "until",
+        ),
         ({"expiry": ""}, "Choose when the key expires.", ""),
     ],
 )
@@ -123,19 +154,30 @@ async def test_error_is_shown_beside_its_field_and_input_is_kept(
 
 async def test_all_errors_are_shown_together(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    wrong = {"name": "", "own": "Reports *:*", "mode": "both", "expiry": "date", "until": "2020-01-01"}
+    wrong = {
+        "name": "",
+        "own": "Reports *:*",
+        "mode": "both",
+        "expiry": "date",
+        "until": "2020-01-01",
+    }
     answer = await olivia.send(await olivia.open(NEW), **{**CI, **wrong})
     faults = (
-        "Fill in this field.", "Use the form resource:action", "Check this box to give", "Choose live or test.",
+        "Fill in this field.",
+        "Use the form resource:action",
+        "Check this box to give",
+        "Choose live or test.",
         "This day is over.",
-    )  # fmt: skip
+    )
     places = [answer.text.index(fault) for fault in faults]
     assert places == sorted(places)
     assert answer.focused == ["name"]
 
 
 @pytest.mark.parametrize("scope", ["*:*", "*:write"])
-async def test_scope_for_changing_everything_needs_its_box(dashboard: Dashboard, scope: str) -> None:
+async def test_scope_for_changing_everything_needs_its_box(
+    dashboard: Dashboard, scope: str
+) -> None:
     adam = await dashboard.sign_in(ADAM)
     page = await adam.open(NEW)
     assert "everything" not in page.form().fields
@@ -147,13 +189,17 @@ async def test_scope_for_changing_everything_needs_its_box(dashboard: Dashboard,
     assert (made.status, len(SECRET.findall(made.html)) > 0) == (200, True)
 
 
-async def test_owner_box_does_not_confirm_a_scope_for_changing_everything(dashboard: Dashboard) -> None:
+async def test_owner_box_does_not_confirm_a_scope_for_changing_everything(
+    dashboard: Dashboard,
+) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.send(await olivia.open(NEW), **{**CI, "own": "*:*", "sure": "1"})
     assert (page.status, page.focused) == (422, ["everything"])
 
 
-async def test_form_of_a_key_that_changes_everything_asks_only_for_a_new_such_scope(dashboard: Dashboard) -> None:
+async def test_form_of_a_key_that_changes_everything_asks_only_for_a_new_such_scope(
+    dashboard: Dashboard,
+) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia, own="*:*", everything="1")
     form = await olivia.open(f"{KEYS}/{key_id}/edit")
@@ -181,7 +227,9 @@ async def test_admin_cannot_create_an_owner_key(dashboard: Dashboard) -> None:
 
 
 @pytest.mark.parametrize(("expiry", "days"), [("30", 30), ("90", 90), ("365", 365)])
-async def test_key_expires_after_the_chosen_number_of_days(dashboard: Dashboard, expiry: str, days: int) -> None:
+async def test_key_expires_after_the_chosen_number_of_days(
+    dashboard: Dashboard, expiry: str, days: int
+) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia, expiry=expiry)
     found = await record(dashboard, olivia, key_id)
@@ -192,7 +240,9 @@ async def test_key_expires_after_the_chosen_number_of_days(dashboard: Dashboard,
 async def test_key_works_through_the_chosen_day(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     today = datetime.now(UTC).date()
-    key_id, secret = await create(olivia, expiry="date", until=(today + timedelta(days=9)).isoformat())
+    key_id, secret = await create(
+        olivia, expiry="date", until=(today + timedelta(days=9)).isoformat()
+    )
     found = await record(dashboard, olivia, key_id)
     assert datetime.fromisoformat(found["expiresAt"]).date() == today + timedelta(days=10)
     assert found["expiresAt"].endswith("T00:00:00Z")
@@ -226,7 +276,9 @@ def test_form_offers_exactly_the_scopes_that_routes_need() -> None:
     assert set(labels().scopes) == scopes_needed(Credential.CALLER)
 
 
-async def test_scopes_that_the_user_does_not_hold_are_reported_with_the_other_faults(browser: Browser) -> None:
+async def test_scopes_that_the_user_does_not_hold_are_reported_with_the_other_faults(
+    browser: Browser,
+) -> None:
     await browser.start()
     browser.give(access={"scope": "api-keys:read api-keys:write"})
     await browser.come_back()

@@ -7,7 +7,17 @@ import pytest
 
 from tests.integration.dashboard.keys import CI, KEYS, NEW, SECRET, create, record
 from tests.integration.dashboard.signing_in import USER, Browser
-from tests.support.dashboard import ACME, ADAM, AT_ACME, AT_BETA, BERTA, MIA, OLIVIA, Dashboard, Fields
+from tests.support.dashboard import (
+    ACME,
+    ADAM,
+    AT_ACME,
+    AT_BETA,
+    BERTA,
+    MIA,
+    OLIVIA,
+    Dashboard,
+    Fields,
+)
 from tests.support.dashboard_page import Page
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;"
@@ -24,7 +34,14 @@ async def test_list_distinguishes_keys(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     _, secret = await create(olivia, name="Nightly export", mode="test", own="reports:read")
     page = await olivia.open(KEYS)
-    for text in ("Nightly export", f"{secret[:13]}…{secret[-4:]}", "test", "active", "projects:read", "reports:read"):
+    for text in (
+        "Nightly export",
+        f"{secret[:13]}…{secret[-4:]}",
+        "test",
+        "active",
+        "projects:read",
+        "reports:read",
+    ):
         assert text in page.text
     assert "by you" in page.text
     assert "never" in page.text
@@ -36,7 +53,8 @@ async def test_revoked_key_stays_in_the_list_and_the_filter_finds_it(dashboard: 
     await create(olivia, name="New one")
     await revoke(dashboard, key_id)
     everything, revoked, active, expired = [
-        (await olivia.open(f"{KEYS}?status={status}")).text for status in ("", "revoked", "active", "expired")
+        (await olivia.open(f"{KEYS}?status={status}")).text
+        for status in ("", "revoked", "active", "expired")
     ]
     assert "Old one" in everything
     assert "New one" in everything
@@ -107,7 +125,10 @@ async def test_long_list_has_several_pages(dashboard: Dashboard) -> None:
 async def test_hostile_name_is_text_everywhere(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia, name=HOSTILE)
-    for path in (KEYS, *(f"{KEYS}/{key_id}{page}" for page in ("", "/edit", "/rotate", "/revoke", "/first-use"))):
+    for path in (
+        KEYS,
+        *(f"{KEYS}/{key_id}{page}" for page in ("", "/edit", "/rotate", "/revoke", "/first-use")),
+    ):
         page = await olivia.open(path)
         assert "<script>alert" not in page.html
         assert (HOSTILE in page.text) or (HOSTILE in page.form().fields["name"])
@@ -129,7 +150,9 @@ async def test_key_of_another_tenant_is_not_found(dashboard: Dashboard) -> None:
     key_id, secret = await create(olivia)
     before = await record(dashboard, olivia, key_id)
     one = f"{AT_BETA}/settings/api-keys/{key_id}"
-    answers = [await berta.open(one + page) for page in ("", "/edit", "/rotate", "/revoke", "/first-use")]
+    answers = [
+        await berta.open(one + page) for page in ("", "/edit", "/rotate", "/revoke", "/first-use")
+    ]
     forms: dict[str, Fields] = {
         "/edit": {"name": "mine", "scope": ["projects:read"], "expiry": "never"},
         "/rotate": {"overlap": "0"},
@@ -142,7 +165,8 @@ async def test_key_of_another_tenant_is_not_found(dashboard: Dashboard) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status"), [("/%FF", 404), ("?cursor=x", 400), ("?status=x", 200), ("?status=%00", 200)]
+    ("path", "status"),
+    [("/%FF", 404), ("?cursor=x", 400), ("?status=x", 200), ("?status=%00", 200)],
 )
 async def test_unknown_key_id_gets_a_page(dashboard: Dashboard, path: str, status: int) -> None:
     page = await (await dashboard.sign_in(OLIVIA)).open(KEYS + path)
@@ -153,7 +177,9 @@ async def test_unknown_key_id_gets_a_page(dashboard: Dashboard, path: str, statu
 async def test_rotated_key_may_expire_earlier_but_not_later(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
-    await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="604800")
+    await olivia.send(
+        await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="604800"
+    )
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
     later = await olivia.send(page, expiry="30")
     assert later.status == 422
@@ -190,7 +216,9 @@ async def test_concurrent_scope_changes_need_confirmation(dashboard: Dashboard) 
     olivia, adam = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(ADAM)
     key_id, _ = await create(olivia, scope=["projects:read", "billing:read"])
     page = await olivia.open(f"{KEYS}/{key_id}/edit")
-    await adam.send(await adam.open(f"{KEYS}/{key_id}/edit"), name="Adam's", scope=["projects:read"])
+    await adam.send(
+        await adam.open(f"{KEYS}/{key_id}/edit"), name="Adam's", scope=["projects:read"]
+    )
     asked = await olivia.send(page, scope=["projects:read", "billing:read", "tenants:read"])
     assert asked.status == 422
     assert "This was changed after you opened the form. It is now: projects:read." in asked.text
@@ -201,7 +229,9 @@ async def test_concurrent_scope_changes_need_confirmation(dashboard: Dashboard) 
 
 
 async def test_rename_keeps_scopes_that_the_user_does_not_hold(browser: Browser) -> None:
-    token = browser.issuer.mint(claims={"sub": USER, "org_id": "acme", "org_role": "owner", **browser.times()})
+    token = browser.issuer.mint(
+        claims={"sub": USER, "org_id": "acme", "org_role": "owner", **browser.times()}
+    )
     answer = await browser.client.post(
         "/api/v1/api-keys",
         json={"orgId": "acme", "name": "CI", "scopes": ["projects:read", "billing:read"]},
@@ -300,7 +330,9 @@ async def test_revoked_key_cannot_be_changed(dashboard: Dashboard) -> None:
         assert ("Open the key", f"{KEYS}/{key_id}") in answer.anchors
 
 
-async def test_first_steps_stay_on_the_page_of_a_key_until_it_was_used(dashboard: Dashboard) -> None:
+async def test_first_steps_stay_on_the_page_of_a_key_until_it_was_used(
+    dashboard: Dashboard,
+) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia)
     unused = await olivia.open(f"{KEYS}/{key_id}")
@@ -311,14 +343,20 @@ async def test_first_steps_stay_on_the_page_of_a_key_until_it_was_used(dashboard
     assert "Send the first request" not in (await olivia.open(f"{KEYS}/{key_id}")).text
 
 
-async def test_key_with_an_invisible_name_is_confirmed_by_its_last_characters(dashboard: Dashboard) -> None:
+async def test_key_with_an_invisible_name_is_confirmed_by_its_last_characters(
+    dashboard: Dashboard,
+) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, secret = await create(olivia, name="\u200b\u2060")
     page = await olivia.open(f"{KEYS}/{key_id}/revoke")
     assert f"To confirm, type {secret[-4:]}" in page.text
     for path in (KEYS, AT_ACME):
-        assert f'<a href="{KEYS}/{key_id}"><bdi>{key_id}</bdi></a>' in (await olivia.open(path)).html
-    assert (await olivia.send(page, f"{KEYS}/{key_id}/revoke", word=secret[-4:])).path == f"{KEYS}/{key_id}"
+        assert (
+            f'<a href="{KEYS}/{key_id}"><bdi>{key_id}</bdi></a>' in (await olivia.open(path)).html
+        )
+    assert (
+        await olivia.send(page, f"{KEYS}/{key_id}/revoke", word=secret[-4:])
+    ).path == f"{KEYS}/{key_id}"
 
 
 async def test_last_owner_key_needs_a_second_confirmation(dashboard: Dashboard) -> None:
@@ -330,7 +368,9 @@ async def test_last_owner_key_needs_a_second_confirmation(dashboard: Dashboard) 
     assert "force" not in page.html
     kept = await olivia.send(page, action, word="CI")
     assert kept.status == 409
-    assert "Create another OWNER key, rotate this one, or make a member the owner first." in kept.text
+    assert (
+        "Create another OWNER key, rotate this one, or make a member the owner first." in kept.text
+    )
     assert "Revoke the last OWNER key anyway" in kept.text
     assert kept.form(action).fields["word"] == ["CI"]
     assert len(kept.focused) == 1
@@ -386,7 +426,9 @@ async def test_member_has_no_access_to_keys(dashboard: Dashboard) -> None:
     for path, fields in forms.items():
         answers.append(await mia.force(path, **fields))
     assert {answer.status for answer in answers} == {403}
-    assert not [answer for answer in answers if SECRET.search(answer.html) or secret[:13] in answer.html]
+    assert not [
+        answer for answer in answers if SECRET.search(answer.html) or secret[:13] in answer.html
+    ]
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
     assert (await record(dashboard, olivia, key_id))["name"] == "CI"
 
@@ -398,10 +440,17 @@ async def test_admin_can_read_but_not_change_an_owner_key(dashboard: Dashboard) 
     page = await adam.open(one)
     assert page.status == 200
     assert not [link for link in page.links if link.startswith(f"{one}/")]
-    assert "Only an owner of the organization can change, rotate or revoke an OWNER key." in page.text
+    assert (
+        "Only an owner of the organization can change, rotate or revoke an OWNER key." in page.text
+    )
     answers = [await adam.open(f"{one}/{page}") for page in ("edit", "rotate", "revoke")]
     forms: dict[str, Fields] = {
-        f"{one}/edit": {"name": "mine", "access": "scoped", "scope": ["projects:read"], "expiry": "never"},
+        f"{one}/edit": {
+            "name": "mine",
+            "access": "scoped",
+            "scope": ["projects:read"],
+            "expiry": "never",
+        },
         f"{one}/rotate": {"overlap": "0", "once": "x" * 32},
         f"{one}/revoke": {"word": "CI", "force": "1"},
     }
@@ -416,7 +465,9 @@ async def test_admin_can_read_but_not_change_an_owner_key(dashboard: Dashboard) 
 async def test_admin_creates_and_revokes_a_key(dashboard: Dashboard) -> None:
     adam = await dashboard.sign_in(ADAM)
     key_id, secret = await create(adam)
-    await adam.send(await adam.open(f"{KEYS}/{key_id}/revoke"), f"{KEYS}/{key_id}/revoke", word="CI")
+    await adam.send(
+        await adam.open(f"{KEYS}/{key_id}/revoke"), f"{KEYS}/{key_id}/revoke", word="CI"
+    )
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 401
 
 

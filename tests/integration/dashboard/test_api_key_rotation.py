@@ -9,7 +9,9 @@ from tests.integration.dashboard.keys import KEYS, SECRET, create, secret_in
 from tests.support.dashboard import AT_ACME, OLIVIA, Dashboard
 
 
-@pytest.mark.parametrize(("overlap", "status"), [("0", 401), ("3600", 200), ("86400", 200), ("604800", 200)])
+@pytest.mark.parametrize(
+    ("overlap", "status"), [("0", 401), ("3600", 200), ("86400", 200), ("604800", 200)]
+)
 async def test_rotation_gives_a_new_secret_and_keeps_the_overlap(
     dashboard: Dashboard, overlap: str, status: int
 ) -> None:
@@ -30,14 +32,20 @@ async def test_resubmitted_rotation_creates_no_third_key(dashboard: Dashboard) -
     again = await olivia.send(page, f"{KEYS}/{key_id}/rotate")
     assert "You submitted this form before." in again.text
     assert not SECRET.search(again.html)
-    assert len(set(re.findall(r"/settings/api-keys/(key_\w+)", (await olivia.open(KEYS)).html))) == 2
+    assert (
+        len(set(re.findall(r"/settings/api-keys/(key_\w+)", (await olivia.open(KEYS)).html))) == 2
+    )
 
 
 async def test_pages_show_the_last_use_of_a_rotated_key(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, old = await create(olivia)
-    rotated = await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate")
-    [new_id] = {link.rpartition("/")[2] for link in rotated.links if re.fullmatch(rf"{KEYS}/key_\w+", link)} - {key_id}
+    rotated = await olivia.send(
+        await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate"
+    )
+    [new_id] = {
+        link.rpartition("/")[2] for link in rotated.links if re.fullmatch(rf"{KEYS}/key_\w+", link)
+    } - {key_id}
     assert "It was never used." in (await olivia.open(f"{KEYS}/{new_id}")).text
     await dashboard.use_key(key_id, old)
     page = await olivia.open(f"{KEYS}/{new_id}")
@@ -52,16 +60,25 @@ async def test_pages_show_the_last_use_of_a_rotated_key(dashboard: Dashboard) ->
 async def test_form_of_a_replaced_key_offers_only_earlier_ends(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia, expiry="never")
-    await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="604800")
+    await olivia.send(
+        await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="604800"
+    )
     form = await olivia.open(f"{KEYS}/{key_id}/edit")
     assert re.findall(r'name="expiry" value="([^"]+)"', form.html) == ["as-it-is", "date"]
     assert "This key was replaced, so it can only end earlier." in form.text
     [latest] = re.findall(r'max="(\d{4}-\d\d-\d\d)"', form.html)
     today = datetime.now(UTC).date()
     assert latest == (today + timedelta(days=6)).isoformat()
-    for later in ({"expiry": "30"}, {"expiry": "never"}, {"expiry": "date", "until": f"{today.year + 1}-12-31"}):
+    for later in (
+        {"expiry": "30"},
+        {"expiry": "never"},
+        {"expiry": "date", "until": f"{today.year + 1}-12-31"},
+    ):
         refused = await olivia.send(form, **later)
-        assert (refused.status, "This key was replaced, so it can only end earlier. " in refused.text) == (422, True)
+        assert (
+            refused.status,
+            "This key was replaced, so it can only end earlier. " in refused.text,
+        ) == (422, True)
     saved = await olivia.send(form, expiry="date", until=latest)
     assert "Key saved." in saved.text
 
@@ -100,7 +117,9 @@ async def test_counts_agree_during_the_overlap(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     key_id, _ = await create(olivia)
     await create(olivia, name="Other")
-    await olivia.send(await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="3600")
+    await olivia.send(
+        await olivia.open(f"{KEYS}/{key_id}/rotate"), f"{KEYS}/{key_id}/rotate", overlap="3600"
+    )
     beside = "1 replaced key keeps working and does not count"
     assert f"Active keys 2 of 10 ({beside})" in (await olivia.open(f"{AT_ACME}/")).text
     assert f"Active keys 2 of 10 ({beside})" in (await olivia.open(f"{AT_ACME}/billing")).text

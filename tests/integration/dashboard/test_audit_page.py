@@ -13,7 +13,9 @@ EXPORT: Final = f"{AUDIT}/export"
 
 
 async def key(dashboard: Dashboard, name: str) -> str:
-    made = await dashboard.call("POST", "/api-keys", {"orgId": "acme", "name": name, "scopes": ["projects:read"]})
+    made = await dashboard.call(
+        "POST", "/api-keys", {"orgId": "acme", "name": name, "scopes": ["projects:read"]}
+    )
     return str(made["id"])
 
 
@@ -40,12 +42,18 @@ async def test_entries_are_sentences_with_names(dashboard: Dashboard) -> None:
         "Olivia Owner olivia removed Adam Admin adam",
     ):
         assert sentence in text
-    assert text.index("removed Adam") < text.index("revoked the key") < text.index("created the organization")
+    assert (
+        text.index("removed Adam")
+        < text.index("revoked the key")
+        < text.index("created the organization")
+    )
 
 
 async def test_user_names_cannot_imitate_the_operator_or_a_key(browser: Browser) -> None:
     await browser.sign_in(name="The operator")
-    credential = browser.issuer.mint(claims={"sub": USER, "org_id": "acme", "org_role": "owner", **browser.times()})
+    credential = browser.issuer.mint(
+        claims={"sub": USER, "org_id": "acme", "org_role": "owner", **browser.times()}
+    )
     for name, scope in (("CI", "*:*"), ("Builds", "projects:read")):
         made = await browser.client.post(
             "/api/v1/api-keys",
@@ -95,7 +103,9 @@ async def test_page_filters_like_the_api(dashboard: Dashboard) -> None:
         (f"actorId={'a' * 256}", "actorId"),
     ],
 )
-async def test_invalid_filter_shows_an_error_beside_its_field(dashboard: Dashboard, query: str, field: str) -> None:
+async def test_invalid_filter_shows_an_error_beside_its_field(
+    dashboard: Dashboard, query: str, field: str
+) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open(f"{AUDIT}?{query}")
     assert (page.status, page.focused) == (422, [field])

@@ -9,7 +9,15 @@ import pytest
 
 from tenantry_devkit.identity_tokens import DemoUser
 from tests.integration.dashboard.keys import CI
-from tests.support.dashboard import ADAM, AT_ACME, BERTA, OLIVIA, Dashboard, Person, running_with_provider
+from tests.support.dashboard import (
+    ADAM,
+    AT_ACME,
+    BERTA,
+    OLIVIA,
+    Dashboard,
+    Person,
+    running_with_provider,
+)
 from tests.support.routes import changing_routes
 
 NOTHING_TO_ENTER: Final = {
@@ -26,7 +34,9 @@ ELSEWHERE: Final = {
     "POST /memberships/{membership_id}/decline",
     "POST /memberships/{membership_id}/leave",
 }
-"""Routes of the user's own memberships: `tests/integration/test_invitations.py` checks their entries."""
+"""Routes of the user's own memberships: `tests/integration/test_invitations.py` checks their
+entries.
+"""
 NORA: Final = DemoUser("nora", "Nora New", "nora@new.example", None, None)
 LIVE: Final = "/orgs/{org_id}/settings"
 
@@ -92,7 +102,9 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
         ids.update({kind: made["id"], f"{kind} secret": made.get("secret", "")})
 
     async def leak() -> None:
-        answer = await dashboard.api.post("/api/v1/api-keys/report-leak", json={"secret": ids["leaked secret"]})
+        answer = await dashboard.api.post(
+            "/api/v1/api-keys/report-leak", json={"secret": ids["leaked secret"]}
+        )
         assert answer.status_code == 200
 
     def call(method: str, path: str, body: object = None) -> Callable[[], Awaitable[object]]:
@@ -101,14 +113,26 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
     gamma = {"name": "Gamma", "ownerEmail": "g@gamma.example"}
     api = "/api/v1"
     return [
-        (f"POST {api}/projects", ("project.created",), lambda: make("project", "/projects", {"name": "One"})),
+        (
+            f"POST {api}/projects",
+            ("project.created",),
+            lambda: make("project", "/projects", {"name": "One"}),
+        ),
         (
             f"PATCH {api}/projects/{{project_id}}",
             ("project.updated",),
             call("PATCH", "/projects/{project}", {"name": "Two"}),
         ),
-        (f"PATCH {api}/projects/{{project_id}}", (), call("PATCH", "/projects/{project}", {"name": "Two"})),
-        (f"DELETE {api}/projects/{{project_id}}", ("project.deleted",), call("DELETE", "/projects/{project}")),
+        (
+            f"PATCH {api}/projects/{{project_id}}",
+            (),
+            call("PATCH", "/projects/{project}", {"name": "Two"}),
+        ),
+        (
+            f"DELETE {api}/projects/{{project_id}}",
+            ("project.deleted",),
+            call("DELETE", "/projects/{project}"),
+        ),
         (f"POST {api}/api-keys", ("api_key.created",), lambda: make("key", "/api-keys", new_key)),
         (
             f"PATCH {api}/api-keys/{{key_id}}",
@@ -120,10 +144,22 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
             ("api_key.created", "api_key.rotated"),
             call("POST", "/api-keys/{key}/rotate", {"overlapSeconds": 60}),
         ),
-        (f"DELETE {api}/api-keys/{{key_id}}", ("api_key.revoked",), call("DELETE", "/api-keys/{key}")),
-        (f"POST {api}/api-keys", ("api_key.created",), lambda: make("leaked", "/api-keys", new_key)),
+        (
+            f"DELETE {api}/api-keys/{{key_id}}",
+            ("api_key.revoked",),
+            call("DELETE", "/api-keys/{key}"),
+        ),
+        (
+            f"POST {api}/api-keys",
+            ("api_key.created",),
+            lambda: make("leaked", "/api-keys", new_key),
+        ),
         (f"POST {api}/api-keys/report-leak", ("api_key.leak_reported",), leak),
-        (f"POST {api}/api-keys", ("api_key.created",), lambda: make("stolen", "/api-keys", new_key)),
+        (
+            f"POST {api}/api-keys",
+            ("api_key.created",),
+            lambda: make("stolen", "/api-keys", new_key),
+        ),
         (
             f"DELETE {api}/operator/api-keys/{{key_id}}",
             ("api_key.revoked",),
@@ -139,7 +175,11 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
             ("member.updated",),
             call("PATCH", "/members/{member}", {"role": "admin"}),
         ),
-        (f"DELETE {api}/members/{{member_id}}", ("member.removed",), call("DELETE", "/members/{member}")),
+        (
+            f"DELETE {api}/members/{{member_id}}",
+            ("member.removed",),
+            call("DELETE", "/members/{member}"),
+        ),
         (
             f"PATCH {api}/tenants/{{tenant_id}}",
             ("tenant.updated",),
@@ -164,7 +204,10 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
             f"POST {api}/tenants/{{tenant_id}}/transfer",
             ("member.updated", "tenant.transferred"),
             lambda: dashboard.call(
-                "POST", "/tenants/beta/transfer", {"userId": "bob", "ownerEmail": "bob@beta.example"}, BERTA
+                "POST",
+                "/tenants/beta/transfer",
+                {"userId": "bob", "ownerEmail": "bob@beta.example"},
+                BERTA,
             ),
         ),
         (
@@ -172,7 +215,11 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
             ("billing.checkout_started",),
             call("POST", "/billing/checkout-sessions", {"plan": "pro"}),
         ),
-        (f"POST {api}/billing/portal-sessions", ("billing.portal_opened",), call("POST", "/billing/portal-sessions")),
+        (
+            f"POST {api}/billing/portal-sessions",
+            ("billing.portal_opened",),
+            call("POST", "/billing/portal-sessions"),
+        ),
     ]
 
 
@@ -184,7 +231,9 @@ def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
         path = AT_ACME + path.format(**at)
         has_page = path.endswith(("/edit", "/new"))
         page = await (
-            olivia.send(await olivia.open(path), path, **fields) if has_page else olivia.force(path, **fields)
+            olivia.send(await olivia.open(path), path, **fields)
+            if has_page
+            else olivia.force(path, **fields)
         )
         assert page.status == 200, page.text
         return page.path.removeprefix(AT_ACME)
@@ -209,8 +258,16 @@ def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
     org, keys, members = "POST /orgs/{org_id}", f"POST {LIVE}/api-keys", f"POST {LIVE}/members"
     return [
         (f"{org}/projects/new", ("project.created",), project),
-        (f"{org}/projects/{{project_id}}/edit", ("project.updated",), form("{project}/edit", name="Four")),
-        (f"{org}/projects/{{project_id}}/delete", ("project.deleted",), form("{project}/delete", name="Four")),
+        (
+            f"{org}/projects/{{project_id}}/edit",
+            ("project.updated",),
+            form("{project}/edit", name="Four"),
+        ),
+        (
+            f"{org}/projects/{{project_id}}/delete",
+            ("project.deleted",),
+            form("{project}/delete", name="Four"),
+        ),
         (f"{keys}/new", ("api_key.created",), key),
         (
             f"{keys}/{{key_id}}/edit",
@@ -222,16 +279,26 @@ def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
             ("api_key.created", "api_key.rotated"),
             form("/settings/api-keys/{key}/rotate", overlap="3600"),
         ),
-        (f"{keys}/{{key_id}}/revoke", ("api_key.revoked",), form("/settings/api-keys/{key}/revoke", word="Renamed")),
+        (
+            f"{keys}/{{key_id}}/revoke",
+            ("api_key.revoked",),
+            form("/settings/api-keys/{key}/revoke", word="Renamed"),
+        ),
         (f"{members}/new", ("member.invited",), member),
         (f"{members}/{{member_id}}/role", ("member.updated",), form("{member}/role", role="admin")),
         (f"{members}/{{member_id}}/remove", ("member.removed",), form("{member}/remove")),
-        (f"{org}/billing/checkout", ("billing.checkout_started",), form("/billing/checkout", plan="pro")),
+        (
+            f"{org}/billing/checkout",
+            ("billing.checkout_started",),
+            form("/billing/checkout", plan="pro"),
+        ),
         (f"{org}/billing/portal", ("billing.portal_opened",), form("/billing/portal")),
         ("POST /api/v1/members", ("member.invited",), join),
         (
             f"POST {LIVE}/transfer",
             ("member.updated", "tenant.transferred"),
-            form("/settings/transfer", userId=ADAM.sub, ownerEmail="a@acme.example", name="Acme Inc."),
+            form(
+                "/settings/transfer", userId=ADAM.sub, ownerEmail="a@acme.example", name="Acme Inc."
+            ),
         ),
     ]

@@ -57,9 +57,17 @@ LOWEST: Final = {
 }
 """The lowest role for each address of a tenant."""
 FORM: Final = {
-    "name": "By hand", "scope": "projects:read", "expiry": "90", "mode": "live", "word": "CI", "overlap": "0",
-    "userId": "other-user", "role": "owner", "ownerEmail": "other@acme.example", "plan": "pro",
-}  # fmt: skip
+    "name": "By hand",
+    "scope": "projects:read",
+    "expiry": "90",
+    "mode": "live",
+    "word": "CI",
+    "overlap": "0",
+    "userId": "other-user",
+    "role": "owner",
+    "ownerEmail": "other@acme.example",
+    "plan": "pro",
+}
 """Valid values for all forms, so that only the sender is wrong."""
 
 
@@ -69,30 +77,47 @@ async def ids(dashboard: Dashboard) -> dict[str, str]:
     await dashboard.deliver(updated(event_id="evt_1"))
     project = await dashboard.call("POST", "/projects", {"name": "By hand"})
     key = await dashboard.call(
-        "POST", "/api-keys", {"orgId": ACME, "name": "CI", "scopes": ["projects:read"], "expiresAt": None}
+        "POST",
+        "/api-keys",
+        {"orgId": ACME, "name": "CI", "scopes": ["projects:read"], "expiresAt": None},
     )
     member = await dashboard.call("POST", "/members", {"userId": "gone", "role": "member"})
-    return {"event_id": "evt_1", "project_id": project["id"], "key_id": key["id"], "member_id": member["id"]}
+    return {
+        "event_id": "evt_1",
+        "project_id": project["id"],
+        "key_id": key["id"],
+        "member_id": member["id"],
+    }
 
 
 def test_every_address_of_a_tenant_is_listed_here() -> None:
     assert dashboard_addresses() == set(LOWEST)
 
 
-async def test_member_cannot_reach_admin_addresses(dashboard: Dashboard, ids: dict[str, str]) -> None:
+async def test_member_cannot_reach_admin_addresses(
+    dashboard: Dashboard, ids: dict[str, str]
+) -> None:
     await refused(dashboard, await dashboard.sign_in(MIA), ids, {"admin", "owner"}, 403)
 
 
-async def test_admin_cannot_reach_owner_addresses(dashboard: Dashboard, ids: dict[str, str]) -> None:
+async def test_admin_cannot_reach_owner_addresses(
+    dashboard: Dashboard, ids: dict[str, str]
+) -> None:
     await refused(dashboard, await dashboard.sign_in(ADAM), ids, {"owner"}, 403)
 
 
-async def test_owner_of_another_tenant_gets_404_everywhere(dashboard: Dashboard, ids: dict[str, str]) -> None:
+async def test_owner_of_another_tenant_gets_404_everywhere(
+    dashboard: Dashboard, ids: dict[str, str]
+) -> None:
     await refused(dashboard, await dashboard.sign_in(BERTA), ids, {"member", "admin", "owner"}, 404)
 
 
-async def refused(dashboard: Dashboard, person: Person, ids: dict[str, str], roles: set[str], status: int) -> None:
-    """Check that every address for these roles answers a person with this status and changes nothing."""
+async def refused(
+    dashboard: Dashboard, person: Person, ids: dict[str, str], roles: set[str], status: int
+) -> None:
+    """Check that every address for these roles answers a person with this status and changes
+    nothing.
+    """
     before = await state(dashboard)
     answers = {}
     for address, lowest in LOWEST.items():
@@ -105,7 +130,9 @@ async def refused(dashboard: Dashboard, person: Person, ids: dict[str, str], rol
     assert await state(dashboard) == before
 
 
-async def test_no_address_works_without_a_session(dashboard: Dashboard, ids: dict[str, str]) -> None:
+async def test_no_address_works_without_a_session(
+    dashboard: Dashboard, ids: dict[str, str]
+) -> None:
     before = await state(dashboard)
     answers = {}
     for address in LOWEST:
@@ -116,19 +143,24 @@ async def test_no_address_works_without_a_session(dashboard: Dashboard, ids: dic
         answers[address] = answer.status_code
     # the script that opens the stream could not follow a redirect to the sign-in
     assert answers == {
-        each: 303 if each.startswith("GET") and each != "GET /events/stream" else 401 for each in answers
+        each: 303 if each.startswith("GET") and each != "GET /events/stream" else 401
+        for each in answers
     }
     assert await state(dashboard) == before
 
 
-async def test_no_form_is_accepted_without_its_token(dashboard: Dashboard, ids: dict[str, str]) -> None:
+async def test_no_form_is_accepted_without_its_token(
+    dashboard: Dashboard, ids: dict[str, str]
+) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     before = await state(dashboard)
     answers = {}
     for address in LOWEST:
         method, path = address.split(" ")
         if method == "POST":
-            answers[address] = (await olivia.client.post(AT_ACME + path.format_map(ids), data=FORM)).status_code
+            answers[address] = (
+                await olivia.client.post(AT_ACME + path.format_map(ids), data=FORM)
+            ).status_code
     assert answers == dict.fromkeys(answers, 403)
     assert await state(dashboard) == before
 

@@ -52,7 +52,9 @@ async def dashboard_with_provider(
 
 
 @pytest.fixture
-async def dashboard(dashboard_with_provider: Dashboard, provider: ProviderServer) -> AsyncIterator[Dashboard]:
+async def dashboard(
+    dashboard_with_provider: Dashboard, provider: ProviderServer
+) -> AsyncIterator[Dashboard]:
     async with dashboard_with_provider.anew():
         yield dashboard_with_provider
 
@@ -79,7 +81,9 @@ async def test_current_plan_is_marked_and_usage_is_shown(owner: Person) -> None:
     assert "Requests in the last minute 0 of 6,000" in said
 
 
-async def test_subscriber_gets_the_portal_and_no_second_subscription(dashboard: Dashboard, owner: Person) -> None:
+async def test_subscriber_gets_the_portal_and_no_second_subscription(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await dashboard.deliver(updated())
     said = (await owner.open(BILLING)).text
     assert "Subscribe to" not in said
@@ -93,7 +97,10 @@ async def test_checkout_of_a_subscriber_is_rejected_with_the_way_to_change_the_p
     await dashboard.deliver(updated())
     answer = await owner.force(CHECKOUT, plan="business", once="b" * 32)
     assert answer.status == 409
-    assert "has a subscription that has not ended. Change or cancel it in the customer portal." in answer.text
+    assert (
+        "has a subscription that has not ended. Change or cancel it in the customer portal."
+        in answer.text
+    )
     assert provider.requests == []
 
 
@@ -116,9 +123,15 @@ async def test_canceled_subscription_shows_its_end(dashboard: Dashboard, owner: 
     assert "Ends on 31 Jan 2026. You won't be charged again" in (await owner.open(BILLING)).text
 
 
-async def test_every_page_shows_a_failed_payment_until_it_is_paid(dashboard: Dashboard, owner: Person) -> None:
+async def test_every_page_shows_a_failed_payment_until_it_is_paid(
+    dashboard: Dashboard, owner: Person
+) -> None:
     async def telling() -> list[str]:
-        return [page for page in PAGES if 'class="notice red"' in (await owner.open(f"{AT_ACME}{page}")).html]
+        return [
+            page
+            for page in PAGES
+            if 'class="notice red"' in (await owner.open(f"{AT_ACME}{page}")).html
+        ]
 
     await dashboard.deliver(updated(created=events.NOW - 3))
     assert await telling() == []
@@ -128,14 +141,18 @@ async def test_every_page_shows_a_failed_payment_until_it_is_paid(dashboard: Das
     assert await telling() == []
 
 
-async def test_the_failed_invoice_is_linked_with_its_amount(dashboard: Dashboard, owner: Person) -> None:
+async def test_the_failed_invoice_is_linked_with_its_amount(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await dashboard.deliver(failed())
     page = await owner.open(BILLING)
     assert "29.00 EUR could not be collected" in page.text
     assert f'href="{INVOICE_URL.replace("&", "&amp;")}"' in page.html
 
 
-async def test_an_invoice_address_that_is_a_script_is_no_link(dashboard: Dashboard, owner: Person) -> None:
+async def test_an_invoice_address_that_is_a_script_is_no_link(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await dashboard.deliver(failed(url="javascript:alert(1)"))
     page = await owner.open(BILLING)
     assert "could not be collected" in page.text
@@ -154,14 +171,18 @@ async def test_checkout_opens_the_provider_from_an_intermediate_page(
     assert provider.requests[-1].params["cancel_url"].startswith(f"{back}CHECKOUT_LEFT.")
 
 
-async def test_form_submitted_twice_starts_one_checkout(owner: Person, provider: ProviderServer) -> None:
+async def test_form_submitted_twice_starts_one_checkout(
+    owner: Person, provider: ProviderServer
+) -> None:
     first = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
     again = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
     assert first.headers["refresh"] == again.headers["refresh"]
     assert len(provider.requests) == 1
 
 
-async def test_form_resubmitted_in_flight_opens_the_same_checkout(owner: Person, provider: ProviderServer) -> None:
+async def test_form_resubmitted_in_flight_opens_the_same_checkout(
+    owner: Person, provider: ProviderServer
+) -> None:
     fields = {"form_token": await owner.form_token(), "plan": "pro", "once": "a" * 32}
     provider.open.clear()
     async with asyncio.TaskGroup() as both:
@@ -177,7 +198,10 @@ async def test_form_resubmitted_in_flight_opens_the_same_checkout(owner: Person,
     ("refused", "words"),
     [
         (refusal(409, code="idempotency_key_in_use"), "This form is still being processed."),
-        (refusal(400, type="idempotency_error"), "This form was submitted before, and its details have changed since."),
+        (
+            refusal(400, type="idempotency_error"),
+            "This form was submitted before, and its details have changed since.",
+        ),
     ],
 )
 async def test_provider_idempotency_errors_are_explained(
@@ -257,7 +281,10 @@ async def test_after_a_checkout_the_page_waits_for_the_plan(
     page = await owner.open(provider.requests[-1].params["success_url"])
     assert page.path == BILLING
     assert "Checkout complete." in page.text
-    assert "The plan changes when the provider's event arrives, usually within seconds. Check again" in page.text
+    assert (
+        "The plan changes when the provider's event arrives, usually within seconds. Check again"
+        in page.text
+    )
     assert "data-poll" in page.html
     await dashboard.deliver(updated(price="price_business"))
     page = await owner.open(f"{BILLING}?awaits=pro")
@@ -277,7 +304,10 @@ async def test_result_of_a_checkout_is_shown_once(owner: Person, provider: Provi
     assert "Nothing was ordered." in left.text
     assert "data-poll" not in left.html
     await owner.force(PORTAL, once="b" * 32)
-    assert "Changes made at the provider" in (await owner.open(provider.requests[-1].params["return_url"])).text
+    assert (
+        "Changes made at the provider"
+        in (await owner.open(provider.requests[-1].params["return_url"])).text
+    )
     assert "at the provider shows here" not in (await owner.open(BILLING)).text
 
 
@@ -287,7 +317,11 @@ async def test_return_address_shows_nothing_to_another_user(
     await owner.force(CHECKOUT, plan="pro", once="a" * 32)
     proved = provider.requests[-1].params["success_url"]
     admin = await dashboard.sign_in(ADAM)
-    for address in (proved, f"{BILLING}/back?notice=CHECKED_OUT&plan=pro", f"{BILLING}?from=checkout&plan=pro"):
+    for address in (
+        proved,
+        f"{BILLING}/back?notice=CHECKED_OUT&plan=pro",
+        f"{BILLING}?from=checkout&plan=pro",
+    ):
         page = await admin.open(address)
         assert (page.status, page.path) == (200, BILLING)
         assert "order" not in page.text
@@ -309,7 +343,9 @@ async def test_missing_provider_key_is_explained(shared_dashboard: Dashboard) ->
 
 
 @pytest.mark.parametrize("path", ["/", "/billing"])
-async def test_ended_subscription_does_not_announce_its_end(dashboard: Dashboard, owner: Person, path: str) -> None:
+async def test_ended_subscription_does_not_announce_its_end(
+    dashboard: Dashboard, owner: Person, path: str
+) -> None:
     await dashboard.deliver(updated(cancel=True, created=events.NOW))
     going = (await owner.open(AT_ACME + path)).text
     assert "You won't be charged again." in going
@@ -338,7 +374,9 @@ async def test_open_page_subscribes_to_events(dashboard: Dashboard, owner: Perso
     assert int(after) > int(before)
 
 
-async def test_page_with_an_error_does_not_update_itself(owner: Person, provider: ProviderServer) -> None:
+async def test_page_with_an_error_does_not_update_itself(
+    owner: Person, provider: ProviderServer
+) -> None:
     provider.answers.append(refusal(400, code="parameter_unknown"))
     refused = await owner.force(CHECKOUT, plan="pro", once="b" * 32)
     assert "refused the request" in refused.text

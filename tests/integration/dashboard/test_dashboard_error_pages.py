@@ -9,7 +9,16 @@ import pytest
 
 from tenantry_devkit.identity_tokens import DemoUser
 from tests.support.app import running_app
-from tests.support.dashboard import ADAM, AT_ACME, AT_BETA, BERTA, MIA, OLIVIA, Dashboard, running_dashboard
+from tests.support.dashboard import (
+    ADAM,
+    AT_ACME,
+    AT_BETA,
+    BERTA,
+    MIA,
+    OLIVIA,
+    Dashboard,
+    running_dashboard,
+)
 from tests.support.database_link import database_link
 from tests.support.postgres import PostgresServer
 from tests.support.service import HURRIED
@@ -57,7 +66,9 @@ async def test_unknown_address_answers_browsers_with_a_page_and_programs_with_a_
 
 
 @pytest.mark.parametrize("path", ["/orgs/acme/nothing", "/orgs/acme/settings", "/orgs/a/b/c/d/e"])
-async def test_unknown_address_below_orgs_answers_everyone_with_a_page(client: httpx2.AsyncClient, path: str) -> None:
+async def test_unknown_address_below_orgs_answers_everyone_with_a_page(
+    client: httpx2.AsyncClient, path: str
+) -> None:
     answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
     assert {(answer.status_code, is_page(answer)) for answer in answers} == {(404, True)}
 
@@ -70,13 +81,19 @@ async def test_unknown_address_of_the_api_answers_everyone_with_a_problem(
     assert {(answer.status_code, is_problem(answer)) for answer in answers} == {(404, True)}
 
 
-@pytest.mark.parametrize("path", ["/orgs/%00/", f"{AT_ACME}/events/%00", f"{AT_ACME}/projects/%00/edit"])
-async def test_invalid_characters_below_orgs_get_a_page(client: httpx2.AsyncClient, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/orgs/%00/", f"{AT_ACME}/events/%00", f"{AT_ACME}/projects/%00/edit"]
+)
+async def test_invalid_characters_below_orgs_get_a_page(
+    client: httpx2.AsyncClient, path: str
+) -> None:
     answers = [await client.get(path, headers=headers) for headers in (BROWSER, *PROGRAMS)]
     assert {(answer.status_code, is_page(answer)) for answer in answers} == {(404, True)}
 
 
-async def test_invalid_characters_elsewhere_get_what_the_client_accepts(client: httpx2.AsyncClient) -> None:
+async def test_invalid_characters_elsewhere_get_what_the_client_accepts(
+    client: httpx2.AsyncClient,
+) -> None:
     page, problem = await client.get("/%00", headers=BROWSER), await client.get("/%00")
     of_the_api = await client.get("/api/v1/projects/%00", headers=BROWSER)
     assert is_page(page)
@@ -90,11 +107,17 @@ async def test_invalid_characters_elsewhere_get_what_the_client_accepts(client: 
 @pytest.mark.parametrize(
     "path",
     [
-        "/orgs/%ff/", f"/orgs/{'x' * 5000}/", f"{AT_ACME}/events/%ff", f"{AT_ACME}/events/%C0%AE",
-        f"{AT_ACME}/events/{'x' * 5000}", f"{AT_ACME}/projects/%ED%A0%80", f"{AT_ACME}/settings/api-keys/{'x' * 5000}",
-        f"{AT_ACME}/settings/members/%ff", f"{AT_ACME}/projects/{'a/' * 2000}",
+        "/orgs/%ff/",
+        f"/orgs/{'x' * 5000}/",
+        f"{AT_ACME}/events/%ff",
+        f"{AT_ACME}/events/%C0%AE",
+        f"{AT_ACME}/events/{'x' * 5000}",
+        f"{AT_ACME}/projects/%ED%A0%80",
+        f"{AT_ACME}/settings/api-keys/{'x' * 5000}",
+        f"{AT_ACME}/settings/members/%ff",
+        f"{AT_ACME}/projects/{'a/' * 2000}",
     ],
-)  # fmt: skip
+)
 async def test_impossible_id_is_not_found(dashboard: Dashboard, path: str) -> None:
     answer = await (await dashboard.sign_in()).get(path)
     assert (answer.status_code, is_page(answer)) == (404, True)
@@ -116,7 +139,10 @@ async def test_invalid_query_is_rejected_without_being_repeated(dashboard: Dashb
 
 
 async def test_unavailable_database_gets_a_page(conninfo: str, people: Path) -> None:
-    async with database_link(conninfo) as link, running_dashboard(link.conninfo, people, HURRIED) as dashboard:
+    async with (
+        database_link(conninfo) as link,
+        running_dashboard(link.conninfo, people, HURRIED) as dashboard,
+    ):
         visitor, token = await dashboard.sign_in(), dashboard.token(OLIVIA)
         link.block()
         page, problem = await asyncio.gather(
@@ -145,7 +171,9 @@ async def test_unsupported_method_gets_a_page(client: httpx2.AsyncClient) -> Non
         assert (answer.status_code, is_problem(answer)) == (405, True)
 
 
-async def test_missing_object_of_the_api_is_a_problem_in_a_browser_too(dashboard: Dashboard) -> None:
+async def test_missing_object_of_the_api_is_a_problem_in_a_browser_too(
+    dashboard: Dashboard,
+) -> None:
     answer = await dashboard.api.get("/api/v1/projects/proj_0", headers=BROWSER)
     assert (answer.status_code, is_problem(answer)) == (401, True)
 
@@ -161,16 +189,21 @@ async def test_missing_object_of_the_api_is_a_problem_in_a_browser_too(dashboard
         ("/events/evt_1/payload", "manage billing"),
     ],
 )
-async def test_member_sees_the_missing_permission_and_who_has_it(dashboard: Dashboard, path: str, words: str) -> None:
+async def test_member_sees_the_missing_permission_and_who_has_it(
+    dashboard: Dashboard, path: str, words: str
+) -> None:
     page = await (await dashboard.sign_in(MIA)).open(AT_ACME + path)
     assert page.status == 403
-    assert f"Your role, member, can't {words}. Ask an owner or admin of the organization." in page.text
+    assert (
+        f"Your role, member, can't {words}. Ask an owner or admin of the organization." in page.text
+    )
     assert f"{AT_ACME}/" in page.links
     assert "scope" not in page.text
 
 
 @pytest.mark.parametrize(
-    ("path", "words"), [("/settings/transfer", "transfer the organization"), ("/events/replay", "replay the ledger")]
+    ("path", "words"),
+    [("/settings/transfer", "transfer the organization"), ("/events/replay", "replay the ledger")],
 )
 @pytest.mark.parametrize(("user", "role"), [(MIA, "member"), (ADAM, "admin")])
 async def test_owner_only_page_names_the_owner(
@@ -182,22 +215,30 @@ async def test_owner_only_page_names_the_owner(
     assert f"{AT_ACME}/projects" in page.links
 
 
-async def test_page_of_a_suspended_tenant_offers_other_tenants_and_signing_out(dashboard: Dashboard) -> None:
+async def test_page_of_a_suspended_tenant_offers_other_tenants_and_signing_out(
+    dashboard: Dashboard,
+) -> None:
     await dashboard.call("POST", "/members", {"userId": "olivia", "role": "member"}, user=BERTA)
     await dashboard.accept_invitations()
     olivia = await dashboard.sign_in(OLIVIA)
-    await dashboard.operate("PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "o@x.example", "suspended": True})
+    await dashboard.operate(
+        "PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "o@x.example", "suspended": True}
+    )
     page = await olivia.open(AT_ACME)
     assert page.status == 403
     assert "The organization is suspended." in page.text
     assert {f"{AT_ACME}/", f"{AT_BETA}/"} <= set(page.links)
     assert "acme · suspended" in page.text
-    assert not [link for link in page.links if link.startswith(f"{AT_ACME}/") and link != f"{AT_ACME}/"]
+    assert not [
+        link for link in page.links if link.startswith(f"{AT_ACME}/") and link != f"{AT_ACME}/"
+    ]
     assert "You are signed out" in (await olivia.send(page, "/sign-out")).text
 
 
 async def test_user_of_a_single_suspended_tenant_can_sign_out(dashboard: Dashboard) -> None:
-    await dashboard.operate("PUT", "/tenants/beta", {"name": "Beta", "ownerEmail": "b@x.example", "suspended": True})
+    await dashboard.operate(
+        "PUT", "/tenants/beta", {"name": "Beta", "ownerEmail": "b@x.example", "suspended": True}
+    )
     berta = await dashboard.sign_in(BERTA, refused=True)
     page = await berta.open("/")
     assert (page.status, page.path) == (403, f"{AT_BETA}/")
@@ -222,7 +263,9 @@ async def test_user_of_a_single_suspended_tenant_can_sign_out(dashboard: Dashboa
         (f"{AT_ACME}/events/stream?after=x", 400),
     ],
 )
-async def test_error_page_has_the_menus_of_the_signed_in_user(dashboard: Dashboard, path: str, status: int) -> None:
+async def test_error_page_has_the_menus_of_the_signed_in_user(
+    dashboard: Dashboard, path: str, status: int
+) -> None:
     mia = await dashboard.sign_in(MIA)
     mia.client.headers.update(BROWSER)
     page = await mia.open(path)
@@ -236,7 +279,9 @@ async def test_error_page_has_the_menus_of_the_signed_in_user(dashboard: Dashboa
     assert f"{AT_BETA}/" not in page.links
 
 
-@pytest.mark.parametrize("path", ["projects", "events", "settings/api-keys", "settings/members", "settings/audit"])
+@pytest.mark.parametrize(
+    "path", ["projects", "events", "settings/api-keys", "settings/members", "settings/audit"]
+)
 async def test_invalid_cursor_says_so_in_words_of_the_page(dashboard: Dashboard, path: str) -> None:
     page = await (await dashboard.sign_in()).open(f"{AT_ACME}/{path}?cursor=x")
     assert (page.status, page.heading()) == (400, "Invalid address")
@@ -249,4 +294,5 @@ async def test_api_names_the_missing_scope(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     answer = await dashboard.request("GET", "/api-keys", dashboard.token(MIA))
     assert answer.json()["detail"] == "This needs the scope api-keys:read."
-    assert (await mia.get("/api/v1/api-keys")).status_code == 401  # the cookie is ignored below /api
+    # the cookie is ignored below /api
+    assert (await mia.get("/api/v1/api-keys")).status_code == 401

@@ -24,7 +24,9 @@ async def test_empty_ledger_explains_how_events_arrive(owner: Person) -> None:
     assert f"metadata orgId={ACME}" in (await owner.open(EVENTS)).text
 
 
-async def test_timeline_shows_type_outcome_reason_and_changes(dashboard: Dashboard, owner: Person) -> None:
+async def test_timeline_shows_type_outcome_reason_and_changes(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await dashboard.deliver(updated())
     said = (await owner.open(EVENTS)).text
     assert "Subscription updated Applied" in said
@@ -42,14 +44,20 @@ async def test_anomalies_are_tagged_and_explained(dashboard: Dashboard, owner: P
     assert "Unexpected Unknown price" in (await owner.open(f"{AT_ACME}/")).text
 
 
-async def test_events_are_filtered_by_type_and_by_outcome(dashboard: Dashboard, owner: Person) -> None:
+async def test_events_are_filtered_by_type_and_by_outcome(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await dashboard.deliver(updated(event_id="evt_updated", created=events.NOW))
     await dashboard.deliver(succeeded(event_id="evt_paid", created=events.NOW + 1))
     await dashboard.deliver(failed(event_id="evt_failed", created=events.NOW + 2))
 
     async def shown(query: str) -> list[str]:
         page = (await owner.open(f"{EVENTS}?{query}")).html
-        return [name for name in ("evt_failed", "evt_paid", "evt_updated") if f'data-event="{name}"' in page]
+        return [
+            name
+            for name in ("evt_failed", "evt_paid", "evt_updated")
+            if f'data-event="{name}"' in page
+        ]
 
     assert await shown("") == ["evt_failed", "evt_paid", "evt_updated"]
     assert await shown("type=invoice.payment_failed") == ["evt_failed"]
@@ -73,7 +81,9 @@ async def test_next_page_keeps_the_filter(dashboard: Dashboard, owner: Person) -
     assert "data-live" not in second.partition('id="ledger"')[2]
 
 
-async def test_event_shows_its_payload_formatted_and_original(dashboard: Dashboard, owner: Person) -> None:
+async def test_event_shows_its_payload_formatted_and_original(
+    dashboard: Dashboard, owner: Person
+) -> None:
     event = updated(event_id="evt_1")
     await dashboard.deliver(event)
     page = await owner.open(f"{EVENTS}/evt_1")
@@ -92,19 +102,31 @@ async def test_deleted_payload_is_explained(dashboard: Dashboard, owner: Person)
     assert (await owner.open(f"{EVENTS}/evt_1/payload")).status == 404
 
 
-async def test_markup_in_payloads_ids_and_names_is_text(dashboard: Dashboard, owner: Person) -> None:
+async def test_markup_in_payloads_ids_and_names_is_text(
+    dashboard: Dashboard, owner: Person
+) -> None:
     hostile = updated(event_id="evt_1", price=MARKUP)
     hostile["data"]["object"]["metadata"][MARKUP] = f"</code></pre>{MARKUP}"
     await dashboard.deliver(hostile)
-    await dashboard.operate("PUT", f"/tenants/{ACME}", {"name": MARKUP, "ownerEmail": "olivia@acme.example"})
-    for path in (EVENTS, f"{EVENTS}/evt_1", f"{AT_ACME}/", f"{AT_ACME}/billing", f"{EVENTS}?type={MARKUP}"):
+    await dashboard.operate(
+        "PUT", f"/tenants/{ACME}", {"name": MARKUP, "ownerEmail": "olivia@acme.example"}
+    )
+    for path in (
+        EVENTS,
+        f"{EVENTS}/evt_1",
+        f"{AT_ACME}/",
+        f"{AT_ACME}/billing",
+        f"{EVENTS}?type={MARKUP}",
+    ):
         page = await owner.open(path)
         assert page.status == 200
         assert "<img" not in page.html, path
         assert "&lt;img src=x onerror=alert(1)&gt;" in page.html, path
 
 
-async def test_invisible_characters_are_escaped_in_payloads(dashboard: Dashboard, owner: Person) -> None:
+async def test_invisible_characters_are_escaped_in_payloads(
+    dashboard: Dashboard, owner: Person
+) -> None:
     hostile: dict[str, Any] = updated(event_id="evt_1")
     hostile["data"]["object"]["metadata"]["note"] = "user\u202etxt.exe"
     await dashboard.deliver(hostile)
@@ -114,7 +136,9 @@ async def test_invisible_characters_are_escaped_in_payloads(dashboard: Dashboard
     assert json.loads((await owner.get(f"{EVENTS}/evt_1/payload")).content) == hostile
 
 
-async def test_event_id_with_a_question_mark_is_linked_correctly(dashboard: Dashboard, owner: Person) -> None:
+async def test_event_id_with_a_question_mark_is_linked_correctly(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await dashboard.deliver(updated(event_id="evt?a=1#b %41"))
     page = (await owner.open(EVENTS)).html
     address = page.partition('class="timeline"')[2].partition('href="')[2].partition('"')[0]
@@ -142,7 +166,10 @@ async def test_users_of_another_tenant_find_no_event(dashboard: Dashboard, path:
 
 async def test_anonymous_visit_redirects_to_the_sign_in(dashboard: Dashboard) -> None:
     answer = await dashboard.api.get(EVENTS)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?return_to=%2Forgs%2Facme%2Fevents")
+    assert (answer.status_code, answer.headers["location"]) == (
+        303,
+        "/sign-in?return_to=%2Forgs%2Facme%2Fevents",
+    )
 
 
 async def test_pages_stay_small(dashboard: Dashboard, owner: Person) -> None:
@@ -154,37 +181,55 @@ async def test_pages_stay_small(dashboard: Dashboard, owner: Person) -> None:
         assert len((await owner.get(f"{AT_ACME}{path}")).content) < 50_000
 
 
-async def test_applied_event_without_visible_changes_is_explained(dashboard: Dashboard, owner: Person) -> None:
+async def test_applied_event_without_visible_changes_is_explained(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await dashboard.deliver(events.completed(event_id="evt_link", customer="cus_another"))
     linked = (await owner.open(f"{EVENTS}/evt_link")).text
     assert "It linked a customer to the organization." in linked
     assert "It changed the organization's billing state." not in linked
 
 
-async def test_applied_event_of_a_hidden_subscription_is_explained(dashboard: Dashboard, owner: Person) -> None:
+async def test_applied_event_of_a_hidden_subscription_is_explained(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await dashboard.deliver(updated(event_id="evt_1", created=events.NOW))
-    await dashboard.deliver(updated(event_id="evt_2", created=events.NOW + 1, subscription_id="sub_2"))
+    await dashboard.deliver(
+        updated(event_id="evt_2", created=events.NOW + 1, subscription_id="sub_2")
+    )
     said = (await owner.open(f"{EVENTS}/evt_2")).text
     assert "another subscription counts, or only later events depend on the change." in said
     assert "It changed the organization's billing state." not in said
 
 
-async def test_event_of_a_subscription_that_does_not_count_is_explained(conninfo: str, people: Path) -> None:
+async def test_event_of_a_subscription_that_does_not_count_is_explained(
+    conninfo: str, people: Path
+) -> None:
     async with running_dashboard(conninfo, people, SUBSCRIPTIONS="each") as dashboard:
         owner = await dashboard.sign_in()
         await dashboard.deliver(updated(event_id="evt_1", subscription_id="sub_1"))
-        await dashboard.deliver(updated(event_id="evt_2", subscription_id="sub_2", price="price_nobody_knows"))
+        await dashboard.deliver(
+            updated(event_id="evt_2", subscription_id="sub_2", price="price_nobody_knows")
+        )
         said = (await owner.open(f"{EVENTS}/evt_2")).text
     assert "Applied It changed a subscription, but not the organization's billing state" in said
     assert "price_nobody_knows is not in the plan catalog, which means plan free." in said
     assert "The price means the free plan until it is added to the plan catalog." in said
-    for untrue in ("the subscription did not change", "Neither the plan nor the subscription", "so the plan is"):
+    for untrue in (
+        "the subscription did not change",
+        "Neither the plan nor the subscription",
+        "so the plan is",
+    ):
         assert untrue not in said
 
 
 async def test_changed_moments_are_shown_by_the_second(dashboard: Dashboard, owner: Person) -> None:
-    await dashboard.deliver(updated(event_id="evt_1", created=events.NOW, period_end=events.NOW + 10))
-    await dashboard.deliver(updated(event_id="evt_2", created=events.NOW + 1, period_end=events.NOW + 20))
+    await dashboard.deliver(
+        updated(event_id="evt_1", created=events.NOW, period_end=events.NOW + 10)
+    )
+    await dashboard.deliver(
+        updated(event_id="evt_2", created=events.NOW + 1, period_end=events.NOW + 20)
+    )
     for path in (EVENTS, f"{EVENTS}/evt_2"):
         page = await owner.open(path)
         assert "1 Jan 2026, 12:00:10 UTC" in page.text

@@ -65,7 +65,9 @@ async def listening(
 async def age(conninfo: str, column: str, **by: int) -> None:
     """Make all sessions older."""
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        statement = sql.SQL("UPDATE dashboard_sessions SET {0} = {0} - %s").format(sql.Identifier(column))
+        statement = sql.SQL("UPDATE dashboard_sessions SET {0} = {0} - %s").format(
+            sql.Identifier(column)
+        )
         await connection.execute(statement, (timedelta(**by),))
 
 
@@ -80,7 +82,10 @@ async def add_as_member(conninfo: str) -> None:
 
 
 async def test_event_reaches_every_stream_of_its_tenant(dashboard: Dashboard) -> None:
-    async with listening(await dashboard.sign_in()) as one, listening(await dashboard.sign_in(MIA)) as other:
+    async with (
+        listening(await dashboard.sign_in()) as one,
+        listening(await dashboard.sign_in(MIA)) as other,
+    ):
         await dashboard.deliver(updated())
         await one.until("event: new-events")
         await other.until("event: new-events")
@@ -117,7 +122,9 @@ async def test_stream_of_a_removed_member_ends(dashboard: Dashboard) -> None:
     await add_as_member(dashboard.conninfo)
     async with listening(await dashboard.sign_in(MIA)) as heard:
         async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-            await connection.execute("UPDATE memberships SET removed_at = now() WHERE subject = %s", (MIA.sub,))
+            await connection.execute(
+                "UPDATE memberships SET removed_at = now() WHERE subject = %s", (MIA.sub,)
+            )
         await dashboard.deliver(updated())
         assert await heard.rest() == OVER
 

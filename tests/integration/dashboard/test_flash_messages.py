@@ -20,7 +20,9 @@ def says(page: Page) -> list[str]:
 async def removal(dashboard: Dashboard, olivia: Person) -> str:
     """Remove a member; return the cookie of the redirect."""
     path = await dashboard.add_member("mia")
-    answer = await olivia.client.post(f"{path}/remove", data={"form_token": await olivia.form_token()})
+    answer = await olivia.client.post(
+        f"{path}/remove", data={"form_token": await olivia.form_token()}
+    )
     assert (answer.status_code, answer.headers["location"]) == (303, MEMBERS)
     assert "httponly; " in answer.headers["set-cookie"].lower()
     assert "samesite=lax" in answer.headers["set-cookie"].lower()
@@ -58,7 +60,9 @@ async def test_message_is_shown_only_on_its_page(dashboard: Dashboard) -> None:
         f"{AT_ACME}/events?type=All+keys+are+revoked",
     ],
 )
-async def test_no_address_can_make_a_page_show_a_message(dashboard: Dashboard, address: str) -> None:
+async def test_no_address_can_make_a_page_show_a_message(
+    dashboard: Dashboard, address: str
+) -> None:
     page = await (await dashboard.sign_in(OLIVIA)).open(address)
     assert page.status == 200
     assert [said for said in says(page) if said] == []

@@ -40,7 +40,9 @@ async def test_form_from_another_site_is_rejected(dashboard: Dashboard, site: st
     assert await is_signed_in(user)
 
 
-@pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data; boundary=x", ""])
+@pytest.mark.parametrize(
+    "kind", ["application/json", "text/plain", "multipart/form-data; boundary=x", ""]
+)
 async def test_form_of_another_content_type_is_rejected(dashboard: Dashboard, kind: str) -> None:
     user = await dashboard.sign_in(OLIVIA)
     content = f"form_token={await user.form_token()}".encode()
@@ -58,13 +60,18 @@ async def test_oversized_form_is_rejected(dashboard: Dashboard) -> None:
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        ("/orgs/acme/settings/transfer", {"userId": "adam\0", "ownerEmail": "a@acme.example", "name": "Acme Inc."}),
+        (
+            "/orgs/acme/settings/transfer",
+            {"userId": "adam\0", "ownerEmail": "a@acme.example", "name": "Acme Inc."},
+        ),
         ("/orgs/acme/settings/members/new", {"userId": "a\0", "role": "nobody"}),
         ("/orgs/acme/settings/api-keys/new", {"replaces": "\0", "access": "scoped"}),
         ("/orgs/acme/projects/new", {"name": "\0"}),
     ],
 )
-async def test_nul_in_a_form_is_ignored(dashboard: Dashboard, path: str, fields: dict[str, str]) -> None:
+async def test_nul_in_a_form_is_ignored(
+    dashboard: Dashboard, path: str, fields: dict[str, str]
+) -> None:
     user = await dashboard.sign_in(OLIVIA)
     assert (await user.force(path, **fields)).status == 422
 
@@ -93,7 +100,9 @@ async def test_form_without_a_session_is_rejected_with_an_explanation(signed_out
     assert "Nothing was saved." in answer.text
 
 
-async def test_form_of_an_ended_session_can_be_resubmitted(dashboard: Dashboard, signed_out: Person) -> None:
+async def test_form_of_an_ended_session_can_be_resubmitted(
+    dashboard: Dashboard, signed_out: Person
+) -> None:
     signed_out.client.headers.update(FROM_HERE)
     kept = Page(await signed_out.client.post(NEW, data=TYPED))
     assert kept.status == 401
@@ -113,7 +122,9 @@ async def test_form_of_an_ended_session_can_be_resubmitted(dashboard: Dashboard,
     assert (made.status, "One two" in made.text) == (200, True)
 
 
-@pytest.mark.parametrize("headers", [{}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}])
+@pytest.mark.parametrize(
+    "headers", [{}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}]
+)
 async def test_form_from_elsewhere_is_not_offered_for_resubmission(
     dashboard: Dashboard, signed_out: Person, headers: dict[str, str]
 ) -> None:
@@ -133,19 +144,32 @@ async def test_signing_out_twice_succeeds(signed_out: Person) -> None:
     for headers in ({}, FROM_HERE, {"sec-fetch-site": "cross-site"}):
         answer = await signed_out.client.post(OUT, data={"form_token": "x"}, headers=headers)
         assert (answer.status_code, answer.headers["location"]) == (303, "/signed-out")
-        assert "set-cookie" not in answer.headers  # else another site could delete the session's cookie
+        # else another site could delete the session's cookie
+        assert "set-cookie" not in answer.headers
 
 
-PAGES: Final = ("/sign-in", "/signed-out", "/orgs/acme/", "/orgs/acme/settings/api-keys", "/orgs/nowhere/")
+PAGES: Final = (
+    "/sign-in",
+    "/signed-out",
+    "/orgs/acme/",
+    "/orgs/acme/settings/api-keys",
+    "/orgs/nowhere/",
+)
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_pages_cannot_load_foreign_content_or_be_framed(dashboard: Dashboard, path: str) -> None:
+async def test_pages_cannot_load_foreign_content_or_be_framed(
+    dashboard: Dashboard, path: str
+) -> None:
     user = await dashboard.sign_in(OLIVIA)
     answer = await user.get(path)
-    policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+    policy = dict(
+        part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";")
+    )
     assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"
-    assert {policy[name] for name in ("script-src", "style-src", "connect-src", "form-action")} == {"'self'"}
+    assert {policy[name] for name in ("script-src", "style-src", "connect-src", "form-action")} == {
+        "'self'"
+    }
     assert answer.headers["cache-control"] == "no-store"
     assert answer.headers["x-frame-options"] == "DENY"
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -167,41 +191,74 @@ async def test_assets_are_cached_under_an_address_with_their_digest(dashboard: D
     for digest in ("of-another-release", addresses[0].split("/")[2][1:]):
         other = await dashboard.api.get(f"/assets/{digest}/base.css")
         assert (other.status_code, other.headers["cache-control"]) == (200, "no-store")
-    assert (await dashboard.api.get(addresses[0].rpartition("/")[0] + "/nothing.css")).status_code == 404
+    assert (
+        await dashboard.api.get(addresses[0].rpartition("/")[0] + "/nothing.css")
+    ).status_code == 404
 
 
 FIELD: Final = re.compile(r"<(?:input|textarea|select)\b[^>]*>")
 TAG: Final = re.compile(r'<form\b[^>]*method="post"[^>]*>.*?</form>', re.DOTALL)
 
 
-async def test_every_form_tells_required_fields_and_their_faults_in_one_way(dashboard: Dashboard) -> None:
+async def test_every_form_tells_required_fields_and_their_faults_in_one_way(
+    dashboard: Dashboard,
+) -> None:
     owner = await dashboard.sign_in(OLIVIA)
     member = await dashboard.add_member("mia")
     project = (await dashboard.call("POST", "/projects", {"name": "One"}))["id"]
-    key = (await dashboard.call("POST", "/api-keys", {"orgId": "acme", "name": "CI", "scopes": ["projects:read"]}))[
-        "id"
-    ]
+    key = (
+        await dashboard.call(
+            "POST", "/api-keys", {"orgId": "acme", "name": "CI", "scopes": ["projects:read"]}
+        )
+    )["id"]
     own = await dashboard.page_of("olivia")
     paths = [
-        "/orgs/acme/projects/new", f"/orgs/acme/projects/{project}", f"/orgs/acme/projects/{project}/edit",
-        "/orgs/acme/settings/api-keys/new", f"/orgs/acme/settings/api-keys/{key}",
-        f"/orgs/acme/settings/api-keys/{key}/edit", f"/orgs/acme/settings/api-keys/{key}/revoke",
-        f"/orgs/acme/settings/api-keys/{key}/rotate", "/orgs/acme/settings/members/new",
-        "/orgs/acme/settings/members/new?userId=olivia", member, own, "/orgs/acme/settings/transfer",
-    ]  # fmt: skip
+        "/orgs/acme/projects/new",
+        f"/orgs/acme/projects/{project}",
+        f"/orgs/acme/projects/{project}/edit",
+        "/orgs/acme/settings/api-keys/new",
+        f"/orgs/acme/settings/api-keys/{key}",
+        f"/orgs/acme/settings/api-keys/{key}/edit",
+        f"/orgs/acme/settings/api-keys/{key}/revoke",
+        f"/orgs/acme/settings/api-keys/{key}/rotate",
+        "/orgs/acme/settings/members/new",
+        "/orgs/acme/settings/members/new?userId=olivia",
+        member,
+        own,
+        "/orgs/acme/settings/transfer",
+    ]
     pages = [await owner.open(path) for path in paths]
-    pages.append(await (await dashboard.sign_in(MIA)).open(f"/memberships/{member.rpartition('/')[2]}/leave"))
+    pages.append(
+        await (await dashboard.sign_in(MIA)).open(f"/memberships/{member.rpartition('/')[2]}/leave")
+    )
     seen = set()
     for page in pages:
         path = page.path
         for form in TAG.findall(page.html):
-            fields = [field for field in FIELD.findall(form) if not re.search('type="(?:hidden|radio)"', field)]
+            fields = [
+                field
+                for field in FIELD.findall(form)
+                if not re.search('type="(?:hidden|radio)"', field)
+            ]
             assert not fields or "novalidate" in form.partition(">")[0], (path, form[:200])
             for field in fields:
                 [name] = re.findall(r'\bid="([^"]+)"', field)
-                [label] = re.findall(rf'<label for="{re.escape(name)}">(.*?)</label>', form, re.DOTALL)
+                [label] = re.findall(
+                    rf'<label for="{re.escape(name)}">(.*?)</label>', form, re.DOTALL
+                )
                 is_optional = "(optional)" in label
                 is_choice = field.startswith("<select") or name.startswith("scope-")
                 seen.add(name)
                 assert is_choice or (" required" in field) != is_optional, (path, field)
-    assert {"name", "description", "own", "until", "sure", "word", "userId", "ownerEmail", "leaving", "role"} <= seen
+    assert {
+        "name",
+        "description",
+        "own",
+        "until",
+        "sure",
+        "word",
+        "userId",
+        "ownerEmail",
+        "leaving",
+        "role",
+    } <= seen

@@ -15,18 +15,37 @@ _NOT_COMPARED: Final = {"x-request-id", "date", "ratelimit", "transfer-encoding"
 
 
 def head_of(answer: httpx2.Response) -> tuple[int, dict[str, str]]:
-    """Return the status and headers, without those that differ between requests or describe the body."""
-    return answer.status_code, {name: text for name, text in answer.headers.items() if name not in _NOT_COMPARED}
+    """Return the status and headers, without those that differ between requests or describe the
+    body.
+    """
+    return answer.status_code, {
+        name: text for name, text in answer.headers.items() if name not in _NOT_COMPARED
+    }
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "/", f"{AT_ACME}/", f"{AT_ACME}/projects", f"{AT_ACME}/events", f"{AT_ACME}/settings/audit/export",
-        f"{AT_ACME}/profile", f"{AT_ACME}/nothing", "/orgs/beta/", "/sign-in", "/signed-out", "/docs", "/healthz",
-        "/readyz", "/assets/x/base.css", "/api/v1/openapi.json", "/api/v1/projects", "/api/v1/nothing", "/nothing",
+        "/",
+        f"{AT_ACME}/",
+        f"{AT_ACME}/projects",
+        f"{AT_ACME}/events",
+        f"{AT_ACME}/settings/audit/export",
+        f"{AT_ACME}/profile",
+        f"{AT_ACME}/nothing",
+        "/orgs/beta/",
+        "/sign-in",
+        "/signed-out",
+        "/docs",
+        "/healthz",
+        "/readyz",
+        "/assets/x/base.css",
+        "/api/v1/openapi.json",
+        "/api/v1/projects",
+        "/api/v1/nothing",
+        "/nothing",
     ],
-)  # fmt: skip
+)
 async def test_head_answers_like_get_without_a_body(dashboard: Dashboard, path: str) -> None:
     client = (await dashboard.sign_in()).client
     whole = await client.get(path)
@@ -36,7 +55,9 @@ async def test_head_answers_like_get_without_a_body(dashboard: Dashboard, path: 
 
 
 @pytest.mark.parametrize("path", ["/projects", "/projects/", "/api-keys", "/auth/whoami"])
-async def test_head_of_the_api_answers_like_get_without_a_body(dashboard: Dashboard, path: str) -> None:
+async def test_head_of_the_api_answers_like_get_without_a_body(
+    dashboard: Dashboard, path: str
+) -> None:
     token = dashboard.token(OLIVIA)
     whole = await dashboard.request("GET", path, token)
     head = await dashboard.request("HEAD", path, token)

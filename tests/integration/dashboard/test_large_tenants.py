@@ -50,8 +50,18 @@ EVERY_LIST: Final = pytest.mark.parametrize(
             "/settings/audit?action=api_key.leak_reported",
             f"{AT_ACME}/settings/audit?targetId=key_",
         ),
-        (KEYS, MAX_SCANNED_RECORDS, "/settings/api-keys?status=active", f"{AT_ACME}/settings/api-keys/key_"),
-        (MEMBERS, MAX_SCANNED_RECORDS, "/settings/members?role=admin", f"{AT_ACME}/settings/members/mem_"),
+        (
+            KEYS,
+            MAX_SCANNED_RECORDS,
+            "/settings/api-keys?status=active",
+            f"{AT_ACME}/settings/api-keys/key_",
+        ),
+        (
+            MEMBERS,
+            MAX_SCANNED_RECORDS,
+            "/settings/members?role=admin",
+            f"{AT_ACME}/settings/members/mem_",
+        ),
     ],
     ids=["events", "audit", "keys", "members"],
 )
@@ -111,7 +121,9 @@ async def test_paging_through_a_filtered_list_shows_each_row_once_in_order(
     assert pages > 2
 
 
-async def test_exhausted_filter_says_that_nothing_matches(owner: Person, dashboard: Dashboard) -> None:
+async def test_exhausted_filter_says_that_nothing_matches(
+    owner: Person, dashboard: Dashboard
+) -> None:
     await fill(dashboard.conninfo, EVENTS, MAX_SCANNED_ROWS, every=MAX_SCANNED_ROWS + 1)
     page = await owner.open(f"{AT_ACME}/events?outcome=late")
     assert "No event matches." in page.text
@@ -124,7 +136,9 @@ async def test_a_user_is_found_among_all_members(owner: Person, dashboard: Dashb
     assert found(page, f"{AT_ACME}/settings/members/mem_") == [MAX_SCANNED_RECORDS + 100]
 
 
-async def test_entry_about_one_target_is_found_among_all(owner: Person, dashboard: Dashboard) -> None:
+async def test_entry_about_one_target_is_found_among_all(
+    owner: Person, dashboard: Dashboard
+) -> None:
     await fill(dashboard.conninfo, ENTRIES, MAX_SCANNED_ROWS + 200)
     page = await owner.open(
         f"{AT_ACME}/settings/audit?targetId=key_{MAX_SCANNED_ROWS + 100}&action=api_key.leak_reported"
@@ -132,10 +146,14 @@ async def test_entry_about_one_target_is_found_among_all(owner: Person, dashboar
     assert "reported the key" in page.text
 
 
-async def test_very_many_projects_are_counted_up_to_a_bound(owner: Person, dashboard: Dashboard) -> None:
+async def test_very_many_projects_are_counted_up_to_a_bound(
+    owner: Person, dashboard: Dashboard
+) -> None:
     await fill(dashboard.conninfo, PROJECTS, MOST_COUNTED)
     assert f"Projects {MOST_COUNTED:,} of 3" in (await owner.open(f"{AT_ACME}/billing")).text
-    async with await psycopg.AsyncConnection.connect(dashboard.conninfo, autocommit=True) as connection:
+    async with await psycopg.AsyncConnection.connect(
+        dashboard.conninfo, autocommit=True
+    ) as connection:
         await connection.execute("UPDATE tenants SET plan = 'business' WHERE id = %s", (ACME,))
         await connection.execute(
             "INSERT INTO projects (id, org_id, mode, name, created_at, updated_at) "
@@ -143,13 +161,22 @@ async def test_very_many_projects_are_counted_up_to_a_bound(owner: Person, dashb
             (ACME,),
         )
     for path in ("/", "/billing"):
-        assert f"Projects more than {MOST_COUNTED:,} (no limit)" in (await owner.open(AT_ACME + path)).text
+        assert (
+            f"Projects more than {MOST_COUNTED:,} (no limit)"
+            in (await owner.open(AT_ACME + path)).text
+        )
 
 
-async def test_unpaid_invoice_is_searched_among_the_newest_events(owner: Person, dashboard: Dashboard) -> None:
+async def test_unpaid_invoice_is_searched_among_the_newest_events(
+    owner: Person, dashboard: Dashboard
+) -> None:
     await fill(dashboard.conninfo, EVENTS, MAX_SCANNED_ROWS + 1)
-    async with await psycopg.AsyncConnection.connect(dashboard.conninfo, autocommit=True) as connection:
-        await connection.execute("UPDATE tenants SET subscription_status = 'past_due' WHERE id = %s", (ACME,))
+    async with await psycopg.AsyncConnection.connect(
+        dashboard.conninfo, autocommit=True
+    ) as connection:
+        await connection.execute(
+            "UPDATE tenants SET subscription_status = 'past_due' WHERE id = %s", (ACME,)
+        )
         for number, shown in ((MAX_SCANNED_ROWS, True), (MAX_SCANNED_ROWS + 1, False)):
             await connection.execute(
                 "UPDATE billing_events SET type = CASE id WHEN %s THEN 'invoice.payment_failed' "

@@ -15,7 +15,9 @@ async def report(dashboard: Dashboard, secret: str) -> None:
     assert answer.status_code == 200
 
 
-async def test_leak_is_shown_on_the_key_page_the_list_and_the_overview(dashboard: Dashboard) -> None:
+async def test_leak_is_shown_on_the_key_page_the_list_and_the_overview(
+    dashboard: Dashboard,
+) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     leaked, secret = await create(olivia, name="Deploys")
     revoked, _ = await create(olivia, name="Old")
@@ -41,7 +43,11 @@ async def test_replacement_of_a_leaked_key_resolves_the_warning(dashboard: Dashb
     await report(dashboard, secret)
     form = await olivia.open(f"{NEW}?replaces={leaked}")
     fields = form.form(NEW).fields
-    assert (fields["name"], fields["scope"], fields["own"]) == (["Deploys"], ["projects:read"], ["reports:read"])
+    assert (fields["name"], fields["scope"], fields["own"]) == (
+        ["Deploys"],
+        ["projects:read"],
+        ["reports:read"],
+    )
     await olivia.send(form, NEW)
     [new, old] = (await dashboard.call("GET", "/api-keys"))["data"]
     assert (new["rotatedFrom"], old["supersededBy"]) == (leaked, new["id"])
@@ -53,7 +59,11 @@ async def test_replacement_of_a_leaked_key_resolves_the_warning(dashboard: Dashb
     assert refused.path == f"{KEYS}/{leaked}"
     assert "No key was created: this key already has a replacement" in refused.text
     [entry] = (await dashboard.call("GET", "/audit-events?action=api_key.rotated"))["data"]
-    assert (entry["actorId"], entry["targetId"], entry["after"]) == (OLIVIA.sub, leaked, {"supersededBy": new["id"]})
+    assert (entry["actorId"], entry["targetId"], entry["after"]) == (
+        OLIVIA.sub,
+        leaked,
+        {"supersededBy": new["id"]},
+    )
 
 
 async def test_only_a_leaked_key_can_be_replaced(dashboard: Dashboard) -> None:
@@ -62,7 +72,9 @@ async def test_only_a_leaked_key_can_be_replaced(dashboard: Dashboard) -> None:
     assert (await olivia.open(f"{NEW}?replaces={key_id}")).path == f"{KEYS}/{key_id}"
     assert (await olivia.open(f"{NEW}?replaces=key_none")).status == 404
     form = (await olivia.open(NEW)).form(NEW).fields
-    sent = await olivia.force(NEW, **{**form, "name": "Second", "scope": ["projects:read"], "replaces": key_id})
+    sent = await olivia.force(
+        NEW, **{**form, "name": "Second", "scope": ["projects:read"], "replaces": key_id}
+    )
     assert sent.path == f"{KEYS}/{key_id}"
     assert "No key was created" in sent.text
     assert len((await dashboard.call("GET", "/api-keys"))["data"]) == 1
@@ -85,6 +97,8 @@ async def test_leak_is_listed_for_thirty_days(dashboard: Dashboard) -> None:
     await report(dashboard, secret)
     for age, is_shown in ((timedelta(days=29), True), (timedelta(days=31), False)):
         async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
-            await connection.execute("UPDATE api_keys SET revoked_at = now() - %s WHERE id = %s", (age, leaked))
+            await connection.execute(
+                "UPDATE api_keys SET revoked_at = now() - %s WHERE id = %s", (age, leaked)
+            )
         assert ("Deploys was reported as leaked" in (await olivia.open(OVERVIEW)).text) is is_shown
     assert "This key was reported as leaked" in (await olivia.open(f"{KEYS}/{leaked}")).text

@@ -14,7 +14,17 @@ from tests.support.events import INVOICE_URL, failed, updated
 
 FILES: Final = ("/export", "/payload", "/openapi.json")
 BACK: Final = frozenset(
-    {"Back", "Cancel", "Check again", "Check now in a new tab", "Clear", "Older", "Open the key", "Reload", "Show all"}
+    {
+        "Back",
+        "Cancel",
+        "Check again",
+        "Check now in a new tab",
+        "Clear",
+        "Older",
+        "Open the key",
+        "Reload",
+        "Show all",
+    }
 )
 """Links to the previous page, to the same page or list, or to more about the object of the page."""
 LEADS_TO: Final = {
@@ -84,7 +94,9 @@ async def walk(dashboard: Dashboard, person: Person) -> set[tuple[str, str]]:
         assert page.status == 200, path
         if not page.headers["content-type"].startswith("text/html") or path.startswith("/docs"):
             continue
-        waiting += [target_of(path, href) for _, href in page.anchors if is_page(dashboard, path, href)]
+        waiting += [
+            target_of(path, href) for _, href in page.anchors if is_page(dashboard, path, href)
+        ]
     for path, page in pages.items():
         if path.startswith("/docs"):
             continue
@@ -104,7 +116,9 @@ def is_shown_key(text: str, target: Page) -> bool:
 def is_page(dashboard: Dashboard, path: str, href: str) -> bool:
     """Whether a link opens a page of the dashboard."""
     address = urlsplit(urljoin(dashboard.url + path, href))
-    return f"{address.scheme}://{address.netloc}" == dashboard.url and not address.path.endswith(FILES)
+    return f"{address.scheme}://{address.netloc}" == dashboard.url and not address.path.endswith(
+        FILES
+    )
 
 
 def target_of(path: str, href: str) -> str:
@@ -115,13 +129,16 @@ def target_of(path: str, href: str) -> str:
 
 @pytest.mark.parametrize("invoice", [True, False])
 @pytest.mark.parametrize("user", [OLIVIA, ADAM, MIA], ids=lambda user: user.sub)
-async def test_links_open_the_page_that_they_name(dashboard: Dashboard, user: DemoUser, *, invoice: bool) -> None:
+async def test_links_open_the_page_that_they_name(
+    dashboard: Dashboard, user: DemoUser, *, invoice: bool
+) -> None:
     await populate(dashboard, invoice=invoice)
     found = await walk(dashboard, await dashboard.sign_in(user))
     misleading = {
         (text, heading)
         for text, heading in found
-        if text not in BACK and heading != LEADS_TO.get(text, heading if names(text, heading) else None)
+        if text not in BACK
+        and heading != LEADS_TO.get(text, heading if names(text, heading) else None)
     }
     assert not misleading
     assert ("See the failed payment", "A payment failed") in found

@@ -1,4 +1,6 @@
-"""Members of several directories of an identity provider: users of two directories may have the same user id."""
+"""Members of several directories of an identity provider: users of two directories may have the
+same user id.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -13,10 +15,15 @@ MEMBERS = "/orgs/acme/settings/members"
 
 @pytest.fixture
 async def browser(conninfo: str) -> AsyncIterator[Browser]:
-    """The owner of acme, of the directory a-1, and a member with the same user id, of the directory b-2."""
+    """The owner of acme, of the directory a-1, and a member with the same user id, of the directory
+    b-2.
+    """
     async with at_provider(conninfo, directories=("a-1", "b-2")) as browser, browser.anew():
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-            for directory, member_id, role in (("a-1", "mbr_owner", "owner"), ("b-2", "mbr_namesake", "member")):
+            for directory, member_id, role in (
+                ("a-1", "mbr_owner", "owner"),
+                ("b-2", "mbr_namesake", "member"),
+            ):
                 await connection.execute(
                     "INSERT INTO memberships (id, issuer, subject, tenant_id, role) VALUES (%s, %s, %s, 'acme', %s)",
                     (member_id, issuer_of(browser.issuer, directory), USER, role),

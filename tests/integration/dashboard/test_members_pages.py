@@ -114,7 +114,9 @@ async def test_admin_cannot_assign_the_owner_role(dashboard: Dashboard) -> None:
     assert (await adam.force(f"{olivia}/role", role="member")).status == 422
     assert (await adam.force(f"{MEMBERS}/new", userId="eve", role="owner")).status == 422
     assert (await adam.open(TRANSFER)).status == 403
-    assert (await adam.force(TRANSFER, userId="mia", ownerEmail="a@b.example", name="Acme")).status == 403
+    assert (
+        await adam.force(TRANSFER, userId="mia", ownerEmail="a@b.example", name="Acme")
+    ).status == 403
     assert await roles(dashboard) == {"olivia": "owner", "mia": "member"}
 
 
@@ -133,11 +135,16 @@ async def test_admin_sees_why_a_concurrent_change_was_rejected(dashboard: Dashbo
     assert (await roles(dashboard))["mia"] == "owner"
 
 
-async def test_organization_owner_cannot_be_removed_without_a_transfer(dashboard: Dashboard) -> None:
+async def test_organization_owner_cannot_be_removed_without_a_transfer(
+    dashboard: Dashboard,
+) -> None:
     path = await dashboard.page_of("olivia")
     olivia = await dashboard.sign_in(OLIVIA)
     assert TRANSFER in (await olivia.open(path)).links
-    asked, refused = await olivia.open(leave_path(path)), await olivia.force(leave_path(path), leaving="yes")
+    asked, refused = (
+        await olivia.open(leave_path(path)),
+        await olivia.force(leave_path(path), leaving="yes"),
+    )
     assert (asked.status, refused.status) == (200, 409)
     for page in (asked, refused):
         assert "You can't leave, because the organization would lose its owner." in page.text
@@ -152,7 +159,9 @@ async def test_organization_owner_cannot_be_removed_without_a_transfer(dashboard
 async def test_last_owner_cannot_be_removed(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     await olivia.send(await olivia.open(f"{await dashboard.add_member('away')}/remove"))
-    await dashboard.operate("PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "x@x.example", "ownerId": "away"})
+    await dashboard.operate(
+        "PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "x@x.example", "ownerId": "away"}
+    )
     path = await dashboard.page_of("olivia")
     left = await olivia.force(leave_path(path), leaving="yes")
     assert (left.status, "make another member an owner" in left.text) == (409, True)
@@ -161,7 +170,9 @@ async def test_last_owner_cannot_be_removed(dashboard: Dashboard) -> None:
     assert await roles(dashboard) == {"olivia": "owner"}
 
 
-async def test_member_is_removed_after_a_confirmation_and_invited_again(dashboard: Dashboard) -> None:
+async def test_member_is_removed_after_a_confirmation_and_invited_again(
+    dashboard: Dashboard,
+) -> None:
     path = await dashboard.add_member("mia")
     olivia, mia = await dashboard.sign_in(OLIVIA), await dashboard.sign_in(MIA)
     asked = await olivia.open(f"{path}/remove")
@@ -177,7 +188,9 @@ async def test_member_is_removed_after_a_confirmation_and_invited_again(dashboar
     assert (await mia.open(f"{AT_ACME}/projects")).status == 200
 
 
-async def test_accepted_invitation_is_not_withdrawn_without_confirmation(dashboard: Dashboard) -> None:
+async def test_accepted_invitation_is_not_withdrawn_without_confirmation(
+    dashboard: Dashboard,
+) -> None:
     path = await dashboard.add_member("mia", accepted=False)
     olivia = await dashboard.sign_in(OLIVIA)
     asked = await olivia.open(f"{path}/remove")
@@ -210,7 +223,9 @@ async def test_admin_sees_that_provider_owners_are_not_blocked(dashboard: Dashbo
 async def test_user_id_that_resembles_an_email_address_is_accepted(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     good = {"ownerEmail": "billing@acme.example", "name": "Acme"}
-    page = await olivia.send(await olivia.open(TRANSFER), userId="samlp|acme|ada@acme.example", **good)
+    page = await olivia.send(
+        await olivia.open(TRANSFER), userId="samlp|acme|ada@acme.example", **good
+    )
     assert "This user is not an active member. Invite them first." in page.text
     page = await olivia.send(await olivia.open(TRANSFER), userId="ada@acme.example", **good)
     assert "This is an email address." in page.text
@@ -248,7 +263,9 @@ async def test_lowering_the_own_role_needs_the_box(dashboard: Dashboard) -> None
     assert (await roles(dashboard))["adam"] == "member"
 
 
-async def test_admin_by_claim_is_warned_before_lowering_their_own_role(dashboard: Dashboard) -> None:
+async def test_admin_by_claim_is_warned_before_lowering_their_own_role(
+    dashboard: Dashboard,
+) -> None:
     adam = await dashboard.sign_in(ADAM)
     form = await adam.open(f"{MEMBERS}/new")
     unsure = await adam.send(form, userId="adam", role="member")
@@ -269,21 +286,31 @@ async def test_organization_is_transferred(dashboard: Dashboard) -> None:
     assert await roles(dashboard) == {"olivia": "admin", "adam": "owner"}
     [entry] = (await dashboard.call("GET", "/audit-events?action=tenant.transferred"))["data"]
     assert entry["after"] == {
-        "ownerId": "adam", "ownerEmail": "billing@acme.example", "ownerEmailVerified": False,
-    }  # fmt: skip
+        "ownerId": "adam",
+        "ownerEmail": "billing@acme.example",
+        "ownerEmailVerified": False,
+    }
 
 
 async def test_transfer_shows_all_errors_and_keeps_the_input(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    page = await olivia.send(await olivia.open(TRANSFER), userId="two words", ownerEmail="nowhere", name="acme")
+    page = await olivia.send(
+        await olivia.open(TRANSFER), userId="two words", ownerEmail="nowhere", name="acme"
+    )
     assert page.html.count('class="fault"') == 3
     fields = page.form().fields
-    assert [fields[name] for name in ("userId", "ownerEmail", "name")] == [["two words"], ["nowhere"], ["acme"]]
+    assert [fields[name] for name in ("userId", "ownerEmail", "name")] == [
+        ["two words"],
+        ["nowhere"],
+        ["acme"],
+    ]
 
 
 async def test_every_fault_of_a_transfer_is_shown_at_once(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
-    page = await olivia.send(await olivia.open(TRANSFER), userId="unknown", ownerEmail="nowhere", name="acme")
+    page = await olivia.send(
+        await olivia.open(TRANSFER), userId="unknown", ownerEmail="nowhere", name="acme"
+    )
     for fault in ("not an active member", "Enter one email address", "The name does not match"):
         assert fault in page.text
     assert page.focused == ["userId"]
@@ -291,7 +318,9 @@ async def test_every_fault_of_a_transfer_is_shown_at_once(dashboard: Dashboard) 
 
 async def test_every_fault_of_an_invitation_is_shown_at_once(dashboard: Dashboard) -> None:
     adam = await dashboard.sign_in(ADAM)
-    page = await adam.send(await adam.open(f"{MEMBERS}/new"), userId="ada@acme.example", role="emperor")
+    page = await adam.send(
+        await adam.open(f"{MEMBERS}/new"), userId="ada@acme.example", role="emperor"
+    )
     assert "This is an email address." in page.text
     assert "Choose one of the roles." in page.text
 
@@ -300,7 +329,9 @@ async def test_rejected_role_change_keeps_the_choice(dashboard: Dashboard) -> No
     await dashboard.add_member("away", "owner")
     olivia = await dashboard.sign_in(OLIVIA)
     await olivia.send(await olivia.open(f"{await dashboard.page_of('away')}/remove"))
-    await dashboard.operate("PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "x@x.example", "ownerId": "away"})
+    await dashboard.operate(
+        "PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "x@x.example", "ownerId": "away"}
+    )
     path = await dashboard.page_of("olivia")
     refused = await olivia.send(await olivia.open(path), f"{path}/role", role="member", sure="yes")
     assert refused.status == 422
@@ -317,7 +348,9 @@ async def test_rejected_role_change_keeps_the_choice(dashboard: Dashboard) -> No
         ({"name": "acme"}, "name"),
     ],
 )
-async def test_invalid_transfer_changes_nothing(dashboard: Dashboard, changes: dict[str, str], field: str) -> None:
+async def test_invalid_transfer_changes_nothing(
+    dashboard: Dashboard, changes: dict[str, str], field: str
+) -> None:
     await dashboard.add_member("adam", "admin")
     olivia = await dashboard.sign_in(OLIVIA)
     good = {"userId": "adam", "ownerEmail": "billing@acme.example", "name": "Acme"}
@@ -358,12 +391,16 @@ async def test_owner_of_another_tenant_gets_404(dashboard: Dashboard) -> None:
 
 
 async def test_markup_in_input_is_escaped(dashboard: Dashboard) -> None:
-    await dashboard.operate("PUT", "/tenants/acme", {"name": "<b>Acme</b>", "ownerEmail": "o@x.example"})
+    await dashboard.operate(
+        "PUT", "/tenants/acme", {"name": "<b>Acme</b>", "ownerEmail": "o@x.example"}
+    )
     path = await dashboard.add_member('<img/src="x">')
     olivia = await dashboard.sign_in(OLIVIA)
     for page in (MEMBERS, path, f"{path}/remove", TRANSFER):
         shown = await olivia.open(page)
         assert not {"img", "b"} & set(shown.tags)
     assert "<b>Acme</b>" in (await olivia.open(TRANSFER)).text
-    refused = await olivia.send(await olivia.open(f"{MEMBERS}/new"), userId='"><img src=x>', role="member")
+    refused = await olivia.send(
+        await olivia.open(f"{MEMBERS}/new"), userId='"><img src=x>', role="member"
+    )
     assert "img" not in refused.tags

@@ -15,7 +15,9 @@ async def invite(dashboard: Dashboard, user_id: str, role: str = "member") -> st
     return f"{PATH}/{made['id']}"
 
 
-async def test_user_without_an_organization_sees_and_accepts_the_invitation(dashboard: Dashboard) -> None:
+async def test_user_without_an_organization_sees_and_accepts_the_invitation(
+    dashboard: Dashboard,
+) -> None:
     one = await invite(dashboard, NOA.sub, "admin")
     user = await dashboard.sign_in(NOA)
     page = await user.open("/")
@@ -36,7 +38,9 @@ async def test_invitation_is_declined(dashboard: Dashboard) -> None:
     assert (late.status, "This membership has ended" in late.text) == (409, True)
 
 
-async def test_member_of_another_tenant_sees_the_invitation_without_a_redirect(dashboard: Dashboard) -> None:
+async def test_member_of_another_tenant_sees_the_invitation_without_a_redirect(
+    dashboard: Dashboard,
+) -> None:
     one = await invite(dashboard, OLIVIA.sub)
     olivia = await dashboard.sign_in(OLIVIA)
     page = await olivia.open("/")
@@ -48,7 +52,9 @@ async def test_member_of_another_tenant_sees_the_invitation_without_a_redirect(d
 
 
 async def test_name_of_the_inviting_tenant_is_plain_text(dashboard: Dashboard) -> None:
-    await dashboard.operate("PUT", f"/tenants/{BETA}", {"name": HOSTILE, "ownerEmail": "berta@beta.example"})
+    await dashboard.operate(
+        "PUT", f"/tenants/{BETA}", {"name": HOSTILE, "ownerEmail": "berta@beta.example"}
+    )
     await invite(dashboard, NOA.sub)
     user = await dashboard.sign_in(NOA)
     page = await user.open(PATH)
@@ -97,17 +103,23 @@ async def test_user_with_access_by_claim_confirms_before_declining(dashboard: Da
 
 
 async def test_owner_by_claim_cannot_come_back_after_leaving(dashboard: Dashboard) -> None:
-    await dashboard.operate("PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "x@x.example", "ownerId": "other"})
+    await dashboard.operate(
+        "PUT", "/tenants/acme", {"name": "Acme", "ownerEmail": "x@x.example", "ownerId": "other"}
+    )
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         await connection.execute("DELETE FROM memberships WHERE subject = %s", (OLIVIA.sub,))
-    made = await dashboard.call("POST", "/members", {"userId": OLIVIA.sub, "role": "member"}, user=ADAM)
+    made = await dashboard.call(
+        "POST", "/members", {"userId": OLIVIA.sub, "role": "member"}, user=ADAM
+    )
     olivia = await dashboard.sign_in(OLIVIA)
     asked = await olivia.send(await olivia.open(PATH), f"{PATH}/{made['id']}/decline")
     assert "You left the organization." in (await olivia.send(asked, leaving="yes")).text
     assert (await olivia.open(f"{AT_ACME}/")).status == 404
 
 
-async def test_user_without_an_organization_sees_their_user_id_beside_an_invitation(dashboard: Dashboard) -> None:
+async def test_user_without_an_organization_sees_their_user_id_beside_an_invitation(
+    dashboard: Dashboard,
+) -> None:
     await invite(dashboard, NOA.sub)
     page = await (await dashboard.sign_in(NOA)).open("/")
     assert f"Your user id, which organizations need to invite you: {NOA.sub}" in page.text
@@ -139,7 +151,9 @@ async def test_email_address_is_rejected_as_user_id(dashboard: Dashboard, field:
         page = await olivia.send(form, userId="grace@acme.example", role="member")
     else:
         form = await olivia.open(f"{AT_ACME}/settings/transfer")
-        page = await olivia.send(form, userId="grace@acme.example", ownerEmail="grace@acme.example", name="Acme")
+        page = await olivia.send(
+            form, userId="grace@acme.example", ownerEmail="grace@acme.example", name="Acme"
+        )
     assert (page.status, page.focused) == (422, ["userId"])
     assert "This is an email address. Enter the user id" in page.text
 

@@ -1,4 +1,6 @@
-"""The page after the form of a new key: it shows the secret once, in one session, for a minute (decision 0059)."""
+"""The page after the form of a new key: it shows the secret once, in one session, for a minute
+(decision 0059).
+"""
 
 import asyncio
 import logging
@@ -22,7 +24,13 @@ async def submit(browser: Browser, path: str = NEW, **fields: str) -> httpx2.Res
     """Submit the form at ``path``; return the answer, which redirects."""
     page = await browser.client.get(path)
     [once] = set(_ONCE.findall(page.text))
-    data = {**CI, **fields, "form_token": await browser.form_token(), "once": once, "expiry": "never"}
+    data = {
+        **CI,
+        **fields,
+        "form_token": await browser.form_token(),
+        "once": once,
+        "expiry": "never",
+    }
     answer = await browser.client.post(path, data=data)
     assert (answer.status_code, SECRET.findall(answer.text)) == (303, [])
     return answer
@@ -58,7 +66,10 @@ async def test_rotation_shows_its_secret_once(browser: Browser) -> None:
     path = (await submit(browser, f"{KEYS}/{key_id}/rotate", overlap="3600")).headers["location"]
     shown, reloaded = [await browser.client.get(path) for _ in range(2)]
     assert (len(secrets_in(shown)), secrets_in(reloaded)) == (1, [])
-    assert all("<h1>Key rotated</h1>" in page.text and "keeps working until" in page.text for page in (shown, reloaded))
+    assert all(
+        "<h1>Key rotated</h1>" in page.text and "keeps working until" in page.text
+        for page in (shown, reloaded)
+    )
 
 
 async def test_another_process_shows_the_secret_and_then_none_does(browser: Browser) -> None:
@@ -76,7 +87,9 @@ async def test_concurrent_displays_show_the_secret_once(browser: Browser) -> Non
     await browser.sign_in()
     path = (await submit(browser)).headers["location"]
     async with browser.at_another_process() as other:
-        pages = await asyncio.gather(*(client.get(path) for client in (browser.client, other) for _ in range(5)))
+        pages = await asyncio.gather(
+            *(client.get(path) for client in (browser.client, other) for _ in range(5))
+        )
     assert Counter(len(secrets_in(page)) for page in pages) == {1: 1, 0: 9}
 
 
@@ -84,17 +97,22 @@ async def test_another_session_cannot_show_the_secret(browser: Browser) -> None:
     await browser.sign_in()
     path = (await submit(browser)).headers["location"]
     carried = browser.client.cookies.get(cookie_of(path))
-    async with browser.at_another_process() as browser.client:  # without the first session, though the same user's
+    # without the first session, though the same user's
+    async with browser.at_another_process() as browser.client:
         browser.client.cookies.clear()
         await browser.sign_in()
         assert secrets_in(await browser.client.get(path)) == []  # the address alone
-        browser.client.cookies.set(cookie_of(path), carried or "", domain="tenantry.test", path=path)
+        browser.client.cookies.set(
+            cookie_of(path), carried or "", domain="tenantry.test", path=path
+        )
         assert secrets_in(await browser.client.get(path)) == []
 
 
 async def test_page_of_another_key_does_not_show_the_secret(browser: Browser) -> None:
     await browser.sign_in()
-    first, second = [(await submit(browser, name=name)).headers["location"] for name in ("One", "Two")]
+    first, second = [
+        (await submit(browser, name=name)).headers["location"] for name in ("One", "Two")
+    ]
     [carried] = [cookie.value for cookie in browser.client.cookies.jar if cookie.path == second]
     browser.client.cookies.set(cookie_of(first), carried or "", domain="tenantry.test", path=first)
     assert secrets_in(await browser.client.get(first)) == []
@@ -106,7 +124,9 @@ async def test_cookie_of_another_host_does_not_hide_the_secret(browser: Browser)
     first = await submit(browser, name="One")
     [seen] = [line.partition("=")[0] for line in first.headers.get_list("set-cookie")]
     path = (await submit(browser, name="Two")).headers["location"]
-    sent = [f"{one.name}={one.value}" for one in browser.client.cookies.jar if path.startswith(one.path)]
+    sent = [
+        f"{one.name}={one.value}" for one in browser.client.cookies.jar if path.startswith(one.path)
+    ]
     cookies = "; ".join([*sent, f"{seen}=a"])  # browsers send those of longer paths first
     answer = await browser.client.get(path, headers={"Cookie": cookies})
     assert len(secrets_in(answer)) == 1
@@ -129,7 +149,13 @@ async def test_browser_sends_the_cookie_to_one_page_over_https(conninfo: str) ->
         [line] = [line for line in made.headers.get_list("set-cookie") if "secret" in line]
         name, _, attributes = line.partition("=")
         assert name == f"__Secure-{cookie_of(made.headers['location'])}"
-        expected = {"HttpOnly", "Secure", "SameSite=lax", "Max-Age=60", f"Path={made.headers['location']}"}
+        expected = {
+            "HttpOnly",
+            "Secure",
+            "SameSite=lax",
+            "Max-Age=60",
+            f"Path={made.headers['location']}",
+        }
         assert expected <= set(attributes.split("; "))
         assert len(secrets_in(await browser.client.get(made.headers["location"]))) == 1
 
@@ -149,13 +175,21 @@ async def test_form_within_its_grace_shows_the_secret(browser: Browser) -> None:
     page = await browser.client.get(NEW)
     [once], token = set(_ONCE.findall(page.text)), await browser.form_token()
     browser.clock.now += PROOF_GOOD_FOR + FORM_GRACE - timedelta(seconds=1)
-    made = await browser.client.post(NEW, data={**CI, "form_token": token, "once": once, "expiry": "never"})
+    made = await browser.client.post(
+        NEW, data={**CI, "form_token": token, "once": once, "expiry": "never"}
+    )
     assert len(secrets_in(await browser.client.get(made.headers["location"]))) == 1
     browser.clock.now += timedelta(seconds=1)
-    assert (await browser.client.get(made.headers["location"])).headers["location"].startswith("/sign-in/start")
+    assert (
+        (await browser.client.get(made.headers["location"]))
+        .headers["location"]
+        .startswith("/sign-in/start")
+    )
 
 
-async def test_secret_is_in_no_address_log_or_table(browser: Browser, caplog: pytest.LogCaptureFixture) -> None:
+async def test_secret_is_in_no_address_log_or_table(
+    browser: Browser, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     await browser.sign_in()
     made = await submit(browser)
@@ -164,7 +198,9 @@ async def test_secret_is_in_no_address_log_or_table(browser: Browser, caplog: py
     assert random not in str(made.headers)
     assert random not in caplog.text
     async with await psycopg.AsyncConnection.connect(browser.conninfo) as connection:
-        query = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
+        query = (
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
+        )
         tables = [name for (name,) in await (await connection.execute(query)).fetchall()]
         for table in tables:
             found = await connection.execute(

@@ -13,14 +13,25 @@ _ALWAYS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-_ELSEWHERE = ("/", "/sign-in", "/sign-in/start", "/sign-in/callback", "/signed-out", "/orgs/%00/", "/orgs/nobody/x")
+_ELSEWHERE = (
+    "/",
+    "/sign-in",
+    "/sign-in/start",
+    "/sign-in/callback",
+    "/signed-out",
+    "/orgs/%00/",
+    "/orgs/nobody/x",
+)
 
 
 def addresses() -> Iterator[tuple[str, str]]:
     """Return each method and address, with invented ids."""
     for each in sorted(dashboard_addresses()):
         method, _, path = each.partition(" ")
-        yield method, AT_ACME + "/".join("x" if part.startswith("{") else part for part in path.split("/"))
+        yield (
+            method,
+            AT_ACME + "/".join("x" if part.startswith("{") else part for part in path.split("/")),
+        )
         yield "PUT", AT_ACME + path
     for path in _ELSEWHERE:
         yield "GET", path

@@ -6,7 +6,17 @@ from typing import Final
 
 import pytest
 
-from tests.support.dashboard import ACME, AT_ACME, AT_BETA, BERTA, MIA, OLIVIA, Dashboard, Person, running_dashboard
+from tests.support.dashboard import (
+    ACME,
+    AT_ACME,
+    AT_BETA,
+    BERTA,
+    MIA,
+    OLIVIA,
+    Dashboard,
+    Person,
+    running_dashboard,
+)
 from tests.support.dashboard_page import Page
 from tests.support.postgres import PostgresServer
 
@@ -49,7 +59,9 @@ async def test_menu_lists_twenty_of_a_thousand_organizations(crowded: Dashboard)
     assert "All organizations 1,001" in page.text
 
 
-@pytest.mark.parametrize("path", ["/orgs/many-777/", "/orgs/many-777/profile", "/orgs/many-777/projects"])
+@pytest.mark.parametrize(
+    "path", ["/orgs/many-777/", "/orgs/many-777/profile", "/orgs/many-777/projects"]
+)
 async def test_menu_contains_the_current_tenant(olivia: Person, path: str) -> None:
     page = await olivia.open(path)
     assert page.status == 200
@@ -65,7 +77,9 @@ async def test_start_page_redirects_to_the_last_visited_tenant(crowded: Dashboar
     assert (await olivia.open("/")).path == "/orgs/many-500/"
 
 
-async def test_start_page_never_redirects_to_a_suspended_tenant_of_many(dashboard: Dashboard) -> None:
+async def test_start_page_never_redirects_to_a_suspended_tenant_of_many(
+    dashboard: Dashboard,
+) -> None:
     await dashboard.join_many(BERTA, 30)
     for number in range(1, 30):
         wishes = {"name": f"Many {number:05}", "ownerEmail": "x@x.example", "suspended": True}
@@ -117,7 +131,9 @@ async def test_next_page_keeps_the_filter(olivia: Person) -> None:
     assert not [link for link in page.links if "after=" in link]
 
 
-@pytest.mark.parametrize("query", ["after=acme", "after=beta", "after=none", "name=beta", "name=Beta", "name=%00"])
+@pytest.mark.parametrize(
+    "query", ["after=acme", "after=beta", "after=none", "name=beta", "name=Beta", "name=%00"]
+)
 async def test_only_the_users_own_tenants_are_listed(crowded: Dashboard, query: str) -> None:
     mia = await crowded.sign_in(MIA)
     page = await mia.open(f"{ALL}?{query}")

@@ -17,7 +17,9 @@ async def owner(dashboard: Dashboard) -> Person:
     return await dashboard.sign_in()
 
 
-async def add_key(conninfo: str, name: str, *, expires_at: datetime | None = None, used: bool = True) -> None:
+async def add_key(
+    conninfo: str, name: str, *, expires_at: datetime | None = None, used: bool = True
+) -> None:
     """Insert a used key."""
     now = datetime.now(UTC)
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
@@ -35,7 +37,10 @@ async def test_tenant_without_subscription_sees_the_free_plan_and_its_limits(own
     said = (await owner.open(OVERVIEW)).text
     assert f"Plan Free plan Subscription No subscription Limits {limits}" in said
     assert "Nothing needs attention." in said
-    assert f"Free plan Subscription No subscription Limits {limits}" in (await owner.open(f"{AT_ACME}/billing")).text
+    assert (
+        f"Free plan Subscription No subscription Limits {limits}"
+        in (await owner.open(f"{AT_ACME}/billing")).text
+    )
 
 
 async def test_tenant_that_lost_its_access_sees_why(dashboard: Dashboard, owner: Person) -> None:
@@ -44,19 +49,28 @@ async def test_tenant_that_lost_its_access_sees_why(dashboard: Dashboard, owner:
     assert "Access None: the limits of the plan Free apply. The subscription is unpaid." in said
 
 
-async def test_first_request_is_offered_until_a_key_has_been_used(dashboard: Dashboard, owner: Person) -> None:
+async def test_first_request_is_offered_until_a_key_has_been_used(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await add_key(dashboard.conninfo, "unused", used=False)
     await dashboard.deliver(updated())
     said = (await owner.open(OVERVIEW)).text
     assert "Make your first request" in said
-    assert f'curl -H "Authorization: Bearer $TENANTRY_API_KEY" {dashboard.url}/api/v1/auth/whoami' in said
+    assert (
+        f'curl -H "Authorization: Bearer $TENANTRY_API_KEY" {dashboard.url}/api/v1/auth/whoami'
+        in said
+    )
     await add_key(dashboard.conninfo, "worker")
     await dashboard.call("DELETE", "/api-keys/key_worker")
     assert "Make your first request" not in (await owner.open(OVERVIEW)).text
 
 
-async def test_member_who_may_create_no_keys_is_offered_no_first_request(dashboard: Dashboard) -> None:
-    assert "Make your first request" not in (await (await dashboard.sign_in(MIA)).open(OVERVIEW)).text
+async def test_member_who_may_create_no_keys_is_offered_no_first_request(
+    dashboard: Dashboard,
+) -> None:
+    assert (
+        "Make your first request" not in (await (await dashboard.sign_in(MIA)).open(OVERVIEW)).text
+    )
 
 
 async def test_what_needs_attention_is_listed(dashboard: Dashboard, owner: Person) -> None:
@@ -72,7 +86,11 @@ async def test_what_needs_attention_is_listed(dashboard: Dashboard, owner: Perso
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [("unpaid", "has stopped collecting"), ("incomplete", "first payment is pending"), ("paused", "is paused")],
+    [
+        ("unpaid", "has stopped collecting"),
+        ("incomplete", "first payment is pending"),
+        ("paused", "is paused"),
+    ],
 )
 async def test_problem_with_the_subscription_needs_attention(
     dashboard: Dashboard, owner: Person, status: str, words: str
@@ -87,29 +105,42 @@ async def test_active_keys_are_shown_last_used_first(owner: Person, dashboard: D
     await add_key(dashboard.conninfo, "unused", used=False)
     await add_key(dashboard.conninfo, "ended", expires_at=datetime.now(UTC) - timedelta(days=1))
     said = (await owner.open(OVERVIEW)).text
-    assert said.index("second svc_live_abcd…wxyz") < said.index("first svc_live") < said.index("unused svc_live")
+    assert (
+        said.index("second svc_live_abcd…wxyz")
+        < said.index("first svc_live")
+        < said.index("unused svc_live")
+    )
     assert "ended svc_live" not in said
     assert "Active keys 3 of 10" in said
 
 
-async def test_keys_that_nothing_uses_are_listed_as_active_keys(dashboard: Dashboard, owner: Person) -> None:
+async def test_keys_that_nothing_uses_are_listed_as_active_keys(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await add_key(dashboard.conninfo, "unused", used=False)
     page = await owner.open(OVERVIEW)
     assert page.heading("keys") == "Active keys"
     assert "in use" not in page.text.lower()
 
 
-async def test_replaced_key_that_ends_soon_needs_attention(dashboard: Dashboard, owner: Person) -> None:
+async def test_replaced_key_that_ends_soon_needs_attention(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await add_key(dashboard.conninfo, "old")
     await dashboard.call("POST", "/api-keys/key_old/rotate", {"overlapSeconds": 3600})
     page = await owner.open(OVERVIEW)
-    assert "1 replaced API key stops working within 14 days. Use the new key before then. See this key" in page.text
+    assert (
+        "1 replaced API key stops working within 14 days. Use the new key before then. See this key"
+        in page.text
+    )
     [link] = [link for text, link in page.anchors if text == "See this key"]
     assert "old" in (await owner.open(link)).text
     assert "replaced API key" not in (await (await dashboard.sign_in(MIA)).open(OVERVIEW)).text
 
 
-async def test_member_who_may_not_see_payloads_gets_no_link_to_the_invoice(dashboard: Dashboard, owner: Person) -> None:
+async def test_member_who_may_not_see_payloads_gets_no_link_to_the_invoice(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await dashboard.deliver(updated())
     await dashboard.deliver(failed())
     mia = await dashboard.sign_in(MIA)
@@ -119,7 +150,8 @@ async def test_member_who_may_not_see_payloads_gets_no_link_to_the_invoice(dashb
         assert "A payment failed" in page.text
         assert not [link for link in page.links if "invoice" in link]
     assert (
-        "Ask an owner or admin to pay, or to update the payment method." in (await mia.open(f"{AT_ACME}/billing")).text
+        "Ask an owner or admin to pay, or to update the payment method."
+        in (await mia.open(f"{AT_ACME}/billing")).text
     )
 
 
@@ -134,7 +166,9 @@ async def test_free_tenant_with_a_failed_payment_is_not_alarmed_about_its_limits
         assert "limits of the plan Free" not in said
 
 
-async def test_events_with_the_same_anomaly_are_one_alert(dashboard: Dashboard, owner: Person) -> None:
+async def test_events_with_the_same_anomaly_are_one_alert(
+    dashboard: Dashboard, owner: Person
+) -> None:
     later = int(datetime.now(UTC).timestamp()) + 86400
     for number in range(3):
         await dashboard.deliver(updated(created=later + number))
@@ -170,8 +204,12 @@ async def test_start_page_skips_a_suspended_tenant(dashboard: Dashboard, owner: 
     assert (await owner.open("/")).path == "/orgs/beta/"
 
 
-async def test_start_page_and_menu_skip_tenants_with_a_pending_invitation(dashboard: Dashboard) -> None:
-    await dashboard.operate("PUT", f"/tenants/{BETA}", {"name": "Aardvark", "ownerEmail": "berta@beta.example"})
+async def test_start_page_and_menu_skip_tenants_with_a_pending_invitation(
+    dashboard: Dashboard,
+) -> None:
+    await dashboard.operate(
+        "PUT", f"/tenants/{BETA}", {"name": "Aardvark", "ownerEmail": "berta@beta.example"}
+    )
     await dashboard.call("POST", "/members", {"userId": OLIVIA.sub, "role": "member"}, user=BERTA)
     page = await (await dashboard.sign_in(OLIVIA)).open("/")
     assert page.path.rstrip("/") == AT_ACME
@@ -201,7 +239,10 @@ async def test_member_sees_only_the_limit_of_projects(dashboard: Dashboard) -> N
 
 async def test_titles_name_the_organization(owner: Person) -> None:
     assert "<title>Overview · Acme · tenantry</title>" in (await owner.open(OVERVIEW)).html
-    assert "<title>Projects · Acme · tenantry</title>" in (await owner.open(f"{AT_ACME}/projects")).html
+    assert (
+        "<title>Projects · Acme · tenantry</title>"
+        in (await owner.open(f"{AT_ACME}/projects")).html
+    )
     assert "<title>Organizations · tenantry</title>" in (await owner.open("/orgs")).html
 
 

@@ -21,7 +21,8 @@ async def change_address(dashboard: Dashboard) -> None:
 async def confirmations(dashboard: Dashboard) -> int:
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         cursor = await connection.execute(
-            "SELECT count(*) FROM owner_mails WHERE type = 'owner_address.confirmation' AND recipient = %s", (NEW,)
+            "SELECT count(*) FROM owner_mails WHERE type = 'owner_address.confirmation' AND recipient = %s",
+            (NEW,),
         )
         [number] = await cursor.fetchone() or [0]
     return int(number)
@@ -40,12 +41,16 @@ async def test_verified_address_is_taken_from_the_sign_in(conninfo: str, people:
         assert "is not verified." in (await olivia.open(OVERVIEW)).text
     # the service writes it when it stops
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-        cursor = await connection.execute("SELECT verified_email FROM tenants WHERE id = %s", (ACME,))
+        cursor = await connection.execute(
+            "SELECT verified_email FROM tenants WHERE id = %s", (ACME,)
+        )
         assert await cursor.fetchone() == (OLIVIA.email,)
 
 
 @pytest.mark.parametrize("user", [OLIVIA, ADAM], ids=["owner", "admin"])
-async def test_owner_and_admin_can_resend_the_confirmation(dashboard: Dashboard, user: DemoUser) -> None:
+async def test_owner_and_admin_can_resend_the_confirmation(
+    dashboard: Dashboard, user: DemoUser
+) -> None:
     await change_address(dashboard)
     person = await dashboard.sign_in(user)
     page = await person.open(OVERVIEW)

@@ -7,7 +7,8 @@ from tests.support.dashboard import AT_ACME, BERTA, MIA, OLIVIA, Dashboard
 
 PROFILE: Final = f"{AT_ACME}/profile"
 CHROME: Final = (
-    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36"
+    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) "
+    "Chrome/140.0 Safari/537.36"
 )
 
 
@@ -23,7 +24,9 @@ async def test_restricted_owner_sees_the_restriction(browser: Browser) -> None:
     browser.give(access={"scope": "openid projects:read"})
     await browser.come_back()
     for path in ("/orgs/acme/", "/orgs/acme/profile"):
-        assert "Owner, restricted by your identity provider" in (await browser.client.get(path)).text
+        assert (
+            "Owner, restricted by your identity provider" in (await browser.client.get(path)).text
+        )
 
 
 async def test_profile_lists_organizations(dashboard: Dashboard) -> None:

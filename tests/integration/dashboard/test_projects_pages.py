@@ -31,7 +31,9 @@ async def test_empty_list_explains_projects(dashboard: Dashboard) -> None:
 
 async def test_a_project_is_created_and_shown(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
-    made = await mia.send(await mia.open(f"{PROJECTS}/new"), name="Website", description="One\r\n\r\nTwo")
+    made = await mia.send(
+        await mia.open(f"{PROJECTS}/new"), name="Website", description="One\r\n\r\nTwo"
+    )
     assert (made.status, made.path.startswith(f"{PROJECTS}/proj_")) == (200, True)
     [project] = (await dashboard.call("GET", "/projects"))["data"]
     assert (project["name"], project["description"]) == ("Website", "One\n\nTwo")
@@ -83,9 +85,15 @@ async def test_form_changed_after_going_back_creates_another_project(dashboard: 
 
 @pytest.mark.parametrize(
     ("name", "fault"),
-    [("", "Fill in this field."), ("x" * 201, "Use at most 200 characters"), ("a\x07b", "control characters")],
+    [
+        ("", "Fill in this field."),
+        ("x" * 201, "Use at most 200 characters"),
+        ("a\x07b", "control characters"),
+    ],
 )
-async def test_invalid_name_shows_an_error_and_keeps_the_input(dashboard: Dashboard, name: str, fault: str) -> None:
+async def test_invalid_name_shows_an_error_and_keeps_the_input(
+    dashboard: Dashboard, name: str, fault: str
+) -> None:
     mia = await dashboard.sign_in(MIA)
     page = await mia.send(await mia.open(f"{PROJECTS}/new"), name=name, description="A description")
     assert page.status == 422
@@ -108,7 +116,9 @@ async def test_plan_limit_is_explained(dashboard: Dashboard) -> None:
     assert refused.focused == ["name"]
     assert "<title>Not saved: " in refused.html
     full = await mia.open(PROJECTS)
-    assert "This organization has 3 projects, and the plan Free allows 3. Delete 1, or " in full.text
+    assert (
+        "This organization has 3 projects, and the plan Free allows 3. Delete 1, or " in full.text
+    )
     assert f"{PROJECTS}/new" not in full.links
 
 
@@ -154,7 +164,9 @@ async def test_concurrent_change_needs_confirmation(dashboard: Dashboard) -> Non
     path = await create(dashboard, "Old", "of Olivia")
     mia = await dashboard.sign_in(MIA)
     form = await mia.open(f"{path}/edit")
-    await dashboard.call("PATCH", path.replace(AT_ACME, ""), {"name": "New", "description": "of Adam"})
+    await dashboard.call(
+        "PATCH", path.replace(AT_ACME, ""), {"name": "New", "description": "of Adam"}
+    )
     asked = await mia.send(form, description="of Mia")
     assert asked.status == 422
     assert asked.focused == ["description"]
@@ -182,10 +194,15 @@ async def test_a_project_is_deleted_by_typing_its_name(dashboard: Dashboard) -> 
 
 
 @pytest.mark.parametrize("name", ["   ", "\u200b"])
-async def test_invisible_name_is_not_confirmed_by_an_empty_field(dashboard: Dashboard, name: str) -> None:
+async def test_invisible_name_is_not_confirmed_by_an_empty_field(
+    dashboard: Dashboard, name: str
+) -> None:
     path = await create(dashboard, name)
     mia = await dashboard.sign_in(MIA)
-    assert f'<a href="{path}"><bdi>{path.rpartition("/")[2]}</bdi></a>' in (await mia.open(PROJECTS)).html
+    assert (
+        f'<a href="{path}"><bdi>{path.rpartition("/")[2]}</bdi></a>'
+        in (await mia.open(PROJECTS)).html
+    )
     assert (await mia.force(f"{path}/delete", name=name)).status == 422
     assert (await mia.force(f"{path}/delete", name=path.rpartition("/")[2])).status == 200
 
@@ -203,11 +220,25 @@ async def test_users_of_another_tenant_get_404(dashboard: Dashboard) -> None:
     path = await create(dashboard, "Secret plans")
     theirs = path.replace(AT_ACME, "/orgs/beta")
     berta = await dashboard.sign_in(BERTA)
-    for page in (PROJECTS, path, f"{path}/edit", f"{path}/delete", theirs, f"{theirs}/edit", f"{theirs}/delete"):
+    for page in (
+        PROJECTS,
+        path,
+        f"{path}/edit",
+        f"{path}/delete",
+        theirs,
+        f"{theirs}/edit",
+        f"{theirs}/delete",
+    ):
         answer = await berta.open(page)
         assert answer.status == 404
         assert "Secret plans" not in answer.html
-    for form in (f"{path}/edit", f"{path}/delete", f"{theirs}/edit", f"{theirs}/delete", f"{PROJECTS}/new"):
+    for form in (
+        f"{path}/edit",
+        f"{path}/delete",
+        f"{theirs}/edit",
+        f"{theirs}/delete",
+        f"{PROJECTS}/new",
+    ):
         assert (await berta.force(form, name="Secret plans", description="")).status == 404
     assert await names(dashboard) == ["Secret plans"]
 

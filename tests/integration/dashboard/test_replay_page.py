@@ -47,7 +47,9 @@ async def test_opening_the_page_replays_nothing(dashboard: Dashboard, owner: Per
     assert "difference" not in page.text
 
 
-async def test_replay_of_a_consistent_ledger_finds_no_difference(dashboard: Dashboard, owner: Person) -> None:
+async def test_replay_of_a_consistent_ledger_finds_no_difference(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await dashboard.deliver(completed())
     await dashboard.deliver(updated())
     said = await replay(owner)
@@ -57,30 +59,44 @@ async def test_replay_of_a_consistent_ledger_finds_no_difference(dashboard: Dash
 
 async def test_replay_shows_drift_and_changes_nothing(dashboard: Dashboard, owner: Person) -> None:
     await dashboard.deliver(updated())
-    await run(dashboard.conninfo, "UPDATE tenants SET subscription_status = 'canceled' WHERE id = %(tenant)s")
+    await run(
+        dashboard.conninfo,
+        "UPDATE tenants SET subscription_status = 'canceled' WHERE id = %(tenant)s",
+    )
     for _ in range(2):
         said = await replay(owner)
         assert "Drift found" in said
         assert "Subscription Canceled Active" in said
 
 
-async def test_replay_of_a_long_ledger_folds_the_newest_events(owner: Person, dashboard: Dashboard) -> None:
-    await run(dashboard.conninfo, LEDGER, rows=MOST_AT_ONCE + 1, type="customer.subscription.updated")
+async def test_replay_of_a_long_ledger_folds_the_newest_events(
+    owner: Person, dashboard: Dashboard
+) -> None:
+    await run(
+        dashboard.conninfo, LEDGER, rows=MOST_AT_ONCE + 1, type="customer.subscription.updated"
+    )
     said = await replay(owner)
     assert f"The replay folded {MOST_AT_ONCE:,} events" in said
     assert "Subscription No subscription Active" in said
-    assert f"The ledger has more than {MOST_AT_ONCE:,} events, so the replay folded only those since" in said
+    assert (
+        f"The ledger has more than {MOST_AT_ONCE:,} events, so the replay folded only those since"
+        in said
+    )
     assert BY_COMMAND in said
 
 
-async def test_ledger_at_the_bound_is_folded_completely(owner: Person, dashboard: Dashboard) -> None:
+async def test_ledger_at_the_bound_is_folded_completely(
+    owner: Person, dashboard: Dashboard
+) -> None:
     await run(dashboard.conninfo, LEDGER, rows=MOST_AT_ONCE, type="customer.subscription.updated")
     said = await replay(owner)
     assert f"The replay folded {MOST_AT_ONCE:,} events" in said
     assert BY_COMMAND not in said
 
 
-async def test_replay_compares_nothing_if_older_events_matter(owner: Person, dashboard: Dashboard) -> None:
+async def test_replay_compares_nothing_if_older_events_matter(
+    owner: Person, dashboard: Dashboard
+) -> None:
     await run(dashboard.conninfo, LEDGER, rows=MOST_AT_ONCE + 1, type="invoice.payment_succeeded")
     said = await replay(owner)
     assert "Not compared." in said
@@ -99,7 +115,10 @@ async def test_replays_are_bounded_in_number_and_time(dashboard: Dashboard, owne
         assert (second.status, second.headers["content-type"]) == (503, "text/html; charset=utf-8")
         assert "Another replay is under way. Try again in a moment." in second.text
         overdue = await first
-        assert (overdue.status, overdue.headers["content-type"]) == (503, "text/html; charset=utf-8")
+        assert (overdue.status, overdue.headers["content-type"]) == (
+            503,
+            "text/html; charset=utf-8",
+        )
         assert "The replay took too long." in overdue.text
     assert "No difference." in (await owner.send(overdue)).text
 

@@ -89,7 +89,9 @@ async def test_stale_sign_in_is_renewed_silently(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("error", ["login_required", "interaction_required", "consent_required"])
-async def test_renewal_without_a_provider_session_asks_the_user(browser: Browser, error: str) -> None:
+async def test_renewal_without_a_provider_session_asks_the_user(
+    browser: Browser, error: str
+) -> None:
     await browser.sign_in()
     browser.clock.now += PROOF_GOOD_FOR
     await browser.start(HOME, silent="1")
@@ -142,11 +144,18 @@ async def test_stale_sign_in_is_rejected_for_scripts_and_forms(browser: Browser)
     browser.clock.now += PROOF_GOOD_FOR
     by_script = {"sec-fetch-mode": "cors"}
     assert (await browser.client.get(HOME, headers=by_script)).status_code == 401
-    form = {"form_token": form_token, "name": "Filled in meanwhile", "description": "", "once": "x" * 22}
+    form = {
+        "form_token": form_token,
+        "name": "Filled in meanwhile",
+        "description": "",
+        "once": "x" * 22,
+    }
     assert (await browser.client.post("/orgs/acme/projects/new", data=form)).status_code != 401
     browser.clock.now += FORM_GRACE
     assert (await browser.client.post("/orgs/acme/projects/new", data=form)).status_code == 401
-    assert (await browser.client.post("/sign-out", data={"form_token": form_token})).status_code == 303
+    assert (
+        await browser.client.post("/sign-out", data={"form_token": form_token})
+    ).status_code == 303
 
 
 async def test_session_of_another_identity_provider_is_rejected(browser: Browser) -> None:
@@ -179,14 +188,20 @@ async def test_cookie_is_nowhere_in_the_database(browser: Browser) -> None:
 
 @pytest.mark.parametrize("cookie", ["", "x", "A" * 64, "ü" * 8, "A" * 5000, "=" * 64])
 async def test_forged_cookie_is_rejected(browser: Browser, cookie: str) -> None:
-    answer = await browser.client.get(HOME, headers=[(b"cookie", f"tenantry_session={cookie}".encode())])
-    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?return_to=%2Forgs%2Facme")
+    answer = await browser.client.get(
+        HOME, headers=[(b"cookie", f"tenantry_session={cookie}".encode())]
+    )
+    assert (answer.status_code, answer.headers["location"]) == (
+        303,
+        "/sign-in?return_to=%2Forgs%2Facme",
+    )
 
 
 async def test_forged_cookie_does_not_reach_the_database(conninfo: str) -> None:
-    async with running_app(conninfo, BASE_URL=BASE_URL) as client, await psycopg.AsyncConnection.connect(
-        conninfo, autocommit=True
-    ) as connection:  # fmt: skip
+    async with (
+        running_app(conninfo, BASE_URL=BASE_URL) as client,
+        await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection,
+    ):
         await connection.execute("DROP TABLE dashboard_sessions")
         answer = await client.get(HOME, headers={"cookie": "tenantry_session=" + "A" * 64})
     assert answer.status_code == 303

@@ -1,4 +1,6 @@
-"""The billing page with SUBSCRIPTIONS=each: unpaid invoices of any subscription, and which one counts."""
+"""The billing page with SUBSCRIPTIONS=each: unpaid invoices of any subscription, and which one
+counts.
+"""
 
 import time
 from collections.abc import AsyncIterator
@@ -58,19 +60,35 @@ async def owner(dashboard: Dashboard) -> Person:
     return await dashboard.sign_in()
 
 
-async def subscribe(dashboard: Dashboard, subscription_id: str, price: str, **fields: object) -> None:
+async def subscribe(
+    dashboard: Dashboard, subscription_id: str, price: str, **fields: object
+) -> None:
     """Report an active subscription, a minute ago."""
     at = int(time.time()) - 60
-    named: dict[str, Any] = {"subscription_id": subscription_id, "price": price, "period_end": at + 30 * DAY, **fields}
+    named: dict[str, Any] = {
+        "subscription_id": subscription_id,
+        "price": price,
+        "period_end": at + 30 * DAY,
+        **fields,
+    }
     await dashboard.deliver(events.updated(created=at, **named))
 
 
-async def fail(dashboard: Dashboard, subscription_id: str, invoice_id: str, amount: int, **fields: object) -> None:
+async def fail(
+    dashboard: Dashboard, subscription_id: str, invoice_id: str, amount: int, **fields: object
+) -> None:
     """Report a failed payment, of which the provider makes another attempt in three days."""
     now = int(time.time())
-    named: dict[str, Any] = {"next_attempt": now + 3 * DAY, "created": now - 30, "url": f"{PAY}{invoice_id}", **fields}
+    named: dict[str, Any] = {
+        "next_attempt": now + 3 * DAY,
+        "created": now - 30,
+        "url": f"{PAY}{invoice_id}",
+        **fields,
+    }
     await dashboard.deliver(
-        events.failed(subscription_id=subscription_id, invoice_id=invoice_id, amount=amount, **named)
+        events.failed(
+            subscription_id=subscription_id, invoice_id=invoice_id, amount=amount, **named
+        )
     )
 
 
@@ -80,7 +98,9 @@ def section(page: str, fragment: str) -> str:
     return rest.partition("</section>")[0]
 
 
-async def test_debt_of_a_subscription_that_does_not_count_comes_first(dashboard: Dashboard, owner: Person) -> None:
+async def test_debt_of_a_subscription_that_does_not_count_comes_first(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await subscribe(dashboard, "sub_main", "price_business")
     await subscribe(dashboard, "sub_side", "price_pro")
     await fail(dashboard, "sub_side", "in_side", 1999)
@@ -89,14 +109,18 @@ async def test_debt_of_a_subscription_that_does_not_count_comes_first(dashboard:
     [attempt] = [time.strftime("%b %Y", time.gmtime(time.time() + 3 * DAY))]
     owed = section(page.html, "owed")
     assert page.html.index('id="owed"') < page.html.index('id="plan"')
-    assert all(words in owed for words in ("19.99 EUR", "sub_side", "The provider tries again on", attempt))
+    assert all(
+        words in owed for words in ("19.99 EUR", "sub_side", "The provider tries again on", attempt)
+    )
     assert f'href="{PAY}in_side"' in owed
     overview = await owner.open(f"{AT_ACME}/")
     assert "A payment failed: 19.99 EUR." in overview.text
     assert f"{PAY}in_side" in overview.links
 
 
-async def test_every_unpaid_invoice_is_shown_until_it_is_paid(dashboard: Dashboard, owner: Person) -> None:
+async def test_every_unpaid_invoice_is_shown_until_it_is_paid(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await subscribe(dashboard, "sub_main", "price_business")
     await subscribe(dashboard, "sub_side", "price_pro")
     await fail(dashboard, "sub_main", "in_main", 9900)
@@ -105,15 +129,23 @@ async def test_every_unpaid_invoice_is_shown_until_it_is_paid(dashboard: Dashboa
     assert "3 payments failed" in (await owner.open(BILLING)).text
     for invoice_id, subscription_id in (("in_later", "sub_side"), ("in_side", "sub_side")):
         now = int(time.time())
-        await dashboard.deliver(events.succeeded(subscription_id=subscription_id, invoice_id=invoice_id, created=now))
+        await dashboard.deliver(
+            events.succeeded(subscription_id=subscription_id, invoice_id=invoice_id, created=now)
+        )
     page = await owner.open(BILLING)
-    assert ("99.00 EUR" in page.text, "19.99 EUR" in page.text, "29.99 EUR" in page.text) == (True, False, False)
+    assert ("99.00 EUR" in page.text, "19.99 EUR" in page.text, "29.99 EUR" in page.text) == (
+        True,
+        False,
+        False,
+    )
 
 
 async def test_unpaid_subscription_has_no_next_attempt(dashboard: Dashboard, owner: Person) -> None:
     await subscribe(dashboard, "sub_main", "price_business")
     await fail(dashboard, "sub_main", "in_main", 9900)
-    unpaid = events.updated(subscription_id="sub_main", status="unpaid", created=int(time.time()) - 10)
+    unpaid = events.updated(
+        subscription_id="sub_main", status="unpaid", created=int(time.time()) - 10
+    )
     await dashboard.deliver(unpaid)
     owed = section((await owner.open(BILLING)).html, "owed")
     assert "99.00 EUR" in owed
@@ -146,7 +178,9 @@ async def test_only_who_may_pay_gets_the_link(dashboard: Dashboard) -> None:
             assert page.html.count(PAY) == links, (user, path)
 
 
-async def test_table_marks_the_subscription_that_counts_and_says_why(dashboard: Dashboard, owner: Person) -> None:
+async def test_table_marks_the_subscription_that_counts_and_says_why(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await subscribe(dashboard, "sub_side", "price_pro")
     assert "sub_side" not in (await owner.open(BILLING)).text
     await subscribe(dashboard, "sub_main", "price_business")
@@ -158,7 +192,9 @@ async def test_table_marks_the_subscription_that_counts_and_says_why(dashboard: 
     assert "Does not count" in second
 
 
-async def test_price_that_the_catalog_lacks_is_not_free(dashboard: Dashboard, owner: Person) -> None:
+async def test_price_that_the_catalog_lacks_is_not_free(
+    dashboard: Dashboard, owner: Person
+) -> None:
     await subscribe(dashboard, "sub_odd", "price_custom")
     page = await owner.open(BILLING)
     assert page.heading("plan") == "Subscription without a plan of the catalog"
@@ -174,7 +210,9 @@ async def test_price_that_the_catalog_lacks_is_not_free(dashboard: Dashboard, ow
 async def test_ended_subscription_has_no_plan(dashboard: Dashboard, owner: Person) -> None:
     await subscribe(dashboard, "sub_main", "price_business")
     await subscribe(dashboard, "sub_over", "price_pro")
-    await dashboard.deliver(events.deleted(subscription_id="sub_over", created=int(time.time()) - 5))
+    await dashboard.deliver(
+        events.deleted(subscription_id="sub_over", created=int(time.time()) - 5)
+    )
     table = section((await owner.open(BILLING)).html, "subscriptions")
     assert "Canceled" in table
     assert "Free" not in table

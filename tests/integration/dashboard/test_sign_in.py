@@ -19,7 +19,16 @@ from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.sign_in import SignIn
-from tests.integration.dashboard.signing_in import CALLBACK, HOME, TOKEN, USER, Browser, at_hash, at_provider, describe
+from tests.integration.dashboard.signing_in import (
+    CALLBACK,
+    HOME,
+    TOKEN,
+    USER,
+    Browser,
+    at_hash,
+    at_provider,
+    describe,
+)
 from tests.support.app import BASE_URL, running_app
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Answer, Issuer, signing_key
 from tests.support.logs import watched
@@ -27,16 +36,22 @@ from tests.support.logs import watched
 
 def refused(answer: httpx2.Response, status: int = 400) -> bool:
     """Whether the sign-in ended on the sign-in page without a session."""
-    return answer.status_code == status and "<h1>Sign in</h1>" in answer.text and "tenantry_session" not in str(
-        answer.headers.get_list("set-cookie")
-    )  # fmt: skip
+    return (
+        answer.status_code == status
+        and "<h1>Sign in</h1>" in answer.text
+        and "tenantry_session" not in str(answer.headers.get_list("set-cookie"))
+    )
 
 
 async def test_authorization_request_has_pkce_state_and_nonce(browser: Browser) -> None:
     answer = await browser.start()
     assert answer.headers["location"].startswith(f"{browser.issuer.url}/authorize?tenant=x&")
     asked = browser.asked
-    assert (asked["response_type"], asked["client_id"], asked["code_challenge_method"]) == ("code", CLIENT_ID, "S256")
+    assert (asked["response_type"], asked["client_id"], asked["code_challenge_method"]) == (
+        "code",
+        CLIENT_ID,
+        "S256",
+    )
     assert (asked["redirect_uri"], asked["scope"]) == (BASE_URL + CALLBACK, "openid profile email")
     assert asked["audience"] == AUDIENCE
     assert "resource" not in asked  # it must be an absolute URI (RFC 8707, section 2)
@@ -49,9 +64,16 @@ async def test_authorization_request_has_pkce_state_and_nonce(browser: Browser) 
 
 
 async def test_sign_in_redirects_back_and_sets_an_http_only_cookie(browser: Browser) -> None:
-    answer = await browser.sign_in("/orgs/acme/settings/api-keys?status=active", name="Olivia <b>Owner</b>")
-    assert (answer.status_code, answer.headers["location"]) == (303, "/orgs/acme/settings/api-keys?status=active")
-    [cookie] = [one for one in answer.headers.get_list("set-cookie") if one.startswith("tenantry_session=")]
+    answer = await browser.sign_in(
+        "/orgs/acme/settings/api-keys?status=active", name="Olivia <b>Owner</b>"
+    )
+    assert (answer.status_code, answer.headers["location"]) == (
+        303,
+        "/orgs/acme/settings/api-keys?status=active",
+    )
+    [cookie] = [
+        one for one in answer.headers.get_list("set-cookie") if one.startswith("tenantry_session=")
+    ]
     attributes = {part.strip().lower() for part in cookie.split(";")[1:]}
     assert {"httponly", "samesite=lax", "path=/"} <= attributes
     assert not any(part.startswith("domain") for part in attributes)
@@ -70,7 +92,11 @@ async def test_cookies_over_https_are_limited_to_the_host(conninfo: str) -> None
         form_token = await browser.form_token("/")
         signed_out = await browser.client.post("/sign-out", data={"form_token": form_token})
     assert begun.headers["strict-transport-security"].startswith("max-age=")
-    cookies = [one for answer in (begun, signed_in, signed_out) for one in answer.headers.get_list("set-cookie")]
+    cookies = [
+        one
+        for answer in (begun, signed_in, signed_out)
+        for one in answer.headers.get_list("set-cookie")
+    ]
     names = [cookie.partition("=")[0] for cookie in cookies]
     begun_as = f"__Host-tenantry_sign_in_{browser.asked['state'][:12]}"
     assert sorted(names) == sorted(["__Host-tenantry_session", begun_as] * 2)
@@ -91,7 +117,9 @@ async def test_cookies_over_https_are_limited_to_the_host(conninfo: str) -> None
         {"code": "", "error": "server_error", "error_description": "<script>alert(1)</script>"},
     ],
 )
-async def test_callback_with_wrong_parameters_is_rejected(browser: Browser, changes: dict[str, str]) -> None:
+async def test_callback_with_wrong_parameters_is_rejected(
+    browser: Browser, changes: dict[str, str]
+) -> None:
     await browser.start()
     browser.give()
     answer = await browser.come_back(**changes)
@@ -100,7 +128,9 @@ async def test_callback_with_wrong_parameters_is_rejected(browser: Browser, chan
     assert (await browser.client.get(HOME)).headers["location"].startswith("/sign-in?")
 
 
-async def test_callback_without_issuer_is_accepted_unless_the_provider_announces_it(browser: Browser) -> None:
+async def test_callback_without_issuer_is_accepted_unless_the_provider_announces_it(
+    browser: Browser,
+) -> None:
     await browser.start()
     browser.give()
     assert (await browser.come_back(iss="")).status_code == 303
@@ -135,7 +165,9 @@ async def test_pending_sign_ins_fit_into_a_small_header(browser: Browser) -> Non
     for _ in range(20):
         browser.clock.now += timedelta(seconds=1)
         await browser.start(longest)
-        assert len("; ".join(f"{name}={text}" for name, text in browser.client.cookies.items())) < 8000
+        assert (
+            len("; ".join(f"{name}={text}" for name, text in browser.client.cookies.items())) < 8000
+        )
     browser.give()
     assert (await browser.come_back()).headers["location"] == longest
 
@@ -175,7 +207,9 @@ async def test_failed_renewal_is_shown_on_the_sign_in_page(browser: Browser) -> 
 
 
 @pytest.mark.parametrize("error", ["login_required", "interaction_required", "consent_required"])
-async def test_interaction_error_of_an_interactive_sign_in_is_shown(browser: Browser, error: str) -> None:
+async def test_interaction_error_of_an_interactive_sign_in_is_shown(
+    browser: Browser, error: str
+) -> None:
     await browser.start()
     with watched("tenantry.dashboard.sign_in") as log:
         answer = await browser.come_back(code="", error=error)
@@ -207,9 +241,15 @@ async def test_late_callback_is_rejected(browser: Browser) -> None:
         {"iat": timedelta(hours=1), "exp": timedelta(hours=2)},
     ],
 )
-async def test_id_token_of_another_sign_in_client_or_user_is_rejected(browser: Browser, claims: dict[str, Any]) -> None:
+async def test_id_token_of_another_sign_in_client_or_user_is_rejected(
+    browser: Browser, claims: dict[str, Any]
+) -> None:
     now = browser.clock.now
-    moments = {name: int((now + value).timestamp()) for name, value in claims.items() if isinstance(value, timedelta)}
+    moments = {
+        name: int((now + value).timestamp())
+        for name, value in claims.items()
+        if isinstance(value, timedelta)
+    }
     assert refused(await browser.sign_in(**{**claims, **moments}))
 
 
@@ -222,7 +262,14 @@ async def test_unsigned_id_token_is_rejected(browser: Browser) -> None:
     unknown = signing_key("RS256", "unknown")
     said = {**browser.times(), "sub": USER, "aud": CLIENT_ID}
     forged = browser.issuer.mint(unknown, claims={**said, "nonce": browser.asked["nonce"]})
-    for id_token in (f"{none}.{payload}.", f"{header}.{payload}.{signature[:-8]}AAAAAAAA", forged, "x.y.z", 7, None):
+    for id_token in (
+        f"{none}.{payload}.",
+        f"{header}.{payload}.{signature[:-8]}AAAAAAAA",
+        forged,
+        "x.y.z",
+        7,
+        None,
+    ):
         await browser.start()
         browser.answer({**tokens, "id_token": id_token})
         assert refused(await browser.come_back())
@@ -247,7 +294,9 @@ async def test_unsigned_id_token_is_rejected(browser: Browser) -> None:
         (503, b'{"error": "temporarily_unavailable"}', 503),
     ],
 )
-async def test_token_endpoint_error_is_shown(browser: Browser, status: int, body: bytes, expected: int) -> None:
+async def test_token_endpoint_error_is_shown(
+    browser: Browser, status: int, body: bytes, expected: int
+) -> None:
     await browser.start()
     browser.answer(body, status)
     assert refused(await browser.come_back(), expected)
@@ -276,7 +325,9 @@ async def test_redirect_of_the_token_endpoint_is_not_followed(browser: Browser) 
     elsewhere = browser.issuer.answers[TOKEN]
     browser.issuer.answers["/elsewhere"] = elsewhere
     for status in (302, 307, 308):
-        browser.issuer.answers[TOKEN] = Answer(status, b"", {"Location": browser.issuer.url + "/elsewhere"})
+        browser.issuer.answers[TOKEN] = Answer(
+            status, b"", {"Location": browser.issuer.url + "/elsewhere"}
+        )
         assert refused(await browser.come_back())
         await browser.start()
     assert browser.issuer.fetches["/elsewhere"] == 0
@@ -307,14 +358,18 @@ async def test_failed_sign_in_is_logged_without_secrets(conninfo: str) -> None:
 
 
 async def test_client_authenticates_with_the_configured_id_and_secret(conninfo: str) -> None:
-    async with at_provider(conninfo, OIDC_CLIENT_SECRET="1+1 two words", OIDC_CLIENT_ID="a client%3A1") as browser:
+    async with at_provider(
+        conninfo, OIDC_CLIENT_SECRET="1+1 two words", OIDC_CLIENT_ID="a client%3A1"
+    ) as browser:
         await browser.start()
         browser.give(aud="a client%3A1")
         assert (await browser.come_back()).status_code == 303
         assert credentials_in(browser.issuer.authorization) == ["a client%3A1", "1+1 two words"]
 
 
-@pytest.mark.parametrize("secret", ["a:b", "100%", "1+1", "two words", "sécret-密", "%3A%2B", "a&b=c;d/e~"])
+@pytest.mark.parametrize(
+    "secret", ["a:b", "100%", "1+1", "two words", "sécret-密", "%3A%2B", "a&b=c;d/e~"]
+)
 async def test_client_authenticates_with_any_secret(shared_browser: Browser, secret: str) -> None:
     assert await proof(shared_browser.issuer, CLIENT_ID, secret) == [CLIENT_ID, secret]
 
@@ -331,22 +386,41 @@ async def proof(issuer: Issuer, client_id: str, secret: str) -> list[str]:
         config = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=client_id)
         keys = KeySet(config, http)
         sign_in = SignIn(
-            config, keys, http, client_id=client_id, client_secret=Secret(secret), redirect_uri=BASE_URL + CALLBACK,
+            config,
+            keys,
+            http,
+            client_id=client_id,
+            client_secret=Secret(secret),
+            redirect_uri=BASE_URL + CALLBACK,
             clock=lambda: NOW,
-        )  # fmt: skip
+        )
         _, begun = await sign_in.begin()
         access_token = issuer.mint(claims={"sub": USER})
-        said = {"sub": USER, "aud": client_id, "nonce": begun.nonce, "at_hash": at_hash(access_token)}
-        tokens = {"access_token": access_token, "id_token": issuer.mint(header={"typ": "JWT"}, claims=said)}
-        issuer.answers[TOKEN] = Answer(200, msgspec.json.encode(tokens), {"content-type": "application/json"})
-        person = await sign_in.finish(begun, {"code": "a-code", "state": begun.state, "iss": issuer.url})
+        said = {
+            "sub": USER,
+            "aud": client_id,
+            "nonce": begun.nonce,
+            "at_hash": at_hash(access_token),
+        }
+        tokens = {
+            "access_token": access_token,
+            "id_token": issuer.mint(header={"typ": "JWT"}, claims=said),
+        }
+        issuer.answers[TOKEN] = Answer(
+            200, msgspec.json.encode(tokens), {"content-type": "application/json"}
+        )
+        person = await sign_in.finish(
+            begun, {"code": "a-code", "state": begun.state, "iss": issuer.url}
+        )
         assert person.claims.subject == USER
         await keys.aclose()
     return credentials_in(issuer.authorization)
 
 
 def credentials_in(authorization: str | None) -> list[str]:
-    """Decode the client id and secret, each encoded as in a form (RFC 6749 section 2.3.1 and appendix B)."""
+    """Decode the client id and secret, each encoded as in a form (RFC 6749 section 2.3.1 and
+    appendix B).
+    """
     scheme, _, credentials = (authorization or "").partition(" ")
     assert scheme == "Basic"
     return [unquote_plus(part) for part in base64.b64decode(credentials).decode("ascii").split(":")]
@@ -364,8 +438,16 @@ async def test_id_token_is_used_if_the_access_token_is_opaque(browser: Browser) 
     await browser.start()
     browser.give(org_id="acme", org_role="member")
     tokens = msgspec.json.decode(browser.issuer.answers[TOKEN].body)
-    claims = {"sub": USER, "aud": CLIENT_ID, "nonce": browser.asked["nonce"], "org_id": "acme", "org_role": "member"}
-    id_token = browser.issuer.mint(claims={**browser.times(), **claims, "at_hash": at_hash("opaque")})
+    claims = {
+        "sub": USER,
+        "aud": CLIENT_ID,
+        "nonce": browser.asked["nonce"],
+        "org_id": "acme",
+        "org_role": "member",
+    }
+    id_token = browser.issuer.mint(
+        claims={**browser.times(), **claims, "at_hash": at_hash("opaque")}
+    )
     browser.answer({**tokens, "access_token": "opaque", "id_token": id_token})
     assert (await browser.come_back()).status_code == 303
     assert (await browser.client.get("/orgs/acme/settings/api-keys")).status_code == 403
@@ -374,11 +456,23 @@ async def test_id_token_is_used_if_the_access_token_is_opaque(browser: Browser) 
 @pytest.mark.parametrize(
     "path",
     [
-        "//evil.example", "///evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example",
-        "javascript:alert(1)", "/\tevil", "/\r\nSet-Cookie: a=b", "evil", "/sign-out", "/signed-out", "/ü",
-        "/" + "x" * 1000, "/" + "x" * 5000, "",
+        "//evil.example",
+        "///evil.example",
+        "https://evil.example",
+        "/\\evil.example",
+        "\\\\evil.example",
+        "javascript:alert(1)",
+        "/\tevil",
+        "/\r\nSet-Cookie: a=b",
+        "evil",
+        "/sign-out",
+        "/signed-out",
+        "/ü",
+        "/" + "x" * 1000,
+        "/" + "x" * 5000,
+        "",
     ],
-)  # fmt: skip
+)
 async def test_return_address_cannot_leave_the_site(browser: Browser, path: str) -> None:
     answer = await browser.sign_in(path)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
@@ -388,7 +482,10 @@ async def test_requested_page_is_shown_after_the_sign_in(browser: Browser) -> No
     wanted = "/orgs/acme/settings/api-keys?status=active"
     away = await browser.client.get(wanted)
     assert away.headers["location"] == f"/sign-in?return_to={quote(wanted, safe='')}"
-    assert f"return_to={quote(wanted, safe='')}" in (await browser.client.get(away.headers["location"])).text
+    assert (
+        f"return_to={quote(wanted, safe='')}"
+        in (await browser.client.get(away.headers["location"])).text
+    )
 
 
 async def test_wrong_base_url_redirects_at_most_once(browser: Browser) -> None:
@@ -413,7 +510,9 @@ async def test_missing_identity_provider_shows_the_setup(conninfo: str) -> None:
 
 
 async def test_sign_in_on_another_host_redirects_to_the_base_url(browser: Browser) -> None:
-    answer = await browser.client.get("/sign-in/start?return_to=%2Forgs%2Facme", headers={"host": "localhost:3001"})
+    answer = await browser.client.get(
+        "/sign-in/start?return_to=%2Forgs%2Facme", headers={"host": "localhost:3001"}
+    )
     assert answer.headers["location"] == f"{BASE_URL}/sign-in/start?return_to=%2Forgs%2Facme&here=1"
 
 

@@ -1,4 +1,6 @@
-"""Signing in where the issuer depends on the user's directory, and where the audience of access tokens varies."""
+"""Signing in where the issuer depends on the user's directory, and where the audience of access
+tokens varies.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +15,12 @@ from tenantry.domain.issuers import Issuers
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
-from tenantry.integrations.oidc.sign_in import PendingSignIn, SignedInUser, SignIn, SignInFailedError
+from tenantry.integrations.oidc.sign_in import (
+    PendingSignIn,
+    SignedInUser,
+    SignIn,
+    SignInFailedError,
+)
 from tests.integration.dashboard.signing_in import CALLBACK, TOKEN, USER, describe
 from tests.support.app import BASE_URL
 from tests.support.issuer import CLIENT_ID, DISCOVERY, NOW, Answer, Issuer, running_issuer
@@ -40,14 +47,18 @@ class ScriptedSignIn(NamedTuple):
         id_token = self.issuer.mint(header={"typ": "JWT"}, claims=said)
         tokens = msgspec.json.encode({"access_token": "opaque", "id_token": id_token})
         self.issuer.answers[TOKEN] = Answer(200, tokens, {"content-type": "application/json"})
-        return await self.sign_in.finish(begun, {"code": "a-code", "state": begun.state, **parameters})
+        return await self.sign_in.finish(
+            begun, {"code": "a-code", "state": begun.state, **parameters}
+        )
 
     def issuer_of(self, directory: str) -> str:
         return f"{self.issuer.url}/{directory}/v2.0"
 
 
 @asynccontextmanager
-async def signing_in(directories: tuple[str, ...] = (), **config: Any) -> AsyncIterator[ScriptedSignIn]:
+async def signing_in(
+    directories: tuple[str, ...] = (), **config: Any
+) -> AsyncIterator[ScriptedSignIn]:
     async with running_issuer() as issuer, new_http_client() as http:
         issuers = Issuers(issuer.url + ("/{tenantid}/v2.0" if directories else ""), directories)
         describe(issuer, issuer=issuers.name)
@@ -56,9 +67,14 @@ async def signing_in(directories: tuple[str, ...] = (), **config: Any) -> AsyncI
         settings = OidcConfig(issuers, **{"audiences": (GUID,), "client_id": CLIENT_ID, **config})
         keys = KeySet(settings, http)
         sign_in = SignIn(
-            settings, keys, http, client_id=CLIENT_ID, client_secret=Secret("secret"),
-            redirect_uri=BASE_URL + CALLBACK, clock=lambda: NOW,
-        )  # fmt: skip
+            settings,
+            keys,
+            http,
+            client_id=CLIENT_ID,
+            client_secret=Secret("secret"),
+            redirect_uri=BASE_URL + CALLBACK,
+            clock=lambda: NOW,
+        )
         yield ScriptedSignIn(issuer, sign_in)
         await keys.aclose()
 
@@ -83,7 +99,12 @@ async def test_user_of_another_directory_does_not_sign_in() -> None:
 async def test_response_of_another_issuer_than_the_id_token_is_rejected() -> None:
     async with signing_in(("a-1", "b-2")) as scripted:
         claims = {"iss": scripted.issuer_of("a-1"), "tid": "a-1"}
-        for issuer in (scripted.issuer_of("b-2"), scripted.issuer_of("c-3"), "https://evil.example", ""):
+        for issuer in (
+            scripted.issuer_of("b-2"),
+            scripted.issuer_of("c-3"),
+            "https://evil.example",
+            "",
+        ):
             with pytest.raises(SignInFailedError, match="not the identity provider's"):
                 await scripted.finish(claims, iss=issuer)
 
@@ -108,7 +129,9 @@ async def test_access_token_is_asked_for_the_first_audience(
 
 async def test_id_token_names_the_client_whichever_claim_holds_the_audience() -> None:
     async with signing_in(audiences=("spa",), audience_claim="azp") as scripted:
-        person = await scripted.finish({"iss": scripted.issuer.url, "email": "a@b.example", "email_verified": "true"})
+        person = await scripted.finish(
+            {"iss": scripted.issuer.url, "email": "a@b.example", "email_verified": "true"}
+        )
         assert person.claims.email == "a@b.example"
         with pytest.raises(SignInFailedError, match="wrong audience"):
             await scripted.finish({"iss": scripted.issuer.url, "aud": "spa", "azp": CLIENT_ID})

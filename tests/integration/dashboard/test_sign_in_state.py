@@ -53,8 +53,14 @@ async def test_state_works_once_across_processes(browser: Browser) -> None:
     await browser.start()
     begun = dict(browser.client.cookies)
     browser.give()
-    identity = {"OIDC_ISSUER": browser.issuer.url, "OIDC_AUDIENCE": AUDIENCE, "OIDC_CLIENT_ID": CLIENT_ID}
-    another = make_app(browser.conninfo, browser.clock, DEFAULT_TIMEOUTS, BASE_URL=BASE_URL, **identity)
+    identity = {
+        "OIDC_ISSUER": browser.issuer.url,
+        "OIDC_AUDIENCE": AUDIENCE,
+        "OIDC_CLIENT_ID": CLIENT_ID,
+    }
+    another = make_app(
+        browser.conninfo, browser.clock, DEFAULT_TIMEOUTS, BASE_URL=BASE_URL, **identity
+    )
     async with lifespan(another), client_of(another) as client:
         client.cookies.update(begun)
         query = {"code": "a-code", "state": browser.asked["state"], "iss": browser.issuer.url}
@@ -81,7 +87,8 @@ async def test_too_many_concurrent_redemptions_are_asked_to_retry(browser: Brows
         browser.give()
         browser.issuer.open.set()
         await asyncio.gather(*waiting)
-        assert (await client.get(CALLBACK, params=query)).status_code == 303  # its state is still unused
+        # its state is still unused
+        assert (await client.get(CALLBACK, params=query)).status_code == 303
     assert browser.issuer.fetches[TOKEN] == MOST_REDEMPTIONS + 1
 
 

@@ -26,8 +26,9 @@ async def test_ended_session_rejects_every_form(dashboard: Dashboard) -> None:
     addresses = sorted(form_addresses() - {"/sign-out", "/confirm-address"})  # need no session
     assert len(addresses) > 10
     begun = [
-        (address, await begin(dashboard, here, address.replace("{org_id}", ACME))) for address in addresses
-    ]  # fmt: skip
+        (address, await begin(dashboard, here, address.replace("{org_id}", ACME)))
+        for address in addresses
+    ]
     await elsewhere.force(f"{AT_ACME}/profile/end-others")
     answers = []
     for address, request in begun:
@@ -63,4 +64,6 @@ async def test_removed_member_creates_no_project(dashboard: Dashboard) -> None:
 async def test_slow_form_of_an_authorized_user_is_processed(dashboard: Dashboard) -> None:
     request = await begin(dashboard, await dashboard.sign_in(), NEW_PROJECT, name="in time")
     assert (await request.finish())[0] == 303
-    assert [one["name"] for one in (await dashboard.call("GET", "/projects"))["data"]] == ["in time"]
+    assert [one["name"] for one in (await dashboard.call("GET", "/projects"))["data"]] == [
+        "in time"
+    ]

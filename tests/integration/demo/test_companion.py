@@ -26,7 +26,13 @@ def directory(tmp_path: Path) -> Path:
 
 
 def make(directory: Path, http_port: int = 0, smtp_port: int = 0) -> Companion:
-    return Companion(directory, users=[ADA], audience="api", client_id="dashboard", ports=(http_port, smtp_port, 0))
+    return Companion(
+        directory,
+        users=[ADA],
+        audience="api",
+        client_id="dashboard",
+        ports=(http_port, smtp_port, 0),
+    )
 
 
 def is_listening(port: int) -> bool:
@@ -50,7 +56,9 @@ def test_both_servers_answer_once_started(directory: Path) -> None:
 
 def test_payment_provider_has_its_own_port(directory: Path) -> None:
     provider = Simulator(running=True)
-    with Companion(directory, users=[ADA], audience="api", client_id="dashboard", provider=provider) as companion:
+    with Companion(
+        directory, users=[ADA], audience="api", client_id="dashboard", provider=provider
+    ) as companion:
         port = urlsplit(provider.url).port or 0
         assert port not in {0, companion.http_port, companion.smtp_port}
         answer = httpx2.get(
@@ -99,7 +107,9 @@ def test_ports_that_are_taken_are_replaced(directory: Path) -> None:
         with make(directory, *taken) as companion:
             assert companion.http_port not in {0, *taken}
             assert companion.smtp_port not in {0, *taken}
-            metadata = httpx2.get(f"{companion.http_url}/.well-known/openid-configuration", verify=False).json()
+            metadata = httpx2.get(
+                f"{companion.http_url}/.well-known/openid-configuration", verify=False
+            ).json()
     assert metadata["issuer"] == f"http://127.0.0.1:{companion.http_port}"
 
 
@@ -121,7 +131,10 @@ def test_restart_keeps_mails_and_key(directory: Path) -> None:
         smtp.sendmail("a@demo.example", ["b@demo.example"], b"Subject: Kept\r\n\r\n")
         token = first.tokens.access_token(ADA)
 
-    with make(directory, first.http_port) as second, httpx2.Client(base_url=second.http_url, verify=False) as http:
+    with (
+        make(directory, first.http_port) as second,
+        httpx2.Client(base_url=second.http_url, verify=False) as http,
+    ):
         (mail,) = http.get("/inbox/messages.json").json()
         answer = http.get("/userinfo", headers={"Authorization": f"Bearer {token}"})
 

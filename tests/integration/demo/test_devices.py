@@ -1,4 +1,6 @@
-"""Signing devices in at the development identity provider (RFC 8628), and ending tokens (RFC 7009)."""
+"""Signing devices in at the development identity provider (RFC 8628), and ending tokens (RFC
+7009).
+"""
 
 from datetime import timedelta
 from typing import Any
@@ -24,7 +26,8 @@ GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
 def begin(http: httpx2.Client, **changes: str) -> dict[str, Any]:
     answer = http.post(
-        "/device_authorization", data={"client_id": CLIENT_ID, "scope": "openid projects:read", **changes}
+        "/device_authorization",
+        data={"client_id": CLIENT_ID, "scope": "openid projects:read", **changes},
     )
     assert answer.status_code == 200, answer.text
     fields: dict[str, Any] = answer.json()
@@ -32,7 +35,9 @@ def begin(http: httpx2.Client, **changes: str) -> dict[str, Any]:
 
 
 def ask(http: httpx2.Client, device_code: str) -> httpx2.Response:
-    return http.post("/token", data={"grant_type": GRANT, "device_code": device_code, "client_id": CLIENT_ID})
+    return http.post(
+        "/token", data={"grant_type": GRANT, "device_code": device_code, "client_id": CLIENT_ID}
+    )
 
 
 def error_of(answer: httpx2.Response) -> str:
@@ -51,7 +56,9 @@ def test_discovery_names_the_endpoints(http: httpx2.Client, companion: Companion
     assert GRANT in metadata["grant_types_supported"]
 
 
-def test_device_gets_its_tokens_once_the_code_was_entered(http: httpx2.Client, clock: Clock) -> None:
+def test_device_gets_its_tokens_once_the_code_was_entered(
+    http: httpx2.Client, clock: Clock
+) -> None:
     begun = begin(http)
     page = Form(http.get(begun["verification_uri_complete"]).text)
     assert page.fields["user_code"] == begun["user_code"]
@@ -62,7 +69,11 @@ def test_device_gets_its_tokens_once_the_code_was_entered(http: httpx2.Client, c
     assert ADA.name in decide(http, typed, user=ADA.sub).text
     tokens = ask(http, begun["device_code"]).json()
     claims = verified(http, tokens["access_token"]).claims
-    assert (claims["sub"], claims["aud"], claims["scope"]) == (ADA.sub, AUDIENCE, "openid projects:read")
+    assert (claims["sub"], claims["aud"], claims["scope"]) == (
+        ADA.sub,
+        AUDIENCE,
+        "openid projects:read",
+    )
     assert refresh(http, tokens["refresh_token"]).status_code == 200
     assert error_of(ask(http, begun["device_code"])) == "invalid_grant"
 
@@ -102,7 +113,9 @@ def test_other_client_gets_no_code(http: httpx2.Client) -> None:
 def test_revocation_ends_the_sign_in_and_ignores_unknown_tokens(http: httpx2.Client) -> None:
     tokens = sign_in(http)
     successor = refresh(http, tokens["refresh_token"]).json()["refresh_token"]
-    assert http.post("/revoke", data={"token": "nonsense", "client_id": CLIENT_ID}).status_code == 200
+    assert (
+        http.post("/revoke", data={"token": "nonsense", "client_id": CLIENT_ID}).status_code == 200
+    )
     secret = {"Authorization": basic(CLIENT_SECRET)}
     assert http.post("/revoke", data={"token": successor}, headers=secret).status_code == 200
     assert refresh(http, successor).json()["error"] == "invalid_grant"

@@ -34,7 +34,9 @@ from tests.support.sign_in import (
 )
 
 
-def test_discovery_names_the_issuer_and_its_endpoints(http: httpx2.Client, companion: Companion) -> None:
+def test_discovery_names_the_issuer_and_its_endpoints(
+    http: httpx2.Client, companion: Companion
+) -> None:
     metadata = http.get("/.well-known/openid-configuration").json()
 
     assert metadata["issuer"] == companion.issuer == companion.http_url
@@ -82,11 +84,18 @@ def test_parameters_come_back_escaped(http: httpx2.Client) -> None:
 
 def test_page_runs_nothing_and_sends_its_form_to_the_client_alone(http: httpx2.Client) -> None:
     policy = http.get("/authorize", params=asking()).headers["content-security-policy"].split("; ")
-    assert {"default-src 'none'", "style-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"} <= set(policy)
+    assert {
+        "default-src 'none'",
+        "style-src 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+    } <= set(policy)
     assert "form-action 'self' http://127.0.0.1:3001" in policy
 
 
-def test_choice_redirects_with_code_state_and_issuer(http: httpx2.Client, companion: Companion) -> None:
+def test_choice_redirects_with_code_state_and_issuer(
+    http: httpx2.Client, companion: Companion
+) -> None:
     form = Form(http.get("/authorize", params=asking()).text)
 
     address, query = location(http.post(form.action, data={**form.fields, "user": ADA.sub}))
@@ -174,7 +183,12 @@ async def test_service_takes_the_access_token_and_refuses_the_id_token(
         email = await UserInfo(config, keys, client).userinfo_email(answer["access_token"], ADA.sub)
         await keys.aclose()
 
-    assert (claims.subject, claims.org_id, claims.role, claims.email) == (ADA.sub, "org_demo", "owner", ADA.email)
+    assert (claims.subject, claims.org_id, claims.role, claims.email) == (
+        ADA.sub,
+        "org_demo",
+        "owner",
+        ADA.email,
+    )
     assert email == ADA.email
 
 
@@ -188,7 +202,9 @@ async def test_service_takes_the_access_token_and_refuses_the_id_token(
     ],
     ids=["wrong verifier", "malformed verifier", "other redirect address", "unknown code"],
 )
-def test_code_is_bound_to_verifier_and_redirect_address(http: httpx2.Client, changes: dict[str, str]) -> None:
+def test_code_is_bound_to_verifier_and_redirect_address(
+    http: httpx2.Client, changes: dict[str, str]
+) -> None:
     response = redeem(http, choose(http), **changes)
     assert response.status_code == 400
     assert response.json()["error"] == "invalid_grant"
@@ -283,7 +299,9 @@ def test_redirect_address_beyond_loopback_is_refused_without_a_redirect(
         ("http://[::1]:8080/cb", "http:"),
     ],
 )
-def test_redirect_address_may_be_any_loopback_address(http: httpx2.Client, redirect_uri: str, form_action: str) -> None:
+def test_redirect_address_may_be_any_loopback_address(
+    http: httpx2.Client, redirect_uri: str, form_action: str
+) -> None:
     response = http.get("/authorize", params=asking(redirect_uri=redirect_uri))
     assert response.status_code == 200
     assert f"form-action 'self' {form_action};" in response.headers["content-security-policy"]
@@ -307,10 +325,15 @@ def test_malformed_query_is_rejected(http: httpx2.Client) -> None:
 
 
 def test_other_sites_page_cannot_choose(http: httpx2.Client) -> None:
-    response = http.post("/authorize/choice", data=asking(user=ADA.sub), headers={"Sec-Fetch-Site": "cross-site"})
+    response = http.post(
+        "/authorize/choice", data=asking(user=ADA.sub), headers={"Sec-Fetch-Site": "cross-site"}
+    )
     assert response.status_code == 400
     assert "location" not in response.headers
 
 
 def test_other_host_name_is_refused(http: httpx2.Client) -> None:
-    assert http.get("/authorize", params=asking(), headers={"Host": "rebound.example"}).status_code == 400
+    assert (
+        http.get("/authorize", params=asking(), headers={"Host": "rebound.example"}).status_code
+        == 400
+    )

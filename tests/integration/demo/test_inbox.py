@@ -23,7 +23,11 @@ SCRIPT: Final = "<script>alert(1)</script>"
 
 
 def make(
-    subject: str = "Payment failed", *, to: str = "ada@demo.example", text: str = "Hello", html: str | None = None
+    subject: str = "Payment failed",
+    *,
+    to: str = "ada@demo.example",
+    text: str = "Hello",
+    html: str | None = None,
 ) -> EmailMessage:
     message = EmailMessage()
     message["From"] = "Billing <billing@demo.example>"
@@ -39,7 +43,9 @@ def companion_in(folder: Path, inbox: Inbox | None = None) -> Companion:
     """A companion that keeps its files in a folder."""
     # Such a key is made in no time; the one that the companion would make itself takes longer.
     signing_key_path(folder).write_bytes(ECKey.generate_key("P-256").as_pem(private=True))
-    return Companion(folder, users=[], audience="api", client_id="dashboard", inbox=inbox, clock=lambda: NOW)
+    return Companion(
+        folder, users=[], audience="api", client_id="dashboard", inbox=inbox, clock=lambda: NOW
+    )
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +102,8 @@ def test_sent_mail_is_read_as_json(companion: Companion, http: httpx2.Client) ->
     send(companion, make(text="Grüße, see http://127.0.0.1:3001/in"))
     (mail,) = listed(http)
     assert mail.pop("id").isdigit()
-    assert mail.pop("date").startswith("2026-01-01T12:00:00")  # and the microseconds that tell mails apart
+    # and the microseconds that tell mails apart
+    assert mail.pop("date").startswith("2026-01-01T12:00:00")
     assert mail == {
         "to": "ada@demo.example",
         "from": "Billing <billing@demo.example>",
@@ -135,7 +142,9 @@ def test_start_page_leads_to_the_inbox(http: httpx2.Client) -> None:
     assert "No mail yet" in http.get("/inbox").text
 
 
-def test_message_shows_its_headers_and_text_with_links(companion: Companion, http: httpx2.Client) -> None:
+def test_message_shows_its_headers_and_text_with_links(
+    companion: Companion, http: httpx2.Client
+) -> None:
     send(companion, make(text="Pay at https://pay.demo.example/i?a=1&b=2 today"))
     page = http.get(f"/inbox/{listed(http)[0]['id']}").text
     assert "<dt>Delivered-To</dt>" in page
@@ -145,7 +154,11 @@ def test_message_shows_its_headers_and_text_with_links(companion: Companion, htt
 
 
 def test_markup_in_a_message_comes_out_as_text(companion: Companion, http: httpx2.Client) -> None:
-    message = make(SCRIPT, to=f'"{SCRIPT}" <a@demo.example>', text=f'{SCRIPT} http://x.example/"onclick="alert(1)')
+    message = make(
+        SCRIPT,
+        to=f'"{SCRIPT}" <a@demo.example>',
+        text=f'{SCRIPT} http://x.example/"onclick="alert(1)',
+    )
     message["X-Note"] = SCRIPT
     send(companion, message)
     (mail,) = listed(http)
@@ -158,7 +171,9 @@ def test_markup_in_a_message_comes_out_as_text(companion: Companion, http: httpx
 
 
 @pytest.mark.parametrize("path", ["/inbox", "/inbox/{id}", "/inbox/unknown"])
-def test_pages_load_their_style_sheet_and_nothing_else(companion: Companion, http: httpx2.Client, path: str) -> None:
+def test_pages_load_their_style_sheet_and_nothing_else(
+    companion: Companion, http: httpx2.Client, path: str
+) -> None:
     send(companion, make())
     response = http.get(path.format(id=listed(http)[0]["id"]))
     policy = response.headers["content-security-policy"].split("; ")
@@ -185,7 +200,15 @@ def test_html_part_is_framed_in_a_sandbox(companion: Companion, http: httpx2.Cli
 
 
 @pytest.mark.parametrize(
-    "mail_id", ["0000000000000000", "1", "%2e%2e%2fidentity-provider.pem", "..%2f..%2fetc%2fpasswd", "%00", "x" * 300]
+    "mail_id",
+    [
+        "0000000000000000",
+        "1",
+        "%2e%2e%2fidentity-provider.pem",
+        "..%2f..%2fetc%2fpasswd",
+        "%00",
+        "x" * 300,
+    ],
 )
 def test_unknown_message_is_not_found(http: httpx2.Client, mail_id: str) -> None:
     for path in (f"/inbox/{mail_id}", f"/inbox/{mail_id}/html"):
@@ -213,7 +236,9 @@ def test_message_without_html_has_no_html_part(companion: Companion, http: httpx
         b"Content-Type: text/html; charset=utf-7\r\n\r\n+ADw-script+AD4-",
     ],
 )
-def test_malformed_message_breaks_nothing(companion: Companion, http: httpx2.Client, content: bytes) -> None:
+def test_malformed_message_breaks_nothing(
+    companion: Companion, http: httpx2.Client, content: bytes
+) -> None:
     send_raw(companion, content)
     send(companion, make("Good"))
 
@@ -225,7 +250,9 @@ def test_malformed_message_breaks_nothing(companion: Companion, http: httpx2.Cli
 
 
 def test_unparsable_message_is_shown_raw(companion: Companion, http: httpx2.Client) -> None:
-    send_raw(companion, b"From: \"\r\nContent-Type: ;b.ca*0*=\x00utf-8''%ff\\]\r\n\r\nStill here \xff")
+    send_raw(
+        companion, b"From: \"\r\nContent-Type: ;b.ca*0*=\x00utf-8''%ff\\]\r\n\r\nStill here \xff"
+    )
     (mail,) = listed(http)
     assert mail["from"] == '"'
     assert mail["text"].startswith("Still here")
@@ -256,12 +283,17 @@ def test_inbox_keeps_the_newest_two_hundred(tmp_path: Path) -> None:
 
 def test_inbox_with_a_higher_limit_keeps_more(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, limit=1000)
-    kept = [inbox.store(b"Subject: 1\r\n\r\n", sender="", recipients=[]) for _ in range(MAX_MESSAGES + 2)]
+    kept = [
+        inbox.store(b"Subject: 1\r\n\r\n", sender="", recipients=[])
+        for _ in range(MAX_MESSAGES + 2)
+    ]
     assert inbox.ids() == kept[::-1]
 
 
 def test_inbox_opened_again_goes_on_after_the_last_message(tmp_path: Path) -> None:
-    first = Inbox(tmp_path, clock=lambda: NOW).store(b"Subject: 1\r\n\r\n", sender="", recipients=[])
+    first = Inbox(tmp_path, clock=lambda: NOW).store(
+        b"Subject: 1\r\n\r\n", sender="", recipients=[]
+    )
     (tmp_path / "notes.eml").write_text("not a message of the inbox")
 
     again = Inbox(tmp_path, clock=lambda: NOW)
@@ -282,7 +314,9 @@ def test_wait_ends_when_the_message_arrives(tmp_path: Path) -> None:
         waiting = pool.submit(inbox.wait_until, has_two, 60)
         asked.wait(60)
         for number in range(2):
-            inbox.store(make(str(number)).as_bytes(), sender="a@demo.example", recipients=["b@demo.example"])
+            inbox.store(
+                make(str(number)).as_bytes(), sender="a@demo.example", recipients=["b@demo.example"]
+            )
         assert waiting.result(60) is True
 
 

@@ -41,12 +41,16 @@ def test_ec_signing_key_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no key", ECKey.generate_key("P-384").as_pem(private=True)], ids=["empty", "no key", "P-384"]
+    "content",
+    [b"", b"no key", ECKey.generate_key("P-384").as_pem(private=True)],
+    ids=["empty", "no key", "P-384"],
 )
 def test_file_without_a_usable_key_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     path = signing_key_path(tmp_path)
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"identity-provider\.pem holds no RSA or P-256 private key"):
+    with pytest.raises(
+        ValueError, match=r"identity-provider\.pem holds no RSA or P-256 private key"
+    ):
         load_or_create_signing_key(path)
 
 
@@ -58,11 +62,17 @@ def test_provider_without_a_client_secret_is_for_public_clients_alone(tmp_path: 
         httpx2.Client(base_url=companion.http_url, verify=False) as http,
     ):
         metadata = http.get("/.well-known/openid-configuration").json()
-        answer = http.post("/token", data={"grant_type": "client_credentials", "client_id": CLIENT_ID})
+        answer = http.post(
+            "/token", data={"grant_type": "client_credentials", "client_id": CLIENT_ID}
+        )
         tokens = sign_in(http)
 
     assert metadata["token_endpoint_auth_methods_supported"] == ["none"]
-    assert metadata["grant_types_supported"] == ["authorization_code", "refresh_token", DEVICE_GRANT]
+    assert metadata["grant_types_supported"] == [
+        "authorization_code",
+        "refresh_token",
+        DEVICE_GRANT,
+    ]
     assert metadata["id_token_signing_alg_values_supported"] == ["ES256"]
     assert answer.json()["error"] == "invalid_client"
     assert urlsplit(companion.issuer).hostname == "127.0.0.1"

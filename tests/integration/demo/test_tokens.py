@@ -35,8 +35,12 @@ def assert_invalid_token(response: httpx2.Response) -> None:
     assert 'error="invalid_token"' in response.headers["www-authenticate"]
 
 
-def test_token_has_additional_claims(companion: Companion, clock: Clock, http: httpx2.Client) -> None:
-    claims = verified(http, companion.tokens.access_token(ADA, more_claims={"org_id": "another", "plan": ["x"]})).claims
+def test_token_has_additional_claims(
+    companion: Companion, clock: Clock, http: httpx2.Client
+) -> None:
+    claims = verified(
+        http, companion.tokens.access_token(ADA, more_claims={"org_id": "another", "plan": ["x"]})
+    ).claims
     assert (claims["sub"], claims["org_id"], claims["plan"]) == (ADA.sub, "another", ["x"])
 
 
@@ -80,7 +84,11 @@ def test_client_gets_its_own_token_with_its_secret(http: httpx2.Client) -> None:
 
     assert set(answer) == {"access_token", "token_type", "expires_in", "scope"}
     claims = verified(http, answer["access_token"]).claims
-    assert (claims["sub"], claims["org_id"], claims["org_role"]) == (CLIENT_ID, "org_demo", "member")
+    assert (claims["sub"], claims["org_id"], claims["org_role"]) == (
+        CLIENT_ID,
+        "org_demo",
+        "member",
+    )
     assert claims["scope"] == "projects:read"
     assert "email" not in claims
 
@@ -91,24 +99,50 @@ def test_client_gets_its_own_token_with_its_secret(http: httpx2.Client) -> None:
         ({"grant_type": "client_credentials", "client_id": CLIENT_ID}, {}, 401, "invalid_client"),
         ({"grant_type": "refresh_token", "client_id": "other"}, {}, 401, "invalid_client"),
         ({"grant_type": "refresh_token"}, {}, 401, "invalid_client"),
-        ({"grant_type": "client_credentials"}, {"Authorization": basic("wrong")}, 401, "invalid_client"),
-        ({"grant_type": "client_credentials"}, {"Authorization": "Basic ???"}, 401, "invalid_client"),
-        ({"grant_type": "client_credentials"}, {"Authorization": "Bearer eA=="}, 401, "invalid_client"),
+        (
+            {"grant_type": "client_credentials"},
+            {"Authorization": basic("wrong")},
+            401,
+            "invalid_client",
+        ),
+        (
+            {"grant_type": "client_credentials"},
+            {"Authorization": "Basic ???"},
+            401,
+            "invalid_client",
+        ),
+        (
+            {"grant_type": "client_credentials"},
+            {"Authorization": "Bearer eA=="},
+            401,
+            "invalid_client",
+        ),
         ({"client_id": "other"}, {"Authorization": basic(CLIENT_SECRET)}, 400, "invalid_request"),
         ({"client_id": CLIENT_ID}, {}, 400, "invalid_request"),
         ({"grant_type": "password", "client_id": CLIENT_ID}, {}, 400, "unsupported_grant_type"),
         ({"grant_type": "refresh_token", "client_id": CLIENT_ID}, {}, 400, "invalid_request"),
-        ({"grant_type": "authorization_code", "client_id": CLIENT_ID, "code": "x"}, {}, 400, "invalid_request"),
+        (
+            {"grant_type": "authorization_code", "client_id": CLIENT_ID, "code": "x"},
+            {},
+            400,
+            "invalid_request",
+        ),
     ],
 )
 def test_token_endpoint_errors_of_rfc_6749(
-    http: httpx2.Client, parameters: dict[str, str], headers: dict[str, str], status: int, error: str
+    http: httpx2.Client,
+    parameters: dict[str, str],
+    headers: dict[str, str],
+    status: int,
+    error: str,
 ) -> None:
     response = http.post("/token", data=parameters, headers=headers)
     assert (response.status_code, response.json()["error"]) == (status, error)
     assert response.headers["cache-control"] == "no-store"
     # RFC 6749 section 5.2: the challenge answers a client that tried this header.
-    assert ("www-authenticate" in response.headers) == (status == 401 and "Authorization" in headers)
+    assert ("www-authenticate" in response.headers) == (
+        status == 401 and "Authorization" in headers
+    )
 
 
 def test_token_endpoint_accepts_only_forms(http: httpx2.Client) -> None:
@@ -138,11 +172,15 @@ def test_userinfo_needs_the_openid_scope(http: httpx2.Client) -> None:
     assert 'error="insufficient_scope"' in response.headers["www-authenticate"]
 
 
-def test_userinfo_accepts_minted_tokens(companion: Companion, http: httpx2.Client, clock: Clock) -> None:
+def test_userinfo_accepts_minted_tokens(
+    companion: Companion, http: httpx2.Client, clock: Clock
+) -> None:
     assert userinfo(http, minted(companion)).json()["sub"] == ADA.sub
 
 
-def test_userinfo_refuses_an_expired_token(companion: Companion, http: httpx2.Client, clock: Clock) -> None:
+def test_userinfo_refuses_an_expired_token(
+    companion: Companion, http: httpx2.Client, clock: Clock
+) -> None:
     token = minted(companion)
     clock.now += timedelta(hours=1, seconds=1)
     assert_invalid_token(userinfo(http, token))
@@ -150,7 +188,11 @@ def test_userinfo_refuses_an_expired_token(companion: Companion, http: httpx2.Cl
 
 @pytest.mark.parametrize(
     "changes",
-    [{"issuer": "http://127.0.0.1:1"}, {"audience": CLIENT_ID}, {"user": DemoUser("user_eve", "Eve", None)}],
+    [
+        {"issuer": "http://127.0.0.1:1"},
+        {"audience": CLIENT_ID},
+        {"user": DemoUser("user_eve", "Eve", None)},
+    ],
     ids=["issuer", "audience", "user"],
 )
 def test_userinfo_rejects_a_token_of_another_issuer_audience_or_user(
@@ -159,8 +201,12 @@ def test_userinfo_rejects_a_token_of_another_issuer_audience_or_user(
     assert_invalid_token(userinfo(http, minted(companion, **changes)))
 
 
-def test_userinfo_refuses_a_token_of_another_key(companion: Companion, http: httpx2.Client, clock: Clock) -> None:
-    assert_invalid_token(userinfo(http, minted(companion, signing_key=signing_key("RS256", "outsider").private)))
+def test_userinfo_refuses_a_token_of_another_key(
+    companion: Companion, http: httpx2.Client, clock: Clock
+) -> None:
+    assert_invalid_token(
+        userinfo(http, minted(companion, signing_key=signing_key("RS256", "outsider").private))
+    )
 
 
 def test_userinfo_refuses_an_id_token(http: httpx2.Client) -> None:
@@ -173,7 +219,11 @@ def test_userinfo_rejects_a_malformed_token(http: httpx2.Client) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_logout_returns_to_the_client(http: httpx2.Client, method: str) -> None:
-    parameters = {"client_id": CLIENT_ID, "post_logout_redirect_uri": "http://127.0.0.1:3001/", "state": "s"}
+    parameters = {
+        "client_id": CLIENT_ID,
+        "post_logout_redirect_uri": "http://127.0.0.1:3001/",
+        "state": "s",
+    }
     sent: Mapping[str, Any] = {"params": parameters} if method == "GET" else {"data": parameters}
     address, query = location(http.request(method, "/logout", **sent))
     assert address == "http://127.0.0.1:3001/"

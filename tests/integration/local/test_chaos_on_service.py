@@ -28,7 +28,11 @@ from tests.support.postgres import PostgresServer
 
 PRICES: Final = {"price_pro": 2900, "price_business": 9900}
 DAY: Final = 86_400
-STATUSES: Final = {ev.SUBSCRIPTION_DELETED: "canceled", ev.SUBSCRIPTION_PAUSED: "paused", ev.PAYMENT_FAILED: "past_due"}
+STATUSES: Final = {
+    ev.SUBSCRIPTION_DELETED: "canceled",
+    ev.SUBSCRIPTION_PAUSED: "paused",
+    ev.PAYMENT_FAILED: "past_due",
+}
 """The status of a paying tenant after an event, if it is not active."""
 
 
@@ -43,7 +47,9 @@ class Bench(NamedTuple):
     async def tenant(self, tenant_id: str) -> EventSubject:
         """Create a tenant that is not linked to a customer yet."""
         assert self.reader.operator is not None
-        await self.reader.operator.tenants.put(tenant_id, name=tenant_id, owner_email=f"owner@{tenant_id}.example")
+        await self.reader.operator.tenants.put(
+            tenant_id, name=tenant_id, owner_email=f"owner@{tenant_id}.example"
+        )
         return EventSubject(tenant_id, customer_of(tenant_id), "price_pro")
 
 
@@ -65,7 +71,9 @@ async def running_bench(postgres: PostgresServer, **values: str) -> AsyncIterato
     with postgres.database() as conninfo:
         async with served_service(conninfo, **values) as base, new_http_client(30) as client:
             endpoint = Endpoint(client, base + WEBHOOK_PATH, Secret(SECRET))
-            yield Bench(base, client, endpoint, ServiceReader(client, base, operator=Secret(OPERATOR_TOKEN)))
+            yield Bench(
+                base, client, endpoint, ServiceReader(client, base, operator=Secret(OPERATOR_TOKEN))
+            )
 
 
 def now() -> int:
@@ -90,7 +98,9 @@ async def test_five_types_in_both_shapes_change_a_tenant(bench: Bench, shape: st
         assert (answer.status, answer.text) == (200, "OK")
         tenant = (await bench.reader.tenant_view(subject.tenant)).tenant
         assert tenant is not None
-        said.append((tenant.plan, tenant.subscription_status, tenant.stripe_customer_id == subject.customer))
+        said.append(
+            (tenant.plan, tenant.subscription_status, tenant.stripe_customer_id == subject.customer)
+        )
     assert said == [
         ("free", "none", True),
         ("pro", "active", True),
@@ -106,7 +116,9 @@ async def test_every_known_type_is_handled(bench: Bench, event_type: str) -> Non
 
 
 @pytest.mark.parametrize("event_type", sorted(KNOWN_TYPES))
-async def test_every_known_type_is_handled_for_each_subscription(each_bench: Bench, event_type: str) -> None:
+async def test_every_known_type_is_handled_for_each_subscription(
+    each_bench: Bench, event_type: str
+) -> None:
     await check_sample(each_bench, event_type)
 
 
@@ -121,7 +133,10 @@ async def check_sample(bench: Bench, event_type: str) -> None:
     view = await bench.reader.tenant_view(subject.tenant)
     assert view.tenant is not None
     assert view.tenant.subscription_status == STATUSES.get(event_type, "active")
-    assert len([entry for entry in view.ledger or () if entry.outcome in {"applied", "no_change"}]) == 2
+    assert (
+        len([entry for entry in view.ledger or () if entry.outcome in {"applied", "no_change"}])
+        == 2
+    )
 
 
 @pytest.mark.parametrize("kinds", [*([kind] for kind in ChaosKind), list(ChaosKind)], ids="-".join)
@@ -138,15 +153,24 @@ async def test_state_converges_after_each_chaos_kind(bench: Bench, kinds: list[C
     assert verdict.converged
     assert sum((verdict.outcomes or {}).values()) == 80
     statuses = {(part, status) for part, status in answers.counts}
-    right = {RequestKind.EVENT: 200, RequestKind.DUPLICATE: 200, RequestKind.STALE: 400, RequestKind.FORGED: 400}
+    right = {
+        RequestKind.EVENT: 200,
+        RequestKind.DUPLICATE: 200,
+        RequestKind.STALE: 400,
+        RequestKind.FORGED: 400,
+    }
     assert all(right[RequestKind(part)] == status for part, status in statuses)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_several_subscriptions_converge(each_bench: Bench, seed: int) -> None:
     subject = await each_bench.tenant(f"chaos-each-{seed}")
-    events = await long_history(subject, PRICES, events=120, start=now() - 150, seed=seed, is_each=True)
-    answers = await send(plan(events, list(ChaosKind), seed), each_bench.endpoint, senders=SENDERS, policy=QUICK)
+    events = await long_history(
+        subject, PRICES, events=120, start=now() - 150, seed=seed, is_each=True
+    )
+    answers = await send(
+        plan(events, list(ChaosKind), seed), each_bench.endpoint, senders=SENDERS, policy=QUICK
+    )
     sight = await each_bench.reader.tenant_view(subject.tenant)
     assert sight.tenant is not None
     verdict = judge(events, expected(events, None, EACH), sight.tenant, sight.ledger)
@@ -186,7 +210,9 @@ ENDS: Final = {
 
 @pytest.mark.parametrize("types", [ev.REQUIRED_TYPES, ev.KNOWN_TYPES], ids=["required", "known"])
 @pytest.mark.parametrize("name", list(stories()))
-async def test_story_ends_with_its_state_and_by_now(bench: Bench, name: str, types: frozenset[str]) -> None:
+async def test_story_ends_with_its_state_and_by_now(
+    bench: Bench, name: str, types: frozenset[str]
+) -> None:
     await play_on(bench, name, types, ENDS[name])
 
 
@@ -196,13 +222,19 @@ async def test_story_of_each_subscription_ends_with_its_state(each_bench: Bench,
     await play_on(each_bench, name, ev.KNOWN_TYPES, {**ENDS, **kept}[name])
 
 
-async def play_on(bench: Bench, name: str, types: frozenset[str], end_state: tuple[str, str, bool]) -> None:
-    """Play a story on a new tenant, and compare its plan, status and cancelAtPeriodEnd at the end."""
+async def play_on(
+    bench: Bench, name: str, types: frozenset[str], end_state: tuple[str, str, bool]
+) -> None:
+    """Play a story on a new tenant, and compare its plan, status and cancelAtPeriodEnd at the
+    end.
+    """
     subject = await bench.tenant(f"story-{name}-{len(types)}")
     story, end = stories()[name], now()
     simulator = subject.simulator(end - story.days * DAY, prices=PRICES, client=bench.client)
     simulator.add_endpoint(bench.endpoint.url, SECRET, enabled_events=types)
-    scenes = [scene async for scene in play(story, StoryStage(simulator, subject, "price_business"))]
+    scenes = [
+        scene async for scene in play(story, StoryStage(simulator, subject, "price_business"))
+    ]
     assert all(scene.deliveries and scene.failed is None for scene in scenes)
     assert scenes[-1].at.timestamp() <= end
     assert sum(len(scene.deliveries) for scene in scenes) == len(simulator.events(*types))
@@ -232,7 +264,9 @@ async def test_rejected_credential_and_unreachable_service_have_own_errors(bench
     with pytest.raises(AuthenticationError):
         await ServiceReader(bench.client, bench.base, api_key=unknown_key).own_tenant()
     with pytest.raises(AuthenticationError):
-        await ServiceReader(bench.client, bench.base, operator=Secret("op_nothing")).tenant_view("acme")
+        await ServiceReader(bench.client, bench.base, operator=Secret("op_nothing")).tenant_view(
+            "acme"
+        )
     away = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ConnectionFailedError):
         await ServiceReader(bench.client, away, api_key=unknown_key).own_tenant()

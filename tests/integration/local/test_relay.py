@@ -1,4 +1,6 @@
-"""The relay between a simulated provider and an endpoint over HTTP: order, gaps, rejections and outages."""
+"""The relay between a simulated provider and an endpoint over HTTP: order, gaps, rejections and
+outages.
+"""
 
 import json
 import socket
@@ -22,7 +24,16 @@ from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.findings import free_port
-from tests.support.local import QUICK, SECRET, Receiver, RelayRecorder, Served, provider_api, running, served_service
+from tests.support.local import (
+    QUICK,
+    SECRET,
+    Receiver,
+    RelayRecorder,
+    Served,
+    provider_api,
+    running,
+    served_service,
+)
 
 ALL: Final = frozenset({"*"})
 
@@ -37,19 +48,30 @@ class Line(NamedTuple):
 
 @asynccontextmanager
 async def line(
-    url: str, types: Collection[str] = ALL, *, since: int | None = None, concurrency: int = 1, patience: float = 30
+    url: str,
+    types: Collection[str] = ALL,
+    *,
+    since: int | None = None,
+    concurrency: int = 1,
+    patience: float = 30,
 ) -> AsyncIterator[Line]:
     """Give a relay from a provider with one customer to an address."""
     recorder = RelayRecorder()
     simulator = Simulator()
     simulator.customer("cus_1")
-    async with simulator.serving(), provider_api(simulator) as provider, new_http_client(patience) as client:
+    async with (
+        simulator.serving(),
+        provider_api(simulator) as provider,
+        new_http_client(patience) as client,
+    ):
         source = ProviderEventFeed(provider, types)
         await source.begin(since)
         endpoint = Endpoint(client, url, Secret(SECRET))
         yield Line(
-            simulator, Relay(source, endpoint, recorder, policy=QUICK, concurrency=concurrency), recorder
-        )  # fmt: skip
+            simulator,
+            Relay(source, endpoint, recorder, policy=QUICK, concurrency=concurrency),
+            recorder,
+        )
 
 
 def ids(simulator: Simulator, *types: str, after: int = 0) -> list[str]:
@@ -69,9 +91,16 @@ async def test_new_events_reach_the_service_and_change_the_tenant(conninfo: str)
         await reader.operator.tenants.put("acme", name="Acme", owner_email="owner@acme.example")
         simulator.subscribe("cus_1", "price_pro", metadata={"orgId": "acme"})
         await recorder.until_delivered(2)
-        assert [attempt.event.id for attempt in recorder.attempts] == ids(simulator, *REQUIRED_TYPES)
-        assert {(attempt.response.status, attempt.response.text) for attempt in recorder.attempts} == {(200, "OK")}
-        assert (recorder.attempts[-1].event.tenant, recorder.attempts[-1].event.customer) == ("acme", "cus_1")
+        assert [attempt.event.id for attempt in recorder.attempts] == ids(
+            simulator, *REQUIRED_TYPES
+        )
+        assert {
+            (attempt.response.status, attempt.response.text) for attempt in recorder.attempts
+        } == {(200, "OK")}
+        assert (recorder.attempts[-1].event.tenant, recorder.attempts[-1].event.customer) == (
+            "acme",
+            "cus_1",
+        )
         tenant = (await reader.tenant_view("acme")).tenant
         assert tenant is not None
         assert (tenant.plan, tenant.subscription_status) == ("pro", "active")
@@ -79,22 +108,39 @@ async def test_new_events_reach_the_service_and_change_the_tenant(conninfo: str)
 
 async def test_event_arrives_byte_for_byte() -> None:
     receiver = Receiver()
-    async with serving(receiver), line(receiver.url) as (simulator, relay, recorder), running(relay):
-        simulator.customer("cus_ü", name="Süßwaren \U0001f36c 株式会社", metadata={"note": '\u2028"\\'})
+    async with (
+        serving(receiver),
+        line(receiver.url) as (simulator, relay, recorder),
+        running(relay),
+    ):
+        simulator.customer(
+            "cus_ü", name="Süßwaren \U0001f36c 株式会社", metadata={"note": '\u2028"\\'}
+        )
         await recorder.until_delivered(1)
-        async with provider_api(simulator) as provider, aclosing(provider.events_since(0, None)) as listed:
+        async with (
+            provider_api(simulator) as provider,
+            aclosing(provider.events_since(0, None)) as listed,
+        ):
             assert receiver.bodies == [await anext(listed)]
 
 
 async def test_earlier_events_are_relayed_only_on_request() -> None:
     receiver = Receiver()
-    async with serving(receiver), line(receiver.url) as (simulator, relay, recorder), running(relay):
+    async with (
+        serving(receiver),
+        line(receiver.url) as (simulator, relay, recorder),
+        running(relay),
+    ):
         simulator.subscribe("cus_1", "price_pro")
         before = len(simulator.prices) + 1  # each price and the customer
         await recorder.until_delivered(len(simulator.events()) - before)
         assert receiver.ids == ids(simulator, after=before)
     receiver = Receiver()
-    async with serving(receiver), line(receiver.url, since=0) as (simulator, relay, recorder), running(relay):
+    async with (
+        serving(receiver),
+        line(receiver.url, since=0) as (simulator, relay, recorder),
+        running(relay),
+    ):
         await recorder.until_delivered(len(simulator.events()))
         assert receiver.ids == ids(simulator)
 
@@ -155,7 +201,9 @@ async def test_provider_outage_is_reported_once_and_loses_no_event() -> None:
         source = ProviderEventFeed(provider, ALL)
         async with simulator.serving(port):
             await source.begin()
-            relay = Relay(source, Endpoint(client, receiver.url, Secret(SECRET)), recorder, policy=QUICK)
+            relay = Relay(
+                source, Endpoint(client, receiver.url, Secret(SECRET)), recorder, policy=QUICK
+            )
             simulator.price("price_before")
         async with running(relay):
             await recorder.until(lambda recorder: len(recorder.notices) == 1)
@@ -171,7 +219,11 @@ async def test_rejected_event_is_reported_with_its_text_and_skipped() -> None:
     receiver = Receiver()
     receiver.statuses.extend([422, 200])
     receiver.text = "price: is\nunknown \x1b[31m " + "x" * 100_000
-    async with serving(receiver), line(receiver.url) as (simulator, relay, recorder), running(relay):
+    async with (
+        serving(receiver),
+        line(receiver.url) as (simulator, relay, recorder),
+        running(relay),
+    ):
         simulator.price("price_refused")
         simulator.price("price_taken")
         await recorder.until_delivered(1)
@@ -180,17 +232,26 @@ async def test_rejected_event_is_reported_with_its_text_and_skipped() -> None:
     assert first.response.text.startswith("price: is\nunknown")
     assert len(first.response.text) < 3000
     assert second.outcome is RelayOutcome.DELIVERED
-    assert (relay.received, relay.outcomes) == (2, {RelayOutcome.REFUSED: 1, RelayOutcome.DELIVERED: 1})
+    assert (relay.received, relay.outcomes) == (
+        2,
+        {RelayOutcome.REFUSED: 1, RelayOutcome.DELIVERED: 1},
+    )
 
 
 async def test_event_is_retried_and_given_up_without_blocking_others() -> None:
     receiver = Receiver()
     receiver.statuses.extend([500, 200, 503, 429, 500])
-    async with serving(receiver), line(receiver.url) as (simulator, relay, recorder), running(relay):
+    async with (
+        serving(receiver),
+        line(receiver.url) as (simulator, relay, recorder),
+        running(relay),
+    ):
         for name in ("price_second_try", "price_given_up", "price_at_once"):
             simulator.price(name)
         await recorder.until_delivered(2)
-    outcomes = [(attempt.outcome, attempt.response.status, attempt.number) for attempt in recorder.attempts]
+    outcomes = [
+        (attempt.outcome, attempt.response.status, attempt.number) for attempt in recorder.attempts
+    ]
     assert outcomes == [
         (RelayOutcome.RETRYING, 500, 1),
         (RelayOutcome.DELIVERED, 200, 2),
@@ -199,13 +260,20 @@ async def test_event_is_retried_and_given_up_without_blocking_others() -> None:
         (RelayOutcome.GIVEN_UP, 500, 3),
         (RelayOutcome.DELIVERED, 200, 1),
     ]
-    assert (relay.received, relay.outcomes) == (3, {RelayOutcome.GIVEN_UP: 1, RelayOutcome.DELIVERED: 2})
+    assert (relay.received, relay.outcomes) == (
+        3,
+        {RelayOutcome.GIVEN_UP: 1, RelayOutcome.DELIVERED: 2},
+    )
 
 
 async def test_endpoint_that_never_answers_is_given_up() -> None:
     receiver = Receiver()
     receiver.open.clear()
-    async with serving(receiver), line(receiver.url, patience=0.05) as (simulator, relay, recorder), running(relay):
+    async with (
+        serving(receiver),
+        line(receiver.url, patience=0.05) as (simulator, relay, recorder),
+        running(relay),
+    ):
         simulator.price("price_unheard")
         await recorder.until(lambda recorder: len(recorder.of(RelayOutcome.GIVEN_UP)) == 1)
         receiver.open.set()
@@ -218,13 +286,19 @@ async def test_endpoint_that_never_answers_is_given_up() -> None:
     ("types", "expected"),
     [
         ({"invoice.payment_succeeded"}, {"invoice.payment_succeeded"}),
-        ({"invoice.*", "customer.created"}, {"invoice.created", "invoice.finalized", "invoice.paid",
-                                             "invoice.payment_succeeded"}),
+        (
+            {"invoice.*", "customer.created"},
+            {"invoice.created", "invoice.finalized", "invoice.paid", "invoice.payment_succeeded"},
+        ),
     ],
-)  # fmt: skip
+)
 async def test_only_wanted_types_are_relayed(types: set[str], expected: set[str]) -> None:
     receiver = Receiver()
-    async with serving(receiver), line(receiver.url, types) as (simulator, relay, recorder), running(relay):
+    async with (
+        serving(receiver),
+        line(receiver.url, types) as (simulator, relay, recorder),
+        running(relay),
+    ):
         simulator.subscribe("cus_1", "price_pro")
         await recorder.until_delivered(len(expected))
         simulator.price("price_last")
@@ -236,7 +310,11 @@ async def test_only_wanted_types_are_relayed(types: set[str], expected: set[str]
 async def test_concurrency() -> None:
     receiver = Receiver()
     receiver.open.clear()
-    async with serving(receiver), line(receiver.url, concurrency=3) as (simulator, relay, recorder), running(relay):
+    async with (
+        serving(receiver),
+        line(receiver.url, concurrency=3) as (simulator, relay, recorder),
+        running(relay),
+    ):
         for number in range(9):
             simulator.price(f"price_{number}")
         await receiver.until_at_once(3)
@@ -256,7 +334,12 @@ async def test_rejected_key_ends_the_relay() -> None:
         source = ProviderEventFeed(provider, ALL)
         with pytest.raises(ProviderRefusedError):
             await source.begin()
-        relay = Relay(source, Endpoint(client, "http://127.0.0.1:1/", Secret(SECRET)), RelayRecorder(), policy=QUICK)
+        relay = Relay(
+            source,
+            Endpoint(client, "http://127.0.0.1:1/", Secret(SECRET)),
+            RelayRecorder(),
+            policy=QUICK,
+        )
         with pytest.raises(ProviderRefusedError):
             await relay.run()
 
@@ -279,7 +362,9 @@ class Listing:
         self.events: list[dict[str, Any]] = []
 
     def add(self, event_id: str, created: int) -> None:
-        self.events.append({"id": event_id, "type": "price.created", "created": created, "data": {"object": {}}})
+        self.events.append(
+            {"id": event_id, "type": "price.created", "created": created, "data": {"object": {}}}
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert not (await receive()).get("more_body")
@@ -287,8 +372,18 @@ class Listing:
         query = dict(parse_qsl(scope["query_string"].decode()))
         since = int(query.get("created[gte]", 0))
         listed = sorted(self.events, key=lambda event: -event["created"])
-        body = {"object": "list", "data": [each for each in listed if each["created"] >= since], "has_more": False}
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        body = {
+            "object": "list",
+            "data": [each for each in listed if each["created"] >= since],
+            "has_more": False,
+        }
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", b"application/json")],
+            }
+        )
         await send({"type": "http.response.body", "body": json.dumps(body).encode()})
 
 
@@ -305,7 +400,10 @@ class Seconds:
 @asynccontextmanager
 async def listing() -> AsyncIterator[tuple[Listing, ProviderEventFeed, Seconds]]:
     seconds = Seconds()
-    async with serving(Listing()) as provider, aclosing(ProviderApi(Secret("sk_test_x"), provider.url)) as api:
+    async with (
+        serving(Listing()) as provider,
+        aclosing(ProviderApi(Secret("sk_test_x"), provider.url)) as api,
+    ):
         yield provider, ProviderEventFeed(api, ALL, seconds), seconds
 
 
@@ -352,13 +450,23 @@ class Breaking:
         await send({"type": "http.response.body", "body": b"no gzip"})
 
 
-@pytest.mark.parametrize(("status", "outcome"), [(200, RelayOutcome.DELIVERED), (422, RelayOutcome.REFUSED)])
-async def test_status_counts_even_if_the_body_breaks_off(status: int, outcome: RelayOutcome) -> None:
+@pytest.mark.parametrize(
+    ("status", "outcome"), [(200, RelayOutcome.DELIVERED), (422, RelayOutcome.REFUSED)]
+)
+async def test_status_counts_even_if_the_body_breaks_off(
+    status: int, outcome: RelayOutcome
+) -> None:
     breaking = Breaking(status)
-    async with serving(breaking), line(breaking.url) as (simulator, relay, recorder), running(relay):
+    async with (
+        serving(breaking),
+        line(breaking.url) as (simulator, relay, recorder),
+        running(relay),
+    ):
         simulator.price("price_x")
         await recorder.until(lambda recorder: bool(recorder.attempts))
-    assert [(attempt.response.status, attempt.outcome) for attempt in recorder.attempts] == [(status, outcome)]
+    assert [(attempt.response.status, attempt.outcome) for attempt in recorder.attempts] == [
+        (status, outcome)
+    ]
     assert breaking.requests == 1
 
 

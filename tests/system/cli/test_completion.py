@@ -21,7 +21,8 @@ SET_UP: Final = {
     "zsh": 'eval "$(tenantry completion zsh)"',
     "fish": "tenantry completion fish | source",
 }
-# What each shell offers for the words of a line, the last of which is being typed; one a line, ids before descriptions.
+# What each shell offers for the words of a line, the last of which is being typed; one a line, ids
+# before descriptions.
 SCRIPTS: Final = {
     "bash": """
 SET_UP
@@ -46,7 +47,9 @@ complete -C (string join -- ' ' $argv)
 SHELLS: Final = pytest.mark.parametrize("shell", SCRIPTS)
 
 
-def offered_by(shell: str, home: Home, words: tuple[str, ...], values: dict[str, str]) -> tuple[list[str], str]:
+def offered_by(
+    shell: str, home: Home, words: tuple[str, ...], values: dict[str, str]
+) -> tuple[list[str], str]:
     program, script = debian_program(shell), SCRIPTS[shell].replace("SET_UP", SET_UP[shell])
     command = {
         "bash": [program, "--norc", "-c", script, "bash"],
@@ -54,9 +57,20 @@ def offered_by(shell: str, home: Home, words: tuple[str, ...], values: dict[str,
         "fish": [program, "--no-config", "-c", script],
     }[shell]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    variables = {"PATH": path, "PYTHONPATH": AS_INSTALLED, "LANG": "C.UTF-8", **home.values, **values}
+    variables = {
+        "PATH": path,
+        "PYTHONPATH": AS_INSTALLED,
+        "LANG": "C.UTF-8",
+        **home.values,
+        **values,
+    }
     done = subprocess.run(
-        [*command, "tenantry", *words], cwd=home.folder, env=variables, check=False, capture_output=True, text=True
+        [*command, "tenantry", *words],
+        cwd=home.folder,
+        env=variables,
+        check=False,
+        capture_output=True,
+        text=True,
     )
     return done.stdout.splitlines(), done.stderr
 
@@ -81,7 +95,9 @@ async def test_commands_options_and_ids_are_completed(workspace: Workspace, shel
     assert await offered(shell, workspace.home, "ke") == ["keys"]
     assert await offered(shell, workspace.home, "keys", "re") == ["revoke"]
     assert await offered(shell, workspace.home, "keys", "list", "--st") == ["--status"]
-    assert await offered(shell, workspace.home, "keys", "show", key_id[:-3], **workspace.values) == [key_id]
+    assert await offered(
+        shell, workspace.home, "keys", "show", key_id[:-3], **workspace.values
+    ) == [key_id]
 
 
 async def test_files_are_completed_where_a_command_takes_files(home: Home) -> None:
@@ -98,4 +114,6 @@ async def test_values_of_arguments_and_options_are_completed(home: Home, shell: 
     assert await offered(shell, home, "open", "do") == ["docs"]
     assert await offered(shell, home, "logs", "tail", "--only", "ev") == ["events"]
     invoices = await offered(shell, home, "trigger", "invoice.")
-    assert set(invoices) == {event_type for event_type in KNOWN_TYPES if event_type.startswith("invoice.")}
+    assert set(invoices) == {
+        event_type for event_type in KNOWN_TYPES if event_type.startswith("invoice.")
+    }

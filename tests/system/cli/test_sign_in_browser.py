@@ -7,7 +7,10 @@ from tests.support.sign_in import ADA
 
 
 async def test_choice_in_a_browser_signs_in(sign_in_home: SignInHome, browser: Browser) -> None:
-    async with await browser.new_context() as context, sign_in_home.start_login("--no-browser") as command:
+    async with (
+        await browser.new_context() as context,
+        sign_in_home.start_login("--no-browser") as command,
+    ):
         page = await context.new_page()
         await page.goto(await address_in(command))
         await page.click(f"button[value={ADA.sub}]")

@@ -22,16 +22,22 @@ CLIENT: Final = "tenantry-cli"
 
 @asynccontextmanager
 async def entered(conninfo: str, home: Home) -> AsyncIterator[NodeProvider]:
-    """The provider, a service that trusts it with a tenant that ann owns, and a home that names both."""
+    """The provider, a service that trusts it with a tenant that ann owns, and a home that names
+    both.
+    """
     async with node_provider() as provider:
-        settings = make_settings(OIDC_ISSUER=provider.issuer, OIDC_AUDIENCE=AUDIENCE, OIDC_CLIENT_ID="dashboard")
+        settings = make_settings(
+            OIDC_ISSUER=provider.issuer, OIDC_AUDIENCE=AUDIENCE, OIDC_CLIENT_ID="dashboard"
+        )
         async with (
             served(build_app(settings, conninfo)) as url,
             httpx2.AsyncClient(trust_env=False, verify=False) as client,
         ):
             body = {"name": "Acme", "ownerEmail": "ann@acme.example", "ownerId": "ann"}
             operator = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
-            assert (await client.put(f"{url}/api/v1/tenants/acme", json=body, headers=operator)).status_code == 201
+            assert (
+                await client.put(f"{url}/api/v1/tenants/acme", json=body, headers=operator)
+            ).status_code == 201
             home.configure(
                 f'[profiles.default]\nbase_url = "{url}"\nissuer = "{provider.issuer}"\nclient_id = "{CLIENT}"\n'
                 'audience = "urn:tenantry:ES256"\n'

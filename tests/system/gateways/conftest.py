@@ -1,4 +1,6 @@
-"""The service, a gateway of each kind in front of an application, and who asks: once for a session."""
+"""The service, a gateway of each kind in front of an application, and who asks: once for a
+session.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -10,20 +12,26 @@ from tests.support.service import Organization
 
 
 @pytest.fixture(scope="session")
-async def behind(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Backstage]:
+async def behind(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Backstage]:
     with postgres.database() as conninfo:
         async with backstage(conninfo, tmp_path_factory.mktemp("service")) as behind:
             yield behind
 
 
 @pytest.fixture(scope="session")
-async def nginx(behind: Backstage, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+async def nginx(
+    behind: Backstage, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Gateway]:
     async with running_gateway("nginx", tmp_path_factory.mktemp("nginx"), behind.port) as gateway:
         yield gateway
 
 
 @pytest.fixture(scope="session")
-async def caddy(behind: Backstage, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+async def caddy(
+    behind: Backstage, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Gateway]:
     async with running_gateway("caddy", tmp_path_factory.mktemp("caddy"), behind.port) as gateway:
         yield gateway
 

@@ -29,8 +29,12 @@ async def test_two_credentials_are_none(gateway: Gateway, org: Organization) -> 
     assert (answer.status, gateway.application.received) == (401, [])
 
 
-async def test_neither_query_nor_cookies_are_sent_to_the_service(gateway: Gateway, org: Organization) -> None:
-    await gateway.send("GET", "/me?secret=1", ("Cookie", "session=1"), credential=org.owner.credential)
+async def test_neither_query_nor_cookies_are_sent_to_the_service(
+    gateway: Gateway, org: Organization
+) -> None:
+    await gateway.send(
+        "GET", "/me?secret=1", ("Cookie", "session=1"), credential=org.owner.credential
+    )
     [asked] = gateway.line.requests()
     assert asked.target == "/api/v1/auth/verify/-"
     assert asked.values("cookie") == []

@@ -10,9 +10,15 @@ from tests.support.service import Organization
 SPOOFED: Final = "org-of-another-user"
 
 
-async def test_application_gets_the_callers_identity(gateway: Gateway, org: Organization, owner: str) -> None:
+async def test_application_gets_the_callers_identity(
+    gateway: Gateway, org: Organization, owner: str
+) -> None:
     answer = await gateway.send("GET", "/projects/7?full=yes", credential=owner)
-    assert (answer.status, answer.body, answer.header("x-from")) == (200, b"the application", "application")
+    assert (answer.status, answer.body, answer.header("x-from")) == (
+        200,
+        b"the application",
+        "application",
+    )
     request = gateway.application.only()
     assert (request.method, request.target) == ("GET", "/projects/7?full=yes")
     assert request.identity() == {
@@ -49,13 +55,18 @@ SPOOFS: Final = {
     "with underscores": [(name.replace("-", "_"), SPOOFED) for name in IDENTITY],
     "with one underscore": [(name.replace("-", "_", 1), SPOOFED) for name in IDENTITY],
     "with the other underscore": [("_".join(name.rsplit("-", 1)), SPOOFED) for name in IDENTITY],
-    "with underscores, in capitals": [(name.replace("-", "_").upper(), SPOOFED) for name in IDENTITY],
+    "with underscores, in capitals": [
+        (name.replace("-", "_").upper(), SPOOFED) for name in IDENTITY
+    ],
     **{
         f"with {character}": [(name.replace("-", character), SPOOFED) for name in IDENTITY]
         for character in "!#$%&'*+.^`|~"  # all others that a header's name may have
     },
     "empty": [(name, "") for name in IDENTITY],
-    "named as of this connection": [*((name, SPOOFED) for name in IDENTITY), ("Connection", ", ".join(IDENTITY))],
+    "named as of this connection": [
+        *((name, SPOOFED) for name in IDENTITY),
+        ("Connection", ", ".join(IDENTITY)),
+    ],
 }
 
 
@@ -83,7 +94,9 @@ async def test_client_identity_headers_are_removed_on_public_paths_too(
 async def test_nor_do_they_after_the_body(gateway: Gateway, owner: str) -> None:
     body = "2\r\n{}\r\n0\r\n" + "".join(f"{name}: {SPOOFED}\r\n" for name in IDENTITY) + "\r\n"
     headers = [("Transfer-Encoding", "chunked"), ("Trailer", ", ".join(IDENTITY))]
-    answer = await gateway.send("POST", "/projects", *headers, credential=owner, trailing=body.encode())
+    answer = await gateway.send(
+        "POST", "/projects", *headers, credential=owner, trailing=body.encode()
+    )
     assert answer.status == 200
     assert SPOOFED not in str(gateway.application.only())
     assert gateway.application.only().body == 2
@@ -96,10 +109,14 @@ async def test_user_of_several_tenants_names_one(gateway: Gateway, behind: Backs
         made = await user.post("/api/v1/tenants", {"name": name, "ownerEmail": "a@x.example"})
         assert made.status_code == 201, made.text
         ids.append(made.json()["id"])
-    refused(await gateway.send("GET", "/projects", credential=user.credential), 403, "no_organization")
+    refused(
+        await gateway.send("GET", "/projects", credential=user.credential), 403, "no_organization"
+    )
     for org in ids:
         named = ("X-Organization-Id", org)
-        assert (await gateway.send("GET", "/projects", named, credential=user.credential)).status == 200
+        assert (
+            await gateway.send("GET", "/projects", named, credential=user.credential)
+        ).status == 200
     wanted = [{"x-tenant-id": [org], "x-principal-id": ["of-several"]} for org in ids]
     seen = [request.identity() for request in gateway.application.received]
     assert [{name: identity[name] for name in wanted[0]} for identity in seen] == wanted

@@ -22,13 +22,24 @@ async def test_second_service_answers_while_the_first_is_down(
     with psycopg.connect(behind.conninfo) as connection:
         connection.execute("UPDATE tenants SET plan = 'tight' WHERE id = %s", [limited.id])
     async with running_gateway("nginx", tmp_path, behind.port, changes) as gateway:
-        seen = [(await gateway.send("GET", "/me", credential=org.owner.credential)).status for _ in range(6)]
+        seen = [
+            (await gateway.send("GET", "/me", credential=org.owner.credential)).status
+            for _ in range(6)
+        ]
         assert seen == [200] * 6
-        assert {(await gateway.send("GET", "/me", credential="missing")).status for _ in range(6)} == {401}
-        seen = [(await gateway.send("GET", "/me", credential=limited.owner.credential)).status for _ in range(9)]
+        assert {
+            (await gateway.send("GET", "/me", credential="missing")).status for _ in range(6)
+        } == {401}
+        seen = [
+            (await gateway.send("GET", "/me", credential=limited.owner.credential)).status
+            for _ in range(9)
+        ]
         assert seen == [200] * 3 + [429] * 6
         await gateway.line.cut()
-        seen = [(await gateway.send("GET", "/me", credential=org.owner.credential)).status for _ in range(6)]
+        seen = [
+            (await gateway.send("GET", "/me", credential=org.owner.credential)).status
+            for _ in range(6)
+        ]
         assert seen == [503] * 6
 
 
@@ -57,7 +68,9 @@ async def test_location_without_a_scope_rejects_every_request(
 async def test_invalid_scope_of_a_location_rejects_every_request(
     behind: Backstage, org: Organization, tmp_path: Path
 ) -> None:
-    async with running_gateway("nginx", tmp_path, behind.port, {"reports:read;": "reports;"}) as gateway:
+    async with running_gateway(
+        "nginx", tmp_path, behind.port, {"reports:read;": "reports;"}
+    ) as gateway:
         answer = await gateway.send("GET", "/reports", credential=org.owner.credential)
         assert (answer.status, gateway.application.received) == (503, [])
 
@@ -67,5 +80,9 @@ async def test_refusals_need_no_second_question(behind: Backstage, tmp_path: Pat
         assert (await gateway.send("GET", "/me", credential="missing")).status == 401
         assert len(gateway.line.requests()) == 1
         assert {name for name, _ in gateway.line.requests()[0].headers} == {
-            "host", "authorization", "x-request-id", "x-forwarded-for", "x-forwarded-proto",
-        }  # fmt: skip
+            "host",
+            "authorization",
+            "x-request-id",
+            "x-forwarded-for",
+            "x-forwarded-proto",
+        }

@@ -18,14 +18,18 @@ NGINX_LOCATIONS: Final = ("401", "403", "500")
 
 def blocks(language: str) -> list[str]:
     """The code blocks of the page in this language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
 
 
 def changes_of(name: str, folder: Path) -> dict[str, str]:
     """What the page says to add to an example, as replacements."""
     if name == "caddy":
         (added,) = blocks("caddy")
-        return {"\troute {\n\t\trespond @ambiguous 400\n": f"\troute {{\n{added}\t\trespond @ambiguous 400\n"}
+        return {
+            "\troute {\n\t\trespond @ambiguous 400\n": f"\troute {{\n{added}\t\trespond @ambiguous 400\n"
+        }
     headers, maps, answer = blocks("nginx")
     file = folder / "cors.conf"
     file.write_text(headers)
@@ -35,7 +39,9 @@ def changes_of(name: str, folder: Path) -> dict[str, str]:
         "    auth_request /_tenantry;\n": f"{answer}\n    auth_request /_tenantry;\n",
     }
     for status in NGINX_LOCATIONS:
-        changes[f"location @tenantry_{status} {{\n"] = f"location @tenantry_{status} {{\n    {include}"
+        changes[f"location @tenantry_{status} {{\n"] = (
+            f"location @tenantry_{status} {{\n    {include}"
+        )
     return changes
 
 
@@ -44,7 +50,9 @@ async def gateway(
     request: pytest.FixtureRequest, behind: Backstage, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Gateway]:
     folder = tmp_path_factory.mktemp(request.param)
-    async with running_gateway(request.param, folder, behind.port, changes_of(request.param, folder)) as gateway:
+    async with running_gateway(
+        request.param, folder, behind.port, changes_of(request.param, folder)
+    ) as gateway:
         yield gateway
 
 
@@ -74,12 +82,22 @@ async def test_answers_and_rejections_are_readable(gateway: Gateway, reader: str
     accepted = readable(await gateway.send("GET", "/projects", APP, credential=reader))
     assert accepted.header("x-from") == "application"
     refused(readable(await gateway.send("GET", "/projects", APP)), 401, "missing_credential")
-    refused(readable(await gateway.send("GET", "/reports", APP, credential=reader)), 403, "insufficient_scope")
+    refused(
+        readable(await gateway.send("GET", "/reports", APP, credential=reader)),
+        403,
+        "insufficient_scope",
+    )
 
 
-@pytest.mark.parametrize("headers", [(OTHER, ASKS), (ASKS,), (APP,)], ids=["another origin", "no origin", "no method"])
-async def test_everything_else_is_checked(gateway: Gateway, headers: tuple[tuple[str, str], ...]) -> None:
-    answer = refused(await gateway.send("OPTIONS", "/projects", *headers), 401, "missing_credential")
+@pytest.mark.parametrize(
+    "headers", [(OTHER, ASKS), (ASKS,), (APP,)], ids=["another origin", "no origin", "no method"]
+)
+async def test_everything_else_is_checked(
+    gateway: Gateway, headers: tuple[tuple[str, str], ...]
+) -> None:
+    answer = refused(
+        await gateway.send("OPTIONS", "/projects", *headers), 401, "missing_credential"
+    )
     assert (answer.header("access-control-allow-origin") is None) is (APP not in headers)
     assert gateway.application.received == []
 
@@ -87,6 +105,10 @@ async def test_everything_else_is_checked(gateway: Gateway, headers: tuple[tuple
 async def test_rejection_while_tenantry_is_away_is_readable(gateway: Gateway, reader: str) -> None:
     await gateway.line.cut()
     try:
-        refused(readable(await gateway.send("GET", "/projects", APP, credential=reader)), 503, "auth_unavailable")
+        refused(
+            readable(await gateway.send("GET", "/projects", APP, credential=reader)),
+            503,
+            "auth_unavailable",
+        )
     finally:
         await gateway.line.restore()

@@ -29,11 +29,20 @@ async def test_any_other_method_needs_the_scope_to_write(
 
 DISGUISES: Final = {
     "a query": ("/reports?scope=projects:read&X-Original-URI=/projects", []),
-    "another address": ("/reports", [("X-Original-URI", "/projects"), ("X-Original-URL", "/status")]),
-    "another forwarded address": ("/reports", [("X-Forwarded-Uri", "/status"), ("X-Forwarded-Prefix", "/projects")]),
+    "another address": (
+        "/reports",
+        [("X-Original-URI", "/projects"), ("X-Original-URL", "/status")],
+    ),
+    "another forwarded address": (
+        "/reports",
+        [("X-Forwarded-Uri", "/status"), ("X-Forwarded-Prefix", "/projects")],
+    ),
     "a rewritten address": ("/reports", [("X-Rewrite-URL", "/status")]),
     "its own scope": ("/reports", [("X-Scope", "projects:read"), ("Scope", "-")]),
-    "another method": ("/reports", [("X-HTTP-Method-Override", "GET"), ("X-Forwarded-Method", "GET")]),
+    "another method": (
+        "/reports",
+        [("X-HTTP-Method-Override", "GET"), ("X-Forwarded-Method", "GET")],
+    ),
     "an absolute form": ("http://api.example/reports", []),
     "the absolute form of another host": ("http://127.0.0.1:3001/reports", []),
     "capitals": ("/REPORTS", []),
@@ -45,16 +54,30 @@ DISGUISES: Final = {
 async def test_client_cannot_choose_the_required_scope(
     gateway: Gateway, reader: str, target: str, headers: list[tuple[str, str]]
 ) -> None:
-    refused(await gateway.send("GET", target, *headers, credential=reader), 403, "insufficient_scope")
-    assert [(asked.method, asked.target) for asked in gateway.line.requests()] == [("GET", f"{VERIFY}/reports:read")]
+    refused(
+        await gateway.send("GET", target, *headers, credential=reader), 403, "insufficient_scope"
+    )
+    assert [(asked.method, asked.target) for asked in gateway.line.requests()] == [
+        ("GET", f"{VERIFY}/reports:read")
+    ]
     assert gateway.application.received == []
 
 
 OVERRIDES: Final = (
-    "X-HTTP-Method", "X-HTTP-Method-Override", "X-Method-Override", "X-Original-Method", "X-Original-Uri",
-    "X-Original-Url", "X-Rewrite-Url", "X-Forwarded-Method", "X-Forwarded-Uri", "X-Forwarded-Prefix", "Forwarded",
-    "X-Real-Ip", "X_HTTP_Method_Override",
-)  # fmt: skip
+    "X-HTTP-Method",
+    "X-HTTP-Method-Override",
+    "X-Method-Override",
+    "X-Original-Method",
+    "X-Original-Uri",
+    "X-Original-Url",
+    "X-Rewrite-Url",
+    "X-Forwarded-Method",
+    "X-Forwarded-Uri",
+    "X-Forwarded-Prefix",
+    "Forwarded",
+    "X-Real-Ip",
+    "X_HTTP_Method_Override",
+)
 
 
 async def test_application_gets_exactly_the_checked_request(gateway: Gateway, reader: str) -> None:
@@ -64,24 +87,44 @@ async def test_application_gets_exactly_the_checked_request(gateway: Gateway, re
 
 
 AMBIGUOUS: Final = (
-    "/status/../reports", "/status/..%2freports", "/status/%2e%2e/reports", "/status%2f..%2freports", "/./reports",
-    "//reports", "/status//reports", "/reports/..", "/reports/.", "/status/..;/reports", "/status;/../reports",
-    "/status\\..\\reports", "/status%5c..%5creports", "/status%00/reports", "/status/%252e%252e/reports",
-    "/status#/../reports", "/status%23/reports", "/status%3b/reports",
+    "/status/../reports",
+    "/status/..%2freports",
+    "/status/%2e%2e/reports",
+    "/status%2f..%2freports",
+    "/./reports",
+    "//reports",
+    "/status//reports",
+    "/reports/..",
+    "/reports/.",
+    "/status/..;/reports",
+    "/status;/../reports",
+    "/status\\..\\reports",
+    "/status%5c..%5creports",
+    "/status%00/reports",
+    "/status/%252e%252e/reports",
+    "/status#/../reports",
+    "/status%23/reports",
+    "/status%3b/reports",
     "http://api.example/status/../reports",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("target", AMBIGUOUS)
-async def test_path_that_can_be_read_in_two_ways_is_400(gateway: Gateway, owner: str, target: str) -> None:
+async def test_path_that_can_be_read_in_two_ways_is_400(
+    gateway: Gateway, owner: str, target: str
+) -> None:
     answer = await gateway.send("GET", target, credential=owner)
     assert answer.status == 400
     assert gateway.application.received == []
     assert gateway.line.requests() == []
 
 
-@pytest.mark.parametrize("target", ["/projects/a%20b/c?x=%2F..%2f//;", "/projects/.well-known", "/projects/a..b"])
-async def test_ordinary_path_reaches_the_application_as_it_is(gateway: Gateway, owner: str, target: str) -> None:
+@pytest.mark.parametrize(
+    "target", ["/projects/a%20b/c?x=%2F..%2f//;", "/projects/.well-known", "/projects/a..b"]
+)
+async def test_ordinary_path_reaches_the_application_as_it_is(
+    gateway: Gateway, owner: str, target: str
+) -> None:
     assert (await gateway.send("GET", target, credential=owner)).status == 200
     assert gateway.application.only().target == target
 
@@ -92,7 +135,15 @@ async def test_unlisted_path_is_404(gateway: Gateway, owner: str, target: str) -
     assert gateway.application.received == []
 
 
-NEARLY_PUBLIC: Final = ("/STATUS", "/Status", "/status.", "/status...", "/status%20", "/status%20.", "/status%0a")
+NEARLY_PUBLIC: Final = (
+    "/STATUS",
+    "/Status",
+    "/status.",
+    "/status...",
+    "/status%20",
+    "/status%20.",
+    "/status%0a",
+)
 
 
 @pytest.mark.parametrize("target", NEARLY_PUBLIC)

@@ -1,4 +1,6 @@
-"""What passes through a gateway beside plain requests: addresses, uploads, connections, other protocols."""
+"""What passes through a gateway beside plain requests: addresses, uploads, connections, other
+protocols.
+"""
 
 import asyncio
 import signal
@@ -15,8 +17,14 @@ from tests.support.service import Organization
 from tests.support.serving import LOOPBACK
 
 
-async def test_service_gets_the_clients_address_from_the_gateway_alone(gateway: Gateway, owner: str) -> None:
-    headers = [("X-Forwarded-For", "203.0.113.9"), ("X-Forwarded-For", "203.0.113.10"), ("Forwarded", "for=1.2.3.4")]
+async def test_service_gets_the_clients_address_from_the_gateway_alone(
+    gateway: Gateway, owner: str
+) -> None:
+    headers = [
+        ("X-Forwarded-For", "203.0.113.9"),
+        ("X-Forwarded-For", "203.0.113.10"),
+        ("Forwarded", "for=1.2.3.4"),
+    ]
     assert (await gateway.send("GET", "/projects", *headers, credential=owner)).status == 200
     [asked] = gateway.line.requests()
     assert asked.values("x-forwarded-for") == [CLIENT]
@@ -32,14 +40,20 @@ async def test_clients_address_counts_where_the_gateway_is_trusted(
         org = await behind.service.organization()
         async with running_gateway(running.name, tmp_path / "gateway", behind.port) as gateway:
             headers = [("X-Forwarded-For", "203.0.113.9")]
-            assert (await gateway.send("GET", "/me", *headers, credential=org.owner.credential)).status == 200
+            assert (
+                await gateway.send("GET", "/me", *headers, credential=org.owner.credential)
+            ).status == 200
         assert await behind.command.end(signal.SIGTERM) == 0  # it writes what it knows of last uses
     with psycopg.connect(conninfo) as connection:
-        row = connection.execute("SELECT last_used_address FROM api_keys WHERE id = %s", [org.key.id]).fetchone()
+        row = connection.execute(
+            "SELECT last_used_address FROM api_keys WHERE id = %s", [org.key.id]
+        ).fetchone()
     assert row == (CLIENT,)
 
 
-async def test_large_upload_passes_and_is_not_sent_to_the_service(gateway: Gateway, owner: str) -> None:
+async def test_large_upload_passes_and_is_not_sent_to_the_service(
+    gateway: Gateway, owner: str
+) -> None:
     size = 30 << 20
     answer = await gateway.send("POST", "/projects", credential=owner, body=b"x" * size)
     assert (answer.status, gateway.application.only().body) == (200, size)
@@ -50,12 +64,16 @@ async def test_large_upload_passes_and_is_not_sent_to_the_service(gateway: Gatew
 
 
 async def test_refused_upload_is_answered_before_its_body(gateway: Gateway, reader: str) -> None:
-    answers, writer = await gateway.open("POST", "/projects", ("Content-Length", "52428800"), credential=reader)
+    answers, writer = await gateway.open(
+        "POST", "/projects", ("Content-Length", "52428800"), credential=reader
+    )
     assert (await answers.readuntil(b"\r\n")).startswith(b"HTTP/1.1 403 ")
     writer.close()
 
 
-async def test_token_of_157_groups_passes(gateway: Gateway, behind: Backstage, org: Organization) -> None:
+async def test_token_of_157_groups_passes(
+    gateway: Gateway, behind: Backstage, org: Organization
+) -> None:
     groups = [f"11111111-2222-4333-8444-{number:012}" for number in range(157)]
     token = behind.service.user(org=org.id, groups=groups).credential or ""
     assert 8192 < len(token) < 16_384
@@ -74,7 +92,11 @@ async def test_connection_to_the_service_is_kept(gateway: Gateway, owner: str) -
 async def test_websocket_passes_once_it_is_checked(
     running: Gateway, behind: Backstage, owner: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    handshake = [("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13")]
+    handshake = [
+        ("Connection", "Upgrade"),
+        ("Upgrade", "websocket"),
+        ("Sec-WebSocket-Version", "13"),
+    ]
     folder = tmp_path_factory.mktemp("websocket")
     async with (
         Agreeable().listening() as address,
@@ -90,11 +112,15 @@ async def test_websocket_passes_once_it_is_checked(
 
 
 class Agreeable:
-    """An application that agrees to any other protocol and says back what it hears; it notes what was asked for."""
+    """An application that agrees to any other protocol and says back what it hears; it notes what
+    was asked for.
+    """
 
     def __init__(self) -> None:
         self.asked: list[list[tuple[str, str]]] = []
-        """The ``Upgrade`` and ``Connection`` headers of each request; names and values in lower case."""
+        """The ``Upgrade`` and ``Connection`` headers of each request; names and values in lower
+        case.
+        """
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
@@ -105,7 +131,10 @@ class Agreeable:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-        headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in head.split("\r\n"))]
+        headers = [
+            (name, value.strip())
+            for name, _, value in (line.partition(":") for line in head.split("\r\n"))
+        ]
         asked = [(name, value) for name, value in headers if name in ("upgrade", "connection")]
         self.asked.append(asked)
         protocol = dict(asked).get("upgrade")
@@ -120,7 +149,9 @@ class Agreeable:
 
 
 @asynccontextmanager
-async def in_front_of_agreeable(name: str, behind: Backstage, folder: Path) -> AsyncIterator[tuple[Gateway, Agreeable]]:
+async def in_front_of_agreeable(
+    name: str, behind: Backstage, folder: Path
+) -> AsyncIterator[tuple[Gateway, Agreeable]]:
     """A gateway in front of an application that agrees to any other protocol."""
     application = Agreeable()
     async with (

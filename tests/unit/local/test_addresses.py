@@ -22,7 +22,8 @@ def test_address_may_be_short(text: str, address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ftp://x", "http://", ":4000", "70000", "0", "http://x:y", "http://[", "http://me:it@x"]
+    "text",
+    ["", "ftp://x", "http://", ":4000", "70000", "0", "http://x:y", "http://[", "http://me:it@x"],
 )
 def test_malformed_address_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):

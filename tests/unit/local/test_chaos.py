@@ -46,8 +46,12 @@ async def test_long_history_has_all_types_the_wanted_length_and_proves_its_order
 
 @pytest.mark.parametrize("types", [REQUIRED_TYPES, KNOWN_TYPES], ids=["required", "known"])
 @pytest.mark.parametrize("seed", range(6))
-async def test_history_of_several_subscriptions_proves_its_order(seed: int, types: frozenset[str]) -> None:
-    events = await long_history(ACME, PRICES, events=150, start=START, seed=seed, types=types, is_each=True)
+async def test_history_of_several_subscriptions_proves_its_order(
+    seed: int, types: frozenset[str]
+) -> None:
+    events = await long_history(
+        ACME, PRICES, events=150, start=START, seed=seed, types=types, is_each=True
+    )
     assert len(events) == 150
     assert {event["type"] for event in events} <= types
     things = [event["data"]["object"] for event in events]
@@ -58,9 +62,13 @@ async def test_history_of_several_subscriptions_proves_its_order(seed: int, type
     assert expected(shuffled, None, EACH) == wanted
 
 
-async def test_history_of_several_subscriptions_has_seats_pauses_and_moments_of_cancellation() -> None:
+async def test_history_of_several_subscriptions_has_seats_pauses_and_moments_of_cancellation() -> (
+    None
+):
     events = await long_history(ACME, PRICES, events=300, start=START, seed=1, is_each=True)
-    facts = [decode_event(msgspec.json.encode(event), arrived=0, make_up_id=str) for event in events]
+    facts = [
+        decode_event(msgspec.json.encode(event), arrived=0, make_up_id=str) for event in events
+    ]
     assert any(fact.details.pause for fact in facts)
     assert any(fact.details.cancel_at and not fact.cancel_at_period_end for fact in facts)
     assert any(item.quantity > 1 for fact in facts for item in fact.details.items)
@@ -68,7 +76,9 @@ async def test_history_of_several_subscriptions_has_seats_pauses_and_moments_of_
 
 async def test_history_of_the_required_types_proves_its_order() -> None:
     for seed in range(6):
-        events = await long_history(ACME, PRICES, events=100, start=START, seed=seed, types=REQUIRED_TYPES)
+        events = await long_history(
+            ACME, PRICES, events=100, start=START, seed=seed, types=REQUIRED_TYPES
+        )
         assert expected(events, None, ANY).ambiguous == 0
 
 
@@ -77,14 +87,19 @@ async def test_end_of_an_old_subscription_counts_only_where_all_events_change_on
     stage = StoryStage(ACME.simulator(START, prices=PRICES), ACME, "price_business")
     async for _ in play(story, stage):
         pass
-    events = [render_event(event, API_VERSIONS["new"]) for event in stage.simulator.events(*REQUIRED_TYPES)]
+    events = [
+        render_event(event, API_VERSIONS["new"])
+        for event in stage.simulator.events(*REQUIRED_TYPES)
+    ]
     for policy, wanted in ((ANY, ("free", "canceled")), (EACH, ("business", "active"))):
         [record] = expected(events, None, policy).records
         assert (record.plan, record.subscription_status) == wanted
 
 
 async def test_seats_story_buys_an_addon_where_there_is_one() -> None:
-    catalog = Catalog(CATALOG.plans, (Addon("storage", "Storage", ("price_storage",), Limits(projects=10)),))
+    catalog = Catalog(
+        CATALOG.plans, (Addon("storage", "Storage", ("price_storage",), Limits(projects=10)),)
+    )
     policy = msgspec.structs.replace(EACH, catalog=catalog)
     simulator = ACME.simulator(START, prices=catalog_prices(catalog))
     stage = StoryStage(simulator, ACME, "price_business", "price_storage")
@@ -97,9 +112,13 @@ async def test_seats_story_buys_an_addon_where_there_is_one() -> None:
 
 async def test_former_subscription_counts_where_that_of_the_history_ends() -> None:
     events = await life(SHORTEST_HISTORY)
-    ended = await sample_event("customer.subscription.deleted", ACME, created=events[-1]["created"] + 1)
+    ended = await sample_event(
+        "customer.subscription.deleted", ACME, created=events[-1]["created"] + 1
+    )
     ended["data"]["object"]["id"] = next(
-        event["data"]["object"]["id"] for event in events if event["data"]["object"]["object"] == "subscription"
+        event["data"]["object"]["id"]
+        for event in events
+        if event["data"]["object"]["object"] == "subscription"
     )
     before = tenant(plan="business", subscription_status="active", current_period_end=NOON)
     records = expected([*events, ended], before, EACH).records
@@ -112,7 +131,10 @@ async def test_former_subscription_counts_where_that_of_the_history_ends() -> No
 
 async def test_shortest_history_and_repeatable_history() -> None:
     def said(events: list[dict[str, Any]]) -> list[tuple[str, int, str | None]]:
-        return [(event["type"], event["created"], event["data"]["object"].get("status")) for event in events]
+        return [
+            (event["type"], event["created"], event["data"]["object"].get("status"))
+            for event in events
+        ]
 
     for seed in range(20):
         assert len(await life(SHORTEST_HISTORY, seed)) == SHORTEST_HISTORY
@@ -124,7 +146,7 @@ async def test_plan_without_chaos_is_the_history() -> None:
     events = await life()
     assert [(each.kind, each.event_id) for each in plan(events, (), 1)] == [
         (RequestKind.EVENT, event["id"]) for event in events
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("kind", list(ChaosKind))
@@ -151,7 +173,11 @@ async def test_each_chaos_kind_has_its_own_effect_and_omits_no_event(kind: Chaos
 
 async def test_forgery_is_a_different_event() -> None:
     events = await life()
-    forged = [each for each in plan(events, {ChaosKind.BAD_SIGNATURE}, 1) if each.kind is RequestKind.FORGED]
+    forged = [
+        each
+        for each in plan(events, {ChaosKind.BAD_SIGNATURE}, 1)
+        if each.kind is RequestKind.FORGED
+    ]
     assert len({each.forgery for each in forged}) == 4
     ids = {event["id"] for event in events}
     for each in forged:
@@ -162,19 +188,38 @@ async def test_forgery_is_a_different_event() -> None:
 
 def tenant(**fields: Any) -> Tenant:
     known = {
-        "id": "acme", "name": "Acme", "plan": "free", "subscription_status": "none", "current_period_end": None,
-        "cancel_at_period_end": False, "stripe_customer_id": None, "owner_id": "o", "created_at": NOON,
-        "updated_at": NOON, "cancel_at": None, "ends_at": None, "seats": None, "access": to_access(NOTHING),
-    }  # fmt: skip
+        "id": "acme",
+        "name": "Acme",
+        "plan": "free",
+        "subscription_status": "none",
+        "current_period_end": None,
+        "cancel_at_period_end": False,
+        "stripe_customer_id": None,
+        "owner_id": "o",
+        "created_at": NOON,
+        "updated_at": NOON,
+        "cancel_at": None,
+        "ends_at": None,
+        "seats": None,
+        "access": to_access(NOTHING),
+    }
     return Tenant(**{**known, **fields})
 
 
 def entry(event_id: str, created: int = START) -> BillingEvent:
     at = datetime.fromtimestamp(created, UTC)
     return BillingEvent(
-        id=event_id, type="t", created=at, received_at=at, livemode=None, outcome="applied", reason="", before=None,
-        after=None, anomalies=[],
-    )  # fmt: skip
+        id=event_id,
+        type="t",
+        created=at,
+        received_at=at,
+        livemode=None,
+        outcome="applied",
+        reason="",
+        before=None,
+        after=None,
+        anomalies=[],
+    )
 
 
 async def test_verdict_names_what_is_wrong() -> None:
@@ -199,17 +244,24 @@ async def test_verdict_names_what_is_wrong() -> None:
     assert (short.missing, short.converged) == (1, False)
     forged = judge(events, wanted, right, [*ledger, entry("evt_1_forged")])
     assert (forged.forged, forged.others, forged.converged) == (1, 0, False)
-    others = judge(events, wanted, right, [*ledger, entry("evt_of_today"), entry("evt_of_before", START - 1)])
+    others = judge(
+        events, wanted, right, [*ledger, entry("evt_of_today"), entry("evt_of_before", START - 1)]
+    )
     assert (others.others, others.converged) == (1, True)
 
 
 async def test_state_before_the_history_counts_where_the_history_is_incomplete() -> None:
     paid = [event for event in await life() if event["type"] == "invoice.payment_succeeded"][:1]
     assert (
-        expected(paid, tenant(plan="pro", subscription_status="past_due"), ANY).records[0].subscription_status
+        expected(paid, tenant(plan="pro", subscription_status="past_due"), ANY)
+        .records[0]
+        .subscription_status
         == "active"
     )
-    assert expected(paid, tenant(plan="pro", subscription_status="trialing"), ANY).records[0].plan == "pro"
+    assert (
+        expected(paid, tenant(plan="pro", subscription_status="trialing"), ANY).records[0].plan
+        == "pro"
+    )
 
 
 @pytest.mark.parametrize("kind", sorted(set(ChaosKind) - {ChaosKind.REORDER}))
@@ -231,7 +283,9 @@ async def test_seconds_whose_order_nothing_proves_are_counted() -> None:
     simulator.price("price_pro", 2900, interval="year")
     simulator.change_plan(subscription, "price_pro")
     simulator.cancel(subscription)
-    events = [render_event(event, API_VERSIONS["new"]) for event in simulator.events(*REQUIRED_TYPES)]
+    events = [
+        render_event(event, API_VERSIONS["new"]) for event in simulator.events(*REQUIRED_TYPES)
+    ]
     [failure] = [event for event in events if event["type"] == "invoice.payment_failed"]
     failure["data"]["object"]["parent"] = None  # without a subscription its order is ambiguous
     assert expected(events, None, ANY).ambiguous == 1

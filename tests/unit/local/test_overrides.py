@@ -29,11 +29,16 @@ def overridden(*texts: str) -> dict[str, Any]:
 
 
 def test_values_are_json_or_strings() -> None:
-    event = overridden("status=past_due", "quantity=2", "cancel_at=1735689600", "metadata.orgId=null")
+    event = overridden(
+        "status=past_due", "quantity=2", "cancel_at=1735689600", "metadata.orgId=null"
+    )
     assert event["data"]["object"] == {
-        **EVENT["data"]["object"], "status": "past_due", "quantity": 2, "cancel_at": 1735689600,
+        **EVENT["data"]["object"],
+        "status": "past_due",
+        "quantity": 2,
+        "cancel_at": 1735689600,
         "metadata": {"orgId": None},
-    }  # fmt: skip
+    }
     assert overridden('status="1"')["data"]["object"]["status"] == "1"
     assert overridden("status=")["data"]["object"]["status"] == ""
     assert overridden("status=a=b")["data"]["object"]["status"] == "a=b"
@@ -42,7 +47,9 @@ def test_values_are_json_or_strings() -> None:
 
 
 def test_path_may_contain_list_positions_and_the_event() -> None:
-    event = overridden("items.data.0.price.id=price_x", "event.livemode=true", "event.data.object.quantity=3")
+    event = overridden(
+        "items.data.0.price.id=price_x", "event.livemode=true", "event.data.object.quantity=3"
+    )
     assert event["data"]["object"]["items"]["data"][0]["price"]["id"] == "price_x"
     assert event["livemode"] is True
     assert event["data"]["object"]["quantity"] == 3
@@ -60,7 +67,10 @@ def test_metadata_and_previous_attributes_accept_new_names() -> None:
         ("status", "must be path=value"),
         ("=x", "must be path=value"),
         ("items..data=1", "must be path=value"),
-        ("statsu=x", "there is no 'statsu'; there are cancel_at, items, metadata, quantity, status"),
+        (
+            "statsu=x",
+            "there is no 'statsu'; there are cancel_at, items, metadata, quantity, status",
+        ),
         ("zzz=x", "there is no 'zzz'; there are cancel_at, items, metadata, quantity, status"),
         ("items.data.1=x", "there is no '1'; there are 0"),
         ("items.data.first=x", "there is no 'first'; there are 0"),

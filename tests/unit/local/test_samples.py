@@ -9,7 +9,14 @@ from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import KNOWN_TYPES, REQUIRED_TYPES, BillingEvent
 from tenantry.domain.plans import parse_catalog
 from tenantry.integrations.stripe.decode import decode_event
-from tenantry_devkit.local.samples import TYPES, EventSubject, catalog_prices, customer_of, plan_prices, sample_event
+from tenantry_devkit.local.samples import (
+    TYPES,
+    EventSubject,
+    catalog_prices,
+    customer_of,
+    plan_prices,
+    sample_event,
+)
 
 ACME: Final = EventSubject("acme", "cus_acme", "price_pro")
 MARCH: Final = 1_774_958_400
@@ -59,7 +66,9 @@ async def test_event_of_each_type_is_complete(event_type: str, shape: str) -> No
         assert event["data"]["object"]["payment_status"] == PAYMENTS.get(event_type, "paid")
 
 
-@pytest.mark.parametrize("status", ["active", "trialing", "past_due", "canceled", "incomplete", "paused"])
+@pytest.mark.parametrize(
+    "status", ["active", "trialing", "past_due", "canceled", "incomplete", "paused"]
+)
 async def test_update_has_the_chosen_status(status: str) -> None:
     facts = decoded(await sample_event(ev.SUBSCRIPTION_UPDATED, ACME, created=MARCH, status=status))
     assert facts.status == status

@@ -37,7 +37,9 @@ def test_permissions_of_a_readable_file_are_reduced(tmp_path: Path) -> None:
     assert mode(path) == 0o600
 
 
-@pytest.mark.parametrize("text", ["", "whsec_short", "sk_test_0123456789abcdef0123", "whsec_ü0123456789abcdef0123"])
+@pytest.mark.parametrize(
+    "text", ["", "whsec_short", "sk_test_0123456789abcdef0123", "whsec_ü0123456789abcdef0123"]
+)
 def test_damaged_file_is_reported_and_kept(tmp_path: Path, text: str) -> None:
     path = tmp_path / "listen.secret"
     path.write_text(text)

@@ -25,7 +25,9 @@ def moment(text: str) -> int:
         ("2026-01-15T10:00", "day", 1, "2026-01-17T09:00", "2026-01-17T10:00"),
     ],
 )
-def test_a_period_ends_on_the_anchors_day(anchor: str, interval: str, count: int, after: str, end: str) -> None:
+def test_a_period_ends_on_the_anchors_day(
+    anchor: str, interval: str, count: int, after: str, end: str
+) -> None:
     assert period_end(moment(anchor), interval, count, moment(after)) == moment(end)
 
 

@@ -25,7 +25,13 @@ from tests.support.simulator import DAY, START, a_simulator, types
 CREATED = "customer.subscription.created"
 UPDATED = "customer.subscription.updated"
 DELETED = "customer.subscription.deleted"
-RENEWAL_THAT_FAILS = [UPDATED, "invoice.created", "invoice.finalized", "invoice.payment_failed", UPDATED]
+RENEWAL_THAT_FAILS = [
+    UPDATED,
+    "invoice.created",
+    "invoice.finalized",
+    "invoice.payment_failed",
+    UPDATED,
+]
 
 
 def subscribed(sim: Simulator, price: str = "price_pro", **options: Any) -> Subscription:
@@ -38,7 +44,9 @@ def present(sim: Simulator, subscription: Subscription) -> Subscription:
 
 def previous(sim: Simulator, event_type: str = UPDATED) -> dict[str, Any]:
     """What the newest event of a type says that it replaced."""
-    found: dict[str, Any] = render_event(sim.events(event_type)[-1], NEW_VERSION)["data"]["previous_attributes"]
+    found: dict[str, Any] = render_event(sim.events(event_type)[-1], NEW_VERSION)["data"][
+        "previous_attributes"
+    ]
     return found
 
 
@@ -57,8 +65,13 @@ def test_a_subscription_begins_incomplete_and_is_active_once_paid() -> None:
     sim = a_simulator()
     subscription = subscribed(sim)
     assert types(sim.events())[-6:] == [
-        CREATED, "invoice.created", "invoice.finalized", "invoice.paid", "invoice.payment_succeeded", UPDATED,
-    ]  # fmt: skip
+        CREATED,
+        "invoice.created",
+        "invoice.finalized",
+        "invoice.paid",
+        "invoice.payment_succeeded",
+        UPDATED,
+    ]
     assert previous(sim) == {"status": "incomplete", "default_payment_method": None}
     assert subscription.status == "active"
     assert subscription.period_end == seconds(datetime(2026, 2, 1, 12, tzinfo=UTC))
@@ -97,8 +110,12 @@ async def test_a_renewal_begins_the_next_period_and_bills_it() -> None:
     sim = a_simulator()
     subscription = subscribed(sim)
     assert await passed(sim, days=32) == [
-        UPDATED, "invoice.created", "invoice.finalized", "invoice.paid", "invoice.payment_succeeded",
-    ]  # fmt: skip
+        UPDATED,
+        "invoice.created",
+        "invoice.finalized",
+        "invoice.paid",
+        "invoice.payment_succeeded",
+    ]
     assert present(sim, subscription).period_end == seconds(datetime(2026, 3, 1, 12, tzinfo=UTC))
     assert {event.created for event in sim.events()[-5:]} == {subscription.period_end}
     assert previous(sim)["items"]["data"][0]["current_period_end"] == subscription.period_end
@@ -152,7 +169,11 @@ async def test_an_invoice_may_stay_a_draft_for_an_hour() -> None:
     sim = a_simulator(rules=Rules(draft_seconds=3600))
     subscribed(sim)
     assert await passed(sim, days=31) == [UPDATED, "invoice.created"]
-    assert await passed(sim, hours=1) == ["invoice.finalized", "invoice.paid", "invoice.payment_succeeded"]
+    assert await passed(sim, hours=1) == [
+        "invoice.finalized",
+        "invoice.paid",
+        "invoice.payment_succeeded",
+    ]
 
 
 def test_an_invoice_cannot_be_paid_twice() -> None:
@@ -248,7 +269,9 @@ def test_a_trial_may_be_ended_early() -> None:
 async def paused_trial(sim: Simulator, **options: Any) -> Subscription:
     """A subscription that is paused because its trial ended without a payment method."""
     customer = sim.customer("cus_acme", card=Card.MISSING)
-    subscription = sim.subscribe(customer, "price_pro", trial_days=14, missing_payment_method="pause", **options)
+    subscription = sim.subscribe(
+        customer, "price_pro", trial_days=14, missing_payment_method="pause", **options
+    )
     await sim.advance(days=14)
     return present(sim, subscription)
 
@@ -271,9 +294,13 @@ async def test_paused_subscription_is_resumed_with_a_new_period() -> None:
     await sim.advance(days=10)
     resumed = sim.resume_paused(subscription)
     assert types(sim.events())[-6:] == [
-        UPDATED, "customer.subscription.resumed", "invoice.created", "invoice.finalized", "invoice.paid",
+        UPDATED,
+        "customer.subscription.resumed",
+        "invoice.created",
+        "invoice.finalized",
+        "invoice.paid",
         "invoice.payment_succeeded",
-    ]  # fmt: skip
+    ]
     assert (resumed.status, resumed.period_start) == ("active", seconds(START) + 24 * DAY)
     assert list(sim.invoices.values())[-1].amount_paid == 2900
     with pytest.raises(ApiError, match="active, not paused"):
@@ -305,7 +332,11 @@ async def test_paused_subscription_ends_at_its_moment_of_cancellation() -> None:
     [
         ("void", ["invoice.finalized", "invoice.voided"], "void"),
         ("keep_as_draft", [], "draft"),
-        ("mark_uncollectible", ["invoice.finalized", "invoice.marked_uncollectible"], "uncollectible"),
+        (
+            "mark_uncollectible",
+            ["invoice.finalized", "invoice.marked_uncollectible"],
+            "uncollectible",
+        ),
     ],
 )
 async def test_invoices_are_not_collected_while_collection_is_paused(
@@ -386,7 +417,10 @@ def with_add_on(sim: Simulator) -> Subscription:
 def test_subscription_has_several_items_with_quantities() -> None:
     sim = a_simulator()
     subscription = with_add_on(sim)
-    assert [(item.price.id, item.quantity) for item in subscription.items] == [("price_pro", 1), ("price_seat", 3)]
+    assert [(item.price.id, item.quantity) for item in subscription.items] == [
+        ("price_pro", 1),
+        ("price_seat", 3),
+    ]
     assert sim.invoices[subscription.latest_invoice or ""].amount_due == 2900 + 3 * 500
 
 
@@ -403,20 +437,26 @@ async def test_quantity_of_one_item_is_changed() -> None:
 def test_items_are_added_and_removed() -> None:
     sim = a_simulator()
     subscription = with_add_on(sim)
-    added = sim.update_subscription(subscription, items=[ItemChange(price="price_business", quantity=2)])
+    added = sim.update_subscription(
+        subscription, items=[ItemChange(price="price_business", quantity=2)]
+    )
     assert [item.price.id for item in added.items] == ["price_pro", "price_seat", "price_business"]
     assert previous(sim)["items"]["total_count"] == 2
     removed = sim.update_subscription(added, items=[ItemChange(added.items[0].id, deleted=True)])
     assert removed.price == "price_seat"
     assert previous_items(sim) == [("price_pro", 1), ("price_seat", 3), ("price_business", 2)]
     with pytest.raises(ApiError, match="at least one active item"):
-        sim.update_subscription(removed, items=[ItemChange(item.id, deleted=True) for item in removed.items])
+        sim.update_subscription(
+            removed, items=[ItemChange(item.id, deleted=True) for item in removed.items]
+        )
 
 
 def test_update_to_one_item_has_plan_and_quantity_again() -> None:
     sim = a_simulator()
     subscription = with_add_on(sim)
-    sim.update_subscription(subscription, items=[ItemChange(subscription.items[0].id, deleted=True)])
+    sim.update_subscription(
+        subscription, items=[ItemChange(subscription.items[0].id, deleted=True)]
+    )
     assert (previous(sim)["plan"], previous(sim)["quantity"]) == (None, None)
 
 
@@ -424,7 +464,10 @@ async def test_subscriptions_of_one_customer_do_not_affect_each_other() -> None:
     sim = a_simulator()
     base = subscribed(sim)
     await sim.advance(days=10)
-    add_on, trial = sim.subscribe("cus_acme", "price_business"), sim.subscribe("cus_acme", "price_pro", trial_days=40)
+    add_on, trial = (
+        sim.subscribe("cus_acme", "price_business"),
+        sim.subscribe("cus_acme", "price_pro", trial_days=40),
+    )
     sim.cancel(base)
     sim.card_declines("cus_acme")
     await sim.advance(days=31)
@@ -479,7 +522,10 @@ async def test_cancellation_at_a_moment_takes_effect_then() -> None:
 def test_subscription_may_begin_with_the_moment_of_its_end() -> None:
     sim = a_simulator()
     subscription = subscribed(sim, cancel_at=seconds(START) + DAY)
-    assert (subscription.cancel_at, subscription.canceled_at) == (seconds(START) + DAY, seconds(START))
+    assert (subscription.cancel_at, subscription.canceled_at) == (
+        seconds(START) + DAY,
+        seconds(START),
+    )
 
 
 async def test_cancellation_at_a_moment_can_be_moved_and_revoked() -> None:
@@ -508,14 +554,20 @@ def test_cancellation_at_a_moment_replaces_one_at_the_period_end() -> None:
 async def test_portal_cancels_a_flexible_subscription_with_cancel_at_only() -> None:
     sim = a_simulator(rules=Rules(billing_mode="flexible"))
     subscription = sim.cancel_in_portal(subscribed(sim))
-    assert (subscription.cancel_at_period_end, subscription.cancel_at) == (False, subscription.period_end)
+    assert (subscription.cancel_at_period_end, subscription.cancel_at) == (
+        False,
+        subscription.period_end,
+    )
     assert await passed(sim, days=31) == [DELETED]
 
 
 async def test_portal_cancels_a_classic_subscription_with_both_fields() -> None:
     sim = a_simulator()
     subscription = sim.cancel_in_portal(subscribed(sim))
-    assert (subscription.cancel_at_period_end, subscription.cancel_at) == (True, subscription.period_end)
+    assert (subscription.cancel_at_period_end, subscription.cancel_at) == (
+        True,
+        subscription.period_end,
+    )
     assert await passed(sim, days=31) == [DELETED]
 
 
@@ -556,12 +608,20 @@ def test_a_deleted_customers_subscriptions_end() -> None:
 
 def test_a_checkout_makes_customer_and_subscription() -> None:
     sim = a_simulator()
-    session = sim.checkout("price_pro", metadata={"orgId": "acme"}, customer_email="owner@acme.example")
+    session = sim.checkout(
+        "price_pro", metadata={"orgId": "acme"}, customer_email="owner@acme.example"
+    )
     done = sim.complete(session)
     assert types(sim.events())[-8:] == [
-        "customer.created", CREATED, "invoice.created", "invoice.finalized", "invoice.paid",
-        "invoice.payment_succeeded", UPDATED, "checkout.session.completed",
-    ]  # fmt: skip
+        "customer.created",
+        CREATED,
+        "invoice.created",
+        "invoice.finalized",
+        "invoice.paid",
+        "invoice.payment_succeeded",
+        UPDATED,
+        "checkout.session.completed",
+    ]
     subscription = sim.subscriptions[done.subscription or ""]
     assert subscription.metadata == {"orgId": "acme"}
     assert sim.customers[done.customer or ""].email == "owner@acme.example"
@@ -588,8 +648,12 @@ def test_checkout_with_a_pending_payment_is_complete_and_unpaid() -> None:
     sim = a_simulator()
     done = bank_debit(sim)
     assert types(sim.events())[-5:] == [
-        CREATED, "invoice.created", "invoice.finalized", UPDATED, "checkout.session.completed",
-    ]  # fmt: skip
+        CREATED,
+        "invoice.created",
+        "invoice.finalized",
+        UPDATED,
+        "checkout.session.completed",
+    ]
     assert (done.status, done.payment_status) == ("complete", "unpaid")
     assert sim.subscriptions[done.subscription or ""].status == "active"
     assert sim.invoices[done.invoice or ""].status == "open"
@@ -599,8 +663,10 @@ def test_pending_payment_may_succeed() -> None:
     sim = a_simulator()
     done = sim.async_payment_succeeds(bank_debit(sim))
     assert types(sim.events())[-3:] == [
-        "invoice.paid", "invoice.payment_succeeded", "checkout.session.async_payment_succeeded",
-    ]  # fmt: skip
+        "invoice.paid",
+        "invoice.payment_succeeded",
+        "checkout.session.async_payment_succeeded",
+    ]
     assert done.payment_status == "paid"
     assert sim.subscriptions[done.subscription or ""].status == "active"
     with pytest.raises(ApiError, match="no pending payment"):
@@ -610,14 +676,18 @@ def test_pending_payment_may_succeed() -> None:
 @pytest.mark.parametrize(
     ("retry_days", "event_type", "status"), [((3,), UPDATED, "past_due"), ((), DELETED, "canceled")]
 )
-async def test_pending_payment_may_fail(retry_days: tuple[int, ...], event_type: str, status: str) -> None:
+async def test_pending_payment_may_fail(
+    retry_days: tuple[int, ...], event_type: str, status: str
+) -> None:
     sim = a_simulator(rules=Rules(retry_days=retry_days))
     session = bank_debit(sim)
     await sim.advance(days=5)
     done = sim.async_payment_fails(session)
     assert types(sim.events())[-3:] == [
-        "invoice.payment_failed", event_type, "checkout.session.async_payment_failed",
-    ]  # fmt: skip
+        "invoice.payment_failed",
+        event_type,
+        "checkout.session.async_payment_failed",
+    ]
     assert done.payment_status == "unpaid"
     assert sim.subscriptions[done.subscription or ""].status == status
 

@@ -32,7 +32,10 @@ def ids(query: str) -> tuple[list[str], bool]:
 def test_brackets_make_objects_and_lists() -> None:
     form = "customer=cus_a&items[0][price]=price_pro&items[1][price]=price_free&items[1][quantity]=3&metadata[1]=x"
     given = decode(parse(form, "cancel_at_period_end=true&trial_end=now"), NewSubscription)
-    assert [(item.price, item.quantity) for item in given.items] == [("price_pro", 1), ("price_free", 3)]
+    assert [(item.price, item.quantity) for item in given.items] == [
+        ("price_pro", 1),
+        ("price_free", 3),
+    ]
     assert given.metadata == {"1": "x"}
     assert (given.cancel_at_period_end, given.trial_end) == (True, "now")
     assert decode(parse("expand[]=a&expand[]=b"), Expansion).expand == ("a", "b")
@@ -58,10 +61,16 @@ def test_members_of_a_list_are_in_the_order_of_their_numbers() -> None:
         ("customer=c&items[0][price]=p&payment_behavior=other", None, "payment_behavior"),
     ],
 )
-def test_error_names_missing_and_invalid_parameters(query: str, code: str | None, param: str) -> None:
+def test_error_names_missing_and_invalid_parameters(
+    query: str, code: str | None, param: str
+) -> None:
     with pytest.raises(ApiError) as refused:
         decode(parse(query), NewSubscription)
-    assert (refused.value.status, refused.value.error.get("code"), refused.value.error["param"]) == (400, code, param)
+    assert (
+        refused.value.status,
+        refused.value.error.get("code"),
+        refused.value.error["param"],
+    ) == (400, code, param)
 
 
 def test_unknown_parameters_are_ignored() -> None:
@@ -85,7 +94,9 @@ def test_pages(query: str, expected: list[str], has_more: bool) -> None:
     assert ids(query) == (expected, has_more)
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "starting_after=t99", "starting_after=t1&ending_before=t2"])
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=101", "starting_after=t99", "starting_after=t1&ending_before=t2"]
+)
 def test_invalid_page_parameters(query: str) -> None:
     with pytest.raises(ApiError):
         ids(query)

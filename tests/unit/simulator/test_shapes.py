@@ -8,7 +8,15 @@ import pytest
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.integrations.stripe.decode import decode_event
-from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Event, Invoice, Simulator, Subscription, render_event
+from tenantry_devkit.simulator import (
+    NEW_VERSION,
+    OLD_VERSION,
+    Event,
+    Invoice,
+    Simulator,
+    Subscription,
+    render_event,
+)
 from tenantry_devkit.simulator.delivery import event_body
 from tenantry_devkit.simulator.objects import Shape, previous_attributes
 from tests.support.simulator import a_simulator
@@ -67,7 +75,11 @@ def test_an_invoices_subscription_moved_to_its_parent(sim: Simulator) -> None:
     event = sim.events(ev.PAYMENT_FAILED)[0]
     assert isinstance(event.object, Invoice)
     old, new = shown(event, OLD_VERSION), shown(event, NEW_VERSION)
-    assert old["subscription"] == new["parent"]["subscription_details"]["subscription"] == event.object.subscription
+    assert (
+        old["subscription"]
+        == new["parent"]["subscription_details"]["subscription"]
+        == event.object.subscription
+    )
     assert "parent" not in old
     assert "subscription" not in new
 
@@ -79,7 +91,11 @@ def test_a_subscription_update_is_decoded(sim: Simulator, version: str) -> None:
     assert isinstance(renewal.before, Subscription)
     facts = decoded(renewal, version)
     assert facts.problem is None
-    assert (facts.id, facts.type, facts.created) == (renewal.id, ev.SUBSCRIPTION_UPDATED, renewal.created)
+    assert (facts.id, facts.type, facts.created) == (
+        renewal.id,
+        ev.SUBSCRIPTION_UPDATED,
+        renewal.created,
+    )
     assert (facts.livemode, facts.api_version) == (False, version)
     assert facts.org_id == "acme"
     assert facts.customer_id == renewal.object.customer
@@ -164,5 +180,7 @@ def test_only_updates_have_previous_attributes(sim: Simulator) -> None:
         ({"a": 1}, {"a": 1}, {}),
     ],
 )
-def test_previous_attributes(before: dict[str, Any], after: dict[str, Any], previous: dict[str, Any]) -> None:
+def test_previous_attributes(
+    before: dict[str, Any], after: dict[str, Any], previous: dict[str, Any]
+) -> None:
     assert previous_attributes(before, after) == previous

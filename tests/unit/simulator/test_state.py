@@ -1,4 +1,6 @@
-"""A simulated account that is kept: another simulator continues with it as the first one would have."""
+"""A simulated account that is kept: another simulator continues with it as the first one would
+have.
+"""
 
 import httpx2
 import pytest
@@ -10,14 +12,18 @@ MOVED = "http://127.0.0.1:4000"
 
 
 async def eventful(sim: Simulator) -> None:
-    """Leave something of every kind to come, such as a trial, a retry, a draft, a cancellation, a pause, a checkout."""
+    """Leave something of every kind to come, such as a trial, a retry, a draft, a cancellation, a
+    pause, a checkout.
+    """
     sim.subscribe(sim.customer("cus_trial"), "price_pro", trial_days=10)
     sim.subscribe(sim.customer("cus_fails"), "price_business")
     sim.card_declines("cus_fails")
     await sim.advance(days=31, seconds=10)
     sim.subscribe(sim.customer("cus_unpaid", card=sim.customers["cus_fails"].card), "price_pro")
     sim.subscribe(sim.customer("cus_ends"), "price_pro", cancel_at=sim.account.now + 5 * DAY)
-    sim.pause_collection(sim.subscribe("cus_ends", "price_pro"), resumes_at=sim.account.now + 40 * DAY)
+    sim.pause_collection(
+        sim.subscribe("cus_ends", "price_pro"), resumes_at=sim.account.now + 40 * DAY
+    )
     sim.checkout("price_pro", customer="cus_trial")
 
 
@@ -31,12 +37,16 @@ async def test_restored_account_continues_its_agenda() -> None:
     for sim in (first, second):
         await sim.advance(days=60)
     assert types(second.events()) == types(first.events())
-    assert [event.created for event in second.events()] == [event.created for event in first.events()]
+    assert [event.created for event in second.events()] == [
+        event.created for event in first.events()
+    ]
     assert len(second.events()) > seen + 10
     kept, fresh = list(first.invoices.values()), list(second.invoices.values())
     assert [invoice.number for invoice in fresh] == [invoice.number for invoice in kept]
     assert {str(invoice.hosted_invoice_url).partition("/i/")[0] for invoice in fresh} == {MOVED}
-    assert not {event.id for event in second.events()[seen:]} & {event.id for event in first.events()}
+    assert not {event.id for event in second.events()[seen:]} & {
+        event.id for event in first.events()
+    }
 
 
 async def test_restored_account_delivers_rejected_events() -> None:

@@ -1,1 +1,3 @@
-"""``tenantry demo``: the service with PostgreSQL, an identity provider, a mail inbox and a payment provider."""
+"""``tenantry demo``: the service with PostgreSQL, an identity provider, a mail inbox and a payment
+provider.
+"""

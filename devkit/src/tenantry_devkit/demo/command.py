@@ -19,8 +19,22 @@ from jinja2 import StrictUndefined, Template
 from psycopg.conninfo import conninfo_to_dict
 
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
-from tenantry.cli.database import database, local_values, migrated, settings_errors, without_password
-from tenantry.cli.demo_folder import ADDRESS, DATABASE, DEMO_FILE, LIVE_KEY, REQUEST_LOG, data_dir, find_demo
+from tenantry.cli.database import (
+    database,
+    local_values,
+    migrated,
+    settings_errors,
+    without_password,
+)
+from tenantry.cli.demo_folder import (
+    ADDRESS,
+    DATABASE,
+    DEMO_FILE,
+    LIVE_KEY,
+    REQUEST_LOG,
+    data_dir,
+    find_demo,
+)
 from tenantry.cli.output import CommandError, confirm, own_command
 from tenantry.cli.serve import configure_logs, end_on_sigterm, run_server
 from tenantry.common.clock import system_clock
@@ -42,11 +56,21 @@ from tenantry.settings import (
 )
 from tenantry_devkit.demo import example_data
 from tenantry_devkit.demo.companion import INBOX_DIRECTORY, Companion, signing_key_path
-from tenantry_devkit.demo.environment import OPERATOR_TOKEN, RULES, WEBHOOK_SECRET, read_demo_environment
+from tenantry_devkit.demo.environment import (
+    OPERATOR_TOKEN,
+    RULES,
+    WEBHOOK_SECRET,
+    read_demo_environment,
+)
 from tenantry_devkit.demo.example_data import DemoFile, PersistentProvider, read_demo_file
 from tenantry_devkit.embedded_postgres import EmbeddedServer, EmbeddedServerError
 from tenantry_devkit.files import write_private
-from tenantry_devkit.identity_tokens import DEFAULT_SCOPE, DemoUser, TokenIssuer, load_or_create_signing_key
+from tenantry_devkit.identity_tokens import (
+    DEFAULT_SCOPE,
+    DemoUser,
+    TokenIssuer,
+    load_or_create_signing_key,
+)
 from tenantry_devkit.local.endpoint import load_or_create_secret, secret_path
 from tenantry_devkit.local.samples import catalog_prices
 from tenantry_devkit.serving import free_port
@@ -71,26 +95,34 @@ def _parse_url(_context: click.Context, _param: click.Parameter, url: str | None
 
 @click.group(invoke_without_command=True)
 @click.option(
-    _DATABASE_OPTION, "url", metavar="URL", callback=_parse_url,
+    _DATABASE_OPTION,
+    "url",
+    metavar="URL",
+    callback=_parse_url,
     help="Use this PostgreSQL database, which must have no tables of others. Default: an embedded one.",
-)  # fmt: skip
+)
 @click.pass_context
 def demo(context: click.Context, url: str | None) -> None:
     """Run everything on this machine, with example data.
 
-    Starts PostgreSQL, a development identity provider, a mail inbox and a simulated payment provider beside the
-    service, creates a tenant, a project and two keys, and prints what to try. For loopback only. Ctrl-C stops it all;
-    the data stays, until `tenantry demo reset` deletes it.
+    Starts PostgreSQL, a development identity provider, a mail inbox and a simulated payment
+    provider beside the service, creates a tenant, a project and two keys, and prints what to try.
+    For loopback only. Ctrl-C stops it all; the data stays, until `tenantry demo reset` deletes it.
 
-    The demo can run in the folder of another program. It has a database, secrets, providers and a mail server of its
-    own, whatever the environment and `.env` say: docs/how-to/demo.md lists the settings that it follows, such as PORT.
+    The demo can run in the folder of another program. It has a database, secrets, providers and a
+    mail server of its own, whatever the environment and `.env` say: docs/how-to/demo.md lists the
+    settings that it follows, such as PORT.
     """
     if context.invoked_subcommand is not None:
         if url is not None:
             raise click.UsageError(f"{_DATABASE_OPTION} is for starting the demo.")
         return
     end_on_sigterm()
-    hint = f"To use a database of yours: {own_command()} demo {_DATABASE_OPTION} URL" if url is None else ""
+    hint = (
+        f"To use a database of yours: {own_command()} demo {_DATABASE_OPTION} URL"
+        if url is None
+        else ""
+    )
     environment, note = read_demo_environment(hint)
     if note:
         click.echo(note, err=True)
@@ -107,7 +139,8 @@ def demo(context: click.Context, url: str | None) -> None:
 @contextmanager
 def _locked(directory: Path, port: str, advice: str) -> Iterator[None]:
     """Lock the data folder; if another demo uses it, exit with its port and ``advice``."""
-    with contextlib.suppress(FileExistsError):  # an existing folder may have files that the user commits
+    # an existing folder may have files that the user commits
+    with contextlib.suppress(FileExistsError):
         directory.mkdir(parents=True)
         (directory / _GITIGNORE).write_text(_EVERYTHING)  # the demo's files have secrets
     with (directory / _LOCK_FILE).open("a+") as lock:
@@ -115,7 +148,9 @@ def _locked(directory: Path, port: str, advice: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            raise CommandError(f"The demo of {directory} runs already, at port {lock.read()}. {advice}") from None
+            raise CommandError(
+                f"The demo of {directory} runs already, at port {lock.read()}. {advice}"
+            ) from None
         lock.truncate(0)
         lock.write(port)
         lock.flush()
@@ -159,7 +194,8 @@ def _is_same_database(former: str | None, url: str | None) -> bool:
 
 def _run_demo(environment: dict[str, str], directory: Path, url: str | None) -> None:
     if url is None:
-        DemoFile(directory / DEMO_FILE)  # before the embedded database: an interrupted start leaves a demo
+        # before the embedded database: an interrupted start leaves a demo
+        DemoFile(directory / DEMO_FILE)
     with ExitStack() as stack:
         conninfo = stack.enter_context(_prepared_database(directory, url))
         file = DemoFile(directory / DEMO_FILE)
@@ -180,7 +216,13 @@ def _run_demo(environment: dict[str, str], directory: Path, url: str | None) -> 
         with settings_errors():
             settings = load(values)
         base = f"http://{settings.host}:{settings.port}"
-        file.save({ADDRESS: base, _DATABASE_URL: url or "", DATABASE: url or EmbeddedServer(directory).url})
+        file.save(
+            {
+                ADDRESS: base,
+                _DATABASE_URL: url or "",
+                DATABASE: url or EmbeddedServer(directory).url,
+            }
+        )
         keys = asyncio.run(example_data.seed(settings, conninfo, has_keys=LIVE_KEY in file.values))
         if keys is not None:
             file.save({LIVE_KEY: keys[0], example_data.TEST_KEY: keys[1]})
@@ -226,7 +268,9 @@ def _check_tenants(conninfo: str) -> None:
         )
 
 
-def _companion(file: DemoFile, directory: Path, provider: PersistentProvider, port: str) -> Companion:
+def _companion(
+    file: DemoFile, directory: Path, provider: PersistentProvider, port: str
+) -> Companion:
     first = int(port) if port.isdigit() else 0
     return Companion(
         directory,
@@ -244,7 +288,8 @@ def _rules(environment: dict[str, str], file: DemoFile) -> dict[str, str]:
     """Return the rules that the demo follows; empty for those that an earlier start had."""
     rules = {name: environment.get(name, file.generated.get(name, "")) for name in RULES}
     if _PLANS in environment:
-        rules[_PLANS] = str(Path(environment[_PLANS]).resolve())  # commands run in folders below too
+        # commands run in folders below too
+        rules[_PLANS] = str(Path(environment[_PLANS]).resolve())
     return rules
 
 
@@ -259,8 +304,12 @@ def _own_settings(companion: Companion, provider: PersistentProvider) -> dict[st
     }
 
 
-def _values(environment: dict[str, str], file: DemoFile, directory: Path, url: str | None) -> dict[str, str]:
-    """Return every setting of the service; an empty one keeps `.env` out of the processes that it starts."""
+def _values(
+    environment: dict[str, str], file: DemoFile, directory: Path, url: str | None
+) -> dict[str, str]:
+    """Return every setting of the service; an empty one keeps `.env` out of the processes that it
+    starts.
+    """
     request_log = directory.resolve() / REQUEST_LOG
     write_private(request_log, b"")
     values = {
@@ -295,7 +344,9 @@ def _listener_secret(environment: dict[str, str]) -> str:
         return ""  # `listen` reports the error
 
 
-def _fill(provider: Simulator, policy: BillingPolicy, webhook_url: str, webhook_secret: Secret) -> None:
+def _fill(
+    provider: Simulator, policy: BillingPolicy, webhook_url: str, webhook_secret: Secret
+) -> None:
     if example_data.CUSTOMER not in provider.customers:
         owner = example_data.USERS[0]
         provider.customer(example_data.CUSTOMER, email=owner.email, name=owner.name)
@@ -305,15 +356,25 @@ def _fill(provider: Simulator, policy: BillingPolicy, webhook_url: str, webhook_
             provider.price(price_id, amount)
     types = tuple(sorted(REQUIRED_TYPES))
     secret = webhook_secret.reveal()
-    provider.store_endpoint(WebhookEndpoint(id=_ENDPOINT, url=webhook_url, secret=secret, enabled_events=types))
+    provider.store_endpoint(
+        WebhookEndpoint(id=_ENDPOINT, url=webhook_url, secret=secret, enabled_events=types)
+    )
 
 
-def _banner(settings: Settings, file: DemoFile, base: str, companion: Companion, provider: PersistentProvider) -> str:
+def _banner(
+    settings: Settings,
+    file: DemoFile,
+    base: str,
+    companion: Companion,
+    provider: PersistentProvider,
+) -> str:
     template = Path(__file__).with_name("pages") / "banner.txt"
     directory = settings.data_dir.resolve()
     is_chosen = bool(inherited([_DATA_DIR]).get(_DATA_DIR))
     url = settings.database_url
-    banner: str = Template(template.read_text("utf-8"), trim_blocks=True, undefined=StrictUndefined).render(
+    banner: str = Template(
+        template.read_text("utf-8"), trim_blocks=True, undefined=StrictUndefined
+    ).render(
         base=base,
         command=own_command(),
         companion=companion,
@@ -331,13 +392,19 @@ def _banner(settings: Settings, file: DemoFile, base: str, companion: Companion,
 
 
 @demo.command()
-@click.option("--user", "user_id", default="olivia", show_default=True, help="The user (the token's sub).")
+@click.option(
+    "--user", "user_id", default="olivia", show_default=True, help="The user (the token's sub)."
+)
 @click.option("--org", "org_id", help="The organization to claim (default: the demo user's own).")
 @click.option("--role", type=click.Choice(["owner", "admin", "member"]), help="The role to claim.")
 @click.option("--scope", default=DEFAULT_SCOPE, show_default=True, help="The token's scope.")
 @click.option("--email", help="A verified address to claim (default: the demo user's own).")
-@click.option("--lifetime", default=3600, show_default=True, type=click.IntRange(1, 86_400), help="Seconds.")
-def token(user_id: str, org_id: str | None, role: str | None, scope: str, email: str | None, lifetime: int) -> None:
+@click.option(
+    "--lifetime", default=3600, show_default=True, type=click.IntRange(1, 86_400), help="Seconds."
+)
+def token(
+    user_id: str, org_id: str | None, role: str | None, scope: str, email: str | None, lifetime: int
+) -> None:
     """Mint an access token from the development identity provider and print it, alone, on stdout.
 
     \b
@@ -347,12 +414,17 @@ def token(user_id: str, org_id: str | None, role: str | None, scope: str, email:
     directory = data_dir(values)
     if not is_demo or not signing_key_path(directory).exists():
         raise CommandError(f"There is no demo in {directory}. Start it first: {own_command()} demo")
-    known = next((user for user in example_data.USERS if user.sub == user_id), DemoUser(user_id, user_id, None))
+    known = next(
+        (user for user in example_data.USERS if user.sub == user_id),
+        DemoUser(user_id, user_id, None),
+    )
     user = msgspec.structs.replace(
         known, org_id=org_id or known.org_id, role=role or known.role, email=email or known.email
     )
     key = load_or_create_signing_key(signing_key_path(directory))
-    tokens = TokenIssuer(key, values["OIDC_ISSUER"], values["OIDC_AUDIENCE"], values["OIDC_CLIENT_ID"])
+    tokens = TokenIssuer(
+        key, values["OIDC_ISSUER"], values["OIDC_AUDIENCE"], values["OIDC_CLIENT_ID"]
+    )
     click.echo(tokens.access_token(user, scope=scope, lifetime=timedelta(seconds=lifetime)))
 
 
@@ -361,8 +433,9 @@ def token(user_id: str, org_id: str | None, role: str | None, scope: str, email:
 def reset(*, yes: bool) -> None:
     """Delete the demo's data: its database, keys, mails and the payment provider's account.
 
-    Deletes what the demo made in its data folder, and nothing else there. The demo must not be running. A demo that
-    uses a database of yours (--database) is not deleted: its keys would be lost, and its database would stay.
+    Deletes what the demo made in its data folder, and nothing else there. The demo must not be
+    running. A demo that uses a database of yours (--database) is not deleted: its keys would be
+    lost, and its database would stay.
 
     \b
       tenantry demo reset --yes
@@ -370,7 +443,9 @@ def reset(*, yes: bool) -> None:
     values = read_environment()
     directory = find_demo(values)
     if directory is None:
-        raise CommandError(f"There is no demo in {data_dir(values)}. Start one: {own_command()} demo")
+        raise CommandError(
+            f"There is no demo in {data_dir(values)}. Start one: {own_command()} demo"
+        )
     directory = directory.resolve()
     if url := read_demo_file(directory / DEMO_FILE).get(_DATABASE_URL):
         raise CommandError(
@@ -394,13 +469,20 @@ def _erase(directory: Path) -> None:
     inbox = directory / INBOX_DIRECTORY
     if inbox.is_dir() and not inbox.is_symlink():
         shutil.rmtree(inbox)
-    for file in (signing_key_path(directory), directory / example_data.PROVIDER_FILE, directory / REQUEST_LOG):
+    for file in (
+        signing_key_path(directory),
+        directory / example_data.PROVIDER_FILE,
+        directory / REQUEST_LOG,
+    ):
         _unlink(file)
     EmbeddedServer(directory).erase()
     _unlink(directory / DEMO_FILE)
     (directory / _LOCK_FILE).unlink()
     ignored = directory / _GITIGNORE
-    if list(directory.iterdir()) == [ignored] and ignored.read_text(errors="replace") == _EVERYTHING:
+    if (
+        list(directory.iterdir()) == [ignored]
+        and ignored.read_text(errors="replace") == _EVERYTHING
+    ):
         ignored.unlink()
 
 

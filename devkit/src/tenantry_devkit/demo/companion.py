@@ -1,4 +1,6 @@
-"""The identity provider, the inbox and the payment provider of one machine, in a thread of this process."""
+"""The identity provider, the inbox and the payment provider of one machine, in a thread of this
+process.
+"""
 
 import asyncio
 import contextlib
@@ -27,7 +29,9 @@ def signing_key_path(directory: Path) -> Path:
 
 
 def generated_settings() -> dict[str, str]:
-    """Return new secrets for a service beside a simulated provider, and the settings that fit it."""
+    """Return new secrets for a service beside a simulated provider, and the settings that fit
+    it.
+    """
     return {
         "PROVIDER_WEBHOOK_SECRET": f"whsec_{secrets.token_hex(24)}",
         "PROVIDER_SECRET_KEY": f"sk_test_{secrets.token_hex(24)}",
@@ -48,11 +52,13 @@ class RunningApplication(Servable, Protocol):
 
 
 class Companion:
-    """Serves the identity provider and the inbox over HTTP, an SMTP server, and a payment ``provider``, on loopback.
+    """Serves the identity provider and the inbox over HTTP, an SMTP server, and a payment
+    ``provider``, on loopback.
 
-    ``directory`` holds the signing key and the mails (unless ``inbox`` is given), which survive a restart. ``ports``
-    are for HTTP, SMTP and the payment provider; those that are taken, or 0, are replaced by free ones. Within the block
-    the attributes have the ports in use. The other arguments are those of `create_identity_provider` and `TokenIssuer`.
+    ``directory`` holds the signing key and the mails (unless ``inbox`` is given), which survive a
+    restart. ``ports`` are for HTTP, SMTP and the payment provider; those that are taken, or 0, are
+    replaced by free ones. Within the block the attributes have the ports in use. The other
+    arguments are those of `create_identity_provider` and `TokenIssuer`.
     """
 
     def __init__(
@@ -87,14 +93,17 @@ class Companion:
 
     @property
     def tokens(self) -> TokenIssuer:
-        """What signs the tokens, with a key created on first use; raises `ValueError` if the key's file is damaged."""
+        """What signs the tokens, with a key created on first use; raises `ValueError` if the key's
+        file is damaged.
+        """
         key = load_or_create_signing_key(signing_key_path(self._directory))
         return TokenIssuer(key, self.issuer, self._audience, self._client_id, self._clock)
 
     def __enter__(self) -> Self:
         """Return once all servers listen.
 
-        Raises `OSError` if the directory is not writable or no port is free, and `ValueError` for a damaged key file.
+        Raises `OSError` if the directory is not writable or no port is free, and `ValueError` for a
+        damaged key file.
         """
         with contextlib.ExitStack() as stack:
             portal = stack.enter_context(start_blocking_portal())
@@ -110,8 +119,14 @@ class Companion:
     async def _serving(self) -> AsyncIterator[None]:
         inbox = self._inbox or Inbox(self._directory / INBOX_DIRECTORY, clock=self._clock)
         async with contextlib.AsyncExitStack() as stack:
-            http, smtp = (stack.enter_context(_bind(port)) for port in (self.http_port, self.smtp_port))
-            self.http_port, self.smtp_port, self.http_url = http.getsockname()[1], smtp.getsockname()[1], url_of(http)
+            http, smtp = (
+                stack.enter_context(_bind(port)) for port in (self.http_port, self.smtp_port)
+            )
+            self.http_port, self.smtp_port, self.http_url = (
+                http.getsockname()[1],
+                smtp.getsockname()[1],
+                url_of(http),
+            )
             await stack.enter_async_context(serving_smtp(inbox, smtp))
             await stack.enter_async_context(running(self._app(inbox), http))
             if self._provider is not None:
@@ -134,7 +149,7 @@ class Companion:
         more_routes = [home, style_sheet, *inbox_routes(inbox, pages)]
         return create_identity_provider(
             self.tokens, self._users, client_secret=self._client_secret, more_routes=more_routes
-        )  # fmt: skip
+        )
 
 
 def _bind(port: int) -> socket.socket:

@@ -1,8 +1,8 @@
 """Which settings of its surroundings the demo follows.
 
-The demo may start in the folder of another program, whose ``.env`` file and variables have names that tenantry reads
-too. So it follows none that lead to a database, a provider or a mail server, no secret but an operator token and a
-webhook secret, and of ``.env`` only what no other program sets.
+The demo may start in the folder of another program, whose ``.env`` file and variables have names
+that tenantry reads too. So it follows none that lead to a database, a provider or a mail server, no
+secret but an operator token and a webhook secret, and of ``.env`` only what no other program sets.
 """
 
 from collections.abc import Collection, Iterable
@@ -15,10 +15,19 @@ OPERATOR_TOKEN: Final = "OPERATOR_TOKEN"  # noqa: S105  # a variable's name
 _OF_TENANTRY: Final = "TENANTRY_"
 _OWN: Final = frozenset(
     {
-        "API_KEY_PEPPER", "SESSION_SECRET", "HOST", "BASE_URL", "TRUSTED_PROXIES", "MAIL_FROM",
-        "LOG_REQUESTS_TO", "PROVIDER_SECRET_KEY", "PROVIDER_API_BASE", "PROVIDER_ACCOUNTS", "PROVIDER_LIVEMODE",
+        "API_KEY_PEPPER",
+        "SESSION_SECRET",
+        "HOST",
+        "BASE_URL",
+        "TRUSTED_PROXIES",
+        "MAIL_FROM",
+        "LOG_REQUESTS_TO",
+        "PROVIDER_SECRET_KEY",
+        "PROVIDER_API_BASE",
+        "PROVIDER_ACCOUNTS",
+        "PROVIDER_LIVEMODE",
     }
-)  # fmt: skip
+)
 _OWN_PREFIXES: Final = ("DATABASE_", "OIDC_", "SMTP_", "OTEL_")
 _NOT_KEPT: Final = frozenset({"PORT", "TENANTRY_DATA_DIR", WEBHOOK_SECRET, OPERATOR_TOKEN})
 _DATABASE_VARIABLES: Final = frozenset({"DATABASE_URL", "DATABASE_URL_FILE"})
@@ -26,15 +35,23 @@ _DATABASE_VARIABLES: Final = frozenset({"DATABASE_URL", "DATABASE_URL_FILE"})
 
 def _is_own(name: str) -> bool:
     """Whether the demo sets this setting itself, or leaves it out."""
-    return name in VARIABLES and (name.startswith(_OWN_PREFIXES) or name.removesuffix(FILE_SUFFIX) in _OWN)
+    return name in VARIABLES and (
+        name.startswith(_OWN_PREFIXES) or name.removesuffix(FILE_SUFFIX) in _OWN
+    )
 
 
-RULES: Final = frozenset(name for name in VARIABLES - _NOT_KEPT if not (_is_own(name) or name.endswith(FILE_SUFFIX)))
-"""The settings that the demo follows and keeps in its file, so that commands in another terminal follow them too."""
+RULES: Final = frozenset(
+    name for name in VARIABLES - _NOT_KEPT if not (_is_own(name) or name.endswith(FILE_SUFFIX))
+)
+"""The settings that the demo follows and keeps in its file, so that commands in another terminal
+follow them too.
+"""
 
 
 class DemoEnvironment(NamedTuple):
-    """The variables that the demo follows, and a note on the settings that it ignores; empty if it ignores none."""
+    """The variables that the demo follows, and a note on the settings that it ignores; empty if it
+    ignores none.
+    """
 
     values: dict[str, str]
     note: str
@@ -51,7 +68,9 @@ def read_demo_environment(hint: str) -> DemoEnvironment:
     values = {name: value for name, value in variables.items() if value and not _is_own(name)}
     shell = inherited(VARIABLES)
     ignored_of_shell = [name for name, value in shell.items() if value and _is_own(name)]
-    ignored_of_file = [name for name in VARIABLES & file.keys() - of_tenantry.keys() - shell.keys() if file[name]]
+    ignored_of_file = [
+        name for name in VARIABLES & file.keys() - of_tenantry.keys() - shell.keys() if file[name]
+    ]
     return DemoEnvironment(values, _note(ignored_of_shell, ignored_of_file, hint))
 
 

@@ -44,7 +44,9 @@ _POLL_SECONDS: Final = 0.1
 _SAVE_SECONDS: Final = 1.0
 TEST_KEY: Final = "TENANTRY_DEMO_TEST_KEY"
 USERS: Final = (
-    DemoUser(sub="olivia", name="Olivia Owner", email="olivia@demo.example", org_id=TENANT, role="owner"),
+    DemoUser(
+        sub="olivia", name="Olivia Owner", email="olivia@demo.example", org_id=TENANT, role="owner"
+    ),
     DemoUser(sub="adam", name="Adam Admin", email="adam@demo.example", org_id=TENANT, role="admin"),
     DemoUser(sub="mia", name="Mia Member", email="mia@demo.example", org_id=TENANT, role="member"),
     DemoUser(sub="nora", name="Nora Newcomer", email="nora@new.example"),
@@ -52,7 +54,9 @@ USERS: Final = (
 
 
 class DemoFile:
-    """The demo's own settings, in a file that only its owner may read; it gets those that it lacks."""
+    """The demo's own settings, in a file that only its owner may read; it gets those that it
+    lacks.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -64,7 +68,9 @@ class DemoFile:
         """Write these values beside the others; an empty value removes the name."""
         self.values = {name: value for name, value in {**self.values, **more}.items() if value}
         text = "".join(f"{name}={_quoted(value)}\n" for name, value in self.values.items())
-        write_private(self._path, f"# Made by `tenantry demo`; for this machine only.\n{text}".encode())
+        write_private(
+            self._path, f"# Made by `tenantry demo`; for this machine only.\n{text}".encode()
+        )
 
 
 def read_demo_file(path: Path) -> dict[str, str]:
@@ -82,17 +88,26 @@ def _quoted(value: str) -> str:
 
 
 async def seed(settings: Settings, conninfo: str, *, has_keys: bool) -> tuple[str, str] | None:
-    """Create the demo tenant, its projects, and without ``has_keys`` its keys; return the new live and test key.
+    """Create the demo tenant, its projects, and without ``has_keys`` its keys; return the new live
+    and test key.
 
     Return None if the tenant and the keys exist.
     """
     owner, catalog = USERS[0], settings.billing.catalog
     wanted = TenantInput(
-        name="Demo Company", owner_email=owner.email or "", owner_id=owner.sub, stripe_customer_id=CUSTOMER, plan="free"
+        name="Demo Company",
+        owner_email=owner.email or "",
+        owner_id=owner.sub,
+        stripe_customer_id=CUSTOMER,
+        plan="free",
     )
     async with Database(conninfo, pool_size=1) as database:
         tenants = TenantService(
-            database, settings.billing, JobQueue(conninfo, asks_provider=False), system_clock, settings.issuers
+            database,
+            settings.billing,
+            JobQueue(conninfo, asks_provider=False),
+            system_clock,
+            settings.issuers,
         )
         try:
             await tenants.put(BY_OPERATOR, TENANT, wanted, only_new=True)
@@ -127,22 +142,30 @@ async def _create_keys(settings: Settings, database: Database) -> tuple[str, str
 
 async def next_moment(conninfo: str, now: datetime) -> datetime:
     """Return ``now``, or the second after the newest event, which may be ahead of the clock."""
-    async with Database(conninfo, pool_size=1) as database, database.transaction(ACROSS_TENANTS) as connection:
+    async with (
+        Database(conninfo, pool_size=1) as database,
+        database.transaction(ACROSS_TENANTS) as connection,
+    ):
         newest = from_epoch(await ledger_queries_store.newest_second(connection))
     return now if newest is None else max(now, newest + timedelta(seconds=1))
 
 
 async def has_other_tenants(conninfo: str) -> bool:
     """Whether the database has tenants, but not the demo's."""
-    async with Database(conninfo, pool_size=1) as database, database.transaction(ACROSS_TENANTS) as connection:
+    async with (
+        Database(conninfo, pool_size=1) as database,
+        database.transaction(ACROSS_TENANTS) as connection,
+    ):
         return await tenants_store.has_tenants_without_customer(connection, TENANT, CUSTOMER)
 
 
 class PersistentProvider(Simulator):
-    """A payment provider that writes its account to ``file`` after each request and each second of changes.
+    """A payment provider that writes its account to ``file`` after each request and each second of
+    changes.
 
-    `run` restores the account of the previous run. Simulated time continues from there, and reaches ``not_before`` at
-    least. What became due meanwhile happens after `begin`, once the service accepts events.
+    `run` restores the account of the previous run. Simulated time continues from there, and reaches
+    ``not_before`` at least. What became due meanwhile happens after `begin`, once the service
+    accepts events.
     """
 
     def __init__(self, file: Path, *, secret_key: str, seed: int, not_before: datetime) -> None:

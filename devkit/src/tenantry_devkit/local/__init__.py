@@ -1,1 +1,3 @@
-"""Local testing: `tenantry listen` relays the provider's events, and `tenantry trigger` creates events."""
+"""Local testing: `tenantry listen` relays the provider's events, and `tenantry trigger` creates
+events.
+"""

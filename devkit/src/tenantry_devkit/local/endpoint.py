@@ -1,4 +1,6 @@
-"""The webhook endpoint that receives events: its address, the signing secret, sending and retrying."""
+"""The webhook endpoint that receives events: its address, the signing secret, sending and
+retrying.
+"""
 
 import asyncio
 import contextlib
@@ -38,10 +40,20 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")  # RFC 91
 _HEADER_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?")
 _RESERVED_HEADERS: Final = frozenset(
     {
-        "provider-signature", "stripe-signature", "content-type", "content-length", "content-encoding",
-        "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade", "expect",
+        "provider-signature",
+        "stripe-signature",
+        "content-type",
+        "content-length",
+        "content-encoding",
+        "transfer-encoding",
+        "connection",
+        "keep-alive",
+        "te",
+        "trailer",
+        "upgrade",
+        "expect",
     }
-)  # fmt: skip
+)
 _RETRIED: Final = frozenset({408, 425, 429, *range(500, 600)})
 
 
@@ -49,7 +61,8 @@ Header = tuple[str, str]
 
 
 def webhook_address(text: str) -> str:
-    """Expand an address, ``host:port`` or a port of this machine; without a path, it gets the service's.
+    """Expand an address, ``host:port`` or a port of this machine; without a path, it gets the
+    service's.
 
     Raises `ValueError`, whose message completes "the address ...".
     """
@@ -86,7 +99,9 @@ def service_base(values: Mapping[str, str]) -> str:
 
 
 def service_address(values: Mapping[str, str], forward_to: str | None) -> str:
-    """Return the webhook endpoint to send to. Raises `click.BadParameter` for a malformed ``--forward-to``."""
+    """Return the webhook endpoint to send to. Raises `click.BadParameter` for a malformed
+    ``--forward-to``.
+    """
     try:
         return webhook_address(forward_to or service_base(values) + WEBHOOK_PATH)
     except ValueError as error:
@@ -100,7 +115,9 @@ def parse_headers(texts: Iterable[str]) -> list[Header]:
     Raises `ValueError`, whose message names no value, since that may be a secret.
     """
     try:
-        rows = [next(csv.reader([text], skipinitialspace=True, strict=True)) or [""] for text in texts]
+        rows = [
+            next(csv.reader([text], skipinitialspace=True, strict=True)) or [""] for text in texts
+        ]
     except csv.Error:
         raise ValueError("has a quote without its end") from None
     headers = list[Header]()
@@ -111,15 +128,21 @@ def parse_headers(texts: Iterable[str]) -> list[Header]:
                 f"number {number} is not Name: value, such as X-Tunnel: 1; quote a pair that contains commas"
             )
         if _HEADER_VALUE.fullmatch(value.strip(" \t")) is None:
-            raise ValueError(f"the value of {name} is empty or has characters other than printable ASCII")
+            raise ValueError(
+                f"the value of {name} is empty or has characters other than printable ASCII"
+            )
         if name.lower() in _RESERVED_HEADERS or name.lower().startswith("proxy-"):
-            raise ValueError(f"{name} cannot be set: the relay sets it, or it is for one connection")
+            raise ValueError(
+                f"{name} cannot be set: the relay sets it, or it is for one connection"
+            )
         headers.append((name, value.strip(" \t")))
     return headers
 
 
 class RetryPolicy(NamedTuple):
-    """How often to read the provider's list, and the delays after failures, in seconds; ``retries`` is per event."""
+    """How often to read the provider's list, and the delays after failures, in seconds; ``retries``
+    is per event.
+    """
 
     interval: float = 1.0
     first: float = 0.5
@@ -133,7 +156,9 @@ class RetryPolicy(NamedTuple):
 
 
 class EndpointResponse(NamedTuple):
-    """``text`` is the beginning of the body, or the error if there was no response (``status`` is None)."""
+    """``text`` is the beginning of the body, or the error if there was no response (``status`` is
+    None).
+    """
 
     status: int | None
     text: str
@@ -153,22 +178,39 @@ class EndpointResponse(NamedTuple):
 
 
 class Endpoint:
-    """Sends events to one address, signed with ``secret``, and with these ``headers``. The caller closes ``client``."""
+    """Sends events to one address, signed with ``secret``, and with these ``headers``. The caller
+    closes ``client``.
+    """
 
-    def __init__(self, client: httpx2.AsyncClient, url: str, secret: Secret, *, headers: Sequence[Header] = ()) -> None:
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        url: str,
+        secret: Secret,
+        *,
+        headers: Sequence[Header] = (),
+    ) -> None:
         own = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "tenantry"}
         given = {name.lower() for name, _ in headers}
-        self._headers = [*((name, value) for name, value in own.items() if name.lower() not in given), *headers]
+        self._headers = [
+            *((name, value) for name, value in own.items() if name.lower() not in given),
+            *headers,
+        ]
         self.client = client
         self.url = url
         self.secret = secret
 
     def signature(self, body: bytes, *, seconds_ago: int = 0, secret: str | None = None) -> str:
-        """Return the signature header of ``body``, by default made now with the endpoint's secret."""
-        return sign(body, secret or self.secret.reveal(), int(system_clock().timestamp()) - seconds_ago)
+        """Return the signature header of ``body``, by default made now with the endpoint's
+        secret.
+        """
+        return sign(
+            body, secret or self.secret.reveal(), int(system_clock().timestamp()) - seconds_ago
+        )
 
     async def post(self, body: bytes, signature: str | None = None) -> EndpointResponse:
-        """Send an event, signed now unless another ``signature`` is given; an empty one omits the header.
+        """Send an event, signed now unless another ``signature`` is given; an empty one omits the
+        header.
 
         The signature is in both headers, so any Stripe library can check it.
         """
@@ -178,10 +220,14 @@ class Endpoint:
             headers += [("Provider-Signature", signature), ("Stripe-Signature", signature)]
         begun = time.monotonic()
         try:
-            async with self.client.stream("POST", self.url, content=body, headers=headers) as response:
+            async with self.client.stream(
+                "POST", self.url, content=body, headers=headers
+            ) as response:
                 text = await _read_beginning(response)
         except httpx2.HTTPError as error:
-            is_unconnected = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout) and not _is_tls_error(error)
+            is_unconnected = isinstance(
+                error, httpx2.ConnectError | httpx2.ConnectTimeout
+            ) and not _is_tls_error(error)
             problem = ": ".join(filter(None, (type(error).__name__, str(error).strip())))
             return EndpointResponse(None, problem, is_connected=not is_unconnected)
         retry_after = response.headers.get("retry-after", "")
@@ -192,8 +238,12 @@ class Endpoint:
             float(retry_after) if _RETRY_AFTER.fullmatch(retry_after) else 0.0,
         )
 
-    async def deliver(self, body: bytes, signature: str | None = None, *, policy: RetryPolicy) -> EndpointResponse:
-        """Send an event, with retries like the provider. Raises `CommandError` if there is no response at all."""
+    async def deliver(
+        self, body: bytes, signature: str | None = None, *, policy: RetryPolicy
+    ) -> EndpointResponse:
+        """Send an event, with retries like the provider. Raises `CommandError` if there is no
+        response at all.
+        """
         failures = 0
         while True:
             response = await self.post(body, signature)
@@ -216,7 +266,9 @@ def _is_tls_error(error: BaseException | None) -> bool:
 
 
 async def _read_beginning(response: httpx2.Response) -> str:
-    """Read the first bytes of the body. A slow, long or truncated body does not change the outcome of the request."""
+    """Read the first bytes of the body. A slow, long or truncated body does not change the outcome
+    of the request.
+    """
     read = bytearray()
     with contextlib.suppress(httpx2.HTTPError, TimeoutError):
         async with asyncio.timeout(_BODY_SECONDS):
@@ -228,12 +280,16 @@ async def _read_beginning(response: httpx2.Response) -> str:
 
 
 def secret_path(values: Mapping[str, str]) -> Path:
-    """Return the path of the signing secret, below XDG_STATE_HOME. Raises `CommandError` without a home directory."""
+    """Return the path of the signing secret, below XDG_STATE_HOME. Raises `CommandError` without a
+    home directory.
+    """
     return xdg_folder(values, "XDG_STATE_HOME", ".local/state") / "listen.secret"
 
 
 def load_or_create_secret(path: Path) -> Secret:
-    """Return the secret in a file, created if missing, readable only by its owner; raises `OSError`, `ValueError`."""
+    """Return the secret in a file, created if missing, readable only by its owner; raises
+    `OSError`, `ValueError`.
+    """
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         create_private(path, f"whsec_{secrets.token_hex(24)}\n".encode())

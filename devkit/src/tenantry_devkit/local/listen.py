@@ -61,32 +61,61 @@ _MAX_SIGNALS: Final = 3
 
 @click.command("listen")
 @click.option(
-    "--forward-to", metavar="ADDRESS", help="The receiver: an address, host:port, or a port. Default: the service here."
+    "--forward-to",
+    metavar="ADDRESS",
+    help="The receiver: an address, host:port, or a port. Default: the service here.",
 )
 @click.option(
-    "--events", "types", multiple=True, metavar="TYPE,...",
+    "--events",
+    "types",
+    multiple=True,
+    metavar="TYPE,...",
     help="Which types; '*' is a wildcard. Default: those that tenantry handles. '*' alone: all.",
-)  # fmt: skip
-@click.option(
-    "-H", "--headers", multiple=True, metavar="NAME:VALUE,...",
-    help="Headers of the forwarded requests, such as 'X-Tunnel: 1'; repeatable.",
-)  # fmt: skip
-@click.option(
-    "--since", type=past, metavar="TIME", help="Begin with the events since then: 1h, 7d or an RFC 3339 time."
 )
-@click.option("--exec", "command", metavar="COMMAND", help="Start this command with the secret set, and end with it.")
 @click.option(
-    "--concurrency", type=click.IntRange(1, 32), default=1, show_default=True,
+    "-H",
+    "--headers",
+    multiple=True,
+    metavar="NAME:VALUE,...",
+    help="Headers of the forwarded requests, such as 'X-Tunnel: 1'; repeatable.",
+)
+@click.option(
+    "--since",
+    type=past,
+    metavar="TIME",
+    help="Begin with the events since then: 1h, 7d or an RFC 3339 time.",
+)
+@click.option(
+    "--exec",
+    "command",
+    metavar="COMMAND",
+    help="Start this command with the secret set, and end with it.",
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 32),
+    default=1,
+    show_default=True,
     help="Send so many at once, in any order; 1 keeps the order.",
-)  # fmt: skip
+)
 @click.option(
-    "--retries", type=click.IntRange(0, 100), default=6, show_default=True, help="How often to repeat a failed request."
-)  # fmt: skip
+    "--retries",
+    type=click.IntRange(0, 100),
+    default=6,
+    show_default=True,
+    help="How often to repeat a failed request.",
+)
 @click.option(
-    "--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, metavar="SECONDS",
+    "--interval",
+    type=click.FloatRange(0.1, 3600),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
     help="How often to look for events.",
-)  # fmt: skip
-@click.option("--print-secret", is_flag=True, help="Only print the signing secret, alone, on stdout.")
+)
+@click.option(
+    "--print-secret", is_flag=True, help="Only print the signing secret, alone, on stdout."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document a line for each delivery.")
 def listen(
     *,
@@ -103,34 +132,41 @@ def listen(
 ) -> None:
     """Relay the payment provider's events to a service on this machine.
 
-    The command reads the provider's list of events with PROVIDER_SECRET_KEY at PROVIDER_API_BASE (by default the
-    running demo's). It forwards new events, signed with a secret that stays the same on this machine. Start the service
-    with that secret, or let --exec do so:
+    The command reads the provider's list of events with PROVIDER_SECRET_KEY at PROVIDER_API_BASE
+    (by default the running demo's). It forwards new events, signed with a secret that stays the
+    same on this machine. Start the service with that secret, or let --exec do so:
 
     \b
       PROVIDER_WEBHOOK_SECRET="$(tenantry listen --print-secret)" tenantry serve
       tenantry listen --exec "tenantry serve"
       tenantry listen --forward-to 4000 --headers 'X-Tunnel: 1, X-Stage: dev'
 
-    Events arrive in order. They wait while the service accepts no connections; failed requests are repeated. Rejected
-    events (4xx) are printed and skipped. Ctrl-C ends the relay with a summary.
+    Events arrive in order. They wait while the service accepts no connections; failed requests are
+    repeated. Rejected events (4xx) are printed and skipped. Ctrl-C ends the relay with a summary.
 
-    Exits with 0 if the service accepted every event, else with 1; with the command's own exit code if --exec started
-    one; with 4 if the provider rejects the key, and with 6 if the provider is unreachable at the start.
+    Exits with 0 if the service accepted every event, else with 1; with the command's own exit code
+    if --exec started one; with 4 if the provider rejects the key, and with 6 if the provider is
+    unreachable at the start.
     """
     values, environment = _values(has_command=command is not None)
     if print_secret:
         click.echo(signing_secret(values).reveal())
         return
-    logs.configure("console", logging.ERROR)  # the relay prints the warnings of the provider's client itself
+    # the relay prints the warnings of the provider's client itself
+    logs.configure("console", logging.ERROR)
     # the command that --exec starts has the settings of the environment, not the demo's
     address = service_address(environment if command else values, forward_to)
     words, extra = _parse_command(command), _parse_headers(headers)
     settings = admin_settings(values)
     if settings.provider_secret_key is None:
-        raise CommandError("PROVIDER_SECRET_KEY is not set: it is needed to read the provider's list of events.")
+        raise CommandError(
+            "PROVIDER_SECRET_KEY is not set: it is needed to read the provider's list of events."
+        )
     provider = ProviderApi(settings.provider_secret_key, settings.provider_api_base)
-    wanted = frozenset(part for text in types for each in text.split(",") if (part := each.strip())) or KNOWN_TYPES
+    wanted = (
+        frozenset(part for text in types for each in text.split(",") if (part := each.strip()))
+        or KNOWN_TYPES
+    )
     source = f"{settings.provider_api_base}{_MODES[mode_of_key(settings.provider_secret_key)]}"
     policy = RetryPolicy(interval=interval, retries=retries)
     session = _Session(source, wanted, address, signing_secret(values), extra, as_json=as_json)
@@ -144,13 +180,16 @@ def listen(
 def _values(*, has_command: bool) -> tuple[dict[str, str], dict[str, str]]:
     """Return the settings of the relay, and those of the environment.
 
-    A provider's key that is set for this command goes before a demo's: its `.env` file counts only where ``--exec``
-    starts a service with it.
+    A provider's key that is set for this command goes before a demo's: its `.env` file counts only
+    where ``--exec`` starts a service with it.
     """
     values, is_demo = local_values()
     environment = read_environment() if has_command else read_environment({})
     if is_demo and environment.get(_PROVIDER_KEY, "").strip():
-        values |= {name: environment.get(name, "") for name in (_PROVIDER_KEY, Settings.provider_api_base.name)}
+        values |= {
+            name: environment.get(name, "")
+            for name in (_PROVIDER_KEY, Settings.provider_api_base.name)
+        }
     return values, environment
 
 
@@ -179,7 +218,14 @@ class _Session:
     """One run of the command."""
 
     def __init__(
-        self, source: str, types: frozenset[str], address: str, secret: Secret, headers: list[Header], *, as_json: bool
+        self,
+        source: str,
+        types: frozenset[str],
+        address: str,
+        secret: Secret,
+        headers: list[Header],
+        *,
+        as_json: bool,
     ) -> None:
         self._headers = headers
         self._source = source
@@ -195,7 +241,12 @@ class _Session:
         self._has_hinted = False
 
     async def run(
-        self, provider: ProviderApi, since: datetime | None, words: list[str], policy: RetryPolicy, concurrency: int
+        self,
+        provider: ProviderApi,
+        since: datetime | None,
+        words: list[str],
+        policy: RetryPolicy,
+        concurrency: int,
     ) -> int:
         """Relay until a signal, the child's end or the provider's rejection; return the exit code.
 
@@ -205,7 +256,9 @@ class _Session:
             asyncio.get_running_loop().add_signal_handler(number, self._handle_signal, number)
         async with aclosing(provider), new_http_client(TIMEOUT) as client:
             feed = ProviderEventFeed(provider, self._types)
-            if not await self._until_stopped(feed.begin(None if since is None else max(0, int(since.timestamp())))):
+            if not await self._until_stopped(
+                feed.begin(None if since is None else max(0, int(since.timestamp())))
+            ):
                 return 0
             endpoint = Endpoint(client, self._address, self._secret, headers=self._headers)
             relay = Relay(feed, endpoint, self, policy=policy, concurrency=concurrency)
@@ -229,12 +282,15 @@ class _Session:
         environment[WEBHOOK_SECRET] = ",".join(filter(None, (self._secret.reveal(), known)))
         stdin, stdout = asyncio.subprocess.DEVNULL, sys.stderr if self._as_json else None
         try:
-            # in its own process group: a signal of the terminal reaches it once, through this process
+            # in its own process group: a signal of the terminal reaches it once, through this
+            # process
             self._child = child = await asyncio.create_subprocess_exec(
                 *words, env=environment, stdin=stdin, stdout=stdout, start_new_session=True
             )
         except OSError as error:
-            raise CommandError(f"--exec: {words[0]} cannot be started: {error.strerror or error}") from None
+            raise CommandError(
+                f"--exec: {words[0]} cannot be started: {error.strerror or error}"
+            ) from None
         ended = asyncio.create_task(child.wait())
         ended.add_done_callback(lambda _: self._stop.set())
         try:
@@ -260,17 +316,25 @@ class _Session:
         return True
 
     def _handle_signal(self, number: int) -> None:
-        """Forward a signal to the child, with which the relay ends; the fourth one kills it. Without a child, end."""
+        """Forward a signal to the child, with which the relay ends; the fourth one kills it.
+        Without a child, end.
+        """
         if self._child is None:
             self._stop.set()
         elif self._child.returncode is None:
             self._signals += 1
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child.pid, number if self._signals <= _MAX_SIGNALS else signal.SIGKILL)
+                os.killpg(
+                    self._child.pid, number if self._signals <= _MAX_SIGNALS else signal.SIGKILL
+                )
 
     def _introduce(self, *, has_child: bool) -> None:
         is_default = self._types == KNOWN_TYPES
-        which = f"the {len(self._types)} types that are handled" if is_default else ", ".join(sorted(self._types))
+        which = (
+            f"the {len(self._types)} types that are handled"
+            if is_default
+            else ", ".join(sorted(self._types))
+        )
         self._print(f"listening to   {self._source}")
         self._print(f"events         {'all' if ALL_TYPES in self._types else which}")
         self._print(f"forwarding to  {self._address}")
@@ -292,7 +356,8 @@ class _Session:
                 self._stdout.print(Text(json_line(attempt)), soft_wrap=True)
             else:
                 write_attempt(self._stdout, attempt)
-        except (SystemExit, BrokenPipeError):  # rich raises SystemExit when the reader closes the pipe
+        except (SystemExit, BrokenPipeError):
+            # rich raises SystemExit when the reader closes the pipe
             self._stop.set()
         if attempt.response.text == BAD_SIGNATURE and not self._has_hinted:
             self._has_hinted = True
@@ -311,7 +376,10 @@ def write_attempt(console: Console, attempt: RelayAttempt) -> None:
     time, style = f"{attempt.at.astimezone():%H:%M:%S}", _STYLES.get(attempt.outcome, "bold red")
     head = Text.assemble((time, "dim"), "  ", (status, style), f"{taken:>10}  ")
     indent, event_type = head.cell_len, printable(event.type)
-    about = Text("  ".join(printable(part) for part in (event.id, event.tenant, event.customer) if part), "dim")
+    about = Text(
+        "  ".join(printable(part) for part in (event.id, event.tenant, event.customer) if part),
+        "dim",
+    )
     more = [_problem(attempt)] if attempt.outcome is not RelayOutcome.DELIVERED else []
     if not console.is_terminal:
         console.print(Text("  ").join([head + event_type, about, *more]), soft_wrap=True)
@@ -326,7 +394,10 @@ def _problem(attempt: RelayAttempt) -> Text:
     if attempt.outcome is RelayOutcome.RETRYING:
         return Text(f"{answer}; trying again", "yellow")
     tries = counted(attempt.number, "try").replace("trys", "tries")
-    return Text(f"{answer}; given up after {tries}" if attempt.outcome is RelayOutcome.GIVEN_UP else answer, "red")
+    return Text(
+        f"{answer}; given up after {tries}" if attempt.outcome is RelayOutcome.GIVEN_UP else answer,
+        "red",
+    )
 
 
 def json_line(attempt: RelayAttempt) -> str:
@@ -354,5 +425,7 @@ def summary(received: int, outcomes: Counter[RelayOutcome]) -> str:
         "given up": outcomes[RelayOutcome.GIVEN_UP],
         "not delivered yet": received - outcomes.total(),
     }
-    parts = (f"{number:,} {what}" for what, number in counts.items() if number or what == "delivered")
+    parts = (
+        f"{number:,} {what}" for what, number in counts.items() if number or what == "delivered"
+    )
     return f"{counted(received, 'event')}: {', '.join(parts)}"

@@ -21,7 +21,9 @@ from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse, RetryPoli
 
 ALL_TYPES: Final = "*"
 OVERLAP: Final = 60
-"""Seconds to read again each time: an event may appear in the list a little later than newer ones."""
+"""Seconds to read again each time: an event may appear in the list a little later than newer
+ones.
+"""
 _QUEUE_LENGTH: Final = 1000
 _POLL_SECONDS: Final = 0.05
 
@@ -51,7 +53,11 @@ def read_event(body: bytes) -> ListedEvent | None:
     except NOT_JSON:
         return None
     thing = _at(event.data, "object")
-    parents = (thing, _at(thing, "parent", "subscription_details"), _at(thing, "subscription_details"))
+    parents = (
+        thing,
+        _at(thing, "parent", "subscription_details"),
+        _at(thing, "subscription_details"),
+    )
     tenants = (_at(parent, "metadata").get(ORG_ID) for parent in parents)
     tenant = next((text for text in tenants if isinstance(text, str)), None)
     customer = thing if thing.get("object") == "customer" else thing.get("customer")
@@ -67,18 +73,25 @@ def _at(value: object, *path: str) -> Mapping[str, Any]:
 
 
 class ProviderEventFeed:
-    """The new events of these types in the provider's list, each once. Types may hold ``*``, as in ``invoice.*``.
+    """The new events of these types in the provider's list, each once. Types may hold ``*``, as in
+    ``invoice.*``.
 
-    It remembers the events of the last `OVERLAP` seconds. ``monotonic`` is a monotonic clock, in seconds. The methods
-    raise the errors of `ProviderApi.events_since`; the next call then returns what the failed one missed.
+    It remembers the events of the last `OVERLAP` seconds. ``monotonic`` is a monotonic clock, in
+    seconds. The methods raise the errors of `ProviderApi.events_since`; the next call then returns
+    what the failed one missed.
     """
 
     def __init__(
-        self, provider: ProviderApi, types: Collection[str], monotonic: Callable[[], float] = time.monotonic
+        self,
+        provider: ProviderApi,
+        types: Collection[str],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._provider = provider
         self._types = frozenset(types)
-        can_filter = len(self._types) <= MOST_EVENT_TYPES and not any("*" in each for each in self._types)
+        can_filter = len(self._types) <= MOST_EVENT_TYPES and not any(
+            "*" in each for each in self._types
+        )
         self._filter = self._types if can_filter else None
         self._monotonic = monotonic
         self._since = 0
@@ -87,7 +100,9 @@ class ProviderEventFeed:
         self._seen: dict[str, int] = {}
 
     async def begin(self, since: int | None = None) -> None:
-        """Begin with the events created at or after this second, or by default with those from now on."""
+        """Begin with the events created at or after this second, or by default with those from now
+        on.
+        """
         if since is not None:
             self._since = since
             return
@@ -113,8 +128,14 @@ class ProviderEventFeed:
         # after a quiet minute, no older events appear any more
         is_quiet = self._monotonic() - self._found_at > OVERLAP
         self._since = max(self._since, self._newest + 1 if is_quiet else self._newest - OVERLAP)
-        self._seen = {event_id: created for event_id, created in self._seen.items() if created >= self._since}
-        return [event for event in reversed(found) if any(fnmatchcase(event.type, each) for each in self._types)]
+        self._seen = {
+            event_id: created for event_id, created in self._seen.items() if created >= self._since
+        }
+        return [
+            event
+            for event in reversed(found)
+            if any(fnmatchcase(event.type, each) for each in self._types)
+        ]
 
 
 class RelayOutcome(StrEnum):
@@ -141,9 +162,10 @@ class RelayObserver(Protocol):
 class Relay:
     """Reads events from ``feed`` and delivers them to ``endpoint``.
 
-    With a ``concurrency`` of 1, it sends an event when the one before is finished, so events arrive in order; with
-    more, in any order. While the endpoint accepts no connections, events wait in memory without a limit of time. An
-    event answered with 408, 425, 429 or 5xx, or not at all, is sent again ``policy.retries`` times.
+    With a ``concurrency`` of 1, it sends an event when the one before is finished, so events arrive
+    in order; with more, in any order. While the endpoint accepts no connections, events wait in
+    memory without a limit of time. An event answered with 408, 425, 429 or 5xx, or not at all, is
+    sent again ``policy.retries`` times.
     """
 
     def __init__(
@@ -185,7 +207,9 @@ class Relay:
             except ProviderUnavailableError as error:
                 failures += 1
                 if failures == 1:
-                    self._observer.notice(f"{error.detail} The relay fetches the events of that time afterwards.")
+                    self._observer.notice(
+                        f"{error.detail} The relay fetches the events of that time afterwards."
+                    )
                 await asyncio.sleep(self._policy.interval + self._policy.delay(failures))
                 continue
             if failures:
@@ -216,17 +240,27 @@ class Relay:
             elif response.is_final:
                 outcome = RelayOutcome.REFUSED
             else:
-                outcome = RelayOutcome.RETRYING if number <= self._policy.retries else RelayOutcome.GIVEN_UP
+                outcome = (
+                    RelayOutcome.RETRYING
+                    if number <= self._policy.retries
+                    else RelayOutcome.GIVEN_UP
+                )
             self._observer.attempted(RelayAttempt(system_clock(), event, outcome, number, response))
             if outcome is not RelayOutcome.RETRYING:
                 return outcome
-            await asyncio.sleep(max(self._policy.delay(number), min(response.retry_after, self._policy.ceiling)))
+            await asyncio.sleep(
+                max(self._policy.delay(number), min(response.retry_after, self._policy.ceiling))
+            )
 
     def _note_connection(self, *, is_connected: bool) -> None:
         if is_connected != self._is_connected:
             self._is_connected = is_connected
             host, port = host_and_port(self._endpoint.url)
-            what = "accepts connections again." if is_connected else "does not accept connections. Events wait."
+            what = (
+                "accepts connections again."
+                if is_connected
+                else "does not accept connections. Events wait."
+            )
             self._observer.notice(f"{host}:{port} {what}")
 
 

@@ -14,8 +14,21 @@ from tenantry.common.clock import from_epoch
 from tenantry.domain.billing import events as ev
 from tenantry.domain.plans import Catalog
 from tenantry.integrations.stripe.client import ORG_ID
-from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Card, FirstPayment, Simulator, render_event
-from tenantry_devkit.simulator.objects import BillingMode, CheckoutSession, Ids, Invoice, Subscription
+from tenantry_devkit.simulator import (
+    NEW_VERSION,
+    OLD_VERSION,
+    Card,
+    FirstPayment,
+    Simulator,
+    render_event,
+)
+from tenantry_devkit.simulator.objects import (
+    BillingMode,
+    CheckoutSession,
+    Ids,
+    Invoice,
+    Subscription,
+)
 
 API_VERSIONS: Final = {"new": NEW_VERSION, "old": OLD_VERSION}
 """An API version of each shape."""
@@ -26,7 +39,9 @@ _HOSTED_PAGES: Final = "https://pay.example"
 _ADDON_AMOUNT: Final = 500
 _DAY: Final = 86_400
 _TRIAL_DAYS: Final = 14
-_TRIAL_TYPES: Final = frozenset({ev.SUBSCRIPTION_PAUSED, ev.SUBSCRIPTION_RESUMED, ev.TRIAL_WILL_END})
+_TRIAL_TYPES: Final = frozenset(
+    {ev.SUBSCRIPTION_PAUSED, ev.SUBSCRIPTION_RESUMED, ev.TRIAL_WILL_END}
+)
 _UNPAID_TYPES: Final = frozenset({ev.PAYMENT_FAILED, ev.INVOICE_VOIDED, ev.INVOICE_UNCOLLECTIBLE})
 _DAYS_BEFORE: Final = {
     **dict.fromkeys(_TRIAL_TYPES, _TRIAL_DAYS),
@@ -60,10 +75,12 @@ class OverrideError(ValueError):
 
 
 def override(event: Json, texts: Sequence[str]) -> None:
-    """Set values in an event, in place. Raises `OverrideError`, whose message quotes the faulty text.
+    """Set values in an event, in place. Raises `OverrideError`, whose message quotes the faulty
+    text.
 
-    A path leads into the event's object, by names and list positions separated by dots; ``event.`` leads into the event
-    itself. It must exist; only objects in `_OPEN_OBJECTS` accept new names. A value is JSON, or else a string.
+    A path leads into the event's object, by names and list positions separated by dots; ``event.``
+    leads into the event itself. It must exist; only objects in `_OPEN_OBJECTS` accept new names. A
+    value is JSON, or else a string.
     """
     for text in texts:
         path, equals, value = text.partition("=")
@@ -123,7 +140,9 @@ class EventSubject(Struct, frozen=True):
         api_version: str = NEW_VERSION,
         client: httpx2.AsyncClient | None = None,
     ) -> Simulator:
-        """Return a provider with this customer, at this second, with new ids: a ledger may have those of other runs."""
+        """Return a provider with this customer, at this second, with new ids: a ledger may have
+        those of other runs.
+        """
         simulator = Simulator(
             prices=prices or {self.price: self.amount},
             seed=secrets.randbits(64),
@@ -132,7 +151,9 @@ class EventSubject(Struct, frozen=True):
             client=client,
             url=_HOSTED_PAGES,
         )
-        simulator.customer(self.customer, email=f"billing@{self.tenant.lower()}.example", name=self.tenant)
+        simulator.customer(
+            self.customer, email=f"billing@{self.tenant.lower()}.example", name=self.tenant
+        )
         return simulator
 
 
@@ -144,7 +165,9 @@ def subscribe(
     trial_days: int = 0,
     billing_mode: BillingMode | None = None,
 ) -> Subscription:
-    """Complete a checkout of the subject's customer, by default at the subject's price, and return the subscription."""
+    """Complete a checkout of the subject's customer, by default at the subject's price, and return
+    the subscription.
+    """
     session = simulator.checkout(
         price or subject.price,
         metadata=subject.metadata,
@@ -156,7 +179,9 @@ def subscribe(
 
 
 def plan_prices(catalog: Catalog) -> dict[str, int]:
-    """Return an amount for each price of the catalog's plans, in cents: the later the plan, the more."""
+    """Return an amount for each price of the catalog's plans, in cents: the later the plan, the
+    more.
+    """
     plans = enumerate(catalog.plans)
     return {price: number * _AMOUNT for number, plan in plans for price in plan.stripe_price_ids}
 
@@ -168,7 +193,9 @@ def catalog_prices(catalog: Catalog) -> dict[str, int]:
 
 
 def customer_of(tenant_id: str) -> str:
-    """Return the customer id of a tenant that has none yet: always the same one, so that events match."""
+    """Return the customer id of a tenant that has none yet: always the same one, so that events
+    match.
+    """
     return Ids(_seed(tenant_id)).new("cus")
 
 
@@ -185,24 +212,36 @@ async def sample_event(
     status: str = "active",
     subscription_id: str | None = None,
 ) -> Json:
-    """Return an event of one of the handled types, ``created`` at this second, in the ``new`` or the ``old`` shape.
+    """Return an event of one of the handled types, ``created`` at this second, in the ``new`` or
+    the ``old`` shape.
 
-    ``status`` is the subscription's in ``customer.subscription.updated``. Without ``subscription_id`` a tenant always
-    has the same subscription; events, invoices and checkout sessions are new each time.
+    ``status`` is the subscription's in ``customer.subscription.updated``. Without
+    ``subscription_id`` a tenant always has the same subscription; events, invoices and checkout
+    sessions are new each time.
     """
     simulator = subject.simulator(created - _DAYS_BEFORE.get(event_type, 0) * _DAY)
     await _act_out(event_type, simulator, subject, is_trial=status == "trialing")
     event = simulator.events(event_type)[0 if event_type == ev.PAYMENT_FAILED else -1]
     thing, own_id = event.object, subscription_id or Ids(_seed(subject.tenant)).new("sub")
     if isinstance(thing, Subscription):
-        thing = replace(thing, id=own_id, **({"status": status} if event_type == ev.SUBSCRIPTION_UPDATED else {}))
+        thing = replace(
+            thing,
+            id=own_id,
+            **({"status": status} if event_type == ev.SUBSCRIPTION_UPDATED else {}),
+        )
     elif isinstance(thing, Invoice | CheckoutSession):
         thing = replace(thing, subscription=own_id)
-    return render_event(replace(event, created=created, object=thing, pending_webhooks=1), API_VERSIONS[shape])
+    return render_event(
+        replace(event, created=created, object=thing, pending_webhooks=1), API_VERSIONS[shape]
+    )
 
 
-async def _act_out(event_type: str, simulator: Simulator, subject: EventSubject, *, is_trial: bool) -> None:
-    """Let an event of this type happen, the last one of its type `_DAYS_BEFORE` after the simulator's start."""
+async def _act_out(
+    event_type: str, simulator: Simulator, subject: EventSubject, *, is_trial: bool
+) -> None:
+    """Let an event of this type happen, the last one of its type `_DAYS_BEFORE` after the
+    simulator's start.
+    """
     customer = subject.customer
     if event_type in ev.CHECKOUT_TYPES:
         session = simulator.checkout(subject.price, metadata=subject.metadata, customer=customer)

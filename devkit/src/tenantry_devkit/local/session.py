@@ -1,4 +1,6 @@
-"""One run of `tenantry trigger`: its options, the service and the inbox that it reads, and its output."""
+"""One run of `tenantry trigger`: its options, the service and the inbox that it reads, and its
+output.
+"""
 
 import asyncio
 import contextlib
@@ -24,7 +26,14 @@ from tenantry.domain.names import display_text
 from tenantry.domain.plans import Plan
 from tenantry.domain.tenants import Tenant
 from tenantry_devkit.local.endpoint import BAD_SIGNATURE, Endpoint
-from tenantry_devkit.local.samples import EventSubject, Json, OverrideError, customer_of, override, sample_event
+from tenantry_devkit.local.samples import (
+    EventSubject,
+    Json,
+    OverrideError,
+    customer_of,
+    override,
+    sample_event,
+)
 from tenantry_sdk import AsyncTenantry, BillingEvent
 from tenantry_sdk.errors import NotFoundError, PermissionDeniedError
 
@@ -64,7 +73,9 @@ class InboxMessage(msgspec.Struct, frozen=True):
 
 
 class InboxPoller:
-    """Finds new mail in the demo's inbox at ``base``; an inbox that cannot be reached counts as empty."""
+    """Finds new mail in the demo's inbox at ``base``; an inbox that cannot be reached counts as
+    empty.
+    """
 
     def __init__(self, client: httpx2.AsyncClient, base: str) -> None:
         self._client = client
@@ -76,15 +87,24 @@ class InboxPoller:
         self._known |= {message.id for message in await self._messages()}
 
     async def new_messages(self, tenant_name: str, *, count: int) -> list[InboxMessage]:
-        """Wait up to ten seconds for ``count`` new messages that name the tenant; return them oldest first."""
+        """Wait up to ten seconds for ``count`` new messages that name the tenant; return them
+        oldest first.
+        """
         found: list[InboxMessage] = []
         quoted = f'"{display_text(tenant_name)}"'
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MAIL_SECONDS):
                 while len(found) < count:
-                    new = [message for message in await self._messages() if message.id not in self._known]
+                    new = [
+                        message
+                        for message in await self._messages()
+                        if message.id not in self._known
+                    ]
                     self._known |= {message.id for message in new}
-                    found += sorted((each for each in new if quoted in each.text), key=lambda message: message.id)
+                    found += sorted(
+                        (each for each in new if quoted in each.text),
+                        key=lambda message: message.id,
+                    )
                     if len(found) < count:
                         await asyncio.sleep(_POLL_SECONDS)
         return found
@@ -120,7 +140,12 @@ class ServiceReader:
     """
 
     def __init__(
-        self, client: httpx2.AsyncClient, base: str, *, api_key: Secret | None = None, operator: Secret | None = None
+        self,
+        client: httpx2.AsyncClient,
+        base: str,
+        *,
+        api_key: Secret | None = None,
+        operator: Secret | None = None,
     ) -> None:
         sdk = partial(AsyncTenantry, base_url=base, http_client=client, retries=0, allow_http=True)
         self.operator = sdk(operator.reveal()) if operator is not None else None
@@ -145,7 +170,9 @@ class ServiceReader:
                 ledger = [event async for event in self._own.billing.events.list(limit=_PER_PAGE)]
             return TenantView(response.parse(Tenant), ledger)
         if self.operator is None:
-            return TenantView(problem="TENANTRY_API_KEY is not a key of this tenant, and OPERATOR_TOKEN is not set")
+            return TenantView(
+                problem="TENANTRY_API_KEY is not a key of this tenant, and OPERATOR_TOKEN is not set"
+            )
         try:
             response = await self.operator.request("GET", f"/api/v1/tenants/{tenant_id}/export")
         except NotFoundError:
@@ -173,10 +200,16 @@ class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
     def subject(self, tenant_id: str, view: TenantView) -> EventSubject:
         """Return what events are about: the tenant and its own customer, if it has one."""
         known = view.tenant.stripe_customer_id if view.tenant else None
-        return EventSubject(tenant_id, known or customer_of(tenant_id), self.price, self.prices[self.price])
+        return EventSubject(
+            tenant_id, known or customer_of(tenant_id), self.price, self.prices[self.price]
+        )
 
-    async def sample_events(self, subject: EventSubject, view: TenantView, number: int) -> AsyncIterator[Json]:
-        """Yield so many events of the wanted type, a second apart, after the tenant's ledger, the last one of now."""
+    async def sample_events(
+        self, subject: EventSubject, view: TenantView, number: int
+    ) -> AsyncIterator[Json]:
+        """Yield so many events of the wanted type, a second apart, after the tenant's ledger, the
+        last one of now.
+        """
         options, start = self.options, first_second(view, current_second() - number + 1)
         event_type, status = options.what or "", options.status or "active"
         for created in range(start, start + number):
@@ -202,7 +235,10 @@ class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
             tenant_id = f"{kind}-{secrets.token_hex(4)}"
             email, customer = f"owner@{tenant_id}.example", customer_of(tenant_id)
             await operator.tenants.put(
-                tenant_id, name=tenant_id.capitalize(), owner_email=email, stripe_customer_id=customer
+                tenant_id,
+                name=tenant_id.capitalize(),
+                owner_email=email,
+                stripe_customer_id=customer,
             )
             try:
                 yield tenant_id, await self.reader.tenant_view(tenant_id)
@@ -245,17 +281,24 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 def changes(before: Tenant | None, after: Tenant | None) -> list[FieldChange]:
-    """Return the fields of a tenant's record that events have changed; none for an unknown record."""
+    """Return the fields of a tenant's record that events have changed; none for an unknown
+    record.
+    """
     if before is None or after is None:
         return []
     names = zip(Tenant.__struct_fields__, Tenant.__struct_encode_fields__, strict=True)
-    found = (FieldChange(label, _value(before, name), _value(after, name)) for name, label in names
-             if name not in _UNCHANGED_BY_EVENTS)  # fmt: skip
+    found = (
+        FieldChange(label, _value(before, name), _value(after, name))
+        for name, label in names
+        if name not in _UNCHANGED_BY_EVENTS
+    )
     return [change for change in found if change.before != change.after]
 
 
 def _value(tenant: Tenant, name: str) -> object:
-    """Return a field of the record; of the access its state, because the plan and status say the rest."""
+    """Return a field of the record; of the access its state, because the plan and status say the
+    rest.
+    """
     return tenant.access.state if name == "access" else getattr(tenant, name)
 
 
@@ -263,7 +306,9 @@ def change_lines(changed: list[FieldChange]) -> Iterator[Text]:
     rows = [(change.field, shown(change.before), shown(change.after)) for change in changed]  # type: ignore[arg-type]
     width, middle = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
     for field, old, new in rows:
-        yield Text.assemble(f"{field:{width}}  ", (f"{old:{middle}}", "dim"), " -> ", (new, "bold cyan"))
+        yield Text.assemble(
+            f"{field:{width}}  ", (f"{old:{middle}}", "dim"), " -> ", (new, "bold cyan")
+        )
 
 
 def rejection_lines(answer: str, sign_as: str) -> Iterator[Text]:
@@ -274,10 +319,14 @@ def rejection_lines(answer: str, sign_as: str) -> Iterator[Text]:
 
 
 def write(console: Console, text: Text, indent: int = 0, lead: Text | None = None) -> None:
-    """Print a text, on a terminal wrapped to its width; ``lead`` goes into the first line's indent."""
+    """Print a text, on a terminal wrapped to its width; ``lead`` goes into the first line's
+    indent.
+    """
     margin = Text(" " * indent)
     lines = text.wrap(console, max(console.width - indent, 20)) if console.is_terminal else [text]
     for number, line in enumerate(lines):
         line.rstrip()
-        before = lead + " " * (indent - lead.cell_len) if lead is not None and number == 0 else margin
+        before = (
+            lead + " " * (indent - lead.cell_len) if lead is not None and number == 0 else margin
+        )
         console.print(before + line, soft_wrap=True)

@@ -16,7 +16,13 @@ from rich.text import Text
 from tenantry.cli.output import OUT_OF_REACH, CommandError, counted, own_command, printable
 from tenantry.domain.billing.events import KNOWN_TYPES, PAYMENT_FAILED, REQUIRED_TYPES
 from tenantry.domain.tenants import Tenant
-from tenantry_devkit.local.samples import API_VERSIONS, EventSubject, Json, catalog_prices, subscribe
+from tenantry_devkit.local.samples import (
+    API_VERSIONS,
+    EventSubject,
+    Json,
+    catalog_prices,
+    subscribe,
+)
 from tenantry_devkit.local.session import (
     STORY,
     FieldChange,
@@ -63,11 +69,12 @@ async def long_history(
     types: Collection[str] = KNOWN_TYPES,
     is_each: bool = False,
 ) -> list[Json]:
-    """Return so many events of these types (10 at least) of one customer, in the order in which they happened.
+    """Return so many events of these types (10 at least) of one customer, in the order in which
+    they happened.
 
-    Each second from ``start`` on has an action. The customer changes between ``prices`` (amounts by id). With
-    ``is_each``, the customer has up to three subscriptions at a time, with seats, pauses and moments of cancellation.
-    The content depends on ``seed`` alone, except for the ids.
+    Each second from ``start`` on has an action. The customer changes between ``prices`` (amounts by
+    id). With ``is_each``, the customer has up to three subscriptions at a time, with seats, pauses
+    and moments of cancellation. The content depends on ``seed`` alone, except for the ids.
     """
     simulator = subject.simulator(start, prices=prices)
     chance = random.Random(f"life {seed}")  # noqa: S311  # repeatable
@@ -85,7 +92,12 @@ def _act_at_random(
     works = chance.random() < 1 / 2
     card = simulator.card_works if works else simulator.card_declines
     living = [each for each in simulator.subscriptions.values() if not each.has_ended]
-    begins_another = is_each and len(living) < _MOST_AT_A_TIME and left >= SHORTEST_HISTORY and chance.random() < 1 / 5
+    begins_another = (
+        is_each
+        and len(living) < _MOST_AT_A_TIME
+        and left >= SHORTEST_HISTORY
+        and chance.random() < 1 / 5
+    )
     if not living or begins_another:
         simulator.card_works(subject.customer)
         subscribe(simulator, subject, chance.choice(prices), trial_days=chance.choice((0, 0, 14)))
@@ -101,7 +113,9 @@ def _act_at_random(
             _change_price(simulator, subscription, other, price.interval)
         case "interval":  # which charges the customer at once
             card(subject.customer)
-            _change_price(simulator, subscription, price.id, "year" if price.interval == "month" else "month")
+            _change_price(
+                simulator, subscription, price.id, "year" if price.interval == "month" else "month"
+            )
         case "end trial":
             card(subject.customer)
             simulator.end_trial(subscription)
@@ -118,7 +132,9 @@ def _act_at_random(
             simulator.set_metadata(subscription, {"note": str(chance.random())})
 
 
-def _change_details(simulator: Simulator, subscription: Subscription, act: str, chance: random.Random) -> None:
+def _change_details(
+    simulator: Simulator, subscription: Subscription, act: str, chance: random.Random
+) -> None:
     """Change what only the extended tenant record shows, each by a single event."""
     match act:
         case "seats":
@@ -131,18 +147,23 @@ def _change_details(simulator: Simulator, subscription: Subscription, act: str, 
             simulator.update_subscription(subscription, pause_collection=pause)
 
 
-def _change_price(simulator: Simulator, subscription: Subscription, price_id: str, interval: str) -> None:
+def _change_price(
+    simulator: Simulator, subscription: Subscription, price_id: str, interval: str
+) -> None:
     simulator.price(price_id, simulator.prices[price_id].unit_amount, interval=interval)
     simulator.change_plan(subscription, price_id)
 
 
 def _set_seats(simulator: Simulator, subscription: Subscription, seats: int) -> None:
     """Change the quantity of the first item."""
-    simulator.update_subscription(subscription, items=[ItemChange(subscription.items[0].id, quantity=seats)])
+    simulator.update_subscription(
+        subscription, items=[ItemChange(subscription.items[0].id, quantity=seats)]
+    )
 
 
 class StoryStage(NamedTuple):
-    """A provider with one customer; ``higher_price`` costs more than the subject's, and ``addon`` is a further price.
+    """A provider with one customer; ``higher_price`` costs more than the subject's, and ``addon``
+    is a further price.
 
     Acts are on the oldest subscription that has not ended.
     """
@@ -162,7 +183,9 @@ class StoryStage(NamedTuple):
             case ["wait", days, "days"]:
                 await self.simulator.advance(days=int(days))
             case ["end", "period"]:
-                await self.simulator.advance(seconds=self.subscription.period_end - self.simulator.now.timestamp())
+                await self.simulator.advance(
+                    seconds=self.subscription.period_end - self.simulator.now.timestamp()
+                )
             case ["seats", number]:
                 _set_seats(self.simulator, self.subscription, int(number))
             case _:
@@ -170,12 +193,16 @@ class StoryStage(NamedTuple):
 
     def add_addon(self) -> None:
         if self.addon is not None:
-            self.simulator.update_subscription(self.subscription, items=[ItemChange(price=self.addon)])
+            self.simulator.update_subscription(
+                self.subscription, items=[ItemChange(price=self.addon)]
+            )
 
 
 _STORY_ACTS: Final[Mapping[str, Callable[[StoryStage], object]]] = {
     "subscribe": lambda stage: subscribe(stage.simulator, stage.subject),
-    "subscribe flexible": lambda stage: subscribe(stage.simulator, stage.subject, billing_mode="flexible"),
+    "subscribe flexible": lambda stage: subscribe(
+        stage.simulator, stage.subject, billing_mode="flexible"
+    ),
     "subscribe higher": lambda stage: subscribe(stage.simulator, stage.subject, stage.higher_price),
     "begin trial": lambda stage: subscribe(stage.simulator, stage.subject, trial_days=14),
     "card declines": lambda stage: stage.simulator.card_declines(stage.subject.customer),
@@ -245,22 +272,41 @@ def chosen_story(session: TriggerSession) -> Story:
 
 
 def stage_for(
-    session: TriggerSession, story: Story, tenant_id: str, view: TenantView, client: httpx2.AsyncClient | None = None
+    session: TriggerSession,
+    story: Story,
+    tenant_id: str,
+    view: TenantView,
+    client: httpx2.AsyncClient | None = None,
 ) -> StoryStage:
-    """Return a stage with all prices of the catalog, whose clock begins so that the story ends about now."""
-    prices, shape, catalog = session.prices, API_VERSIONS[session.options.shape], session.policy.catalog
+    """Return a stage with all prices of the catalog, whose clock begins so that the story ends
+    about now.
+    """
+    prices, shape, catalog = (
+        session.prices,
+        API_VERSIONS[session.options.shape],
+        session.policy.catalog,
+    )
     addon = next((price for each in catalog.addons for price in each.stripe_price_ids), None)
     higher = [price for price in prices if prices[price] > prices[session.price]]
-    subject, start = session.subject(tenant_id, view), first_second(view, current_second() - story.days * _DAY)
-    simulator = subject.simulator(start, prices=catalog_prices(catalog), api_version=shape, client=client)
-    return StoryStage(simulator, subject, min(higher, key=prices.__getitem__, default=session.price), addon)
+    subject, start = (
+        session.subject(tenant_id, view),
+        first_second(view, current_second() - story.days * _DAY),
+    )
+    simulator = subject.simulator(
+        start, prices=catalog_prices(catalog), api_version=shape, client=client
+    )
+    return StoryStage(
+        simulator, subject, min(higher, key=prices.__getitem__, default=session.price), addon
+    )
 
 
 async def run_story(session: TriggerSession) -> int:
     story, options, endpoint = chosen_story(session), session.options, session.endpoint
     async with session.tenant_for("story") as (tenant_id, view):
         stage = stage_for(session, story, tenant_id, view, endpoint.client)
-        stage.simulator.add_endpoint(endpoint.url, endpoint.secret.reveal(), enabled_events=REQUIRED_TYPES)
+        stage.simulator.add_endpoint(
+            endpoint.url, endpoint.secret.reveal(), enabled_events=REQUIRED_TYPES
+        )
         if session.inbox:
             await session.inbox.begin()
         if not options.as_json:
@@ -273,18 +319,26 @@ async def run_story(session: TriggerSession) -> int:
             after = (await session.reader.tenant_view(tenant_id)).tenant
             changed, mails = changes(before, after), await _new_mails(session, scene, after)
             if options.as_json:
-                document = {"tenantId": tenant_id, **_scene_document(scene, mails), "changed": changed}
+                document = {
+                    "tenantId": tenant_id,
+                    **_scene_document(scene, mails),
+                    "changed": changed,
+                }
                 session.write_json({**document, "tenant": after}, indent=0)
             else:
                 _show_scene(session, scene, changed, mails)
             before = after
         if not options.as_json:
             session.console.print()
-            session.write(f"The whole ledger: {own_command()} tenants explain {tenant_id}", style="dim")
+            session.write(
+                f"The whole ledger: {own_command()} tenants explain {tenant_id}", style="dim"
+            )
     return 0
 
 
-async def _new_mails(session: TriggerSession, scene: Scene, tenant: Tenant | None) -> list[InboxMessage]:
+async def _new_mails(
+    session: TriggerSession, scene: Scene, tenant: Tenant | None
+) -> list[InboxMessage]:
     if session.inbox is None or tenant is None:
         return []
     failures = sum(delivery.type == PAYMENT_FAILED for delivery in scene.deliveries)
@@ -294,13 +348,22 @@ async def _new_mails(session: TriggerSession, scene: Scene, tenant: Tenant | Non
 def _fail_scene(session: TriggerSession, delivery: Delivery) -> NoReturn:
     status = delivery.attempts[-1].status if delivery.attempts else None
     if status is None:
-        raise CommandError(f"{session.endpoint.url} does not answer: the story stops here.", OUT_OF_REACH)
-    raise CommandError(f"{session.endpoint.url} answered {status} to {delivery.type}: the story stops here.")
+        raise CommandError(
+            f"{session.endpoint.url} does not answer: the story stops here.", OUT_OF_REACH
+        )
+    raise CommandError(
+        f"{session.endpoint.url} answered {status} to {delivery.type}: the story stops here."
+    )
 
 
 def _scene_document(scene: Scene, mails: Sequence[InboxMessage]) -> Json:
-    events = [{"id": each.event, "type": each.type, "status": each.attempts[-1].status} for each in scene.deliveries]
-    listed = [{name: getattr(mail, name) for name in ("id", "to", "subject", "date")} for mail in mails]
+    events = [
+        {"id": each.event, "type": each.type, "status": each.attempts[-1].status}
+        for each in scene.deliveries
+    ]
+    listed = [
+        {name: getattr(mail, name) for name in ("id", "to", "subject", "date")} for mail in mails
+    ]
     return {"at": scene.at, "text": scene.text, "events": events, "mails": listed}
 
 

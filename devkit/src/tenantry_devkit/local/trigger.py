@@ -1,4 +1,6 @@
-"""``tenantry trigger``: create the provider's events, sign them, and send them to the service on this machine."""
+"""``tenantry trigger``: create the provider's events, sign them, and send them to the service on
+this machine.
+"""
 
 import asyncio
 import signal
@@ -63,58 +65,109 @@ from tenantry_sdk.errors import AuthenticationError, TenantryError
 _MAX_CHAOS: Final = 10_000
 _MAX_SHOWN: Final = 10
 _STATUSES: Final = (
-    "active", "trialing", "past_due", "unpaid", "canceled", "incomplete", "incomplete_expired", "paused",
-)  # fmt: skip
+    "active",
+    "trialing",
+    "past_due",
+    "unpaid",
+    "canceled",
+    "incomplete",
+    "incomplete_expired",
+    "paused",
+)
 
 
-def _complete_what(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _complete_what(
+    _context: click.Context, _param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     offers = {**TYPES, **{STORY + name: story.summary for name, story in stories().items()}}
-    return [CompletionItem(name, help=text) for name, text in offers.items() if name.startswith(incomplete)]
+    return [
+        CompletionItem(name, help=text)
+        for name, text in offers.items()
+        if name.startswith(incomplete)
+    ]
 
 
 @click.command("trigger")
 @click.argument("what", metavar="[TYPE|story:NAME]", required=False, shell_complete=_complete_what)
-@click.option("--tenant", metavar="ORG", help="The tenant. Default: the demo's, or that of TENANTRY_API_KEY.")
+@click.option(
+    "--tenant", metavar="ORG", help="The tenant. Default: the demo's, or that of TENANTRY_API_KEY."
+)
 @click.option("--plan", default="pro", show_default=True, help="The plan that is paid for.")
 @click.option(
-    "--status", type=click.Choice(_STATUSES), metavar="STATUS",
+    "--status",
+    type=click.Choice(_STATUSES),
+    metavar="STATUS",
     help=f"The status in {SUBSCRIPTION_UPDATED}, such as trialing. [default: active]",
-)  # fmt: skip
-@click.option("--subscription", metavar="ID", help="The subscription of the events. Default: always the same new one.")
+)
 @click.option(
-    "--override", "overrides", multiple=True, metavar="PATH=VALUE",
+    "--subscription",
+    metavar="ID",
+    help="The subscription of the events. Default: always the same new one.",
+)
+@click.option(
+    "--override",
+    "overrides",
+    multiple=True,
+    metavar="PATH=VALUE",
     help="Set a value of the event's object, or with event.PATH of the event.",
-)  # fmt: skip
-@click.option("--times", type=click.IntRange(1, 100_000), help="How many events. Default: 1; with --chaos 100.")
-@click.option("--shape", type=click.Choice(("new", "old")), default="new", show_default=True,
-              help="Of the provider's API before or since 2025-03-31.")  # fmt: skip
-@click.option("--chaos", metavar="KIND,...", help=f"Deliver a history badly: {', '.join(ChaosKind)}, or all.")
-@click.option("--seed", type=click.IntRange(min=0), help="With the same seed, --chaos does the same.")
-@click.option("--forward-to", metavar="ADDRESS", help="An address, host:port, or a port. Default: the service here.")
+)
+@click.option(
+    "--times",
+    type=click.IntRange(1, 100_000),
+    help="How many events. Default: 1; with --chaos 100.",
+)
+@click.option(
+    "--shape",
+    type=click.Choice(("new", "old")),
+    default="new",
+    show_default=True,
+    help="Of the provider's API before or since 2025-03-31.",
+)
+@click.option(
+    "--chaos", metavar="KIND,...", help=f"Deliver a history badly: {', '.join(ChaosKind)}, or all."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="With the same seed, --chaos does the same."
+)
+@click.option(
+    "--forward-to",
+    metavar="ADDRESS",
+    help="An address, host:port, or a port. Default: the service here.",
+)
 @click.option("--remote", is_flag=True, help="Allow a service that is not on this machine.")
-@click.option("--sign-as", type=click.Choice(("service", "listener")), default="service", show_default=True,
-              help="With PROVIDER_WEBHOOK_SECRET, or the secret of `tenantry listen`.")  # fmt: skip
+@click.option(
+    "--sign-as",
+    type=click.Choice(("service", "listener")),
+    default="service",
+    show_default=True,
+    help="With PROVIDER_WEBHOOK_SECRET, or the secret of `tenantry listen`.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the event instead of sending it.")
 @click.option("--list", "as_list", is_flag=True, help="Show the types and the stories.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document; for a story one line a scene.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document; for a story one line a scene."
+)
 def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # noqa: ANN401  # those of TriggerOptions
     """Send a signed provider event to the service here, and show its effect on the tenant.
 
-    TYPE is one of the types that tenantry handles; `--list` shows them and the stories. A story, such as
-    story:failed-renewal, plays weeks on a simulated clock and shows the tenant after each step. With --chaos, the
-    command sends a history (of TYPE, of a story, or its own long one) duplicated, in any order, and among forgeries,
-    and says whether the tenant has the correct state.
+    TYPE is one of the types that tenantry handles; `--list` shows them and the stories. A story,
+    such as story:failed-renewal, plays weeks on a simulated clock and shows the tenant after each
+    step. With --chaos, the command sends a history (of TYPE, of a story, or its own long one)
+    duplicated, in any order, and among forgeries, and says whether the tenant has the correct
+    state.
 
     \b
       tenantry trigger customer.subscription.updated --plan pro
       tenantry trigger story:failed-renewal
       tenantry trigger --chaos all --times 500 --seed 7
 
-    Without --tenant, stories and --chaos create their own tenant if OPERATOR_TOKEN is set, as in the demo. The command
-    reads the tenant with TENANTRY_API_KEY or OPERATOR_TOKEN; without them it sends events all the same.
+    Without --tenant, stories and --chaos create their own tenant if OPERATOR_TOKEN is set, as in
+    the demo. The command reads the tenant with TENANTRY_API_KEY or OPERATOR_TOKEN; without them it
+    sends events all the same.
 
-    Exits with 0 when the service accepts what it should; with 1 if not, or if the state does not converge; with 4 if it
-    rejects the credential, with 5 if the tenant of a story does not exist, and with 6 if it does not answer.
+    Exits with 0 when the service accepts what it should; with 1 if not, or if the state does not
+    converge; with 4 if it rejects the credential, with 5 if the tenant of a story does not exist,
+    and with 6 if it does not answer.
     """
     options = TriggerOptions(chaos=_parse_kinds(chaos), **arguments)
     if as_list:
@@ -136,7 +189,9 @@ def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # n
 def _parse_kinds(text: str | None) -> frozenset[str]:
     kinds = frozenset(part for each in (text or "").split(",") if (part := each.strip()))
     if text is not None and (not kinds or kinds - {*ChaosKind, "all"}):
-        raise click.BadParameter(f"must be some of {', '.join(ChaosKind)}, or all", param_hint="--chaos")
+        raise click.BadParameter(
+            f"must be some of {', '.join(ChaosKind)}, or all", param_hint="--chaos"
+        )
     return frozenset(ChaosKind) if "all" in kinds else kinds
 
 
@@ -145,7 +200,10 @@ def _check(options: TriggerOptions) -> None:
     what, chaos = options.what, options.chaos
     is_story = what is not None and what.startswith(STORY)
     for is_wrong, message in (
-        (what is None and not chaos, "Missing argument: a type or a story. `tenantry trigger --list` shows them."),
+        (
+            what is None and not chaos,
+            "Missing argument: a type or a story. `tenantry trigger --list` shows them.",
+        ),
         (
             what is not None and not is_story and what not in TYPES,
             f"{what!r} is neither a type that tenantry handles nor a story. `--list` shows them.",
@@ -154,13 +212,22 @@ def _check(options: TriggerOptions) -> None:
             options.status is not None and what != SUBSCRIPTION_UPDATED,
             f"--status is for {SUBSCRIPTION_UPDATED}: no other type has a status to choose.",
         ),
-        (options.subscription and (is_story or what is None), "--subscription is for events of a TYPE."),
+        (
+            options.subscription and (is_story or what is None),
+            "--subscription is for events of a TYPE.",
+        ),
         (
             options.overrides and (is_story or what is None or chaos),
             "--override is for events of a TYPE, and not for --chaos.",
         ),
-        (chaos and (options.times or 0) > _MAX_CHAOS, f"--times is {_MAX_CHAOS:,} at most with --chaos."),
-        (options.times is not None and is_story, "--times is not for stories: their events are fixed."),
+        (
+            chaos and (options.times or 0) > _MAX_CHAOS,
+            f"--times is {_MAX_CHAOS:,} at most with --chaos.",
+        ),
+        (
+            options.times is not None and is_story,
+            "--times is not for stories: their events are fixed.",
+        ),
         (options.seed is not None and not chaos, "--seed is for --chaos."),
         (options.dry_run and (is_story or chaos), "--dry-run is for events of a TYPE."),
     ):
@@ -197,10 +264,14 @@ async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
         return 128 + int(canceled.args[0])
 
 
-async def _run(options: TriggerOptions, values: Mapping[str, str], policy: BillingPolicy, *, is_demo: bool) -> int:
+async def _run(
+    options: TriggerOptions, values: Mapping[str, str], policy: BillingPolicy, *, is_demo: bool
+) -> int:
     address = service_address(values, options.forward_to)
     if not (options.remote or options.dry_run or is_on_this_machine(address)):
-        raise click.UsageError(f"{address} is not on this machine. To send made-up events there: --remote")
+        raise click.UsageError(
+            f"{address} is not on this machine. To send made-up events there: --remote"
+        )
     base = _trusted_base(values, address, options.forward_to)
     plan = _choose_plan(policy, options.plan)
     secret = Secret("") if options.dry_run else _secret(values, options.sign_as)
@@ -213,7 +284,9 @@ async def _run(options: TriggerOptions, values: Mapping[str, str], policy: Billi
             prices=plan_prices(policy.catalog),
             endpoint=Endpoint(client, address, secret),
             reader=ServiceReader(client, base or origin_of(address), **credentials),
-            inbox=InboxPoller(client, values["OIDC_ISSUER"]) if is_demo and values.get("OIDC_ISSUER") else None,
+            inbox=InboxPoller(client, values["OIDC_ISSUER"])
+            if is_demo and values.get("OIDC_ISSUER")
+            else None,
             console=Console(highlight=False),
         )
         if options.chaos:
@@ -229,7 +302,11 @@ def _trusted_base(values: Mapping[str, str], address: str, forward_to: str | Non
     They may go to the service of the settings, and to this machine.
     """
     known = service_base(values)
-    if forward_to is None or not address.endswith(WEBHOOK_PATH) or origin_of(address) == origin_of(known):
+    if (
+        forward_to is None
+        or not address.endswith(WEBHOOK_PATH)
+        or origin_of(address) == origin_of(known)
+    ):
         return known if known.startswith("https://") or is_on_this_machine(known) else None
     return origin_of(address) if is_on_this_machine(address) else None
 
@@ -239,7 +316,9 @@ def _choose_plan(policy: BillingPolicy, wanted: str) -> Plan:
     plan = next((plan for plan in plans if plan.id == wanted), None)
     if plan is None:
         priced = ", ".join(each.id for each in plans)
-        raise click.BadParameter(f"no plan with a price is {wanted!r}; there are {priced}", param_hint="--plan")
+        raise click.BadParameter(
+            f"no plan with a price is {wanted!r}; there are {priced}", param_hint="--plan"
+        )
     return plan
 
 
@@ -248,7 +327,9 @@ def _secret(values: Mapping[str, str], sign_as: str) -> Secret:
         return signing_secret(values)
     first = values.get(WEBHOOK_SECRET, "").split(",")[0].strip()
     if not first:
-        raise CommandError(f"{WEBHOOK_SECRET} is not set. Set it to the service's value, or use --sign-as listener.")
+        raise CommandError(
+            f"{WEBHOOK_SECRET} is not set. Set it to the service's value, or use --sign-as listener."
+        )
     return Secret(first)
 
 
@@ -260,7 +341,9 @@ def _credentials(values: Mapping[str, str]) -> dict[str, Secret]:
 
 
 class _SentEvent(msgspec.Struct):
-    """An event, the endpoint's answer, and the ledger's entry if it can be read. Overrides may set the first three."""
+    """An event, the endpoint's answer, and the ledger's entry if it can be read. Overrides may set
+    the first three.
+    """
 
     id: Any
     type: Any
@@ -281,7 +364,9 @@ async def _run_events(session: TriggerSession) -> int:
     options = session.options
     tenant_id = options.tenant or (TENANT if options.dry_run else await session.reader.own_tenant())
     if tenant_id is None:
-        raise click.UsageError("Say which tenant: --tenant ORG, or a tenant's own key in TENANTRY_API_KEY.")
+        raise click.UsageError(
+            "Say which tenant: --tenant ORG, or a tenant's own key in TENANTRY_API_KEY."
+        )
     before = TenantView() if options.dry_run else await session.reader.tenant_view(tenant_id)
     subject = session.subject(tenant_id, before)
     events = session.sample_events(subject, before, options.times or 1)
@@ -291,7 +376,9 @@ async def _run_events(session: TriggerSession) -> int:
         return 0
     sent: list[_SentEvent] = []
     async for event in events:
-        response = await session.endpoint.deliver(msgspec.json.encode(event), policy=RetryPolicy(retries=0))
+        response = await session.endpoint.deliver(
+            msgspec.json.encode(event), policy=RetryPolicy(retries=0)
+        )
         answer = response.status, response.milliseconds, response.text
         sent.append(_SentEvent(event["id"], event["type"], event["created"], *answer))
     after = await session.reader.tenant_view(tenant_id)
@@ -300,24 +387,34 @@ async def _run_events(session: TriggerSession) -> int:
         if entry := entries.get(str(each.id)):
             each.outcome, each.reason = entry.outcome, entry.reason
     if options.as_json:
-        tenants = {"before": before.tenant, "after": after.tenant, "changed": changes(before.tenant, after.tenant)}
+        tenants = {
+            "before": before.tenant,
+            "after": after.tenant,
+            "changed": changes(before.tenant, after.tenant),
+        }
         session.write_json({"tenantId": tenant_id, "events": sent, **tenants})
     else:
         _show_events(session, sent, subject, after)
         _show_tenant(session, before, after)
     if after.is_missing:
-        message = f"There is no tenant {tenant_id}. The service parks its events until the tenant exists."
+        message = (
+            f"There is no tenant {tenant_id}. The service parks its events until the tenant exists."
+        )
         click.echo(message, err=True)
     elif after.tenant is None:
         click.echo(f"The tenant cannot be shown: {after.problem}.", err=True)
     return 0 if all(each.is_accepted for each in sent) else FAILED
 
 
-def _show_events(session: TriggerSession, sent: list[_SentEvent], subject: EventSubject, after: TenantView) -> None:
+def _show_events(
+    session: TriggerSession, sent: list[_SentEvent], subject: EventSubject, after: TenantView
+) -> None:
     for each in sent[:_MAX_SHOWN]:
         status = (str(each.status), "green" if each.is_accepted else "bold red")
         taken = f"  {each.milliseconds:,} ms  "
-        session.write(Text.assemble((str(each.type), "bold"), "  ", status, taken, (str(each.id), "dim")))
+        session.write(
+            Text.assemble((str(each.type), "bold"), "  ", status, taken, (str(each.id), "dim"))
+        )
         if not each.is_accepted:
             for line in rejection_lines(each.answer, session.options.sign_as):
                 session.write(line, 2)
@@ -327,7 +424,9 @@ def _show_events(session: TriggerSession, sent: list[_SentEvent], subject: Event
             tenant, customer = subject.tenant, subject.customer
             parked = f"The event is parked: customer {customer} is not linked to {tenant} yet. This links it:"
             session.write(parked, 2, style="yellow")
-            session.write(f"{own_command()} trigger checkout.session.completed --tenant {tenant}", 2)
+            session.write(
+                f"{own_command()} trigger checkout.session.completed --tenant {tenant}", 2
+            )
     if rest := sent[_MAX_SHOWN:]:
         accepted = sum(each.is_accepted for each in rest)
         rejected = f", {len(rest) - accepted:,} rejected" if accepted < len(rest) else ""
@@ -344,4 +443,8 @@ def _show_tenant(session: TriggerSession, before: TenantView, after: TenantView)
     for line in change_lines(changed):
         session.write(line, 2)
     if not changed:
-        session.write(f"nothing changed: plan {tenant.plan}, status {tenant.subscription_status}", 2, style="dim")
+        session.write(
+            f"nothing changed: plan {tenant.plan}, status {tenant.subscription_status}",
+            2,
+            style="dim",
+        )

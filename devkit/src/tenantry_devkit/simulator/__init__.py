@@ -22,8 +22,29 @@ from tenantry_devkit.simulator.objects import (
 from tenantry_devkit.simulator.simulator import Simulator
 
 __all__ = [
-    "NEW_VERSION", "OLD_VERSION", "PRICES", "SECRET_KEY", "AccountState", "ApiError", "Attempt", "Card",
-    "CheckoutSession", "Customer", "Delivery", "DeliveryRule", "Event", "FirstPayment", "Invoice", "ItemChange",
-    "PauseCollection", "PortalSession", "Price", "Rules", "Simulator", "State", "Subscription", "WebhookEndpoint",
+    "NEW_VERSION",
+    "OLD_VERSION",
+    "PRICES",
+    "SECRET_KEY",
+    "AccountState",
+    "ApiError",
+    "Attempt",
+    "Card",
+    "CheckoutSession",
+    "Customer",
+    "Delivery",
+    "DeliveryRule",
+    "Event",
+    "FirstPayment",
+    "Invoice",
+    "ItemChange",
+    "PauseCollection",
+    "PortalSession",
+    "Price",
+    "Rules",
+    "Simulator",
+    "State",
+    "Subscription",
+    "WebhookEndpoint",
     "render_event",
-]  # fmt: skip
+]

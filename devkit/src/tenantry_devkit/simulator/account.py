@@ -1,4 +1,6 @@
-"""The simulated account: its objects, events, clock, agenda and errors. Times are in seconds since the Unix epoch."""
+"""The simulated account: its objects, events, clock, agenda and errors. Times are in seconds since
+the Unix epoch.
+"""
 
 import heapq
 import itertools
@@ -82,7 +84,8 @@ class Schedule(Generic[S]):
 
 
 def period_end(anchor: int, interval: str, count: int, after: int) -> int:
-    """Return the first end of a billing period later than ``after``; periods are counted from ``anchor``.
+    """Return the first end of a billing period later than ``after``; periods are counted from
+    ``anchor``.
 
     Monthly periods end on the anchor's day, or on the last day of a shorter month.
     """
@@ -121,10 +124,16 @@ def missing_parameter(name: str) -> ApiError:
 
 
 _KINDS: Final[Mapping[type, str]] = {
-    Price: "price", Customer: "customer", Subscription: "subscription", Item: "subscription item", Invoice: "invoice",
-    CheckoutSession: "checkout.session", PortalSession: "portal session", WebhookEndpoint: "webhook endpoint",
+    Price: "price",
+    Customer: "customer",
+    Subscription: "subscription",
+    Item: "subscription item",
+    Invoice: "invoice",
+    CheckoutSession: "checkout.session",
+    PortalSession: "portal session",
+    WebhookEndpoint: "webhook endpoint",
     Event: "event",
-}  # fmt: skip
+}
 
 
 class Account:
@@ -147,7 +156,9 @@ class Account:
         return self.tables[kind]
 
     def plan(self, moment: int, action: str, *arguments: str | int) -> None:
-        """Schedule an action, which must check whether it still applies: tasks are never removed."""
+        """Schedule an action, which must check whether it still applies: tasks are never
+        removed.
+        """
         self.agenda.add(moment, Task(moment, action, arguments))
 
     @contextmanager
@@ -191,7 +202,9 @@ class Account:
                 self.emit(event_type, after, before)
         return after
 
-    def emit(self, event_type: str, thing: BillingObject, before: BillingObject | None = None) -> None:
+    def emit(
+        self, event_type: str, thing: BillingObject, before: BillingObject | None = None
+    ) -> None:
         """Add an event; only updates include ``before``."""
         request_id, idempotency_key = self._request
         event = Event(
@@ -202,6 +215,8 @@ class Account:
             before=before if event_type.endswith(".updated") else None,
             request_id=request_id,
             idempotency_key=idempotency_key,
-            pending_webhooks=sum(endpoint.wants(event_type) for endpoint in self.table(WebhookEndpoint).values()),
+            pending_webhooks=sum(
+                endpoint.wants(event_type) for endpoint in self.table(WebhookEndpoint).values()
+            ),
         )
         self.on_event(self.add(event))

@@ -48,8 +48,11 @@ _OBJECTS: Final[Mapping[str, tuple[type[ProviderObject], type[params.ListParamet
 }
 """What can be retrieved and listed, with the list's filters, by its path."""
 _EXPANDABLE: Final = {
-    "customer": Customer, "subscription": Subscription, "latest_invoice": Invoice, "price": Price,
-}  # fmt: skip
+    "customer": Customer,
+    "subscription": Subscription,
+    "latest_invoice": Invoice,
+    "price": Price,
+}
 
 
 class Api:
@@ -67,13 +70,25 @@ class Api:
             "POST /v1/subscriptions": (self._create_subscription, params.NewSubscription),
             "POST /v1/subscriptions/{}": (self._update_subscription, params.SubscriptionChanges),
             "DELETE /v1/subscriptions/{}": (lambda _, wanted: engine.cancel(wanted), Struct),
-            "POST /v1/subscriptions/{}/resume": (lambda _, wanted: engine.resume_paused(wanted), Struct),
+            "POST /v1/subscriptions/{}/resume": (
+                lambda _, wanted: engine.resume_paused(wanted),
+                Struct,
+            ),
             "POST /v1/invoices/{}/pay": (lambda _, wanted: engine.pay(wanted), Struct),
             "POST /v1/invoices/{}/void": (lambda _, wanted: engine.void_invoice(wanted), Struct),
-            "POST /v1/invoices/{}/mark_uncollectible": (lambda _, wanted: engine.mark_uncollectible(wanted), Struct),
+            "POST /v1/invoices/{}/mark_uncollectible": (
+                lambda _, wanted: engine.mark_uncollectible(wanted),
+                Struct,
+            ),
             "POST /v1/checkout/sessions": (self._create_checkout, params.CheckoutParameters),
-            "POST /v1/checkout/sessions/{}/expire": (lambda _, wanted: engine.expire(wanted), Struct),
-            "POST /v1/billing_portal/sessions": (lambda given: engine.portal(**asdict(given)), params.PortalParameters),
+            "POST /v1/checkout/sessions/{}/expire": (
+                lambda _, wanted: engine.expire(wanted),
+                Struct,
+            ),
+            "POST /v1/billing_portal/sessions": (
+                lambda given: engine.portal(**asdict(given)),
+                params.PortalParameters,
+            ),
             "POST /v1/events/{}/retry": (self._retry_event, params.EventRetry),
             "POST /v1/webhook_endpoints": (self._create_endpoint, params.NewWebhookEndpoint),
             "DELETE /v1/webhook_endpoints/{}": (self._delete_endpoint, Struct),
@@ -105,14 +120,17 @@ class Api:
         self._check_key(request.headers.get("authorization", ""))
         if body and request.content_type[0] not in {"", params.FORM}:
             raise ApiError(400, f"Invalid request: the body must be {params.FORM}.")
-        parameters = params.parse(request.scope["query_string"].decode("latin-1"), body.decode("utf-8", "replace"))
+        parameters = params.parse(
+            request.scope["query_string"].decode("latin-1"), body.decode("utf-8", "replace")
+        )
         request_id, path = headers["Request-Id"], request.url.path
         key = request.headers.get("idempotency-key") if request.method == "POST" else None
         if key in self._answers:
             first, original, status, answer = self._answers[key]
             if first != (path, parameters):
                 message = (
-                    "Keys for idempotent requests can only be used with the same parameters they were first used with."
+                    "Keys for idempotent requests can only be used with the same parameters "
+                    "they were first used with."
                 )
                 raise ApiError(400, message, type="idempotency_error")
             headers |= {"Idempotent-Replayed": "true", "Original-Request": original}
@@ -137,7 +155,9 @@ class Api:
             if match is None:
                 continue
             try:
-                answer = self._json(action(params.decode(parameters, kind), *match.groups()), path, shape)
+                answer = self._json(
+                    action(params.decode(parameters, kind), *match.groups()), path, shape
+                )
             except ApiError as error:
                 # a declined charge has happened: its response is stored with the key
                 if error.status != 402:  # noqa: PLR2004
@@ -151,7 +171,9 @@ class Api:
     def _json(self, result: _Result, path: str, shape: Shape) -> Json:
         if isinstance(result, tuple):
             things, has_more = result
-            return as_list(path, [self._json(thing, path, shape) for thing in things], has_more=has_more)
+            return as_list(
+                path, [self._json(thing, path, shape) for thing in things], has_more=has_more
+            )
         if isinstance(result, Event):
             return render_event(result, self._account.api_version)
         return result.render(shape) if isinstance(result, ProviderObject) else result
@@ -176,7 +198,9 @@ class Api:
             raise missing(kind, wanted)
         return thing
 
-    def _list(self, kind: type[ProviderObject], given: params.ListParameters) -> tuple[list[Any], bool]:
+    def _list(
+        self, kind: type[ProviderObject], given: params.ListParameters
+    ) -> tuple[list[Any], bool]:
         """Return a page of the objects that pass the filters."""
         customer = getattr(given, "customer", None)
         if customer is not None:
@@ -193,7 +217,9 @@ class Api:
         return self._engine.price(None, fields.pop("unit_amount"), **fields)
 
     def _create_customer(self, given: params.CustomerFields) -> Customer:
-        return self._engine.customer(metadata=given.metadata, card=given.card or Card.WORKS, **given.fields)
+        return self._engine.customer(
+            metadata=given.metadata, card=given.card or Card.WORKS, **given.fields
+        )
 
     def _update_customer(self, given: params.CustomerFields, customer_id: str) -> Customer:
         before = self._account.find_customer(customer_id)
@@ -208,14 +234,17 @@ class Api:
             metadata=given.metadata,
             trial_days=0 if given.trial_end else given.trial_period_days,
             trial_end=None if given.trial_end == "now" else given.trial_end,
-            missing_payment_method=given.trial_settings.end_behavior.missing_payment_method or "create_invoice",
+            missing_payment_method=given.trial_settings.end_behavior.missing_payment_method
+            or "create_invoice",
             cancel_at_period_end=given.cancel_at_period_end,
             cancel_at=given.cancel_at,
             billing_mode=given.billing_mode.type,
             first_payment=FirstPayment(given.payment_behavior),
         )
 
-    def _update_subscription(self, given: params.SubscriptionChanges, subscription_id: str) -> Subscription:
+    def _update_subscription(
+        self, given: params.SubscriptionChanges, subscription_id: str
+    ) -> Subscription:
         fields = asdict(given)
         missing_payment_method = fields.pop("trial_settings").end_behavior.missing_payment_method
         return self._engine.update_subscription(
@@ -224,7 +253,9 @@ class Api:
 
     def _create_checkout(self, given: params.CheckoutParameters) -> CheckoutSession:
         if given.customer is not None and given.customer_email is not None:
-            raise ApiError(400, "You may only specify one of these parameters: customer, customer_email.")
+            raise ApiError(
+                400, "You may only specify one of these parameters: customer, customer_email."
+            )
         if given.ui_mode in {"hosted", "hosted_page"} and given.success_url is None:
             raise missing_parameter("success_url")
         fields = asdict(given)
@@ -235,7 +266,8 @@ class Api:
             subscription_metadata=given.subscription_data.metadata,
             trial_days=given.subscription_data.trial_period_days,
             missing_payment_method=(
-                given.subscription_data.trial_settings.end_behavior.missing_payment_method or "create_invoice"
+                given.subscription_data.trial_settings.end_behavior.missing_payment_method
+                or "create_invoice"
             ),
             billing_mode=given.subscription_data.billing_mode.type,
             **fields,
@@ -248,8 +280,11 @@ class Api:
 
     def _create_endpoint(self, given: params.NewWebhookEndpoint) -> Json:
         fields = asdict(given) | {"metadata": merged({}, given.metadata)}
-        endpoint = self._engine.store_endpoint(WebhookEndpoint(secret=self._account.ids.new("whsec"), **fields))
-        return {**endpoint.render(Shape.NEW), "secret": endpoint.secret}  # only now, like the provider
+        endpoint = self._engine.store_endpoint(
+            WebhookEndpoint(secret=self._account.ids.new("whsec"), **fields)
+        )
+        # only now, like the provider
+        return {**endpoint.render(Shape.NEW), "secret": endpoint.secret}
 
     def _delete_endpoint(self, _: Struct, endpoint_id: str) -> Json:
         self._account.find(WebhookEndpoint, endpoint_id)

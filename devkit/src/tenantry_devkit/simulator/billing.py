@@ -9,7 +9,13 @@ from typing import Any, Final, Literal
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
-from tenantry_devkit.simulator.account import Account, ApiError, missing, missing_parameter, period_end
+from tenantry_devkit.simulator.account import (
+    Account,
+    ApiError,
+    missing,
+    missing_parameter,
+    period_end,
+)
 from tenantry_devkit.simulator.objects import (
     BillingMode,
     Card,
@@ -37,9 +43,10 @@ _UPDATED: Final = "customer.subscription.updated"
 class Rules:
     """The account's billing settings.
 
-    A failed payment is retried after each of ``retry_days``. After the last failure the subscription is canceled,
-    becomes ``unpaid``, or stays ``past_due``. A renewal's invoice is a draft for ``draft_seconds``. New subscriptions
-    have ``billing_mode``, unless they are given another.
+    A failed payment is retried after each of ``retry_days``. After the last failure the
+    subscription is canceled, becomes ``unpaid``, or stays ``past_due``. A renewal's invoice is a
+    draft for ``draft_seconds``. New subscriptions have ``billing_mode``, unless they are given
+    another.
     """
 
     retry_days: tuple[int, ...] = (3, 5, 7)
@@ -56,7 +63,9 @@ class FirstPayment(StrEnum):
     CHECKOUT = "checkout"
     """As in a checkout: first ``incomplete``, then charged."""
     PENDING = "pending"
-    """As in a checkout with a bank debit: ``active`` before it is known whether the payment succeeds."""
+    """As in a checkout with a bank debit: ``active`` before it is known whether the payment
+    succeeds.
+    """
 
 
 class ItemChange(Struct, frozen=True):
@@ -69,12 +78,16 @@ class ItemChange(Struct, frozen=True):
 
 
 class SubscriptionBilling:
-    """Creates and changes prices and subscriptions. It schedules their future on the account's agenda."""
+    """Creates and changes prices and subscriptions. It schedules their future on the account's
+    agenda.
+    """
 
     def __init__(self, account: Account, rules: Rules, url: str) -> None:
         self.account = account
         self.url = url
-        """The address where it is served, without a slash at the end; those of hosted pages begin with it."""
+        """The address where it is served, without a slash at the end; those of hosted pages begin
+        with it.
+        """
         self.prices: Mapping[str, Price] = account.table(Price)
         self.customers: Mapping[str, Customer] = account.table(Customer)
         self.subscriptions: Mapping[str, Subscription] = account.table(Subscription)
@@ -141,7 +154,8 @@ class SubscriptionBilling:
         """Subscribe a customer to a price, or to several with quantities. Raises `ApiError`.
 
         It is like a checkout: ``created`` is incomplete or trialing, then comes ``updated``. With
-        ``FirstPayment.ALLOW_INCOMPLETE`` it is like a plain API call: only ``created``, already active.
+        ``FirstPayment.ALLOW_INCOMPLETE`` it is like a plain API call: only ``created``, already
+        active.
         """
         account, now = self.account, self.account.now
         payer = account.find_customer(id_of(customer), param="customer")
@@ -167,14 +181,17 @@ class SubscriptionBilling:
             missing_payment_method=missing_payment_method,
             billing_mode=billing_mode or self._rules.billing_mode,
         )
-        ends = _cancellation(subscription, now, at_period_end=cancel_at_period_end, moment=cancel_at or UNSET)
+        ends = _cancellation(
+            subscription, now, at_period_end=cancel_at_period_end, moment=cancel_at or UNSET
+        )
         subscription = replace(subscription, **ends)
         invoice = self._draft(subscription, "subscription_create")
         is_pending = first_payment is FirstPayment.PENDING and invoice.amount_due > 0
         can_pay = is_pending or self._can_pay(invoice)
         begun = {"status": "active"} if can_pay and not trial_end else {}
         paid = {**begun, "default_payment_method": payer.default_payment_method}
-        created_with: dict[str, Any] = {}  # what the subscription has already in its `created` event
+        # what the subscription has already in its `created` event
+        created_with: dict[str, Any] = {}
         if first_payment is FirstPayment.ALLOW_INCOMPLETE:
             created_with = paid
         elif not invoice.amount_due:
@@ -191,7 +208,12 @@ class SubscriptionBilling:
         if subscription.status == "incomplete":
             account.plan(now + _FIRST_PAYMENT_TIME, "expire_incomplete", subscription.id)
         if trial_end:
-            account.plan(max(now, trial_end - _TRIAL_WARNING), "warn_of_trial_end", subscription.id, trial_end)
+            account.plan(
+                max(now, trial_end - _TRIAL_WARNING),
+                "warn_of_trial_end",
+                subscription.id,
+                trial_end,
+            )
         account.plan(end, "end_period", subscription.id, end)
         self._plan_cancellation(subscription)
         return subscription
@@ -201,7 +223,9 @@ class SubscriptionBilling:
         first = self.account.find(Subscription, id_of(subscription)).items[0]
         return self.update_subscription(subscription, items=[ItemChange(first.id, id_of(price))])
 
-    def set_metadata(self, subscription: Subscription | str, metadata: MetadataChanges) -> Subscription:
+    def set_metadata(
+        self, subscription: Subscription | str, metadata: MetadataChanges
+    ) -> Subscription:
         """Set these metadata values; an empty one removes its key."""
         return self.update_subscription(subscription, metadata=metadata)
 
@@ -209,7 +233,9 @@ class SubscriptionBilling:
         """End the trial and begin the first paid period now."""
         return self.update_subscription(subscription, trial_end="now")
 
-    def cancel(self, subscription: Subscription | str, *, at_period_end: bool = False) -> Subscription:
+    def cancel(
+        self, subscription: Subscription | str, *, at_period_end: bool = False
+    ) -> Subscription:
         """Cancel now, or at the end of the period."""
         if at_period_end:
             return self.update_subscription(subscription, cancel_at_period_end=True)
@@ -230,10 +256,16 @@ class SubscriptionBilling:
         return self.update_subscription(subscription, cancel_at=None)
 
     def pause_collection(
-        self, subscription: Subscription | str, behavior: PauseBehavior = "void", *, resumes_at: int | None = None
+        self,
+        subscription: Subscription | str,
+        behavior: PauseBehavior = "void",
+        *,
+        resumes_at: int | None = None,
     ) -> Subscription:
         """Stop the collection of payments; the status stays as it is."""
-        return self.update_subscription(subscription, pause_collection=PauseCollection(behavior, resumes_at))
+        return self.update_subscription(
+            subscription, pause_collection=PauseCollection(behavior, resumes_at)
+        )
 
     def resume_collection(self, subscription: Subscription | str) -> Subscription:
         """Collect payments of future invoices again."""
@@ -267,31 +299,45 @@ class SubscriptionBilling:
     ) -> Subscription:
         """Change the given fields; raises `ApiError` for an ended subscription.
 
-        ``cancel_at`` is in seconds since the Unix epoch; None revokes a cancellation. None for ``pause_collection``
-        ends a pause.
+        ``cancel_at`` is in seconds since the Unix epoch; None revokes a cancellation. None for
+        ``pause_collection`` ends a pause.
 
-        There are no prorations: a new price counts from the next invoice, unless its interval is different. Then a new
-        period begins, and is charged, at once. An empty metadata value removes its key. ``trial_end`` ends only now.
+        There are no prorations: a new price counts from the next invoice, unless its interval is
+        different. Then a new period begins, and is charged, at once. An empty metadata value
+        removes its key. ``trial_end`` ends only now.
         """
         account = self.account
         before = self._active_subscription(subscription)
         fields: dict[str, Any] = {
             "items": self._changed_items(before, items),
             "metadata": merged(before.metadata, metadata),
-            **_cancellation(before, account.now, at_period_end=cancel_at_period_end, moment=cancel_at),
-            "pause_collection": before.pause_collection if pause_collection is UNSET else pause_collection,
+            **_cancellation(
+                before, account.now, at_period_end=cancel_at_period_end, moment=cancel_at
+            ),
+            "pause_collection": before.pause_collection
+            if pause_collection is UNSET
+            else pause_collection,
             "missing_payment_method": missing_payment_method or before.missing_payment_method,
         }
         if pause_collection and pause_collection.resumes_at is not None:
             _check_future(pause_collection.resumes_at, account.now, "pause_collection[resumes_at]")
-            account.plan(pause_collection.resumes_at, "resume_collection", before.id, pause_collection.resumes_at)
+            account.plan(
+                pause_collection.resumes_at,
+                "resume_collection",
+                before.id,
+                pause_collection.resumes_at,
+            )
         if before.status == "trialing":
             begins_period = trial_end == "now"
             fields["trial_end"] = account.now if begins_period else before.trial_end
         else:
-            begins_period = before.status != "paused" and _interval(fields["items"]) != _interval(before.items)
+            begins_period = before.status != "paused" and _interval(fields["items"]) != _interval(
+                before.items
+            )
         if begins_period:
-            self._begin_period(before, account.now, "subscription_update", anchor=account.now, **fields)
+            self._begin_period(
+                before, account.now, "subscription_update", anchor=account.now, **fields
+            )
         else:
             account.change(before, _UPDATED, **fields)
         after = self.subscriptions[before.id]
@@ -323,7 +369,9 @@ class SubscriptionBilling:
         return after
 
     def pay(self, invoice: Invoice | str) -> Invoice:
-        """Charge the customer for an open invoice now; raises `ApiError` if it is not open or the card declines."""
+        """Charge the customer for an open invoice now; raises `ApiError` if it is not open or the
+        card declines.
+        """
         invoice = self.account.find(Invoice, id_of(invoice))
         if invoice.status == "draft":
             invoice = self._finalize(invoice)
@@ -339,7 +387,8 @@ class SubscriptionBilling:
     def void_invoice(self, invoice: Invoice | str) -> Invoice:
         """Void an open or uncollectible invoice; raises `ApiError` for others.
 
-        Void invoices do not count for the subscription's status. An incomplete subscription expires with its invoice.
+        Void invoices do not count for the subscription's status. An incomplete subscription expires
+        with its invoice.
         """
         found = self.account.find(Invoice, id_of(invoice))
         _check_status(found, {"open", "uncollectible"}, "voided")
@@ -351,7 +400,9 @@ class SubscriptionBilling:
         return self.invoices[found.id]
 
     def mark_uncollectible(self, invoice: Invoice | str) -> Invoice:
-        """Write off an open invoice; raises `ApiError` for others. Its subscription counts as paid."""
+        """Write off an open invoice; raises `ApiError` for others. Its subscription counts as
+        paid.
+        """
         found = self.account.find(Invoice, id_of(invoice))
         _check_status(found, {"open"}, "marked uncollectible")
         marked = self._write_off(found)
@@ -359,11 +410,17 @@ class SubscriptionBilling:
         return marked
 
     def _draft(self, subscription: Subscription, reason: str) -> Invoice:
-        """Draft an invoice for the current period, which costs nothing in a trial. The caller emits its event."""
+        """Draft an invoice for the current period, which costs nothing in a trial. The caller emits
+        its event.
+        """
         account, customer = self.account, self.customers[subscription.customer]
         is_trial = subscription.status == "trialing"
         lines = tuple(
-            Line(id=account.ids.new("il"), item=item, amount=0 if is_trial else item.price.unit_amount * item.quantity)
+            Line(
+                id=account.ids.new("il"),
+                item=item,
+                amount=0 if is_trial else item.price.unit_amount * item.quantity,
+            )
             for item in subscription.items
         )
         invoice = Invoice(
@@ -387,7 +444,11 @@ class SubscriptionBilling:
 
     def _finalize(self, invoice: Invoice) -> Invoice:
         """Open a draft for payment."""
-        own = [each for each in self.invoices.values() if each.customer == invoice.customer and each.number]
+        own = [
+            each
+            for each in self.invoices.values()
+            if each.customer == invoice.customer and each.number
+        ]
         prefix = self.customers[invoice.customer].invoice_prefix
         return self.account.change(
             invoice,
@@ -430,19 +491,30 @@ class SubscriptionBilling:
     def _write_off(self, invoice: Invoice) -> Invoice:
         over = {"status": "uncollectible", "auto_advance": False, "next_payment_attempt": None}
         return self.account.change(
-            invoice, "invoice.marked_uncollectible", **over, marked_uncollectible_at=self.account.now
+            invoice,
+            "invoice.marked_uncollectible",
+            **over,
+            marked_uncollectible_at=self.account.now,
         )
 
-    def _with_quantities(self, price: Price | str | Sequence[tuple[Price | str, int]]) -> list[tuple[Price, int]]:
+    def _with_quantities(
+        self, price: Price | str | Sequence[tuple[Price | str, int]]
+    ) -> list[tuple[Price, int]]:
         given = [(price, 1)] if isinstance(price, Price | str) else price
         find = partial(self.account.find, Price, param="price")
-        return [(find(each) if isinstance(each, str) else each, quantity) for each, quantity in given]
+        return [
+            (find(each) if isinstance(each, str) else each, quantity) for each, quantity in given
+        ]
 
-    def _changed_items(self, subscription: Subscription, changes: Sequence[ItemChange]) -> tuple[Item, ...]:
+    def _changed_items(
+        self, subscription: Subscription, changes: Sequence[ItemChange]
+    ) -> tuple[Item, ...]:
         account = self.account
         items = {item.id: item for item in subscription.items}
         for number, change in enumerate(changes):
-            fields: dict[str, Any] = {} if change.quantity is None else {"quantity": change.quantity}
+            fields: dict[str, Any] = (
+                {} if change.quantity is None else {"quantity": change.quantity}
+            )
             if change.price is not None:
                 fields["price"] = account.find(Price, change.price, param=f"items[{number}][price]")
             if change.id is None and change.price is None:
@@ -462,7 +534,11 @@ class SubscriptionBilling:
 
     def _end_period(self, subscription_id: str, end: int) -> None:
         subscription = self.subscriptions[subscription_id]
-        if subscription.has_ended or subscription.period_end != end or subscription.status == "incomplete":
+        if (
+            subscription.has_ended
+            or subscription.period_end != end
+            or subscription.status == "incomplete"
+        ):
             return
         if subscription.cancel_at == end:
             self._end(subscription, "cancellation_requested")
@@ -471,7 +547,9 @@ class SubscriptionBilling:
 
     def _plan_cancellation(self, subscription: Subscription) -> None:
         if subscription.cancel_at is not None:
-            self.account.plan(subscription.cancel_at, "cancel", subscription.id, subscription.cancel_at)
+            self.account.plan(
+                subscription.cancel_at, "cancel", subscription.id, subscription.cancel_at
+            )
 
     def _cancel_when_due(self, subscription_id: str, moment: int) -> None:
         subscription = self.subscriptions[subscription_id]
@@ -479,14 +557,21 @@ class SubscriptionBilling:
             self._end(subscription, "cancellation_requested")
 
     def _begin_period(self, before: Subscription, start: int, reason: str, **fields: Any) -> None:  # noqa: ANN401
-        """Begin and bill the next period, with changed fields; an unpaid subscription is not billed.
+        """Begin and bill the next period, with changed fields; an unpaid subscription is not
+        billed.
 
         A trial without a payment method may end in a pause instead.
         """
         account = self.account
         has_payment_method = self.customers[before.customer].default_payment_method is not None
-        if before.status == "trialing" and before.missing_payment_method == "pause" and not has_payment_method:
-            account.change(before, _UPDATED, "customer.subscription.paused", **fields, status="paused")
+        if (
+            before.status == "trialing"
+            and before.missing_payment_method == "pause"
+            and not has_payment_method
+        ):
+            account.change(
+                before, _UPDATED, "customer.subscription.paused", **fields, status="paused"
+            )
             return
         after = replace(before, **fields, period_start=start)
         end = period_end(after.anchor, *_interval(after.items), start)
@@ -513,7 +598,9 @@ class SubscriptionBilling:
                 self._collect(invoice.id)
 
     def _withhold(self, invoice: Invoice, pause: PauseCollection) -> None:
-        """Do with a draft what a pause of collection says; the subscription's status stays as it is."""
+        """Do with a draft what a pause of collection says; the subscription's status stays as it
+        is.
+        """
         if pause.behavior == "void":
             self._void(self._finalize(invoice))
         elif pause.behavior == "mark_uncollectible":
@@ -566,11 +653,19 @@ class SubscriptionBilling:
         return paid
 
     def _recover(self, subscription_id: str) -> None:
-        """Make a subscription active again if its newest invoice that is not void is paid or written off."""
+        """Make a subscription active again if its newest invoice that is not void is paid or
+        written off.
+        """
         subscription = self.subscriptions[subscription_id]
-        statuses = [each.status for each in self.invoices.values() if each.subscription == subscription_id]
+        statuses = [
+            each.status for each in self.invoices.values() if each.subscription == subscription_id
+        ]
         newest = next((status for status in reversed(statuses) if status != "void"), "paid")
-        if newest in {"paid", "uncollectible"} and subscription.status in {"incomplete", "past_due", "unpaid"}:
+        if newest in {"paid", "uncollectible"} and subscription.status in {
+            "incomplete",
+            "past_due",
+            "unpaid",
+        }:
             self.account.change(subscription, _UPDATED, status="active")
 
     def _expire_incomplete(self, subscription_id: str) -> None:
@@ -588,7 +683,11 @@ class SubscriptionBilling:
 
 def declined() -> ApiError:
     return ApiError(
-        402, "Your card was declined.", type="card_error", code="card_declined", decline_code="generic_decline"
+        402,
+        "Your card was declined.",
+        type="card_error",
+        code="card_declined",
+        decline_code="generic_decline",
     )
 
 
@@ -601,13 +700,19 @@ def _check_future(moment: int, now: int, param: str) -> None:
 def _check_status(invoice: Invoice, allowed: Collection[str], aim: str) -> None:
     """Raise `ApiError` unless the invoice has an allowed status."""
     if invoice.status not in allowed:
-        raise ApiError(400, f"The invoice is {invoice.status} and cannot be {aim}.", code="invoice_not_editable")
+        raise ApiError(
+            400,
+            f"The invoice is {invoice.status} and cannot be {aim}.",
+            code="invoice_not_editable",
+        )
 
 
 def _cancellation(
     before: Subscription, now: int, *, at_period_end: bool | None, moment: int | UnsetType | None
 ) -> dict[str, Any]:
-    """Return the changes that schedule or revoke a cancellation; raises `ApiError` for a moment in the past."""
+    """Return the changes that schedule or revoke a cancellation; raises `ApiError` for a moment in
+    the past.
+    """
     if at_period_end is None or at_period_end == before.cancel_at_period_end:
         if moment is UNSET or moment == before.cancel_at:
             return {}

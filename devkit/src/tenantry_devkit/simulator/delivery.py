@@ -27,8 +27,9 @@ T = TypeVar("T")
 class DeliveryRule:
     """Faults in the delivery of matching events: all events, unless it names some.
 
-    ``drop`` is the share of deliveries lost for good. ``duplicates`` is the number of additional copies. ``delay`` is
-    in simulated time, or between two such times for each copy. ``reorder`` sends what is due together in any order.
+    ``drop`` is the share of deliveries lost for good. ``duplicates`` is the number of additional
+    copies. ``delay`` is in simulated time, or between two such times for each copy. ``reorder``
+    sends what is due together in any order.
     """
 
     drop: float = 0.0
@@ -56,7 +57,14 @@ class DeliveryRule:
 
 _MINUTE: Final = 60
 _HOUR: Final = 3600
-RETRY_SECONDS: Final = (5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 5 * _HOUR, 10 * _HOUR, *[12 * _HOUR] * 4)
+RETRY_SECONDS: Final = (
+    5 * _MINUTE,
+    30 * _MINUTE,
+    2 * _HOUR,
+    5 * _HOUR,
+    10 * _HOUR,
+    *[12 * _HOUR] * 4,
+)
 """The delays after failed attempts: about three days, as at the provider."""
 _TIMEOUT: Final = 20.0
 
@@ -77,7 +85,9 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, kw_only=True):
-    """The delivery of an event to an endpoint; ``copy`` counts duplicates and resent events from 1."""
+    """The delivery of an event to an endpoint; ``copy`` counts duplicates and resent events from
+    1.
+    """
 
     event: str
     type: str
@@ -93,12 +103,18 @@ class Delivery(msgspec.Struct, kw_only=True):
 class Courier:
     """Delivers the account's events. ``log`` has every delivery in order.
 
-    ``concurrency`` is the number of concurrent requests; with 1 they arrive in order. Signatures have the time of
-    ``wall_clock``, since receivers compare it with their own.
+    ``concurrency`` is the number of concurrent requests; with 1 they arrive in order. Signatures
+    have the time of ``wall_clock``, since receivers compare it with their own.
     """
 
     def __init__(
-        self, account: Account, *, wall_clock: Clock, seed: int, concurrency: int, client: httpx2.AsyncClient | None
+        self,
+        account: Account,
+        *,
+        wall_clock: Clock,
+        seed: int,
+        concurrency: int,
+        client: httpx2.AsyncClient | None,
     ) -> None:
         self._account = account
         self._wall_clock = wall_clock
@@ -118,7 +134,9 @@ class Courier:
                 self._add(event, endpoint.id, 0)
 
     def again(self, event: Event, endpoint: str | None = None) -> list[Delivery]:
-        """Schedule an event once more, without faults, for one endpoint or all that want it. Raises `ApiError`."""
+        """Schedule an event once more, without faults, for one endpoint or all that want it. Raises
+        `ApiError`.
+        """
         if endpoint is not None:
             self._account.find(WebhookEndpoint, endpoint, param="webhook_endpoint")
         sent = Counter(delivery.endpoint for delivery in self.log if delivery.event == event.id)
@@ -129,11 +147,15 @@ class Courier:
         ]
 
     def restore(self, deliveries: Sequence[Delivery]) -> None:
-        """Continue the ``log`` of another courier. Retries are due now: the receiver may have been stopped, too."""
+        """Continue the ``log`` of another courier. Retries are due now: the receiver may have been
+        stopped, too.
+        """
         self.log.extend(deliveries)
         for delivery in deliveries:
             if delivery.state is State.PENDING:
-                delivery.due = min(delivery.due, self._account.now) if delivery.attempts else delivery.due
+                delivery.due = (
+                    min(delivery.due, self._account.now) if delivery.attempts else delivery.due
+                )
                 self.queue.add(delivery.due, delivery)
 
     @asynccontextmanager
@@ -148,7 +170,9 @@ class Courier:
                     self._own_client = None
 
     async def deliver_due(self) -> int:
-        """Attempt all due deliveries, including those that become due meanwhile; return the number of requests."""
+        """Attempt all due deliveries, including those that become due meanwhile; return the number
+        of requests.
+        """
         count = 0
         while batch := self._shuffled(self._take_due()):
             await in_parallel(batch, self._attempt, tasks=min(self._concurrency, len(batch)))
@@ -157,7 +181,9 @@ class Courier:
 
     def _add(self, event: Event, endpoint: str, copy: int, *, is_planned: bool = False) -> Delivery:
         now, kind = self._account.now, event.type
-        delivery = Delivery(event=event.id, type=kind, endpoint=endpoint, copy=copy, due=now, is_planned=is_planned)
+        delivery = Delivery(
+            event=event.id, type=kind, endpoint=endpoint, copy=copy, due=now, is_planned=is_planned
+        )
         self.log.append(delivery)
         self.queue.add(delivery.due, delivery)
         return delivery
@@ -174,14 +200,19 @@ class Courier:
     def _plan(self, delivery: Delivery) -> None:
         """Apply the newest matching rule to a delivery, and schedule its copies."""
         event = self._account.table(Event)[delivery.event]
-        rule = next((rule for rule in reversed(self.rules) if rule.matches(event, delivery.endpoint)), DeliveryRule())
+        rule = next(
+            (rule for rule in reversed(self.rules) if rule.matches(event, delivery.endpoint)),
+            DeliveryRule(),
+        )
         # one generator for each delivery: its faults do not depend on other deliveries
         chance = random.Random(f"{self._seed} {delivery.event} {delivery.endpoint}")  # noqa: S311
         delivery.is_planned = True
         if chance.random() < rule.drop:
             delivery.state = State.LOST
             return
-        duplicates = [replace(delivery, copy=number, attempts=[]) for number in range(1, rule.duplicates + 1)]
+        duplicates = [
+            replace(delivery, copy=number, attempts=[]) for number in range(1, rule.duplicates + 1)
+        ]
         self.log.extend(duplicates)
         least, most = rule.delay_seconds
         for copy in (delivery, *duplicates):
@@ -232,7 +263,9 @@ class Courier:
         return response.status_code, None
 
 
-async def in_parallel(items: Iterable[T], action: Callable[[T], Awaitable[None]], *, tasks: int) -> None:
+async def in_parallel(
+    items: Iterable[T], action: Callable[[T], Awaitable[None]], *, tasks: int
+) -> None:
     """Do something with each item, in this order, with so many at once."""
     waiting = iter(items)
 

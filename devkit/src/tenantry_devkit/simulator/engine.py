@@ -13,7 +13,13 @@ from msgspec.structs import replace
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry_devkit.simulator.account import Account, ApiError, SimulatedClock, Task
-from tenantry_devkit.simulator.billing import DAY, FirstPayment, Rules, SubscriptionBilling, declined
+from tenantry_devkit.simulator.billing import (
+    DAY,
+    FirstPayment,
+    Rules,
+    SubscriptionBilling,
+    declined,
+)
 from tenantry_devkit.simulator.delivery import Courier, Delivery, DeliveryRule
 from tenantry_devkit.simulator.objects import (
     NEW_VERSION,
@@ -87,7 +93,9 @@ class SimulationEngine(SubscriptionBilling):
         self.secret_key = secret_key
         """The API key that it accepts."""
         account = Account(clock=clock, ids=Ids(seed), api_version=api_version)
-        self.courier = Courier(account, wall_clock=wall_clock, seed=seed, concurrency=concurrency, client=client)
+        self.courier = Courier(
+            account, wall_clock=wall_clock, seed=seed, concurrency=concurrency, client=client
+        )
         super().__init__(account, rules or Rules(), url)
         self.checkout_sessions: Mapping[str, CheckoutSession] = account.table(CheckoutSession)
         self.endpoints: Mapping[str, WebhookEndpoint] = account.table(WebhookEndpoint)
@@ -104,7 +112,8 @@ class SimulationEngine(SubscriptionBilling):
         return datetime.fromtimestamp(self.account.now, UTC)
 
     async def advance(self, by: timedelta = timedelta(0), /, **parts: float) -> None:
-        """Advance the clock: trials end, periods are renewed, payments and deliveries are retried, each when due.
+        """Advance the clock: trials end, periods are renewed, payments and deliveries are retried,
+        each when due.
 
         ``parts`` are days, hours, minutes and seconds, like those of a `timedelta`.
         """
@@ -134,11 +143,16 @@ class SimulationEngine(SubscriptionBilling):
             await asyncio.sleep(_ONE_SECOND)
 
     def _next_moment(self) -> int | None:
-        moments = [self.account.agenda.next_moment(), self.courier.queue.next_moment() if self._auto_deliver else None]
+        moments = [
+            self.account.agenda.next_moment(),
+            self.courier.queue.next_moment() if self._auto_deliver else None,
+        ]
         return min((moment for moment in moments if moment is not None), default=None)
 
     def state(self) -> AccountState:
-        """Return the whole account, for `restore`, without delivery rules, idempotency keys and the seed."""
+        """Return the whole account, for `restore`, without delivery rules, idempotency keys and the
+        seed.
+        """
         return AccountState(
             now=self.account.now,
             url=self.url,
@@ -152,7 +166,9 @@ class SimulationEngine(SubscriptionBilling):
 
         The next `advance` does what was due before.
         """
-        before, after = (msgspec.json.encode(f"{address}/")[:-1] for address in (state.url, self.url))
+        before, after = (
+            msgspec.json.encode(f"{address}/")[:-1] for address in (state.url, self.url)
+        )
         state = AccountState.decode(state.encode().replace(before, after))
         for thing in state.objects:
             self.account.add(thing)
@@ -162,14 +178,20 @@ class SimulationEngine(SubscriptionBilling):
 
     def events(self, *types: str) -> list[Event]:
         """Return the events of these types, or all, oldest first."""
-        return [event for event in self.account.table(Event).values() if not types or event.type in types]
+        return [
+            event
+            for event in self.account.table(Event).values()
+            if not types or event.type in types
+        ]
 
     async def deliver(self) -> int:
         """Attempt every due delivery in order; return the number of requests."""
         async with self.courier.locked():
             return await self.courier.deliver_due()
 
-    async def resend(self, event: Event | str, endpoint: WebhookEndpoint | str | None = None) -> list[Delivery]:
+    async def resend(
+        self, event: Event | str, endpoint: WebhookEndpoint | str | None = None
+    ) -> list[Delivery]:
         """Deliver an event once more without faults, to one endpoint or all that want it."""
         endpoint_id = None if endpoint is None else id_of(endpoint)
         deliveries = self.courier.again(self.account.find(Event, id_of(event)), endpoint_id)
@@ -193,7 +215,9 @@ class SimulationEngine(SubscriptionBilling):
         events: Collection[str] = (),
         only: Callable[[Event], bool] | None = None,
     ) -> None:
-        """Add a `DeliveryRule` for events not yet being sent; of several matching rules, the newest counts."""
+        """Add a `DeliveryRule` for events not yet being sent; of several matching rules, the newest
+        counts.
+        """
         rule = DeliveryRule(
             drop=drop,
             duplicates=duplicates,
@@ -211,17 +235,26 @@ class SimulationEngine(SubscriptionBilling):
         self.courier.rules.clear()
 
     def add_endpoint(
-        self, url: str, secret: str, *, enabled_events: Collection[str] = ("*",), api_version: str | None = None
+        self,
+        url: str,
+        secret: str,
+        *,
+        enabled_events: Collection[str] = ("*",),
+        api_version: str | None = None,
     ) -> WebhookEndpoint:
         """Send future events there too, by default in the account's shape."""
         types = tuple(enabled_events)
-        endpoint = WebhookEndpoint(url=url, secret=secret, enabled_events=types, api_version=api_version)
+        endpoint = WebhookEndpoint(
+            url=url, secret=secret, enabled_events=types, api_version=api_version
+        )
         return self.store_endpoint(endpoint)
 
     def store_endpoint(self, endpoint: WebhookEndpoint) -> WebhookEndpoint:
         """Send future events there too; replaces the endpoint with this id, if it has one."""
         account = self.account
-        return account.add(replace(endpoint, id=endpoint.id or account.ids.new("we"), created=account.now))
+        return account.add(
+            replace(endpoint, id=endpoint.id or account.ids.new("we"), created=account.now)
+        )
 
     def customer(
         self,
@@ -255,7 +288,9 @@ class SimulationEngine(SubscriptionBilling):
         self.account.set_card(id_of(customer), Card.DECLINES)
 
     def card_works(self, customer: Customer | str) -> None:
-        """Let the customer's future payments succeed; open invoices are retried when due, or by `pay`."""
+        """Let the customer's future payments succeed; open invoices are retried when due, or by
+        `pay`.
+        """
         self.account.set_card(id_of(customer), Card.WORKS)
 
     def delete_customer(self, customer: Customer | str) -> Customer:
@@ -285,12 +320,17 @@ class SimulationEngine(SubscriptionBilling):
     ) -> CheckoutSession:
         """Begin a checkout of a price, or of several with quantities, which is open for a day.
 
-        The subscription gets the session's metadata, or its own. Raises `ApiError` for a malformed URL.
+        The subscription gets the session's metadata, or its own. Raises `ApiError` for a malformed
+        URL.
         """
         account = self.account
         _check_url(success_url, "success_url")
         _check_url(cancel_url, "cancel_url")
-        known = None if customer is None else account.find_customer(id_of(customer), param="customer").id
+        known = (
+            None
+            if customer is None
+            else account.find_customer(id_of(customer), param="customer").id
+        )
         session_id = account.ids.new("cs_test")
         session = CheckoutSession(
             id=session_id,
@@ -305,7 +345,9 @@ class SimulationEngine(SubscriptionBilling):
             customer_email=customer_email,
             client_reference_id=client_reference_id,
             metadata=merged({}, metadata),
-            subscription_metadata=merged({}, metadata if subscription_metadata is None else subscription_metadata),
+            subscription_metadata=merged(
+                {}, metadata if subscription_metadata is None else subscription_metadata
+            ),
             trial_days=trial_days,
             missing_payment_method=missing_payment_method,
             billing_mode=billing_mode,
@@ -314,15 +356,20 @@ class SimulationEngine(SubscriptionBilling):
         return account.add(session)
 
     def complete(
-        self, session: CheckoutSession | str, card: Card = Card.WORKS, *, async_payment: bool = False
+        self,
+        session: CheckoutSession | str,
+        card: Card = Card.WORKS,
+        *,
+        async_payment: bool = False,
     ) -> CheckoutSession:
-        """Pay with this card: creates customer, subscription and all events, ``checkout.session.completed`` last.
+        """Pay with this card: creates customer, subscription and all events,
+        ``checkout.session.completed`` last.
 
-        Without a card it begins a trial. Raises `ApiError` if the card declines, or is missing although something is
-        due (the session stays open), and if the session is not open.
+        Without a card it begins a trial. Raises `ApiError` if the card declines, or is missing
+        although something is due (the session stays open), and if the session is not open.
 
-        With ``async_payment`` the payment is pending, as with a bank debit, until `async_payment_succeeds` or
-        `async_payment_fails`. The subscription is active meanwhile.
+        With ``async_payment`` the payment is pending, as with a bank debit, until
+        `async_payment_succeeds` or `async_payment_fails`. The subscription is active meanwhile.
         """
         account, session = self.account, self._open_session(session)
         if card is Card.DECLINES or (card is Card.MISSING and session.is_due):
@@ -360,9 +407,15 @@ class SimulationEngine(SubscriptionBilling):
         """Let a pending payment fail like that of a renewal; raises `ApiError` if there is none."""
         before = self._pending_session(session)
         invoice = self.invoices.get(before.invoice or "")
-        if invoice is not None and invoice.status == "open" and not self.subscriptions[invoice.subscription].has_ended:
+        if (
+            invoice is not None
+            and invoice.status == "open"
+            and not self.subscriptions[invoice.subscription].has_ended
+        ):
             self._fail(invoice)
-        return self.account.change(before, "checkout.session.async_payment_failed", payment_pending=False)
+        return self.account.change(
+            before, "checkout.session.async_payment_failed", payment_pending=False
+        )
 
     def expire(self, session: CheckoutSession | str) -> CheckoutSession:
         """End an open checkout; raises `ApiError` if it is not open."""
@@ -370,18 +423,27 @@ class SimulationEngine(SubscriptionBilling):
         return self.account.change(before, "checkout.session.expired", status="expired", url=None)
 
     def portal(self, customer: Customer | str, return_url: str | None = None) -> PortalSession:
-        """Open the portal for a customer; raises `ApiError` for an unknown customer or a malformed URL."""
+        """Open the portal for a customer; raises `ApiError` for an unknown customer or a malformed
+        URL.
+        """
         account = self.account
         _check_url(return_url, "return_url")
-        known, session_id = account.find_customer(id_of(customer), param="customer").id, account.ids.new("bps")
+        known, session_id = (
+            account.find_customer(id_of(customer), param="customer").id,
+            account.ids.new("bps"),
+        )
         url = f"{self.url}/p/session/{session_id}"
-        session = PortalSession(id=session_id, created=account.now, customer=known, url=url, return_url=return_url)
+        session = PortalSession(
+            id=session_id, created=account.now, customer=known, url=url, return_url=return_url
+        )
         return account.add(session)
 
     def _open_session(self, session: CheckoutSession | str) -> CheckoutSession:
         found = self.account.find(CheckoutSession, id_of(session))
         if found.status != "open":
-            raise ApiError(400, f"This Checkout Session is {found.status} and cannot be used any more.")
+            raise ApiError(
+                400, f"This Checkout Session is {found.status} and cannot be used any more."
+            )
         return found
 
     def _pending_session(self, session: CheckoutSession | str) -> CheckoutSession:

@@ -51,7 +51,9 @@ NEW_VERSION: Final = "2025-03-31.basil"
 
 
 class Shape(StrEnum):
-    """Since API version 2025-03-31, billing periods are in the items, and an invoice's subscription in ``parent``."""
+    """Since API version 2025-03-31, billing periods are in the items, and an invoice's subscription
+    in ``parent``.
+    """
 
     OLD = "old"
     NEW = "new"
@@ -63,14 +65,22 @@ class Shape(StrEnum):
 
 @cache
 def _templates() -> dict[str, Json]:
-    """Return the attributes of each kind of object, with the values that all objects of the kind have."""
-    templates: dict[str, Json] = msgspec.json.decode((files(__package__) / "objects.json").read_bytes())
+    """Return the attributes of each kind of object, with the values that all objects of the kind
+    have.
+    """
+    templates: dict[str, Json] = msgspec.json.decode(
+        (files(__package__) / "objects.json").read_bytes()
+    )
     return templates
 
 
 def _filled(kind: str, thing: object, **values: object) -> Json:
-    """Return the attributes of a kind: from ``values``, else of the same name from ``thing``, else the template's."""
-    return {name: getattr(thing, name, value) for name, value in _templates()[kind].items()} | values
+    """Return the attributes of a kind: from ``values``, else of the same name from ``thing``, else
+    the template's.
+    """
+    return {
+        name: getattr(thing, name, value) for name, value in _templates()[kind].items()
+    } | values
 
 
 def as_list(url: str, data: list[Json], **more: object) -> Json:
@@ -201,14 +211,24 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
             self,
             billing_cycle_anchor=self.anchor,
             billing_mode=_BILLING_MODES[self.billing_mode],
-            cancellation_details={"comment": None, "feedback": None, "reason": self.cancellation_reason},
+            cancellation_details={
+                "comment": None,
+                "feedback": None,
+                "reason": self.cancellation_reason,
+            },
             currency=first.price.currency,
-            items=as_list(f"/v1/subscription_items?subscription={self.id}", items, total_count=count),
-            pause_collection=None if self.pause_collection is None else msgspec.structs.asdict(self.pause_collection),
+            items=as_list(
+                f"/v1/subscription_items?subscription={self.id}", items, total_count=count
+            ),
+            pause_collection=None
+            if self.pause_collection is None
+            else msgspec.structs.asdict(self.pause_collection),
             plan=first.price.plan() if count == 1 else None,
             quantity=first.quantity if count == 1 else None,
             start_date=self.created,
-            trial_settings={"end_behavior": {"missing_payment_method": self.missing_payment_method}},
+            trial_settings={
+                "end_behavior": {"missing_payment_method": self.missing_payment_method}
+            },
             **(period if shape is Shape.OLD else {}),
         )
 
@@ -230,11 +250,19 @@ class Line(Struct, frozen=True, kw_only=True):
         price, quantity = self.item.price, self.item.quantity
         billed: Json = {"subscription": invoice.subscription, "subscription_item": self.item.id}
         if shape is Shape.OLD:
-            purpose = {**billed, "plan": price.plan(), "price": price.render(shape), "type": "subscription"}
+            purpose = {
+                **billed,
+                "plan": price.plan(),
+                "price": price.render(shape),
+                "type": "subscription",
+            }
         else:
             details = {**billed, "invoice_item": None, "proration": False}
             purpose = {
-                "parent": {"subscription_item_details": details, "type": "subscription_item_details"},
+                "parent": {
+                    "subscription_item_details": details,
+                    "type": "subscription_item_details",
+                },
                 "pricing": {
                     "price_details": {"price": price.id, "product": price.product},
                     "type": "price_details",
@@ -283,10 +311,18 @@ class Invoice(ProviderObject, frozen=True, kw_only=True):
         is_paid, is_payable = self.status == "paid", self.status in {"draft", "open"}
         purpose: Json
         if shape is Shape.OLD:
-            purpose = {"subscription": self.subscription, "subscription_details": details, "paid": is_paid}
+            purpose = {
+                "subscription": self.subscription,
+                "subscription_details": details,
+                "paid": is_paid,
+            }
         else:
             details["subscription"] = self.subscription
-            parent = {"quote_details": None, "subscription_details": details, "type": "subscription_details"}
+            parent = {
+                "quote_details": None,
+                "subscription_details": details,
+                "type": "subscription_details",
+            }
             purpose = {"parent": parent}
         lines = [line.render(self, shape) for line in self.lines]
         return _filled(
@@ -307,7 +343,8 @@ class Invoice(ProviderObject, frozen=True, kw_only=True):
 
 
 class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
-    """``subscription_metadata`` and the fields from ``trial_days`` to ``billing_mode`` are for its subscription.
+    """``subscription_metadata`` and the fields from ``trial_days`` to ``billing_mode`` are for its
+    subscription.
 
     ``payment_pending`` is not part of the provider's object.
     """
@@ -359,7 +396,8 @@ class PortalSession(ProviderObject, frozen=True, kw_only=True):
 
 
 class WebhookEndpoint(ProviderObject, frozen=True, kw_only=True):
-    """An address that receives events, signed with ``secret``, in the shape of ``api_version`` or the account's.
+    """An address that receives events, signed with ``secret``, in the shape of ``api_version`` or
+    the account's.
 
     The simulator sets ``created``, and ``id`` if it is empty.
     """
@@ -405,13 +443,19 @@ def render_event(event: Event, api_version: str) -> Json:
     shape = Shape.of(api_version)
     data: Json = {"object": event.object.render(shape)}
     if event.before is not None:
-        data["previous_attributes"] = previous_attributes(event.before.render(shape), data["object"])
+        data["previous_attributes"] = previous_attributes(
+            event.before.render(shape), data["object"]
+        )
     request = {"id": event.request_id, "idempotency_key": event.idempotency_key}
-    return _filled("Event", event, object="event", api_version=api_version, data=data, request=request)
+    return _filled(
+        "Event", event, object="event", api_version=api_version, data=data, request=request
+    )
 
 
 def previous_attributes(before: Json, after: Json) -> Json:
-    """Return the old values of changed attributes: of objects the changed parts, of lists the whole old list."""
+    """Return the old values of changed attributes: of objects the changed parts, of lists the whole
+    old list.
+    """
     previous: Json = {}
     for name in before | after:
         old, new = before.get(name), after.get(name)

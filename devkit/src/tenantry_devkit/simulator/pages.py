@@ -16,7 +16,13 @@ from tenantry.common.encoding import NOT_JSON
 from tenantry_devkit.html import Pages, form_action_to, redirect
 from tenantry_devkit.simulator.account import ApiError
 from tenantry_devkit.simulator.engine import SimulationEngine
-from tenantry_devkit.simulator.objects import Card, CheckoutSession, Invoice, PortalSession, Subscription
+from tenantry_devkit.simulator.objects import (
+    Card,
+    CheckoutSession,
+    Invoice,
+    PortalSession,
+    Subscription,
+)
 from tenantry_devkit.simulator.parameters import FORM, json_response
 
 _SHOWN_EVENTS: Final = 50
@@ -29,8 +35,12 @@ S = TypeVar("S", bound=Struct)
 @cache
 def pages() -> Pages:
     made = Pages(Path(__file__).with_name("pages"))
-    made.templates.filters["money"] = lambda amount, currency: f"{amount / 100:.2f} {currency.upper()}"
-    made.templates.filters["time"] = lambda moment: f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M:%S UTC}"
+    made.templates.filters["money"] = lambda amount, currency: (
+        f"{amount / 100:.2f} {currency.upper()}"
+    )
+    made.templates.filters["time"] = lambda moment: (
+        f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M:%S UTC}"
+    )
     return made
 
 
@@ -78,7 +88,9 @@ async def show_checkout(session_id: FromPath[str], engine: Engine) -> Response[s
 
 
 @post("/c/pay/{session_id:str}")
-async def complete_checkout(request: AnyRequest, session_id: FromPath[str], engine: Engine) -> Response[str]:
+async def complete_checkout(
+    request: AnyRequest, session_id: FromPath[str], engine: Engine
+) -> Response[str]:
     form = await _read(request, _CheckoutForm)
     try:
         done = engine.complete(session_id, form.card, async_payment=form.async_payment)
@@ -93,13 +105,20 @@ async def complete_checkout(request: AnyRequest, session_id: FromPath[str], engi
 async def show_portal(session_id: FromPath[str], engine: Engine) -> Response[str]:
     session = engine.account.find(PortalSession, session_id)
     customer = engine.customers[session.customer]
-    return pages().page("portal.html", form_action="'self'", session=session, customer=customer, engine=engine)
+    return pages().page(
+        "portal.html", form_action="'self'", session=session, customer=customer, engine=engine
+    )
 
 
 @post("/p/session/{session_id:str}")
-async def change_subscription(request: AnyRequest, session_id: FromPath[str], engine: Engine) -> Response[str]:
+async def change_subscription(
+    request: AnyRequest, session_id: FromPath[str], engine: Engine
+) -> Response[str]:
     """Perform a button's action on the customer's own objects."""
-    form, customer = await _read(request, _PortalForm), engine.account.find(PortalSession, session_id).customer
+    form, customer = (
+        await _read(request, _PortalForm),
+        engine.account.find(PortalSession, session_id).customer,
+    )
     if form.action == "card":
         engine.account.set_card(customer, form.card)
         return redirect(f"/p/session/{session_id}")
@@ -132,11 +151,14 @@ async def pay_invoice(invoice_id: FromPath[str], engine: Engine) -> Response[str
         engine.pay(invoice_id)
     except ApiError as error:
         invoice = engine.account.find(Invoice, invoice_id)
-        return pages().page("invoice.html", form_action="'self'", invoice=invoice, problem=str(error))
+        return pages().page(
+            "invoice.html", form_action="'self'", invoice=invoice, problem=str(error)
+        )
     return redirect(f"/i/{invoice_id}")
 
 
-# Control: the overview, and the commands under ``/_simulator/``, which take JSON or the overview's forms
+# Control: the overview, and the commands under ``/_simulator/``, which take JSON or the overview's
+# forms
 
 
 class _NoBody(Struct, forbid_unknown_fields=True):
@@ -198,21 +220,29 @@ async def advance(request: AnyRequest, engine: Engine) -> Response[Any]:
 
 
 @post("/_simulator/customers/{customer_id:str}/card")
-async def set_card(request: AnyRequest, customer_id: FromPath[str], engine: Engine) -> Response[Any]:
+async def set_card(
+    request: AnyRequest, customer_id: FromPath[str], engine: Engine
+) -> Response[Any]:
     customer = engine.account.set_card(customer_id, (await _read(request, _CardBody)).card)
     return _answer(request, {"id": customer.id, "card": customer.card})
 
 
 @post("/_simulator/customers/{customer_id:str}/portal")
-async def open_portal(request: AnyRequest, customer_id: FromPath[str], engine: Engine) -> Response[Any]:
+async def open_portal(
+    request: AnyRequest, customer_id: FromPath[str], engine: Engine
+) -> Response[Any]:
     url = engine.portal(customer_id, f"{engine.url}/").url
     return _answer(request, {"url": url}, url)
 
 
 @post("/_simulator/checkouts/{session_id:str}/payment")
-async def decide_payment(request: AnyRequest, session_id: FromPath[str], engine: Engine) -> Response[Any]:
+async def decide_payment(
+    request: AnyRequest, session_id: FromPath[str], engine: Engine
+) -> Response[Any]:
     succeeds = (await _read(request, _PaymentBody)).succeeds
-    session = (engine.async_payment_succeeds if succeeds else engine.async_payment_fails)(session_id)
+    session = (engine.async_payment_succeeds if succeeds else engine.async_payment_fails)(
+        session_id
+    )
     return _answer(request, {"id": session.id, "payment_status": session.payment_status})
 
 
@@ -248,6 +278,22 @@ async def deliveries(engine: Engine) -> Response[bytes]:
 
 
 ROUTES: Final = (
-    style_sheet, show_checkout, complete_checkout, show_portal, change_subscription, show_invoice, pay_invoice,
-    overview, clock, advance, set_card, open_portal, decide_payment, resend, deliver, misbehave, behave, deliveries,
-)  # fmt: skip
+    style_sheet,
+    show_checkout,
+    complete_checkout,
+    show_portal,
+    change_subscription,
+    show_invoice,
+    pay_invoice,
+    overview,
+    clock,
+    advance,
+    set_card,
+    open_portal,
+    decide_payment,
+    resend,
+    deliver,
+    misbehave,
+    behave,
+    deliveries,
+)

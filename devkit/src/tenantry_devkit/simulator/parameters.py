@@ -27,7 +27,9 @@ from tenantry_devkit.simulator.objects import (
 
 FORM: Final = "application/x-www-form-urlencoded"
 _NAME: Final = re.compile(r"[^\[\]]+(\[[^\[\]]*\])*")
-_INVALID: Final = re.compile(r"(Object missing required field `(?P<missing>\w+)`|.*?)( - at `\$\.?(?P<place>.*)`)?")
+_INVALID: Final = re.compile(
+    r"(Object missing required field `(?P<missing>\w+)`|.*?)( - at `\$\.?(?P<place>.*)`)?"
+)
 """The message of a ``msgspec.ValidationError``."""
 _MOST: Final = 2000
 _DECLINING_CARDS: Final = frozenset({"pm_card_chargeCustomerFail", "tok_chargeCustomerFail"})
@@ -37,7 +39,9 @@ S = TypeVar("S", bound=Struct)
 
 
 def parse(*encoded: str) -> Json:
-    """Parse queries and forms such as ``items[0][price]=price_pro&expand[]=customer``; an empty value is None."""
+    """Parse queries and forms such as ``items[0][price]=price_pro&expand[]=customer``; an empty
+    value is None.
+    """
     values: Json = {}
     for text in encoded:
         try:
@@ -66,11 +70,17 @@ def _with_lists(name: str, value: Any) -> Any:  # noqa: ANN401
     if not isinstance(value, dict) or name == "metadata":
         return value
     inner = {key: _with_lists(key, each) for key, each in value.items()}
-    return [inner[key] for key in sorted(inner, key=int)] if all(key.isdecimal() for key in inner) else inner
+    return (
+        [inner[key] for key in sorted(inner, key=int)]
+        if all(key.isdecimal() for key in inner)
+        else inner
+    )
 
 
 def decode(values: Mapping[str, Any], kind: type[S]) -> S:
-    """Convert parameters; unknown ones are ignored. Raises `ApiError` for missing and invalid ones."""
+    """Convert parameters; unknown ones are ignored. Raises `ApiError` for missing and invalid
+    ones.
+    """
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -94,7 +104,12 @@ def in_range(value: int, wanted: Range | int | None) -> bool:
     """Whether a value passes a filter such as ``created=...`` or ``created[gte]=...``."""
     if not isinstance(wanted, Range):
         return wanted in {None, value}
-    bounds = ((operator.gt, wanted.gt), (operator.ge, wanted.gte), (operator.lt, wanted.lt), (operator.le, wanted.lte))
+    bounds = (
+        (operator.gt, wanted.gt),
+        (operator.ge, wanted.gte),
+        (operator.lt, wanted.lt),
+        (operator.le, wanted.lte),
+    )
     return all(compare(value, bound) for compare, bound in bounds if bound is not None)
 
 
@@ -105,9 +120,19 @@ class ListParameters(Struct):
     created: Range | int | None = None
 
     def matches(self, thing: Any) -> bool:  # noqa: ANN401
-        """Whether an object passes the filters; one that is named like an attribute is for its value."""
-        given = [name for name in self.__struct_fields__ if name != "created" and getattr(self, name) is not None]
-        is_equal = all(getattr(self, name) == getattr(thing, name) for name in given if name in thing.__struct_fields__)
+        """Whether an object passes the filters; one that is named like an attribute is for its
+        value.
+        """
+        given = [
+            name
+            for name in self.__struct_fields__
+            if name != "created" and getattr(self, name) is not None
+        ]
+        is_equal = all(
+            getattr(self, name) == getattr(thing, name)
+            for name in given
+            if name in thing.__struct_fields__
+        )
         return is_equal and in_range(thing.created, self.created)
 
 
@@ -138,7 +163,9 @@ class PriceList(ListParameters):
     lookup_keys: tuple[str, ...] = ()
 
     def matches(self, thing: Price) -> bool:
-        return super().matches(thing) and (not self.lookup_keys or thing.lookup_key in self.lookup_keys)
+        return super().matches(thing) and (
+            not self.lookup_keys or thing.lookup_key in self.lookup_keys
+        )
 
 
 class InvoiceSettings(Struct):
@@ -222,17 +249,29 @@ class SubscriptionList(ListParameters):
     price: str | None = None
     wanted_status: (
         Literal[
-            "active", "all", "canceled", "ended", "incomplete", "incomplete_expired", "past_due", "paused", "trialing",
+            "active",
+            "all",
+            "canceled",
+            "ended",
+            "incomplete",
+            "incomplete_expired",
+            "past_due",
+            "paused",
+            "trialing",
             "unpaid",
         ]
         | None
-    ) = field(name="status", default=None)  # fmt: skip
+    ) = field(name="status", default=None)
 
     def matches(self, thing: Subscription) -> bool:
         if self.wanted_status is None:
             has_status = thing.status != "canceled"
         else:
-            has_status = self.wanted_status in {"all", thing.status, "ended" if thing.has_ended else None}
+            has_status = self.wanted_status in {
+                "all",
+                thing.status,
+                "ended" if thing.has_ended else None,
+            }
         has_price = self.price is None or any(item.price.id == self.price for item in thing.items)
         return super().matches(thing) and has_status and has_price
 
@@ -276,7 +315,9 @@ class EventList(ListParameters):
 
     def matches(self, thing: Event) -> bool:
         wanted = (self.wanted_type,) if self.wanted_type else self.types
-        return super().matches(thing) and (not wanted or any(fnmatchcase(thing.type, each) for each in wanted))
+        return super().matches(thing) and (
+            not wanted or any(fnmatchcase(thing.type, each) for each in wanted)
+        )
 
 
 class EventRetry(Struct):
@@ -298,19 +339,30 @@ class Expansion(Struct):
 def page(newest_first: Sequence[Any], kind: type, given: ListParameters) -> tuple[list[Any], bool]:
     """Return the requested page, and whether there are more objects in the direction of reading."""
     if given.starting_after is not None and given.ending_before is not None:
-        raise ApiError(400, "You may only specify one of these parameters: starting_after, ending_before.")
+        raise ApiError(
+            400, "You may only specify one of these parameters: starting_after, ending_before."
+        )
     ids = [thing.id for thing in newest_first]
-    for param, wanted in (("starting_after", given.starting_after), ("ending_before", given.ending_before)):
+    for param, wanted in (
+        ("starting_after", given.starting_after),
+        ("ending_before", given.ending_before),
+    ):
         if wanted is not None and wanted not in ids:
             raise missing(kind, wanted, param=param)
     if given.ending_before is not None:
         rest = newest_first[: ids.index(given.ending_before)]
         return list(rest[-given.limit :]), len(rest) > given.limit
-    rest = newest_first if given.starting_after is None else newest_first[ids.index(given.starting_after) + 1 :]
+    rest = (
+        newest_first
+        if given.starting_after is None
+        else newest_first[ids.index(given.starting_after) + 1 :]
+    )
     return list(rest[: given.limit]), len(rest) > given.limit
 
 
-def json_response(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:
+def json_response(
+    value: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response[bytes]:
     """Return JSON, indented like the provider's."""
     content = msgspec.json.format(msgspec.json.encode(value), indent=2)
     return Response(content, status_code=status, media_type=MediaType.JSON, headers=headers)

@@ -33,19 +33,23 @@ _JSON_PATHS: Final = ("/v1/", "/_simulator/")
 
 
 class Simulator(SimulationEngine):
-    """The payment provider, with one account, in memory. For tests and development, on loopback only.
+    """The payment provider, with one account, in memory. For tests and development, on loopback
+    only.
 
-    It is an ASGI application (the API under ``/v1``, hosted pages, control), and its methods do the same without
-    HTTP. Methods return at once; `deliver`, `advance`, and each HTTP request afterwards send the events to the webhook
-    endpoints (with ``auto_deliver=False`` only `deliver` does).
+    It is an ASGI application (the API under ``/v1``, hosted pages, control), and its methods do the
+    same without HTTP. Methods return at once; `deliver`, `advance`, and each HTTP request
+    afterwards send the events to the webhook endpoints (with ``auto_deliver=False`` only `deliver`
+    does).
 
-    Time stands still until `advance` moves it, or follows real time with ``running``. Ids, events and faults depend on
-    ``seed`` and ``start`` (by default now). Returned objects do not change; `subscriptions`, `invoices` and so on have
-    the current ones. Methods raise `ApiError` where the provider's API would reject a request.
+    Time stands still until `advance` moves it, or follows real time with ``running``. Ids, events
+    and faults depend on ``seed`` and ``start`` (by default now). Returned objects do not change;
+    `subscriptions`, `invoices` and so on have the current ones. Methods raise `ApiError` where the
+    provider's API would reject a request.
 
-    ``prices`` are amounts by price id, monthly, in euro cents. ``api_version`` is the shape of ``GET /v1/events`` and
-    of endpoints without their own. ``wall_clock`` is for signatures, which receivers compare with real time.
-    ``client`` sends the events, instead of an own client; ``url`` is the address where it will be served.
+    ``prices`` are amounts by price id, monthly, in euro cents. ``api_version`` is the shape of
+    ``GET /v1/events`` and of endpoints without their own. ``wall_clock`` is for signatures, which
+    receivers compare with real time. ``client`` sends the events, instead of an own client; ``url``
+    is the address where it will be served.
     """
 
     @cached_property
@@ -57,13 +61,17 @@ class Simulator(SimulationEngine):
         await self.catch_up()
 
     def serving(self, port: int = 0) -> AbstractAsyncContextManager["Simulator"]:
-        """Serve it on 127.0.0.1 within the block, at ``port`` or a free one; `url` is the address."""
+        """Serve it on 127.0.0.1 within the block, at ``port`` or a free one; `url` is the
+        address.
+        """
         return serving(self, port)
 
 
 @cache
 def _application() -> AsgiApp:
-    """Return the application of all simulators, since creating it is slow; the scope names the simulator."""
+    """Return the application of all simulators, since creating it is slow; the scope names the
+    simulator.
+    """
     application = Litestar(
         [_call_api, *ROUTES],
         after_exception=[_log_failure],
@@ -89,7 +97,9 @@ async def _call_api(request: AnyRequest) -> Response[bytes]:
 
 
 def _refuse_other_sites(request: AnyRequest) -> Response[str] | None:
-    """Reject forms of other web sites, and host names that they resolve to loopback (DNS rebinding)."""
+    """Reject forms of other web sites, and host names that they resolve to loopback (DNS
+    rebinding).
+    """
     host = urlsplit(f"//{request.headers.get('host', '')}").hostname
     is_known = host in {*_LOOPBACK, urlsplit(_simulator(request).url).hostname}
     is_own = request.method == "GET" or request.headers.get("sec-fetch-site", "none") in _OWN_SITES
@@ -114,4 +124,6 @@ async def _log_failure(error: Exception, scope: LitestarScope) -> None:
 async def _set_date(message: Message, scope: LitestarScope) -> None:
     if message["type"] == "http.response.start":
         simulator = cast("Simulator", scope.get(_SIMULATOR))
-        MutableScopeHeaders.from_message(message)["Date"] = formatdate(simulator.account.now, usegmt=True)
+        MutableScopeHeaders.from_message(message)["Date"] = formatdate(
+            simulator.account.now, usegmt=True
+        )

@@ -1,6 +1,8 @@
-"""A pytest plugin for applications that use tenantry: the real service, and fixtures (docs/how-to/testing.md).
+"""A pytest plugin for applications that use tenantry: the real service, and fixtures
+(docs/how-to/testing.md).
 
-Load it with ``pytest_plugins = ["tenantry_devkit.testing"]``. It imports everything slow on first use.
+Load it with ``pytest_plugins = ["tenantry_devkit.testing"]``. It imports everything slow on first
+use.
 """
 
 import importlib
@@ -11,24 +13,56 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from tenantry_devkit.testing.errors import Credential, MailError, RefusedError, StartError, Variables
+    from tenantry_devkit.testing.errors import (
+        Credential,
+        MailError,
+        RefusedError,
+        StartError,
+        Variables,
+    )
     from tenantry_devkit.testing.fixture import Tenantry
     from tenantry_devkit.testing.provider import Events, Provider, SentEvent
     from tenantry_devkit.testing.service import RunningService, running_service
     from tenantry_devkit.testing.tenants import Key, Member, Tenant
 
 __all__ = [
-    "Credential", "Events", "Key", "MailError", "Member", "Provider", "RefusedError", "RunningService",
-    "SentEvent", "StartError", "Tenant", "Tenantry", "Variables", "pytest_assertrepr_compare",
-    "pytest_runtest_makereport", "running_service", "tenantry", "tenantry_service", "tenantry_settings",
-]  # fmt: skip
+    "Credential",
+    "Events",
+    "Key",
+    "MailError",
+    "Member",
+    "Provider",
+    "RefusedError",
+    "RunningService",
+    "SentEvent",
+    "StartError",
+    "Tenant",
+    "Tenantry",
+    "Variables",
+    "pytest_assertrepr_compare",
+    "pytest_runtest_makereport",
+    "running_service",
+    "tenantry",
+    "tenantry_service",
+    "tenantry_settings",
+]
 
 _HOMES: Final = {
-    "Credential": "errors", "Events": "provider", "Key": "tenants", "MailError": "errors", "Member": "tenants",
-    "Provider": "provider", "RefusedError": "errors", "RunningService": "service", "SentEvent": "provider",
-    "StartError": "errors", "Tenant": "tenants", "Tenantry": "fixture", "Variables": "errors",
+    "Credential": "errors",
+    "Events": "provider",
+    "Key": "tenants",
+    "MailError": "errors",
+    "Member": "tenants",
+    "Provider": "provider",
+    "RefusedError": "errors",
+    "RunningService": "service",
+    "SentEvent": "provider",
+    "StartError": "errors",
+    "Tenant": "tenants",
+    "Tenantry": "fixture",
+    "Variables": "errors",
     "running_service": "service",
-}  # fmt: skip
+}
 
 
 if not TYPE_CHECKING:  # otherwise type checkers accept any name
@@ -66,9 +100,13 @@ def tenantry_service(tenantry_settings: Mapping[str, object]) -> "Iterator[Runni
 
 @pytest.fixture
 def tenantry(
-    tenantry_service: "RunningService", tenantry_settings: Mapping[str, object], request: pytest.FixtureRequest
+    tenantry_service: "RunningService",
+    tenantry_settings: Mapping[str, object],
+    request: pytest.FixtureRequest,
 ) -> "Iterator[Tenantry]":
-    """The service as this test uses it: tenants, keys, tokens, events, mails, and its own payment provider."""
+    """The service as this test uses it: tenants, keys, tokens, events, mails, and its own payment
+    provider.
+    """
     from tenantry_devkit.testing.fixture import Tenantry  # noqa: PLC0415  # as above
     from tenantry_devkit.testing.service import as_variables  # noqa: PLC0415
 

@@ -18,7 +18,9 @@ class RefusedError(RuntimeError):
 
     def __init__(self, response: httpx2.Response) -> None:
         request = response.request
-        super().__init__(f"{request.method} {request.url.path}: {response.status_code} {response.text}")
+        super().__init__(
+            f"{request.method} {request.url.path}: {response.status_code} {response.text}"
+        )
         self.response = response
 
 
@@ -50,9 +52,15 @@ def bearer(credential: str) -> Variables:
 
 
 def explain_comparison(op: str, left: object, right: object) -> list[str] | None:
-    """Return pytest's explanation of a failed comparison with a credential, masked; None without a credential."""
+    """Return pytest's explanation of a failed comparison with a credential, masked; None without a
+    credential.
+    """
     credentials = [str(side) for side in (left, right) if isinstance(side, Credential) and side]
-    return [f"{_masked(left, credentials)} {op} {_masked(right, credentials)}"] if credentials else None
+    return (
+        [f"{_masked(left, credentials)} {op} {_masked(right, credentials)}"]
+        if credentials
+        else None
+    )
 
 
 def _masked(side: object, credentials: list[str]) -> str:

@@ -17,9 +17,11 @@ from tenantry_devkit.testing.tenants import Key, Tenant
 
 
 class Tenantry:
-    """The service as a test uses it, with its own tenants, and a payment provider with its own clock.
+    """The service as a test uses it, with its own tenants, and a payment provider with its own
+    clock.
 
-    Use it as a context manager. The service has one payment provider at a time: that of the newest open object.
+    Use it as a context manager. The service has one payment provider at a time: that of the newest
+    open object.
     """
 
     def __init__(self, service: RunningService) -> None:
@@ -57,8 +59,8 @@ class Tenantry:
     ) -> Tenant:
         """Create a tenant with an owner.
 
-        On a plan other than ``free`` it has subscribed at the simulated provider, by `subscribe`. Without ``linked``
-        the service does not know its customer yet.
+        On a plan other than ``free`` it has subscribed at the simulated provider, by `subscribe`.
+        Without ``linked`` the service does not know its customer yet.
         """
         tenant_id = tenant_id or f"org-{secrets.token_hex(8)}"
         tenant = Tenant(self.service, tenant_id, name, owner_email or f"owner@{tenant_id}.example")
@@ -82,7 +84,9 @@ class Tenantry:
         price, metadata = self._price(plan), {"orgId": tenant.id}
         if tenant.customer not in self.provider.customers:
             self.provider.customer(tenant.customer, email=tenant.owner_email, name=tenant.name)
-        subscription = self.provider.subscribe(tenant.customer, price, metadata=metadata, trial_days=trial_days)
+        subscription = self.provider.subscribe(
+            tenant.customer, price, metadata=metadata, trial_days=trial_days
+        )
         self.provider.deliver()
         return subscription
 
@@ -94,12 +98,16 @@ class Tenantry:
         role: str | None = "member",
         **options: Unpack[TokenOptions],
     ) -> Credential:
-        """Return an access token of a user, with a tenant and a role in it (owner, admin, member, or None)."""
+        """Return an access token of a user, with a tenant and a role in it (owner, admin, member,
+        or None).
+        """
         org_id = tenant.id if isinstance(tenant, Tenant) else tenant
         return self.service.token(user, org_id, role=role if org_id else None, **options)
 
     def client(self, credential: Key | str | None = None) -> httpx2.Client:
-        """Return an HTTP client of the service that sends this key or token; it is closed after the test."""
+        """Return an HTTP client of the service that sends this key or token; it is closed after the
+        test.
+        """
         if isinstance(credential, Key):
             credential = credential.secret
         return self._clients.enter_context(
@@ -109,10 +117,14 @@ class Tenantry:
     def mails(self, to: Tenant | str | None = None, *, within: float = 10.0) -> Sequence[Mail]:
         """Return the mails to the owners of this test's tenants so far, oldest first.
 
-        ``to`` is one tenant, or an owner's address. It waits until all requested mails have arrived, and not
-        at all if there are none. Raises `MailError` after ``within`` seconds.
+        ``to`` is one tenant, or an owner's address. It waits until all requested mails have
+        arrived, and not at all if there are none. Raises `MailError` after ``within`` seconds.
         """
-        wanted = [tenant.id for tenant in self._tenants.values() if to is None or to in (tenant, tenant.owner_email)]
+        wanted = [
+            tenant.id
+            for tenant in self._tenants.values()
+            if to is None or to in (tenant, tenant.owner_email)
+        ]
         return self.service.mails.of(wanted, within=within)
 
     def _price(self, plan: str) -> str:

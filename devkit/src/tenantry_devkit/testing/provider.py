@@ -40,7 +40,9 @@ _PERIOD_SECONDS: Final = int(timedelta(days=30).total_seconds())
 _SEED_BITS: Final = 64
 
 
-def _method(method: Callable[Concatenate[Simulator, P], R]) -> "Callable[Concatenate[Provider, P], R]":
+def _method(
+    method: Callable[Concatenate[Simulator, P], R],
+) -> "Callable[Concatenate[Provider, P], R]":
     """Forward to a method of the simulator, in its event loop."""
 
     @functools.wraps(method)
@@ -66,7 +68,8 @@ def _coroutine(
 
 
 class Provider:
-    """The simulated payment provider of a test: `tenantry_devkit.simulator.Simulator` without ``await``.
+    """The simulated payment provider of a test: `tenantry_devkit.simulator.Simulator` without
+    ``await``.
 
     Its clock begins at the present and stands still until `advance` moves it.
     """
@@ -81,7 +84,9 @@ class Provider:
             url=server.url,
         )
         webhook_url, secret = f"{service.base_url}{WEBHOOK_PATH}", service.webhook_secret
-        self._endpoint = self._simulator.add_endpoint(webhook_url, secret, enabled_events=ev.REQUIRED_TYPES)
+        self._endpoint = self._simulator.add_endpoint(
+            webhook_url, secret, enabled_events=ev.REQUIRED_TYPES
+        )
         server.attached.append(self._simulator)
 
     def detach(self) -> None:
@@ -172,8 +177,9 @@ class SentEvent(NamedTuple):
 class EventOptions(TypedDict, total=False):
     """Options of events.
 
-    Each event is one second later than those before, by the simulated provider's clock, unless ``created`` is given,
-    for late events. ``api_version`` decides the shape (`OLD_VERSION` or `NEW_VERSION` of `tenantry_devkit.simulator`).
+    Each event is one second later than those before, by the simulated provider's clock, unless
+    ``created`` is given, for late events. ``api_version`` decides the shape (`OLD_VERSION` or
+    `NEW_VERSION` of `tenantry_devkit.simulator`).
     """
 
     created: datetime | int | None
@@ -183,7 +189,8 @@ class EventOptions(TypedDict, total=False):
 class Events:
     """Creates events and sends them to the service, which has handled them when a method returns.
 
-    The methods named after events take `EventOptions`, and raise `RefusedError` unless the service answers 200.
+    The methods named after events take `EventOptions`, and raise `RefusedError` unless the service
+    answers 200.
     """
 
     def __init__(self, service: RunningService, http: httpx2.Client, provider: Provider) -> None:
@@ -201,7 +208,9 @@ class Events:
         cancel_at_period_end: bool = False,
         **options: Unpack[EventOptions],
     ) -> SentEvent:
-        """Send ``customer.subscription.updated``, by default with the current plan and a period of 30 days."""
+        """Send ``customer.subscription.updated``, by default with the current plan and a period of
+        30 days.
+        """
         moment, subscription, _, _ = self._objects(tenant, plan, options)
         updated = replace(
             subscription,
@@ -225,25 +234,34 @@ class Events:
         invoice_url: str | None = "https://invoice.example/i/unpaid",
         **options: Unpack[EventOptions],
     ) -> SentEvent:
-        """Send ``invoice.payment_failed``: the tenant is past due, and its owner gets a mail with the invoice's URL.
+        """Send ``invoice.payment_failed``: the tenant is past due, and its owner gets a mail with
+        the invoice's URL.
 
         ``amount`` is in cents.
         """
         moment, _, invoice, _ = self._objects(tenant, None, options, amount)
-        unpaid = replace(invoice, status="open", hosted_invoice_url=invoice_url, amount_paid=0, paid_at=None)
+        unpaid = replace(
+            invoice, status="open", hosted_invoice_url=invoice_url, amount_paid=0, paid_at=None
+        )
         return self._emit(ev.PAYMENT_FAILED, unpaid, moment, options)
 
-    def payment_succeeded(self, tenant: Tenant, *, amount: int = _AMOUNT, **options: Unpack[EventOptions]) -> SentEvent:
+    def payment_succeeded(
+        self, tenant: Tenant, *, amount: int = _AMOUNT, **options: Unpack[EventOptions]
+    ) -> SentEvent:
         """Send ``invoice.payment_succeeded``, which ends past due."""
         moment, _, invoice, _ = self._objects(tenant, None, options, amount)
         return self._emit(ev.PAYMENT_SUCCEEDED, invoice, moment, options)
 
-    def checkout_completed(self, tenant: Tenant, plan: str = "pro", **options: Unpack[EventOptions]) -> SentEvent:
+    def checkout_completed(
+        self, tenant: Tenant, plan: str = "pro", **options: Unpack[EventOptions]
+    ) -> SentEvent:
         """Send ``checkout.session.completed``: the tenant's customer is linked to it."""
         moment, _, _, session = self._objects(tenant, plan, options)
         return self._emit(ev.CHECKOUT_COMPLETED, session, moment, options)
 
-    def send(self, event: SentEvent | Mapping[str, Any] | bytes, *, signature: str | None = None) -> httpx2.Response:
+    def send(
+        self, event: SentEvent | Mapping[str, Any] | bytes, *, signature: str | None = None
+    ) -> httpx2.Response:
         """Send an event again, or any bytes, and return the service's answer.
 
         The default ``signature`` is that of `sign`; an empty one omits the header.
@@ -258,12 +276,20 @@ class Events:
 
     def sign(self, body: bytes, *, at: datetime | None = None, secret: str | None = None) -> str:
         """Return the signature header of a body, by default made now with the service's secret."""
-        return sign(body, secret or self._service.webhook_secret, int(at.timestamp() if at else time.time()))
+        return sign(
+            body, secret or self._service.webhook_secret, int(at.timestamp() if at else time.time())
+        )
 
-    def _emit(self, event_type: str, thing: BillingObject, moment: int, options: EventOptions) -> SentEvent:
+    def _emit(
+        self, event_type: str, thing: BillingObject, moment: int, options: EventOptions
+    ) -> SentEvent:
         event_id = f"evt_{secrets.token_hex(12)}"
-        event = Event(id=event_id, type=event_type, created=moment, object=thing, pending_webhooks=1)
-        sent = SentEvent(event_id, event_type, moment, event_body(event, options.get("api_version", NEW_VERSION)))
+        event = Event(
+            id=event_id, type=event_type, created=moment, object=thing, pending_webhooks=1
+        )
+        sent = SentEvent(
+            event_id, event_type, moment, event_body(event, options.get("api_version", NEW_VERSION))
+        )
         response = self.send(sent)
         if not response.is_success:
             raise RefusedError(response)
@@ -274,9 +300,11 @@ class Events:
     def _objects(
         self, tenant: Tenant, plan: str | None, options: EventOptions, amount: int = _AMOUNT
     ) -> tuple[int, Subscription, Invoice, CheckoutSession]:
-        """Return the moment of the event, and what a checkout of the plan, or of the current one, creates then.
+        """Return the moment of the event, and what a checkout of the plan, or of the current one,
+        creates then.
 
-        The subscription is the tenant's newest at the simulated provider, if it has one, with the plan's price.
+        The subscription is the tenant's newest at the simulated provider, if it has one, with the
+        plan's price.
         """
         created = options.get("created")
         if created is None:

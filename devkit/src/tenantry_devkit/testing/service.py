@@ -1,4 +1,6 @@
-"""The service of a test session, in a separate process, with its database, its mails and its payment provider."""
+"""The service of a test session, in a separate process, with its database, its mails and its
+payment provider.
+"""
 
 import asyncio
 import contextlib
@@ -32,34 +34,75 @@ from tenantry_devkit.identity_tokens import DEFAULT_SCOPE, DemoUser
 from tenantry_devkit.inbox import Inbox, Mail
 from tenantry_devkit.simulator import Simulator
 from tenantry_devkit.testing import supervisor
-from tenantry_devkit.testing.errors import Credential, MailError, RefusedError, StartError, Variables, bearer
+from tenantry_devkit.testing.errors import (
+    Credential,
+    MailError,
+    RefusedError,
+    StartError,
+    Variables,
+    bearer,
+)
 from tenantry_devkit.testing.supervisor import LOG, tail
 
 R = TypeVar("R")
 
 _FIXED: Final = frozenset(
     {
-        "DATABASE_URL", "DATABASE_POOLER_URL", "TENANTRY_DATA_DIR", "HOST", "PORT", "OIDC_ISSUER", "SMTP_URL",
+        "DATABASE_URL",
+        "DATABASE_POOLER_URL",
+        "TENANTRY_DATA_DIR",
+        "HOST",
+        "PORT",
+        "OIDC_ISSUER",
+        "SMTP_URL",
         "PROVIDER_API_BASE",
     }
-)  # fmt: skip
+)
 """Settings of what the session starts itself."""
 _INHERITED: Final = (
-    "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
-    "COVERAGE_PROCESS_START", "COVERAGE_FILE",
-)  # fmt: skip
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "TZ",
+    "VIRTUAL_ENV",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "COVERAGE_PROCESS_START",
+    "COVERAGE_FILE",
+)
 """The inherited environment variables: none that is a setting of the service or PostgreSQL."""
 _SHARED: Final = (
-    "DATABASE_URL", "API_KEY_PEPPER", "TENANTRY_PLANS", "OIDC_ISSUER", "OIDC_AUDIENCE", "OIDC_CLIENT_ID",
-    "OIDC_CLIENT_SECRET", "OIDC_ORG_CLAIM", "OIDC_ROLE_CLAIM", "OPERATOR_TOKEN", "PROVIDER_WEBHOOK_SECRET",
-    "PROVIDER_SECRET_KEY", "PROVIDER_API_BASE",
-)  # fmt: skip
+    "DATABASE_URL",
+    "API_KEY_PEPPER",
+    "TENANTRY_PLANS",
+    "OIDC_ISSUER",
+    "OIDC_AUDIENCE",
+    "OIDC_CLIENT_ID",
+    "OIDC_CLIENT_SECRET",
+    "OIDC_ORG_CLAIM",
+    "OIDC_ROLE_CLAIM",
+    "OPERATOR_TOKEN",
+    "PROVIDER_WEBHOOK_SECRET",
+    "PROVIDER_SECRET_KEY",
+    "PROVIDER_API_BASE",
+)
 """The settings that an application under test may need."""
 _NEUTRAL: Final = {
-    "client_encoding": "UTF8", "connect_timeout": "10", "hostaddr": "", "options": "", "password": "",
-    "require_auth": "", "requirepeer": "", "sslcertmode": "allow", "ssl_max_protocol_version": "",
-}  # fmt: skip
-"""Neutral values of parameters without a default in libpq; an empty string is invalid for the others."""
+    "client_encoding": "UTF8",
+    "connect_timeout": "10",
+    "hostaddr": "",
+    "options": "",
+    "password": "",
+    "require_auth": "",
+    "requirepeer": "",
+    "sslcertmode": "allow",
+    "ssl_max_protocol_version": "",
+}
+"""Neutral values of parameters without a default in libpq; an empty string is invalid for the
+others.
+"""
 _MAILS: Final = """
     SELECT id::text, concat(status, ' (' || last_error || ')')
       FROM (SELECT id, status, last_error, created_at FROM notifications WHERE tenant_id = ANY(%(tenants)s)
@@ -68,7 +111,9 @@ _MAILS: Final = """
              WHERE tenant_id = ANY(%(tenants)s) AND status NOT IN ('collecting', 'dropped')) AS mails
      ORDER BY created_at, id
 """
-_EXPIRE_KEY: Final = "UPDATE api_keys SET expires_at = now() - interval '1 second' WHERE org_id = %s AND id = %s"
+_EXPIRE_KEY: Final = (
+    "UPDATE api_keys SET expires_at = now() - interval '1 second' WHERE org_id = %s AND id = %s"
+)
 _STOP_SECONDS: Final = 120.0
 _TOKEN_LIFETIME: Final = timedelta(hours=1)
 _DELIVERY_SECONDS: Final = 20.0
@@ -78,30 +123,39 @@ _TIMEOUT: Final = 30.0
 def as_variables(given: Mapping[str, object]) -> Variables:
     """Convert a suite's settings to strings. Raises `StartError`."""
     if not isinstance(given, Mapping):
-        raise StartError(f"tenantry_settings must be a mapping of variables, not {type(given).__name__}")
+        raise StartError(
+            f"tenantry_settings must be a mapping of variables, not {type(given).__name__}"
+        )
     unset = ", ".join(sorted(name for name, value in given.items() if value is None))
-    given = Variables({name: str(value) for name, value in given.items()})  # masked: tracebacks show locals
+    # masked: tracebacks show locals
+    given = Variables({name: str(value) for name, value in given.items()})
     if unset:
-        raise StartError(f'tenantry_settings: {unset} cannot be None: leave it out for its default, or set it to "".')
+        raise StartError(
+            f'tenantry_settings: {unset} cannot be None: leave it out for its default, or set it to "".'
+        )
     return given
 
 
 def complete_settings(given: Mapping[str, str]) -> Variables:
     """Add the session's secrets to a suite's settings. Raises `StartError`."""
     if fixed := sorted(_FIXED & given.keys()):
-        raise StartError(f"tenantry_settings: {', '.join(fixed)} cannot be set: the tests run these themselves.")
+        raise StartError(
+            f"tenantry_settings: {', '.join(fixed)} cannot be set: the tests run these themselves."
+        )
     plans = given.get("TENANTRY_PLANS")
-    return Variables({
-        **generated_settings(),
-        "OIDC_AUDIENCE": "tenantry-api",
-        "OIDC_CLIENT_ID": "tenantry-tests",
-        "MAIL_FROM": "tenantry tests <billing@tenantry.example>",
-        "DRAIN_SECONDS": "0",  # no load balancer has to notice its end
-        **given,
-        **({"TENANTRY_PLANS": str(Path(plans).absolute())} if plans else {}),
-        "HOST": "127.0.0.1",
-        "PORT": "0",
-    })  # fmt: skip
+    return Variables(
+        {
+            **generated_settings(),
+            "OIDC_AUDIENCE": "tenantry-api",
+            "OIDC_CLIENT_ID": "tenantry-tests",
+            "MAIL_FROM": "tenantry tests <billing@tenantry.example>",
+            "DRAIN_SECONDS": "0",  # no load balancer has to notice its end
+            **given,
+            **({"TENANTRY_PLANS": str(Path(plans).absolute())} if plans else {}),
+            "HOST": "127.0.0.1",
+            "PORT": "0",
+        }
+    )
 
 
 def check_settings(values: Variables) -> Settings:
@@ -110,7 +164,9 @@ def check_settings(values: Variables) -> Settings:
         return load({**values, "DATABASE_URL": EMBEDDED})
     except SettingsError as error:
         faults = "\n".join(f"  {fault}" for fault in error.faults)
-        raise StartError(f"tenantry_settings: {len(error.faults)} setting(s) are faulty.\n{faults}") from None
+        raise StartError(
+            f"tenantry_settings: {len(error.faults)} setting(s) are faulty.\n{faults}"
+        ) from None
 
 
 class ServiceAddresses(NamedTuple):
@@ -119,7 +175,8 @@ class ServiceAddresses(NamedTuple):
 
 
 class ServiceProcess:
-    """PostgreSQL, which starts at once, and the service, both below ``folder``, which `close` removes.
+    """PostgreSQL, which starts at once, and the service, both below ``folder``, which `close`
+    removes.
 
     They end with this process, even if that is killed.
     """
@@ -140,7 +197,9 @@ class ServiceProcess:
             )
 
     def serve(self, settings: Mapping[str, str]) -> "ServiceAddresses":
-        """Start the service with these settings, and return once it is ready. Raises `StartError`."""
+        """Start the service with these settings, and return once it is ready. Raises
+        `StartError`.
+        """
         stdin, stdout = self._supervisor.stdin, self._supervisor.stdout
         assert stdin is not None  # noqa: S101
         assert stdout is not None  # noqa: S101
@@ -175,11 +234,14 @@ class ServiceProcess:
                 process.wait(_STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)  # in case the supervisor ended before it began
+        # in case the supervisor ended before it began
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class ProviderServer:
-    """Serves the newest of the ``attached`` simulators; they run in the event loop of its thread."""
+    """Serves the newest of the ``attached`` simulators; they run in the event loop of its
+    thread.
+    """
 
     def __init__(self) -> None:
         self.url = ""
@@ -202,11 +264,16 @@ class ProviderServer:
 
     def call(self, action: Coroutine[Any, Any, R]) -> R:
         # without the caller's context, which may belong to another kind of event loop
-        return Context().run(asyncio.run_coroutine_threadsafe, action, self._running.result()[0]).result()
+        return (
+            Context()
+            .run(asyncio.run_coroutine_threadsafe, action, self._running.result()[0])
+            .result()
+        )
 
 
 class SessionDatabase:
-    """Queries the database at this address; environment variables such as ``PGPORT`` have no effect.
+    """Queries the database at this address; environment variables such as ``PGPORT`` have no
+    effect.
 
     Raises `StartError` if this process cannot reach the database.
     """
@@ -219,7 +286,9 @@ class SessionDatabase:
             raise StartError(f"The tests cannot reach their own database: {error}") from None
 
     def mails(self, tenants: Sequence[str]) -> dict[str, str]:
-        """Return the ids of the mails to these tenants' owners, oldest first, with their status and error."""
+        """Return the ids of the mails to these tenants' owners, oldest first, with their status and
+        error.
+        """
         with self._connect() as connection:
             return dict(connection.execute(_MAILS, {"tenants": list(tenants)}).fetchall())
 
@@ -232,7 +301,9 @@ class SessionDatabase:
 
 
 def _default_parameters() -> dict[str, str]:
-    """Return a value for each parameter that libpq would read from the environment, except the service file."""
+    """Return a value for each parameter that libpq would read from the environment, except the
+    service file.
+    """
     values = {
         option.keyword.decode(): option.compiled.decode() if option.compiled else None
         for option in Conninfo.get_defaults()
@@ -243,7 +314,9 @@ def _default_parameters() -> dict[str, str]:
 
 
 class MailFinder:
-    """Finds the mails of tenants, for a whole session; the database has which ones there must be."""
+    """Finds the mails of tenants, for a whole session; the database has which ones there must
+    be.
+    """
 
     def __init__(self, inbox: Inbox, database: SessionDatabase) -> None:
         self._inbox = inbox
@@ -252,7 +325,8 @@ class MailFinder:
         """The notification of each mail, so that each is read once."""
 
     def of(self, tenants: Sequence[str], *, within: float) -> Sequence[Mail]:
-        """Return every mail to these tenants' owners so far, oldest first; raises `MailError` after ``within`` seconds.
+        """Return every mail to these tenants' owners so far, oldest first; raises `MailError` after
+        ``within`` seconds.
 
         The transaction that handles an event also queues its mails, so the list is complete.
         """
@@ -260,30 +334,42 @@ class MailFinder:
         if not self._inbox.wait_until(lambda: wanted <= self._arrived().keys(), within):
             raise MailError(self._describe_missing(tenants, within))
         arrived = self._arrived()
-        found = (self._inbox.mail(mail_id) for notification in wanted for mail_id in arrived[notification])
+        found = (
+            self._inbox.mail(mail_id)
+            for notification in wanted
+            for mail_id in arrived[notification]
+        )
         return [mail for mail in found if mail is not None]
 
     def _arrived(self) -> dict[str, list[str]]:
         """Return the ids of all mails by notification; a mail that was sent twice has two."""
         arrived: dict[str, list[str]] = {}
         for mail_id in reversed(self._inbox.ids()):
-            if mail_id not in self._notifications and (mail := self._inbox.mail(mail_id)) is not None:
+            if (
+                mail_id not in self._notifications
+                and (mail := self._inbox.mail(mail_id)) is not None
+            ):
                 headers = {name.lower(): text for name, text in mail.headers}
-                self._notifications[mail_id] = headers.get("message-id", "").strip("<>").partition("@")[0]
+                self._notifications[mail_id] = (
+                    headers.get("message-id", "").strip("<>").partition("@")[0]
+                )
             arrived.setdefault(self._notifications.get(mail_id, ""), []).append(mail_id)
         return arrived
 
     def _describe_missing(self, tenants: Sequence[str], within: float) -> str:
         mails, arrived = self._database.mails(tenants), self._arrived()
-        missing = [f"{mail_id} is {state}" for mail_id, state in mails.items() if mail_id not in arrived]
+        missing = [
+            f"{mail_id} is {state}" for mail_id, state in mails.items() if mail_id not in arrived
+        ]
         return f"{len(missing)} of {len(mails)} mails have not arrived within {within:g} s: {'; '.join(missing)}"
 
 
 class TokenOptions(TypedDict, total=False):
     """Options of tokens.
 
-    ``scope`` narrows the role (``"projects:read"``). ``expires_in`` is a time or seconds; below -30 s, the service's
-    tolerance, the token has expired. ``email`` is a verified address. ``claims`` override others.
+    ``scope`` narrows the role (``"projects:read"``). ``expires_in`` is a time or seconds; below -30
+    s, the service's tolerance, the token has expired. ``email`` is a verified address. ``claims``
+    override others.
     """
 
     scope: str | None
@@ -293,7 +379,9 @@ class TokenOptions(TypedDict, total=False):
 
 
 class RunningService:
-    """A service that runs as ``tenantry serve``, for a test session; tests use it through `Tenantry`."""
+    """A service that runs as ``tenantry serve``, for a test session; tests use it through
+    `Tenantry`.
+    """
 
     def __init__(
         self,
@@ -308,12 +396,14 @@ class RunningService:
         """Start the service with ``values``, beside the companion servers."""
         self.given = given
         """The suite's settings."""
-        values = Variables({
-            **values,
-            "OIDC_ISSUER": companion.issuer,
-            "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
-            "PROVIDER_API_BASE": provider_server.url,
-        })  # fmt: skip
+        values = Variables(
+            {
+                **values,
+                "OIDC_ISSUER": companion.issuer,
+                "SMTP_URL": f"smtp://127.0.0.1:{companion.smtp_port}",
+                "PROVIDER_API_BASE": provider_server.url,
+            }
+        )
         self.base_url, address = process.serve(values)
         """``http://127.0.0.1:<port>``, without a slash at the end."""
         self.values = Variables({**values, "DATABASE_URL": address})
@@ -353,17 +443,25 @@ class RunningService:
     def client(self, headers: Mapping[str, str]) -> httpx2.Client:
         """Return an HTTP client of the service, which the caller closes."""
         return httpx2.Client(
-            base_url=self.base_url, headers=headers, timeout=_TIMEOUT, trust_env=False, verify=self._tls
+            base_url=self.base_url,
+            headers=headers,
+            timeout=_TIMEOUT,
+            trust_env=False,
+            verify=self._tls,
         )
 
     def call(self, method: str, path: str, credential: Credential, json: object = None) -> Any:  # noqa: ANN401
         """Return the body of a successful response of the API; raises `RefusedError`."""
-        response = self._http.request(method, f"/api/v1{path}", headers=bearer(credential), json=json)
+        response = self._http.request(
+            method, f"/api/v1{path}", headers=bearer(credential), json=json
+        )
         if not response.is_success:
             raise RefusedError(response)
         return response.json() if response.content else None
 
-    def token(self, user: str, org_id: str | None, *, role: str | None, **options: Unpack[TokenOptions]) -> Credential:
+    def token(
+        self, user: str, org_id: str | None, *, role: str | None, **options: Unpack[TokenOptions]
+    ) -> Credential:
         """Return an access token, and make its user known to the identity provider."""
         config, email, scope = self.settings.oidc, options.get("email"), options.get("scope")
         assert config is not None  # noqa: S101
@@ -406,7 +504,11 @@ def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
     folder = Path(tempfile.mkdtemp(prefix="tenantry-"))
     with ExitStack() as stack:
         process = stack.enter_context(closing(ServiceProcess(folder)))
-        inbox, provider_server, users = Inbox(folder / "inbox", limit=sys.maxsize), ProviderServer(), list[DemoUser]()
+        inbox, provider_server, users = (
+            Inbox(folder / "inbox", limit=sys.maxsize),
+            ProviderServer(),
+            list[DemoUser](),
+        )
         companion = Companion(
             folder,
             users=users,

@@ -1,9 +1,11 @@
-"""The process that runs a test session's PostgreSQL and service, and ends them with the session, even a killed one.
+"""The process that runs a test session's PostgreSQL and service, and ends them with the session,
+even a killed one.
 
-Run it as a file, ``python -P supervisor.py FOLDER``. Standard input has the service's environment, as a line of JSON,
-except for the database. The end of the input, SIGTERM, and the end of the parent process end it (a forked child may
-hold the input open). Standard output has a line of JSON: ``{"base_url": address, "database": address}``, or
-``{"failed": reason}``. At the end it removes the folder.
+Run it as a file, ``python -P supervisor.py FOLDER``. Standard input has the service's environment,
+as a line of JSON, except for the database. The end of the input, SIGTERM, and the end of the parent
+process end it (a forked child may hold the input open). Standard output has a line of JSON:
+``{"base_url": address, "database": address}``, or ``{"failed": reason}``. At the end it removes the
+folder.
 """
 
 import contextlib
@@ -40,10 +42,13 @@ class _TestSession:
         # SIGTERM must not interrupt the start of a process
         signal.set_wakeup_fd(write)
         signal.signal(signal.SIGTERM, lambda _signal, _frame: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session, which then ends this process
+        # Ctrl-C is for the session, which then ends this process
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def is_waiting(self, seconds: float) -> bool:
-        """Wait for input, a signal or the parent's end; return False if one of them came in time."""
+        """Wait for input, a signal or the parent's end; return False if one of them came in
+        time.
+        """
         has_input = bool(select.select([sys.stdin, self._signals], [], [], seconds)[0])
         return not has_input and os.getppid() == self._parent
 
@@ -85,8 +90,12 @@ def _serve(folder: Path, environment: dict[str, str], session: _TestSession) -> 
     with path.open("ab") as log:
         service = subprocess.Popen(
             [sys.executable, "-P", "-m", "tenantry", "serve"],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environment,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            env=environment,
+        )
     try:
         if base_url := _await_start(service, path, session):
             _report(base_url=base_url, database=environment["DATABASE_URL"])
@@ -101,13 +110,17 @@ def _serve(folder: Path, environment: dict[str, str], session: _TestSession) -> 
 
 
 def _await_start(service: subprocess.Popen[bytes], log: Path, session: _TestSession) -> str | None:
-    """Return the service's address once it is ready; None after a failure, which it reports, or the session's end."""
+    """Return the service's address once it is ready; None after a failure, which it reports, or the
+    session's end.
+    """
     deadline = time.monotonic() + _START_SECONDS
     while not (found := _READY.search(log.read_text(errors="replace"))):
         has_ended = service.poll() is not None
         if has_ended or time.monotonic() > deadline:
             late = f"It was not ready after {_START_SECONDS:g} s."
-            reason = f"`tenantry serve` ended with code {service.returncode}." if has_ended else late
+            reason = (
+                f"`tenantry serve` ended with code {service.returncode}." if has_ended else late
+            )
             _report(failed=f"{reason} The end of its log:\n{tail(log)}")
             return None
         if not session.is_waiting(_POLL_SECONDS):

@@ -14,7 +14,9 @@ from tenantry_devkit.testing.service import RunningService, TokenOptions, as_tim
 class Tenant:
     """A tenant of a test. `record`, `plan` and `subscription_status` ask the service each time."""
 
-    def __init__(self, service: RunningService, tenant_id: str, name: str, owner_email: str) -> None:
+    def __init__(
+        self, service: RunningService, tenant_id: str, name: str, owner_email: str
+    ) -> None:
         unique = secrets.token_hex(8)
         self.service = service
         self.id = tenant_id
@@ -45,14 +47,22 @@ class Tenant:
         return str(self.record["subscriptionStatus"])
 
     def key(
-        self, *scopes: str, name: str = "test", mode: str = "live", expires_in: timedelta | float | None = None
+        self,
+        *scopes: str,
+        name: str = "test",
+        mode: str = "live",
+        expires_in: timedelta | float | None = None,
     ) -> "Key":
-        """Create a key for these scopes, or an OWNER key without scopes. ``expires_in`` is a time or seconds."""
+        """Create a key for these scopes, or an OWNER key without scopes. ``expires_in`` is a time
+        or seconds.
+        """
         wanted: dict[str, Any] = {"orgId": self.id, "name": name, "scopes": scopes, "mode": mode}
         if not scopes:
             wanted["accessLevel"] = "OWNER"
         if expires_in is not None:
-            wanted["expiresAt"] = (system_clock() + as_timedelta(expires_in)).isoformat().replace("+00:00", "Z")
+            wanted["expiresAt"] = (
+                (system_clock() + as_timedelta(expires_in)).isoformat().replace("+00:00", "Z")
+            )
         return Key(self, self.call("POST", "/api-keys", wanted))
 
     def member(self, user: str, role: str = "member") -> "Member":
@@ -62,9 +72,15 @@ class Tenant:
         return member
 
     def token(
-        self, user: str | None = None, *, role: str | None = "owner", **options: Unpack[TokenOptions]
+        self,
+        user: str | None = None,
+        *,
+        role: str | None = "owner",
+        **options: Unpack[TokenOptions],
     ) -> Credential:
-        """Return a token that claims this tenant and a role, by default the owner's, like `Tenantry.token`."""
+        """Return a token that claims this tenant and a role, by default the owner's, like
+        `Tenantry.token`.
+        """
         return self.service.token(user or self.owner, self.id, role=role, **options)
 
     def mails(self, *, within: float = 10.0) -> Sequence[Mail]:
@@ -99,7 +115,9 @@ class Tenant:
 
 
 class Key:
-    """An API key of a tenant, from a new key's record; reports mask `secret`, `headers` and `environment`."""
+    """An API key of a tenant, from a new key's record; reports mask `secret`, `headers` and
+    `environment`.
+    """
 
     def __init__(self, tenant: Tenant, record: Mapping[str, Any]) -> None:
         self.tenant = tenant

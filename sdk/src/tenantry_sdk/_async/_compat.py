@@ -1,4 +1,6 @@
-"""What differs between the two clients: sleeping, deadlines, background tasks. Each has its own version."""
+"""What differs between the two clients: sleeping, deadlines, background tasks. Each has its own
+version.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,19 @@ def has_ended(owner: Owner) -> bool:
 
 
 async def close(clients: Mapping[Owner, httpx2.AsyncClient]) -> None:
-    """Close the client of this event loop, and let each other event loop that runs close its own."""
+    """Close the client of this event loop, and let each other event loop that runs close its
+    own.
+    """
     for owner, client in clients.items():
         if owner == current_owner():
             await client.aclose()
         elif not has_ended(owner):
             loop = owner[1]
-            soon = loop.call_soon_threadsafe if hasattr(loop, "call_soon_threadsafe") else loop.run_sync_soon
+            soon = (
+                loop.call_soon_threadsafe
+                if hasattr(loop, "call_soon_threadsafe")
+                else loop.run_sync_soon
+            )
             with suppress(RuntimeError):  # it has ended just now
                 soon(_start_closing, client)
 
@@ -78,7 +86,8 @@ async def sleep(seconds: float) -> None:
 async def fetch(client: httpx2.AsyncClient, request: httpx2.Request, seconds: float) -> Response:
     """Send a request and read the complete response.
 
-    Raises `TimeoutError` when that takes longer than ``seconds``, `UnreadableAnswerError` for a body that is too large.
+    Raises `TimeoutError` when that takes longer than ``seconds``, `UnreadableAnswerError` for a
+    body that is too large.
     """
     import anyio  # noqa: PLC0415
 
@@ -132,7 +141,8 @@ class SharedTask(Generic[T]):
         return self._done.is_set() or has_ended(self._owner)
 
     async def outcome(self, seconds: float) -> T | None:
-        """Return its result or raise its error; None if another event loop ended before the task was done.
+        """Return its result or raise its error; None if another event loop ended before the task
+        was done.
 
         Raises `TokenTimedOutError` if it takes more than ``seconds``.
         """

@@ -32,7 +32,12 @@ class AsyncEngine:
     """Sends requests to one service with one credential."""
 
     def __init__(
-        self, http: AsyncHttp, base_url: str, credentials: AsyncCredentials, options: Options, organization: str | None
+        self,
+        http: AsyncHttp,
+        base_url: str,
+        credentials: AsyncCredentials,
+        options: Options,
+        organization: str | None,
     ) -> None:
         self._http = http
         self.base_url = base_url
@@ -57,7 +62,8 @@ class AsyncEngine:
         return time.monotonic() + self._options.retry.timeout
 
     async def send(self, call: Call, ends: float | None = None) -> Response:
-        """Send a request and return its successful response, by the deadline ``ends``. Raises `TenantryError`.
+        """Send a request and return its successful response, by the deadline ``ends``. Raises
+        `TenantryError`.
 
         A request that is not repeatable is sent once, and once more with another token after a 401.
         """
@@ -67,7 +73,11 @@ class AsyncEngine:
         renewed = call.is_anonymous
         while True:
             token = None if call.is_anonymous else await self._credentials.current(ends)
-            credential = call.authorization if token is None else Secret(f"Bearer {token.access_token.reveal()}")
+            credential = (
+                call.authorization
+                if token is None
+                else Secret(f"Bearer {token.access_token.reveal()}")
+            )
             seconds = progress.seconds(time.monotonic())
             logger.debug("%s: %s, at most %.1f s", call.summary, progress.attempt, seconds)
             try:
@@ -92,7 +102,9 @@ class AsyncEngine:
         await self._credentials.close()
         await self._http.aclose()
 
-    async def _attempt(self, call: Call, credential: Secret | None, seconds: float, progress: RetryState) -> Response:
+    async def _attempt(
+        self, call: Call, credential: Secret | None, seconds: float, progress: RetryState
+    ) -> Response:
         from httpx2 import HTTPError, NetworkError, TimeoutException  # noqa: PLC0415  # slow to import
 
         http, what, begun = self._http.client(), call.summary, time.monotonic()
@@ -104,14 +116,24 @@ class AsyncEngine:
                 f"{what}: no complete response from {self.base_url} in {duration}."
             )
         except NetworkError as error:
-            lost = ConnectionFailedError(f"{what}: the connection to {self.base_url} failed: {error}")
+            lost = ConnectionFailedError(
+                f"{what}: the connection to {self.base_url} failed: {error}"
+            )
         except HTTPError as error:
             # Its text may contain what the server sent.
-            lost = ConnectionFailedError(f"{what}: the connection to {self.base_url} failed: {type(error).__name__}")
+            lost = ConnectionFailedError(
+                f"{what}: the connection to {self.base_url} failed: {type(error).__name__}"
+            )
         else:
             record(response)
             took = 1000 * (time.monotonic() - begun)
-            logger.info("%s: %d in %.0f ms (request %s)", what, response.status_code, took, response.request_id)
+            logger.info(
+                "%s: %d in %.0f ms (request %s)",
+                what,
+                response.status_code,
+                took,
+                response.request_id,
+            )
             if is_whole(response):
                 return response
             lost = ConnectionFailedError(f"{what}: the response was incomplete.")
@@ -136,7 +158,8 @@ class AsyncEngine:
         headers.pop("Authorization", None)
         headers.pop(_ORGANIZATION, None)
         if credential is not None:
-            headers["Authorization"] = credential.reveal()  # the HTTP client does not log this header
+            # the HTTP client does not log this header
+            headers["Authorization"] = credential.reveal()
         if self._organization is not None and not call.is_anonymous:
             headers[_ORGANIZATION] = self._organization
         if call.body is not None:

@@ -23,12 +23,16 @@ class AsyncHttp:
     """Holds the HTTP clients: one for each process and event loop, which connections belong to."""
 
     def __init__(self, given: httpx2.AsyncClient | None) -> None:
-        """``given`` is the caller's client, which the caller closes; without it, a new client is created."""
+        """``given`` is the caller's client, which the caller closes; without it, a new client is
+        created.
+        """
         from httpx2 import create_ssl_context  # noqa: PLC0415  # slow to import
 
         self._given = given
-        self._own: dict[Owner, httpx2.AsyncClient] = {}  # without a lock, which a fork could leave locked
-        self._certificates = create_ssl_context() if given is None else None  # slow, so that all share it
+        # without a lock, which a fork could leave locked
+        self._own: dict[Owner, httpx2.AsyncClient] = {}
+        # slow, so that all share it
+        self._certificates = create_ssl_context() if given is None else None
         self._is_closed = False
 
     def client(self) -> httpx2.AsyncClient:
@@ -59,6 +63,8 @@ class AsyncHttp:
 
         assert self._certificates is not None  # noqa: S101  # the caller has passed no client
         limits = Limits(
-            max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS
+            max_connections=_CONNECTIONS,
+            max_keepalive_connections=_CONNECTIONS,
+            keepalive_expiry=_IDLE_SECONDS,
         )
         return AsyncClient(mounts=_WITHOUT_PROXY, limits=limits, verify=self._certificates)

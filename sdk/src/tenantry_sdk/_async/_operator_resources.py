@@ -33,32 +33,56 @@ class AsyncOperatorTenants(Resource):
     ) -> AsyncPager[ManagedTenant]:
         """List the tenants that match every given condition, newest first.
 
-        ``search`` is a part of the id, the name, the owner's address or a customer's id, case-insensitive.
+        ``search`` is a part of the id, the name, the owner's address or a customer's id,
+        case-insensitive.
         """
         parameters = query(
-            search=search, plan=plan, status=status, access=access, suspended=suspended, limit=limit, cursor=cursor
+            search=search,
+            plan=plan,
+            status=status,
+            access=access,
+            suspended=suspended,
+            limit=limit,
+            cursor=cursor,
         )
-        return AsyncPager(self._engine.with_options(options), "/api/v1/operator/tenants", parameters, ManagedTenant)
+        return AsyncPager(
+            self._engine.with_options(options),
+            "/api/v1/operator/tenants",
+            parameters,
+            ManagedTenant,
+        )
 
     async def get(self, tenant_id: str, **options: Unpack[CallOptions]) -> ManagedTenant:
         """Return a tenant. `tenants.put` changes, suspends and resumes it."""
-        return await self._get(ManagedTenant, path("/api/v1/operator/tenants/{}", tenant_id), options)
+        return await self._get(
+            ManagedTenant, path("/api/v1/operator/tenants/{}", tenant_id), options
+        )
 
 
 class AsyncOperatorApiKeys(Resource):
     """API keys of all tenants."""
 
     def list(
-        self, *, search: str, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
+        self,
+        *,
+        search: str,
+        limit: int | None = None,
+        cursor: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> AsyncPager[ApiKey]:
-        """List the keys with this id, first or last four characters, or both (``svc_live_AbCd...wxyz``).
+        """List the keys with this id, first or last four characters, or both
+        (``svc_live_AbCd...wxyz``).
 
         Never pass a whole secret.
         """
         parameters = query(search=search, limit=limit, cursor=cursor)
-        return AsyncPager(self._engine.with_options(options), "/api/v1/operator/api-keys", parameters, ApiKey)
+        return AsyncPager(
+            self._engine.with_options(options), "/api/v1/operator/api-keys", parameters, ApiKey
+        )
 
-    async def delete(self, key_id: str, *, force: bool | None = None, **options: Unpack[CallOptions]) -> None:
+    async def delete(
+        self, key_id: str, *, force: bool | None = None, **options: Unpack[CallOptions]
+    ) -> None:
         """Revoke a key of any tenant: the very next request with it is rejected.
 
         ``force`` revokes even the last OWNER key of an organization without an owner.
@@ -75,7 +99,10 @@ class AsyncParkedEvents(Resource):
         """List the events, the last received first, each with the command that places it."""
         parameters = query(limit=limit, cursor=cursor)
         return AsyncPager(
-            self._engine.with_options(options), "/api/v1/operator/parked-events", parameters, UnplacedEvent
+            self._engine.with_options(options),
+            "/api/v1/operator/parked-events",
+            parameters,
+            UnplacedEvent,
         )
 
 

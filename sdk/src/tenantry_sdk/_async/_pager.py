@@ -38,7 +38,9 @@ class AsyncPage(Model, Generic[T], frozen=True, kw_only=True):
 class AsyncPager(Generic[T]):
     """All items of a list; pages are fetched on demand. Each iteration fetches them again."""
 
-    def __init__(self, engine: AsyncEngine, path: str, query: dict[str, str], kind: type[T]) -> None:
+    def __init__(
+        self, engine: AsyncEngine, path: str, query: dict[str, str], kind: type[T]
+    ) -> None:
         self._engine = engine
         self._path = path
         self._query = query

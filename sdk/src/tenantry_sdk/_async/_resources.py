@@ -29,10 +29,26 @@ from tenantry_sdk._models import (
     Whoami,
 )
 from tenantry_sdk._options import CallOptions, checked_headers
-from tenantry_sdk._request import Call, Content, Response, Strings, body, listed, path, query, visible
+from tenantry_sdk._request import (
+    Call,
+    Content,
+    Response,
+    Strings,
+    body,
+    listed,
+    path,
+    query,
+    visible,
+)
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk._verify import Headers, principal_of, verify_call, verify_error
-from tenantry_sdk.errors import AuthenticationError, ConflictError, LostKeyError, TenantryError, UnreadableAnswerError
+from tenantry_sdk.errors import (
+    AuthenticationError,
+    ConflictError,
+    LostKeyError,
+    TenantryError,
+    UnreadableAnswerError,
+)
 from tenantry_sdk.types import (
     AcceptedMode,
     AccessLevel,
@@ -66,11 +82,18 @@ class Resource:
         return record
 
     async def _create(
-        self, kind: type[T], path: str, content: Content, idempotency_key: str | None, options: CallOptions
+        self,
+        kind: type[T],
+        path: str,
+        content: Content,
+        idempotency_key: str | None,
+        options: CallOptions,
     ) -> T:
         return await _post(self._engine.with_options(options), kind, path, content, idempotency_key)
 
-    async def _write(self, method: str, kind: type[T], path: str, content: Content, options: CallOptions) -> T:
+    async def _write(
+        self, method: str, kind: type[T], path: str, content: Content, options: CallOptions
+    ) -> T:
         response = await self._engine.with_options(options).send(Call(method, path, {}, content))
         record: T = response.parse(kind)
         return record
@@ -99,13 +122,14 @@ class AsyncApiKeys(Resource):
     ) -> NewApiKey:
         """Create a key; only this result has its ``secret``.
 
-        ``scopes`` are ``<resource>:<action>``, either part ``*`` for any; ``access_level="OWNER"`` takes none.
-        ``mode`` is by default the caller's. ``expires_at`` needs a time zone. Without ``org_id`` the client asks the
-        service for the organization of its credential first.
+        ``scopes`` are ``<resource>:<action>``, either part ``*`` for any; ``access_level="OWNER"``
+        takes none. ``mode`` is by default the caller's. ``expires_at`` needs a time zone. Without
+        ``org_id`` the client asks the service for the organization of its credential first.
 
-        If the response is lost, the client revokes the key with the unknown secret and creates another one. A caller
-        that passes an ``idempotency_key`` handles this itself, and gets `ConflictError` with the code
-        ``idempotency_replay`` for an existing key. Raises `LostKeyError` if the lost key could not be revoked.
+        If the response is lost, the client revokes the key with the unknown secret and creates
+        another one. A caller that passes an ``idempotency_key`` handles this itself, and gets
+        `ConflictError` with the code ``idempotency_replay`` for an existing key. Raises
+        `LostKeyError` if the lost key could not be revoked.
         """
         engine = self._engine.with_options(options)
         ends = engine.deadline()
@@ -122,7 +146,9 @@ class AsyncApiKeys(Resource):
             org_id = whoami.org_id
         content = body(org_id=org_id, **fields)
         if idempotency_key is not None:
-            return await _post(engine, NewApiKey, "/api/v1/api-keys", content, idempotency_key, ends)
+            return await _post(
+                engine, NewApiKey, "/api/v1/api-keys", content, idempotency_key, ends
+            )
         for _ in range(_LOST_KEYS):
             try:
                 return await _post(engine, NewApiKey, "/api/v1/api-keys", content, None, ends)
@@ -131,7 +157,9 @@ class AsyncApiKeys(Resource):
                 if lost is None:
                     raise
                 await _revoke_lost(engine, lost, ends)
-        raise LostKeyError("Every response with a key's secret was lost; these keys are revoked.", None)
+        raise LostKeyError(
+            "Every response with a key's secret was lost; these keys are revoked.", None
+        )
 
     def list(
         self,
@@ -143,12 +171,16 @@ class AsyncApiKeys(Resource):
         cursor: str | None = None,
         **options: Unpack[CallOptions],
     ) -> AsyncPager[ApiKey]:
-        """List keys, newest first. ``status`` is ``active``, ``revoked`` or ``expired``; ``limit`` is the page size.
+        """List keys, newest first. ``status`` is ``active``, ``revoked`` or ``expired``; ``limit``
+        is the page size.
 
-        ``search`` is a part of the name, the id, or the first or last characters of the secret; never a whole secret.
+        ``search`` is a part of the name, the id, or the first or last characters of the secret;
+        never a whole secret.
         """
         parameters = query(org_id=org_id, status=status, search=search, limit=limit, cursor=cursor)
-        return AsyncPager(self._engine.with_options(options), "/api/v1/api-keys", parameters, ApiKey)
+        return AsyncPager(
+            self._engine.with_options(options), "/api/v1/api-keys", parameters, ApiKey
+        )
 
     async def get(self, key_id: str, **options: Unpack[CallOptions]) -> ApiKey:
         """Return a key, without its secret."""
@@ -169,7 +201,9 @@ class AsyncApiKeys(Resource):
             scopes=scopes if isinstance(scopes, UnsetType) else listed(scopes, "scopes"),
             expires_at=expires_at,
         )
-        return await self._write("PATCH", ApiKey, path("/api/v1/api-keys/{}", key_id), content, options)
+        return await self._write(
+            "PATCH", ApiKey, path("/api/v1/api-keys/{}", key_id), content, options
+        )
 
     async def rotate(
         self,
@@ -179,17 +213,21 @@ class AsyncApiKeys(Resource):
         idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
     ) -> NewApiKey:
-        """Replace this key by a new one; the old key works for ``overlap_seconds`` more (a week at most).
+        """Replace this key by a new one; the old key works for ``overlap_seconds`` more (a week at
+        most).
 
-        If the response is lost, the client rotates the new key in turn, without an overlap: ``rotated_from`` of the
-        result is then that key. With the caller's ``idempotency_key`` it behaves like `create`. A key that rotates
-        itself cannot do that: if its response is lost, `LostKeyError` is raised, and another key has to revoke the new
-        key and create a replacement.
+        If the response is lost, the client rotates the new key in turn, without an overlap:
+        ``rotated_from`` of the result is then that key. With the caller's ``idempotency_key`` it
+        behaves like `create`. A key that rotates itself cannot do that: if its response is lost,
+        `LostKeyError` is raised, and another key has to revoke the new key and create a
+        replacement.
         """
         engine = self._engine.with_options(options)
         return await _rotate(engine, key_id, body(overlap_seconds=overlap_seconds), idempotency_key)
 
-    async def delete(self, key_id: str, *, force: bool | None = None, **options: Unpack[CallOptions]) -> None:
+    async def delete(
+        self, key_id: str, *, force: bool | None = None, **options: Unpack[CallOptions]
+    ) -> None:
         """Revoke a key: the next request with it is rejected. Revoking it again changes nothing.
 
         ``force`` revokes even the last OWNER key of an organization without an owner.
@@ -197,7 +235,9 @@ class AsyncApiKeys(Resource):
         await self._delete(path("/api/v1/api-keys/{}", key_id), options, force=force)
 
     async def report_leak(self, secret: str | Secret, **options: Unpack[CallOptions]) -> RevokedKey:
-        """Revoke a leaked key. Anyone who knows a key may revoke it, so this needs no credential."""
+        """Revoke a leaked key. Anyone who knows a key may revoke it, so this needs no
+        credential.
+        """
         content = body(secret=revealed(secret))
         del secret  # tracebacks must not show it
         call = Call("POST", "/api/v1/api-keys/report-leak", {}, content, is_anonymous=True)
@@ -225,7 +265,10 @@ class AsyncProjects(Resource):
     ) -> AsyncPager[Project]:
         """List projects, newest first."""
         return AsyncPager(
-            self._engine.with_options(options), "/api/v1/projects", query(limit=limit, cursor=cursor), Project
+            self._engine.with_options(options),
+            "/api/v1/projects",
+            query(limit=limit, cursor=cursor),
+            Project,
         )
 
     async def get(self, project_id: str, **options: Unpack[CallOptions]) -> Project:
@@ -242,7 +285,9 @@ class AsyncProjects(Resource):
     ) -> Project:
         """Change a project; omitted values stay. ``description=None`` clears it."""
         content = body(name=name, description=description)
-        return await self._write("PATCH", Project, path("/api/v1/projects/{}", project_id), content, options)
+        return await self._write(
+            "PATCH", Project, path("/api/v1/projects/{}", project_id), content, options
+        )
 
     async def delete(self, project_id: str, **options: Unpack[CallOptions]) -> None:
         """Delete a project."""
@@ -257,7 +302,10 @@ class AsyncTenants(Resource):
     ) -> AsyncPager[Tenant]:
         """List the tenants that the caller belongs to."""
         return AsyncPager(
-            self._engine.with_options(options), "/api/v1/tenants", query(limit=limit, cursor=cursor), Tenant
+            self._engine.with_options(options),
+            "/api/v1/tenants",
+            query(limit=limit, cursor=cursor),
+            Tenant,
         )
 
     async def get(self, tenant_id: str, **options: Unpack[CallOptions]) -> Tenant:
@@ -286,7 +334,9 @@ class AsyncTenants(Resource):
     ) -> Tenant:
         """Change a tenant; omitted values stay."""
         content = body(name=name, owner_email=owner_email)
-        return await self._write("PATCH", Tenant, path("/api/v1/tenants/{}", tenant_id), content, options)
+        return await self._write(
+            "PATCH", Tenant, path("/api/v1/tenants/{}", tenant_id), content, options
+        )
 
     async def transfer(
         self,
@@ -300,7 +350,11 @@ class AsyncTenants(Resource):
         """Transfer the tenant to another owner, who must be a member."""
         content = body(user_id=user_id, owner_email=owner_email)
         return await self._create(
-            Tenant, path("/api/v1/tenants/{}/transfer", tenant_id), content, idempotency_key, options
+            Tenant,
+            path("/api/v1/tenants/{}/transfer", tenant_id),
+            content,
+            idempotency_key,
+            options,
         )
 
     async def put(
@@ -325,10 +379,14 @@ class AsyncTenants(Resource):
             stripe_customer_id=stripe_customer_id,
             suspended=suspended,
         )
-        return await self._write("PUT", ManagedTenant, path("/api/v1/tenants/{}", tenant_id), content, options)
+        return await self._write(
+            "PUT", ManagedTenant, path("/api/v1/tenants/{}", tenant_id), content, options
+        )
 
     async def delete(self, tenant_id: str, **options: Unpack[CallOptions]) -> None:
-        """Delete a tenant: its keys end at once, its data after 30 days. Needs the operator's token."""
+        """Delete a tenant: its keys end at once, its data after 30 days. Needs the operator's
+        token.
+        """
         await self._delete(path("/api/v1/tenants/{}", tenant_id), options)
 
     async def export(self, tenant_id: str, **options: Unpack[CallOptions]) -> TenantExport:
@@ -340,7 +398,12 @@ class AsyncMembers(Resource):
     """Users of the caller's organization, and their roles."""
 
     async def create(
-        self, *, user_id: str, role: Role, idempotency_key: str | None = None, **options: Unpack[CallOptions]
+        self,
+        *,
+        user_id: str,
+        role: Role,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Member:
         """Invite a user, who must accept. ``role`` is ``owner``, ``admin`` or ``member``."""
         content = body(user_id=user_id, role=role)
@@ -356,7 +419,9 @@ class AsyncMembers(Resource):
         cursor: str | None = None,
         **options: Unpack[CallOptions],
     ) -> AsyncPager[Member]:
-        """List members and invited users, newest first; ``status`` is ``active``, ``invited`` or ``removed``."""
+        """List members and invited users, newest first; ``status`` is ``active``, ``invited`` or
+        ``removed``.
+        """
         parameters = query(user_id=user_id, role=role, status=status, limit=limit, cursor=cursor)
         return AsyncPager(self._engine.with_options(options), "/api/v1/members", parameters, Member)
 
@@ -366,7 +431,9 @@ class AsyncMembers(Resource):
 
     async def update(self, member_id: str, *, role: Role, **options: Unpack[CallOptions]) -> Member:
         """Change the role of a member."""
-        return await self._write("PATCH", Member, path("/api/v1/members/{}", member_id), body(role=role), options)
+        return await self._write(
+            "PATCH", Member, path("/api/v1/members/{}", member_id), body(role=role), options
+        )
 
     async def delete(self, member_id: str, **options: Unpack[CallOptions]) -> None:
         """Remove a member, whose next request is rejected, or withdraw an invitation."""
@@ -374,7 +441,9 @@ class AsyncMembers(Resource):
 
 
 class AsyncMemberships(Resource):
-    """The caller's memberships and invitations in all organizations. Needs a user's token, of any scope."""
+    """The caller's memberships and invitations in all organizations. Needs a user's token, of any
+    scope.
+    """
 
     def list(
         self,
@@ -386,10 +455,16 @@ class AsyncMemberships(Resource):
     ) -> AsyncPager[Membership]:
         """List memberships, newest first; ``status`` is ``active`` or ``invited``."""
         parameters = query(status=status, limit=limit, cursor=cursor)
-        return AsyncPager(self._engine.with_options(options), "/api/v1/me/memberships", parameters, Membership)
+        return AsyncPager(
+            self._engine.with_options(options), "/api/v1/me/memberships", parameters, Membership
+        )
 
     async def accept(
-        self, membership_id: str, *, idempotency_key: str | None = None, **options: Unpack[CallOptions]
+        self,
+        membership_id: str,
+        *,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Membership:
         """Accept an invitation. Repeating it changes nothing."""
         address = path("/api/v1/memberships/{}/accept", membership_id)
@@ -426,14 +501,20 @@ class AsyncBillingEvents(Resource):
         """Return an event by the provider's id."""
         return await self._get(BillingEvent, path("/api/v1/billing/events/{}", event_id), options)
 
-    async def deliver(self, body: bytes | str, signature: str, **options: Unpack[CallOptions]) -> Response:
-        """Deliver a provider event to the service, for tests and relays. It needs no credential, and is sent once.
+    async def deliver(
+        self, body: bytes | str, signature: str, **options: Unpack[CallOptions]
+    ) -> Response:
+        """Deliver a provider event to the service, for tests and relays. It needs no credential,
+        and is sent once.
 
-        ``signature`` is the header of `webhooks.sign`. Raises `BadRequestError` for a signature that does not match.
+        ``signature`` is the header of `webhooks.sign`. Raises `BadRequestError` for a signature
+        that does not match.
         """
         content = Content(body.encode() if isinstance(body, str) else body)
         headers = checked_headers({"Provider-Signature": signature})
-        call = Call("POST", "/api/v1/webhooks/payment-provider", {}, content, headers, is_anonymous=True)
+        call = Call(
+            "POST", "/api/v1/webhooks/payment-provider", {}, content, headers, is_anonymous=True
+        )
         return await self._engine.with_options(options).send(call)
 
 
@@ -451,18 +532,26 @@ class AsyncCheckoutSessions(Resource):
     ) -> HostedSession:
         """Create a checkout page for a plan."""
         content = body(plan=plan, success_url=success_url, cancel_url=cancel_url)
-        return await self._create(HostedSession, "/api/v1/billing/checkout-sessions", content, idempotency_key, options)
+        return await self._create(
+            HostedSession, "/api/v1/billing/checkout-sessions", content, idempotency_key, options
+        )
 
 
 class AsyncPortalSessions(Resource):
     """Pages of the provider on which a customer manages the subscription."""
 
     async def create(
-        self, *, return_url: str | UnsetType = UNSET, idempotency_key: str | None = None, **options: Unpack[CallOptions]
+        self,
+        *,
+        return_url: str | UnsetType = UNSET,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> HostedSession:
         """Create a portal page for the organization's customer."""
         content = body(return_url=return_url)
-        return await self._create(HostedSession, "/api/v1/billing/portal-sessions", content, idempotency_key, options)
+        return await self._create(
+            HostedSession, "/api/v1/billing/portal-sessions", content, idempotency_key, options
+        )
 
 
 class AsyncBilling:
@@ -492,17 +581,19 @@ class AsyncAuth(Resource):
     ) -> Principal:
         """Check the credential of a request that your own service received, and return its caller.
 
-        ``request_headers`` are those of that request; `Authorization` and ``X-Organization-Id`` count. The caller needs
-        ``scope``; None accepts every valid credential. Test keys need another ``mode`` than ``live``. If the service
-        trusts your address as a proxy, ``client_address`` is what it records as the last use of a key.
+        ``request_headers`` are those of that request; `Authorization` and ``X-Organization-Id``
+        count. The caller needs ``scope``; None accepts every valid credential. Test keys need
+        another ``mode`` than ``live``. If the service trusts your address as a proxy,
+        ``client_address`` is what it records as the last use of a key.
 
-        The service is asked in one request each time: a revoked key is rejected at the next one. The client's own
-        credential is not sent, and it needs none.
+        The service is asked in one request each time: a revoked key is rejected at the next one.
+        The client's own credential is not sent, and it needs none.
 
-        Raises `AuthenticationError`, `PermissionDeniedError`, `RateLimitedError`, `HeadTooLargeError`, or
-        `UnavailableError` if the credential cannot be checked: all of them `APIError`. To pass the rejection on, answer
-        with ``status_code``, ``headers_to_pass_on`` and ``content``. A wrong address raises `UnreadableAnswerError`.
-        A lost connection is retried once, nothing else.
+        Raises `AuthenticationError`, `PermissionDeniedError`, `RateLimitedError`,
+        `HeadTooLargeError`, or `UnavailableError` if the credential cannot be checked: all of them
+        `APIError`. To pass the rejection on, answer with ``status_code``, ``headers_to_pass_on``
+        and ``content``. A wrong address raises `UnreadableAnswerError`. A lost connection is
+        retried once, nothing else.
         """
         call = verify_call(request_headers, scope, mode, client_address)
         del request_headers  # tracebacks must not show the credential
@@ -533,9 +624,17 @@ class AsyncAuditEvents(Resource):
     ) -> AsyncPager[AuditEvent]:
         """List entries of the audit trail, newest first."""
         parameters = query(
-            action=action, actor_id=actor_id, target_id=target_id, since=since, until=until, limit=limit, cursor=cursor
+            action=action,
+            actor_id=actor_id,
+            target_id=target_id,
+            since=since,
+            until=until,
+            limit=limit,
+            cursor=cursor,
         )
-        return AsyncPager(self._engine.with_options(options), "/api/v1/audit-events", parameters, AuditEvent)
+        return AsyncPager(
+            self._engine.with_options(options), "/api/v1/audit-events", parameters, AuditEvent
+        )
 
     async def export(
         self,
@@ -551,8 +650,15 @@ class AsyncAuditEvents(Resource):
 
         A long trail may need more than the client's ``attempt_timeout``.
         """
-        parameters = query(action=action, actor_id=actor_id, target_id=target_id, since=since, until=until)
-        call = Call("GET", "/api/v1/audit-events/export", parameters, headers={"Accept": "application/x-ndjson"})
+        parameters = query(
+            action=action, actor_id=actor_id, target_id=target_id, since=since, until=until
+        )
+        call = Call(
+            "GET",
+            "/api/v1/audit-events/export",
+            parameters,
+            headers={"Accept": "application/x-ndjson"},
+        )
         return await self._engine.with_options(options).send(call)
 
 
@@ -564,7 +670,9 @@ class AsyncHealthChecks(Resource):
         return await self._state("/healthz", options)
 
     async def ready(self, **options: Unpack[CallOptions]) -> Health:
-        """Return whether the service can answer requests. A ``status`` other than ``ok`` raises no error."""
+        """Return whether the service can answer requests. A ``status`` other than ``ok`` raises no
+        error.
+        """
         return await self._state("/readyz", options)
 
     async def _state(self, path: str, options: CallOptions) -> Health:
@@ -590,7 +698,9 @@ async def _post(
     idempotency_key: str | None,
     ends: float | None = None,
 ) -> T:
-    key = uuid.uuid4().hex if idempotency_key is None else visible(idempotency_key, "idempotency_key")
+    key = (
+        uuid.uuid4().hex if idempotency_key is None else visible(idempotency_key, "idempotency_key")
+    )
     try:
         call = Call("POST", path, {}, content, idempotency_key=key)
         record: T = (await engine.send(call, ends)).parse(kind)
@@ -600,7 +710,9 @@ async def _post(
     return record
 
 
-async def _rotate(engine: AsyncEngine, key_id: str, content: Content, idempotency_key: str | None) -> NewApiKey:
+async def _rotate(
+    engine: AsyncEngine, key_id: str, content: Content, idempotency_key: str | None
+) -> NewApiKey:
     ends = engine.deadline()
     lost: str | None = None
     for _ in range(_LOST_KEYS):
@@ -614,7 +726,10 @@ async def _rotate(engine: AsyncEngine, key_id: str, content: Content, idempotenc
             if replayed is None:
                 raise _lost_rotation(error, key_id, lost) from error
             lost, content = replayed, body(overlap_seconds=0)
-    raise LostKeyError(f"Every response with the new key's secret was lost; the last key is {lost}: revoke it.", lost)
+    raise LostKeyError(
+        f"Every response with the new key's secret was lost; the last key is {lost}: revoke it.",
+        lost,
+    )
 
 
 async def _revoke_lost(engine: AsyncEngine, key_id: str, ends: float) -> None:
@@ -630,7 +745,11 @@ async def _revoke_lost(engine: AsyncEngine, key_id: str, ends: float) -> None:
 
 def _lost_key(error: TenantryError) -> str | None:
     """Return the id of the key whose response was lost, if the error reports one."""
-    key_id = error.document.get("id") if isinstance(error, ConflictError) and error.code == _REPLAY else None
+    key_id = (
+        error.document.get("id")
+        if isinstance(error, ConflictError) and error.code == _REPLAY
+        else None
+    )
     return key_id if isinstance(key_id, str) else None
 
 

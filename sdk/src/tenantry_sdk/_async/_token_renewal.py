@@ -30,7 +30,12 @@ from tenantry_sdk._tokens import (
     token_of,
     token_request,
 )
-from tenantry_sdk.errors import ConfigurationError, TenantryError, TokenRefreshError, TokenTimedOutError
+from tenantry_sdk.errors import (
+    ConfigurationError,
+    TenantryError,
+    TokenRefreshError,
+    TokenTimedOutError,
+)
 
 if TYPE_CHECKING:
     import httpx2
@@ -79,7 +84,9 @@ class AsyncTokenRenewer:
             return token
 
     async def renewed(self, old: Token | None, ends: float) -> Token:
-        """Return a newer token than ``old``. The first caller fetches it; concurrent callers get the same one."""
+        """Return a newer token than ``old``. The first caller fetches it; concurrent callers get
+        the same one.
+        """
         if os.getpid() != self._pid:
             self._begin()  # a forked child does not continue the parent's renewal
         token: Token | None = None
@@ -96,7 +103,9 @@ class AsyncTokenRenewer:
         return token
 
     async def close(self) -> None:
-        """Wait for a renewal in progress: the identity provider may already have revoked the previous token."""
+        """Wait for a renewal in progress: the identity provider may already have revoked the
+        previous token.
+        """
         if self._renewal is not None and not self._renewal.is_over and os.getpid() == self._pid:
             try:
                 await self._renewal.outcome(2 * _SECONDS)
@@ -130,9 +139,11 @@ class AsyncTokenRenewer:
                 kept = None
             if kept is None and old is not None and not self._unsaved:
                 raise TokenRefreshError(
-                    "The stored token is gone: the user signed out. Sign in again.", code="signed_out"
+                    "The stored token is gone: the user signed out. Sign in again.",
+                    code="signed_out",
                 )
-            # Another process may have renewed it; using a refresh token twice may revoke all of them.
+            # Another process may have renewed it; using a refresh token twice may revoke all of
+            # them.
             fresh = kept if kept != old else None
             if fresh is not None and not fresh.is_due(time.time()):
                 return self._set_current(fresh)
@@ -154,9 +165,12 @@ class AsyncTokenRenewer:
             await in_thread(lambda: store.save(token))
         except ConfigurationError as error:
             self._unsaved = True
-            logger.warning("the new token could not be stored, so only this process has it: %s", error)
+            logger.warning(
+                "the new token could not be stored, so only this process has it: %s", error
+            )
         except BaseException as error:
-            if not isinstance(error, Exception) and self._token is token:  # canceled, maybe before it was saved
+            # canceled, maybe before it was saved
+            if not isinstance(error, Exception) and self._token is token:
                 store.save(token)
             raise
         else:
@@ -167,15 +181,23 @@ class AsyncTokenRenewer:
             return await self._request_token(grant, last)
         except TokenRefreshError as error:
             passed = isinstance(grant, RefreshToken) and grant.refresh_token
-            if error.code != "invalid_grant" or not passed or last is None or last.refresh_token in (None, passed):
+            if (
+                error.code != "invalid_grant"
+                or not passed
+                or last is None
+                or last.refresh_token in (None, passed)
+            ):
                 raise
-            return await self._request_token(grant, None)  # the stored one is revoked; try the caller's
+            # the stored one is revoked; try the caller's
+            return await self._request_token(grant, None)
 
     async def _request_token(self, grant: Grant, last: Token | None) -> Token:
         url = grant.token_url or self._endpoint
         if url is None:
             found = await self._send(discovery_request(grant.issuer))
-            url = self._endpoint = endpoint_of(grant.issuer, "token_endpoint", found.status_code, found.content)
+            url = self._endpoint = endpoint_of(
+                grant.issuer, "token_endpoint", found.status_code, found.content
+            )
         answer = await self._send(token_request(grant, url, last))
         return token_of(grant, answer.status_code, answer.content, time.time(), last)
 
@@ -203,7 +225,9 @@ class AsyncFixedCredential:
     async def current(self, ends: float) -> Token:  # noqa: ARG002
         """Return the credential. Raises `ConfigurationError` if there is none."""
         if self._token is None:
-            raise ConfigurationError("There is no credential: pass api_key= or tokens=, or set TENANTRY_API_KEY.")
+            raise ConfigurationError(
+                "There is no credential: pass api_key= or tokens=, or set TENANTRY_API_KEY."
+            )
         return self._token
 
     async def renewed(self, old: Token | None, ends: float) -> Token | None:  # noqa: ARG002
@@ -216,7 +240,11 @@ class AsyncFixedCredential:
 
 def _build_request(http: httpx2.AsyncClient, request: TokenRequest) -> httpx2.Request:
     built = http.build_request(
-        request.method, request.url, headers=request.headers, content=request.content, timeout=_SECONDS
+        request.method,
+        request.url,
+        headers=request.headers,
+        content=request.content,
+        timeout=_SECONDS,
     )
     if request.basic is not None:
         built.headers["Authorization"] = "Basic " + request.basic.reveal()
@@ -225,7 +253,9 @@ def _build_request(http: httpx2.AsyncClient, request: TokenRequest) -> httpx2.Re
 
 @asynccontextmanager
 async def locked(store: TokenStore, locks: list[Any]) -> AsyncGenerator[None]:
-    """Lock the store, so that no other process renews the same token. ``locks`` contains the lock while it is held."""
+    """Lock the store, so that no other process renews the same token. ``locks`` contains the lock
+    while it is held.
+    """
 
     def lock() -> bool:
         if (taken := store.try_lock()) is not None:

@@ -39,18 +39,20 @@ if TYPE_CHECKING:
 class Tenantry:
     """A client of one service with one credential, for synchronous code.
 
-    The credential is ``api_key``, or the access tokens of ``tokens``: a `RefreshToken`, `ClientCredentials`, or your
-    function; by default the API key in ``TENANTRY_API_KEY``. Without one, ``auth.verify``, ``health`` and
-    ``api_keys.report_leak`` work, and other calls raise `ConfigurationError`. ``base_url`` defaults to
-    ``TENANTRY_BASE_URL``, then to http://127.0.0.1:3001. ``organization`` selects one of a user's organizations.
+    The credential is ``api_key``, or the access tokens of ``tokens``: a `RefreshToken`,
+    `ClientCredentials`, or your function; by default the API key in ``TENANTRY_API_KEY``. Without
+    one, ``auth.verify``, ``health`` and ``api_keys.report_leak`` work, and other calls raise
+    `ConfigurationError`. ``base_url`` defaults to ``TENANTRY_BASE_URL``, then to
+    http://127.0.0.1:3001. ``organization`` selects one of a user's organizations.
 
-    A call takes at most ``timeout`` seconds, retries included, and each attempt at most ``attempt_timeout``. Both are
-    numbers of at most a day: no call waits without a limit. Reads, deletions and creations are retried up to
-    ``retries`` times if the response is lost or is 408, 429, 502, 503 or 504; other calls are not. ``http_client`` is
-    for proxies, certificates and tests; you close it. ``allow_http`` permits unencrypted connections to other machines.
+    A call takes at most ``timeout`` seconds, retries included, and each attempt at most
+    ``attempt_timeout``. Both are numbers of at most a day: no call waits without a limit. Reads,
+    deletions and creations are retried up to ``retries`` times if the response is lost or is 408,
+    429, 502, 503 or 504; other calls are not. ``http_client`` is for proxies, certificates and
+    tests; you close it. ``allow_http`` permits unencrypted connections to other machines.
 
-    Raises `ConfigurationError`, and `TypeError` or `ValueError` for a timeout that is no number of seconds. It holds
-    connections: use it in ``with``, or call `close`.
+    Raises `ConfigurationError`, and `TypeError` or `ValueError` for a timeout that is no number of
+    seconds. It holds connections: use it in ``with``, or call `close`.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class Tenantry:
         address = base_url_of(base_url, allow_http=allow_http)
         http = Http(http_client)
         credentials: Credentials = (
-            FixedCredential(credential_of(api_key)) if tokens is None else TokenRenewer(tokens, http)
+            FixedCredential(credential_of(api_key))
+            if tokens is None
+            else TokenRenewer(tokens, http)
         )
         configure()
         self._is_copy = False
@@ -98,11 +102,14 @@ class Tenantry:
         self.operator: Operator = Operator(engine)
         self.health: HealthChecks = HealthChecks(engine)
 
-    def with_options(self, *, organization: str | None = None, **options: Unpack[CallOptions]) -> Self:
-        """Return a copy of the client with other options for all its calls. Every method takes them too, for one call.
+    def with_options(
+        self, *, organization: str | None = None, **options: Unpack[CallOptions]
+    ) -> Self:
+        """Return a copy of the client with other options for all its calls. Every method takes them
+        too, for one call.
 
-        The copy shares the connections and the credential; only the original closes them. Headers are added to those
-        of the client.
+        The copy shares the connections and the credential; only the original closes them. Headers
+        are added to those of the client.
         """
         copy = object.__new__(type(self))
         copy._is_copy = True
@@ -119,9 +126,11 @@ class Tenantry:
         idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Response:
-        """Send any request and return its raw response. ``path`` begins with ``/api/v1/``; ``body`` is JSON.
+        """Send any request and return its raw response. ``path`` begins with ``/api/v1/``; ``body``
+        is JSON.
 
-        It is retried like other calls, a POST only with an ``idempotency_key``, and raises the same errors.
+        It is retried like other calls, a POST only with an ``idempotency_key``, and raises the same
+        errors.
         """
         if not path.startswith("/"):
             raise ValueError("path must begin with /")
@@ -131,7 +140,9 @@ class Tenantry:
         return self._engine.with_options(options).send(call)
 
     def close(self) -> None:
-        """Wait for a token renewal in progress, and close the connections. On a copy it does nothing."""
+        """Wait for a token renewal in progress, and close the connections. On a copy it does
+        nothing.
+        """
         if not self._is_copy:
             self._engine.close()
 
@@ -139,7 +150,10 @@ class Tenantry:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

@@ -1,4 +1,6 @@
-"""What differs between the two clients: sleeping, deadlines, background tasks. Each has its own version."""
+"""What differs between the two clients: sleeping, deadlines, background tasks. Each has its own
+version.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,9 @@ def sleep(seconds: float) -> None:
 def fetch(client: httpx2.Client, request: httpx2.Request, seconds: float) -> Response:
     """Send a request and read the complete response.
 
-    Runs in a thread, because nothing else bounds the lookup of a host name or an answer that arrives byte by byte.
-    Raises `TimeoutError` when that takes longer than ``seconds``, `UnreadableAnswerError` for a body that is too large.
+    Runs in a thread, because nothing else bounds the lookup of a host name or an answer that
+    arrives byte by byte. Raises `TimeoutError` when that takes longer than ``seconds``,
+    `UnreadableAnswerError` for a body that is too large.
     """
     ends = time.monotonic() + seconds
 
@@ -93,7 +96,9 @@ class Work(Generic[T]):
         self._result: T | None = None
         self._error: BaseException | None = None
         context = contextvars.copy_context()
-        thread = threading.Thread(target=context.run, args=(self._run,), daemon=daemon, name="tenantry-sdk")
+        thread = threading.Thread(
+            target=context.run, args=(self._run,), daemon=daemon, name="tenantry-sdk"
+        )
         try:
             thread.start()
         except RuntimeError:  # the interpreter is shutting down and starts no threads
@@ -105,7 +110,9 @@ class Work(Generic[T]):
         return self._done.is_set()
 
     def result(self, seconds: float) -> T:
-        """Return its result or raise its error. Raises `TimeoutError` if it takes more than ``seconds``."""
+        """Return its result or raise its error. Raises `TimeoutError` if it takes more than
+        ``seconds``.
+        """
         if not self._done.wait(max(0.0, seconds)):
             raise TimeoutError
         if self._error is not None:
@@ -130,7 +137,9 @@ class SharedTask(Work[T]):
         super().__init__(work, daemon=False)
 
     def outcome(self, seconds: float) -> T:
-        """Return its result or raise its error. Raises `TokenTimedOutError` if it takes more than ``seconds``."""
+        """Return its result or raise its error. Raises `TokenTimedOutError` if it takes more than
+        ``seconds``.
+        """
         try:
             return self.result(seconds)
         except TimeoutError:

@@ -28,12 +28,28 @@ from tenantry_sdk._models import (
     Whoami,
 )
 from tenantry_sdk._options import CallOptions, checked_headers
-from tenantry_sdk._request import Call, Content, Response, Strings, body, listed, path, query, visible
+from tenantry_sdk._request import (
+    Call,
+    Content,
+    Response,
+    Strings,
+    body,
+    listed,
+    path,
+    query,
+    visible,
+)
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk._sync._engine import Engine
 from tenantry_sdk._sync._pager import Pager
 from tenantry_sdk._verify import Headers, principal_of, verify_call, verify_error
-from tenantry_sdk.errors import AuthenticationError, ConflictError, LostKeyError, TenantryError, UnreadableAnswerError
+from tenantry_sdk.errors import (
+    AuthenticationError,
+    ConflictError,
+    LostKeyError,
+    TenantryError,
+    UnreadableAnswerError,
+)
 from tenantry_sdk.types import (
     AcceptedMode,
     AccessLevel,
@@ -67,16 +83,25 @@ class Resource:
         return record
 
     def _create(
-        self, kind: type[T], path: str, content: Content, idempotency_key: str | None, options: CallOptions
+        self,
+        kind: type[T],
+        path: str,
+        content: Content,
+        idempotency_key: str | None,
+        options: CallOptions,
     ) -> T:
         return _post(self._engine.with_options(options), kind, path, content, idempotency_key)
 
-    def _write(self, method: str, kind: type[T], path: str, content: Content, options: CallOptions) -> T:
+    def _write(
+        self, method: str, kind: type[T], path: str, content: Content, options: CallOptions
+    ) -> T:
         response = self._engine.with_options(options).send(Call(method, path, {}, content))
         record: T = response.parse(kind)
         return record
 
-    def _delete(self, path: str, options: CallOptions, *, vanishes: bool = False, **parameters: bool | None) -> None:
+    def _delete(
+        self, path: str, options: CallOptions, *, vanishes: bool = False, **parameters: bool | None
+    ) -> None:
         call = Call("DELETE", path, query(**parameters), vanishes=vanishes)
         _check_deleted(self._engine.with_options(options).send(call))
 
@@ -98,13 +123,14 @@ class ApiKeys(Resource):
     ) -> NewApiKey:
         """Create a key; only this result has its ``secret``.
 
-        ``scopes`` are ``<resource>:<action>``, either part ``*`` for any; ``access_level="OWNER"`` takes none.
-        ``mode`` is by default the caller's. ``expires_at`` needs a time zone. Without ``org_id`` the client asks the
-        service for the organization of its credential first.
+        ``scopes`` are ``<resource>:<action>``, either part ``*`` for any; ``access_level="OWNER"``
+        takes none. ``mode`` is by default the caller's. ``expires_at`` needs a time zone. Without
+        ``org_id`` the client asks the service for the organization of its credential first.
 
-        If the response is lost, the client revokes the key with the unknown secret and creates another one. A caller
-        that passes an ``idempotency_key`` handles this itself, and gets `ConflictError` with the code
-        ``idempotency_replay`` for an existing key. Raises `LostKeyError` if the lost key could not be revoked.
+        If the response is lost, the client revokes the key with the unknown secret and creates
+        another one. A caller that passes an ``idempotency_key`` handles this itself, and gets
+        `ConflictError` with the code ``idempotency_replay`` for an existing key. Raises
+        `LostKeyError` if the lost key could not be revoked.
         """
         engine = self._engine.with_options(options)
         ends = engine.deadline()
@@ -130,7 +156,9 @@ class ApiKeys(Resource):
                 if lost is None:
                     raise
                 _revoke_lost(engine, lost, ends)
-        raise LostKeyError("Every response with a key's secret was lost; these keys are revoked.", None)
+        raise LostKeyError(
+            "Every response with a key's secret was lost; these keys are revoked.", None
+        )
 
     def list(
         self,
@@ -142,9 +170,11 @@ class ApiKeys(Resource):
         cursor: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Pager[ApiKey]:
-        """List keys, newest first. ``status`` is ``active``, ``revoked`` or ``expired``; ``limit`` is the page size.
+        """List keys, newest first. ``status`` is ``active``, ``revoked`` or ``expired``; ``limit``
+        is the page size.
 
-        ``search`` is a part of the name, the id, or the first or last characters of the secret; never a whole secret.
+        ``search`` is a part of the name, the id, or the first or last characters of the secret;
+        never a whole secret.
         """
         parameters = query(org_id=org_id, status=status, search=search, limit=limit, cursor=cursor)
         return Pager(self._engine.with_options(options), "/api/v1/api-keys", parameters, ApiKey)
@@ -178,17 +208,21 @@ class ApiKeys(Resource):
         idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
     ) -> NewApiKey:
-        """Replace this key by a new one; the old key works for ``overlap_seconds`` more (a week at most).
+        """Replace this key by a new one; the old key works for ``overlap_seconds`` more (a week at
+        most).
 
-        If the response is lost, the client rotates the new key in turn, without an overlap: ``rotated_from`` of the
-        result is then that key. With the caller's ``idempotency_key`` it behaves like `create`. A key that rotates
-        itself cannot do that: if its response is lost, `LostKeyError` is raised, and another key has to revoke the new
-        key and create a replacement.
+        If the response is lost, the client rotates the new key in turn, without an overlap:
+        ``rotated_from`` of the result is then that key. With the caller's ``idempotency_key`` it
+        behaves like `create`. A key that rotates itself cannot do that: if its response is lost,
+        `LostKeyError` is raised, and another key has to revoke the new key and create a
+        replacement.
         """
         engine = self._engine.with_options(options)
         return _rotate(engine, key_id, body(overlap_seconds=overlap_seconds), idempotency_key)
 
-    def delete(self, key_id: str, *, force: bool | None = None, **options: Unpack[CallOptions]) -> None:
+    def delete(
+        self, key_id: str, *, force: bool | None = None, **options: Unpack[CallOptions]
+    ) -> None:
         """Revoke a key: the next request with it is rejected. Revoking it again changes nothing.
 
         ``force`` revokes even the last OWNER key of an organization without an owner.
@@ -196,7 +230,9 @@ class ApiKeys(Resource):
         self._delete(path("/api/v1/api-keys/{}", key_id), options, force=force)
 
     def report_leak(self, secret: str | Secret, **options: Unpack[CallOptions]) -> RevokedKey:
-        """Revoke a leaked key. Anyone who knows a key may revoke it, so this needs no credential."""
+        """Revoke a leaked key. Anyone who knows a key may revoke it, so this needs no
+        credential.
+        """
         content = body(secret=revealed(secret))
         del secret  # tracebacks must not show it
         call = Call("POST", "/api/v1/api-keys/report-leak", {}, content, is_anonymous=True)
@@ -223,7 +259,12 @@ class Projects(Resource):
         self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
     ) -> Pager[Project]:
         """List projects, newest first."""
-        return Pager(self._engine.with_options(options), "/api/v1/projects", query(limit=limit, cursor=cursor), Project)
+        return Pager(
+            self._engine.with_options(options),
+            "/api/v1/projects",
+            query(limit=limit, cursor=cursor),
+            Project,
+        )
 
     def get(self, project_id: str, **options: Unpack[CallOptions]) -> Project:
         """Return a project."""
@@ -239,7 +280,9 @@ class Projects(Resource):
     ) -> Project:
         """Change a project; omitted values stay. ``description=None`` clears it."""
         content = body(name=name, description=description)
-        return self._write("PATCH", Project, path("/api/v1/projects/{}", project_id), content, options)
+        return self._write(
+            "PATCH", Project, path("/api/v1/projects/{}", project_id), content, options
+        )
 
     def delete(self, project_id: str, **options: Unpack[CallOptions]) -> None:
         """Delete a project."""
@@ -253,7 +296,12 @@ class Tenants(Resource):
         self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
     ) -> Pager[Tenant]:
         """List the tenants that the caller belongs to."""
-        return Pager(self._engine.with_options(options), "/api/v1/tenants", query(limit=limit, cursor=cursor), Tenant)
+        return Pager(
+            self._engine.with_options(options),
+            "/api/v1/tenants",
+            query(limit=limit, cursor=cursor),
+            Tenant,
+        )
 
     def get(self, tenant_id: str, **options: Unpack[CallOptions]) -> Tenant:
         """Return a tenant, with its plan and subscription."""
@@ -294,7 +342,13 @@ class Tenants(Resource):
     ) -> Tenant:
         """Transfer the tenant to another owner, who must be a member."""
         content = body(user_id=user_id, owner_email=owner_email)
-        return self._create(Tenant, path("/api/v1/tenants/{}/transfer", tenant_id), content, idempotency_key, options)
+        return self._create(
+            Tenant,
+            path("/api/v1/tenants/{}/transfer", tenant_id),
+            content,
+            idempotency_key,
+            options,
+        )
 
     def put(
         self,
@@ -318,10 +372,14 @@ class Tenants(Resource):
             stripe_customer_id=stripe_customer_id,
             suspended=suspended,
         )
-        return self._write("PUT", ManagedTenant, path("/api/v1/tenants/{}", tenant_id), content, options)
+        return self._write(
+            "PUT", ManagedTenant, path("/api/v1/tenants/{}", tenant_id), content, options
+        )
 
     def delete(self, tenant_id: str, **options: Unpack[CallOptions]) -> None:
-        """Delete a tenant: its keys end at once, its data after 30 days. Needs the operator's token."""
+        """Delete a tenant: its keys end at once, its data after 30 days. Needs the operator's
+        token.
+        """
         self._delete(path("/api/v1/tenants/{}", tenant_id), options)
 
     def export(self, tenant_id: str, **options: Unpack[CallOptions]) -> TenantExport:
@@ -333,7 +391,12 @@ class Members(Resource):
     """Users of the caller's organization, and their roles."""
 
     def create(
-        self, *, user_id: str, role: Role, idempotency_key: str | None = None, **options: Unpack[CallOptions]
+        self,
+        *,
+        user_id: str,
+        role: Role,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Member:
         """Invite a user, who must accept. ``role`` is ``owner``, ``admin`` or ``member``."""
         content = body(user_id=user_id, role=role)
@@ -349,7 +412,9 @@ class Members(Resource):
         cursor: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Pager[Member]:
-        """List members and invited users, newest first; ``status`` is ``active``, ``invited`` or ``removed``."""
+        """List members and invited users, newest first; ``status`` is ``active``, ``invited`` or
+        ``removed``.
+        """
         parameters = query(user_id=user_id, role=role, status=status, limit=limit, cursor=cursor)
         return Pager(self._engine.with_options(options), "/api/v1/members", parameters, Member)
 
@@ -359,7 +424,9 @@ class Members(Resource):
 
     def update(self, member_id: str, *, role: Role, **options: Unpack[CallOptions]) -> Member:
         """Change the role of a member."""
-        return self._write("PATCH", Member, path("/api/v1/members/{}", member_id), body(role=role), options)
+        return self._write(
+            "PATCH", Member, path("/api/v1/members/{}", member_id), body(role=role), options
+        )
 
     def delete(self, member_id: str, **options: Unpack[CallOptions]) -> None:
         """Remove a member, whose next request is rejected, or withdraw an invitation."""
@@ -367,7 +434,9 @@ class Members(Resource):
 
 
 class Memberships(Resource):
-    """The caller's memberships and invitations in all organizations. Needs a user's token, of any scope."""
+    """The caller's memberships and invitations in all organizations. Needs a user's token, of any
+    scope.
+    """
 
     def list(
         self,
@@ -379,10 +448,16 @@ class Memberships(Resource):
     ) -> Pager[Membership]:
         """List memberships, newest first; ``status`` is ``active`` or ``invited``."""
         parameters = query(status=status, limit=limit, cursor=cursor)
-        return Pager(self._engine.with_options(options), "/api/v1/me/memberships", parameters, Membership)
+        return Pager(
+            self._engine.with_options(options), "/api/v1/me/memberships", parameters, Membership
+        )
 
     def accept(
-        self, membership_id: str, *, idempotency_key: str | None = None, **options: Unpack[CallOptions]
+        self,
+        membership_id: str,
+        *,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> Membership:
         """Accept an invitation. Repeating it changes nothing."""
         address = path("/api/v1/memberships/{}/accept", membership_id)
@@ -419,14 +494,20 @@ class BillingEvents(Resource):
         """Return an event by the provider's id."""
         return self._get(BillingEvent, path("/api/v1/billing/events/{}", event_id), options)
 
-    def deliver(self, body: bytes | str, signature: str, **options: Unpack[CallOptions]) -> Response:
-        """Deliver a provider event to the service, for tests and relays. It needs no credential, and is sent once.
+    def deliver(
+        self, body: bytes | str, signature: str, **options: Unpack[CallOptions]
+    ) -> Response:
+        """Deliver a provider event to the service, for tests and relays. It needs no credential,
+        and is sent once.
 
-        ``signature`` is the header of `webhooks.sign`. Raises `BadRequestError` for a signature that does not match.
+        ``signature`` is the header of `webhooks.sign`. Raises `BadRequestError` for a signature
+        that does not match.
         """
         content = Content(body.encode() if isinstance(body, str) else body)
         headers = checked_headers({"Provider-Signature": signature})
-        call = Call("POST", "/api/v1/webhooks/payment-provider", {}, content, headers, is_anonymous=True)
+        call = Call(
+            "POST", "/api/v1/webhooks/payment-provider", {}, content, headers, is_anonymous=True
+        )
         return self._engine.with_options(options).send(call)
 
 
@@ -444,18 +525,26 @@ class CheckoutSessions(Resource):
     ) -> HostedSession:
         """Create a checkout page for a plan."""
         content = body(plan=plan, success_url=success_url, cancel_url=cancel_url)
-        return self._create(HostedSession, "/api/v1/billing/checkout-sessions", content, idempotency_key, options)
+        return self._create(
+            HostedSession, "/api/v1/billing/checkout-sessions", content, idempotency_key, options
+        )
 
 
 class PortalSessions(Resource):
     """Pages of the provider on which a customer manages the subscription."""
 
     def create(
-        self, *, return_url: str | UnsetType = UNSET, idempotency_key: str | None = None, **options: Unpack[CallOptions]
+        self,
+        *,
+        return_url: str | UnsetType = UNSET,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
     ) -> HostedSession:
         """Create a portal page for the organization's customer."""
         content = body(return_url=return_url)
-        return self._create(HostedSession, "/api/v1/billing/portal-sessions", content, idempotency_key, options)
+        return self._create(
+            HostedSession, "/api/v1/billing/portal-sessions", content, idempotency_key, options
+        )
 
 
 class Billing:
@@ -485,17 +574,19 @@ class Auth(Resource):
     ) -> Principal:
         """Check the credential of a request that your own service received, and return its caller.
 
-        ``request_headers`` are those of that request; `Authorization` and ``X-Organization-Id`` count. The caller needs
-        ``scope``; None accepts every valid credential. Test keys need another ``mode`` than ``live``. If the service
-        trusts your address as a proxy, ``client_address`` is what it records as the last use of a key.
+        ``request_headers`` are those of that request; `Authorization` and ``X-Organization-Id``
+        count. The caller needs ``scope``; None accepts every valid credential. Test keys need
+        another ``mode`` than ``live``. If the service trusts your address as a proxy,
+        ``client_address`` is what it records as the last use of a key.
 
-        The service is asked in one request each time: a revoked key is rejected at the next one. The client's own
-        credential is not sent, and it needs none.
+        The service is asked in one request each time: a revoked key is rejected at the next one.
+        The client's own credential is not sent, and it needs none.
 
-        Raises `AuthenticationError`, `PermissionDeniedError`, `RateLimitedError`, `HeadTooLargeError`, or
-        `UnavailableError` if the credential cannot be checked: all of them `APIError`. To pass the rejection on, answer
-        with ``status_code``, ``headers_to_pass_on`` and ``content``. A wrong address raises `UnreadableAnswerError`.
-        A lost connection is retried once, nothing else.
+        Raises `AuthenticationError`, `PermissionDeniedError`, `RateLimitedError`,
+        `HeadTooLargeError`, or `UnavailableError` if the credential cannot be checked: all of them
+        `APIError`. To pass the rejection on, answer with ``status_code``, ``headers_to_pass_on``
+        and ``content``. A wrong address raises `UnreadableAnswerError`. A lost connection is
+        retried once, nothing else.
         """
         call = verify_call(request_headers, scope, mode, client_address)
         del request_headers  # tracebacks must not show the credential
@@ -526,9 +617,17 @@ class AuditEvents(Resource):
     ) -> Pager[AuditEvent]:
         """List entries of the audit trail, newest first."""
         parameters = query(
-            action=action, actor_id=actor_id, target_id=target_id, since=since, until=until, limit=limit, cursor=cursor
+            action=action,
+            actor_id=actor_id,
+            target_id=target_id,
+            since=since,
+            until=until,
+            limit=limit,
+            cursor=cursor,
         )
-        return Pager(self._engine.with_options(options), "/api/v1/audit-events", parameters, AuditEvent)
+        return Pager(
+            self._engine.with_options(options), "/api/v1/audit-events", parameters, AuditEvent
+        )
 
     def export(
         self,
@@ -544,8 +643,15 @@ class AuditEvents(Resource):
 
         A long trail may need more than the client's ``attempt_timeout``.
         """
-        parameters = query(action=action, actor_id=actor_id, target_id=target_id, since=since, until=until)
-        call = Call("GET", "/api/v1/audit-events/export", parameters, headers={"Accept": "application/x-ndjson"})
+        parameters = query(
+            action=action, actor_id=actor_id, target_id=target_id, since=since, until=until
+        )
+        call = Call(
+            "GET",
+            "/api/v1/audit-events/export",
+            parameters,
+            headers={"Accept": "application/x-ndjson"},
+        )
         return self._engine.with_options(options).send(call)
 
 
@@ -557,7 +663,9 @@ class HealthChecks(Resource):
         return self._state("/healthz", options)
 
     def ready(self, **options: Unpack[CallOptions]) -> Health:
-        """Return whether the service can answer requests. A ``status`` other than ``ok`` raises no error."""
+        """Return whether the service can answer requests. A ``status`` other than ``ok`` raises no
+        error.
+        """
         return self._state("/readyz", options)
 
     def _state(self, path: str, options: CallOptions) -> Health:
@@ -576,9 +684,16 @@ def _check_deleted(response: Response) -> None:
 
 
 def _post(
-    engine: Engine, kind: type[T], path: str, content: Content, idempotency_key: str | None, ends: float | None = None
+    engine: Engine,
+    kind: type[T],
+    path: str,
+    content: Content,
+    idempotency_key: str | None,
+    ends: float | None = None,
 ) -> T:
-    key = uuid.uuid4().hex if idempotency_key is None else visible(idempotency_key, "idempotency_key")
+    key = (
+        uuid.uuid4().hex if idempotency_key is None else visible(idempotency_key, "idempotency_key")
+    )
     try:
         call = Call("POST", path, {}, content, idempotency_key=key)
         record: T = (engine.send(call, ends)).parse(kind)
@@ -588,7 +703,9 @@ def _post(
     return record
 
 
-def _rotate(engine: Engine, key_id: str, content: Content, idempotency_key: str | None) -> NewApiKey:
+def _rotate(
+    engine: Engine, key_id: str, content: Content, idempotency_key: str | None
+) -> NewApiKey:
     ends = engine.deadline()
     lost: str | None = None
     for _ in range(_LOST_KEYS):
@@ -602,7 +719,10 @@ def _rotate(engine: Engine, key_id: str, content: Content, idempotency_key: str 
             if replayed is None:
                 raise _lost_rotation(error, key_id, lost) from error
             lost, content = replayed, body(overlap_seconds=0)
-    raise LostKeyError(f"Every response with the new key's secret was lost; the last key is {lost}: revoke it.", lost)
+    raise LostKeyError(
+        f"Every response with the new key's secret was lost; the last key is {lost}: revoke it.",
+        lost,
+    )
 
 
 def _revoke_lost(engine: Engine, key_id: str, ends: float) -> None:
@@ -618,7 +738,11 @@ def _revoke_lost(engine: Engine, key_id: str, ends: float) -> None:
 
 def _lost_key(error: TenantryError) -> str | None:
     """Return the id of the key whose response was lost, if the error reports one."""
-    key_id = error.document.get("id") if isinstance(error, ConflictError) and error.code == _REPLAY else None
+    key_id = (
+        error.document.get("id")
+        if isinstance(error, ConflictError) and error.code == _REPLAY
+        else None
+    )
     return key_id if isinstance(key_id, str) else None
 
 

@@ -1,4 +1,6 @@
-"""``tenantry doctor``: checks of the settings, connections and the database. Here: what a check finds."""
+"""``tenantry doctor``: checks of the settings, connections and the database. Here: what a check
+finds.
+"""
 
 from enum import StrEnum
 from functools import cache
@@ -8,7 +10,9 @@ import msgspec
 
 
 class Level(StrEnum):
-    """How serious a finding is: with an error, something does not work; information asks for nothing."""
+    """How serious a finding is: with an error, something does not work; information asks for
+    nothing.
+    """
 
     OK = "ok"
     INFO = "info"
@@ -40,10 +44,14 @@ def ok(subject: str, message: str) -> Finding:
 
 
 def problem(name: str, /, **facts: object) -> Finding:
-    """Return a problem of problems.toml with these facts; its name there begins with its subject."""
+    """Return a problem of problems.toml with these facts; its name there begins with its
+    subject.
+    """
     subject, _, rest = name.rpartition(".")
     known = _problems()[subject][rest]
-    return Finding(known.level, subject, known.message.format(**facts), known.remedy.format(**facts), known.why)
+    return Finding(
+        known.level, subject, known.message.format(**facts), known.remedy.format(**facts), known.why
+    )
 
 
 def problem_if(number: object, name: str, /, **facts: object) -> list[Finding]:

@@ -40,11 +40,14 @@ LONGEST_BETWEEN_RUNS: Final = 3 * HOUR
 LEDGER_PERIOD: Final = timedelta(days=30)
 """How old the events are at most; the texts name it."""
 BODIES_GRACE: Final = timedelta(days=2)
-"""How long raw bodies may outlive their retention: the job that removes them may not have run for a while."""
+"""How long raw bodies may outlive their retention: the job that removes them may not have run for a
+while.
+"""
 COMPARISONS_MISSED: Final = 3
 
 _DURABLE: Final = ("fsync", "full_page_writes", "synchronous_commit")
-# Messages of PostgreSQL's client, and ours, because its messages may contain parts of a malformed DATABASE_URL.
+# Messages of PostgreSQL's client, and ours, because its messages may contain parts of a malformed
+# DATABASE_URL.
 _TROUBLES: Final = {
     "password authentication failed": "the user or password is rejected",
     "no password supplied": "the server requires a password",
@@ -66,8 +69,8 @@ async def check_database(
 ) -> list[Finding]:
     """Check the server, the schema and the data.
 
-    Leaves out a check that needs a faulty setting. Skips one, with a warning, if a statement takes more than
-    ``statement_timeout`` seconds.
+    Leaves out a check that needs a faulty setting. Skips one, with a warning, if a statement takes
+    more than ``statement_timeout`` seconds.
     """
     try:
         limit = str(round(statement_timeout * 1000))
@@ -83,7 +86,12 @@ async def check_database(
             schema = judge_revision(revision, newest_revision(), foreign)
             await store.reset_role(connection)
             server = await store.read_settings(connection)
-            findings = [judge_server(server), schema, *judge_writing(server), *judge_durability(server)]
+            findings = [
+                judge_server(server),
+                schema,
+                *judge_writing(server),
+                *judge_durability(server),
+            ]
             findings += await _run("durability", _check_confirmation(connection))
             findings += await _run("connections", _check_connections(connection, server, settings))
             await take_role(connection)
@@ -114,7 +122,9 @@ async def _is_transaction_pooler(conninfo: str) -> bool:
 
 
 async def _run(subject: str, check: Awaitable[list[Finding]]) -> list[Finding]:
-    """Return the findings of a check, or one that says that it was canceled; none if a setting is faulty."""
+    """Return the findings of a check, or one that says that it was canceled; none if a setting is
+    faulty.
+    """
     try:
         return await check
     except SettingsError:  # reported already
@@ -145,10 +155,16 @@ def judge_server(server: Mapping[str, str]) -> Finding:
 def judge_revision(revision: str | None, newest: str, foreign: Sequence[str] = ()) -> Finding:
     """Judge whether the schema fits this release; ``foreign`` are the tables of others."""
     if revision is None:
-        return problem("schema.of_others", tables=listed(foreign)) if foreign else problem("schema.missing")
+        return (
+            problem("schema.of_others", tables=listed(foreign))
+            if foreign
+            else problem("schema.missing")
+        )
     if revision == newest:
         return ok("schema", f"revision {revision}")
-    return problem("schema.old" if revision < newest else "schema.new", revision=revision, newest=newest)
+    return problem(
+        "schema.old" if revision < newest else "schema.new", revision=revision, newest=newest
+    )
 
 
 async def _check_login(connection: Connection) -> Finding:
@@ -158,12 +174,18 @@ async def _check_login(connection: Connection) -> Finding:
         return problem("database roles.not_used", login=login)
     if has_own_privileges and not owns_tables:
         return problem("database roles.own_privileges", login=login)
-    rights = "owns the tables and could change that" if owns_tables else "has no privileges without a role"
+    rights = (
+        "owns the tables and could change that"
+        if owns_tables
+        else "has no privileges without a role"
+    )
     return ok("database roles", f"each request sees one tenant's rows; {login} {rights}")
 
 
 def judge_writing(server: Mapping[str, str]) -> list[Finding]:
-    is_read_only = server.get("transaction_read_only") == "on" and server.get("in_hot_standby") != "on"
+    is_read_only = (
+        server.get("transaction_read_only") == "on" and server.get("in_hot_standby") != "on"
+    )
     encoding = server.get("server_encoding", "UTF8")
     return [
         *problem_if(is_read_only, "database.read_only"),
@@ -178,53 +200,82 @@ def judge_durability(server: Mapping[str, str]) -> list[Finding]:
 
 
 async def _check_confirmation(connection: Connection) -> list[Finding]:
-    return problem_if(await store.count_unconfirmed(connection, LONGEST_CONFIRMATION), "durability.unconfirmed")
+    return problem_if(
+        await store.count_unconfirmed(connection, LONGEST_CONFIRMATION), "durability.unconfirmed"
+    )
 
 
-async def _check_connections(connection: Connection, server: Mapping[str, str], settings: Settings) -> list[Finding]:
+async def _check_connections(
+    connection: Connection, server: Mapping[str, str], settings: Settings
+) -> list[Finding]:
     watching = settings.workers if has_several_hosts(settings.database_url or "") else 0
     limits = await store.read_connection_limits(connection)
     return [judge_connections(server, *limits, settings.connections + watching)]
 
 
 def judge_connections(
-    server: Mapping[str, str], of_database: int | None, of_user: int | None, number: int, needed: int
+    server: Mapping[str, str],
+    of_database: int | None,
+    of_user: int | None,
+    number: int,
+    needed: int,
 ) -> Finding:
     """Judge whether the set-up can open the connections that it needs; ``number`` are open now."""
-    reserved = sum(int(server.get(name, 0)) for name in ("superuser_reserved_connections", "reserved_connections"))
+    reserved = sum(
+        int(server.get(name, 0))
+        for name in ("superuser_reserved_connections", "reserved_connections")
+    )
     bounds = {
         "max_connections, less those reserved": int(server["max_connections"]) - reserved,
         "the limit of the database": of_database,
         "the limit of the user": of_user,
     }
-    what, most = min(((what, limit) for what, limit in bounds.items() if limit is not None), key=lambda bound: bound[1])
-    counts = f"one `tenantry serve` needs up to {needed}, {number} open now, {most} available ({what})"
-    return ok("connections", counts) if needed <= most else problem("connections.too_few", counts=counts)
+    what, most = min(
+        ((what, limit) for what, limit in bounds.items() if limit is not None),
+        key=lambda bound: bound[1],
+    )
+    counts = (
+        f"one `tenantry serve` needs up to {needed}, {number} open now, {most} available ({what})"
+    )
+    return (
+        ok("connections", counts)
+        if needed <= most
+        else problem("connections.too_few", counts=counts)
+    )
 
 
 async def _check_mail(connection: Connection, settings: Settings) -> list[Finding]:
     return judge_queue(*await mails.read_queue(connection), sends_mail=settings.smtp is not None)
 
 
-def judge_queue(queued: int, failed: int, oldest_seconds: float, *, sends_mail: bool) -> list[Finding]:
+def judge_queue(
+    queued: int, failed: int, oldest_seconds: float, *, sends_mail: bool
+) -> list[Finding]:
     """Report queued and failed mail; the oldest queued one is so many seconds old."""
     is_late = queued and oldest_seconds > STUCK_SECONDS
     return [
         *problem_if(not sends_mail, "mail.no_server", queued=queued),
-        *problem_if(sends_mail and is_late, "mail.late", queued=queued, hours=oldest_seconds / 3600),
+        *problem_if(
+            sends_mail and is_late, "mail.late", queued=queued, hours=oldest_seconds / 3600
+        ),
         *problem_if(failed, "mail.failed"),
     ]
 
 
 async def _check_jobs(connection: Connection, settings: Settings, now: datetime) -> list[Finding]:
-    is_served = {MAIL: settings.smtp is not None, PROVIDER: settings.provider_secret_key is not None}
+    is_served = {
+        MAIL: settings.smtp is not None,
+        PROVIDER: settings.provider_secret_key is not None,
+    }
     due = await jobs.longest_due(connection)
     runs = [run for run in await jobs.read_runs(connection) if run.task in PERIODIC]
     due = {queue: seconds for queue, seconds in due.items() if is_served.get(queue, True)}
     return judge_jobs(due, runs, now, workers=await jobs.count_workers(connection))
 
 
-def judge_jobs(due: Mapping[str, float], runs: Sequence[JobRuns], now: datetime, *, workers: int) -> list[Finding]:
+def judge_jobs(
+    due: Mapping[str, float], runs: Sequence[JobRuns], now: datetime, *, workers: int
+) -> list[Finding]:
     """Report overdue jobs (seconds, by queue), and scheduled jobs without a recent success.
 
     ``workers`` is how many workers are alive.
@@ -235,7 +286,9 @@ def judge_jobs(due: Mapping[str, float], runs: Sequence[JobRuns], now: datetime,
         if seconds > LONGEST_DUE
     ]
     found += [
-        problem("jobs.failing", task=run.task, hours=(now - run.succeeded_at) // HOUR, workers=workers)
+        problem(
+            "jobs.failing", task=run.task, hours=(now - run.succeeded_at) // HOUR, workers=workers
+        )
         for run in runs
         if run.succeeded_at and now - run.succeeded_at > LONGEST_BETWEEN_RUNS
     ]
@@ -248,7 +301,9 @@ async def _check_old_keys(connection: Connection, now: datetime) -> list[Finding
     return found or [ok("API keys", "no active one is older than a year")]
 
 
-async def _check_peppers(connection: Connection, settings: Settings, now: datetime) -> list[Finding]:
+async def _check_peppers(
+    connection: Connection, settings: Settings, now: datetime
+) -> list[Finding]:
     ids = [Pepper(pepper.reveal().encode()).id for pepper in settings.peppers]
     return judge_peppers(await api_keys.count_by_pepper(connection, now), ids)
 
@@ -256,28 +311,45 @@ async def _check_peppers(connection: Connection, settings: Settings, now: dateti
 def judge_peppers(counts: Mapping[str | None, int], peppers: Sequence[str]) -> list[Finding]:
     """Judge whether each active key's pepper is set, and which older peppers are still needed.
 
-    ``counts`` are active keys by pepper (None: not known); ``peppers`` are the configured ones, newest first.
+    ``counts`` are active keys by pepper (None: not known); ``peppers`` are the configured ones,
+    newest first.
     """
     newest, *older = peppers
-    lost = sum(number for pepper, number in counts.items() if pepper is not None and pepper not in peppers)
+    lost = sum(
+        number for pepper, number in counts.items() if pepper is not None and pepper not in peppers
+    )
     waiting = sum(number for pepper, number in counts.items() if pepper is None or pepper in older)
     if lost:
         return [problem("API_KEY_PEPPER.missing", number=lost)]
     if waiting or not older:
         return problem_if(waiting if older else 0, "API_KEY_PEPPER.needed")
     number = counts.get(newest, 0)
-    return [ok("API_KEY_PEPPER", f"every active key uses the first one ({number}): no key needs the others")]
+    return [
+        ok(
+            "API_KEY_PEPPER",
+            f"every active key uses the first one ({number}): no key needs the others",
+        )
+    ]
 
 
 async def _check_ledger(connection: Connection, settings: Settings, now: datetime) -> list[Finding]:
-    """Report anomalies of the ledger's last 30 days, parked events of any age, and raw bodies kept for too long."""
+    """Report anomalies of the ledger's last 30 days, parked events of any age, and raw bodies kept
+    for too long.
+    """
     anomalies = await store.read_anomalies(connection, now - LEDGER_PERIOD, settings.billing)
     ours = settings.billing.livemode
     modes = {"ours": _MODES[ours], "theirs": _MODES[not ours]} if ours is not None else {}
     waited_for = await store.read_names(connection, store.WAITED_FOR)
-    found = problem_if(await billing.count_parked(connection), "billing ledger.parked", listed=waited_for)
+    found = problem_if(
+        await billing.count_parked(connection), "billing ledger.parked", listed=waited_for
+    )
     found += [
-        problem(f"billing ledger.{kind}", number=anomalies[kind][0], listed=anomalies[kind][1].counted, **modes)
+        problem(
+            f"billing ledger.{kind}",
+            number=anomalies[kind][0],
+            listed=anomalies[kind][1].counted,
+            **modes,
+        )
         for kind in Anomaly
         if kind in anomalies and kind not in _ELSEWHERE
     ]
@@ -291,30 +363,48 @@ async def _check_ledger(connection: Connection, settings: Settings, now: datetim
     return found
 
 
-async def _check_ambiguities(connection: Connection, settings: Settings, now: datetime) -> list[Finding]:
-    """Report events of one second in an ambiguous order; a later snapshot of the provider resolves them."""
+async def _check_ambiguities(
+    connection: Connection, settings: Settings, now: datetime
+) -> list[Finding]:
+    """Report events of one second in an ambiguous order; a later snapshot of the provider resolves
+    them.
+    """
     number, resolved, tenants = await store.read_ambiguities(connection, now - LEDGER_PERIOD)
     text = f"events in the last 30 days in an ambiguous order within their second: {number}"
     if not number:
         return []
     if resolved == number:
         return [ok("billing ledger", f"{text}, all resolved by the provider")]
-    name = "billing ledger.ambiguous_order" + ("" if settings.provider_secret_key else "_without_key")
+    name = "billing ledger.ambiguous_order" + (
+        "" if settings.provider_secret_key else "_without_key"
+    )
     return [problem(name, what=text, resolved=resolved, tenants=tenants)]
 
 
-async def _check_tenants(connection: Connection, settings: Settings, now: datetime) -> list[Finding]:
-    """Report tenants without billing events, with unknown plans, and not compared with the provider."""
+async def _check_tenants(
+    connection: Connection, settings: Settings, now: datetime
+) -> list[Finding]:
+    """Report tenants without billing events, with unknown plans, and not compared with the
+    provider.
+    """
     latest = now - timedelta(hours=settings.stale_tenant_hours)
-    stale = Names(*await reconcile.stale_tenants(connection, int(latest.timestamp()), store.MOST_LISTED))
+    stale = Names(
+        *await reconcile.stale_tenants(connection, int(latest.timestamp()), store.MOST_LISTED)
+    )
     known = [plan.id for plan in settings.billing.catalog.plans]
     plans = await store.read_names(connection, store.UNMAPPED_PLANS, known=known)
     found = [
-        *problem_if(stale.number, "tenants.stale", hours=settings.stale_tenant_hours, listed=stale.counted),
+        *problem_if(
+            stale.number, "tenants.stale", hours=settings.stale_tenant_hours, listed=stale.counted
+        ),
         *problem_if(plans.number, "tenants.unmapped_plan", listed=plans.counted),
     ]
     if settings.provider_secret_key and settings.reconcile_hours:
         hours = COMPARISONS_MISSED * settings.reconcile_hours
-        missed = await store.read_names(connection, store.NOT_COMPARED, until=now - timedelta(hours=hours))
-        found += problem_if(missed.number, "tenants.not_compared", hours=hours, listed=missed.counted)
+        missed = await store.read_names(
+            connection, store.NOT_COMPARED, until=now - timedelta(hours=hours)
+        )
+        found += problem_if(
+            missed.number, "tenants.not_compared", hours=hours, listed=missed.counted
+        )
     return found or [ok("tenants", "each has a plan of the catalog and current billing events")]

@@ -136,7 +136,9 @@ async def read_settings(connection: Connection) -> dict[str, str]:
 
 
 async def read_connection_limits(connection: Connection) -> tuple[int | None, int | None, int]:
-    """Return the limits of the database and the user (None: unlimited), and how many connections are open."""
+    """Return the limits of the database and the user (None: unlimited), and how many connections
+    are open.
+    """
     [row] = await connection.fetch(CONNECTION_LIMITS)
     return cast("tuple[int | None, int | None, int]", row)
 
@@ -147,7 +149,9 @@ async def count_unconfirmed(connection: Connection, longest: timedelta) -> int:
 
 
 async def read_login(connection: Connection) -> tuple[str, bool, bool, bool]:
-    """Return the login's name, whether it takes the service's roles, owns the tables, and has privileges of its own."""
+    """Return the login's name, whether it takes the service's roles, owns the tables, and has
+    privileges of its own.
+    """
     parameters = {"roles": list(SERVICE_ROLES), "number": len(SERVICE_ROLES)}
     [row] = await connection.fetch(LOGIN, parameters)
     return cast("tuple[str, bool, bool, bool]", row)
@@ -170,11 +174,11 @@ async def read_foreign_tables(connection: Connection, *, is_migrated: bool) -> l
 async def read_anomalies(
     connection: Connection, since: datetime, policy: BillingPolicy
 ) -> dict[str, tuple[int, Names]]:
-    """Return the anomalies of events received after ``since``, by kind: how many events have one, and what they name
-    (such as their prices), the latest first.
+    """Return the anomalies of events received after ``since``, by kind: how many events have one,
+    and what they name (such as their prices), the latest first.
 
-    Leaves out the prices that a plan has by now, the accounts that are listed by now, and, for the wrong mode, events
-    of the policy's mode; without one, all of them.
+    Leaves out the prices that a plan has by now, the accounts that are listed by now, and, for the
+    wrong mode, events of the policy's mode; without one, all of them.
     """
     parameters = {
         "since": since,
@@ -188,8 +192,8 @@ async def read_anomalies(
 
 
 async def read_ambiguities(connection: Connection, since: datetime) -> tuple[int, int, Names]:
-    """Return how many events have an ambiguous order, how many of them a later snapshot of the provider has resolved,
-    and the tenants of the others.
+    """Return how many events have an ambiguous order, how many of them a later snapshot of the
+    provider has resolved, and the tenants of the others.
     """
     parameters = {"since": since, "kinds": _AMBIGUOUS, "snapshot": SNAPSHOT, "most": MOST_LISTED}
     [(number, resolved, *tenants)] = await connection.fetch(AMBIGUITIES, parameters)

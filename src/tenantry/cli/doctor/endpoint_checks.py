@@ -1,4 +1,6 @@
-"""Checks of the webhook endpoints at the payment provider: their addresses, and the event types that they send."""
+"""Checks of the webhook endpoints at the payment provider: their addresses, and the event types
+that they send.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -24,11 +26,13 @@ BENEFITS: Final = {
 """What each further type is good for, beside those that are required."""
 
 
-def judge_endpoints(endpoints: Collection[ProviderEndpoint] | None, webhook_url: str) -> list[Finding]:
+def judge_endpoints(
+    endpoints: Collection[ProviderEndpoint] | None, webhook_url: str
+) -> list[Finding]:
     """Judge whether an endpoint for our address exists, is enabled, and sends the required types.
 
-    ``endpoints`` is None if the API key may not read them. Further types that they do not send are reported as
-    information.
+    ``endpoints`` is None if the API key may not read them. Further types that they do not send are
+    reported as information.
     """
     required = _listed(ev.REQUIRED_TYPES)
     if endpoints is None:
@@ -46,12 +50,23 @@ def _judge_endpoint(endpoint: ProviderEndpoint) -> Finding:
     faults += [f"lacks {_listed(missing)}"] if missing else []
     if faults:
         types = _listed(ev.REQUIRED_TYPES)
-        return problem("payment provider.wrong_endpoint", url=endpoint.url, faults=" and ".join(faults), types=types)
+        return problem(
+            "payment provider.wrong_endpoint",
+            url=endpoint.url,
+            faults=" and ".join(faults),
+            types=types,
+        )
     if _EVERY_TYPE in enabled:
-        return ok(_SUBJECT, f"sends every event type to {endpoint.url}; tenantry ignores those that it does not know")
+        return ok(
+            _SUBJECT,
+            f"sends every event type to {endpoint.url}; tenantry ignores those that it does not know",
+        )
     unknown = enabled - ev.KNOWN_TYPES
     ignored = f"; tenantry ignores {_listed(unknown)}" if unknown else ""
-    return ok(_SUBJECT, f"sends the {len(ev.REQUIRED_TYPES)} required event types to {endpoint.url}{ignored}")
+    return ok(
+        _SUBJECT,
+        f"sends the {len(ev.REQUIRED_TYPES)} required event types to {endpoint.url}{ignored}",
+    )
 
 
 def _further_types(endpoints: Sequence[ProviderEndpoint]) -> list[Finding]:
@@ -63,9 +78,13 @@ def _further_types(endpoints: Sequence[ProviderEndpoint]) -> list[Finding]:
     ]
 
 
-def endpoints_at(endpoints: Collection[ProviderEndpoint], webhook_url: str) -> list[ProviderEndpoint]:
+def endpoints_at(
+    endpoints: Collection[ProviderEndpoint], webhook_url: str
+) -> list[ProviderEndpoint]:
     """Return the endpoints with this address."""
-    return [endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")]
+    return [
+        endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")
+    ]
 
 
 def known_types_of(endpoints: Collection[ProviderEndpoint]) -> frozenset[str]:

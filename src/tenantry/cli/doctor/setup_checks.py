@@ -1,4 +1,6 @@
-"""Checks of the settings and the plan catalog, the mail server, the identity provider and the payment provider."""
+"""Checks of the settings and the plan catalog, the mail server, the identity provider and the
+payment provider.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -32,7 +34,9 @@ CERTIFICATE_DAYS: Final = timedelta(days=14)
 """How long a certificate must still be valid."""
 _MOST_REASONS: Final = 5
 
-_GENERATE: Final = "Generate a secret with `openssl rand -hex 32` and use the same one in every process."
+_GENERATE: Final = (
+    "Generate a secret with `openssl rand -hex 32` and use the same one in every process."
+)
 _REMEDIES: Final = {
     "PROVIDER_WEBHOOK_SECRET": "Copy the endpoint's signing secret (whsec_...) from the payment provider's dashboard, "
     "or from the tool that forwards events to a local address.",
@@ -69,7 +73,11 @@ def judge_address(base_url: str) -> Finding:
     if is_loopback_url(base_url):
         return ok("BASE_URL", f"{base_url} is reachable from this machine only")
     is_encrypted = base_url.startswith("https:")
-    return ok("BASE_URL", base_url) if is_encrypted else problem("BASE_URL.not_https", base_url=base_url)
+    return (
+        ok("BASE_URL", base_url)
+        if is_encrypted
+        else problem("BASE_URL.not_https", base_url=base_url)
+    )
 
 
 def judge_secrets(secrets: Sequence[tuple[str, Secret]]) -> list[Finding]:
@@ -97,7 +105,9 @@ def judge_catalog(catalog: Catalog) -> list[Finding]:
 
 
 async def check_mail(config: SmtpConfig | None, now: datetime) -> list[Finding]:
-    """Check that the mail server accepts the login; a missing one is reported with the mail queue."""
+    """Check that the mail server accepts the login; a missing one is reported with the mail
+    queue.
+    """
     if config is None:
         return []
     try:
@@ -108,7 +118,9 @@ async def check_mail(config: SmtpConfig | None, now: datetime) -> list[Finding]:
 
 
 def judge_mail_server(config: SmtpConfig, probed: SmtpProbe, now: datetime) -> Finding:
-    """Judge whether the connection to the mail server is encrypted, with a certificate that stays valid."""
+    """Judge whether the connection to the mail server is encrypted, with a certificate that stays
+    valid.
+    """
     where = f"{config.host}:{config.port}"
     if not probed.over_tls and not config.on_loopback:
         return problem("mail.without_tls", where=where)
@@ -121,7 +133,9 @@ async def check_identity(config: OidcConfig | None) -> list[Finding]:
     """Check that the identity provider publishes its metadata and keys, and fits the settings."""
     if config is None:
         return [problem("identity provider.not_set")]
-    is_client = config.audience_claim == STANDARD_AUDIENCE and config.audiences == (config.client_id,)
+    is_client = config.audience_claim == STANDARD_AUDIENCE and config.audiences == (
+        config.client_id,
+    )
     is_shared = config.issuers.only is None and config.org_claim != DIRECTORY_CLAIM
     return [
         await _discover(config),
@@ -149,18 +163,29 @@ async def _discover(config: OidcConfig) -> Finding:
             return ok("identity provider", f"{config.issuer} publishes its keys")
         reasons = "; ".join(map(str, published.ignored[:_MOST_REASONS])) or "the key set is empty"
         algorithms = ", ".join(ALGORITHMS)
-        return problem("identity provider.no_usable_key", issuer=config.issuer, reasons=reasons, algorithms=algorithms)
+        return problem(
+            "identity provider.no_usable_key",
+            issuer=config.issuer,
+            reasons=reasons,
+            algorithms=algorithms,
+        )
     return problem("identity provider.fails", issuer=config.issuer, trouble=trouble)
 
 
 async def check_provider(settings: Settings) -> list[Finding]:
-    """Check that the payment provider accepts the key, has the catalog's prices, and sends its events to us."""
+    """Check that the payment provider accepts the key, has the catalog's prices, and sends its
+    events to us.
+    """
     if settings.provider_secret_key is None:
         return [problem("payment provider.no_key")]
     catalog = settings.billing.catalog
     items = {price: f"plan {plan.id}" for plan in catalog.plans for price in plan.stripe_price_ids}
-    items |= {price: f"add-on {addon.id}" for addon in catalog.addons for price in addon.stripe_price_ids}
-    async with aclosing(ProviderApi(settings.provider_secret_key, settings.provider_api_base)) as api:
+    items |= {
+        price: f"add-on {addon.id}" for addon in catalog.addons for price in addon.stripe_price_ids
+    }
+    async with aclosing(
+        ProviderApi(settings.provider_secret_key, settings.provider_api_base)
+    ) as api:
         try:
             endpoints = await api.webhook_endpoints()
             prices = await api.prices(sorted(items))
@@ -168,11 +193,18 @@ async def check_provider(settings: Settings) -> list[Finding]:
             return [problem("payment provider.refuses", trouble=refusal.detail)]
         except ProviderUnavailableError as refusal:
             return [problem("payment provider.unavailable", trouble=refusal.detail)]
-    return [*judge_endpoints(endpoints, settings.base_url + WEBHOOK_PATH), *judge_prices(items, prices)]
+    return [
+        *judge_endpoints(endpoints, settings.base_url + WEBHOOK_PATH),
+        *judge_prices(items, prices),
+    ]
 
 
-def judge_prices(items: Mapping[str, str], prices: Mapping[str, ProviderPrice | None] | None) -> list[Finding]:
-    """Judge whether the provider has the prices of the catalog's ``items``; None if they cannot be read."""
+def judge_prices(
+    items: Mapping[str, str], prices: Mapping[str, ProviderPrice | None] | None
+) -> list[Finding]:
+    """Judge whether the provider has the prices of the catalog's ``items``; None if they cannot be
+    read.
+    """
     if prices is None:
         return [problem("prices.unreadable")]
     found = [
@@ -180,7 +212,9 @@ def judge_prices(items: Mapping[str, str], prices: Mapping[str, ProviderPrice | 
         for price_id, price in prices.items()
         if (fault := _fault_of(price))
     ]
-    return found or ([ok("prices", f"the provider has all of the plan catalog: {len(prices)}")] if prices else [])
+    return found or (
+        [ok("prices", f"the provider has all of the plan catalog: {len(prices)}")] if prices else []
+    )
 
 
 def _fault_of(price: ProviderPrice | None) -> str | None:

@@ -21,25 +21,38 @@ def exclusion(event: BillingEvent, policy: BillingPolicy) -> tuple[Anomaly, str]
         return Anomaly.CONNECTED_ACCOUNT, reason
     if policy.ignores_other_mode and _is_of_other_mode(event, policy):
         modes = _MODES[bool(event.livemode)], _MODES[bool(policy.livemode)]
-        return Anomaly.IGNORED_LIVEMODE, "Ignored: {} mode, and PROVIDER_LIVEMODE is {}.".format(*modes)
+        return Anomaly.IGNORED_LIVEMODE, "Ignored: {} mode, and PROVIDER_LIVEMODE is {}.".format(
+            *modes
+        )
     return None
 
 
 def is_replaceable(event: BillingEvent, policy: BillingPolicy) -> bool:
-    """Whether a valid event of the same id replaces an event: it is invalid, or the settings exclude it."""
+    """Whether a valid event of the same id replaces an event: it is invalid, or the settings
+    exclude it.
+    """
     return event.problem is not None or exclusion(event, policy) is not None
 
 
 def _is_of_other_mode(event: BillingEvent, policy: BillingPolicy) -> bool:
-    return policy.livemode is not None and event.livemode is not None and event.livemode != policy.livemode
+    return (
+        policy.livemode is not None
+        and event.livemode is not None
+        and event.livemode != policy.livemode
+    )
 
 
 def rejection(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str] | None:
-    """Return the outcome and reason of an event that can never have a tenant or does not concern billing."""
+    """Return the outcome and reason of an event that can never have a tenant or does not concern
+    billing.
+    """
     if excluded := exclusion(event, policy):
         return Outcome.IGNORED, excluded[1]
     if event.is_thin:
-        return Outcome.IGNORED, "Ignored: a thin (v2) event has no object. Have the provider send snapshot events."
+        return (
+            Outcome.IGNORED,
+            "Ignored: a thin (v2) event has no object. Have the provider send snapshot events.",
+        )
     if event.type not in ev.KNOWN_TYPES and event.type != ev.SNAPSHOT:
         return Outcome.IGNORED, "This type is not handled."
     if event.problem is not None:
@@ -66,7 +79,9 @@ def anomalies(received: ReceivedEvent, policy: BillingPolicy) -> tuple[Anomaly, 
         return (excluded[0],)
     if event.problem is not None:
         found.append(Anomaly.UNUSABLE_OBJECT)
-    elif event.org_id is None and (_is_of_nobody(event) or event.checkout_mode == _SUBSCRIPTION_MODE):
+    elif event.org_id is None and (
+        _is_of_nobody(event) or event.checkout_mode == _SUBSCRIPTION_MODE
+    ):
         found.append(Anomaly.MISSING_ORG_ID)
     elif event.type in ev.WHOLE_SUBSCRIPTION_TYPES or event.type == ev.SNAPSHOT:
         found += _of_prices(event, policy)

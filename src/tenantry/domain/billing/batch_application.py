@@ -44,8 +44,20 @@ from tenantry.domain.billing.notices import (
     notice_of_change,
     notice_of_type,
 )
-from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState, fold_key, known_of
-from tenantry.domain.billing.subscription_history import NAMING_TYPES, PlacedEvent, SubscriptionHistory, former_tenant
+from tenantry.domain.billing.state import (
+    OWING,
+    PAST_DUE,
+    BillingPolicy,
+    BillingState,
+    fold_key,
+    known_of,
+)
+from tenantry.domain.billing.subscription_history import (
+    NAMING_TYPES,
+    PlacedEvent,
+    SubscriptionHistory,
+    former_tenant,
+)
 from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS, BillingRecord
 from tenantry.domain.billing.timeline import BY_ARRIVAL, Placement, Timeline, begin, named, place
 from tenantry.domain.owner_mails import is_settled
@@ -58,7 +70,8 @@ _SUPERSEDED_TYPES: Final = ev.WHOLE_SUBSCRIPTION_TYPES | ev.PAYMENT_TYPES
 def replay_needs(
     context: BatchContext, events: Iterable[tuple[str | None, BillingEvent]], policy: BillingPolicy
 ) -> dict[FoldId, ReplayNeed]:
-    """Return how far back the history of each fold is needed to place these events, each given with its tenant.
+    """Return how far back the history of each fold is needed to place these events, each given with
+    its tenant.
 
     Folds that need no history are left out.
     """
@@ -75,13 +88,16 @@ def replay_needs(
         fold = account.folds.get(key)
         if fold is None or fold.tip_created is None:
             if policy.is_each and len(account.folds) >= MOST_SUBSCRIPTIONS:
-                needed[account.tenant_id, key] = ReplayNeed(FIRST, late=True)  # it may have been left out before
+                # it may have been left out before
+                needed[account.tenant_id, key] = ReplayNeed(FIRST, late=True)
             continue
         if event.created < fold.tip_created:
             until = event.created if _may_be_superseded(event, fold.state) else None
             need = ReplayNeed(FIRST if fold.state.others else event.created, late=True, until=until)
-        elif event.created == fold.tip_created or event.type == ev.SNAPSHOT:  # it may replace an older snapshot
-            need = ReplayNeed(fold.tip_created, late=policy.is_each)  # of a subscription no checkpoint is stored
+        elif event.created == fold.tip_created or event.type == ev.SNAPSHOT:
+            # it may replace an older snapshot
+            # of a subscription no checkpoint is stored
+            need = ReplayNeed(fold.tip_created, late=policy.is_each)
         else:
             with_newer.add((account.tenant_id, key))
             continue
@@ -92,8 +108,12 @@ def replay_needs(
 
 
 def _may_be_superseded(event: BillingEvent, state: BillingState) -> bool:
-    """Whether a later full-state event of a fold that ends in ``state`` makes this event insignificant."""
-    is_of_fold = event.subscription_id is not None and event.subscription_id == state.subscription_id
+    """Whether a later full-state event of a fold that ends in ``state`` makes this event
+    insignificant.
+    """
+    is_of_fold = (
+        event.subscription_id is not None and event.subscription_id == state.subscription_id
+    )
     return is_of_fold and not state.others and event.type in _SUPERSEDED_TYPES
 
 
@@ -104,16 +124,25 @@ InvoiceOfTenant = tuple[str, str]
 def invoices_without_fold(
     events: Iterable[tuple[str | None, BillingEvent]], policy: BillingPolicy
 ) -> set[InvoiceOfTenant]:
-    """Return the invoices of failed payments that belong to no fold, whose history has no payment of theirs."""
+    """Return the invoices of failed payments that belong to no fold, whose history has no payment
+    of theirs.
+    """
     return {
         (tenant_id, event.invoice_id)
         for tenant_id, event in events
-        if tenant_id and event.invoice_id and event.type == ev.PAYMENT_FAILED and fold_key(event, policy) is None
+        if tenant_id
+        and event.invoice_id
+        and event.type == ev.PAYMENT_FAILED
+        and fold_key(event, policy) is None
     }
 
 
-def needed_locks(events: Collection[BillingEvent], context: BatchContext, policy: BillingPolicy) -> set[NameLock]:
-    """Return the locks of missing names in these events, and of the customers and subscriptions that they may add."""
+def needed_locks(
+    events: Collection[BillingEvent], context: BatchContext, policy: BillingPolicy
+) -> set[NameLock]:
+    """Return the locks of missing names in these events, and of the customers and subscriptions
+    that they may add.
+    """
     locks = set()
     known = context.known.tenant_of_subscription
     for event in events:
@@ -130,7 +159,8 @@ def needed_locks(events: Collection[BillingEvent], context: BatchContext, policy
             locks.add(NameLock(f"customer {event.customer_id}", claimed=True))
         if policy.is_each and is_new_subscription(event, context):
             locks.add(NameLock(f"subscription {event.subscription_id}", claimed=True))
-    if not policy.is_each:  # an invoice without a customer may wait for a subscription that the state becomes
+    # an invoice without a customer may wait for a subscription that the state becomes
+    if not policy.is_each:
         begun = new_current_subscriptions(events, context)
         locks |= {NameLock(f"subscription {name}", claimed=True) for name in begun}
     return locks
@@ -140,11 +170,17 @@ def missing_name(event: BillingEvent) -> str:
     """Return what must become known before an event has a tenant."""
     if not goes_by_customer(event):
         return f"tenant {event.org_id}"
-    return f"customer {event.customer_id}" if event.customer_id else f"subscription {event.subscription_id}"
+    return (
+        f"customer {event.customer_id}"
+        if event.customer_id
+        else f"subscription {event.subscription_id}"
+    )
 
 
 def new_subscriptions(events: Iterable[BillingEvent], context: BatchContext) -> dict[str, str]:
-    """Return the subscriptions of which these are the first events, each with the tenant of its newest event."""
+    """Return the subscriptions of which these are the first events, each with the tenant of its
+    newest event.
+    """
     found = [event for event in events if is_new_subscription(event, context)]
     return {
         event.subscription_id: tenant_id
@@ -153,14 +189,23 @@ def new_subscriptions(events: Iterable[BillingEvent], context: BatchContext) -> 
     }
 
 
-def new_current_subscriptions(events: Iterable[BillingEvent], context: BatchContext) -> dict[str, str]:
-    """Return the subscriptions of these events that their tenants' one states do not know, each with the tenant."""
+def new_current_subscriptions(
+    events: Iterable[BillingEvent], context: BatchContext
+) -> dict[str, str]:
+    """Return the subscriptions of these events that their tenants' one states do not know, each
+    with the tenant.
+    """
     found = dict[str, str]()
     for event in events:
         tenant_id, name = tenant_of(event, context.known), event.subscription_id
         account = context.accounts.get(tenant_id or "")
         is_naming = event.type in ev.FOLDED_TYPES and event.type not in ev.INVOICE_TYPES
-        if account is not None and name is not None and is_naming and known_of(account.state, name) is None:
+        if (
+            account is not None
+            and name is not None
+            and is_naming
+            and known_of(account.state, name) is None
+        ):
             found[name] = account.tenant_id
     return found
 
@@ -180,10 +225,10 @@ def is_new_subscription(event: BillingEvent, context: BatchContext) -> bool:
 class BatchApplication:
     """Collects the changes of a batch; writes nothing.
 
-    ``histories`` are the events after the checkpoint of each account in ``needs``;
-    ``waiting`` the parked events that wait for a customer. ``placements`` are the tenants of invoices of subscriptions
-    that have named several, by event; ``paid`` the second of the newest payment in the ledger of each of
-    `invoices_without_fold`.
+    ``histories`` are the events after the checkpoint of each account in ``needs``; ``waiting`` the
+    parked events that wait for a customer. ``placements`` are the tenants of invoices of
+    subscriptions that have named several, by event; ``paid`` the second of the newest payment in
+    the ledger of each of `invoices_without_fold`.
     """
 
     context: BatchContext
@@ -201,7 +246,9 @@ class BatchApplication:
         self._accounts = dict(self.context.accounts)
         known = self.context.known
         self._known = KnownTenants(
-            dict(known.tenant_of_customer), dict(known.tenant_of_subscription), dict(known.tenant_of_current)
+            dict(known.tenant_of_customer),
+            dict(known.tenant_of_subscription),
+            dict(known.tenant_of_current),
         )
         self._parked = {each.event.id: each for each in waiting}
         self._timelines: dict[tuple[str, str], Timeline] = {}
@@ -209,11 +256,15 @@ class BatchApplication:
         self.unread = set[str]()
         """Tenants that are not in the context, and may have invoices of the batch."""
         self.contested = set[str]()
-        """Subscriptions of which the whole history decides which tenant they and their invoices belong to."""
+        """Subscriptions of which the whole history decides which tenant they and their invoices
+        belong to.
+        """
         self._tenants_of: dict[str, list[str]] = {}
         self._failures: list[tuple[str, BillingEvent, bool]] = []
         self._occasions: list[Occasion] = []
-        self._oldest_mailed = self.now.timestamp() - timedelta(hours=self.policy.parked_mail_hours).total_seconds()
+        self._oldest_mailed = (
+            self.now.timestamp() - timedelta(hours=self.policy.parked_mail_hours).total_seconds()
+        )
         self.entries: list[LedgerEntry] = []
         self.unparked: list[LedgerEntry] = []
         self.links: list[CustomerLink] = []
@@ -222,22 +273,30 @@ class BatchApplication:
         self.snapshot_requests: list[SnapshotRequest] = []
 
     def expect(self, subscriptions: Mapping[str, str]) -> None:
-        """Let invoices of this batch find the tenants of subscriptions whose first events are in it too."""
+        """Let invoices of this batch find the tenants of subscriptions whose first events are in it
+        too.
+        """
         self._known.tenant_of_subscription.update(subscriptions)
 
     def release(self, tenant_id: str, subscription_id: str, events: Iterable[BillingEvent]) -> None:
-        """Leave a tenant with only these events of a subscription: its other invoices are another tenant's."""
+        """Leave a tenant with only these events of a subscription: its other invoices are another
+        tenant's.
+        """
         account = self._accounts[tenant_id]
         if not account.is_whole:
             return  # its next event folds all
         folds = {key: fold for key, fold in account.folds.items() if key != subscription_id}
-        timeline = begin(account.beginning_of(subscription_id, self.policy), tuple(events), self.policy)
+        timeline = begin(
+            account.beginning_of(subscription_id, self.policy), tuple(events), self.policy
+        )
         if timeline.events:
             folds[subscription_id] = timeline.folded(self.policy)
         self._accounts[tenant_id] = account.with_folds(folds, self.policy)
 
     def settle(self, histories: Mapping[str, SubscriptionHistory]) -> None:
-        """Let each of these subscriptions count for the tenant alone that it names by all its events."""
+        """Let each of these subscriptions count for the tenant alone that it names by all its
+        events.
+        """
         self._moved = dict(histories)
         for subscription_id, history in histories.items():
             for tenant_id, account in list(self._accounts.items()):
@@ -247,7 +306,9 @@ class BatchApplication:
         self.unparked = [self._with_undecided_move(entry) for entry in self.unparked]
 
     def _with_undecided_move(self, entry: LedgerEntry) -> LedgerEntry:
-        """Return an entry that says so if only arrival decides which tenant its subscription named last in a second."""
+        """Return an entry that says so if only arrival decides which tenant its subscription named
+        last in a second.
+        """
         history = self._moved.get(entry.received.event.subscription_id or "")
         if history is None or entry.tenant_id is None:
             return entry
@@ -257,9 +318,13 @@ class BatchApplication:
         self.snapshot_requests.append(SnapshotRequest(entry.tenant_id, later=True))
         why = f"Nothing proves which tenant {named(undecided)}, of one second, name last: {BY_ARRIVAL}"
         found = dict.fromkeys((*entry.anomalies, Anomaly.AMBIGUOUS_ORDER))
-        return msgspec.structs.replace(entry, reason=f"{entry.reason} {why}", anomalies=tuple(found))
+        return msgspec.structs.replace(
+            entry, reason=f"{entry.reason} {why}", anomalies=tuple(found)
+        )
 
-    def _settle_move(self, account: BillingAccount, subscription_id: str, moved_at: int | None) -> None:
+    def _settle_move(
+        self, account: BillingAccount, subscription_id: str, moved_at: int | None
+    ) -> None:
         if account.moved_at.get(subscription_id) == moved_at:
             return
         moves = {name: at for name, at in account.moved_at.items() if name != subscription_id}
@@ -267,23 +332,34 @@ class BatchApplication:
         self._accounts[account.tenant_id] = account.with_folds(account.folds, self.policy, moves)
 
     def new_subscriptions(self) -> dict[str, str]:
-        """Return the subscriptions that no tenant had before the batch, with the tenant of the newest event of each."""
+        """Return the subscriptions that no tenant had before the batch, with the tenant of the
+        newest event of each.
+        """
         before = self.context.known.tenant_of_subscription
-        return {name: each for name, each in self._known.tenant_of_subscription.items() if name not in before}
+        return {
+            name: each
+            for name, each in self._known.tenant_of_subscription.items()
+            if name not in before
+        }
 
     def placed_events(self) -> list[PlacedEvent]:
-        """Return the events of the batch that have a tenant, parked ones included that have one by now."""
+        """Return the events of the batch that have a tenant, parked ones included that have one by
+        now.
+        """
         return [
             PlacedEvent(entry.tenant_id, entry.received.event)
             for entry in (*self.entries, *self.unparked)
-            if entry.tenant_id is not None and fold_key(entry.received.event, self.policy) is not None
+            if entry.tenant_id is not None
+            and fold_key(entry.received.event, self.policy) is not None
         ]
 
     def receive(self, received: ReceivedEvent) -> None:
         """Apply a new event; events are given in the order of their arrival."""
         event = received.event
         if rejected := rejection(event, self.policy):
-            self.entries.append(LedgerEntry(received, None, *rejected, anomalies=anomalies(received, self.policy)))
+            self.entries.append(
+                LedgerEntry(received, None, *rejected, anomalies=anomalies(received, self.policy))
+            )
             return
         tenant_id = self._tenant_of(event)
         if tenant_id in self._accounts:
@@ -306,7 +382,9 @@ class BatchApplication:
         outcome, reason = Outcome.PARKED, f"Waits: {missing_name(event)} is not known yet."
         if event.type == ev.SNAPSHOT:
             outcome, reason = Outcome.IGNORED, f"There is no tenant {event.org_id} any more."
-        self.entries.append(LedgerEntry(received, None, outcome, reason, anomalies=anomalies(received, self.policy)))
+        self.entries.append(
+            LedgerEntry(received, None, outcome, reason, anomalies=anomalies(received, self.policy))
+        )
 
     def replace(self, invoices: Iterable[ReceivedEvent]) -> None:
         """Apply invoices that have left another tenant's ledger, by their placements."""
@@ -338,7 +416,9 @@ class BatchApplication:
 
     def failed_payments(self) -> list[FailedPayment]:
         """Return the failures to notify owners of."""
-        settled = set[str]().union(*(history.settled_failures() for history in self._moved.values()))
+        settled = set[str]().union(
+            *(history.settled_failures() for history in self._moved.values())
+        )
         return [
             FailedPayment(tenant_id, account.owner_id, event.id, event.invoice_url)
             for tenant_id, event, belated in self._failures
@@ -352,12 +432,16 @@ class BatchApplication:
         if not self.policy.notices:
             return []
         before, after, oldest = self.context.accounts, self._accounts, self._oldest_mailed
-        current = [each for each in self._occasions if not each.belated or each.event.created > oldest]
+        current = [
+            each for each in self._occasions if not each.belated or each.event.created > oldest
+        ]
         moves = moves_of(before, after, oldest) if self._moved else []
         return due_notices(current, moves, before, after, self.policy, self.now)
 
     def _is_current(self, tenant_id: str, failure: BillingEvent) -> bool:
-        """Whether a belated failure counts: it is recent, its invoice is unpaid, and what it is of ends past due."""
+        """Whether a belated failure counts: it is recent, its invoice is unpaid, and what it is of
+        ends past due.
+        """
         if failure.created <= self._oldest_mailed:
             return False
         key = fold_key(failure, self.policy)
@@ -367,7 +451,9 @@ class BatchApplication:
         if key in self._accounts[tenant_id].moved_at:
             return False
         timeline = self._timelines[tenant_id, key]
-        return timeline.state.subscription_status == PAST_DUE and not is_settled(failure, timeline.after(failure))
+        return timeline.state.subscription_status == PAST_DUE and not is_settled(
+            failure, timeline.after(failure)
+        )
 
     def _is_paid(self, tenant_id: str, failure: BillingEvent) -> bool:
         """Whether a payment of the invoice is known that is not older than its failure."""
@@ -386,7 +472,10 @@ class BatchApplication:
         link = None
         if event.customer_id and may_link(event):
             link = self._link(event, event.customer_id, self._accounts[tenant_id])
-        found = [*anomalies(received, self.policy), *([link.anomaly] if link and link.anomaly else [])]
+        found = [
+            *anomalies(received, self.policy),
+            *([link.anomaly] if link and link.anomaly else []),
+        ]
         if key is None:
             outcome, reason = self._without_fold(event, tenant_id, belated=belated)
             if link:
@@ -406,7 +495,9 @@ class BatchApplication:
     def _fold_in(
         self, tenant_id: str, key: str, event: BillingEvent, found: list[Anomaly], *, belated: bool
     ) -> Placement:
-        """Fold an event, and request a snapshot where events alone do not prove the state; add to its anomalies."""
+        """Fold an event, and request a snapshot where events alone do not prove the state; add to
+        its anomalies.
+        """
         account = self._accounts[tenant_id]
         placement = self._place(account, key, event)
         if placement.is_ambiguous:
@@ -425,17 +516,22 @@ class BatchApplication:
     ) -> None:
         """Note what an event changed, if that may cause a notice.
 
-        ``account`` is the tenant's before the event. An event that links a customer comes after those that waited for
-        it: what these gave in passing the tenant never had.
+        ``account`` is the tenant's before the event. An event that links a customer comes after
+        those that waited for it: what these gave in passing the tenant never had.
         """
-        if not self.policy.notices or (not self.policy.is_each and _is_of_another(placement.before, event)):
+        if not self.policy.notices or (
+            not self.policy.is_each and _is_of_another(placement.before, event)
+        ):
             return
         records = self._known_record(account, event), self._accounts[account.tenant_id].record
         if notice := notice_of_change(event, placement, *records, self.policy, self.now):
-            self._occasions.append(Occasion(notice, account.tenant_id, event, placement.before.plan, belated))
+            self._occasions.append(
+                Occasion(notice, account.tenant_id, event, placement.before.plan, belated)
+            )
 
     def _known_record(self, account: BillingAccount, event: BillingEvent) -> BillingRecord:
-        """Return an account's record without the event's subscription if only invoices of that are known.
+        """Return an account's record without the event's subscription if only invoices of that are
+        known.
 
         Its first own event says what it has been since then.
         """
@@ -446,7 +542,9 @@ class BatchApplication:
         others = {name: other for name, other in account.folds.items() if name != key}
         return account.with_folds(others, self.policy).record
 
-    def _without_fold(self, event: BillingEvent, tenant_id: str, *, belated: bool) -> tuple[Outcome, str]:
+    def _without_fold(
+        self, event: BillingEvent, tenant_id: str, *, belated: bool
+    ) -> tuple[Outcome, str]:
         """Handle an event that changes no state."""
         if event.type in ev.CHECKOUT_TYPES:
             self.snapshot_requests.append(SnapshotRequest(tenant_id, later=False))
@@ -509,23 +607,34 @@ class BatchApplication:
             return
         holder = known.setdefault(subscription_id, tenant_id)
         if holder != tenant_id:
-            _, holder = max((self._reported_at(each, subscription_id), each) for each in (holder, tenant_id))
+            _, holder = max(
+                (self._reported_at(each, subscription_id), each) for each in (holder, tenant_id)
+            )
             known[subscription_id] = holder
         if self._parked and holder == tenant_id:
             self._apply_waiting(tenant_id, lambda event: event.subscription_id == subscription_id)
 
     def _note_current(self, subscription_id: str, tenant_id: str) -> None:
-        """Note the tenant whose one state is from a subscription: let invoices without a customer find it."""
+        """Note the tenant whose one state is from a subscription: let invoices without a customer
+        find it.
+        """
         self._known.tenant_of_current[subscription_id] = tenant_id
         if self._parked:
             self._apply_waiting(
-                tenant_id, lambda event: event.customer_id is None and event.subscription_id == subscription_id
+                tenant_id,
+                lambda event: (
+                    event.customer_id is None and event.subscription_id == subscription_id
+                ),
             )
 
-    def _may_move(self, subscription_id: str, tenant_id: str, event: BillingEvent, tenants: Iterable[str]) -> bool:
-        """Whether all events of a subscription that several tenants have must decide whose it and its invoices are.
+    def _may_move(
+        self, subscription_id: str, tenant_id: str, event: BillingEvent, tenants: Iterable[str]
+    ) -> bool:
+        """Whether all events of a subscription that several tenants have must decide whose it and
+        its invoices are.
 
-        Not after an event that is newer than all others, and is of the tenant that has the subscription.
+        Not after an event that is newer than all others, and is of the tenant that has the
+        subscription.
         """
         others = [self._reported_at(each, subscription_id) for each in tenants if each != tenant_id]
         own = self._reported_at(tenant_id, subscription_id)
@@ -536,24 +645,36 @@ class BatchApplication:
         return holder != tenant_id or not is_newest
 
     def _concerns_former(self, subscription_id: str, tenant_id: str, event: BillingEvent) -> bool:
-        """Whether an event names a former tenant of its subscription, or is an invoice from before such an event.
+        """Whether an event names a former tenant of its subscription, or is an invoice from before
+        such an event.
 
-        Of an invoice that is older than the subscription's events, the timeline begins with the first of these.
+        Of an invoice that is older than the subscription's events, the timeline begins with the
+        first of these.
         """
         if event.type in NAMING_TYPES:
             return former_tenant(event) not in (None, tenant_id)
         timeline = self._timelines[tenant_id, subscription_id]
         first = next((each for each in timeline.events if each.type in NAMING_TYPES), None)
-        if first is None or event.created >= first.created or timeline.checkpoint.reported_at is not None:
+        if (
+            first is None
+            or event.created >= first.created
+            or timeline.checkpoint.reported_at is not None
+        ):
             return False
         return former_tenant(first) not in (None, tenant_id)
 
     def _reported_at(self, tenant_id: str, subscription_id: str) -> int:
-        fold = self._accounts[tenant_id].folds.get(subscription_id) if tenant_id in self._accounts else None
+        fold = (
+            self._accounts[tenant_id].folds.get(subscription_id)
+            if tenant_id in self._accounts
+            else None
+        )
         return -1 if fold is None or fold.state.reported_at is None else fold.state.reported_at
 
     def _apply_waiting(self, tenant_id: str, condition: Callable[[BillingEvent], bool]) -> None:
-        """Apply the events that wait for a customer or subscription that is known now, and that are this tenant's."""
+        """Apply the events that wait for a customer or subscription that is known now, and that are
+        this tenant's.
+        """
         ready = [
             received
             for received in self._parked.values()
@@ -563,37 +684,52 @@ class BatchApplication:
             del self._parked[received.event.id]
         self.apply_parked(tenant_id, ready)
 
-    def _link(self, event: BillingEvent, customer_id: str, account: BillingAccount) -> LinkResult | None:
-        """Link the event's customer to its tenant where the rules allow it; None where nothing is to be done."""
-        result = link_result(event, account, self._known.tenant_of_customer.get(customer_id), self._accounts)
+    def _link(
+        self, event: BillingEvent, customer_id: str, account: BillingAccount
+    ) -> LinkResult | None:
+        """Link the event's customer to its tenant where the rules allow it; None where nothing is
+        to be done.
+        """
+        result = link_result(
+            event, account, self._known.tenant_of_customer.get(customer_id), self._accounts
+        )
         if result and result.outcome is Outcome.APPLIED:
             self.links.append(CustomerLink(customer_id, account.tenant_id, event.id))
             self._known.tenant_of_customer[customer_id] = account.tenant_id
-            self._accounts[account.tenant_id] = msgspec.structs.replace(account, customer_id=customer_id)
+            self._accounts[account.tenant_id] = msgspec.structs.replace(
+                account, customer_id=customer_id
+            )
             self._apply_waiting(account.tenant_id, lambda parked: parked.customer_id == customer_id)
         return result
 
 
 def _is_of_another(state: BillingState, event: BillingEvent) -> bool:
-    """Whether an event is of another subscription than the one that the tenant's one state is from."""
+    """Whether an event is of another subscription than the one that the tenant's one state is
+    from.
+    """
     if state.subscription_id == event.subscription_id and not state.others:
         return False
     if event.type == ev.SNAPSHOT or event.subscription_id is None:
         return False
-    if event.type == ev.SUBSCRIPTION_DELETED and any(other.status not in OVER for other in state.others):
+    if event.type == ev.SUBSCRIPTION_DELETED and any(
+        other.status not in OVER for other in state.others
+    ):
         return True
     return state.subscription_id not in (None, event.subscription_id)
 
 
 def confirmed(timeline: Timeline, snapshot: BillingEvent) -> BillingEvent | None:
-    """Return the newest event if it is a snapshot with the same facts as this one, and changed nothing.
+    """Return the newest event if it is a snapshot with the same facts as this one, and changed
+    nothing.
 
-    The ledger can drop it then: no event, however late, leads to another state without it. One that is past due stays:
-    it says since when at the latest.
+    The ledger can drop it then: no event, however late, leads to another state without it. One that
+    is past due stays: it says since when at the latest.
     """
     if not timeline.events or timeline.newest > snapshot.created or snapshot.status in OWING:
         return None
     newest, last = timeline.events[-1], len(timeline.events) - 1
-    same = msgspec.structs.replace(newest, id=snapshot.id, created=snapshot.created, arrival=snapshot.arrival)
+    same = msgspec.structs.replace(
+        newest, id=snapshot.id, created=snapshot.created, arrival=snapshot.arrival
+    )
     before = msgspec.structs.replace(timeline.before(last), reported_at=timeline.state.reported_at)
     return newest if same == snapshot and before == timeline.state else None

@@ -1,4 +1,6 @@
-"""Which tenant an event belongs to, and when an event links a customer of the provider to a tenant (CONTRACT 6)."""
+"""Which tenant an event belongs to, and when an event links a customer of the provider to a tenant
+(CONTRACT 6).
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -13,8 +15,8 @@ from tenantry.domain.billing.state import BillingPolicy
 def tenant_of(event: BillingEvent, known: KnownTenants) -> str | None:
     """Return the tenant that an event belongs to (SPEC 6.1, CONTRACT 6).
 
-    A subscription event names it in its metadata; one that names none belongs to the tenant of its customer. Of
-    invoices see `KnownTenants.of_invoice`.
+    A subscription event names it in its metadata; one that names none belongs to the tenant of its
+    customer. Of invoices see `KnownTenants.of_invoice`.
     """
     if event.type in ev.INVOICE_TYPES:
         return known.of_invoice(event)
@@ -27,11 +29,16 @@ def goes_by_customer(event: BillingEvent) -> bool:
 
 
 def without_customer(events: Iterable[BillingEvent], policy: BillingPolicy) -> set[str]:
-    """Return the subscriptions of invoice events that name no customer, which `SubscriptionRule.ANY` goes by."""
+    """Return the subscriptions of invoice events that name no customer, which
+    `SubscriptionRule.ANY` goes by.
+    """
     return {
         event.subscription_id
         for event in events
-        if not policy.is_each and event.customer_id is None and event.subscription_id and event.type in ev.INVOICE_TYPES
+        if not policy.is_each
+        and event.customer_id is None
+        and event.subscription_id
+        and event.type in ev.INVOICE_TYPES
     }
 
 
@@ -41,7 +48,9 @@ def may_link(event: BillingEvent) -> bool:
 
 
 def wants_link(event: BillingEvent, context: BatchContext) -> bool:
-    """Whether the event would link its customer to its tenant, by what is known before the batch."""
+    """Whether the event would link its customer to its tenant, by what is known before the
+    batch.
+    """
     account = context.accounts.get(event.org_id or "")
     return (
         may_link(event)
@@ -53,11 +62,15 @@ def wants_link(event: BillingEvent, context: BatchContext) -> bool:
 
 def wanted_links(events: Iterable[BillingEvent], context: BatchContext) -> set[str]:
     """Return the customers that these events would link."""
-    return {event.customer_id for event in events if event.customer_id and wants_link(event, context)}
+    return {
+        event.customer_id for event in events if event.customer_id and wants_link(event, context)
+    }
 
 
 def taken_from_ended(events: Iterable[BillingEvent], context: BatchContext) -> dict[str, list[str]]:
-    """Return the customers that these events would take over from tenants that have ended, by these."""
+    """Return the customers that these events would take over from tenants that have ended, by
+    these.
+    """
     taken = defaultdict[str, list[str]](list)
     for customer_id in sorted(wanted_links(events, context)):
         holder = context.known.tenant_of_customer.get(customer_id)
@@ -67,7 +80,8 @@ def taken_from_ended(events: Iterable[BillingEvent], context: BatchContext) -> d
 
 
 def _may_add_customer(event: BillingEvent) -> bool:
-    """Whether an event links a customer to a tenant that has another one: a checkout session whose metadata name it.
+    """Whether an event links a customer to a tenant that has another one: a checkout session whose
+    metadata name it.
 
     A buyer can name any tenant in a session's ``client_reference_id``.
     """
@@ -83,7 +97,9 @@ def is_free(holder: str | None, accounts: Mapping[str, BillingAccount]) -> bool:
 
 
 class LinkResult(NamedTuple):
-    """The outcome of an event for the link of its customer. With `Outcome.APPLIED` the event links the customer."""
+    """The outcome of an event for the link of its customer. With `Outcome.APPLIED` the event links
+    the customer.
+    """
 
     outcome: Outcome
     reason: str
@@ -91,12 +107,17 @@ class LinkResult(NamedTuple):
 
 
 def link_result(
-    event: BillingEvent, account: BillingAccount, holder: str | None, accounts: Mapping[str, BillingAccount]
+    event: BillingEvent,
+    account: BillingAccount,
+    holder: str | None,
+    accounts: Mapping[str, BillingAccount],
 ) -> LinkResult | None:
-    """Return what an event does to the link of its customer, which ``holder`` has; None if there is nothing to do.
+    """Return what an event does to the link of its customer, which ``holder`` has; None if there is
+    nothing to do.
 
-    The first claim on a customer stands until its tenant ends. A subscription event links only where neither side has
-    a link yet, and so does a checkout session that only its buyer's reference gives to the tenant.
+    The first claim on a customer stands until its tenant ends. A subscription event links only
+    where neither side has a link yet, and so does a checkout session that only its buyer's
+    reference gives to the tenant.
     """
     if holder == account.tenant_id:
         return None

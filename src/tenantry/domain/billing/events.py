@@ -29,7 +29,13 @@ ACCESS_ENDED: Final = "tenantry.access.ended"
 """Not a provider event: access ended by time. It says so in the ledger, and changes nothing."""
 
 REQUIRED_TYPES: Final = frozenset(
-    {SUBSCRIPTION_UPDATED, SUBSCRIPTION_DELETED, PAYMENT_SUCCEEDED, PAYMENT_FAILED, CHECKOUT_COMPLETED}
+    {
+        SUBSCRIPTION_UPDATED,
+        SUBSCRIPTION_DELETED,
+        PAYMENT_SUCCEEDED,
+        PAYMENT_FAILED,
+        CHECKOUT_COMPLETED,
+    }
 )
 """The five types that must be enabled at the provider (SPEC 6.2)."""
 WHOLE_SUBSCRIPTION_TYPES: Final = frozenset(
@@ -39,9 +45,13 @@ WHOLE_SUBSCRIPTION_TYPES: Final = frozenset(
 SUBSCRIPTION_TYPES: Final = WHOLE_SUBSCRIPTION_TYPES | {SUBSCRIPTION_DELETED, TRIAL_WILL_END}
 PAYMENT_TYPES: Final = frozenset({PAYMENT_SUCCEEDED, INVOICE_PAID})
 INVOICE_TYPES: Final = PAYMENT_TYPES | {PAYMENT_FAILED, INVOICE_VOIDED, INVOICE_UNCOLLECTIBLE}
-CHECKOUT_TYPES: Final = frozenset({CHECKOUT_COMPLETED, ASYNC_PAYMENT_SUCCEEDED, ASYNC_PAYMENT_FAILED})
+CHECKOUT_TYPES: Final = frozenset(
+    {CHECKOUT_COMPLETED, ASYNC_PAYMENT_SUCCEEDED, ASYNC_PAYMENT_FAILED}
+)
 KNOWN_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | CHECKOUT_TYPES
-"""Every type that is handled when it arrives (CONTRACT 6). The provider decides which ones it sends."""
+"""Every type that is handled when it arrives (CONTRACT 6). The provider decides which ones it
+sends.
+"""
 FOLDED_TYPES: Final = SUBSCRIPTION_TYPES - {TRIAL_WILL_END} | INVOICE_TYPES | {SNAPSHOT}
 """The types that the fold applies."""
 
@@ -80,7 +90,9 @@ Fact = str | int | bool | None
 
 
 class SubscriptionItem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An item of a subscription. Its period is that of the subscription where the provider gives only that."""
+    """An item of a subscription. Its period is that of the subscription where the provider gives
+    only that.
+    """
 
     price_id: str | None = None
     quantity: int = 1
@@ -90,11 +102,12 @@ class SubscriptionItem(msgspec.Struct, frozen=True, omit_defaults=True):
 class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     """Facts of a subscription that SPEC does not name. Times are seconds since the Unix epoch.
 
-    ``items`` is empty for a single item of quantity 1: the event's ``price_id`` says everything then.
-    ``pause`` is the behavior of a paused collection of payments (the provider's ``pause_collection``). ``has_moved`` is
-    of a snapshot only: the subscription names another tenant by now. ``by_reference`` is of a checkout session only:
-    its buyer can have chosen the tenant, by ``client_reference_id``. ``next_attempt`` is of a failed payment only: when
-    the provider tries again.
+    ``items`` is empty for a single item of quantity 1: the event's ``price_id`` says everything
+    then. ``pause`` is the behavior of a paused collection of payments (the provider's
+    ``pause_collection``). ``has_moved`` is of a snapshot only: the subscription names another
+    tenant by now. ``by_reference`` is of a checkout session only: its buyer can have chosen the
+    tenant, by ``client_reference_id``. ``next_attempt`` is of a failed payment only: when the
+    provider tries again.
     """
 
     items: tuple[SubscriptionItem, ...] = ()
@@ -116,11 +129,11 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of one provider event. Times are seconds since the Unix epoch.
 
     ``previous`` holds the values of `REPLACEABLE_FACTS` that the event replaced (the provider's
-    ``previous_attributes``). Empty means that it replaced none of them; None means unknown. ``status`` is the
-    subscription's or the invoice's. ``arrival`` numbers events in the order in which they came in. ``problem`` is why
-    the event's object is malformed, if it is. ``account`` is the connected account (Stripe Connect) of the event; None
-    for the platform's own. ``is_thin`` marks a thin (v2) event, which has no object; the ledger does not store this
-    flag.
+    ``previous_attributes``). Empty means that it replaced none of them; None means unknown.
+    ``status`` is the subscription's or the invoice's. ``arrival`` numbers events in the order in
+    which they came in. ``problem`` is why the event's object is malformed, if it is. ``account`` is
+    the connected account (Stripe Connect) of the event; None for the platform's own. ``is_thin``
+    marks a thin (v2) event, which has no object; the ledger does not store this flag.
     """
 
     id: str
@@ -154,7 +167,8 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
 EVENT_FACTS: Final = ("org_id", "status", "price_id", "current_period_end", "cancel_at_period_end")
 DETAILED_FACTS: Final = ("items", "period_start", "cancel_at", "trial_end", "pause")
 REPLACEABLE_FACTS: Final = (*EVENT_FACTS, *DETAILED_FACTS)
-"""The facts of a subscription that ``previous`` may name: those of `BillingEvent`, and those of its ``details``.
+"""The facts of a subscription that ``previous`` may name: those of `BillingEvent`, and those of its
+``details``.
 
 The end of a subscription is left out: it comes with a change of ``status``.
 """

@@ -16,12 +16,13 @@ from tenantry.domain.billing.timeline import Folded
 class ReplayNeed(NamedTuple):
     """From which second on the history of a fold is needed to place events.
 
-    Unless they are ``late``, it is the second of the newest event. If they are, it is that of the oldest event to
-    place, and the history before it is needed too, back to a full-state event. So it is for a subscription's newest
-    second. For a tenant's fold with several subscriptions no event is a full-state event; then the second is `FIRST`.
+    Unless they are ``late``, it is the second of the newest event. If they are, it is that of the
+    oldest event to place, and the history before it is needed too, back to a full-state event. So
+    it is for a subscription's newest second. For a tenant's fold with several subscriptions no
+    event is a full-state event; then the second is `FIRST`.
 
-    With ``until``, the second of the newest event to place, the history is needed only up to a full-state event after
-    it: that one gives the same state as before, and so do all later ones.
+    With ``until``, the second of the newest event to place, the history is needed only up to a
+    full-state event after it: that one gives the same state as before, and so do all later ones.
     """
 
     second: int
@@ -43,10 +44,12 @@ FoldId = tuple[str, str | None]
 
 
 class BillingAccount(msgspec.Struct, frozen=True):
-    """The billing state of a tenant: the result of its folds by key, and the tenant record that follows from them.
+    """The billing state of a tenant: the result of its folds by key, and the tenant record that
+    follows from them.
 
-    ``moved_at`` has, by key, the second since which a subscription names another tenant; such folds count as ended.
-    Without ``is_whole`` the folds were written in another mode or by the previous release, and are out of date.
+    ``moved_at`` has, by key, the second since which a subscription names another tenant; such folds
+    count as ended. Without ``is_whole`` the folds were written in another mode or by the previous
+    release, and are out of date.
     """
 
     tenant_id: str
@@ -61,7 +64,9 @@ class BillingAccount(msgspec.Struct, frozen=True):
 
     @property
     def beginning(self) -> BillingState:
-        """The state before all events: that of a tenant's fold, and of a tenant without subscriptions."""
+        """The state before all events: that of a tenant's fold, and of a tenant without
+        subscriptions.
+        """
         return BillingState(plan=self.base_plan)
 
     def beginning_of(self, key: str, policy: BillingPolicy) -> BillingState:
@@ -97,27 +102,46 @@ class BillingAccount(msgspec.Struct, frozen=True):
     @property
     def tip_created(self) -> int | None:
         """The second of the newest event."""
-        return max((fold.tip_created for fold in self.folds.values() if fold.tip_created is not None), default=None)
+        return max(
+            (fold.tip_created for fold in self.folds.values() if fold.tip_created is not None),
+            default=None,
+        )
 
     def with_folds(
-        self, folds: Mapping[str, Folded], policy: BillingPolicy, moved_at: Mapping[str, int] | None = None
+        self,
+        folds: Mapping[str, Folded],
+        policy: BillingPolicy,
+        moved_at: Mapping[str, int] | None = None,
     ) -> "BillingAccount":
         """Return the account with these folds, and the record that follows from them."""
         moved_at = self.moved_at if moved_at is None else moved_at
         record = record_of(_states(folds, moved_at), policy, self.base_plan)
         return BillingAccount(
-            self.tenant_id, self.owner_id, self.deleted, self.customer_id, self.base_plan, record, folds, moved_at,
+            self.tenant_id,
+            self.owner_id,
+            self.deleted,
+            self.customer_id,
+            self.base_plan,
+            record,
+            folds,
+            moved_at,
             is_whole=self.is_whole,
-        )  # fmt: skip
+        )
 
 
 def _states(folds: Mapping[str, Folded], moved_at: Mapping[str, int]) -> list[BillingState]:
-    """Return the states of folds that have a status: where only payments name a subscription, it has none yet."""
-    states = [fold.state for fold in folds.values() if fold.state.subscription_status != NO_SUBSCRIPTION]
+    """Return the states of folds that have a status: where only payments name a subscription, it
+    has none yet.
+    """
+    states = [
+        fold.state for fold in folds.values() if fold.state.subscription_status != NO_SUBSCRIPTION
+    ]
     if not moved_at:
         return states
     return [
-        moved_away(state, at) if (at := moved_at.get(state.subscription_id or "")) is not None else state
+        moved_away(state, at)
+        if (at := moved_at.get(state.subscription_id or "")) is not None
+        else state
         for state in states
     ]
 
@@ -136,7 +160,8 @@ class AccountChange(NamedTuple):
 
 
 class ReceivedEvent(msgspec.Struct, frozen=True):
-    """A verified event as it came in; ``belated`` if the service fetched it instead of receiving it.
+    """A verified event as it came in; ``belated`` if the service fetched it instead of receiving
+    it.
 
     ``trace`` is the ``traceparent`` of its request (W3C Trace Context), if any.
     """
@@ -149,7 +174,9 @@ class ReceivedEvent(msgspec.Struct, frozen=True):
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
-    """An event in the ledger: its tenant if known, the outcome and its reason, the tenant's record, and anomalies."""
+    """An event in the ledger: its tenant if known, the outcome and its reason, the tenant's record,
+    and anomalies.
+    """
 
     received: ReceivedEvent
     tenant_id: str | None
@@ -169,9 +196,11 @@ class CustomerLink(NamedTuple):
 
 
 class KnownTenants(msgspec.Struct, frozen=True):
-    """The tenants of customers by their links, and with `SubscriptionRule.EACH` of subscriptions by their events.
+    """The tenants of customers by their links, and with `SubscriptionRule.EACH` of subscriptions by
+    their events.
 
-    ``tenant_of_current`` has tenants by the subscription that their one state is from; for invoices without a customer.
+    ``tenant_of_current`` has tenants by the subscription that their one state is from; for invoices
+    without a customer.
     """
 
     tenant_of_customer: dict[str, str]
@@ -179,21 +208,25 @@ class KnownTenants(msgspec.Struct, frozen=True):
     tenant_of_current: dict[str, str] = {}
 
     def of_invoice(self, event: BillingEvent) -> str | None:
-        """Return the tenant of an invoice event: by the subscription that it names, else by its customer.
+        """Return the tenant of an invoice event: by the subscription that it names, else by its
+        customer.
 
-        So of two tenants with one customer each has its own invoices, and a customer without a link has its tenant.
+        So of two tenants with one customer each has its own invoices, and a customer without a link
+        has its tenant.
         """
         name = event.subscription_id or ""
         if event.customer_id is None:
             return self.tenant_of_subscription.get(name) or self.tenant_of_current.get(name)
-        return self.tenant_of_subscription.get(name) or self.tenant_of_customer.get(event.customer_id)
+        return self.tenant_of_subscription.get(name) or self.tenant_of_customer.get(
+            event.customer_id
+        )
 
 
 class NameLock(NamedTuple):
     """The lock of a tenant's, customer's or subscription's name, such as ``tenant acme``.
 
-    Claim a name before adding it: this waits for transactions that park events for it. Lock it unclaimed before parking
-    events for it, so that no transaction adds it meanwhile.
+    Claim a name before adding it: this waits for transactions that park events for it. Lock it
+    unclaimed before parking events for it, so that no transaction adds it meanwhile.
     """
 
     name: str
@@ -201,7 +234,9 @@ class NameLock(NamedTuple):
 
 
 class FailedPayment(NamedTuple):
-    """A failed payment of which the tenant's owner is notified, with the invoice's hosted page if the event had one."""
+    """A failed payment of which the tenant's owner is notified, with the invoice's hosted page if
+    the event had one.
+    """
 
     tenant_id: str
     owner_id: str
@@ -219,9 +254,9 @@ class SnapshotRequest(NamedTuple):
 class BatchContext(msgspec.Struct, frozen=True):
     """The state before a batch is applied; the accounts in it are locked.
 
-    ``replaceable`` are the ids of entries that a valid event of the same id replaces; ``tenants_of_subscription`` the
-    tenants that have each of the batch's subscriptions, by invoices alone too. The folds of ``unread`` accounts, which
-    only a customer names, are not read yet.
+    ``replaceable`` are the ids of entries that a valid event of the same id replaces;
+    ``tenants_of_subscription`` the tenants that have each of the batch's subscriptions, by invoices
+    alone too. The folds of ``unread`` accounts, which only a customer names, are not read yet.
     """
 
     accounts: Mapping[str, BillingAccount]
@@ -235,4 +270,6 @@ class BatchContext(msgspec.Struct, frozen=True):
     @property
     def holders(self) -> set[str]:
         """The tenants that have one of the batch's subscriptions."""
-        return {tenant_id for tenants in self.tenants_of_subscription.values() for tenant_id in tenants}
+        return {
+            tenant_id for tenants in self.tenants_of_subscription.values() for tenant_id in tenants
+        }

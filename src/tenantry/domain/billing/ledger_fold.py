@@ -44,10 +44,14 @@ class LedgerFold:
         whole = msgspec.structs.replace(self._account, is_whole=True)
         account = whole.with_folds(within_bounds(folds, whole.moved_at, self._policy), self._policy)
         number = sum(folded.events for folded, _ in ended.values())
-        return FoldedLedger(account, number), [step for _, steps in ended.values() for step in steps]
+        return FoldedLedger(account, number), [
+            step for _, steps in ended.values() for step in steps
+        ]
 
     def _stored(self, folded: Folded) -> Folded:
-        return Folded(folded.state, folded.tip_created, None if self._policy.is_each else folded.tip_state)
+        return Folded(
+            folded.state, folded.tip_created, None if self._policy.is_each else folded.tip_state
+        )
 
 
 def within_bounds(

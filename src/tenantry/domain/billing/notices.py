@@ -1,4 +1,6 @@
-"""Billing notices to a tenant's owner beside those of failed payments: what causes one, once for each cause."""
+"""Billing notices to a tenant's owner beside those of failed payments: what causes one, once for
+each cause.
+"""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -44,9 +46,10 @@ _MOVABLE: Final = 3 * 86_400
 class BillingNotice(msgspec.Struct, frozen=True):
     """A notice to a tenant's owner. Each ``cause`` is mailed once.
 
-    With ``paid_invoice`` it counts only if the owner was mailed that a payment of this invoice failed; with
-    ``recovered`` so it does of the newest paid invoice of this subscription, whose id the cause then ends with. An end
-    whose cause began at the second ``begun`` counts only if no end of the tenant's access then or later was mailed.
+    With ``paid_invoice`` it counts only if the owner was mailed that a payment of this invoice
+    failed; with ``recovered`` so it does of the newest paid invoice of this subscription, whose id
+    the cause then ends with. An end whose cause began at the second ``begun`` counts only if no end
+    of the tenant's access then or later was mailed.
     """
 
     type: str
@@ -60,7 +63,9 @@ class BillingNotice(msgspec.Struct, frozen=True):
 
 
 class Move(NamedTuple):
-    """A living subscription that has left a tenant for another one, and the plan that the tenant had by it."""
+    """A living subscription that has left a tenant for another one, and the plan that the tenant
+    had by it.
+    """
 
     tenant_id: str
     subscription_id: str
@@ -69,7 +74,9 @@ class Move(NamedTuple):
 
 
 class Occasion(NamedTuple):
-    """An event that may cause a notice, and the plan before it; ``belated`` as in `ReceivedEvent`."""
+    """An event that may cause a notice, and the plan before it; ``belated`` as in
+    `ReceivedEvent`.
+    """
 
     notice: OwnerNotice
     tenant_id: str
@@ -81,8 +88,8 @@ class Occasion(NamedTuple):
 def notice_of_type(event: BillingEvent, policy: BillingPolicy) -> OwnerNotice | None:
     """Return the notice that an event may cause by its type, whatever it changes.
 
-    The provider reports a recovered payment twice, by the subscription and by its invoice, in any order. So the state
-    need not be past due when the invoice's event arrives.
+    The provider reports a recovered payment twice, by the subscription and by its invoice, in any
+    order. So the state need not be past due when the invoice's event arrives.
     """
     if event.type == ev.TRIAL_WILL_END:
         notice = OwnerNotice.TRIAL_ENDING
@@ -101,23 +108,34 @@ def notice_of_change(
     policy: BillingPolicy,
     now: datetime,
 ) -> OwnerNotice | None:
-    """Return the notice of what an event changed; ``before`` and ``after`` are the tenant's records.
+    """Return the notice of what an event changed; ``before`` and ``after`` are the tenant's
+    records.
 
     Access that a failed payment ended is no cause: its own mail reports it.
     """
     if event.type in ev.INVOICE_TYPES:
         return None
     if _is_recovery(placement):
-        return OwnerNotice.PAYMENT_RECOVERED if OwnerNotice.PAYMENT_RECOVERED in policy.notices else None
+        return (
+            OwnerNotice.PAYMENT_RECOVERED
+            if OwnerNotice.PAYMENT_RECOVERED in policy.notices
+            else None
+        )
     ending = _ending_of(placement, before, after, policy, now)
     is_paid = ending is OwnerNotice.ACCESS_ENDED and _is_paid_since(event, placement)
     return None if is_paid else ending
 
 
 def _is_recovery(placement: Placement) -> bool:
-    """Whether a subscription is unpaid no longer. A payment alone does not end that status, but may come before."""
+    """Whether a subscription is unpaid no longer. A payment alone does not end that status, but may
+    come before.
+    """
     status = placement.after.subscription_status
-    return placement.before.subscription_status == UNPAID and status not in OWING and status not in OVER
+    return (
+        placement.before.subscription_status == UNPAID
+        and status not in OWING
+        and status not in OVER
+    )
 
 
 def _is_paid_since(event: BillingEvent, placement: Placement) -> bool:
@@ -132,26 +150,42 @@ def _is_paid_since(event: BillingEvent, placement: Placement) -> bool:
 
 
 def _ending_of(
-    placement: Placement, before: BillingRecord, after: BillingRecord, policy: BillingPolicy, now: datetime
+    placement: Placement,
+    before: BillingRecord,
+    after: BillingRecord,
+    policy: BillingPolicy,
+    now: datetime,
 ) -> OwnerNotice | None:
     """Return the notice of what ended: the subscription, or else the access."""
-    is_end = placement.before.subscription_status not in OVER and placement.after.subscription_status == CANCELED
+    is_end = (
+        placement.before.subscription_status not in OVER
+        and placement.after.subscription_status == CANCELED
+    )
     if is_end and OwnerNotice.SUBSCRIPTION_ENDED in policy.notices:
         return OwnerNotice.SUBSCRIPTION_ENDED
     lost = _has_access(before, policy.catalog, now) and not _has_access(after, policy.catalog, now)
-    if lost and after.subscription_status != PAST_DUE and OwnerNotice.ACCESS_ENDED in policy.notices:
+    if (
+        lost
+        and after.subscription_status != PAST_DUE
+        and OwnerNotice.ACCESS_ENDED in policy.notices
+    ):
         return OwnerNotice.ACCESS_ENDED
     return None
 
 
-def moves_of(before: Mapping[str, BillingAccount], after: Mapping[str, BillingAccount], since: float) -> list[Move]:
-    """Return the living subscriptions that left a tenant after the second ``since``, by its accounts."""
+def moves_of(
+    before: Mapping[str, BillingAccount], after: Mapping[str, BillingAccount], since: float
+) -> list[Move]:
+    """Return the living subscriptions that left a tenant after the second ``since``, by its
+    accounts.
+    """
     moves = list[Move]()
     for tenant_id, account in after.items():
         former = before[tenant_id]
         for key in sorted(account.moved_at.keys() & former.folds.keys() - former.moved_at.keys()):
             moved_at, state = account.moved_at[key], former.folds[key].state
-            is_known = state.reported_at is not None  # an invoice alone says nothing of who has the subscription
+            # an invoice alone says nothing of who has the subscription
+            is_known = state.reported_at is not None
             if moved_at > since and is_known and state.subscription_status not in OVER:
                 moves.append(Move(tenant_id, key, state.plan, moved_at))
     return moves
@@ -165,7 +199,8 @@ def due_notices(
     policy: BillingPolicy,
     now: datetime,
 ) -> list[BillingNotice]:
-    """Return the notices of what is still true after a batch; ``before`` and ``after`` are its accounts by tenant.
+    """Return the notices of what is still true after a batch; ``before`` and ``after`` are its
+    accounts by tenant.
 
     Of one tenant the end of a subscription covers the end of its access.
     """
@@ -180,7 +215,9 @@ def due_notices(
         else:
             notices[notice.cause] = notice
     for move in moves:
-        if notice := _notice_of_move(move, before[move.tenant_id], after[move.tenant_id], policy, now):
+        if notice := _notice_of_move(
+            move, before[move.tenant_id], after[move.tenant_id], policy, now
+        ):
             if notice.type == OwnerNotice.SUBSCRIPTION_ENDED.mail_type:
                 notices[notice.cause] = notice
             else:
@@ -189,12 +226,21 @@ def due_notices(
         for tenant_id, account in after.items():
             if not account.deleted and (notice := _lapsed(before[tenant_id], account, policy, now)):
                 access.setdefault(tenant_id, notice)
-    ended = {each.tenant_id for each in notices.values() if each.type == OwnerNotice.SUBSCRIPTION_ENDED.mail_type}
-    return [*notices.values(), *(notice for tenant_id, notice in access.items() if tenant_id not in ended)]
+    ended = {
+        each.tenant_id
+        for each in notices.values()
+        if each.type == OwnerNotice.SUBSCRIPTION_ENDED.mail_type
+    }
+    return [
+        *notices.values(),
+        *(notice for tenant_id, notice in access.items() if tenant_id not in ended),
+    ]
 
 
 def access_end_cause(tenant_id: str, ended_at: int) -> str:
-    """Return the cause of the notice that a tenant's access ended at this second, by time or by an event."""
+    """Return the cause of the notice that a tenant's access ended at this second, by time or by an
+    event.
+    """
     return _cause(OwnerNotice.ACCESS_ENDED, tenant_id, str(ended_at))
 
 
@@ -206,7 +252,9 @@ def _has_access(record: BillingRecord, catalog: Catalog, now: datetime) -> bool:
     return access_phase(record, now.timestamp(), catalog).state != "none"
 
 
-def _notice(occasion: Occasion, account: BillingAccount, policy: BillingPolicy, now: datetime) -> BillingNotice | None:
+def _notice(
+    occasion: Occasion, account: BillingAccount, policy: BillingPolicy, now: datetime
+) -> BillingNotice | None:
     """Return the notice of an occasion, if it is still true of its tenant's account."""
     notice, tenant_id, event, plan, _ = occasion
     data: NoticeData
@@ -216,7 +264,9 @@ def _notice(occasion: Occasion, account: BillingAccount, policy: BillingPolicy, 
         if trial_end is None or not _is_trialing(event, trial_end, account, policy, now):
             return None
         name = f"{event.subscription_id or event.id} {trial_end}"
-        data = TrialEndingData(policy.catalog.name(plan_item(event, policy).plan), from_epoch(trial_end))
+        data = TrialEndingData(
+            policy.catalog.name(plan_item(event, policy).plan), from_epoch(trial_end)
+        )
     elif notice is OwnerNotice.PAYMENT_RECOVERED:
         name = event.invoice_id or ""
         key = fold_key(event, policy)
@@ -237,13 +287,17 @@ def _notice(occasion: Occasion, account: BillingAccount, policy: BillingPolicy, 
         begun, name = event.created, str(event.created)
         data = AccessEndedData(access_phase(account.record, now.timestamp(), policy.catalog).reason)
     cause = _cause(notice, tenant_id, name)
-    return BillingNotice(notice.mail_type, tenant_id, account.owner_id, cause, data, paid_invoice, recovered, begun)
+    return BillingNotice(
+        notice.mail_type, tenant_id, account.owner_id, cause, data, paid_invoice, recovered, begun
+    )
 
 
 def _notice_of_move(
     move: Move, before: BillingAccount, after: BillingAccount, policy: BillingPolicy, now: datetime
 ) -> BillingNotice | None:
-    """Return the notice to the tenant that a subscription has left: it has ended there, or else the access has."""
+    """Return the notice to the tenant that a subscription has left: it has ended there, or else the
+    access has.
+    """
     catalog = policy.catalog
     if after.deleted or _has_access(after.record, catalog, now):
         return None
@@ -253,32 +307,47 @@ def _notice_of_move(
         ended = SubscriptionEndedData(None if move.plan == FREE else catalog.name(move.plan))
         kind = OwnerNotice.SUBSCRIPTION_ENDED.mail_type
         return BillingNotice(kind, tenant_id, owner_id, cause, ended, begun=move.moved_at)
-    if OwnerNotice.ACCESS_ENDED not in policy.notices or not _has_access(before.record, catalog, now):
+    if OwnerNotice.ACCESS_ENDED not in policy.notices or not _has_access(
+        before.record, catalog, now
+    ):
         return None
     cause = access_end_cause(tenant_id, move.moved_at)
     lost = AccessEndedData(access_phase(after.record, now.timestamp(), catalog).reason)
-    return BillingNotice(OwnerNotice.ACCESS_ENDED.mail_type, tenant_id, owner_id, cause, lost, begun=move.moved_at)
+    return BillingNotice(
+        OwnerNotice.ACCESS_ENDED.mail_type, tenant_id, owner_id, cause, lost, begun=move.moved_at
+    )
 
 
 def _is_trialing(
-    event: BillingEvent, trial_end: int, account: BillingAccount, policy: BillingPolicy, now: datetime
+    event: BillingEvent,
+    trial_end: int,
+    account: BillingAccount,
+    policy: BillingPolicy,
+    now: datetime,
 ) -> bool:
     """Whether a trial will end when an event says so, by all that is known of its subscription."""
     if trial_end <= now.timestamp() or event.status != TRIALING:
         return False
-    fold = account.folds.get((event.subscription_id or WHOLE_TENANT) if policy.is_each else WHOLE_TENANT)
+    fold = account.folds.get(
+        (event.subscription_id or WHOLE_TENANT) if policy.is_each else WHOLE_TENANT
+    )
     if fold is None or not _is_newer(fold, event):
         return True
-    if fold.state.subscription_id != event.subscription_id:  # of several, with `SubscriptionRule.ANY`
+    # of several, with `SubscriptionRule.ANY`
+    if fold.state.subscription_id != event.subscription_id:
         known = known_of(fold.state, event.subscription_id)
         return known is not None and known.status == TRIALING
-    return fold.state.subscription_status == TRIALING and fold.state.details.trial_end in (None, trial_end)
+    return fold.state.subscription_status == TRIALING and fold.state.details.trial_end in (
+        None,
+        trial_end,
+    )
 
 
 def _is_newer(fold: Folded, event: BillingEvent) -> bool:
     """Whether a fold has a later state of a subscription than an event by which a trial will end.
 
-    In the event's own second only what precedes a trial came before it. Any other state has ended it since then.
+    In the event's own second only what precedes a trial came before it. Any other state has ended
+    it since then.
     """
     if fold.tip_created != event.created:
         return fold.tip_created is not None and fold.tip_created > event.created
@@ -291,23 +360,35 @@ def _is_newer(fold: Folded, event: BillingEvent) -> bool:
 def _lapsed(
     before: BillingAccount, after: BillingAccount, policy: BillingPolicy, now: datetime
 ) -> BillingNotice | None:
-    """Return the notice of access that has ended by time, if a change of the account hides that from the job."""
+    """Return the notice of access that has ended by time, if a change of the account hides that
+    from the job.
+    """
     ended_at = access_end(before.record)
     if ended_at is None or ended_at == access_end(after.record):
         return None
     age = now.timestamp() - ended_at
-    if not 0 <= age < ACCESS_END_MAILED.total_seconds() or _has_access(after.record, policy.catalog, now):
+    if not 0 <= age < ACCESS_END_MAILED.total_seconds() or _has_access(
+        after.record, policy.catalog, now
+    ):
         return None
     cause = access_end_cause(after.tenant_id, ended_at)
     data = AccessEndedData(before.record.access[-1].reason)
     begun = ended_at - time_to_end(before.record.access[-2].state, policy)
-    return BillingNotice(OwnerNotice.ACCESS_ENDED.mail_type, after.tenant_id, after.owner_id, cause, data, begun=begun)
+    return BillingNotice(
+        OwnerNotice.ACCESS_ENDED.mail_type,
+        after.tenant_id,
+        after.owner_id,
+        cause,
+        data,
+        begun=begun,
+    )
 
 
 def time_to_end(access: AccessState, policy: BillingPolicy) -> int:
-    """Return how many seconds before access of this kind ends by time the cause of that began, at most.
+    """Return how many seconds before access of this kind ends by time the cause of that began, at
+    most.
 
-    A grace period has a length. Of any other end it is not known: a few days, so that a late event may move it, and
-    less than a billing period, so that the next end is another one.
+    A grace period has a length. Of any other end it is not known: a few days, so that a late event
+    may move it, and less than a billing period, so that the next end is another one.
     """
     return policy.past_due_grace if access == "grace" else _MOVABLE

@@ -2,18 +2,20 @@
 
 The provider's ``created`` counts seconds. Within a second, the payloads prove this much:
 
-- An event with ``previous_attributes`` replaced the values of the event before it of the same subscription: of every
-  fact that is folded, quantities and the time of a cancellation included. The valid orders of a subscription's events
-  are those in which the fewest events replaced a state that no event had set.
+- An event with ``previous_attributes`` replaced the values of the event before it of the same
+  subscription: of every fact that is folded, quantities and the time of a cancellation included.
+  The valid orders of a subscription's events are those in which the fewest events replaced a state
+  that no event had set.
 - ``created`` precedes every other event of the same subscription.
-- No event follows ``deleted`` of the same subscription, not even an invoice event of that subscription, if the object
-  has ``ended_at``. Without it the payload does not prove that the subscription has ended.
-- A paid, voided or uncollectible invoice does not fail afterwards; ``attempt_count`` orders two attempts to pay an
-  invoice.
+- No event follows ``deleted`` of the same subscription, not even an invoice event of that
+  subscription, if the object has ``ended_at``. Without it the payload does not prove that the
+  subscription has ended.
+- A paid, voided or uncollectible invoice does not fail afterwards; ``attempt_count`` orders two
+  attempts to pay an invoice.
 - A snapshot follows every event that had arrived before the service requested it.
 
-Where this leaves several orders, the order of arrival decides, and `is_decided` reports whether they all end in the
-same state.
+Where this leaves several orders, the order of arrival decides, and `is_decided` reports whether
+they all end in the same state.
 """
 
 from collections import Counter, defaultdict
@@ -38,18 +40,24 @@ from tenantry.domain.billing.state import (
 from tenantry.domain.plans import OVER
 
 MOST_COMPARED: Final = 64
-"""How many events of one second are compared. Where there are more, the order of arrival decides."""
+"""How many events of one second are compared. Where there are more, the order of arrival
+decides.
+"""
 _MOST_PARTIAL_ORDERS: Final = 1000
 """How many partial orders of one subscription's events, or of a second's, are tried."""
 _MOST_UNLINKED: Final = 3
-"""How many events may have replaced an unseen state. With more, too many events are missing to prove an order."""
+"""How many events may have replaced an unseen state. With more, too many events are missing to
+prove an order.
+"""
 
 _SUBSCRIPTION_STATES: Final = ev.SUBSCRIPTION_TYPES | {ev.SNAPSHOT}
 _DROPPED_TYPES: Final = frozenset({ev.INVOICE_VOIDED, ev.INVOICE_UNCOLLECTIBLE})
 _Counts = tuple[int, ...]
 
 
-def in_order(events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> list[BillingEvent]:
+def in_order(
+    events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy
+) -> list[BillingEvent]:
     """Sort the events of one second: of the valid orders, take the nearest to the order of arrival.
 
     ``before`` is the tenant's state at the start of the second.
@@ -58,7 +66,9 @@ def in_order(events: Sequence[BillingEvent], before: BillingState, policy: Billi
     if is_by_arrival(waiting):
         return waiting
     second = _SecondOrders(_group(waiting), before, policy)
-    group_of = {event.id: number for number, group in enumerate(second.groups) for event in group.events}
+    group_of = {
+        event.id: number for number, group in enumerate(second.groups) for event in group.events
+    }
     position, ordered = second.start, list[BillingEvent]()
     while waiting:
         allowed = set(second.next_groups(position))
@@ -70,27 +80,41 @@ def in_order(events: Sequence[BillingEvent], before: BillingState, policy: Billi
 
 
 def is_by_arrival(events: Sequence[BillingEvent]) -> bool:
-    """Whether arrival alone orders these events of one second, because no payload proves anything."""
+    """Whether arrival alone orders these events of one second, because no payload proves
+    anything.
+    """
     if len(events) == 1 or len(events) > MOST_COMPARED:
         return True
-    invoices = [event.invoice_id for event in events if event.type in ev.INVOICE_TYPES and event.invoice_id is not None]
-    return len(invoices) == len(set(invoices)) and not any(_may_prove_order(event) for event in events)
+    invoices = [
+        event.invoice_id
+        for event in events
+        if event.type in ev.INVOICE_TYPES and event.invoice_id is not None
+    ]
+    return len(invoices) == len(set(invoices)) and not any(
+        _may_prove_order(event) for event in events
+    )
 
 
 def precedes(event: BillingEvent, later: BillingEvent) -> bool:
-    """Whether the payloads of two events, ``previous_attributes`` aside, or a snapshot prove that one came first."""
+    """Whether the payloads of two events, ``previous_attributes`` aside, or a snapshot prove that
+    one came first.
+    """
     if later.type == ev.SNAPSHOT and event.type != ev.SUBSCRIPTION_CREATED:
         return event.arrival < later.arrival
     return _precedes(event, later)
 
 
 def phase(event: BillingEvent) -> int:
-    """Return 0 for an event that precedes all others of its subscription in its second, 2 for one that ends it."""
+    """Return 0 for an event that precedes all others of its subscription in its second, 2 for one
+    that ends it.
+    """
     return 0 if _begins(event) else 2 if _ends(event) else 1
 
 
 def replaces(event: BillingEvent, last: BillingEvent) -> bool:
-    """Whether an event replaced the facts that another one of its subscription had set; the tenant is not looked at."""
+    """Whether an event replaced the facts that another one of its subscription had set; the tenant
+    is not looked at.
+    """
     return _are_set_by(last, _facts(last), _facts(as_before(event)))
 
 
@@ -119,10 +143,16 @@ def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: Bil
         branch = branches.pop()
         if branch.position.counts == second.end:
             # neither other subscriptions count, nor what only later events can make a difference of
-            ends.add(msgspec.structs.replace(branch.state, others=(), reported_at=None, unpaid_invoices=()))
+            ends.add(
+                msgspec.structs.replace(
+                    branch.state, others=(), reported_at=None, unpaid_invoices=()
+                )
+            )
         for group in second.next_groups(branch.position):
             event = second.groups[group].events[0]
-            further = _Branch(apply(branch.state, event, policy).state, second.after(branch.position, group))
+            further = _Branch(
+                apply(branch.state, event, policy).state, second.after(branch.position, group)
+            )
             if further not in seen:
                 seen.add(further)
                 branches.append(further)
@@ -132,7 +162,9 @@ def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: Bil
 
 
 class _Position(NamedTuple):
-    """A position in an order of a second: the events so far by group, and each subscription's last group."""
+    """A position in an order of a second: the events so far by group, and each subscription's last
+    group.
+    """
 
     counts: tuple[int, ...]
     last: tuple[int | None, ...]
@@ -144,48 +176,71 @@ class _Branch(NamedTuple):
 
 
 class _EventGroup(NamedTuple):
-    """Equivalent events of one second, by arrival, and how many events of other groups must precede them."""
+    """Equivalent events of one second, by arrival, and how many events of other groups must precede
+    them.
+    """
 
     events: tuple[BillingEvent, ...]
     follows: Mapping[int, int]
 
 
 class _SecondOrders:
-    def __init__(self, groups: Sequence[Sequence[BillingEvent]], before: BillingState, policy: BillingPolicy) -> None:
-        self.groups = [_EventGroup(tuple(group), _predecessors(group[0], groups)) for group in groups]
+    def __init__(
+        self, groups: Sequence[Sequence[BillingEvent]], before: BillingState, policy: BillingPolicy
+    ) -> None:
+        self.groups = [
+            _EventGroup(tuple(group), _predecessors(group[0], groups)) for group in groups
+        ]
         numbers = defaultdict(list)
         for number, group in enumerate(self.groups):
             if group.events[0].type in _SUBSCRIPTION_STATES:
                 numbers[group.events[0].subscription_id].append(number)
         self._subscriptions = [
-            _SubscriptionOrders(members, self.groups, before, policy) for members in numbers.values()
+            _SubscriptionOrders(members, self.groups, before, policy)
+            for members in numbers.values()
         ]
-        self._subscription_of = {number: index for index, members in enumerate(numbers.values()) for number in members}
+        self._subscription_of = {
+            number: index for index, members in enumerate(numbers.values()) for number in members
+        }
         self.start = _Position((0,) * len(self.groups), (None,) * len(self._subscriptions))
         self.end = tuple(len(group.events) for group in self.groups)
-        self.is_searched = all(subscription.costs is not None for subscription in self._subscriptions)
+        self.is_searched = all(
+            subscription.costs is not None for subscription in self._subscriptions
+        )
 
     def next_groups(self, position: _Position) -> Iterator[int]:
         """Yield the groups of which an event may come next."""
         for number, group in enumerate(self.groups):
             is_next = position.counts[number] < self.end[number]
-            if is_next and all(position.counts[other] >= count for other, count in group.follows.items()):
+            if is_next and all(
+                position.counts[other] >= count for other, count in group.follows.items()
+            ):
                 index = self._subscription_of.get(number)
-                if index is None or self._subscriptions[index].allows(position.counts, position.last[index], number):
+                if index is None or self._subscriptions[index].allows(
+                    position.counts, position.last[index], number
+                ):
                     yield number
 
     def after(self, position: _Position, number: int) -> _Position:
         """Return the position after one more event of a group."""
         index = self._subscription_of.get(number)
-        last = tuple(number if index == other else known for other, known in enumerate(position.last))
+        last = tuple(
+            number if index == other else known for other, known in enumerate(position.last)
+        )
         return _Position(_one_more(position.counts, number), last)
 
 
 class _SubscriptionOrders:
-    """The groups of one subscription's events, and their orders in which the fewest replaced an unseen state."""
+    """The groups of one subscription's events, and their orders in which the fewest replaced an
+    unseen state.
+    """
 
     def __init__(
-        self, members: Sequence[int], groups: Sequence[_EventGroup], before: BillingState, policy: BillingPolicy
+        self,
+        members: Sequence[int],
+        groups: Sequence[_EventGroup],
+        before: BillingState,
+        policy: BillingPolicy,
     ) -> None:
         self._members = members
         self._groups = groups
@@ -196,10 +251,14 @@ class _SubscriptionOrders:
             for last in (None, *members)
         }
         self.costs = self._search() if self._fewest_unlinked(changes) <= _MOST_UNLINKED else None
-        """The orders by the numbers of events so far, with their cost; None if they could not be searched."""
+        """The orders by the numbers of events so far, with their cost; None if they could not be
+        searched.
+        """
 
     def allows(self, counts: _Counts, last: int | None, number: int) -> bool:
-        """Whether this group may come next in an order that has these counts and ends with ``last``."""
+        """Whether this group may come next in an order that has these counts and ends with
+        ``last``.
+        """
         if self.costs is None:
             return True
         here = _Progress(tuple(counts[member] for member in self._members), last)
@@ -207,10 +266,11 @@ class _SubscriptionOrders:
         return self.costs.get(there, -1) == self.costs.get(here, 0) + self._unlinked[last, number]
 
     def _search(self) -> "dict[_Progress, int] | None":
-        """Return the partial orders with the fewest unlinked events, with the number of those so far.
+        """Return the partial orders with the fewest unlinked events, with the number of those so
+        far.
 
-        None if there are too many of either. The search goes by the number of unlinked events, so the result does not
-        depend on arrival.
+        None if there are too many of either. The search goes by the number of unlinked events, so
+        the result does not depend on arrival.
         """
         end = tuple(len(self._groups[member].events) for member in self._members)
         costs: dict[_Progress, int] = {}
@@ -230,21 +290,28 @@ class _SubscriptionOrders:
         return self._on_complete_paths(end, costs) or None
 
     def _fewest_unlinked(self, changes: "Mapping[int, _Change]") -> int:
-        """Return a lower bound: events that replaced one state need as many events, or the known state, that set it."""
+        """Return a lower bound: events that replaced one state need as many events, or the known
+        state, that set it.
+        """
         missing = Counter[_Facts]()
         for number, change in changes.items():
             count = len(self._groups[number].events)
             missing[change.facts] -= count
             if change.reports_previous:
                 missing[change.replaced] += count
-        follows_known = any(change.reports_previous and change.follows_known for change in changes.values())
+        follows_known = any(
+            change.reports_previous and change.follows_known for change in changes.values()
+        )
         return (+missing).total() - follows_known
 
-    def _on_complete_paths(self, end: _Counts, costs: Mapping["_Progress", int]) -> dict["_Progress", int]:
+    def _on_complete_paths(
+        self, end: _Counts, costs: Mapping["_Progress", int]
+    ) -> dict["_Progress", int]:
         complete: dict[_Progress, int] = {}
         for step in sorted(costs, key=lambda step: sum(step.counts), reverse=True):
             if step.counts == end or any(
-                complete.get(further) == costs[step] + is_unlinked for further, is_unlinked in self._next_steps(step)
+                complete.get(further) == costs[step] + is_unlinked
+                for further, is_unlinked in self._next_steps(step)
             ):
                 complete[step] = costs[step]
         return complete
@@ -254,12 +321,19 @@ class _SubscriptionOrders:
         done = dict(zip(self._members, step.counts, strict=True))
         for index, number in enumerate(self._members):
             group = self._groups[number]
-            if done[number] < len(group.events) and all(done.get(other, n) >= n for other, n in group.follows.items()):
-                yield _Progress(_one_more(step.counts, index), number), self._unlinked[step.last, number]
+            if done[number] < len(group.events) and all(
+                done.get(other, n) >= n for other, n in group.follows.items()
+            ):
+                yield (
+                    _Progress(_one_more(step.counts, index), number),
+                    self._unlinked[step.last, number],
+                )
 
 
 class _Progress(NamedTuple):
-    """A partial order of a subscription's events: how many of each group, and the group of the last one."""
+    """A partial order of a subscription's events: how many of each group, and the group of the last
+    one.
+    """
 
     counts: _Counts
     last: int | None
@@ -270,7 +344,9 @@ def _one_more(counts: _Counts, position: int) -> _Counts:
 
 
 def _group(events: Sequence[BillingEvent]) -> list[list[BillingEvent]]:
-    invoices = Counter(event.invoice_id for event in events if event.type in ev.INVOICE_TYPES and event.invoice_id)
+    invoices = Counter(
+        event.invoice_id for event in events if event.type in ev.INVOICE_TYPES and event.invoice_id
+    )
     ordered = {event.subscription_id for event in events if _begins(event) or _ends(event)} - {None}
     groups: defaultdict[object, list[BillingEvent]] = defaultdict(list)
     for event in events:
@@ -284,13 +360,30 @@ def _predecessors(event: BillingEvent, groups: Sequence[Sequence[BillingEvent]])
     return {number: count for number, count in enumerate(counts) if count}
 
 
-def _effect(event: BillingEvent, invoices: Mapping[str, int], ordered: Collection[str | None]) -> tuple[object, ...]:
-    """Return all facts that state and order depend on; an invoice's only where other events refer to them."""
+def _effect(
+    event: BillingEvent, invoices: Mapping[str, int], ordered: Collection[str | None]
+) -> tuple[object, ...]:
+    """Return all facts that state and order depend on; an invoice's only where other events refer
+    to them.
+    """
     if event.type in _SUBSCRIPTION_STATES:
         previous = None if event.previous is None else tuple(sorted(event.previous.items()))
         requested = event.arrival if event.type == ev.SNAPSHOT else None
-        identity = event.org_id, event.subscription_id, event.subscription_created, event.customer_id
-        return event.type, *identity, _facts(event), event.price_id, event.details, previous, requested
+        identity = (
+            event.org_id,
+            event.subscription_id,
+            event.subscription_created,
+            event.customer_id,
+        )
+        return (
+            event.type,
+            *identity,
+            _facts(event),
+            event.price_id,
+            event.details,
+            previous,
+            requested,
+        )
     subscription_id = event.subscription_id if event.subscription_id in ordered else None
     if invoices.get(event.invoice_id or "", 0) > 1:
         return event.type, subscription_id, event.invoice_id, event.attempt_count, event.status
@@ -305,7 +398,9 @@ def _count_preceding(events: Sequence[BillingEvent], later: BillingEvent) -> int
 
 
 def _precedes(event: BillingEvent, later: BillingEvent) -> bool:
-    """Whether the payloads, ``previous_attributes`` aside, prove that an event came before another one."""
+    """Whether the payloads, ``previous_attributes`` aside, prove that an event came before another
+    one.
+    """
     if _begins_or_ends(event, later):
         return event.subscription_id is not None and event.subscription_id == later.subscription_id
     if event.type not in ev.INVOICE_TYPES or later.type not in ev.INVOICE_TYPES:
@@ -314,7 +409,9 @@ def _precedes(event: BillingEvent, later: BillingEvent) -> bool:
         return False
     if _is_paid(later) or (later.type in _DROPPED_TYPES and event.type == ev.PAYMENT_FAILED):
         return True
-    return None not in (event.attempt_count, later.attempt_count) and _attempts(event) < _attempts(later)
+    return None not in (event.attempt_count, later.attempt_count) and _attempts(event) < _attempts(
+        later
+    )
 
 
 def _begins_or_ends(event: BillingEvent, later: BillingEvent) -> bool:
@@ -342,7 +439,11 @@ def _is_paid(event: BillingEvent) -> bool:
 
 
 def _may_prove_order(event: BillingEvent) -> bool:
-    return _begins(event) or _ends(event) or (event.type in _SUBSCRIPTION_STATES and reports_previous(event))
+    return (
+        _begins(event)
+        or _ends(event)
+        or (event.type in _SUBSCRIPTION_STATES and reports_previous(event))
+    )
 
 
 _Facts = tuple[object, ...]
@@ -352,11 +453,18 @@ def _facts(event: BillingEvent) -> _Facts:
     """Return the facts of a subscription that are folded, in one form for all API versions."""
     details = msgspec.structs.replace(event.details, items=items_of(event))
     period_end = event.current_period_end
-    return event.status, period_end, bool(event.cancel_at_period_end), *_detailed(details, period_end)
+    return (
+        event.status,
+        period_end,
+        bool(event.cancel_at_period_end),
+        *_detailed(details, period_end),
+    )
 
 
 def _detailed(details: SubscriptionDetails, period_end: int | None) -> _Facts:
-    """Return the details that events replace; an item has the period of its subscription unless it has its own."""
+    """Return the details that events replace; an item has the period of its subscription unless it
+    has its own.
+    """
     items = tuple(
         (item.price_id, item.quantity, period_end if item.period_end is None else item.period_end)
         for item in details.items
@@ -365,7 +473,9 @@ def _detailed(details: SubscriptionDetails, period_end: int | None) -> _Facts:
 
 
 def _are_set_by(last: BillingEvent, facts: _Facts, replaced: _Facts) -> bool:
-    """Whether replaced facts are those of the event before; of the end of a subscription its status says enough."""
+    """Whether replaced facts are those of the event before; of the end of a subscription its status
+    says enough.
+    """
     return replaced[0] == CANCELED if last.type == ev.SUBSCRIPTION_DELETED else replaced == facts
 
 
@@ -378,10 +488,14 @@ class _Change:
         self.facts = _facts(event)
         self.replaced = _facts(prior)
         self.reports_previous = reports_previous(event)
-        self.follows_known = self.reports_previous and _describes(prior, before, policy) and not self._has_moved()
+        self.follows_known = (
+            self.reports_previous and _describes(prior, before, policy) and not self._has_moved()
+        )
 
     def is_unlinked(self, last: "_Change | None") -> bool:
-        """Whether the event replaced another state than that of the ``last`` one; without one, the known state."""
+        """Whether the event replaced another state than that of the ``last`` one; without one, the
+        known state.
+        """
         if not self.reports_previous:
             return False
         return not (self.follows_known if last is None else self._replaces(last))
@@ -398,7 +512,9 @@ class _Change:
 
 
 def _describes(event: BillingEvent, before: BillingState, policy: BillingPolicy) -> bool:
-    """Whether an event has the facts that its subscription had before this second, as far as these are known."""
+    """Whether an event has the facts that its subscription had before this second, as far as these
+    are known.
+    """
     known = known_of(before, event.subscription_id)
     if known is None:
         return False
@@ -413,5 +529,8 @@ def _describes(event: BillingEvent, before: BillingState, policy: BillingPolicy)
     if not same or before.subscription_id != event.subscription_id:
         return same  # of a tenant's other subscriptions nothing else is known
     before_details = _detailed(before.details, before.current_period_end)
-    same_seats = before.seats == chosen.seats or known.status in OVER  # after the end a state may keep none
-    return same_seats and before_details == _detailed(kept_details(event, policy), chosen.period_end)
+    # after the end a state may keep none
+    same_seats = before.seats == chosen.seats or known.status in OVER
+    return same_seats and before_details == _detailed(
+        kept_details(event, policy), chosen.period_end
+    )

@@ -7,9 +7,22 @@ from typing import Final
 import msgspec
 
 from tenantry.domain.access import NO_SUBSCRIPTION
-from tenantry.domain.billing.events import NO_DETAILS, SNAPSHOT, BillingEvent, Fact, SubscriptionDetails
+from tenantry.domain.billing.events import (
+    NO_DETAILS,
+    SNAPSHOT,
+    BillingEvent,
+    Fact,
+    SubscriptionDetails,
+)
 from tenantry.domain.billing.ledger import BillingAccount
-from tenantry.domain.billing.state import CANCELED, INCOMPLETE, BillingPolicy, BillingState, apply, fold_key
+from tenantry.domain.billing.state import (
+    CANCELED,
+    INCOMPLETE,
+    BillingPolicy,
+    BillingState,
+    apply,
+    fold_key,
+)
 from tenantry.domain.billing.tenant_record import differences
 from tenantry.domain.billing.timeline import Folded
 from tenantry.domain.plans import OVER
@@ -36,8 +49,8 @@ class ProviderSubscription(msgspec.Struct, frozen=True, kw_only=True):
 class CustomerSubscriptions(msgspec.Struct, frozen=True):
     """All subscriptions of a customer, ended ones included, as they were at ``as_of``.
 
-    ``as_of`` is at or before the second, by the provider's clock, in which the request was sent: later changes have a
-    ``created`` that is the same or greater.
+    ``as_of`` is at or before the second, by the provider's clock, in which the request was sent:
+    later changes have a ``created`` that is the same or greater.
     """
 
     as_of: int
@@ -57,29 +70,36 @@ def snapshots(
 ) -> list[BillingEvent]:
     """Return the snapshots of a tenant from all subscriptions of its customers.
 
-    With ``links`` a subscription that names the tenant names an unlinked customer too, so that the snapshot can link it
-    as an event of the subscription does.
+    With ``links`` a subscription that names the tenant names an unlinked customer too, so that the
+    snapshot can link it as an event of the subscription does.
 
-    ``arrival`` is the number that was taken when the request was sent; the following ones are free. A subscription
-    whose metadata names another tenant does not count, nor one without a tenant of an ``unlinked`` customer, which is
-    not linked to this tenant. A subscription that has moved to another tenant has ended for this one.
+    ``arrival`` is the number that was taken when the request was sent; the following ones are free.
+    A subscription whose metadata names another tenant does not count, nor one without a tenant of
+    an ``unlinked`` customer, which is not linked to this tenant. A subscription that has moved to
+    another tenant has ended for this one.
 
-    With `SubscriptionRule.EACH` there is one for each subscription. One that was never paid or has ended counts only
-    once an event has named it: it raises no plan. With ``ANY`` there is at most one, the first of these:
+    With `SubscriptionRule.EACH` there is one for each subscription. One that was never paid or has
+    ended counts only once an event has named it: it raises no plan. With ``ANY`` there is at most
+    one, the first of these:
 
     - the living one that the tenant's state is from;
-    - the newest living one (one that waits for its first payment counts only once an event has named it);
-    - the ended one that the tenant's state is from; if the state is from none, the newest ended one. One that ended
-      without its first payment counts only if the state has that status: it never gave access to its plan.
+    - the newest living one (one that waits for its first payment counts only once an event has
+      named it);
+    - the ended one that the tenant's state is from; if the state is from none, the newest ended
+      one. One that ended without its first payment counts only if the state has that status: it
+      never gave access to its plan.
     """
     every = list(subscriptions)
     own = [
         each
         for each in every
-        if each.org_id == account.tenant_id or (each.org_id is None and each.customer_id not in unlinked)
+        if each.org_id == account.tenant_id
+        or (each.org_id is None and each.customer_id not in unlinked)
     ]
     if policy.is_each:
-        counted = [each for each in own if each.id in account.folds or each.status not in _WITHOUT_ACCESS]
+        counted = [
+            each for each in own if each.id in account.folds or each.status not in _WITHOUT_ACCESS
+        ]
         known = account.folds.keys() - account.moved_at.keys()
         counted += [_moved(each) for each in every if each not in own and each.id in known]
     else:
@@ -109,7 +129,9 @@ def snapshots(
 
 
 def is_of(account: BillingAccount, subscription_id: str, policy: BillingPolicy) -> bool:
-    """Whether a tenant's state is from a subscription; with `SubscriptionRule.EACH` whether it has it."""
+    """Whether a tenant's state is from a subscription; with `SubscriptionRule.EACH` whether it has
+    it.
+    """
     if policy.is_each:
         return subscription_id in account.folds and subscription_id not in account.moved_at
     return account.state.subscription_id == subscription_id
@@ -118,7 +140,8 @@ def is_of(account: BillingAccount, subscription_id: str, policy: BillingPolicy) 
 def drift_between(
     before: BillingAccount, after: BillingAccount, policy: BillingPolicy
 ) -> tuple[dict[str, tuple[Fact, Fact]], set[str]]:
-    """Return the fields of the record that differ, with both values, and the keys of the folds that do.
+    """Return the fields of the record that differ, with both values, and the keys of the folds that
+    do.
 
     With `SubscriptionRule.EACH` also those of each subscription, as ``sub_1.plan``.
     """
@@ -134,12 +157,17 @@ def drift_between(
 
 
 def may_differ(
-    subscription: ProviderSubscription, account: BillingAccount, policy: BillingPolicy, *, is_linked: bool
+    subscription: ProviderSubscription,
+    account: BillingAccount,
+    policy: BillingPolicy,
+    *,
+    is_linked: bool,
 ) -> bool:
     """Whether a subscription of a tenant may say something else than the tenant's state.
 
-    ``is_linked`` tells whether its customer is linked to the tenant. Looks at this subscription alone: where it is not
-    the one that counts, only all of the tenant's subscriptions together decide.
+    ``is_linked`` tells whether its customer is linked to the tenant. Looks at this subscription
+    alone: where it is not the one that counts, only all of the tenant's subscriptions together
+    decide.
     """
     if not account.is_whole:
         return True
@@ -147,7 +175,7 @@ def may_differ(
     newest = (account.tip_created or 0) + 1
     observed = snapshots(
         [subscription], account, policy, new_id=str, as_of=newest, arrival=0, unlinked=unlinked
-    )  # fmt: skip
+    )
     folds = dict(account.folds)
     for event in observed:
         key = fold_key(event, policy)
@@ -162,10 +190,18 @@ def gives_access_or_may(subscription: ProviderSubscription) -> bool:
     return subscription.status not in _WITHOUT_ACCESS
 
 
-def unconfirmed(account: BillingAccount, known: Collection[str], policy: BillingPolicy) -> list[str]:
-    """Return the living subscriptions that give a tenant its state and are not ``known`` at the provider."""
+def unconfirmed(
+    account: BillingAccount, known: Collection[str], policy: BillingPolicy
+) -> list[str]:
+    """Return the living subscriptions that give a tenant its state and are not ``known`` at the
+    provider.
+    """
     if policy.is_each:
-        living = [key for key, fold in account.folds.items() if fold.state.provider_status not in (None, *OVER)]
+        living = [
+            key
+            for key, fold in account.folds.items()
+            if fold.state.provider_status not in (None, *OVER)
+        ]
         current = [key for key in living if key and key not in account.moved_at]
     else:
         current = [account.state.subscription_id] if account.state.subscription_id else []
@@ -173,12 +209,18 @@ def unconfirmed(account: BillingAccount, known: Collection[str], policy: Billing
 
 
 def expected(account: BillingAccount, policy: BillingPolicy) -> list[str]:
-    """Return the subscriptions that give a tenant its state, and that the provider's list has as the tenant's.
+    """Return the subscriptions that give a tenant its state, and that the provider's list has as
+    the tenant's.
 
-    With `SubscriptionRule.EACH` also those that only invoices have named, and that expired: they may have moved.
+    With `SubscriptionRule.EACH` also those that only invoices have named, and that expired: they
+    may have moved.
     """
     if policy.is_each:
-        return [key for key, fold in account.folds.items() if key not in ("", *account.moved_at) and _counts(fold)]
+        return [
+            key
+            for key, fold in account.folds.items()
+            if key not in ("", *account.moved_at) and _counts(fold)
+        ]
     is_living = account.state.provider_status not in (None, *OVER)
     return unconfirmed(account, (), policy) if is_living else []
 
@@ -193,10 +235,14 @@ def _moved(subscription: ProviderSubscription) -> ProviderSubscription:
     return msgspec.structs.replace(subscription, status=CANCELED, details=details)
 
 
-def _choose(subscriptions: Sequence[ProviderSubscription], state: BillingState) -> ProviderSubscription | None:
+def _choose(
+    subscriptions: Sequence[ProviderSubscription], state: BillingState
+) -> ProviderSubscription | None:
     current = state.subscription_id
     living = [
-        each for each in subscriptions if each.status not in OVER and (each.status != INCOMPLETE or each.id == current)
+        each
+        for each in subscriptions
+        if each.status not in OVER and (each.status != INCOMPLETE or each.id == current)
     ]
     if living:
         return _by_id(living, current) or max(living, key=_age)
@@ -204,8 +250,12 @@ def _choose(subscriptions: Sequence[ProviderSubscription], state: BillingState) 
     if current is not None:
         return _by_id(ended, current)  # the end of another subscription does not matter
     same_status = [each for each in ended if each.status == state.provider_status]
-    return max(same_status or [each for each in ended if each.status != _EXPIRED], key=_age, default=None)
+    return max(
+        same_status or [each for each in ended if each.status != _EXPIRED], key=_age, default=None
+    )
 
 
-def _by_id(subscriptions: Iterable[ProviderSubscription], subscription_id: str | None) -> ProviderSubscription | None:
+def _by_id(
+    subscriptions: Iterable[ProviderSubscription], subscription_id: str | None
+) -> ProviderSubscription | None:
     return next((each for each in subscriptions if each.id == subscription_id), None)

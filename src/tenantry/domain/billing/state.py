@@ -9,7 +9,12 @@ import msgspec
 
 from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.billing.events import (
+    NO_DETAILS,
+    BillingEvent,
+    SubscriptionDetails,
+    SubscriptionItem,
+)
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.plans import FREE, OVER, Catalog
 
@@ -58,7 +63,9 @@ class BillingPolicy(msgspec.Struct, frozen=True):
 
 
 WHOLE_TENANT: Final = ""
-"""The key of the tenant's one fold with `SubscriptionRule.ANY`; with ``EACH``, of a subscription without id."""
+"""The key of the tenant's one fold with `SubscriptionRule.ANY`; with ``EACH``, of a subscription
+without id.
+"""
 
 
 def fold_key(event: BillingEvent, policy: BillingPolicy) -> str | None:
@@ -90,13 +97,14 @@ class UnpaidInvoice(NamedTuple):
 class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state of a fold: of a tenant, or of one subscription with `SubscriptionRule.EACH`.
 
-    The first four fields are those of the tenant record. ``provider_status`` is the status that the subscription events
-    last gave, at ``reported_at``. ``subscription_id`` and ``subscription_created`` name the subscription that gave it;
-    for a tenant only until it ends. ``customer_id`` and ``reported_at`` are of a subscription's fold only. ``seats`` is
-    the quantity of the plan item, None without one. ``unpaid_invoices`` are those that made it past due, by id.
-    ``paid_until`` is the end of the paid period if payments are paused (`VOID`). ``others`` are the tenant's other
-    subscriptions, ended ones included, by id: the order of their events depends on them (`order`). Of more than
-    `MOST_OTHERS`, ended ones are left out first.
+    The first four fields are those of the tenant record. ``provider_status`` is the status that the
+    subscription events last gave, at ``reported_at``. ``subscription_id`` and
+    ``subscription_created`` name the subscription that gave it; for a tenant only until it ends.
+    ``customer_id`` and ``reported_at`` are of a subscription's fold only. ``seats`` is the quantity
+    of the plan item, None without one. ``unpaid_invoices`` are those that made it past due, by id.
+    ``paid_until`` is the end of the paid period if payments are paused (`VOID`). ``others`` are the
+    tenant's other subscriptions, ended ones included, by id: the order of their events depends on
+    them (`order`). Of more than `MOST_OTHERS`, ended ones are left out first.
     """
 
     plan: str = FREE
@@ -127,14 +135,25 @@ def known_of(state: BillingState, subscription_id: str | None) -> KnownSubscript
     if subscription_id is None or subscription_id != state.subscription_id:
         return None
     return KnownSubscription(
-        subscription_id, state.provider_status, state.plan, state.current_period_end, state.cancel_at_period_end
+        subscription_id,
+        state.provider_status,
+        state.plan,
+        state.current_period_end,
+        state.cancel_at_period_end,
     )
 
 
 reported: Final = attrgetter(
-    "plan", "subscription_status", "current_period_end", "cancel_at_period_end", "provider_status", "subscription_id",
-    "subscription_created", "seats", "details",
-)  # fmt: skip
+    "plan",
+    "subscription_status",
+    "current_period_end",
+    "cancel_at_period_end",
+    "provider_status",
+    "subscription_id",
+    "subscription_created",
+    "seats",
+    "details",
+)
 """Return what an event can change in a state that users can see, or that later events depend on."""
 
 
@@ -148,10 +167,16 @@ class Transition(NamedTuple):
 def apply(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
     """Apply an event to a state; types other than `FOLDED_TYPES` leave it unchanged."""
     handler = _HANDLERS.get(event.type)
-    return handler(state, event, policy) if handler else Transition(state, "This type says nothing about billing.")
+    return (
+        handler(state, event, policy)
+        if handler
+        else Transition(state, "This type says nothing about billing.")
+    )
 
 
-def _subscription_updated(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
+def _subscription_updated(
+    state: BillingState, event: BillingEvent, policy: BillingPolicy
+) -> Transition:
     status = event.status or NO_SUBSCRIPTION
     chosen = plan_item(event, policy)
     is_each = policy.is_each
@@ -166,9 +191,12 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
         provider_status=status,
         subscription_id=subscription_id,
         subscription_created=event.subscription_created if keeps_id else None,
-        others=() if is_each else _others(state, event, updated_plan=chosen.plan, current=subscription_id),
+        others=()
+        if is_each
+        else _others(state, event, updated_plan=chosen.plan, current=subscription_id),
         customer_id=event.customer_id or state.customer_id if is_each else None,
-        seats=chosen.seats if keeps_id else None,  # a tenant's row is its state, and its record has none after the end
+        # a tenant's row is its state, and its record has none after the end
+        seats=chosen.seats if keeps_id else None,
         details=details,
         past_due_since=_past_due_since(state, status, event.created),
         unpaid_invoices=_still_unpaid(state, status, event.created),
@@ -179,7 +207,9 @@ def _subscription_updated(state: BillingState, event: BillingEvent, policy: Bill
 
 
 def kept_details(event: BillingEvent, policy: BillingPolicy) -> SubscriptionDetails:
-    """Return the details that a state needs: of a tenant's, none that the record and the access do not depend on."""
+    """Return the details that a state needs: of a tenant's, none that the record and the access do
+    not depend on.
+    """
     details = event.details
     if policy.is_each or policy.catalog.addons:
         items = items_of(event)
@@ -193,7 +223,9 @@ _NOTHING_NEEDED: Final = (None,) * 4
 
 
 def _paid_until(state: BillingState, pause: str | None, period_end: int | None) -> int | None:
-    """Return the end of the period in which payments were paused: the provider voids the invoices of later ones."""
+    """Return the end of the period in which payments were paused: the provider voids the invoices
+    of later ones.
+    """
     if pause != VOID:
         return None
     return period_end if state.paid_until is None else state.paid_until
@@ -206,19 +238,24 @@ def _past_due_since(state: BillingState, status: str, now: int) -> int | None:
 
 
 def _still_unpaid(state: BillingState, status: str, now: int) -> tuple[UnpaidInvoice, ...]:
-    """Return the unpaid invoices after an update; one that owes nothing settles those of earlier seconds."""
+    """Return the unpaid invoices after an update; one that owes nothing settles those of earlier
+    seconds.
+    """
     if status in OVER:
         return ()
     if status in OWING:
         return state.unpaid_invoices
-    # of one second the order must not matter: the provider sends a failed payment between two updates
+    # of one second the order must not matter: the provider sends a failed payment between two
+    # updates
     return tuple(invoice for invoice in state.unpaid_invoices if invoice.failed_at == now)
 
 
 class PlanItem(NamedTuple):
-    """The plan that an event's items mean, and the reason; ``seats`` is None if no item has a plan's price.
+    """The plan that an event's items mean, and the reason; ``seats`` is None if no item has a
+    plan's price.
 
-    ``is_one_of_several`` means that other items have plans too; ``unknown`` are prices that the catalog does not have.
+    ``is_one_of_several`` means that other items have plans too; ``unknown`` are prices that the
+    catalog does not have.
     """
 
     plan: str
@@ -231,11 +268,15 @@ class PlanItem(NamedTuple):
 
 def items_of(event: BillingEvent) -> tuple[SubscriptionItem, ...]:
     """Return the items of the event's subscription."""
-    return event.details.items or ((SubscriptionItem(event.price_id),) if event.price_id is not None else ())
+    return event.details.items or (
+        (SubscriptionItem(event.price_id),) if event.price_id is not None else ()
+    )
 
 
 def plan_item(event: BillingEvent, policy: BillingPolicy) -> PlanItem:
-    """Return the item that decides the plan: the first; with `SubscriptionRule.EACH` that of the highest plan."""
+    """Return the item that decides the plan: the first; with `SubscriptionRule.EACH` that of the
+    highest plan.
+    """
     if policy.is_each and event.details.items:
         return _highest_plan_item(event, policy.catalog)
     catalog, first, items = policy.catalog, event.price_id, event.details.items
@@ -243,7 +284,9 @@ def plan_item(event: BillingEvent, policy: BillingPolicy) -> PlanItem:
     seats = None if plan is None else (items[0].quantity if items else 1)
     is_known = first is None or plan is not None or catalog.addon_of_price(first) is not None
     unknown = () if first is None or is_known else (first,)
-    return PlanItem(plan or FREE, seats, event.current_period_end, _why(first, plan, catalog), unknown=unknown)
+    return PlanItem(
+        plan or FREE, seats, event.current_period_end, _why(first, plan, catalog), unknown=unknown
+    )
 
 
 def _highest_plan_item(event: BillingEvent, catalog: Catalog) -> PlanItem:
@@ -263,7 +306,9 @@ def _highest_plan_item(event: BillingEvent, catalog: Catalog) -> PlanItem:
 def unknown_prices(items: Sequence[SubscriptionItem], catalog: Catalog) -> tuple[str, ...]:
     """Return the prices of items that are neither a plan's nor an add-on's."""
     prices = [item.price_id for item in items if item.price_id]
-    known = [price for price in prices if catalog.plan_of_price(price) or catalog.addon_of_price(price)]
+    known = [
+        price for price in prices if catalog.plan_of_price(price) or catalog.addon_of_price(price)
+    ]
     return tuple(price for price in prices if price not in known)
 
 
@@ -284,7 +329,9 @@ def _why(price_id: str | None, plan: str | None, catalog: Catalog) -> str:
     return f"price {price_id} is not in the plan catalog, which means plan {FREE}"
 
 
-def _subscription_deleted(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
+def _subscription_deleted(
+    state: BillingState, event: BillingEvent, policy: BillingPolicy
+) -> Transition:
     is_each = policy.is_each
     ended_at = event.created if event.details.ended_at is None else event.details.ended_at
     ended = msgspec.structs.replace(
@@ -294,7 +341,9 @@ def _subscription_deleted(state: BillingState, event: BillingEvent, policy: Bill
         current_period_end=None,
         provider_status=CANCELED,
         subscription_id=event.subscription_id if is_each else None,
-        subscription_created=(event.subscription_created or state.subscription_created) if is_each else None,
+        subscription_created=(event.subscription_created or state.subscription_created)
+        if is_each
+        else None,
         others=() if is_each else _others(state, event),
         customer_id=event.customer_id or state.customer_id if is_each else None,
         seats=None,
@@ -303,15 +352,22 @@ def _subscription_deleted(state: BillingState, event: BillingEvent, policy: Bill
         unpaid_invoices=(),
         paid_until=None,
         # another tenant's events report a subscription that has moved
-        reported_at=(state.reported_at if event.details.has_moved else event.created) if is_each else None,
+        reported_at=(state.reported_at if event.details.has_moved else event.created)
+        if is_each
+        else None,
     )
     return Transition(ended, "The subscription has ended.")
 
 
 def _others(
-    state: BillingState, event: BillingEvent, *, updated_plan: str | None = None, current: str | None = None
+    state: BillingState,
+    event: BillingEvent,
+    *,
+    updated_plan: str | None = None,
+    current: str | None = None,
 ) -> tuple[KnownSubscription, ...]:
-    """Return the tenant's subscriptions other than the ``current`` one, after an event that sets its plan.
+    """Return the tenant's subscriptions other than the ``current`` one, after an event that sets
+    its plan.
 
     Without a plan the event ends its subscription.
     """
@@ -328,7 +384,9 @@ def _others(
         others[own] = KnownSubscription(own, CANCELED)
     elif own is not None and updated_plan is not None:
         ends = bool(event.cancel_at_period_end)
-        others[own] = KnownSubscription(own, event.status, updated_plan, event.current_period_end, ends)
+        others[own] = KnownSubscription(
+            own, event.status, updated_plan, event.current_period_end, ends
+        )
     return _bounded(others)
 
 
@@ -373,7 +431,9 @@ def _without_unpaid(state: BillingState, event: BillingEvent) -> tuple[UnpaidInv
     return tuple(invoice for invoice in state.unpaid_invoices if invoice.id != event.invoice_id)
 
 
-def _payment_succeeded(state: BillingState, event: BillingEvent, _policy: BillingPolicy) -> Transition:
+def _payment_succeeded(
+    state: BillingState, event: BillingEvent, _policy: BillingPolicy
+) -> Transition:
     unpaid = _without_unpaid(state, event)
     if state.subscription_status != PAST_DUE:
         logged = msgspec.structs.replace(state, unpaid_invoices=unpaid)
@@ -388,16 +448,24 @@ def _no_longer_past_due(state: BillingState, status: str) -> BillingState:
     return msgspec.structs.replace(state, subscription_status=status, past_due_since=since)
 
 
-def _invoice_given_up(state: BillingState, event: BillingEvent, _policy: BillingPolicy) -> Transition:
-    """Drop the past-due status that this invoice alone has set: the provider does not collect it any more."""
+def _invoice_given_up(
+    state: BillingState, event: BillingEvent, _policy: BillingPolicy
+) -> Transition:
+    """Drop the past-due status that this invoice alone has set: the provider does not collect it
+    any more.
+    """
     unpaid = _without_unpaid(state, event)
     left = msgspec.structs.replace(state, unpaid_invoices=unpaid)
     if state.subscription_status != PAST_DUE or unpaid == state.unpaid_invoices:
         return Transition(left, "The invoice had not made it past due.")
     if unpaid or state.provider_status in (None, PAST_DUE):
-        return Transition(left, f"It stays past due: {'another invoice' if unpaid else 'the subscription'} is.")
+        return Transition(
+            left, f"It stays past due: {'another invoice' if unpaid else 'the subscription'} is."
+        )
     dropped = _no_longer_past_due(left, state.provider_status)
-    return Transition(dropped, "The unpaid invoice is not collected any more: that cleared the past-due status.")
+    return Transition(
+        dropped, "The unpaid invoice is not collected any more: that cleared the past-due status."
+    )
 
 
 _MOST_INVOICES: Final = 20

@@ -1,7 +1,8 @@
-"""What the subscriptions of a tenant give it, until which second, and why: the one place that decides access.
+"""What the subscriptions of a tenant give it, until which second, and why: the one place that
+decides access.
 
-`tenant_record.record_of` keeps the result in the tenant record. Whatever shows or enforces access reads it there
-(`domain.access.current_phase`).
+`tenant_record.record_of` keeps the result in the tenant record. Whatever shows or enforces access
+reads it there (`domain.access.current_phase`).
 """
 
 import math
@@ -29,11 +30,15 @@ LEVELS: Final[Mapping[AccessState | None, int]] = {"full": 3, "grace": 2, "none"
 """The order of what a subscription gives; None is that of one that is over."""
 _NONE: Final = LEVELS["none"]
 LATE_END: Final = 3 * 86_400
-"""Seconds for which a subscription gives access after its announced end if the event of the end does not come."""
+"""Seconds for which a subscription gives access after its announced end if the event of the end
+does not come.
+"""
 
 
 class Period(NamedTuple):
-    """What a subscription gives until a second, and why; without ``end`` for good. The state None is over."""
+    """What a subscription gives until a second, and why; without ``end`` for good. The state None
+    is over.
+    """
 
     end: int | None
     state: AccessState | None
@@ -41,7 +46,9 @@ class Period(NamedTuple):
 
 
 class _End(NamedTuple):
-    """A second at which access ends by itself, and the reasons for the access before it and for none after it."""
+    """A second at which access ends by itself, and the reasons for the access before it and for
+    none after it.
+    """
 
     second: int
     before: str
@@ -49,15 +56,17 @@ class _End(NamedTuple):
 
 
 def operator_plan(plan: str) -> BillingState:
-    """Return the state that a plan of the operator has: that of a subscription with full access and no end."""
+    """Return the state that a plan of the operator has: that of a subscription with full access and
+    no end.
+    """
     return BillingState(plan=plan)
 
 
 def plan_in_use(state: BillingState, policy: BillingPolicy) -> str | None:
     """Return the plan whose access a subscription can give; None without a plan item.
 
-    An item of quantity 0 is no plan item. With `SubscriptionRule.ANY` the first other one decides here, while the
-    record's plan stays that of the first item (SPEC 3).
+    An item of quantity 0 is no plan item. With `SubscriptionRule.ANY` the first other one decides
+    here, while the record's plan stays that of the first item (SPEC 3).
     """
     if state.subscription_status == NO_SUBSCRIPTION:
         return None if state.plan == FREE else state.plan
@@ -92,10 +101,15 @@ def has_only_empty_items(state: BillingState) -> bool:
 
 
 def failure_counts(state: BillingState, policy: BillingPolicy) -> bool:
-    """Whether a failed payment made a subscription past due that gave less access before than it would give now."""
+    """Whether a failed payment made a subscription past due that gave less access before than it
+    would give now.
+    """
     if not _failed_since_report(state):
         return False
-    return LEVELS[_access_before_failure(state, policy)] < LEVELS[access_of_status(PAST_DUE, policy.catalog)]
+    return (
+        LEVELS[_access_before_failure(state, policy)]
+        < LEVELS[access_of_status(PAST_DUE, policy.catalog)]
+    )
 
 
 def _failed_since_report(state: BillingState) -> bool:
@@ -118,24 +132,43 @@ def _failure_reason(state: BillingState) -> str:
 
 
 def periods(state: BillingState, policy: BillingPolicy) -> list[Period]:
-    """Return what a subscription gives as time passes without another event; the last period has no end."""
+    """Return what a subscription gives as time passes without another event; the last period has no
+    end.
+    """
     access, reason = status_access(state, policy)
     if access not in ("full", "grace"):
         return [Period(None, access, reason)]
-    ends = [*_grace_end(state, access, reason, policy), *_pause_end(state, policy), *_announced_ends(state, reason)]
+    ends = [
+        *_grace_end(state, access, reason, policy),
+        *_pause_end(state, policy),
+        *_announced_ends(state, reason),
+    ]
     if not ends:
         return [Period(None, access, reason)]
     first = min(ends, key=attrgetter("second"))
-    return [Period(min(first.second, EPOCH_MAX), access, first.before), Period(None, "none", first.after)]
+    return [
+        Period(min(first.second, EPOCH_MAX), access, first.before),
+        Period(None, "none", first.after),
+    ]
 
 
-def _grace_end(state: BillingState, access: AccessState, reason: str, policy: BillingPolicy) -> Iterator[_End]:
+def _grace_end(
+    state: BillingState, access: AccessState, reason: str, policy: BillingPolicy
+) -> Iterator[_End]:
     if access == "grace" and state.past_due_since is not None:
-        yield _End(state.past_due_since + policy.past_due_grace, reason, f"{reason} The grace period has ended.")
+        yield _End(
+            state.past_due_since + policy.past_due_grace,
+            reason,
+            f"{reason} The grace period has ended.",
+        )
 
 
 def _pause_end(state: BillingState, policy: BillingPolicy) -> Iterator[_End]:
-    if state.paid_until is None or _reported_status(state) != ACTIVE or ACTIVE in policy.catalog.access:
+    if (
+        state.paid_until is None
+        or _reported_status(state) != ACTIVE
+        or ACTIVE in policy.catalog.access
+    ):
         return
     before = "Payments are paused; access ends with the paid period."
     yield _End(state.paid_until, before, "Payments are paused, and the paid period has ended.")
@@ -193,7 +226,9 @@ def status_rank(state: BillingState, policy: BillingPolicy) -> Rank:
 
 
 def with_operator_plan(states: Sequence[BillingState], base_plan: str) -> list[BillingState]:
-    """Add the plan that the operator gave, if any, to a tenant's states; one without states has only that."""
+    """Add the plan that the operator gave, if any, to a tenant's states; one without states has
+    only that.
+    """
     if states and base_plan == FREE:
         return list(states)
     others = [state for state in states if state.subscription_status != NO_SUBSCRIPTION]
@@ -203,17 +238,23 @@ def with_operator_plan(states: Sequence[BillingState], base_plan: str) -> list[B
 def access_phases(
     states: Sequence[BillingState], chosen: BillingState, policy: BillingPolicy, base_plan: str
 ) -> tuple[AccessPhase, ...]:
-    """Return the phases of a tenant's access; empty if the plan and status of the ``chosen`` state say the same."""
+    """Return the phases of a tenant's access; empty if the plan and status of the ``chosen`` state
+    say the same.
+    """
     has_other_plan = base_plan != FREE and not policy.is_each
     if not policy.catalog.addons and not has_other_plan and all(map(_is_plain, states)):
         return ()  # the common case
     phases = _phases(with_operator_plan(states, base_plan), policy)
-    is_said_already = phases == [phase_of_status(chosen.plan, chosen.subscription_status, policy.catalog)]
+    is_said_already = phases == [
+        phase_of_status(chosen.plan, chosen.subscription_status, policy.catalog)
+    ]
     return () if is_said_already else tuple(phases)
 
 
 def _phases(states: Sequence[BillingState], policy: BillingPolicy) -> list[AccessPhase]:
-    """Return a tenant's access by the ends of what each of its states gives; equal phases are one."""
+    """Return a tenant's access by the ends of what each of its states gives; equal phases are
+    one.
+    """
     if len(states) == 1:  # halves the time for a trial: 18 us to 8
         [state] = states
         return [_phase([(state, period)], period.end, policy) for period in periods(state, policy)]
@@ -249,7 +290,9 @@ def _is_plain(state: BillingState) -> bool:
     )
 
 
-def _phase(given: Sequence[tuple[BillingState, Period]], end: int | None, policy: BillingPolicy) -> AccessPhase:
+def _phase(
+    given: Sequence[tuple[BillingState, Period]], end: int | None, policy: BillingPolicy
+) -> AccessPhase:
     """Return a tenant's access until ``end``, from what each of its states gives then."""
     best, period = given[0]
     if len(given) > 1:

@@ -1,7 +1,7 @@
 """Why a subscription of a tenant counts or does not, and what it gives now, in words.
 
-Words about a choice name statuses, plans and ages, because time does not change them. Words about access are made from
-the period that counts now, as the tenant record's access is.
+Words about a choice name statuses, plans and ages, because time does not change them. Words about
+access are made from the period that counts now, as the tenant record's access is.
 """
 
 import math
@@ -26,7 +26,10 @@ from tenantry.domain.billing.subscription_access import (
 from tenantry.domain.billing.tenant_record import access_phase, record_of
 from tenantry.domain.plans import FREE
 
-_GIVES: Final = {"full": "It gives full access to plan {}", "grace": "It gives access to plan {} for a grace period"}
+_GIVES: Final = {
+    "full": "It gives full access to plan {}",
+    "grace": "It gives access to plan {} for a grace period",
+}
 
 
 class RankedSubscription(NamedTuple):
@@ -40,14 +43,17 @@ class RankedSubscription(NamedTuple):
 def choice(
     states: Sequence[BillingState], policy: BillingPolicy, now: float, base_plan: str
 ) -> list[RankedSubscription]:
-    """Return a tenant's subscriptions in the order of `status_rank`, each with the reason why it counts or does not.
+    """Return a tenant's subscriptions in the order of `status_rank`, each with the reason why it
+    counts or does not.
 
-    ``now`` is in seconds since the Unix epoch. The plan that the operator gave takes part, and is not in the list.
+    ``now`` is in seconds since the Unix epoch. The plan that the operator gave takes part, and is
+    not in the list.
     """
     candidates = with_operator_plan(states, base_plan)
     ordered = sorted(candidates, key=lambda state: status_rank(state, policy), reverse=True)
     access = access_phase(record_of(states, policy, base_plan), now, policy.catalog)
-    last = math.inf if access.until is None else access.until - 1  # one that gives the access then does so now too
+    # one that gives the access then does so now too
+    last = math.inf if access.until is None else access.until - 1
     current = max(candidates, key=lambda state: _rank_at(state, policy, last))
     return [
         _ranked(state, ordered, policy, now, is_current=state is current)
@@ -57,10 +63,17 @@ def choice(
 
 
 def _ranked(
-    state: BillingState, ordered: Sequence[BillingState], policy: BillingPolicy, now: float, *, is_current: bool
+    state: BillingState,
+    ordered: Sequence[BillingState],
+    policy: BillingPolicy,
+    now: float,
+    *,
+    is_current: bool,
 ) -> RankedSubscription:
     gives = _gives(state, policy, now, is_current=is_current)
-    return RankedSubscription(state, state is ordered[0], f"{_verdict(state, ordered, policy)} {gives}")
+    return RankedSubscription(
+        state, state is ordered[0], f"{_verdict(state, ordered, policy)} {gives}"
+    )
 
 
 def _rank_at(state: BillingState, policy: BillingPolicy, second: float) -> Rank:

@@ -1,7 +1,8 @@
 """Which tenant a subscription named at each moment, by the events of all tenants that it has named.
 
-An invoice belongs to the tenant that its subscription named at the invoice's second (CONTRACT 8.8). Of a second in
-which it named several, the last one counts, in the order that the payloads prove (`order`), then in that of arrival.
+An invoice belongs to the tenant that its subscription named at the invoice's second (CONTRACT 8.8).
+Of a second in which it named several, the last one counts, in the order that the payloads prove
+(`order`), then in that of arrival.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,7 +19,9 @@ from tenantry.domain.owner_mails import is_settled
 NAMING_TYPES: Final = ev.FOLDED_TYPES - ev.INVOICE_TYPES
 """The types of events that say which tenant their subscription belongs to."""
 _MOST_PERMUTED: Final = 6
-"""How many events of one second, of several tenants, are ordered by what they replaced. Of more, arrival decides."""
+"""How many events of one second, of several tenants, are ordered by what they replaced. Of more,
+arrival decides.
+"""
 
 
 class PlacedEvent(NamedTuple):
@@ -36,7 +39,9 @@ class _Naming(NamedTuple):
 
 
 class _Second(NamedTuple):
-    """The events of one second that name a tenant, in their order; ``is_decided`` if that proves the last tenant."""
+    """The events of one second that name a tenant, in their order; ``is_decided`` if that proves
+    the last tenant.
+    """
 
     events: Sequence[PlacedEvent]
     is_decided: bool = True
@@ -47,18 +52,24 @@ def _created(second: _Second) -> int:
 
 
 class SubscriptionHistory:
-    """The tenants that one subscription has named; ``placed`` are its events, invoices' included, in any order."""
+    """The tenants that one subscription has named; ``placed`` are its events, invoices' included,
+    in any order.
+    """
 
     def __init__(self, placed: Iterable[PlacedEvent]) -> None:
         self._placed = sorted(placed, key=lambda each: (each.event.created, each.event.arrival))
         self._seconds = list(_seconds(each for each in self._placed if _names_tenant(each.event)))
         self._namings = list(_namings(self._seconds))
-        self._first_former = former_tenant(self._seconds[0].events[0].event) if self._seconds else None
+        self._first_former = (
+            former_tenant(self._seconds[0].events[0].event) if self._seconds else None
+        )
 
     def tenant_at(self, second: int) -> str | None:
-        """Return the tenant that the subscription named at the end of a second; None if it never named one.
+        """Return the tenant that the subscription named at the end of a second; None if it never
+        named one.
 
-        Before its first event that is the tenant that this event replaced, if any, else the one that it names.
+        Before its first event that is the tenant that this event replaced, if any, else the one
+        that it names.
         """
         if not self._namings:
             return None
@@ -68,26 +79,37 @@ class SubscriptionHistory:
         return self._first_former or self._namings[0].tenant_id
 
     def moved_at(self, tenant_id: str) -> int | None:
-        """Return the second since which the subscription names another tenant; None while it names this one."""
+        """Return the second since which the subscription names another tenant; None while it names
+        this one.
+        """
         if not self._namings or self._namings[-1].tenant_id == tenant_id:
             return None
-        last = max((place for place, each in enumerate(self._namings) if each.tenant_id == tenant_id), default=-1)
+        last = max(
+            (place for place, each in enumerate(self._namings) if each.tenant_id == tenant_id),
+            default=-1,
+        )
         return self._namings[last + 1].since
 
     def undecided_with(self, event: BillingEvent) -> tuple[str, ...]:
-        """Return the ids of the events among which only arrival says which tenant is the last, if this event matters.
+        """Return the ids of the events among which only arrival says which tenant is the last, if
+        this event matters.
 
-        They are of its second, or of the next one that names a tenant, which is ordered by what preceded it.
+        They are of its second, or of the next one that names a tenant, which is ordered by what
+        preceded it.
         """
         place = bisect_left(self._seconds, event.created, key=_created)
         own = self._seconds[place : place + 1]
         if not any(event.id == each.event.id for second in own for each in second.events):
             return ()
-        undecided = next((second for second in self._seconds[place : place + 2] if not second.is_decided), None)
+        undecided = next(
+            (second for second in self._seconds[place : place + 2] if not second.is_decided), None
+        )
         return () if undecided is None else tuple(each.event.id for each in undecided.events)
 
     def misplaced(self) -> Iterator[PlacedEvent]:
-        """Yield the invoice events that are in the ledger of another tenant than theirs, with their own tenant."""
+        """Yield the invoice events that are in the ledger of another tenant than theirs, with their
+        own tenant.
+        """
         for each in self._placed:
             if each.event.type not in ev.INVOICE_TYPES:
                 continue
@@ -96,7 +118,9 @@ class SubscriptionHistory:
                 yield PlacedEvent(tenant_id, each.event)
 
     def settled_failures(self) -> set[str]:
-        """Return the ids of failed payments whose invoice was paid later, whichever tenant has the payment."""
+        """Return the ids of failed payments whose invoice was paid later, whichever tenant has the
+        payment.
+        """
         events = [each.event for each in self._placed]
         return {
             event.id
@@ -106,12 +130,16 @@ class SubscriptionHistory:
 
 
 def _names_tenant(event: BillingEvent) -> bool:
-    """Whether an event says which tenant its subscription belongs to; one that has moved away says only what it was."""
+    """Whether an event says which tenant its subscription belongs to; one that has moved away says
+    only what it was.
+    """
     return event.type in NAMING_TYPES and not event.details.has_moved
 
 
 def _seconds(placed: Iterable[PlacedEvent]) -> Iterator[_Second]:
-    """Yield the events of each second in their order; ``placed`` are sorted by their second, then by arrival."""
+    """Yield the events of each second in their order; ``placed`` are sorted by their second, then
+    by arrival.
+    """
     before: PlacedEvent | None = None
     for _, events in groupby(placed, key=lambda each: each.event.created):
         second = _in_order(list(events), before)
@@ -130,7 +158,8 @@ def _namings(seconds: Iterable[_Second]) -> Iterator[_Naming]:
 
 
 def _in_order(events: Sequence[PlacedEvent], before: PlacedEvent | None) -> _Second:
-    """Sort the events of one second: of the possible orders with the fewest unproven steps the nearest to arrival.
+    """Sort the events of one second: of the possible orders with the fewest unproven steps the
+    nearest to arrival.
 
     ``before`` is the last event before this second, if one is known.
     """
@@ -140,7 +169,9 @@ def _in_order(events: Sequence[PlacedEvent], before: PlacedEvent | None) -> _Sec
         return _Second(sorted(events, key=lambda each: phase(each.event)), is_decided=False)
     possible = [order for order in permutations(events) if _is_possible(order)]
     steps = [_unproven_steps(order, before) for order in possible]
-    best = [order for order, unproven in zip(possible, steps, strict=True) if unproven == min(steps)]
+    best = [
+        order for order, unproven in zip(possible, steps, strict=True) if unproven == min(steps)
+    ]
     return _Second(best[0], is_decided=len({order[-1].tenant_id for order in best}) == 1)
 
 
@@ -151,7 +182,8 @@ def _is_possible(order: Sequence[PlacedEvent]) -> bool:
 def _unproven_steps(order: Sequence[PlacedEvent], before: PlacedEvent | None) -> tuple[int, int]:
     """Count the events of an order that replaced a state that the one before them had not set.
 
-    Of orders with as many, the better one has fewer events that replaced another tenant than that of the one before.
+    Of orders with as many, the better one has fewer events that replaced another tenant than that
+    of the one before.
     """
     unproven = of_others = 0
     for last, each in pairwise((before, *order)):
@@ -164,12 +196,16 @@ def _unproven_steps(order: Sequence[PlacedEvent], before: PlacedEvent | None) ->
 
 
 def _replaced_tenant(placed: PlacedEvent) -> str | None:
-    """Return the tenant that the subscription named before an event; None if its payload does not say."""
+    """Return the tenant that the subscription named before an event; None if its payload does not
+    say.
+    """
     previous = placed.event.previous or {}
     return former_tenant(placed.event) if "org_id" in previous else placed.tenant_id
 
 
 def former_tenant(event: BillingEvent) -> str | None:
-    """Return the tenant that a subscription named before an event that has changed it, by ``previous_attributes``."""
+    """Return the tenant that a subscription named before an event that has changed it, by
+    ``previous_attributes``.
+    """
     former = (event.previous or {}).get("org_id")
     return former if isinstance(former, str) else None

@@ -13,10 +13,12 @@ from tenantry.domain.plans import OVER, Catalog
 
 
 class FailedInvoice(msgspec.Struct, frozen=True):
-    """The newest failed payment of an invoice, from the event. Times are seconds since the Unix epoch.
+    """The newest failed payment of an invoice, from the event. Times are seconds since the Unix
+    epoch.
 
-    ``amount`` remains to be paid, in the smallest unit of ``currency``; ``url`` is the provider's, unchecked.
-    ``next_attempt`` is when the provider tries again to collect it; None if it will not, or did not say.
+    ``amount`` remains to be paid, in the smallest unit of ``currency``; ``url`` is the provider's,
+    unchecked. ``next_attempt`` is when the provider tries again to collect it; None if it will not,
+    or did not say.
     """
 
     event_id: str
@@ -48,8 +50,9 @@ class Debt(msgspec.Struct, frozen=True):
 class SubscriptionLine(msgspec.Struct, frozen=True):
     """One subscription of a tenant, and why it counts or does not.
 
-    ``plan`` is None without an item whose price the catalog gives to a plan, and after the end; ``unknown_prices`` are
-    those that the catalog does not have. ``ends_at`` is as in `tenantry.domain.tenants.Tenant`.
+    ``plan`` is None without an item whose price the catalog gives to a plan, and after the end;
+    ``unknown_prices`` are those that the catalog does not have. ``ends_at`` is as in
+    `tenantry.domain.tenants.Tenant`.
     """
 
     id: str
@@ -65,9 +68,13 @@ class SubscriptionLine(msgspec.Struct, frozen=True):
 
 
 def debts_of(
-    states: Iterable[BillingState], invoices: Sequence[FailedInvoice], policy: BillingPolicy, now: float
+    states: Iterable[BillingState],
+    invoices: Sequence[FailedInvoice],
+    policy: BillingPolicy,
+    now: float,
 ) -> list[Debt]:
-    """Return the unpaid invoices of these states at ``now``, in seconds since the Unix epoch, oldest first.
+    """Return the unpaid invoices of these states at ``now``, in seconds since the Unix epoch,
+    oldest first.
 
     ``invoices`` have each invoice once, the newest failure first.
     """
@@ -79,13 +86,20 @@ def debts_of(
     return sorted(debts, key=_order)
 
 
-def _unpaid(state: BillingState, invoices: Sequence[FailedInvoice], policy: BillingPolicy) -> list[FailedInvoice]:
+def _unpaid(
+    state: BillingState, invoices: Sequence[FailedInvoice], policy: BillingPolicy
+) -> list[FailedInvoice]:
     unpaid = {invoice.id for invoice in state.unpaid_invoices}
     if unpaid:
         return [invoice for invoice in invoices if invoice.invoice_id in unpaid]
-    # The events did not name their invoices, or only the subscription's event said that it is past due.
+    # The events did not name their invoices, or only the subscription's event said that it is past
+    # due.
     is_of_any = not policy.is_each or state.subscription_id is None
-    own = [invoice for invoice in invoices if is_of_any or invoice.subscription_id == state.subscription_id]
+    own = [
+        invoice
+        for invoice in invoices
+        if is_of_any or invoice.subscription_id == state.subscription_id
+    ]
     return own[:1]
 
 
@@ -94,7 +108,9 @@ def _order(debt: Debt) -> tuple[float, str]:
 
 
 def _without_invoice(state: BillingState) -> Debt:
-    return Debt(state.subscription_id, from_epoch(state.past_due_since), is_given_up=_is_given_up(state))
+    return Debt(
+        state.subscription_id, from_epoch(state.past_due_since), is_given_up=_is_given_up(state)
+    )
 
 
 def _to_debt(state: BillingState, invoice: FailedInvoice, now: float) -> Debt:
@@ -120,7 +136,8 @@ def _is_given_up(state: BillingState) -> bool:
 def subscription_lines(
     states: Sequence[BillingState], policy: BillingPolicy, now: float, base_plan: str
 ) -> list[SubscriptionLine]:
-    """Return a tenant's subscriptions, in the order in which they count, with what they give at ``now``.
+    """Return a tenant's subscriptions, in the order in which they count, with what they give at
+    ``now``.
 
     ``base_plan`` is the plan that the operator gave; where it counts, no subscription does.
     """

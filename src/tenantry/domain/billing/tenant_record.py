@@ -9,7 +9,11 @@ import msgspec
 from tenantry.domain.access import NO_SUBSCRIPTION, AccessPhase, phase_at, phase_of_status
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.state import CANCELED, BillingPolicy, BillingState
-from tenantry.domain.billing.subscription_access import access_phases, status_rank, with_operator_plan
+from tenantry.domain.billing.subscription_access import (
+    access_phases,
+    status_rank,
+    with_operator_plan,
+)
 from tenantry.domain.plans import FREE, OVER, Catalog
 
 MOST_SUBSCRIPTIONS: Final = 50
@@ -46,11 +50,15 @@ def differences(
     return {name: (one, other) for name, one, other in pairs if one != other}
 
 
-def record_of(states: Sequence[BillingState], policy: BillingPolicy, base_plan: str = FREE) -> BillingRecord:
-    """Return the billing fields of a tenant with these states of folds, and with the plan that the operator gave it.
+def record_of(
+    states: Sequence[BillingState], policy: BillingPolicy, base_plan: str = FREE
+) -> BillingRecord:
+    """Return the billing fields of a tenant with these states of folds, and with the plan that the
+    operator gave it.
 
-    With `SubscriptionRule.ANY` there is one state at most, and its fields are the record's (SPEC 3). Of several
-    subscriptions the first in `status_rank` counts; the operator's plan is one of them.
+    With `SubscriptionRule.ANY` there is one state at most, and its fields are the record's (SPEC
+    3). Of several subscriptions the first in `status_rank` counts; the operator's plan is one of
+    them.
     """
     chosen = chosen_state(states, policy, base_plan)
     status, cancel_at = chosen.subscription_status, chosen.details.cancel_at
@@ -72,7 +80,9 @@ def record_of(states: Sequence[BillingState], policy: BillingPolicy, base_plan: 
     )
 
 
-def chosen_state(states: Sequence[BillingState], policy: BillingPolicy, base_plan: str) -> BillingState:
+def chosen_state(
+    states: Sequence[BillingState], policy: BillingPolicy, base_plan: str
+) -> BillingState:
     """Return the state that decides the record."""
     candidates = with_operator_plan(states, base_plan) if policy.is_each or not states else states
     if len(candidates) == 1:
@@ -88,14 +98,18 @@ def access_phase(record: BillingRecord, now: float, catalog: Catalog) -> AccessP
 
 
 def access_end(record: BillingRecord) -> int | None:
-    """Return the second at which a tenant's access ends without another event; None if it does not."""
+    """Return the second at which a tenant's access ends without another event; None if it does
+    not.
+    """
     if len(record.access) > 1 and record.access[-1].state == "none":
         return record.access[-2].until  # all phases but the last one give access
     return None
 
 
 def moved_away(state: BillingState, moved_at: int) -> BillingState:
-    """Return the state of a subscription whose metadata names another tenant since ``moved_at``: it has ended."""
+    """Return the state of a subscription whose metadata names another tenant since ``moved_at``: it
+    has ended.
+    """
     details = msgspec.structs.replace(state.details, ended_at=moved_at)
     return msgspec.structs.replace(
         state,

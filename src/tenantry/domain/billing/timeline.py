@@ -2,14 +2,14 @@
 
 Its unit is a tenant, or one subscription with `SubscriptionRule.EACH`.
 
-A checkpoint is the state after all events before some second. The newer the checkpoint, the fewer events the service
-reads from the ledger to place a new one (`ledger.ReplayNeed`):
+A checkpoint is the state after all events before some second. The newer the checkpoint, the fewer
+events the service reads from the ledger to place a new one (`ledger.ReplayNeed`):
 
 - newer than the newest event so far: the stored state, and no events;
 - in the same second as the newest: the state before that second, and the events of that second;
-- older: the events since the newest full-state event before it that is alone in its second, or, without such an event,
-  the state that the fold began with and all its events; most often only up to the next such event, because nothing
-  changes from there on.
+- older: the events since the newest full-state event before it that is alone in its second, or,
+  without such an event, the state that the fold began with and all its events; most often only up
+  to the next such event, because nothing changes from there on.
 """
 
 from bisect import bisect_left, bisect_right
@@ -41,7 +41,9 @@ class Folded(msgspec.Struct, frozen=True):
 
 
 class Fold:
-    """Folds events that are added one by one, sorted by ``created``; holds the events of one second at a time."""
+    """Folds events that are added one by one, sorted by ``created``; holds the events of one second
+    at a time.
+    """
 
     def __init__(self, beginning: BillingState, policy: BillingPolicy) -> None:
         self._policy = policy
@@ -75,7 +77,9 @@ class Fold:
         return steps
 
 
-def fold_second(events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> Steps:
+def fold_second(
+    events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy
+) -> Steps:
     """Order the events of one second and apply them to the state before it."""
     steps: Steps = []
     for event in in_order(events, before, policy):
@@ -93,7 +97,8 @@ BY_ARRIVAL: Final = "the order of arrival counts."
 class Timeline(msgspec.Struct, frozen=True):
     """A checkpoint, the known events after it in order, and the state after each of them.
 
-    If newer events are left out, ``rest`` is the result of the whole fold, which no event to place changes.
+    If newer events are left out, ``rest`` is the result of the whole fold, which no event to place
+    changes.
     """
 
     checkpoint: BillingState
@@ -115,11 +120,14 @@ class Timeline(msgspec.Struct, frozen=True):
     def folded(self, policy: BillingPolicy) -> Folded:
         """Return the result of the fold as it is stored. The timeline must have an event.
 
-        That of a tenant has the checkpoint for the next event. Most events of a subscription do not need one.
+        That of a tenant has the checkpoint for the next event. Most events of a subscription do not
+        need one.
         """
         if self.rest is not None:
             return self.rest
-        return Folded(self.state, self.newest, None if policy.is_each else self.before_second(self.newest))
+        return Folded(
+            self.state, self.newest, None if policy.is_each else self.before_second(self.newest)
+        )
 
     def before(self, position: int) -> BillingState:
         return self.states[position - 1] if position else self.checkpoint
@@ -138,8 +146,8 @@ class Timeline(msgspec.Struct, frozen=True):
 class Placement(msgspec.Struct, frozen=True):
     """The outcome of an event: the timeline with it, and the tenant's state before and after.
 
-    ``notify`` says whether to notify the owner of a failed payment. ``is_ambiguous`` says whether the order of arrival
-    decided, in the event's second or in a later one that was folded again.
+    ``notify`` says whether to notify the owner of a failed payment. ``is_ambiguous`` says whether
+    the order of arrival decided, in the event's second or in a later one that was folded again.
     """
 
     timeline: Timeline
@@ -152,7 +160,10 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def begin(
-    checkpoint: BillingState, events: Sequence[BillingEvent], policy: BillingPolicy, rest: Folded | None = None
+    checkpoint: BillingState,
+    events: Sequence[BillingEvent],
+    policy: BillingPolicy,
+    rest: Folded | None = None,
 ) -> Timeline:
     """Return the timeline of these events, given in any order.
 
@@ -167,7 +178,9 @@ def begin(
     steps += last
     if rest is not None and folded.tip_created == rest.tip_created:
         rest = None
-    return Timeline(checkpoint, tuple(event for event, _ in steps), tuple(step.state for _, step in steps), rest)
+    return Timeline(
+        checkpoint, tuple(event for event, _ in steps), tuple(step.state for _, step in steps), rest
+    )
 
 
 def place(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> Placement:
@@ -179,12 +192,22 @@ def place(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> Pla
     is_newest = event.created > timeline.newest
     newer = () if is_newest else extended.after(event)
     if newer:
-        decided = "newer events have decided the state" if is_unchanged else "it took its place before newer events"
+        decided = (
+            "newer events have decided the state"
+            if is_unchanged
+            else "it took its place before newer events"
+        )
         reason = f"{reason} It arrived late: {decided}."
-    rivals = () if is_newest else [other for other in _ambiguous(extended, event.created, policy) if other != event.id]
+    rivals = (
+        ()
+        if is_newest
+        else [other for other in _ambiguous(extended, event.created, policy) if other != event.id]
+    )
     if rivals:
         reason = f"{reason} Nothing proves the order of this and {named(rivals)}, of the same second: {BY_ARRIVAL}"
-    ambiguous = next(filter(None, (_ambiguous(extended, created, policy) for created in resorted)), ())
+    ambiguous = next(
+        filter(None, (_ambiguous(extended, created, policy) for created in resorted)), ()
+    )
     if ambiguous:
         reason = f"{reason} Nothing proves the order of {named(ambiguous)}, of a later second, after it: {BY_ARRIVAL}"
     unchanged = Outcome.LATE if newer else Outcome.NO_CHANGE
@@ -213,14 +236,23 @@ def named(events: Sequence[str]) -> str:
     return ", ".join(events[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _insert(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> tuple[Timeline, Transition, list[int]]:
-    """Insert an event and fold again from its second on, until a second begins with the same state as before.
+def _insert(
+    timeline: Timeline, event: BillingEvent, policy: BillingPolicy
+) -> tuple[Timeline, Transition, list[int]]:
+    """Insert an event and fold again from its second on, until a second begins with the same state
+    as before.
 
     Returns the event's transition and the later seconds that were sorted and folded again too.
     """
     if event.created > timeline.newest or _is_last(timeline, event):
         step = apply(timeline.state, event, policy)
-        return Timeline(timeline.checkpoint, (*timeline.events, event), (*timeline.states, step.state)), step, []
+        return (
+            Timeline(
+                timeline.checkpoint, (*timeline.events, event), (*timeline.states, step.state)
+            ),
+            step,
+            [],
+        )
     start = bisect_left(timeline.events, event.created, key=_created)
     end = bisect_right(timeline.events, event.created, lo=start, key=_created)
     second = (*timeline.events[start:end], event)
@@ -230,7 +262,10 @@ def _insert(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> t
         state = steps[-1][1].state
         if end == len(timeline.events) or state == timeline.before(end):
             break
-        first, end = end, bisect_right(timeline.events, timeline.events[end].created, lo=end, key=_created)
+        first, end = (
+            end,
+            bisect_right(timeline.events, timeline.events[end].created, lo=end, key=_created),
+        )
         second = timeline.events[first:end]
         resorted.append(second[0].created)
     events = (*timeline.events[:start], *(folded for folded, _ in steps), *timeline.events[end:])

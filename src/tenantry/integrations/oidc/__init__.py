@@ -1,1 +1,3 @@
-"""The identity provider: who a bearer token was issued to, and the provider's public keys that prove it."""
+"""The identity provider: who a bearer token was issued to, and the provider's public keys that
+prove it.
+"""

@@ -60,7 +60,8 @@ class DecodedToken:
     payload_segment: bytes = field(init=False)
     signature: bytes = field(init=False)
     header: Header = field(init=False)
-    keys: Sequence[Key] = field(init=False)  # the keys that may have signed the token; set before `CLAIM_CHECKS`
+    # the keys that may have signed the token; set before `CLAIM_CHECKS`
+    keys: Sequence[Key] = field(init=False)
     key: Key = field(init=False)  # the key that signed it
     members: dict[str, Any] = field(init=False)
     payload: Payload = field(init=False)
@@ -68,7 +69,8 @@ class DecodedToken:
     expires_at: datetime = field(init=False)
     org_id: str | None = field(init=False)
     times: Times = field(init=False)
-    now: float = field(init=False)  # the current time in seconds since the Unix epoch; set before `TIME_CHECKS`
+    # the current time in seconds since the Unix epoch; set before `TIME_CHECKS`
+    now: float = field(init=False)
 
     @property
     def kid(self) -> str | None:
@@ -83,7 +85,8 @@ class DecodedToken:
             org_id=self.org_id,
             role=self.role.role,
             scopes=payload.scopes,
-            issued_at=datetime.fromtimestamp(payload.iat, UTC),  # at most the lifetime before the expiry
+            # at most the lifetime before the expiry
+            issued_at=datetime.fromtimestamp(payload.iat, UTC),
             expires_at=self.expires_at,
             email=verified_email(payload.email, payload.email_verified),
         )
@@ -129,9 +132,17 @@ def first_failure(checks: Sequence[Check], token: DecodedToken) -> CheckFailure 
     return None
 
 
-@_check("size", f"at most {MAX_TOKEN_BYTES:,} characters", lambda token: f"{len(token.token):,} characters")
+@_check(
+    "size",
+    f"at most {MAX_TOKEN_BYTES:,} characters",
+    lambda token: f"{len(token.token):,} characters",
+)
 def _size(token: DecodedToken) -> str | None:
-    return f"too long: at most {MAX_TOKEN_BYTES:,} characters" if len(token.token) > MAX_TOKEN_BYTES else None
+    return (
+        f"too long: at most {MAX_TOKEN_BYTES:,} characters"
+        if len(token.token) > MAX_TOKEN_BYTES
+        else None
+    )
 
 
 @_check(
@@ -141,7 +152,9 @@ def _size(token: DecodedToken) -> str | None:
 )
 def _form(token: DecodedToken) -> str | None:
     try:
-        token.header_segment, token.payload_segment, signature = token.token.encode("ascii").split(b".")
+        token.header_segment, token.payload_segment, signature = token.token.encode("ascii").split(
+            b"."
+        )
         token.signature = urlsafe_b64decode(signature)
     except ValueError:
         return "not a JWS in compact form"
@@ -149,7 +162,9 @@ def _form(token: DecodedToken) -> str | None:
 
 
 def _decode_object(segment: bytes, kind: type[Part]) -> tuple[dict[str, Any], Part] | str:
-    """Return the members of a segment's object, and those of ``kind``; or the fault. A null member stays."""
+    """Return the members of a segment's object, and those of ``kind``; or the fault. A null member
+    stays.
+    """
     try:
         members = decode(segment)
     except (ValueError, RecursionError):
@@ -175,10 +190,13 @@ def _faulty_member(members: dict[str, Any], kind: type[Part]) -> str:
     return "a member is of the wrong type"
 
 
-_decode_header = lru_cache(_CACHED_HEADERS)(_decode_object)  # a provider puts the same header on all tokens of one key
+# a provider puts the same header on all tokens of one key
+_decode_header = lru_cache(_CACHED_HEADERS)(_decode_object)
 
 
-@_check("header", "a JSON object without duplicate names; alg is text, kid and typ are text or absent")
+@_check(
+    "header", "a JSON object without duplicate names; alg is text, kid and typ are text or absent"
+)
 def _header(token: DecodedToken) -> str | None:
     decoded = _decode_header(token.header_segment, Header)
     if isinstance(decoded, str):
@@ -203,7 +221,9 @@ def _said_extensions(token: DecodedToken) -> str:
 def _extensions(token: DecodedToken) -> str | None:
     # No extension is supported; RFC 7797's unencoded payload is one.
     header = token.header
-    return "critical extension" if header.crit is not msgspec.UNSET or header.b64 is not True else None
+    return (
+        "critical extension" if header.crit is not msgspec.UNSET or header.b64 is not True else None
+    )
 
 
 @_check("type", "no typ, JWT or at+jwt", lambda token: format_json(token.header.typ))
@@ -212,7 +232,8 @@ def _type(token: DecodedToken) -> str | None:
     return "wrong type" if isinstance(typ, str) and typ.lower() not in _TYPES else None
 
 
-HEADER_CHECKS: Final = (_size, _form, _header, _algorithm, _extensions, _type)  # the checks that need only the token
+# the checks that need only the token
+HEADER_CHECKS: Final = (_size, _form, _header, _algorithm, _extensions, _type)
 
 
 def _published_keys(token: DecodedToken) -> str:
@@ -237,7 +258,9 @@ def _signature(token: DecodedToken) -> str | None:
     return "wrong signature"
 
 
-@_check("claims", "a JSON object without duplicate names, with iss, sub, iat and exp of their types")
+@_check(
+    "claims", "a JSON object without duplicate names, with iss, sub, iat and exp of their types"
+)
 def _claims(token: DecodedToken) -> str | None:
     decoded = _decode_object(token.payload_segment, Payload)
     if isinstance(decoded, str):
@@ -287,7 +310,8 @@ def _directory_fault(token: DecodedToken) -> str | None:
         return "wrong issuer"
     if not issuers.accepts(directory):
         return "the directory is not accepted"
-    # Keys of a template's document may be those of other issuers, such as Microsoft's for personal accounts.
+    # Keys of a template's document may be those of other issuers, such as Microsoft's for personal
+    # accounts.
     key_issuer = token.key.get("issuer")
     if key_issuer is not None and Issuers(str(key_issuer)).of(directory) != payload.iss:
         return "the key is of another issuer"
@@ -297,7 +321,11 @@ def _directory_fault(token: DecodedToken) -> str | None:
 def _expected_audience(token: DecodedToken) -> str:
     config = token.config
     ours = " or ".join(map(format_json, config.audiences))
-    expected = f"{ours}, or a list with it" if len(config.audiences) == 1 else f"{ours}, or a list with one of them"
+    expected = (
+        f"{ours}, or a list with it"
+        if len(config.audiences) == 1
+        else f"{ours}, or a list with one of them"
+    )
     return expected if config.audience_claim == STANDARD_AUDIENCE else f"{expected}, and no aud"
 
 
@@ -332,13 +360,19 @@ _ID_USE: Final = "id"
 def _said_kind(token: DecodedToken) -> str:
     payload = token.payload
     found = [name for name in _ID_TOKEN_CLAIMS if getattr(payload, name) is not None]
-    found += [f"token_use {format_json(payload.token_use)}"] if payload.token_use is not None else []
+    found += (
+        [f"token_use {format_json(payload.token_use)}"] if payload.token_use is not None else []
+    )
     if found:
         return f"it has {' and '.join(found)}"
     return f"for {format_json(payload.aud)}" if payload.aud is not None else "no aud"
 
 
-@_check("access token", "no ID token: no nonce, no at_hash, no token_use id, not for the client alone", _said_kind)
+@_check(
+    "access token",
+    "no ID token: no nonce, no at_hash, no token_use id, not for the client alone",
+    _said_kind,
+)
 def _access_token(token: DecodedToken) -> str | None:
     payload = token.payload
     if payload.nonce is not None or payload.at_hash is not None or payload.token_use == _ID_USE:
@@ -349,13 +383,21 @@ def _access_token(token: DecodedToken) -> str | None:
     return None
 
 
-@_check("subject", "1 to 255 visible ASCII characters", lambda token: format_json(token.payload.sub))
+@_check(
+    "subject", "1 to 255 visible ASCII characters", lambda token: format_json(token.payload.sub)
+)
 def _subject(token: DecodedToken) -> str | None:
-    return None if _SUBJECT.fullmatch(token.payload.sub) else "sub is not 1 to 255 visible ASCII characters"
+    return (
+        None
+        if _SUBJECT.fullmatch(token.payload.sub)
+        else "sub is not 1 to 255 visible ASCII characters"
+    )
 
 
 def _said_organization(token: DecodedToken) -> str:
-    return f"{token.config.org_claim}: {format_json(claim_at(token.members, token.config.org_claim))}"
+    return (
+        f"{token.config.org_claim}: {format_json(claim_at(token.members, token.config.org_claim))}"
+    )
 
 
 @_check("organization claim", "a text, or none", _said_organization)
@@ -384,11 +426,17 @@ def _issued(token: DecodedToken) -> str | None:
 @_check(
     "not before",
     f"no nbf, or one not more than {LEEWAY_SECONDS} s in the future",
-    lambda token: "none" if token.times.not_before is None else format_time(token.times.not_before, token.now),
+    lambda token: (
+        "none" if token.times.not_before is None else format_time(token.times.not_before, token.now)
+    ),
 )
 def _not_before(token: DecodedToken) -> str | None:
     not_before = token.times.not_before
-    return "not yet valid" if not_before is not None and not_before > token.now + LEEWAY_SECONDS else None
+    return (
+        "not yet valid"
+        if not_before is not None and not_before > token.now + LEEWAY_SECONDS
+        else None
+    )
 
 
 def _said_lifetime(token: DecodedToken) -> str:
@@ -409,7 +457,9 @@ def _lifetime(token: DecodedToken) -> str | None:
 
 
 @_check(
-    "expiry", f"exp not more than {LEEWAY_SECONDS} s ago", lambda token: format_time(token.times.expires, token.now)
+    "expiry",
+    f"exp not more than {LEEWAY_SECONDS} s ago",
+    lambda token: format_time(token.times.expires, token.now),
 )
 def _expiry(token: DecodedToken) -> str | None:
     return "expired" if token.times.expires + LEEWAY_SECONDS <= token.now else None
@@ -418,16 +468,29 @@ def _expiry(token: DecodedToken) -> str | None:
 KEY: Final = _key
 ACCESS_TOKEN: Final = _access_token  # the only check that an ID token need not pass
 EXPIRY: Final = _expiry
-TIME_CHECKS: Final = (_issued, _not_before, _lifetime, EXPIRY)  # the checks that depend on the current time
+# the checks that depend on the current time
+TIME_CHECKS: Final = (_issued, _not_before, _lifetime, EXPIRY)
 CLAIM_CHECKS: Final = (
-    KEY, _signature, _claims, _issuer, _audience, ACCESS_TOKEN, _subject, _organization, *TIME_CHECKS
-)  # fmt: skip
+    KEY,
+    _signature,
+    _claims,
+    _issuer,
+    _audience,
+    ACCESS_TOKEN,
+    _subject,
+    _organization,
+    *TIME_CHECKS,
+)
 """The checks that need the key."""
 CHECKS: Final = (*HEADER_CHECKS, *CLAIM_CHECKS)
-"""All checks in order. The expiry is last: a token is reported as expired only if it is otherwise valid."""
+"""All checks in order. The expiry is last: a token is reported as expired only if it is otherwise
+valid.
+"""
 
 
-async def check(token: DecodedToken, clock: Clock, claim_checks: Sequence[Check] = CLAIM_CHECKS) -> CheckFailure | None:
+async def check(
+    token: DecodedToken, clock: Clock, claim_checks: Sequence[Check] = CLAIM_CHECKS
+) -> CheckFailure | None:
     """Run the checks of a new token; find its key in between. Raises `AuthUnavailableError`."""
     failure = first_failure(HEADER_CHECKS, token)
     if failure is not None:

@@ -1,4 +1,6 @@
-"""The trusted identity provider, and its tokens' claims: JWT (RFC 7519) in JWS compact form (RFC 7515)."""
+"""The trusted identity provider, and its tokens' claims: JWT (RFC 7519) in JWS compact form (RFC
+7515).
+"""
 
 import json
 import re
@@ -30,11 +32,12 @@ _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 class OidcConfig(msgspec.Struct, frozen=True):
     """The identity provider of a deployment.
 
-    ``issuers`` and ``audiences`` are what a token's ``iss`` and the claim ``audience_claim`` must say. ``client_id`` is
-    the dashboard's, and should be no audience: a token whose ``aud`` is the client alone is an ID token. The claim
-    names are tried as they are, then as a path of member names joined by dots. ``roles`` maps the provider's role
-    values to ours. ``token_lifetime`` is in seconds. ``allow_http`` accepts a plain-http issuer beyond loopback, whose
-    keys an attacker on the network can forge.
+    ``issuers`` and ``audiences`` are what a token's ``iss`` and the claim ``audience_claim`` must
+    say. ``client_id`` is the dashboard's, and should be no audience: a token whose ``aud`` is the
+    client alone is an ID token. The claim names are tried as they are, then as a path of member
+    names joined by dots. ``roles`` maps the provider's role values to ours. ``token_lifetime`` is
+    in seconds. ``allow_http`` accepts a plain-http issuer beyond loopback, whose keys an attacker
+    on the network can forge.
     """
 
     issuers: Issuers
@@ -54,8 +57,11 @@ class OidcConfig(msgspec.Struct, frozen=True):
 
     @property
     def discovery_address(self) -> str:
-        """Where the discovery document is (OpenID Connect Discovery 4.1: without a slash before the path)."""
-        # Microsoft Entra ID publishes its template, and the keys of all directories, under this name.
+        """Where the discovery document is (OpenID Connect Discovery 4.1: without a slash before the
+        path).
+        """
+        # Microsoft Entra ID publishes its template, and the keys of all directories, under this
+        # name.
         issuer = self.issuers.of("organizations")
         return issuer.removesuffix("/") + "/.well-known/openid-configuration"
 
@@ -66,7 +72,9 @@ class OidcConfig(msgspec.Struct, frozen=True):
 
 
 class RoleClaim(msgspec.Struct, frozen=True):
-    """What a token says of the role. ``role`` is None without the claim; ``known`` is false if no value is ours."""
+    """What a token says of the role. ``role`` is None without the claim; ``known`` is false if no
+    value is ours.
+    """
 
     role: Role | None
     known: bool = True
@@ -78,8 +86,8 @@ _NO_ROLE: Final = RoleClaim(None)
 class Claims(msgspec.Struct, frozen=True):
     """The claims of a verified token. A user is ``(issuer, subject)``.
 
-    ``role`` is None if the token has no role claim. ``scopes`` are as the provider wrote them; ``email`` is set only if
-    the provider has verified it.
+    ``role`` is None if the token has no role claim. ``scopes`` are as the provider wrote them;
+    ``email`` is set only if the provider has verified it.
     """
 
     issuer: str
@@ -98,19 +106,25 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 def role_claim(members: dict[str, Any], config: OidcConfig) -> RoleClaim:
-    """Read the role: the highest known one in a text or a list of texts; any other value counts as member."""
+    """Read the role: the highest known one in a text or a list of texts; any other value counts as
+    member.
+    """
     value = claim_at(members, config.role_claim)
     if value is msgspec.UNSET or value in ("", []):
         return _NO_ROLE
     if isinstance(value, str) and value in config.roles:
         return RoleClaim(config.roles[value])
     values = value if isinstance(value, list) else []
-    roles = [config.roles[each] for each in values if isinstance(each, str) and each in config.roles]
+    roles = [
+        config.roles[each] for each in values if isinstance(each, str) and each in config.roles
+    ]
     return RoleClaim(highest_role(roles), known=bool(roles))
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The members of a token's header that are used. Key hints (``jwk``, ``jku``, ``x5u``, ``x5c``) are not."""
+    """The members of a token's header that are used. Key hints (``jwk``, ``jku``, ``x5u``, ``x5c``)
+    are not.
+    """
 
     alg: str
     kid: str | int | None = None
@@ -120,7 +134,9 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """The standard claims; configured ones are found by `claim_at`. A claim that is null is an absent one."""
+    """The standard claims; configured ones are found by `claim_at`. A claim that is null is an
+    absent one.
+    """
 
     iss: str
     sub: str
@@ -139,7 +155,9 @@ class Payload(msgspec.Struct, frozen=True):
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The entries of ``scope`` (RFC 9068 section 2.2.3), else of ``scp``, which some providers use."""
+        """The entries of ``scope`` (RFC 9068 section 2.2.3), else of ``scp``, which some providers
+        use.
+        """
         scopes = self.scp if self.scope is None else self.scope
         return tuple(scopes.split() if isinstance(scopes, str) else scopes or ())
 
@@ -155,13 +173,15 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)  # msgspec ignores duplicates
+# msgspec ignores duplicates
+_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
 
 
 def decode(segment: bytes) -> object:
     """Return the JSON value in a segment of a token. Raises `ValueError` or `RecursionError`.
 
-    Half of a surrogate pair is rejected: it is no character (RFC 7493 section 2.1) and has no UTF-8 form.
+    Half of a surrogate pair is rejected: it is no character (RFC 7493 section 2.1) and has no UTF-8
+    form.
     """
     text = urlsafe_b64decode(segment).decode()
     value = _decoder.decode(text)
@@ -171,7 +191,9 @@ def decode(segment: bytes) -> object:
 
 
 def claim_at(members: dict[str, Any], name: str) -> object:
-    """Return the claim of this name, else the one at this path of member names, else UNSET; UNSET for null."""
+    """Return the claim of this name, else the one at this path of member names, else UNSET; UNSET
+    for null.
+    """
     found: Any = members.get(name)
     if found is None and "." in name:
         found = members
@@ -184,7 +206,9 @@ def texts(value: object) -> list[str] | None:
     """Return the texts of a claim that holds one or a list of them; None for anything else."""
     if isinstance(value, str):
         return [value]
-    return value if isinstance(value, list) and all(isinstance(each, str) for each in value) else None
+    return (
+        value if isinstance(value, list) and all(isinstance(each, str) for each in value) else None
+    )
 
 
 def verified_email(email: object, verified: object) -> str | None:
@@ -213,13 +237,21 @@ def format_json(value: object) -> str:
 def format_time(seconds: float, now: float) -> str:
     """Format a token's time with its distance: ``2026-01-01T13:00:00Z, in 59 min 30 s``."""
     try:
-        shown = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        shown = (
+            datetime.fromtimestamp(seconds, UTC)
+            .isoformat(timespec="seconds")
+            .replace("+00:00", "Z")
+        )
     except (ValueError, OverflowError, OSError):
         return format_json(seconds)
     distance = int(seconds - now)
     if not distance:
         return f"{shown}, now"
-    return f"{shown}, in {format_duration(distance)}" if distance > 0 else f"{shown}, {format_duration(-distance)} ago"
+    return (
+        f"{shown}, in {format_duration(distance)}"
+        if distance > 0
+        else f"{shown}, {format_duration(-distance)} ago"
+    )
 
 
 def format_duration(seconds: float) -> str:

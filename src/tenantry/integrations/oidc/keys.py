@@ -1,4 +1,6 @@
-"""The identity provider's metadata (OpenID Connect Discovery 1.0) and keys (RFC 7517), cached, without weak keys."""
+"""The identity provider's metadata (OpenID Connect Discovery 1.0) and keys (RFC 7517), cached,
+without weak keys.
+"""
 
 import asyncio
 import itertools
@@ -37,9 +39,13 @@ _OF_CURVE: Final[Mapping[str, tuple[str, ...]]] = {
     "Ed25519": _OF_ED25519,
     "Ed448": ("EdDSA",),
 }
-_CURVES: Final[Mapping[str, tuple[str, ...]]] = {"EC": ("P-256", "P-384", "P-521"), "OKP": ("Ed25519", "Ed448")}
+_CURVES: Final[Mapping[str, tuple[str, ...]]] = {
+    "EC": ("P-256", "P-384", "P-521"),
+    "OKP": ("Ed25519", "Ed448"),
+}
 ALGORITHMS: Final = {
-    name: jws.JWSRegistry.algorithms[name] for name in (*_OF_RSA, "ES256", "ES384", "ES512", *_OF_ED25519)
+    name: jws.JWSRegistry.algorithms[name]
+    for name in (*_OF_RSA, "ES256", "ES384", "ES512", *_OF_ED25519)
 }
 """The accepted signature algorithms by JOSE name."""
 
@@ -51,21 +57,60 @@ _MAX_SHOWN: Final = 100
 MIN_RSA_BITS: Final = 2048
 MAX_RSA_BITS: Final = 8192
 
-# ROCA: Nemec et al., "The Return of Coppersmith's Attack" (CCS 2017, CVE-2017-15361), section 4. Primes of affected
-# keys are k * M + 65537^a mod M, where M is a product of small primes. So modulo each of these the modulus is a power
-# of 65537. The false positive rate is about 2^-27.
+# ROCA: Nemec et al., "The Return of Coppersmith's Attack" (CCS 2017, CVE-2017-15361), section 4.
+# Primes of affected keys are k * M + 65537^a mod M, where M is a product of small primes. So modulo
+# each of these the modulus is a power of 65537. The false positive rate is about 2^-27.
 _ROCA_PRIMES: Final = (
-    3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109,
-    113, 127, 131, 137, 139, 149, 151, 157, 163, 167,
-)  # fmt: skip
+    3,
+    5,
+    7,
+    11,
+    13,
+    17,
+    19,
+    23,
+    29,
+    31,
+    37,
+    41,
+    43,
+    47,
+    53,
+    59,
+    61,
+    67,
+    71,
+    73,
+    79,
+    83,
+    89,
+    97,
+    101,
+    103,
+    107,
+    109,
+    113,
+    127,
+    131,
+    137,
+    139,
+    149,
+    151,
+    157,
+    163,
+    167,
+)
 _ROCA_GENERATOR: Final = 65537
 
 _P25519: Final = 2**255 - 19
 _P448: Final = 2**448 - 2**224 - 1
 _ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
-"""The y-coordinate of a point of order 8 on Curve25519's Edwards form; the other is its negative."""
-# By curve: the bits of y, below the sign of x (RFC 8032 sections 5.1.3 and 5.2.3); the field's prime; and the
-# y-coordinates of all points whose order divides the cofactor, whose signatures anyone can forge.
+"""The y-coordinate of a point of order 8 on Curve25519's Edwards form; the other is its
+negative.
+"""
+# By curve: the bits of y, below the sign of x (RFC 8032 sections 5.1.3 and 5.2.3); the field's
+# prime; and the y-coordinates of all points whose order divides the cofactor, whose signatures
+# anyone can forge.
 _SMALL_ORDER: Final[Mapping[object, tuple[int, int, frozenset[int]]]] = {
     "Ed25519": (255, _P25519, frozenset({0, 1, _P25519 - 1, _ORDER_8, _P25519 - _ORDER_8})),
     "Ed448": (455, _P448, frozenset({0, 1, _P448 - 1})),
@@ -103,7 +148,9 @@ class UsableKey(NamedTuple):
 
 
 class IgnoredKey(NamedTuple):
-    """An entry of a key set that cannot verify tokens. ``expected``: providers publish such entries for other uses."""
+    """An entry of a key set that cannot verify tokens. ``expected``: providers publish such entries
+    for other uses.
+    """
 
     kid: str
     """The key's id as a log may show it."""
@@ -141,10 +188,11 @@ async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -
 
 
 def read_key_set(entries: list[Any]) -> tuple[list[UsableKey], list[IgnoredKey]]:
-    """Return the keys of a set that can verify a token, and the ignored entries: at most `MAX_KEYS` of each.
+    """Return the keys of a set that can verify a token, and the ignored entries: at most `MAX_KEYS`
+    of each.
 
-    Ignored are unsupported entries (RFC 7517 section 5): symmetric and private keys, other uses, algorithms and curves,
-    and malformed entries; and weak keys.
+    Ignored are unsupported entries (RFC 7517 section 5): symmetric and private keys, other uses,
+    algorithms and curves, and malformed entries; and weak keys.
     """
     read = [_read_entry(entry) for entry in entries]
     usable = [each for each in read if isinstance(each, UsableKey)]
@@ -166,7 +214,9 @@ def _read_entry(entry: object) -> UsableKey | IgnoredKey:
         if reason := weakness(members):
             return IgnoredKey(kid, reason)
         # Without alg: one that is named Ed25519 verifies EdDSA too.
-        key = JWKRegistry.import_key({name: value for name, value in members.items() if name != "alg"})
+        key = JWKRegistry.import_key(
+            {name: value for name, value in members.items() if name != "alg"}
+        )
         for each in algorithms:
             ALGORITHMS[each].check_key(key)
     except (JoseError, UnsupportedAlgorithm, ValueError, TypeError, LookupError) as error:
@@ -177,7 +227,8 @@ def _read_entry(entry: object) -> UsableKey | IgnoredKey:
 def _normalized(entry: dict[str, Any]) -> dict[str, Any]:
     """Return the used members of an entry as RFC 7517 has them.
 
-    Some providers write null or an empty list for an absent member, or a number for the text of the key's id.
+    Some providers write null or an empty list for an absent member, or a number for the text of the
+    key's id.
     """
     members = {name: entry[name] for name in _USED_MEMBERS if entry.get(name) is not None}
     if members.get("key_ops") == []:
@@ -205,11 +256,17 @@ def _type_fault(members: dict[str, Any]) -> str | None:
     if not fitting:
         curve = f", curve {_shown(members['crv'])}" if "crv" in members else ""
         return f"its type is not supported: {_shown(members.get('kty'))}{curve}"
-    return None if alg is None or alg in fitting else f"its algorithm does not fit its type: {_shown(alg)}"
+    return (
+        None
+        if alg is None or alg in fitting
+        else f"its algorithm does not fit its type: {_shown(alg)}"
+    )
 
 
 def _algorithms_of(members: dict[str, Any]) -> tuple[str, ...]:
-    """Return the algorithms that a key of a supported type may verify: its own, else all that fit."""
+    """Return the algorithms that a key of a supported type may verify: its own, else all that
+    fit.
+    """
     fitting, alg = _fitting_algorithms(members), members.get("alg")
     return fitting if alg is None or fitting == _OF_ED25519 else (alg,)
 
@@ -230,13 +287,17 @@ def _shown(value: object) -> str:
 
 
 def weakness(entry: Mapping[str, Any]) -> str | None:
-    """Return why a JSON Web Key is too weak, or None. Raises `ValueError`, `TypeError` or `LookupError`."""
+    """Return why a JSON Web Key is too weak, or None. Raises `ValueError`, `TypeError` or
+    `LookupError`.
+    """
     match entry.get("kty"):
         case "RSA":
             return _weakness_of_modulus(base64_to_int(entry["n"]))
         case "OKP" if entry.get("crv") in _SMALL_ORDER:
             bits, prime, small = _SMALL_ORDER[entry["crv"]]
-            y = int.from_bytes(urlsafe_b64decode(bytes(entry["x"], "ascii")), "little") & ((1 << bits) - 1)
+            y = int.from_bytes(urlsafe_b64decode(bytes(entry["x"], "ascii")), "little") & (
+                (1 << bits) - 1
+            )
             return "its public key is a point of small order" if y % prime in small else None
     return None
 
@@ -262,12 +323,14 @@ def _roca_fingerprint() -> tuple[tuple[int, frozenset[int]], ...]:
 
 @dataclass(eq=False)
 class KeySet:
-    """The keys of one provider: fetched at the start, every 300 s, and when a token names an unknown one.
+    """The keys of one provider: fetched at the start, every 300 s, and when a token names an
+    unknown one.
 
-    Cached keys are used while the provider is away, until they are 24 h old. All tokens with an unknown key share one
-    fetch, at most one in 30 s, so that invented key ids cannot cause traffic. After a failed fetch no request waits:
-    the next ones run in the background. The next fetch drops keys that the provider has withdrawn. ``monotonic`` is a
-    monotonic clock, in seconds; ``timeout`` bounds each fetch. The caller closes the client, after `aclose`.
+    Cached keys are used while the provider is away, until they are 24 h old. All tokens with an
+    unknown key share one fetch, at most one in 30 s, so that invented key ids cannot cause traffic.
+    After a failed fetch no request waits: the next ones run in the background. The next fetch drops
+    keys that the provider has withdrawn. ``monotonic`` is a monotonic clock, in seconds;
+    ``timeout`` bounds each fetch. The caller closes the client, after `aclose`.
     """
 
     config: OidcConfig
@@ -310,7 +373,8 @@ class KeySet:
         self._refreshing = self._fetching = None
 
     async def key(self, kid: str | None, alg: str) -> Sequence[Key]:
-        """Return the keys that may have signed a token with this header; without ``kid``, all of ``alg``.
+        """Return the keys that may have signed a token with this header; without ``kid``, all of
+        ``alg``.
 
         Raises `AuthUnavailableError` if the key is unknown and the last fetch has failed.
         """
@@ -334,7 +398,11 @@ class KeySet:
     def knows(self, kid: str | None) -> bool:
         """Whether a key with this id is cached, for any algorithm."""
         published = self._current()
-        return published is not None and kid is not None and any((kid, alg) in published.by_id for alg in ALGORITHMS)
+        return (
+            published is not None
+            and kid is not None
+            and any((kid, alg) in published.by_id for alg in ALGORITHMS)
+        )
 
     def listing(self) -> list[str]:
         """Describe each cached key: its id, and the algorithms that it verifies."""
@@ -346,12 +414,16 @@ class KeySet:
         return [f"{kid} ({', '.join(names)})" for kid, names in algorithms.items()]
 
     async def refresh(self) -> None:
-        """Fetch the keys, or wait for the current fetch. Raises nothing for the provider's failures."""
+        """Fetch the keys, or wait for the current fetch. Raises nothing for the provider's
+        failures.
+        """
         # Not awaited directly: a canceled waiter must not cancel the fetch for the others.
         await asyncio.wait([self._begin()])
 
     async def ensure_fetched(self) -> None:
-        """Fetch the keys if that has failed before, unless the last attempt was less than 30 s ago."""
+        """Fetch the keys if that has failed before, unless the last attempt was less than 30 s
+        ago.
+        """
         if self._published is None or self.trouble is not None:
             await self._refresh_if_due()
 

@@ -1,4 +1,6 @@
-"""Sign-in with a browser: the authorization code flow of OpenID Connect with PKCE, state and nonce; and userinfo."""
+"""Sign-in with a browser: the authorization code flow of OpenID Connect with PKCE, state and nonce;
+and userinfo.
+"""
 
 import asyncio
 import hmac
@@ -89,7 +91,9 @@ class _ErrorResponse(msgspec.Struct, frozen=True):  # RFC 6749 section 5.2
 
 @dataclass(frozen=True)
 class UserInfo:
-    """The provider's userinfo endpoint (OpenID Connect Core 5.3). ``timeout`` bounds each call, in seconds."""
+    """The provider's userinfo endpoint (OpenID Connect Core 5.3). ``timeout`` bounds each call, in
+    seconds.
+    """
 
     config: OidcConfig
     keys: KeySet
@@ -97,25 +101,37 @@ class UserInfo:
     timeout: float = DEFAULT_TIMEOUTS.identity_provider
 
     async def userinfo_email(self, access_token: str, subject: str) -> str | None:
-        """Return the verified e-mail address of ``subject``, whose verified token this is, if it is available."""
+        """Return the verified e-mail address of ``subject``, whose verified token this is, if it is
+        available.
+        """
         endpoint = self.keys.metadata.userinfo_endpoint if self.keys.metadata else None
         if endpoint is None:
             return None
         headers = {"Authorization": f"Bearer {access_token}"}
         try:
             async with asyncio.timeout(self.timeout):
-                body = await fetch(self.http_client, endpoint, allow_http=self.config.allow_http, headers=headers)
+                body = await fetch(
+                    self.http_client, endpoint, allow_http=self.config.allow_http, headers=headers
+                )
             response = msgspec.json.decode(body, type=_UserInfoResponse)
         except (httpx2.HTTPError, FetchError, TimeoutError, OSError, *NOT_JSON) as error:
-            _log.warning("fetching the identity provider's userinfo failed: %s", type(error).__name__)
+            _log.warning(
+                "fetching the identity provider's userinfo failed: %s", type(error).__name__
+            )
             return None
         # OpenID Connect Core 5.3.2: a response for another subject must not be used.
-        return verified_email(response.email, response.email_verified) if response.sub == subject else None
+        return (
+            verified_email(response.email, response.email_verified)
+            if response.sub == subject
+            else None
+        )
 
 
 @dataclass(eq=False)
 class SignIn:
-    """The dashboard as a client of one identity provider. ``timeout`` bounds the redemption of a code, in seconds."""
+    """The dashboard as a client of one identity provider. ``timeout`` bounds the redemption of a
+    code, in seconds.
+    """
 
     config: OidcConfig
     keys: KeySet
@@ -131,13 +147,18 @@ class SignIn:
         self._access_tokens = TokenVerifier(self.config, self.keys, clock=self.clock)
         self._redemptions = asyncio.Semaphore(MOST_REDEMPTIONS)
 
-    async def begin(self, *, silent: bool = False, login_hint: str | None = None) -> tuple[str, PendingSignIn]:
+    async def begin(
+        self, *, silent: bool = False, login_hint: str | None = None
+    ) -> tuple[str, PendingSignIn]:
         """Return the provider's URL for the browser, and what to keep until it returns.
 
-        With ``silent`` the provider signs in its current user without showing a page. Raises `AuthUnavailableError`.
+        With ``silent`` the provider signs in its current user without showing a page. Raises
+        `AuthUnavailableError`.
         """
         metadata = await self._metadata()
-        pending = PendingSignIn(secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48), silent)
+        pending = PendingSignIn(
+            secrets.token_urlsafe(24), secrets.token_urlsafe(24), secrets.token_urlsafe(48), silent
+        )
         options = self._requested_api()
         if silent:
             options["prompt"] = "none"
@@ -164,11 +185,15 @@ class SignIn:
     def redemption(self) -> AbstractAsyncContextManager[None]:
         """Reserve one of `MOST_REDEMPTIONS` for `finish`. Raises `TooManySignInsError`."""
         if self._redemptions.locked():
-            raise TooManySignInsError("Too many users are signing in. Reload this page in a moment.")
+            raise TooManySignInsError(
+                "Too many users are signing in. Reload this page in a moment."
+            )
         return self._redemptions
 
     async def finish(self, pending: PendingSignIn, parameters: Mapping[str, str]) -> SignedInUser:
-        """Return the user. Raises `InteractionRequiredError`, `SignInFailedError` and `AuthUnavailableError`."""
+        """Return the user. Raises `InteractionRequiredError`, `SignInFailedError` and
+        `AuthUnavailableError`.
+        """
         metadata = await self._metadata()
         code = _code(parameters, pending, metadata, self.config.issuers)
         tokens = await self._redeem(metadata, code, pending)
@@ -178,12 +203,16 @@ class SignIn:
         return SignedInUser(await self._with_access_token(tokens.access_token, claims), name)
 
     def end_session_url(self, back: str) -> str | None:
-        """Return where a user signs out of the provider (RP-Initiated Logout 1.0), if it supports that."""
+        """Return where a user signs out of the provider (RP-Initiated Logout 1.0), if it supports
+        that.
+        """
         endpoint = self.keys.metadata.end_session_endpoint if self.keys.metadata else None
         if endpoint is None or not is_secure(endpoint, allow_http=self.config.allow_http):
             return None
         url = httpx2.URL(endpoint)
-        return str(url.copy_merge_params({"client_id": self.client_id, "post_logout_redirect_uri": back}))
+        return str(
+            url.copy_merge_params({"client_id": self.client_id, "post_logout_redirect_uri": back})
+        )
 
     async def _metadata(self) -> IssuerMetadata:
         await self.keys.ensure_fetched()
@@ -192,10 +221,14 @@ class SignIn:
             raise AuthUnavailableError("The identity provider cannot be reached.")
         for endpoint in (metadata.authorization_endpoint, metadata.token_endpoint):
             if endpoint is None or not is_secure(endpoint, allow_http=self.config.allow_http):
-                raise AuthUnavailableError("The identity provider has no secure endpoint for signing in.")
+                raise AuthUnavailableError(
+                    "The identity provider has no secure endpoint for signing in."
+                )
         return metadata
 
-    async def _redeem(self, metadata: IssuerMetadata, code: str, pending: PendingSignIn) -> _TokenResponse:
+    async def _redeem(
+        self, metadata: IssuerMetadata, code: str, pending: PendingSignIn
+    ) -> _TokenResponse:
         form: str = prepare_token_request(
             "authorization_code",
             redirect_uri=self.redirect_uri,
@@ -208,23 +241,34 @@ class SignIn:
         try:
             async with asyncio.timeout(self.timeout):
                 status, body = await request(
-                    self.http_client, "POST", url, {**_FORM, **headers}, form, allow_http=self.config.allow_http
+                    self.http_client,
+                    "POST",
+                    url,
+                    {**_FORM, **headers},
+                    form,
+                    allow_http=self.config.allow_http,
                 )
             if status != httpx2.codes.OK:
                 _raise_redemption_error(status, body)
             return msgspec.json.decode(body, type=_TokenResponse)
         except (FetchError, *NOT_JSON) as error:
-            raise SignInFailedError("Sign-in failed: the identity provider's response is invalid.") from error
+            raise SignInFailedError(
+                "Sign-in failed: the identity provider's response is invalid."
+            ) from error
         except (httpx2.HTTPError, TimeoutError, OSError) as error:
             raise AuthUnavailableError("The identity provider cannot be reached.") from error
 
     def _requested_api(self) -> dict[str, str]:
-        """Name the API that the access token is for: ``audience`` is some providers' name for ``resource``."""
+        """Name the API that the access token is for: ``audience`` is some providers' name for
+        ``resource``.
+        """
         api = self.config.resource
         return {} if api is None else {"audience": api, **self._resource()}
 
     def _resource(self) -> dict[str, str]:
-        """Return RFC 8707's parameter, which is an absolute URI; some providers reject it otherwise."""
+        """Return RFC 8707's parameter, which is an absolute URI; some providers reject it
+        otherwise.
+        """
         api = self.config.resource
         return {"resource": api} if api is not None and urlsplit(api).scheme else {}
 
@@ -238,25 +282,38 @@ class SignIn:
         # The header requires form encoding, which authlib leaves to its caller.
         return ClientAuth(quote_plus(self.client_id), quote_plus(secret), "client_secret_basic")
 
-    async def _verify_id_token(self, tokens: _TokenResponse, pending: PendingSignIn) -> tuple[Claims, str | None]:
+    async def _verify_id_token(
+        self, tokens: _TokenResponse, pending: PendingSignIn
+    ) -> tuple[Claims, str | None]:
         """Return the ID token's claims and the user's name (OpenID Connect Core 3.1.3.7)."""
-        config = msgspec.structs.replace(self.config, audiences=(self.client_id,), audience_claim=STANDARD_AUDIENCE)
+        config = msgspec.structs.replace(
+            self.config, audiences=(self.client_id,), audience_claim=STANDARD_AUDIENCE
+        )
         decoded = DecodedToken(tokens.id_token, config, self.keys)
         failure = await check(decoded, self.clock, _ID_TOKEN_CHECKS)
         if failure is not None:
-            raise SignInFailedError(f"The identity provider's ID token is not valid: {failure.reason}.")
-        expected = {"nonce": pending.nonce, "client_id": self.client_id, "access_token": tokens.access_token}
+            raise SignInFailedError(
+                f"The identity provider's ID token is not valid: {failure.reason}."
+            )
+        expected = {
+            "nonce": pending.nonce,
+            "client_id": self.client_id,
+            "access_token": tokens.access_token,
+        }
         id_token = CodeIDToken(decoded.members, {"alg": decoded.header.alg}, params=expected)
         try:
             id_token.validate_nonce()
             id_token.validate_azp()
             id_token.validate_at_hash()
         except JoseError as error:
-            raise SignInFailedError("The identity provider's ID token is for another sign-in.") from error
+            raise SignInFailedError(
+                "The identity provider's ID token is for another sign-in."
+            ) from error
         return decoded.claims(), _name(decoded.members)
 
     async def _with_access_token(self, access_token: str, claims: Claims) -> Claims:
-        """Prefer the claims of an access token that the API accepts: a provider may put organization and role there.
+        """Prefer the claims of an access token that the API accepts: a provider may put
+        organization and role there.
 
         Raises `SignInFailedError` if the two tokens are for different users.
         """
@@ -266,10 +323,17 @@ class SignIn:
             return claims  # opaque, or for another API
         if found.user != claims.user:
             raise SignInFailedError("The identity provider's two tokens are for different users.")
-        return found if found.email is not None else msgspec.structs.replace(found, email=claims.email)
+        return (
+            found if found.email is not None else msgspec.structs.replace(found, email=claims.email)
+        )
 
 
-def _code(parameters: Mapping[str, str], pending: PendingSignIn, metadata: IssuerMetadata, issuers: Issuers) -> str:
+def _code(
+    parameters: Mapping[str, str],
+    pending: PendingSignIn,
+    metadata: IssuerMetadata,
+    issuers: Issuers,
+) -> str:
     """Return the authorization code, after checking that it belongs to this sign-in."""
     if not hmac.compare_digest(parameters.get("state", "").encode(), pending.state.encode()):
         raise SignInFailedError("The identity provider's response belongs to another sign-in.")
@@ -290,25 +354,37 @@ def _code(parameters: Mapping[str, str], pending: PendingSignIn, metadata: Issue
 
 
 def _raise_redemption_error(status: int, body: bytes) -> NoReturn:
-    """Raise an error; its cause, for the log, has the response's code (RFC 6749 section 5.2) and nothing else of it."""
+    """Raise an error; its cause, for the log, has the response's code (RFC 6749 section 5.2) and
+    nothing else of it.
+    """
     try:
         code = msgspec.json.decode(body, type=_ErrorResponse).error
     except NOT_JSON:
         code = ""
     error: AuthUnavailableError | SignInFailedError
     if status >= httpx2.codes.INTERNAL_SERVER_ERROR:
-        error = AuthUnavailableError("The identity provider has an internal error. Try again shortly.")
+        error = AuthUnavailableError(
+            "The identity provider has an internal error. Try again shortly."
+        )
     elif code == "invalid_client":
-        error = SignInFailedError("Sign-in failed: the identity provider rejected this service's client id and secret.")
+        error = SignInFailedError(
+            "Sign-in failed: the identity provider rejected this service's client id and secret."
+        )
     else:
-        error = SignInFailedError("Sign-in failed: the identity provider rejected the authorization code.")
+        error = SignInFailedError(
+            "Sign-in failed: the identity provider rejected the authorization code."
+        )
     raise error from FetchError(f"answered {status} {code}".rstrip())
 
 
 def _name(members: Mapping[str, Any]) -> str | None:
     for claim in ("name", "preferred_username", "email"):
         value = members.get(claim)
-        name = "".join(letter for letter in value if letter.isprintable()).strip() if isinstance(value, str) else ""
+        name = (
+            "".join(letter for letter in value if letter.isprintable()).strip()
+            if isinstance(value, str)
+            else ""
+        )
         if name:
             return name[:_MAX_NAME]
     return None

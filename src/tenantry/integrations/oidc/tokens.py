@@ -1,4 +1,6 @@
-"""Verifies and explains tokens: JWT (RFC 7519) in JWS compact form (RFC 7515), with a cache of verified ones."""
+"""Verifies and explains tokens: JWT (RFC 7519) in JWS compact form (RFC 7515), with a cache of
+verified ones.
+"""
 
 import hashlib
 from collections import OrderedDict
@@ -26,8 +28,8 @@ __all__ = ["Claims", "TokenVerifier"]
 
 MAX_ENTRIES: Final = 10_000
 MAX_BYTES: Final = 32 * 1024 * 1024
-# Estimates of memory: an entry's objects of fixed size; a token's character is at most three quarters of a byte of
-# JSON, and each of those at most four in memory.
+# Estimates of memory: an entry's objects of fixed size; a token's character is at most three
+# quarters of a byte of JSON, and each of those at most four in memory.
 _BYTES_PER_ENTRY: Final = 900
 _BYTES_PER_CHARACTER: Final = 3
 _BYTES_PER_SCOPE: Final = 60
@@ -44,7 +46,9 @@ class VerifiedToken(msgspec.Struct, frozen=True):
 
 
 class VerifiedTokenCache:
-    """The tokens verified most recently, by digest, bounded in number and bytes. Check key and times again."""
+    """The tokens verified most recently, by digest, bounded in number and bytes. Check key and
+    times again.
+    """
 
     def __init__(self, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
         self._max_entries = max_entries
@@ -65,12 +69,20 @@ class VerifiedTokenCache:
         return found[0]
 
     def add(self, digest: bytes, verified: VerifiedToken, length: int) -> None:
-        """Add the entry of a token of this many characters, and evict the least recently used ones."""
+        """Add the entry of a token of this many characters, and evict the least recently used
+        ones.
+        """
         self.drop(digest)
-        size = _BYTES_PER_ENTRY + length * _BYTES_PER_CHARACTER + len(verified.claims.scopes) * _BYTES_PER_SCOPE
+        size = (
+            _BYTES_PER_ENTRY
+            + length * _BYTES_PER_CHARACTER
+            + len(verified.claims.scopes) * _BYTES_PER_SCOPE
+        )
         self._entries[digest] = (verified, size)
         self.bytes_held += size
-        while self._entries and (len(self._entries) > self._max_entries or self.bytes_held > self._max_bytes):
+        while self._entries and (
+            len(self._entries) > self._max_entries or self.bytes_held > self._max_bytes
+        ):
             _, (_, freed) = self._entries.popitem(last=False)
             self.bytes_held -= freed
 
@@ -87,7 +99,9 @@ class CheckResult(StrEnum):
 
 
 class CheckStep(msgspec.Struct, frozen=True):
-    """One check: what the token said (None if there is nothing to show), what was expected, why it failed."""
+    """One check: what the token said (None if there is nothing to show), what was expected, why it
+    failed.
+    """
 
     name: str
     result: CheckResult
@@ -99,9 +113,9 @@ class CheckStep(msgspec.Struct, frozen=True):
 class TokenExplanation(msgspec.Struct, frozen=True):
     """All checks in order, and the token's claims. It contains neither the token nor its signature.
 
-    ``members`` are the claims in the token, None if they cannot be decoded; ``proven`` says whether the signature is
-    valid. ``claims`` are set, and ``refusal`` is None, only for a valid token. ``role`` describes what a valid token
-    says of the role. ``now`` is in seconds since the epoch.
+    ``members`` are the claims in the token, None if they cannot be decoded; ``proven`` says whether
+    the signature is valid. ``claims`` are set, and ``refusal`` is None, only for a valid token.
+    ``role`` describes what a valid token says of the role. ``now`` is in seconds since the epoch.
     """
 
     refusal: DomainError | None
@@ -118,7 +132,8 @@ def token_digest(token: str) -> bytes:
 
 
 class TokenVerifier:
-    """Verifies an identity provider's access tokens. It verifies the signature of a cached token only once.
+    """Verifies an identity provider's access tokens. It verifies the signature of a cached token
+    only once.
 
     ``unknown_role`` is called for each new token whose role claim has no known role.
     """
@@ -146,8 +161,8 @@ class TokenVerifier:
     async def verify(self, token: str) -> Claims:
         """Return the claims of a token that passes all checks.
 
-        Raises `TokenExpiredError` if only the expiry fails, `InvalidCredentialError` for any other failure, and
-        `AuthUnavailableError` if the provider's keys are unavailable.
+        Raises `TokenExpiredError` if only the expiry fails, `InvalidCredentialError` for any other
+        failure, and `AuthUnavailableError` if the provider's keys are unavailable.
         """
         digest = token_digest(token) if len(token) <= checks.MAX_TOKEN_BYTES else b""
         cached = self._cache.find(digest)
@@ -166,7 +181,9 @@ class TokenVerifier:
         if not decoded.role.known:
             self._unknown_role()
         claims = decoded.claims()
-        verified = VerifiedToken(decoded.kid, decoded.header.alg, decoded.key, decoded.times, claims)
+        verified = VerifiedToken(
+            decoded.kid, decoded.header.alg, decoded.key, decoded.times, claims
+        )
         self._cache.add(digest, verified, len(token))
         return claims
 
@@ -178,7 +195,8 @@ class TokenVerifier:
             failure = await checks.check(decoded, self._clock)
         except AuthUnavailableError as error:
             failure = checks.CheckFailure(
-                checks.KEY, f"the provider's keys are unavailable: {self._keys.trouble or 'not known'}"
+                checks.KEY,
+                f"the provider's keys are unavailable: {self._keys.trouble or 'not known'}",
             )
             return _explanation(decoded, failure, error)
         return _explanation(decoded, failure, _refusal(failure) if failure else None)
@@ -186,7 +204,9 @@ class TokenVerifier:
 
 def _refusal(failure: checks.CheckFailure) -> InvalidCredentialError | TokenExpiredError:
     """Make the refusal for the client, which only says whether the token has expired."""
-    refusal: InvalidCredentialError | TokenExpiredError = InvalidCredentialError("The bearer token is not valid.")
+    refusal: InvalidCredentialError | TokenExpiredError = InvalidCredentialError(
+        "The bearer token is not valid."
+    )
     if failure.check is checks.EXPIRY:
         refusal = TokenExpiredError("The bearer token has expired.")
     refusal.token_fault = TokenFault(failure.check.word, failure.reason)
@@ -224,9 +244,17 @@ def _steps(token: checks.DecodedToken, failure: checks.CheckFailure | None) -> I
     reached = True
     for each in checks.CHECKS:
         failed = failure is not None and each is failure.check
-        result = CheckResult.FAILED if failed else CheckResult.OK if reached else CheckResult.NOT_REACHED
+        result = (
+            CheckResult.FAILED if failed else CheckResult.OK if reached else CheckResult.NOT_REACHED
+        )
         said = (each.said(token) or None) if reached else None
-        yield CheckStep(each.name, result, said, each.expected(token), failure.reason if failure and failed else None)
+        yield CheckStep(
+            each.name,
+            result,
+            said,
+            each.expected(token),
+            failure.reason if failure and failed else None,
+        )
         reached = reached and not failed
 
 

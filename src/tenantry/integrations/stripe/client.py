@@ -1,4 +1,6 @@
-"""The payment provider's API: checkout, the customer portal, webhook endpoints, subscriptions, events."""
+"""The payment provider's API: checkout, the customer portal, webhook endpoints, subscriptions,
+events.
+"""
 
 import logging
 import math
@@ -58,7 +60,8 @@ class ProviderEndpoint(msgspec.Struct, frozen=True):
 
 
 class ListedSubscription(NamedTuple):
-    """A subscription of the account's list, which is live or of test mode; None if it cannot be decoded: see ``fault``.
+    """A subscription of the account's list, which is live or of test mode; None if it cannot be
+    decoded: see ``fault``.
 
     ``id`` and ``customer_id`` are also known of most that cannot be decoded.
     """
@@ -79,12 +82,14 @@ class ProviderPrice(NamedTuple):
 
 @dataclass(eq=False)
 class ProviderApi:
-    """Calls the provider's API over connections that stay open until `aclose`, all in one event loop.
+    """Calls the provider's API over connections that stay open until `aclose`, all in one event
+    loop.
 
-    A call takes at most ``timeout`` seconds for each of three tries. Raises `ProviderUnavailableError` if the provider
-    is unreachable, overloaded, broken, or answers with a malformed response; `ProviderRefusedError` if it rejects the
-    request; with an idempotency key also `IdempotencyMismatchError` and `IdempotencyInFlightError`. ``clock`` counts
-    only where a response has no date.
+    A call takes at most ``timeout`` seconds for each of three tries. Raises
+    `ProviderUnavailableError` if the provider is unreachable, overloaded, broken, or answers with a
+    malformed response; `ProviderRefusedError` if it rejects the request; with an idempotency key
+    also `IdempotencyMismatchError` and `IdempotencyInFlightError`. ``clock`` counts only where a
+    response has no date.
     """
 
     secret_key: Secret
@@ -116,7 +121,8 @@ class ProviderApi:
     ) -> str:
         """Start a checkout for a subscription and return its URL for the buyer.
 
-        The session and the subscription carry the tenant's id; ``customer_email`` counts without a customer.
+        The session and the subscription carry the tenant's id; ``customer_email`` counts without a
+        customer.
         """
         params: dict[str, object] = {
             "mode": "subscription",
@@ -133,12 +139,18 @@ class ProviderApi:
             params["customer_email"] = customer_email
         return await self._create_session(_CHECKOUTS, params, idempotency_key)
 
-    async def create_portal_session(self, *, customer_id: str, return_url: str, idempotency_key: str | None) -> str:
-        """Open the customer portal and return its URL, which for some minutes needs no other credential."""
+    async def create_portal_session(
+        self, *, customer_id: str, return_url: str, idempotency_key: str | None
+    ) -> str:
+        """Open the customer portal and return its URL, which for some minutes needs no other
+        credential.
+        """
         params = {"customer": customer_id, "return_url": return_url}
         return await self._create_session("/v1/billing_portal/sessions", params, idempotency_key)
 
-    async def _create_session(self, path: str, params: Mapping[str, object], idempotency_key: str | None) -> str:
+    async def _create_session(
+        self, path: str, params: Mapping[str, object], idempotency_key: str | None
+    ) -> str:
         with self._connected() as connection:
             response = await connection.send("POST", path, params, idempotency_key)
         try:
@@ -156,12 +168,18 @@ class ProviderApi:
                     raise
                 return None
         try:
-            return [msgspec.json.decode(raw, type=ProviderEndpoint) for page in pages for raw in page.objects]
+            return [
+                msgspec.json.decode(raw, type=ProviderEndpoint)
+                for page in pages
+                for raw in page.objects
+            ]
         except NOT_JSON as error:
             raise _malformed(f"{_ENDPOINTS}: {error}", pages[0].request_id) from None
 
     async def prices(self, price_ids: Collection[str]) -> dict[str, ProviderPrice | None] | None:
-        """Return these prices, None for an unknown one; None instead of all if the key lacks the permission."""
+        """Return these prices, None for an unknown one; None instead of all if the key lacks the
+        permission.
+        """
         found: dict[str, ProviderPrice | None] = {}
         with self._connected() as connection:
             for price_id in price_ids:
@@ -183,42 +201,59 @@ class ProviderApi:
         return found
 
     async def subscriptions_of(self, customer_id: str) -> CustomerSubscriptions | None:
-        """Return all subscriptions of a customer, ended ones included; None for an unknown customer.
+        """Return all subscriptions of a customer, ended ones included; None for an unknown
+        customer.
 
         The provider knows the customers of the API key's mode, live or test.
         """
         params = {"customer": customer_id, "status": "all"}
         with self._connected() as connection:
             try:
-                pages = [page async for page in read_pages(connection, _SUBSCRIPTIONS, params, self.clock)]
+                pages = [
+                    page
+                    async for page in read_pages(connection, _SUBSCRIPTIONS, params, self.clock)
+                ]
             except RequestRejectedError as error:
                 if error.code == _MISSING and _word(error.param) in ("customer", _NO_WORD):
                     return None
                 raise
-        subscriptions = [subscription for page in pages for subscription in _subscriptions(page, customer_id)]
+        subscriptions = [
+            subscription for page in pages for subscription in _subscriptions(page, customer_id)
+        ]
         return CustomerSubscriptions(pages[0].sent_at, tuple(subscriptions))
 
-    async def every_subscription(self, after: str | None = None) -> AsyncGenerator[list[ListedSubscription], None]:
-        """Yield the subscriptions of all customers of the account, ended ones included, 100 at a time.
+    async def every_subscription(
+        self, after: str | None = None
+    ) -> AsyncGenerator[list[ListedSubscription], None]:
+        """Yield the subscriptions of all customers of the account, ended ones included, 100 at a
+        time.
 
-        The newest come first, from the beginning or ``after`` a subscription; those created meanwhile are not among
-        them. What changes while the list is read may be listed as it was before. Any step can raise the errors of a
-        call.
+        The newest come first, from the beginning or ``after`` a subscription; those created
+        meanwhile are not among them. What changes while the list is read may be listed as it was
+        before. Any step can raise the errors of a call.
         """
         with self._connected() as connection:
-            async with aclosing(read_pages(connection, _SUBSCRIPTIONS, {"status": "all"}, self.clock, after)) as pages:
+            async with aclosing(
+                read_pages(connection, _SUBSCRIPTIONS, {"status": "all"}, self.clock, after)
+            ) as pages:
                 async for page in pages:
                     yield [_listed(raw, page) for raw in page.objects]
 
-    async def checkout_of(self, subscription_id: str, event_id: str, *, reference_links: bool) -> BillingEvent | None:
-        """Return the checkout session that made a subscription, as the event ``event_id`` of its completion.
+    async def checkout_of(
+        self, subscription_id: str, event_id: str, *, reference_links: bool
+    ) -> BillingEvent | None:
+        """Return the checkout session that made a subscription, as the event ``event_id`` of its
+        completion.
 
-        None if no session did, if it names no tenant or cannot be used, or if the key lacks the permission to read
-        sessions. A session that cannot be used may be another product's, so it is only logged.
+        None if no session did, if it names no tenant or cannot be used, or if the key lacks the
+        permission to read sessions. A session that cannot be used may be another product's, so it
+        is only logged.
         """
         with self._connected() as connection:
             try:
-                response = await connection.send("GET", _CHECKOUTS, {"subscription": subscription_id, "limit": 1})
+                response = await connection.send(
+                    "GET", _CHECKOUTS, {"subscription": subscription_id, "limit": 1}
+                )
             except RequestRejectedError as error:
                 if error.status == HTTPStatus.FORBIDDEN or error.code == _MISSING:
                     return None
@@ -232,22 +267,32 @@ class ProviderApi:
         try:
             session = decode_checkout(bytes(sessions[0]), event_id, reference_links=reference_links)
         except NotACheckoutError as error:
-            logger.info("the checkout session of subscription %s is left out: %s", _word(subscription_id), error)
+            logger.info(
+                "the checkout session of subscription %s is left out: %s",
+                _word(subscription_id),
+                error,
+            )
             return None
         return session if session.org_id and session.customer_id else None
 
     async def events_since(
         self, since: int, types: Collection[str] | None, until: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the account's events of these types (None: all), created from ``since`` to ``until``, as JSON.
+        """Yield the account's events of these types (None: all), created from ``since`` to
+        ``until``, as JSON.
 
-        The newest come first; events created meanwhile are not among them. The provider lists events for 30 days.
-        Raises `ValueError` unless there are 1 to 20 types; any step can raise the errors of a call.
+        The newest come first; events created meanwhile are not among them. The provider lists
+        events for 30 days. Raises `ValueError` unless there are 1 to 20 types; any step can raise
+        the errors of a call.
         """
-        params: dict[str, object] = {"created": {"gte": since} if until is None else {"gte": since, "lte": until}}
+        params: dict[str, object] = {
+            "created": {"gte": since} if until is None else {"gte": since, "lte": until}
+        }
         if types is not None:
             if not 1 <= len(types) <= MOST_EVENT_TYPES:
-                raise ValueError(f"the provider lists 1 to {MOST_EVENT_TYPES} types at once, not {len(types)}")
+                raise ValueError(
+                    f"the provider lists 1 to {MOST_EVENT_TYPES} types at once, not {len(types)}"
+                )
             params["types"] = sorted(types)
         with self._connected() as connection:
             async with aclosing(read_pages(connection, _EVENTS, params, self.clock)) as pages:
@@ -276,7 +321,9 @@ class ProviderApi:
     @contextmanager
     def _connected(self) -> Iterator[ProviderConnection]:
         if self._connection is None:
-            self._connection = ProviderConnection(self.secret_key, self.api_base, self.timeout, self.tracing)
+            self._connection = ProviderConnection(
+                self.secret_key, self.api_base, self.timeout, self.tracing
+            )
         try:
             yield self._connection
         except RequestRejectedError as error:
@@ -284,7 +331,9 @@ class ProviderApi:
 
 
 def mode_of_key(secret_key: Secret) -> bool | None:
-    """Return the ``livemode`` of an API key of the provider; None if its prefix does not show it."""
+    """Return the ``livemode`` of an API key of the provider; None if its prefix does not show
+    it.
+    """
     key = secret_key.reveal()
     if key.startswith(("sk_live_", "rk_live_")):
         return True
@@ -311,7 +360,9 @@ def _listed(raw: bytes, page: "ListPage") -> ListedSubscription:
     except NotASubscriptionError as error:
         customer_id = known.customer if isinstance(known.customer, str) else None
         return ListedSubscription(known.id, customer_id, known.livemode, None, str(error))
-    return ListedSubscription(subscription.id, subscription.customer_id, known.livemode, subscription)
+    return ListedSubscription(
+        subscription.id, subscription.customer_id, known.livemode, subscription
+    )
 
 
 class _ListedObject(msgspec.Struct):
@@ -339,7 +390,9 @@ class _ObjectId(msgspec.Struct):
 
 
 class ListPage(NamedTuple):
-    """A page of a list: its objects as JSON, and the second of the provider's clock in which it was requested."""
+    """A page of a list: its objects as JSON, and the second of the provider's clock in which it was
+    requested.
+    """
 
     objects: list[bytes]
     sent_at: int
@@ -347,7 +400,11 @@ class ListPage(NamedTuple):
 
 
 async def read_pages(
-    connection: ProviderConnection, path: str, params: Mapping[str, object], clock: Clock, after: str | None = None
+    connection: ProviderConnection,
+    path: str,
+    params: Mapping[str, object],
+    clock: Clock,
+    after: str | None = None,
 ) -> AsyncGenerator[ListPage, None]:
     """Request a list page by page, from the beginning or ``after`` an object.
 
@@ -355,12 +412,18 @@ async def read_pages(
     """
     while True:
         now, started = clock(), time.monotonic()
-        response = await connection.send("GET", path, {**params, "limit": MOST_PER_PAGE, "starting_after": after})
+        response = await connection.send(
+            "GET", path, {**params, "limit": MOST_PER_PAGE, "starting_after": after}
+        )
         sent_at = second_sent(response.headers.get("date"), time.monotonic() - started, now)
         try:
             page = msgspec.json.decode(response.body, type=_ListBody)
             objects = [bytes(raw) for raw in page.data]
-            last = msgspec.json.decode(page.data[-1], type=_ObjectId).id if page.has_more and page.data else None
+            last = (
+                msgspec.json.decode(page.data[-1], type=_ObjectId).id
+                if page.has_more and page.data
+                else None
+            )
         except NOT_JSON as error:
             raise _malformed(f"{path}: {error}", response.request_id) from None
         if not all(each.startswith(b"{") for each in objects):
@@ -374,42 +437,66 @@ async def read_pages(
 
 
 def second_sent(date: str | None, elapsed: float, sent_at: datetime) -> int:
-    """Return the second of the provider's clock in which a request was sent, or an earlier one (Unix time).
+    """Return the second of the provider's clock in which a request was sent, or an earlier one
+    (Unix time).
 
-    ``date`` is the header of a response that took ``elapsed`` seconds: the provider wrote it within that time. Where it
-    is missing or malformed, our own clock counts: ``sent_at``.
+    ``date`` is the header of a response that took ``elapsed`` seconds: the provider wrote it within
+    that time. Where it is missing or malformed, our own clock counts: ``sent_at``.
     """
     try:
         answered = parsedate_to_datetime(date or "")
     except (ValueError, OverflowError):
         return int(sent_at.timestamp())
     if answered.tzinfo is None:
-        answered = answered.replace(tzinfo=UTC)  # the old form of the header names no zone and means UTC
+        # the old form of the header names no zone and means UTC
+        answered = answered.replace(tzinfo=UTC)
     second = int(answered.timestamp()) - math.ceil(elapsed)
     return second if 0 <= second <= EPOCH_MAX else int(sent_at.timestamp())
 
 
 def _malformed(why: str, request_id: str | None = None) -> errors.ProviderUnavailableError:
-    logger.warning("the payment provider's answer cannot be used: %s, request %s", why, _word(request_id))
+    logger.warning(
+        "the payment provider's answer cannot be used: %s, request %s", why, _word(request_id)
+    )
     return errors.ProviderUnavailableError("The payment provider's answer cannot be used.")
 
 
 def _domain_error(error: RequestRejectedError) -> errors.DomainError:
     """Translate an error; the log has enough to find the request at the provider."""
-    status, kind, code, request_id = error.status, _word(error.kind), _word(error.code), _word(error.request_id)
+    status, kind, code, request_id = (
+        error.status,
+        _word(error.kind),
+        _word(error.code),
+        _word(error.request_id),
+    )
     logger.warning(
         "the payment provider rejected a request: %s, status %d, type %s, code %s, parameter %s, request %s",
-        error.cause, status, kind, code, _word(error.param), request_id,
-    )  # fmt: skip
+        error.cause,
+        status,
+        kind,
+        code,
+        _word(error.param),
+        request_id,
+    )
     if code == "idempotency_key_in_use":
-        return errors.IdempotencyInFlightError("A request with this Idempotency-Key is still being carried out.")
+        return errors.IdempotencyInFlightError(
+            "A request with this Idempotency-Key is still being carried out."
+        )
     if kind == "idempotency_error":
-        return errors.IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
-    is_temporary = status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.CONFLICT) or code == "rate_limit"
+        return errors.IdempotencyMismatchError(
+            "This Idempotency-Key was used with another request body."
+        )
+    is_temporary = (
+        status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.CONFLICT) or code == "rate_limit"
+    )
     if is_temporary or not HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
-        return errors.ProviderUnavailableError("The payment provider is out of reach. Try again shortly.")
+        return errors.ProviderUnavailableError(
+            "The payment provider is out of reach. Try again shortly."
+        )
     if status == HTTPStatus.UNAUTHORIZED:
-        message = "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY)."
+        message = (
+            "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY)."
+        )
     elif status == HTTPStatus.FORBIDDEN:
         message = (
             "The payment provider does not let this service's API key (PROVIDER_SECRET_KEY) do this: it lacks a "
@@ -417,7 +504,9 @@ def _domain_error(error: RequestRejectedError) -> errors.DomainError:
         )
     else:
         message = f"The payment provider refused the request (status {status}, {code}, request {request_id})."
-    return errors.ProviderRefusedError(message, of_key=status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN))
+    return errors.ProviderRefusedError(
+        message, of_key=status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+    )
 
 
 def _word(value: object) -> str:

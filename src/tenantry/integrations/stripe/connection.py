@@ -42,7 +42,8 @@ class ProviderResponse(NamedTuple):
 class RequestRejectedError(Exception):
     """The provider answered with another status than 2xx, or not at all: ``status`` 0.
 
-    ``kind``, ``code`` and ``param`` are those of the error object (https://docs.stripe.com/api/errors).
+    ``kind``, ``code`` and ``param`` are those of the error object
+    (https://docs.stripe.com/api/errors).
     """
 
     status: int
@@ -54,13 +55,20 @@ class RequestRejectedError(Exception):
 
 
 class ProviderConnection:
-    """Sends requests to the provider over connections that stay open until `aclose`, all in one event loop.
+    """Sends requests to the provider over connections that stay open until `aclose`, all in one
+    event loop.
 
-    ``timeout`` is that of one try, in seconds. Redirects are not followed: they would carry the API key elsewhere.
+    ``timeout`` is that of one try, in seconds. Redirects are not followed: they would carry the API
+    key elsewhere.
     """
 
     def __init__(
-        self, secret_key: Secret, api_base: str, timeout: float, tracing: Tracing | None = None, retries: int = _RETRIES
+        self,
+        secret_key: Secret,
+        api_base: str,
+        timeout: float,
+        tracing: Tracing | None = None,
+        retries: int = _RETRIES,
     ) -> None:
         self._secret_key = secret_key
         self._api_base = api_base.rstrip("/")
@@ -78,10 +86,11 @@ class ProviderConnection:
         params: Mapping[str, object],
         idempotency_key: str | None = None,
     ) -> ProviderResponse:
-        """Send a request, up to three times; a POST has an idempotency key, so that no retry counts twice.
+        """Send a request, up to three times; a POST has an idempotency key, so that no retry counts
+        twice.
 
-        The provider says in ``Stripe-Should-Retry`` whether to try again; without it 409, 429 and 5xx are retried
-        (https://docs.stripe.com/error-low-level). Raises `RequestRejectedError`.
+        The provider says in ``Stripe-Should-Retry`` whether to try again; without it 409, 429 and
+        5xx are retried (https://docs.stripe.com/error-low-level). Raises `RequestRejectedError`.
         """
         headers = {
             "Authorization": f"Bearer {self._secret_key.reveal()}",
@@ -122,7 +131,9 @@ def form_fields(params: Mapping[str, object], prefix: str = "") -> Iterator[tupl
         if isinstance(value, Mapping):
             yield from form_fields(value, name)
         elif isinstance(value, Sequence) and not isinstance(value, str):
-            yield from form_fields({str(position): item for position, item in enumerate(value)}, name)
+            yield from form_fields(
+                {str(position): item for position, item in enumerate(value)}, name
+            )
         elif isinstance(value, bool):
             yield name, "true" if value else "false"
         elif value is not None:
@@ -134,7 +145,10 @@ def _is_retryable(response: httpx2.Response) -> bool:
     if advice in ("true", "false"):
         return advice == "true"
     temporary = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
-    return response.status_code in temporary or response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return (
+        response.status_code in temporary
+        or response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
+    )
 
 
 def _wait_before(retry: int) -> float:
@@ -151,6 +165,10 @@ def _rejection(response: httpx2.Response) -> RequestRejectedError:
     error = body.get("error") if isinstance(body, dict) else None
     facts = error if isinstance(error, dict) else {}
     return RequestRejectedError(
-        response.status_code, "RequestRejectedError", facts.get("type"), facts.get("code"), facts.get("param"),
+        response.status_code,
+        "RequestRejectedError",
+        facts.get("type"),
+        facts.get("code"),
+        facts.get("param"),
         response.headers.get("request-id"),
-    )  # fmt: skip
+    )

@@ -1,7 +1,9 @@
-"""Decoding the provider's events and subscriptions: the fields that the fold needs, in both API shapes.
+"""Decoding the provider's events and subscriptions: the fields that the fold needs, in both API
+shapes.
 
-The shapes differ in where a subscription's ``current_period_end`` is (on the subscription; on its items since API
-version 2025-03-31) and in whether related objects are ids or expanded. Unknown fields are ignored.
+The shapes differ in where a subscription's ``current_period_end`` is (on the subscription; on its
+items since API version 2025-03-31) and in whether related objects are ids or expanded. Unknown
+fields are ignored.
 """
 
 import re
@@ -16,7 +18,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from tenantry.common.clock import EPOCH_MAX
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import NO_DETAILS, BillingEvent, PreviousFact, SubscriptionDetails, SubscriptionItem
+from tenantry.domain.billing.events import (
+    NO_DETAILS,
+    BillingEvent,
+    PreviousFact,
+    SubscriptionDetails,
+    SubscriptionItem,
+)
 from tenantry.domain.billing.snapshot import ProviderSubscription
 from tenantry.domain.tenants import is_tenant_id
 
@@ -24,7 +32,8 @@ _LARGEST_AMOUNT: Final = 2**63 - 1
 _UPDATED: Final = ev.SUBSCRIPTION_UPDATED.encode()
 _CANCELED: Final = "canceled"
 _SUBSCRIPTION_MODE: Final = "subscription"
-_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # an even number of backslashes before it are texts themselves
+# an even number of backslashes before it are texts themselves
+_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 _LONGEST_TEXT: Final = 255
 _MOST_ITEMS: Final = 100
@@ -68,7 +77,9 @@ class _Envelope(Struct, Generic[Data]):
 
 
 class _ThinEvent(Struct):
-    """A thin event, which only refers to its object. ``context`` is the connected account, if any."""
+    """A thin event, which only refers to its object. ``context`` is the connected account, if
+    any.
+    """
 
     object: Literal["v2.core.event"]
     type: _Text
@@ -79,7 +90,9 @@ class _ThinEvent(Struct):
 
 
 class _UpdateData(Struct):
-    """The data of the most frequent type, decoded in one pass: a second pass would double the cost."""
+    """The data of the most frequent type, decoded in one pass: a second pass would double the
+    cost.
+    """
 
     object: "_SubscriptionObject"
     previous_attributes: msgspec.Raw = msgspec.Raw(b"null")
@@ -133,7 +146,9 @@ class _SubscriptionObject(Struct):
 
 
 class _FormerItem(_Item):
-    """An item before a change. Lists are whole since API version 2017-05-25, so one without ``id`` is abbreviated."""
+    """An item before a change. Lists are whole since API version 2017-05-25, so one without ``id``
+    is abbreviated.
+    """
 
     id: Any = None
 
@@ -147,7 +162,9 @@ class _FormerPause(Struct):
 
 
 class _Previous(Struct):
-    """Former values: whole lists, and of other objects only what changed (API version 2015-01-26)."""
+    """Former values: whole lists, and of other objects only what changed (API version
+    2015-01-26).
+    """
 
     status: _Fact | UnsetType = UNSET
     current_period_end: _Fact | UnsetType = UNSET
@@ -160,7 +177,9 @@ class _Previous(Struct):
     items: _FormerItems | UnsetType = UNSET
     quantity: Any = UNSET
     plan: Any = UNSET
-    """Old names of the only item's quantity and price, which count without ``items``: null where there are several."""
+    """Old names of the only item's quantity and price, which count without ``items``: null where
+    there are several.
+    """
 
 
 class _DeletedSubscription(_SubscriptionObject):
@@ -212,10 +231,11 @@ def decode_event(
 ) -> BillingEvent:
     """Decode an event.
 
-    Without ``id`` it gets the result of ``make_up_id``; without ``created`` it was created when it ``arrived`` (Unix
-    seconds). With ``reference_links`` a checkout session's ``client_reference_id`` may name the tenant. If a required
-    field is malformed or missing, the event has a ``problem``; a malformed optional field is None. Raises
-    `NotAnEventError` unless ``body`` is a thin event or has a ``type`` and a ``data.object``.
+    Without ``id`` it gets the result of ``make_up_id``; without ``created`` it was created when it
+    ``arrived`` (Unix seconds). With ``reference_links`` a checkout session's
+    ``client_reference_id`` may name the tenant. If a required field is malformed or missing, the
+    event has a ``problem``; a malformed optional field is None. Raises `NotAnEventError` unless
+    ``body`` is a thin event or has a ``type`` and a ``data.object``.
     """
     envelope = _decode_update(body) or _decode_envelope(body)
     created = arrived if envelope.created is None else envelope.created
@@ -235,7 +255,9 @@ def decode_event(
         type=envelope.type,
         created=created,
         livemode=envelope.livemode,
-        api_version=None if len(version) > _LONGEST_TEXT or "\x00" in version else envelope.api_version,
+        api_version=None
+        if len(version) > _LONGEST_TEXT or "\x00" in version
+        else envelope.api_version,
         account=envelope.account or None,
         **facts,
     )
@@ -276,14 +298,24 @@ def _decode_thin(body: bytes) -> _Envelope[None] | None:
 
 
 def decode_subscription(raw: bytes) -> ProviderSubscription:
-    """Decode a subscription. Raises `NotASubscriptionError`, also for a tenant id that cannot be one."""
+    """Decode a subscription. Raises `NotASubscriptionError`, also for a tenant id that cannot be
+    one.
+    """
     try:
-        facts = _subscription_facts(_decode(_SubscriptionObject, raw, *_SubscriptionObject.__struct_fields__))
+        facts = _subscription_facts(
+            _decode(_SubscriptionObject, raw, *_SubscriptionObject.__struct_fields__)
+        )
     except (*NOT_JSON, _MalformedError) as error:
         raise NotASubscriptionError(str(error)) from error
-    if not facts["subscription_id"] or facts["customer_id"] is None or facts["subscription_created"] is None:
+    if (
+        not facts["subscription_id"]
+        or facts["customer_id"] is None
+        or facts["subscription_created"] is None
+    ):
         raise NotASubscriptionError("its id, customer or time of creation is missing")
-    return ProviderSubscription(id=facts.pop("subscription_id"), created=facts.pop("subscription_created"), **facts)
+    return ProviderSubscription(
+        id=facts.pop("subscription_id"), created=facts.pop("subscription_created"), **facts
+    )
 
 
 def decode_checkout(raw: bytes, event_id: str, *, reference_links: bool) -> BillingEvent:
@@ -303,10 +335,14 @@ class _MalformedError(ValueError):
     """A required value of the object is malformed."""
 
 
-def _facts(envelope: _Envelope[_Data] | _Envelope[_UpdateData], *, reference_links: bool) -> dict[str, Any]:
+def _facts(
+    envelope: _Envelope[_Data] | _Envelope[_UpdateData], *, reference_links: bool
+) -> dict[str, Any]:
     raw = envelope.data.object
     if isinstance(raw, _SubscriptionObject):
-        return _subscription_facts(raw) | {"previous": _previous(envelope.data.previous_attributes, raw)}
+        return _subscription_facts(raw) | {
+            "previous": _previous(envelope.data.previous_attributes, raw)
+        }
     match envelope.type:
         case name if name in ev.WHOLE_SUBSCRIPTION_TYPES:
             subscription = _updated_subscription(bytes(raw))
@@ -319,12 +355,16 @@ def _facts(envelope: _Envelope[_Data] | _Envelope[_UpdateData], *, reference_lin
         case name if name in ev.CHECKOUT_TYPES:
             return _checkout_facts(bytes(raw), reference_links=reference_links)
         case name if name in ev.INVOICE_TYPES:
-            return _invoice_facts(_decode(_Invoice, bytes(raw), "customer"), is_failure=name == ev.PAYMENT_FAILED)
+            return _invoice_facts(
+                _decode(_Invoice, bytes(raw), "customer"), is_failure=name == ev.PAYMENT_FAILED
+            )
     return {}
 
 
 def _decode(kind: type[Object], raw: bytes, *required: str) -> Object:
-    """Decode an object, without those of its fields that are malformed, unless they are ``required``."""
+    """Decode an object, without those of its fields that are malformed, unless they are
+    ``required``.
+    """
     if not _has_nul(raw):
         try:
             return msgspec.json.decode(raw, type=kind)
@@ -349,11 +389,15 @@ def _decode_field(raw: bytes, kind: object) -> object:
 
 
 def _updated_subscription(raw: bytes) -> _SubscriptionObject:
-    """Decode a subscription, without malformed optional fields; of the items only the first is required."""
+    """Decode a subscription, without malformed optional fields; of the items only the first is
+    required.
+    """
     required = ("status", "metadata", "current_period_end", "cancel_at_period_end")
     subscription = _decode(_SubscriptionObject, raw, *required)
     items = msgspec.json.decode(raw, type=_ItemsAlone).items
-    needed = ("price", "current_period_end") if subscription.current_period_end is None else ("price",)
+    needed = (
+        ("price", "current_period_end") if subscription.current_period_end is None else ("price",)
+    )
     raws = items.data if items else []
     decoded = [_decode(_Item, bytes(item), *needed) for item in raws[:1]]
     for item in raws[1:]:
@@ -401,16 +445,23 @@ def _several_items(items: Sequence[_Item]) -> tuple[SubscriptionItem, ...]:
     if len(items) <= 1 and not (items and items[0].quantity not in (None, 1)):
         return ()
     return tuple(
-        SubscriptionItem(_id_of(item.price), 1 if item.quantity is None else item.quantity, item.current_period_end)
+        SubscriptionItem(
+            _id_of(item.price),
+            1 if item.quantity is None else item.quantity,
+            item.current_period_end,
+        )
         for item in items[:_MOST_ITEMS]
     )
 
 
-def _previous(attributes: msgspec.Raw, subscription: _SubscriptionObject) -> dict[str, PreviousFact] | None:
-    """Return the facts of an updated ``subscription`` that are among ``previous_attributes``, as they were before.
+def _previous(
+    attributes: msgspec.Raw, subscription: _SubscriptionObject
+) -> dict[str, PreviousFact] | None:
+    """Return the facts of an updated ``subscription`` that are among ``previous_attributes``, as
+    they were before.
 
-    None if they are missing or malformed: that proves nothing. Empty if only others changed: that proves that these
-    facts were the same before.
+    None if they are missing or malformed: that proves nothing. Empty if only others changed: that
+    proves that these facts were the same before.
     """
     raw = bytes(attributes)
     if raw.strip() == b"{}" or _has_nul(raw):
@@ -436,7 +487,9 @@ def _previous(attributes: msgspec.Raw, subscription: _SubscriptionObject) -> dic
 
 
 def _former_items(before: _Previous, now: Sequence[_Item]) -> Sequence[_Item] | None:
-    """Return the items before a change; None if they were the same. Raises `ValueError` if they are not known."""
+    """Return the items before a change; None if they were the same. Raises `ValueError` if they are
+    not known.
+    """
     if before.items is not UNSET:
         if not before.items.data:
             raise ValueError("a subscription had no items")
@@ -447,7 +500,9 @@ def _former_items(before: _Previous, now: Sequence[_Item]) -> Sequence[_Item] | 
         return None
     present = now[0] if len(now) == 1 else _Item()
     price = present.price if before.plan is UNSET else msgspec.convert(before.plan, _Price)
-    quantity = present.quantity if before.quantity is UNSET else msgspec.convert(before.quantity, _Count)
+    quantity = (
+        present.quantity if before.quantity is UNSET else msgspec.convert(before.quantity, _Count)
+    )
     return [_Item(price, quantity=quantity)]
 
 
@@ -461,7 +516,10 @@ def _complete(item: _FormerItem, present: _Item) -> None:
 
 def _facts_of_items(items: Sequence[_Item]) -> dict[str, PreviousFact]:
     first = items[0]
-    facts: dict[str, PreviousFact] = {"price_id": _id_of(first.price), "items": _several_items(items)}
+    facts: dict[str, PreviousFact] = {
+        "price_id": _id_of(first.price),
+        "items": _several_items(items),
+    }
     if first.current_period_end is not None:
         facts["current_period_end"] = first.current_period_end
     if first.current_period_start is not None:
@@ -493,8 +551,13 @@ def _invoice_facts(invoice: _Invoice, *, is_failure: bool) -> dict[str, Any]:
         "attempt_count": invoice.attempt_count,
         "status": invoice.status,
         "currency": invoice.currency,
-        "subscription_id": _id_of(invoice.subscription or (details.subscription if details else None)) or None,
-        "details": NO_DETAILS if next_attempt is None else SubscriptionDetails(next_attempt=next_attempt),
+        "subscription_id": _id_of(
+            invoice.subscription or (details.subscription if details else None)
+        )
+        or None,
+        "details": NO_DETAILS
+        if next_attempt is None
+        else SubscriptionDetails(next_attempt=next_attempt),
     }
 
 

@@ -1,7 +1,7 @@
 """The signature of a provider event (Stripe documentation, "Verify webhook signatures manually").
 
-The header is ``t=<unix seconds>,v1=<hex>[,v1=<hex>...]``; each ``v1`` is the HMAC-SHA256 of ``<t>.<raw body>`` keyed by
-the whole secret string.
+The header is ``t=<unix seconds>,v1=<hex>[,v1=<hex>...]``; each ``v1`` is the HMAC-SHA256 of
+``<t>.<raw body>`` keyed by the whole secret string.
 """
 
 import hashlib
@@ -36,7 +36,9 @@ class SignatureVerifier:
         self._tolerance = tolerance
 
     def check(self, header: bytes, body: bytes, now: float) -> SignatureFault | None:
-        """Return why the signature of ``body`` is invalid at Unix time ``now``, or None if it is valid."""
+        """Return why the signature of ``body`` is invalid at Unix time ``now``, or None if it is
+        valid.
+        """
         parsed = _parse(header)
         if parsed is None:
             return SignatureFault.MALFORMED

@@ -1,4 +1,5 @@
-"""Raw bodies apart from the ledger, anomalies as a column, and when a tenant was last compared with the provider.
+"""Raw bodies apart from the ledger, anomalies as a column, and when a tenant was last compared with
+the provider.
 
 Revision ID: 0002
 """

@@ -1,4 +1,5 @@
-"""What the order of the events of one second depends on: a tenant's other subscriptions, and attempts to pay.
+"""What the order of the events of one second depends on: a tenant's other subscriptions, and
+attempts to pay.
 
 Revision ID: 0008
 """

@@ -28,7 +28,8 @@ INDEXES = {
     # For a user's own list, newest first.
     "memberships_of_user": "(issuer, subject, created_at DESC, id DESC) WHERE removed_at IS NULL",
     "memberships_founded": "(issuer, subject) WHERE founded",
-    # For the number of a tenant's members: the rows of those who were removed stay, however many they become.
+    # For the number of a tenant's members: the rows of those who were removed stay, however many
+    # they become.
     "memberships_current": "(tenant_id, issuer) WHERE removed_at IS NULL",
 }
 

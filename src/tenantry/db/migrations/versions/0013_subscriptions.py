@@ -8,8 +8,9 @@ from alembic import op
 revision = "0013"
 down_revision = "0012"
 
-# The migration is repeatable: all of this is committed before the last index is built.
-# Columns without a default: no row is written anew. NULL in all of them is what an account of the release before means.
+# The migration is repeatable: all of this is committed before the last index is built. Columns
+# without a default: no row is written anew. NULL in all of them is what an account of the release
+# before means.
 STATEMENTS = """
 ALTER TABLE billing_events ADD COLUMN IF NOT EXISTS details json;
 ALTER TABLE tenants

@@ -1,4 +1,5 @@
-"""Indexes for the operator's lists: all tenants by age, by owner's address, and keys by their shown characters.
+"""Indexes for the operator's lists: all tenants by age, by owner's address, and keys by their shown
+characters.
 
 Revision ID: 0015
 """
@@ -8,7 +9,8 @@ from alembic import op
 revision = "0015"
 down_revision = "0014"
 
-# None has a column that a billing event or the use of a key changes, so these updates stay as cheap as they are.
+# None has a column that a billing event or the use of a key changes, so these updates stay as cheap
+# as they are.
 INDEXES = {
     "tenants_by_age": "tenants (created_at DESC, id DESC) WHERE deleted_at IS NULL",
     "tenants_by_owner_email": "tenants (lower(owner_email))",

@@ -1,4 +1,5 @@
-"""An index for the job that records access that ended by time: of the first end of each tenant's access.
+"""An index for the job that records access that ended by time: of the first end of each tenant's
+access.
 
 Revision ID: 0016
 """
