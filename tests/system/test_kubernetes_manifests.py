@@ -1,11 +1,12 @@
-"""The manifests of examples/kubernetes and the chart: rendered, and held to the API's schemas and
-to the service.
+"""The manifests of the chart: rendered as the page says, and held to the API's schemas and to the
+service.
 
 No cluster is there to run them. What they say of tenantry is compared with tenantry.
 """
 
 import copy
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -24,12 +25,11 @@ from tenantry.settings import OTHER_CONNECTIONS, SECRETS, Settings, load
 from tests.support.container import CONTAINERFILE
 from tests.support.installed import ROOT
 from tests.support.kubernetes import (
-    BASE,
     CHART,
-    OVERLAY,
-    VALUES,
+    EXAMPLE,
     Manifest,
     Renderer,
+    manifests_in,
     named,
     pods,
     unpacked_renderer,
@@ -41,7 +41,6 @@ OLDEST: Final = "1.31"
 NEWEST: Final = "1.37"
 MAX_CONNECTIONS: Final = 97
 """Those of PostgreSQL by default, but for three that it reserves for superusers."""
-GENERATED: Final = re.compile(r"-[a-z0-9]{10}$")
 
 
 @pytest.fixture(scope="module")
@@ -52,41 +51,57 @@ def renderer() -> Iterator[Renderer]:
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the overlay, with secrets made as docs/how-to/kubernetes.md says."""
+    """A copy of the example, with secrets made as docs/how-to/kubernetes.md says."""
     folder = tmp_path_factory.mktemp("installation")
-    examples = folder / "examples" / "kubernetes"
-    shutil.copytree(BASE, examples / "base")
-    shutil.copytree(
-        OVERLAY, examples / "overlays" / "example", ignore=shutil.ignore_patterns("secrets")
-    )
-    shutil.copytree(OVERLAY.parent / "restore", examples / "overlays" / "restore")
-    shutil.copy(VALUES, examples)
-    [script] = re.findall(
-        r"```sh\n(cp -r examples/kubernetes/overlays.*?)```", PAGE.read_text("utf-8"), re.DOTALL
-    )
+    shutil.copytree(EXAMPLE, folder / "examples" / "kubernetes")
+    script = script_of_the_page("cp -r examples/kubernetes")
     subprocess.run(["sh", "-ec", script], cwd=folder, check=True, capture_output=True)
-    return examples / "overlays" / "production"
+    return folder / "production"
 
 
 @pytest.fixture(scope="module")
-def installed(renderer: Renderer, installation: Path) -> list[Manifest]:
-    """What the overlay sends."""
-    return renderer.kustomize(installation)
+def manifests(renderer: Renderer, installation: Path) -> list[Manifest]:
+    """The plain manifests that docs/how-to/kubernetes.md renders."""
+    clone = installation.parent
+    (clone / "charts").symlink_to(CHART.parent)
+    subprocess.run(
+        ["sh", "-ec", script_of_the_page("helm template")],
+        cwd=clone,
+        env={**os.environ, "PATH": f"{renderer.program.parent}:{os.environ['PATH']}"},
+        check=True,
+        capture_output=True,
+    )
+    return manifests_in((installation / "tenantry.yaml").read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")
-def charted(renderer: Renderer, installation: Path) -> list[Manifest]:
-    """What the chart sends, with the options of docs/how-to/kubernetes.md."""
+def options(installation: Path) -> tuple[str, ...]:
+    """The options for the values and the plans of the installation."""
     plans = f"plans={installation / 'plans.toml'}"
-    return renderer.helm("--values", str(installation / "values.yaml"), "--set-file", plans)
+    return ("--values", str(installation / "values.yaml"), "--set-file", plans)
 
 
-@pytest.fixture(params=["overlay", "chart"])
-def manifests(
-    request: pytest.FixtureRequest, installed: list[Manifest], charted: list[Manifest]
-) -> list[Manifest]:
-    """What either way sends."""
-    return installed if request.param == "overlay" else charted
+def script_of_the_page(beginning: str) -> str:
+    """The script of docs/how-to/kubernetes.md that begins so."""
+    page = PAGE.read_text("utf-8")
+    [script] = re.findall(rf"```sh\n({re.escape(beginning)}.*?)```", page, re.DOTALL)
+    return str(script)
+
+
+def test_helm_upgrade_and_helm_template_have_the_same_options() -> None:
+    upgrade = script_of_the_page("helm upgrade").split()
+    template = script_of_the_page("helm template").split(">")[0].split()
+    own = {"upgrade", "--install", "--wait", "--timeout", "15m"}
+    assert [word for word in upgrade if word not in own] == [
+        word for word in template if word != "template"
+    ]
+
+
+def test_plain_manifests_hold_no_secret(manifests: list[Manifest], installation: Path) -> None:
+    rendered = (installation / "tenantry.yaml").read_text("utf-8")
+    assert not {kind for kind, _ in named(manifests)} & {"Secret"}
+    for secret in (installation / "secrets").iterdir():
+        assert secret.read_text("utf-8").strip() not in rendered
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
@@ -95,8 +110,8 @@ def test_every_object_is_one_of_the_api(manifests: list[Manifest], version: str)
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_a_misspelled_field_is_none_of_the_api(installed: list[Manifest]) -> None:
-    wrong = copy.deepcopy(named(installed)["Deployment", "tenantry"])
+def test_a_misspelled_field_is_none_of_the_api(manifests: list[Manifest]) -> None:
+    wrong = copy.deepcopy(named(manifests)["Deployment", "tenantry"])
     wrong["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, NEWEST, strict=True)
@@ -173,76 +188,21 @@ def test_the_chart_warns_of_a_gateway_whose_headers_do_not_count(renderer: Rende
     assert "kubectl exec deployment/tenantry --namespace accounts -- tenantry doctor" in notes
 
 
-def test_the_chart_and_the_overlay_are_the_same(
-    installed: list[Manifest], charted: list[Manifest]
-) -> None:
-    assert {name: essence(pod) for name, pod in pods(charted).items()} == {
-        name: essence(pod) for name, pod in pods(installed).items()
-    }
-    assert settings_of(charted) == settings_of(installed)
-    for kind, fields in (
-        ("NetworkPolicy", ("ingress", "egress", "policyTypes")),
-        ("PodDisruptionBudget", ("maxUnavailable",)),
-        ("HorizontalPodAutoscaler", ("minReplicas", "maxReplicas", "metrics")),
-        ("Ingress", ("tls", "rules")),
-        ("Service", ("ports",)),
-        ("Deployment", ("replicas", "strategy")),
-        ("Job", ("backoffLimit",)),
-    ):
-        assert parts(charted, kind, fields) == parts(installed, kind, fields)
-
-
 def test_no_service_and_no_worker_runs_before_the_command_after_a_restore(
-    renderer: Renderer, installation: Path, installed: list[Manifest]
+    renderer: Renderer, options: tuple[str, ...], manifests: list[Manifest]
 ) -> None:
-    for restoring in (
-        renderer.kustomize(installation.parent / "restore"),
-        renderer.helm(
-            "--values",
-            str(installation / "values.yaml"),
-            "--set-file",
-            f"plans={installation / 'plans.toml'}",
-            "--set",
-            "restoring=true",
-        ),
-    ):
-        for manifest in restoring:
-            kubernetes_validate.validate(manifest, NEWEST, strict=True)
-        found = {name: essence(pod) for name, pod in pods(restoring).items()}
-        [program, *_] = found["tenantry-worker"]["containers"][0].pop("command")
-        assert program == "python"
-        normal = {name: essence(pod) for name, pod in pods(installed).items()}
-        del normal["tenantry"]
-        assert found == normal
+    restoring = renderer.helm(*options, "--set", "restoring=true")
+    for manifest in restoring:
+        kubernetes_validate.validate(manifest, NEWEST, strict=True)
+    found = pods(restoring)
+    [program, *_] = found["tenantry-worker"]["containers"][0].pop("command")
+    assert program == "python"
+    normal = dict(pods(manifests))
+    del normal["tenantry"]
+    assert found == normal
     notes = renderer.notes("--set", "restoring=true")
     assert "tenantry admin after-restore" in notes
     assert "rollout status" not in notes
-
-
-def parts(manifests: list[Manifest], kind: str, fields: tuple[str, ...]) -> dict[str, Manifest]:
-    """What these fields are in each object of a kind."""
-    return {
-        name: {field: manifest["spec"].get(field) for field in fields}
-        for (found, name), manifest in named(manifests).items()
-        if found == kind
-    }
-
-
-def essence(pod: Manifest) -> Manifest:
-    """What a pod does, without labels, hashed names, and what is Helm's own."""
-    pod = copy.deepcopy(pod)
-    pod.pop("serviceAccountName", None)
-    for constraint in pod.get("topologySpreadConstraints", []):
-        del constraint["labelSelector"]
-    for volume in pod["volumes"]:
-        for source, field in (("secret", "secretName"), ("configMap", "name")):
-            if source in volume:
-                volume[source][field] = GENERATED.sub("", volume[source][field])
-    for container in pod["containers"]:
-        container.pop("imagePullPolicy", None)
-        for source in container.get("envFrom", []):
-            source["configMapRef"]["name"] = GENERATED.sub("", source["configMapRef"]["name"])
-    return pod
 
 
 def test_every_image_is_of_this_version(manifests: list[Manifest]) -> None:
@@ -265,10 +225,10 @@ def settings_of(manifests: list[Manifest]) -> dict[str, str]:
 
 
 def test_the_service_starts_with_the_settings(
-    installed: list[Manifest], installation: Path
+    manifests: list[Manifest], installation: Path
 ) -> None:
     files = {"/run/secrets/tenantry": installation / "secrets", "/etc/tenantry": installation}
-    settings = settings_of(installed)
+    settings = settings_of(manifests)
     for name, value in settings.items():
         folder, _, file = value.rpartition("/")
         settings[name] = str(files[folder] / file) if folder in files else value
@@ -310,15 +270,16 @@ def test_every_setting_is_one_of_tenantry(manifests: list[Manifest]) -> None:
 
 
 def test_every_secret_that_a_pod_reads_is_in_the_secret_that_it_mounts(
-    installed: list[Manifest],
+    manifests: list[Manifest], installation: Path
 ) -> None:
-    secrets = {
-        name: set(manifest["data"])
-        for (kind, name), manifest in named(installed).items()
-        if kind == "Secret"
+    commands = script_of_the_page("kubectl create namespace").replace("\\\n", " ")
+    created = re.findall(r"^kubectl create secret generic (\S+)(.*)$", commands, re.MULTILINE)
+    secrets = {name: set(re.findall(r"--from-file=(\S+)", rest)) for name, rest in created}
+    assert set.union(*secrets.values()) == {
+        file.name for file in (installation / "secrets").iterdir()
     }
-    settings = settings_of(installed)
-    for name, pod in pods(installed).items():
+    settings = settings_of(manifests)
+    for name, pod in pods(manifests).items():
         [container] = pod["containers"]
         read = {variable["value"] for variable in container.get("env", [])}
         read |= {
@@ -452,7 +413,7 @@ def test_every_pod_may_ask_the_cluster_for_names(manifests: list[Manifest]) -> N
     assert {port["port"] for port in names["ports"]} == {53}
 
 
-def test_secrets_are_files_that_git_leaves_alone(installation: Path) -> None:
-    place = OVERLAY.relative_to(ROOT) / "secrets" / "api_key_pepper"
+def test_secrets_are_files_that_git_leaves_alone() -> None:
+    place = "production/secrets/api_key_pepper"
     ignored = subprocess.run(["git", "check-ignore", "--quiet", place], cwd=ROOT, check=False)
     assert ignored.returncode == 0
