@@ -18,9 +18,9 @@ _TABLE: Final = Path(__file__).with_name("faults.toml")
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A change that a plausible mistake would make: ``find`` becomes ``replace`` in ``file``.
 
-    ``find`` occurs exactly once in the file, in whatever layout the formatter gave it. ``also`` names files that have the same text and
-    change with it, such as the generated synchronous half of the SDK. ``caught_by`` are test files
-    or node ids; at least one test fails.
+    ``find`` occurs exactly once in the file, in whatever layout the formatter gave it. ``also``
+    names files that have the same text and change with it, such as the generated synchronous half
+    of the SDK. ``caught_by`` are test files or node ids; at least one test fails.
     """
 
     name: str
