@@ -1,7 +1,7 @@
 """The owner's address, and the mails to it."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -9,9 +9,6 @@ from typing import Final
 from uuid import UUID
 
 import msgspec
-
-from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import BillingEvent
 
 PAYMENT_FAILED: Final = "billing.payment_failed"
 KEY_LEAKED: Final = "api_key.leaked"
@@ -147,15 +144,6 @@ BILLING_PATH: Final = "/orgs/{}/billing"
 CONFIRMATIONS_PER_DAY: Final = 6
 """Confirmation mails to one address in any 24 hours."""
 CONFIRMATION_VALID: Final = timedelta(hours=24)
-
-
-def is_settled(failure: BillingEvent, newer: Iterable[BillingEvent]) -> bool:
-    """Whether a ``newer`` event is a success of the invoice that failed: then the owner gets no
-    mail.
-    """
-    return failure.invoice_id is not None and any(
-        event.type in ev.PAYMENT_TYPES and event.invoice_id == failure.invoice_id for event in newer
-    )
 
 
 class OwnerAddress(msgspec.Struct, frozen=True):

@@ -30,11 +30,11 @@ from tenantry.settings import Settings
 from tenantry_devkit.demo.companion import generated_settings
 from tenantry_devkit.files import write_private
 from tenantry_devkit.identity_tokens import DemoUser
+from tenantry_devkit.local.samples import TENANT
 from tenantry_devkit.simulator import AccountState, Simulator
 
 _log = logging.getLogger(__name__)
 
-TENANT: Final = "demo"
 CUSTOMER: Final = "cus_demo"
 AUDIENCE: Final = "tenantry-api"
 CLIENT_ID: Final = "tenantry-dashboard"

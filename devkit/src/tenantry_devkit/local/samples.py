@@ -30,6 +30,8 @@ from tenantry_devkit.simulator.objects import (
     Subscription,
 )
 
+TENANT: Final = "demo"
+"""The id of the demo's tenant, and of the one that a dry run is about."""
 API_VERSIONS: Final = {"new": NEW_VERSION, "old": OLD_VERSION}
 """An API version of each shape."""
 _OPEN_OBJECTS: Final = frozenset({"metadata", "previous_attributes"})

@@ -33,7 +33,6 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import Plan
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.http_client import new_http_client
-from tenantry_devkit.demo.example_data import TENANT
 from tenantry_devkit.local.chaos import ChaosKind, run_chaos
 from tenantry_devkit.local.endpoint import (
     TIMEOUT,
@@ -47,7 +46,7 @@ from tenantry_devkit.local.endpoint import (
     service_base,
     signing_secret,
 )
-from tenantry_devkit.local.samples import TYPES, EventSubject, plan_prices
+from tenantry_devkit.local.samples import TENANT, TYPES, EventSubject, plan_prices
 from tenantry_devkit.local.session import (
     STORY,
     InboxPoller,

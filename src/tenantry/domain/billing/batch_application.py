@@ -19,7 +19,7 @@ from tenantry.domain.billing.customer_links import (
     tenant_of,
     wants_link,
 )
-from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
+from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome, is_settled
 from tenantry.domain.billing.ledger import (
     FIRST,
     AccountChange,
@@ -60,7 +60,6 @@ from tenantry.domain.billing.subscription_history import (
 )
 from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS, BillingRecord
 from tenantry.domain.billing.timeline import BY_ARRIVAL, Placement, Timeline, begin, named, place
-from tenantry.domain.owner_mails import is_settled
 from tenantry.domain.plans import OVER
 
 _SUPERSEDED_TYPES: Final = ev.WHOLE_SUBSCRIPTION_TYPES | ev.PAYMENT_TYPES

@@ -1,6 +1,6 @@
 """The facts of a provider event, as the fold needs them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -183,3 +183,12 @@ def as_before(event: BillingEvent) -> BillingEvent:
     detailed = {name: previous[name] for name in DETAILED_FACTS if name in previous}
     details = msgspec.structs.replace(event.details, **detailed) if detailed else event.details
     return msgspec.structs.replace(event, details=details, **facts)
+
+
+def is_settled(failure: BillingEvent, newer: Iterable[BillingEvent]) -> bool:
+    """Whether a ``newer`` event is a success of the invoice that failed: then the owner gets no
+    mail.
+    """
+    return failure.invoice_id is not None and any(
+        event.type in PAYMENT_TYPES and event.invoice_id == failure.invoice_id for event in newer
+    )

@@ -12,9 +12,8 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.events import BillingEvent, is_settled
 from tenantry.domain.billing.order import phase, precedes, replaces, reports_previous
-from tenantry.domain.owner_mails import is_settled
 
 NAMING_TYPES: Final = ev.FOLDED_TYPES - ev.INVOICE_TYPES
 """The types of events that say which tenant their subscription belongs to."""

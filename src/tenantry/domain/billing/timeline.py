@@ -19,10 +19,9 @@ from typing import Final
 
 import msgspec
 
-from tenantry.domain.billing.events import PAYMENT_FAILED, BillingEvent, Outcome
+from tenantry.domain.billing.events import PAYMENT_FAILED, BillingEvent, Outcome, is_settled
 from tenantry.domain.billing.order import in_order, is_by_arrival, is_decided
 from tenantry.domain.billing.state import BillingPolicy, BillingState, Transition, apply, reported
-from tenantry.domain.owner_mails import is_settled
 
 Steps = list[tuple[BillingEvent, Transition]]
 """Events in the order of the fold, each with the state after it."""
