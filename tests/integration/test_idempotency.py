@@ -171,15 +171,3 @@ async def test_tenant_is_made_once(service: Service) -> None:
     assert again.json() == first.json()
     listed = await service.user("idempotent").get(TENANTS)
     assert [tenant["id"] for tenant in listed.json()["data"]] == [first.json()["id"]]
-
-
-async def test_answer_of_the_previous_release_is_completed(service: Service) -> None:
-    """That release answered without the tenant's access and end."""
-    user = service.user("upgraded", email="u@x.example", email_verified=True)
-    first = await user.post(TENANTS, {"name": "Mine"}, "one")
-    with psycopg.connect(service.conninfo) as connection:
-        connection.execute(
-            "UPDATE idempotency_keys SET answer = answer - 'access' - 'cancelAt' - 'endsAt' - 'seats' "
-            "WHERE principal LIKE '%upgraded%'"
-        )
-    assert (await user.post(TENANTS, {"name": "Mine"}, "one")).json() == first.json()

@@ -14,9 +14,10 @@ from tenantry.audit import trail as audit
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
+from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.idempotency_store import Claim, once
+from tenantry.db.idempotency_store import Claim
 from tenantry.db.pagination import Page, SearchPage, window_after
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import errors
@@ -121,33 +122,29 @@ class MemberService:
         status = rules.status_of_new(author, user_id)
         action = Action.MEMBER_INVITED if status is MemberStatus.INVITED else Action.MEMBER_ADDED
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-
-            async def add() -> Member:
-                tenant, caller, now = await lock_and_reauthorize(
-                    connection, principal, _SCOPE, self.clock
+            repeated = await idempotency.begin(connection, claim, Member, self.clock())
+            if repeated is not None:
+                return repeated
+            tenant, caller, now = await lock_and_reauthorize(
+                connection, principal, _SCOPE, self.clock
+            )
+            rules.check_may_give(caller, role)
+            before = await members.find_user(connection, principal.org_id, User(issuer, user_id))
+            is_owner = await _is_tenant_owner(connection, tenant, self.issuers, user_id, before)
+            rules.check_initial_role(role, is_tenant_owner=is_owner)
+            _check_not_current(before)
+            await self._check_limit(connection, tenant, now)
+            written = rules.writer(author, caller.access_level)
+            if before is None:
+                member = Member(
+                    new_id("mbr"), principal.org_id, user_id, role, status, now, now, None
                 )
-                rules.check_may_give(caller, role)
-                before = await members.find_user(
-                    connection, principal.org_id, User(issuer, user_id)
-                )
-                is_owner = await _is_tenant_owner(connection, tenant, self.issuers, user_id, before)
-                rules.check_initial_role(role, is_tenant_owner=is_owner)
-                if before is not None and before.status is not MemberStatus.REMOVED:
-                    raise errors.MemberExistsError(
-                        f"The user is a member or invited already, as {before.role}: change the role with PATCH "
-                        f"/api/v1/members/{before.id}."
-                    )
-                await self._check_limit(connection, tenant, now)
-                written = rules.writer(author, caller.access_level)
-                if before is None:
-                    member = Member(
-                        new_id("mbr"), principal.org_id, user_id, role, status, now, now, None
-                    )
-                    return await _insert(connection, author, written, issuer, member)
-                after = msgspec.structs.replace(before, role=role, status=status, removed_at=None)
-                return await _save(connection, author, written, action, before, after, now)
-
-            return await once(connection, claim, Member, self.clock(), add)
+                await _insert(connection, author, written, issuer, member)
+            else:
+                again = msgspec.structs.replace(before, role=role, status=status, removed_at=None)
+                member = await _save(connection, author, written, action, before, again, now)
+            await idempotency.keep(connection, claim, member, now)
+            return member
 
     async def change_role(
         self,
@@ -258,12 +255,14 @@ class MembershipService:
         idempotency.
         """
         async with self.database.transaction(OF_PEOPLE) as connection:
-
-            async def accept() -> Membership:
-                async with self._locked(connection, user, membership_id) as (tenant, member):
-                    return _shown(tenant, await _accept(connection, author, member, self.clock()))
-
-            return await once(connection, claim, Membership, self.clock(), accept)
+            now = self.clock()
+            repeated = await idempotency.begin(connection, claim, Membership, now)
+            if repeated is not None:
+                return repeated
+            async with self._locked(connection, user, membership_id) as (tenant, member):
+                accepted = _shown(tenant, await _accept(connection, author, member, self.clock()))
+            await idempotency.keep(connection, claim, accepted, now)
+            return accepted
 
     async def accept_named(self, claims: Claims, org_id: str, address: str | None) -> None:
         """Accept the invitation to a tenant that a user's request names.
@@ -438,6 +437,14 @@ async def _is_tenant_owner(
     return not await members.count_owners(
         connection, org_id, issuers, except_id=own_id, user_id=user_id
     )
+
+
+def _check_not_current(member: Member | None) -> None:
+    if member is not None and member.status is not MemberStatus.REMOVED:
+        raise errors.MemberExistsError(
+            f"The user is a member or invited already, as {member.role}: "
+            f"change the role with PATCH /api/v1/members/{member.id}."
+        )
 
 
 async def _insert(

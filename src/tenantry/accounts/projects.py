@@ -13,9 +13,10 @@ from tenantry.audit import trail as audit
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock, to_micros
 from tenantry.common.encoding import new_id
+from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.idempotency_store import Claim, once
+from tenantry.db.idempotency_store import Claim
 from tenantry.db.pagination import Page, Position, encode_cursor, window_after
 from tenantry.domain.access import limits_of
 from tenantry.domain.audit import Action, Author
@@ -74,20 +75,18 @@ class ProjectService:
         check_name(name)
         org_id, mode = principal.org_id, principal.mode
         async with self.database.transaction(of_tenant(org_id)) as connection:
-
-            async def create() -> Project:
-                tenant, _, now = await lock_and_reauthorize(
-                    connection, principal, _SCOPE, self.clock
-                )
-                limit = limit_in_force(PROJECTS, tenant.record, self.catalog, now)
-                if limit is not None:
-                    limit.check(await projects.count(connection, org_id, mode, limit.most))
-                project = Project(new_id("proj"), org_id, name, description, mode, now, now)
-                await projects.insert(connection, project)
-                await _record(connection, author, Action.PROJECT_CREATED, None, project, now)
-                return project
-
-            return await once(connection, claim, Project, self.clock(), create)
+            repeated = await idempotency.begin(connection, claim, Project, self.clock())
+            if repeated is not None:
+                return repeated
+            tenant, _, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+            limit = limit_in_force(PROJECTS, tenant.record, self.catalog, now)
+            if limit is not None:
+                limit.check(await projects.count(connection, org_id, mode, limit.most))
+            project = Project(new_id("proj"), org_id, name, description, mode, now, now)
+            await projects.insert(connection, project)
+            await _record(connection, author, Action.PROJECT_CREATED, None, project, now)
+            await idempotency.keep(connection, claim, project, now)
+            return project
 
     async def get(self, principal: Principal, project_id: str) -> Project:
         """Read a project. Raises `NotFoundError`."""

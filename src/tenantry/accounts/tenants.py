@@ -23,13 +23,13 @@ from tenantry.billing.ledger_queries import BillingEventView, view
 from tenantry.billing.ledger_queries_store import read_all_entries
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import doc, new_id
+from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.idempotency_store import Claim, once
+from tenantry.db.idempotency_store import Claim
 from tenantry.db.pagination import Page, window_after
 from tenantry.db.tenants_store import TenantRow, find_tenant, get_tenant
 from tenantry.domain import errors
-from tenantry.domain.access import NOTHING, to_access
 from tenantry.domain.api_keys import ApiKey, RevocationReason
 from tenantry.domain.audit import Action, AuditEvent, Author
 from tenantry.domain.billing.ledger import SnapshotRequest
@@ -52,16 +52,6 @@ from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications.mail_delivery import announce
 
 WRITE_SCOPE: Final = "tenants:write"
-
-_ADDED: Final = {
-    "cancelAt": None,
-    "endsAt": None,
-    "seats": None,
-    "access": msgspec.to_builtins(to_access(NOTHING)),
-}
-"""The fields of a tenant that the previous release did not answer with; a new tenant has these
-values.
-"""
 
 
 class TenantInput(msgspec.Struct, frozen=True):
@@ -193,30 +183,21 @@ class TenantService:
         tenant_id = claims.org_id or new_id("org")
         # the claim is the user's, not a tenant's
         async with self.database.transaction(OF_PEOPLE) as connection:
-
-            async def create() -> Tenant:
-                user = claims.user
-                await self._check_tenant_limit(connection, user)
-                wanted = TenantInput(
-                    name=name,
-                    owner_email=email,
-                    owner_id=claims.subject,
-                    email_verified=is_verified,
-                )
-                async with connection.within(of_tenant(tenant_id)):
-                    await self._set(connection, author, tenant_id, wanted, now, only_new=True)
-                    await add_owner(connection, author, user, tenant_id, now, is_founder=True)
-                    if owner_email is None:
-                        await tenants.let_owner_email_follow(
-                            connection, tenant_id, claims.issued_at
-                        )
-                    created = await get_tenant(connection, tenant_id)
-                    await announce(
-                        connection, self.outbox, tenant_id, None, created.owner_address, now
-                    )
-                    return self._shown(created)
-
-            return await once(connection, claim, Tenant, now, create, _ADDED)
+            repeated = await idempotency.begin(connection, claim, Tenant, now)
+            if repeated is not None:
+                return repeated
+            await self._check_tenant_limit(connection, claims.user)
+            wanted = TenantInput(name, email, claims.subject, email_verified=is_verified)
+            async with connection.within(of_tenant(tenant_id)):
+                await self._set(connection, author, tenant_id, wanted, now, only_new=True)
+                await add_owner(connection, author, claims.user, tenant_id, now, is_founder=True)
+                if owner_email is None:
+                    await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
+                row = await get_tenant(connection, tenant_id)
+                await announce(connection, self.outbox, tenant_id, None, row.owner_address, now)
+            created = self._shown(row)
+            await idempotency.keep(connection, claim, created, now)
+            return created
 
     async def update(
         self,
@@ -275,24 +256,23 @@ class TenantService:
         self._check_user_id(user_id, "userId")
         is_verified = await address.verifies(owner_email)
         async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
-
-            async def transfer() -> Tenant:
-                found, caller, now = await lock_and_reauthorize(
-                    connection, principal, WRITE_SCOPE, self.clock
-                )
-                owner_id, successor = found.record.owner_id, User(issuer, user_id)
-                await hand_over(connection, author, caller, self.issuers, owner_id, successor, now)
-                was, transferred = found.owner_address, found
-                becomes = was.changed(owner_email, verified=is_verified)
-                if user_id != owner_id or becomes != was or found.owner_email_follows:
-                    await tenants.update(connection, found, becomes, now, owner_id=user_id)
-                    transferred = await record_update(
-                        connection, author, found, now, Action.TENANT_TRANSFERRED
-                    )
-                await announce(connection, self.outbox, tenant_id, was, becomes, now)
-                return self._shown(transferred)
-
-            return await once(connection, claim, Tenant, self.clock(), transfer, _ADDED)
+            repeated = await idempotency.begin(connection, claim, Tenant, self.clock())
+            if repeated is not None:
+                return repeated
+            found, caller, now = await lock_and_reauthorize(
+                connection, principal, WRITE_SCOPE, self.clock
+            )
+            owner_id, successor = found.record.owner_id, User(issuer, user_id)
+            await hand_over(connection, author, caller, self.issuers, owner_id, successor, now)
+            was, row = found.owner_address, found
+            becomes = was.changed(owner_email, verified=is_verified)
+            if user_id != owner_id or becomes != was or found.owner_email_follows:
+                await tenants.update(connection, found, becomes, now, owner_id=user_id)
+                row = await record_update(connection, author, found, now, Action.TENANT_TRANSFERRED)
+            await announce(connection, self.outbox, tenant_id, was, becomes, now)
+            transferred = self._shown(row)
+            await idempotency.keep(connection, claim, transferred, now)
+            return transferred
 
     async def put(
         self, author: Author, tenant_id: str, wanted: TenantInput, *, only_new: bool = False

@@ -1,7 +1,7 @@
 """Create, list, change, rotate and revoke API keys."""
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -15,9 +15,10 @@ from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
+from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.idempotency_store import Claim, once
+from tenantry.db.idempotency_store import Claim
 from tenantry.db.pagination import SearchPage, window_after
 from tenantry.db.tenants_store import get_tenant
 from tenantry.domain import api_keys as rules
@@ -92,7 +93,8 @@ class ApiKeyService:
         scopes, level = normalize(scopes, access_level)
         mode = mode or principal.mode
 
-        async def create(connection: Connection) -> NewKey:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            await self._begin(connection, claim)
             tenant, caller, now = await lock_and_reauthorize(
                 connection, principal, _SCOPE, self.clock
             )
@@ -101,16 +103,11 @@ class ApiKeyService:
             await self._check_limit(connection, tenant.record, KeyState.ACTIVE, now)
             leaked = None
             if replaces is not None:
-                leaked = await self._find(connection, caller, replaces, lock=True)
-                caller.require_holding((), leaked.access_level)
-                if leaked.leak_reported_at is None or leaked.superseded_by is not None:
-                    raise errors.KeyNotActiveError(
-                        "The key was not reported as leaked, or has been replaced before."
-                    )
+                leaked = await self._find_leaked(connection, caller, replaces)
             key = new_key(caller.org_id, name, scopes, level, mode, end, caller.id, now)
-            return await self._insert(connection, author, key, now, leaked)
-
-        return await self._create_once(principal, claim, create)
+            made = await self._insert(connection, author, key, now, leaked)
+            await idempotency.keep(connection, claim, made.record, now)
+            return made
 
     async def list_page(
         self,
@@ -207,7 +204,8 @@ class ApiKeyService:
         `ScopeEscalationError` and the errors of idempotency.
         """
 
-        async def create(connection: Connection) -> NewKey:
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            await self._begin(connection, claim)
             tenant, caller, now = await lock_and_reauthorize(
                 connection, principal, _SCOPE, self.clock
             )
@@ -231,9 +229,8 @@ class ApiKeyService:
                 caller.id,
                 now,
             )
-            return await self._insert(connection, author, key, now, old, overlap)
-
-        made = await self._create_once(principal, claim, create)
+            made = await self._insert(connection, author, key, now, old, overlap)
+            await idempotency.keep(connection, claim, made.record, now)
         if not overlap:
             self.revoked(RevocationReason.ROTATED, 1)
         return made
@@ -294,23 +291,25 @@ class ApiKeyService:
             raise errors.NotFoundError("API key")
         return key
 
-    async def _create_once(
-        self,
-        principal: Principal,
-        claim: Claim | None,
-        create: Callable[[Connection], Awaitable[NewKey]],
-    ) -> NewKey:
-        made: list[NewKey] = []
-        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+    async def _find_leaked(self, connection: Connection, caller: Principal, key_id: str) -> ApiKey:
+        """Lock a leaked key that has no successor yet. Raises `NotFoundError` and
+        `KeyNotActiveError`.
+        """
+        leaked = await self._find(connection, caller, key_id, lock=True)
+        caller.require_holding((), leaked.access_level)
+        if leaked.leak_reported_at is None or leaked.superseded_by is not None:
+            raise errors.KeyNotActiveError(
+                "The key was not reported as leaked, or has been replaced before."
+            )
+        return leaked
 
-            async def keep() -> ApiKey:
-                made.append(await create(connection))
-                return made[0].record
-
-            record = await once(connection, claim, ApiKey, self.clock(), keep)
-        if not made:
-            raise errors.IdempotencyReplayError(record.id)
-        return made[0]
+    async def _begin(self, connection: Connection, claim: Claim | None) -> None:
+        """Begin the creation of a key. Raises `IdempotencyReplayError` if the same request created
+        one before: its secret is not stored.
+        """
+        repeated = await idempotency.begin(connection, claim, ApiKey, self.clock())
+        if repeated is not None:
+            raise errors.IdempotencyReplayError(repeated.id)
 
     async def _insert(
         self,

@@ -1,7 +1,6 @@
 """The pages of API keys: list, show, create, edit, rotate, revoke."""
 
 from datetime import timedelta
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -15,7 +14,7 @@ from tenantry.auth.api_keys import NewKey
 from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.dashboard import api_key_form, forms
 from tenantry.dashboard.api_key_form import KeyForm
-from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, is_head, is_navigation, is_prefetch, needs
 from tenantry.domain import errors
@@ -88,18 +87,23 @@ async def show_new_key(ctx: Context) -> Response[str]:
 
 
 @post(PATH + "/new", guards=[_writer])
+@waits_for_duplicate
 async def create_key(ctx: Context) -> Response[str]:
     values, replaces = api_key_form.submitted_values(ctx.form), ctx.form.text("replaces")
+    denied = _denied_scopes(ctx, values)
     try:
-        expires_at = (
-            api_key_form.check(values, ctx.services.clock(), further=_denied_scopes(ctx, values))
-            or None
+        expires_at = api_key_form.check(values, ctx.services.clock(), further=denied)
+        made = await ctx.services.api_keys.create(
+            ctx.principal,
+            ctx.author,
+            name=values.name,
+            scopes=values.scopes,
+            access_level=None,
+            mode=Mode(values.mode),
+            expires_at=expires_at or None,
+            claim=await ctx.claim(),
+            replaces=replaces or None,
         )
-        create = partial(
-            ctx.services.api_keys.create, ctx.principal, ctx.author, replaces=replaces or None
-        )
-        create = partial(create, name=values.name, scopes=values.scopes, access_level=None)
-        made = await ctx.once(partial(create, mode=Mode(values.mode), expires_at=expires_at))
     except _REJECTIONS as error:
         return await _new_page(ctx, values, replaces, error)
     return _redirect_to_secret(ctx, made)
@@ -153,14 +157,20 @@ async def show_rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
 
 
 @post(_KEY + "/rotate", guards=[_writer])
+@waits_for_duplicate
 async def rotate_key(ctx: Context, key_id: KeyId) -> Response[str]:
     seconds = ctx.form.text("overlap")
     if seconds not in dict(_OVERLAPS):
         error = forms.InvalidFormError({"overlap": "Choose how long the old key keeps working."})
         return _rotate_page(ctx, await _changeable_key(ctx, key_id), error)
-    rotate = partial(ctx.services.api_keys.rotate, ctx.principal, ctx.author, key_id)
     try:
-        made = await ctx.once(partial(rotate, overlap=timedelta(seconds=int(seconds))))
+        made = await ctx.services.api_keys.rotate(
+            ctx.principal,
+            ctx.author,
+            key_id,
+            overlap=timedelta(seconds=int(seconds)),
+            claim=await ctx.claim(),
+        )
     except errors.KeyLimitReachedError as limit:
         return _rotate_page(ctx, await ctx.services.api_keys.get(ctx.principal, key_id), limit)
     return _redirect_to_secret(ctx, made)

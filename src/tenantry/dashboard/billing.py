@@ -1,13 +1,12 @@
 """The billing page, and the redirects to the payment provider and back."""
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final
 from urllib.parse import quote
 
 from litestar import Response, get, post
 
-from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.domain import errors
@@ -59,21 +58,36 @@ async def return_from_provider(ctx: Context) -> Response[str]:
 
 @post(ORG + _CHECKOUT, guards=[needs("billing:write")])
 async def start_checkout(ctx: Context) -> Response[str]:
-    plan, canceled = ctx.form.text("plan"), _return_url(ctx, FlashMessage.CHECKOUT_LEFT)
-    bought = f"{_return_url(ctx, FlashMessage.CHECKED_OUT)}&plan={quote(plan, safe='')}"
-    create = partial(ctx.services.checkout.create_checkout, ctx.principal, ctx.author, plan=plan)
-    return await _redirect_to_provider(
-        ctx, partial(create, success_url=bought, cancel_url=canceled)
-    )
+    return await _redirect_to_provider(ctx, _checkout_url)
 
 
 @post(ORG + _PORTAL, guards=[needs("billing:write")])
 async def open_portal(ctx: Context) -> Response[str]:
-    return_url = _return_url(ctx, FlashMessage.PORTAL_LEFT)
-    create = partial(
-        ctx.services.checkout.create_portal, ctx.principal, ctx.author, return_url=return_url
+    return await _redirect_to_provider(ctx, _portal_url)
+
+
+@waits_for_duplicate
+async def _checkout_url(ctx: PageContext) -> str:
+    plan = ctx.form.text("plan")
+    bought = f"{_return_url(ctx, FlashMessage.CHECKED_OUT)}&plan={quote(plan, safe='')}"
+    return await ctx.services.checkout.create_checkout(
+        ctx.principal,
+        ctx.author,
+        plan=plan,
+        success_url=bought,
+        cancel_url=_return_url(ctx, FlashMessage.CHECKOUT_LEFT),
+        claim=await ctx.claim(),
     )
-    return await _redirect_to_provider(ctx, create)
+
+
+@waits_for_duplicate
+async def _portal_url(ctx: PageContext) -> str:
+    return await ctx.services.checkout.create_portal(
+        ctx.principal,
+        ctx.author,
+        return_url=_return_url(ctx, FlashMessage.PORTAL_LEFT),
+        claim=await ctx.claim(),
+    )
 
 
 def _return_url(ctx: PageContext, message: FlashMessage) -> str:
@@ -81,25 +95,19 @@ def _return_url(ctx: PageContext, message: FlashMessage) -> str:
     result.
     """
     path = f"{ctx.user.base}/billing/back"
-    return f"{ctx.services.base_url}{path}?notice={ctx.cookies.signed_flash(ctx.user.session, path, message)}"
+    notice = ctx.cookies.signed_flash(ctx.user.session, path, message)
+    return f"{ctx.services.base_url}{path}?notice={notice}"
 
 
 async def _redirect_to_provider(
-    ctx: PageContext, get_url: Callable[..., Awaitable[str]]
+    ctx: PageContext, get_url: Callable[[PageContext], Awaitable[str]]
 ) -> Response[str]:
     """Redirect by a page: the answer to a form must not redirect to another origin (CSP
     form-action).
     """
     try:
-        url = await ctx.once(get_url)
-        if (
-            not url.startswith(("https://", "http://"))
-            or not url.isascii()
-            or not url.isprintable()
-        ):
-            raise errors.ProviderRefusedError(
-                "The payment provider answered with an invalid address."
-            )
+        url = await get_url(ctx)
+        _check_is_address(url)
     except errors.DatabaseUnavailableError:
         raise
     except errors.DomainError as error:
@@ -107,6 +115,12 @@ async def _redirect_to_provider(
     response = ctx.renderer.page("provider_redirect.html", url=url, back=f"{ctx.user.base}/billing")
     response.headers["Refresh"] = f"0; url={url}"
     return response
+
+
+def _check_is_address(url: str) -> None:
+    is_plain = url.isascii() and url.isprintable()
+    if not is_plain or not url.startswith(("https://", "http://")):
+        raise errors.ProviderRefusedError("The payment provider answered with an invalid address.")
 
 
 async def _billing_page(

@@ -6,9 +6,9 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from functools import partial
+from functools import partial, wraps
 from importlib import resources
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -51,10 +51,14 @@ from tenantry.server.problems import RETRY_AFTER, STATUSES
 from tenantry.server.security_headers import PAGE_HEADERS
 
 Choice = TypeVar("Choice", bound=StrEnum)
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _SHORTEST_ONCE: Final = 16
 """In bytes of randomness when created, and in letters when checked."""
+_MOST_TRIES: Final = 20
+_BETWEEN_TRIES: Final = 0.1
+"""Seconds."""
 
 
 class DashboardServices(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,13 +223,11 @@ class PageContext:
         """The user as the author of a change."""
         return author_of(self.request, ActorKind.USER, self.user.claims.subject)
 
-    async def once(self, act: Callable[..., Awaitable[Result]]) -> Result:
-        """Call ``act`` with the form's idempotency ``claim``, which makes a double submission have
-        one effect.
+    async def claim(self) -> Claim:
+        """Return the form's idempotency claim, which makes a double submission have one effect.
 
-        The claim covers all fields: a user may go back and change some. After a double click, wait
-        for the result of the first submission, up to 2 s. Raises `InvalidIdempotencyKeyError` for a
-        form without a ``once`` token.
+        It covers all fields: a user may go back and change some. Raises
+        `InvalidIdempotencyKeyError` for a form without a ``once`` token.
         """
         if len(self.form.text("once")) < _SHORTEST_ONCE:
             raise InvalidIdempotencyKeyError(
@@ -233,16 +235,7 @@ class PageContext:
             )
         digest = hashlib.sha256(await self.request.body())
         route = f"POST {self.request.url.path}"
-        claim = Claim(
-            claimant(self.principal), route, f"form:{digest.hexdigest()}", digest.digest()
-        )
-        for _ in range(20):
-            with suppress(IdempotencyInFlightError):
-                return await act(claim=claim)
-            await asyncio.sleep(0.1)
-        raise IdempotencyInFlightError(
-            "This form is still being processed. Look for its result in a moment."
-        )
+        return Claim(claimant(self.principal), route, f"form:{digest.hexdigest()}", digest.digest())
 
     def render(
         self, template: str, outcome: int | Exception | None = None, /, **context: object
@@ -286,3 +279,23 @@ class PageContext:
 
 Context = NamedDependency[PageContext]
 """The type of a handler's argument ``ctx``."""
+
+
+def waits_for_duplicate(
+    handler: Callable[Arguments, Awaitable[Result]],
+) -> Callable[Arguments, Awaitable[Result]]:
+    """Decorate the handler of a form with a claim: after a double click, wait up to 2 s for the
+    result of the first submission.
+    """
+
+    @wraps(handler)
+    async def answer(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for _ in range(_MOST_TRIES):
+            with suppress(IdempotencyInFlightError):
+                return await handler(*args, **kwargs)
+            await asyncio.sleep(_BETWEEN_TRIES)
+        raise IdempotencyInFlightError(
+            "This form is still being processed. Look for its result in a moment."
+        )
+
+    return answer

@@ -1,7 +1,6 @@
 """The pages of members, and the transfer of ownership."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from litestar import Response, get, post
@@ -12,7 +11,7 @@ from tenantry.api.members import MemberChange, MemberId, NewMember, OwnerTransfe
 from tenantry.api.parameters import MOST_ON_A_PAGE, Cursor
 from tenantry.dashboard import forms
 from tenantry.dashboard.account import leave_path
-from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
@@ -100,23 +99,20 @@ async def show_invite_member(ctx: Context) -> Response[str]:
 
 
 @post(PATH + "/new", guards=[_writer])
+@waits_for_duplicate
 async def invite_member(ctx: Context) -> Response[str]:
-    values, sure = (
-        {"userId": ctx.form.text("userId"), "role": ctx.form.text("role")},
-        ctx.form.checked("sure"),
-    )
+    values = {"userId": ctx.form.text("userId"), "role": ctx.form.text("role")}
+    sure = ctx.form.checked("sure")
+    further = _invitation_errors(ctx, values, sure=sure)
     try:
-        valid = forms.validate(
-            NewMember, values, _MESSAGES, _invitation_errors(ctx, values, sure=sure)
-        )
-        add = partial(
-            ctx.services.members.add,
+        valid = forms.validate(NewMember, values, _MESSAGES, further)
+        member = await ctx.services.members.add(
             ctx.principal,
             ctx.author,
             user_id=valid.user_id,
             role=valid.role,
+            claim=await ctx.claim(),
         )
-        member = await ctx.once(add)
     except _REJECTIONS as error:
         return _invite_page(ctx, values, error, sure=sure)
     is_invited = member.status is MemberStatus.INVITED
@@ -280,21 +276,25 @@ async def show_transfer(ctx: Context) -> Response[str]:
 
 
 @post(ORG + "/settings/transfer", guards=[_owner])
+@waits_for_duplicate
 async def transfer(ctx: Context) -> Response[str]:
     values = {name: ctx.form.text(name) for name in ("userId", "ownerEmail")}
-    typed, services, principal = ctx.form.text("name"), ctx.services, ctx.principal
-    tenant = await services.tenants.get(principal, principal.org_id)
+    typed, tenants = ctx.form.text("name"), ctx.services.tenants
+    tenant = await tenants.get(ctx.principal, ctx.principal.org_id)
+    expected = forms.confirmation_text(tenant.name, tenant.id)
+    further = await _successor_errors(ctx, values["userId"])
+    further |= forms.confirmation_errors(typed, "name", expected)
     try:
-        further = await _successor_errors(ctx, values["userId"])
-        further |= forms.confirmation_errors(
-            typed, "name", forms.confirmation_text(tenant.name, tenant.id)
-        )
         valid = forms.validate(OwnerTransfer, values, _MESSAGES, further)
-        change = partial(
-            services.tenants.transfer, principal, ctx.author, tenant.id, user_id=valid.user_id
+        await tenants.transfer(
+            ctx.principal,
+            ctx.author,
+            tenant.id,
+            user_id=valid.user_id,
+            owner_email=valid.owner_email,
+            claim=await ctx.claim(),
+            address=CallerAddress(ctx.user.claims),
         )
-        address = CallerAddress(ctx.user.claims)
-        await ctx.once(partial(change, owner_email=valid.owner_email, address=address))
     except InvalidFormError as error:
         return await _transfer_page(ctx, values, typed, error)
     except errors.ValidationError:  # the member was removed meanwhile

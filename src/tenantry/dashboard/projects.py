@@ -1,6 +1,5 @@
 """The pages of projects."""
 
-from functools import partial
 from typing import Final
 
 from litestar import Response, get, post
@@ -9,7 +8,7 @@ from msgspec import UNSET
 from tenantry.api.parameters import Cursor
 from tenantry.api.projects import NewProject, ProjectId
 from tenantry.dashboard import forms
-from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.domain.errors import PlanLimitReachedError, ValidationError
@@ -45,18 +44,18 @@ async def show_new_project(ctx: Context) -> Response[str]:
 
 
 @post(PATH + "/new", guards=[_writer])
+@waits_for_duplicate
 async def create_project(ctx: Context) -> Response[str]:
     values = _values(ctx.form)
     try:
         valid = forms.validate(NewProject, values, _MESSAGES)
-        create = partial(
-            ctx.services.projects.create,
+        project = await ctx.services.projects.create(
             ctx.principal,
             ctx.author,
             valid.name,
             valid.description or None,
+            await ctx.claim(),
         )
-        project = await ctx.once(create)
     except PlanLimitReachedError as error:
         limit = {"name": f"{error.detail} Delete a project, or change the plan."}
         return _form_page(ctx, values, None, forms.InvalidFormError(limit))

@@ -1,8 +1,6 @@
 """Idempotency keys: run a request once, however often it is sent (CONTRACT 4)."""
 
-from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
-from types import MappingProxyType
 from typing import Final, TypeVar
 
 import msgspec
@@ -35,45 +33,30 @@ class Claim(msgspec.Struct, frozen=True):
     body_digest: bytes
 
 
-async def once(
-    connection: Connection,
-    claim: Claim | None,
-    kind: type[Answer],
-    now: datetime,
-    act: Callable[[], Awaitable[Answer]],
-    added: Mapping[str, object] = MappingProxyType({}),
-) -> Answer:
-    """Run ``act`` in the connection's transaction, or return its first answer.
+async def begin(
+    connection: Connection, claim: Claim | None, kind: type[Answer], now: datetime
+) -> Answer | None:
+    """Begin a request that is answered once: return the answer of the one that it repeats, if any.
 
-    Work and answer are committed together. Without a claim ``act`` simply runs. ``added`` has the
-    fields that the previous release's answers lack. Raises `IdempotencyInFlightError` and
+    Without one the caller acts, and calls `keep` with its answer in the same transaction. Until
+    that ends, the claim is locked. Raises `IdempotencyInFlightError` and
     `IdempotencyMismatchError`.
     """
     if claim is None:
-        return await act()
+        return None
     name = f"idempotency\x1f{claim.principal}\x1f{claim.route}\x1f{claim.key}"
     if not await connection.fetch_value(_LOCK, (name,)):
         raise IdempotencyInFlightError(
             "A request with this Idempotency-Key is still being processed."
         )
-    answer = await find(connection, claim, kind, now, added)
-    if answer is None:
-        answer = await act()
-        await keep(connection, claim, answer, now)
-    return answer
+    return await find(connection, claim, kind, now)
 
 
 async def find(
-    connection: Connection,
-    claim: Claim,
-    kind: type[Answer],
-    now: datetime,
-    added: Mapping[str, object] = MappingProxyType({}),
+    connection: Connection, claim: Claim, kind: type[Answer], now: datetime
 ) -> Answer | None:
     """Return the answer of the first request, if it was less than 24 h ago. Raises
     `IdempotencyMismatchError`.
-
-    ``added`` as of `once`.
     """
     row = await connection.fetch_row(_FIND, (claim.principal, claim.route, claim.key, now - KEPT))
     if row is None:
@@ -81,11 +64,15 @@ async def find(
     body_digest, answer = row
     if body_digest != claim.body_digest:
         raise IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
-    return msgspec.convert({**added, **msgspec.json.decode(answer)}, kind)
+    return msgspec.json.decode(answer, type=kind)
 
 
-async def keep(connection: Connection, claim: Claim, answer: msgspec.Struct, now: datetime) -> None:
+async def keep(
+    connection: Connection, claim: Claim | None, answer: msgspec.Struct, now: datetime
+) -> None:
+    """Keep the answer for repeated requests; do nothing without a claim."""
+    if claim is None:
+        return
     encoded = msgspec.json.encode(answer).decode()
-    await connection.execute(
-        _KEEP, (claim.principal, claim.route, claim.key, claim.body_digest, encoded, now)
-    )
+    values = (claim.principal, claim.route, claim.key, claim.body_digest, encoded, now)
+    await connection.execute(_KEEP, values)
