@@ -158,7 +158,7 @@ class Cookies:
         return message if hmac.compare_digest(signed.encode(), expected.encode()) else None
 
     def with_secret(self, session: Session, path: str, key_id: str, secret: str) -> Cookie:
-        """Return the cookie that lets the page at ``path`` show a new key's secret (decision 0059).
+        """Return the cookie that lets the page at ``path`` show a new key's secret (decision 0028).
 
         Only this session can decrypt it, and browsers send it to no other page. Its name has the
         key's id, so that another host of the domain cannot set a cookie of this name that hides it.

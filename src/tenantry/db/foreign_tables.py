@@ -1,4 +1,4 @@
-"""Tables of other programs in the schema that has tenantry's tables (docs/decisions/0049)."""
+"""Tables of other programs in the schema that has tenantry's tables (docs/decisions/0001)."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -1,5 +1,5 @@
 """The page after the form of a new key: it shows the secret once, in one session, for a minute
-(decision 0059).
+(decision 0028).
 """
 
 import asyncio
