@@ -151,7 +151,7 @@ def signed_in(
     home: Home, service: str, issuer: str, *, ends_in: float, client: str = CLIENT
 ) -> None:
     """Store a sign-in, with a token that expires so many seconds from now."""
-    folder = home.kept / "default"
+    folder = home.token_folder / "default"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     session = {"base_url": service, "issuer": issuer, "client_id": client}
     token = {
@@ -167,7 +167,7 @@ def signed_in(
         (folder / name).write_text(json.dumps(content))
 
 
-def kept(home: Home) -> dict[str, Any]:
+def stored_token(home: Home) -> dict[str, Any]:
     """Return the stored tokens of the default profile."""
-    token: dict[str, Any] = json.loads((home.kept / "default" / "token.json").read_text())
+    token: dict[str, Any] = json.loads((home.token_folder / "default" / "token.json").read_text())
     return token

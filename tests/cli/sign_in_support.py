@@ -81,17 +81,17 @@ class SignInHome(NamedTuple):
     @property
     def tokens(self) -> Path:
         """The file with the tokens of the default profile."""
-        return self.home.kept / "default" / "token.json"
+        return self.home.token_folder / "default" / "token.json"
 
     @property
-    def kept(self) -> dict[str, Any]:
+    def stored_tokens(self) -> dict[str, Any]:
         """The content of that file."""
-        kept: dict[str, Any] = json.loads(self.tokens.read_text())
-        return kept
+        stored_tokens: dict[str, Any] = json.loads(self.tokens.read_text())
+        return stored_tokens
 
     def expire(self) -> None:
         """Make the access token have expired an hour ago."""
-        self.tokens.write_text(json.dumps({**self.kept, "expires_at": time.time() - 3600}))
+        self.tokens.write_text(json.dumps({**self.stored_tokens, "expires_at": time.time() - 3600}))
 
     async def choose(self, user_code: str, **fields: str) -> str:
         """Enter the code and choose a user; return the page."""

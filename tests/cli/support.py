@@ -55,7 +55,7 @@ class Home(NamedTuple):
         }
 
     @property
-    def kept(self) -> Path:
+    def token_folder(self) -> Path:
         """The folder of the stored sign-ins, one folder a profile."""
         return self.folder / "state" / "tenantry"
 

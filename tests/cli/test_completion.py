@@ -59,9 +59,9 @@ async def test_ids_come_from_the_service_on_the_line(workspace: Workspace) -> No
 async def test_completion_does_not_refresh_the_token(sign_in_home: SignInHome) -> None:
     assert (await sign_in_home.sign_in()).code == 0
     sign_in_home.expire()
-    before = sign_in_home.kept
+    before = sign_in_home.stored_tokens
     assert await offered(sign_in_home.home, "keys", "show", "key_nobody") == []
-    assert sign_in_home.kept == before
+    assert sign_in_home.stored_tokens == before
 
 
 async def test_completion_without_a_service_is_silent(home: Home) -> None:

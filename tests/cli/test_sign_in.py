@@ -33,23 +33,26 @@ async def test_tokens_are_readable_by_their_owner_only_and_in_no_output(
     assert folder.stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
     shown = await sign_in_home.home.run("whoami")
-    for secret in (sign_in_home.kept["access_token"], sign_in_home.kept["refresh_token"]):
+    for secret in (
+        sign_in_home.stored_tokens["access_token"],
+        sign_in_home.stored_tokens["refresh_token"],
+    ):
         assert secret not in done.out + done.err + shown.out + shown.err
 
 
 async def test_expired_token_is_refreshed_by_the_next_command(sign_in_home: SignInHome) -> None:
     await sign_in_home.sign_in()
-    before = sign_in_home.kept
+    before = sign_in_home.stored_tokens
     sign_in_home.expire()
     assert (await sign_in_home.home.run("whoami")).code == 0
-    assert sign_in_home.kept["refresh_token"] != before["refresh_token"]
+    assert sign_in_home.stored_tokens["refresh_token"] != before["refresh_token"]
     assert (await sign_in_home.home.run("whoami")).code == 0
 
 
 async def test_sign_in_that_was_revoked_elsewhere_is_reported(sign_in_home: SignInHome) -> None:
     await sign_in_home.sign_in()
     async with browser_client() as client:
-        form = {"token": sign_in_home.kept["refresh_token"], "client_id": CLIENT_ID}
+        form = {"token": sign_in_home.stored_tokens["refresh_token"], "client_id": CLIENT_ID}
         assert (
             await client.post(f"{sign_in_home.companion.issuer}/revoke", data=form)
         ).status_code == 200
@@ -64,7 +67,7 @@ async def test_sign_out_revokes_the_refresh_token_and_removes_the_tokens(
     sign_in_home: SignInHome,
 ) -> None:
     await sign_in_home.sign_in()
-    refresh_token = sign_in_home.kept["refresh_token"]
+    refresh_token = sign_in_home.stored_tokens["refresh_token"]
     done = await sign_in_home.home.run("logout")
     assert (done.code, done.err) == (0, f"Signed out of {sign_in_home.served.url}.\n")
     assert not any(path.stat().st_size for path in sign_in_home.tokens.parent.iterdir())

@@ -48,7 +48,7 @@ async def provider() -> AsyncIterator[FakeProvider]:
 
 def is_stored(home: Home) -> bool:
     """Return whether the folder holds a sign-in."""
-    return any(path.stat().st_size for path in (home.kept / "default").iterdir())
+    return any(path.stat().st_size for path in (home.token_folder / "default").iterdir())
 
 
 async def test_code_is_shown_with_the_shorter_of_lifetime_and_timeout(

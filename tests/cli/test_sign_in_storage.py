@@ -17,8 +17,8 @@ from tests.cli.fake_provider import (
     FakeProvider,
     Reply,
     fake_provider,
-    kept,
     signed_in,
+    stored_token,
 )
 from tests.cli.sign_in_support import KEYRING, SignInHome, browser_client, with_keyring
 from tests.cli.support import Home
@@ -55,8 +55,8 @@ async def is_revoked(sign_in_home: SignInHome, refresh_token: str) -> bool:
 
 async def test_tokens_name_their_issuer_and_client(sign_in_home: SignInHome) -> None:
     await sign_in_home.sign_in()
-    assert sign_in_home.kept["issuer"] == sign_in_home.companion.issuer
-    assert sign_in_home.kept["client_id"] == CLIENT_ID
+    assert sign_in_home.stored_tokens["issuer"] == sign_in_home.companion.issuer
+    assert sign_in_home.stored_tokens["client_id"] == CLIENT_ID
 
 
 def test_tokens_of_a_replaced_sign_in_are_not_loaded(tmp_path: Path) -> None:
@@ -81,14 +81,14 @@ def test_tokens_of_a_replaced_sign_in_are_not_loaded(tmp_path: Path) -> None:
 
 async def test_folder_is_accessible_to_its_owner_only(sign_in_home: SignInHome) -> None:
     await sign_in_home.sign_in()
-    assert sign_in_home.home.kept.stat().st_mode & 0o777 == 0o700
+    assert sign_in_home.home.token_folder.stat().st_mode & 0o777 == 0o700
 
 
 async def test_sign_out_revokes_tokens_in_a_file_that_others_can_read(
     sign_in_home: SignInHome,
 ) -> None:
     await sign_in_home.sign_in()
-    refresh_token = sign_in_home.kept["refresh_token"]
+    refresh_token = sign_in_home.stored_tokens["refresh_token"]
     sign_in_home.tokens.chmod(0o644)
     done = await sign_in_home.home.run("logout", "--json")
     assert done.code == 0
@@ -114,7 +114,7 @@ async def test_sign_out_of_a_malformed_sign_in_removes_and_revokes_it(
     sign_in_home: SignInHome,
 ) -> None:
     await sign_in_home.sign_in()
-    refresh_token = sign_in_home.kept["refresh_token"]
+    refresh_token = sign_in_home.stored_tokens["refresh_token"]
     session = sign_in_home.tokens.with_name("session.json")
     session.write_text("{")
     done = await sign_in_home.home.run("logout")
@@ -147,7 +147,7 @@ async def test_sign_out_of_an_unknown_profile_is_an_error(home: Home) -> None:
 
 async def test_tokens_without_a_sign_in_are_revoked_too(sign_in_home: SignInHome) -> None:
     await sign_in_home.sign_in()
-    refresh_token = sign_in_home.kept["refresh_token"]
+    refresh_token = sign_in_home.stored_tokens["refresh_token"]
     sign_in_home.tokens.with_name("session.json").unlink()
     assert (await sign_in_home.home.run("logout")).code == 0
     assert await is_revoked(sign_in_home, refresh_token)
@@ -172,8 +172,8 @@ async def test_tokens_that_cannot_be_stored_are_revoked(home: Home, provider: Fa
     flags = provider.flags(f"http://127.0.0.1:{free_port()}")
     async with home.running("login", "--device", *flags) as command:
         await command.until("Waiting ...", "err")
-        folder = home.kept / "default"
-        folder.rename(home.kept / "gone")
+        folder = home.token_folder / "default"
+        folder.rename(home.token_folder / "gone")
         folder.touch()
         entered.set()
         assert await command.wait() == 1
@@ -185,12 +185,12 @@ async def test_new_sign_in_does_not_revoke_tokens_of_the_same_client(
     sign_in_home: SignInHome,
 ) -> None:
     await sign_in_home.sign_in()
-    before = sign_in_home.kept["refresh_token"]
+    before = sign_in_home.stored_tokens["refresh_token"]
     done = await sign_in_home.sign_in()
     assert done.code == 0
-    assert sign_in_home.kept["refresh_token"] != before
+    assert sign_in_home.stored_tokens["refresh_token"] != before
     assert not await is_revoked(sign_in_home, before)
-    assert not await is_revoked(sign_in_home, sign_in_home.kept["refresh_token"])
+    assert not await is_revoked(sign_in_home, sign_in_home.stored_tokens["refresh_token"])
 
 
 async def test_new_sign_in_revokes_tokens_of_another_client(
@@ -200,7 +200,7 @@ async def test_new_sign_in_revokes_tokens_of_another_client(
     done = await home.run("login", "--device", *provider.flags(f"http://127.0.0.1:{free_port()}"))
     assert done.code == 0
     assert [form["token"] for form in provider.forms_at(REVOKE)] == ["refresh-0"]
-    assert kept(home)["refresh_token"] == "refresh-1"
+    assert stored_token(home)["refresh_token"] == "refresh-1"
 
 
 async def test_new_sign_in_reports_old_tokens_that_it_cannot_revoke(
@@ -210,7 +210,7 @@ async def test_new_sign_in_reports_old_tokens_that_it_cannot_revoke(
     done = await home.run("login", "--device", *provider.flags(f"http://127.0.0.1:{free_port()}"))
     assert done.code == 0
     assert "The refresh token of the previous sign-in works until it expires." in done.err
-    assert kept(home)["refresh_token"] == "refresh-1"
+    assert stored_token(home)["refresh_token"] == "refresh-1"
 
 
 async def test_new_sign_in_removes_tokens_from_the_other_store(sign_in_home: SignInHome) -> None:
@@ -261,4 +261,4 @@ async def test_token_refreshed_while_the_command_ends_is_stored(
             loop.call_soon_threadsafe(answering.set)
 
     await asyncio.to_thread(command)
-    assert kept(home)["refresh_token"] == "refresh-1"
+    assert stored_token(home)["refresh_token"] == "refresh-1"

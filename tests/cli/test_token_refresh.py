@@ -53,7 +53,7 @@ async def test_error_of_the_provider(
 async def test_sign_out_during_the_refresh(home: Home, provider: FakeProvider) -> None:
     provider.answer(TOKEN, Reply(200, GOOD))
     provider.answer(WHOAMI, Reply(401, {"code": "token_expired", "detail": "It has expired."}))
-    provider.on_request[WHOAMI] = (home.kept / "default" / "session.json").unlink
+    provider.on_request[WHOAMI] = (home.token_folder / "default" / "session.json").unlink
     done = await home.run("whoami")
     assert done.code == 4
     assert "the user signed out" in done.err
@@ -61,7 +61,7 @@ async def test_sign_out_during_the_refresh(home: Home, provider: FakeProvider) -
 
 
 async def test_folder_that_cannot_be_written(home: Home, provider: FakeProvider) -> None:
-    (home.kept / "default" / "token.json.lock").mkdir()
+    (home.token_folder / "default" / "token.json.lock").mkdir()
     done = await home.run("whoami")
     assert done.code == 1
     assert "token.json.lock cannot be opened" in done.err

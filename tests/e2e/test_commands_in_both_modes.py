@@ -68,7 +68,7 @@ class Scene(NamedTuple):
         world = self.world
         plan, _ = await world.provider.state(self.subscriber)
         price = "price_pro" if plan == "business" else "price_business"
-        async with world.losing():
+        async with world.losing_deliveries():
             world.simulator.change_plan(self.upgraded, price)
         await world.passes(minutes=1)
 
@@ -91,7 +91,7 @@ async def scene(
         upgraded = world.subscription(subscriber)
         world.simulator.subscribe(world.simulator.customer("cus_stranger"), "price_pro")
         await world.passes(minutes=1)
-        async with world.losing():
+        async with world.losing_deliveries():
             world.simulator.change_plan(upgraded, "price_business")
         [lost] = world.lost(subscriber)
         await world.passes(minutes=1)

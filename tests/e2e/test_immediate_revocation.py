@@ -22,7 +22,7 @@ from tests.support.commands import SECRETS, running
 from tests.support.deployment import Deployment, deployed
 from tests.support.figures import RecordProperty
 from tests.support.findings import free_port
-from tests.support.hammer import Hammer, Taking
+from tests.support.hammer import Hammer, Revocation
 from tests.support.issuer import AUDIENCE, Issuer, running_issuer
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.slow_request import SlowRequest
@@ -158,60 +158,62 @@ def add_members(
     return made
 
 
-def revocations(conninfo: str, number: int) -> tuple[list[Taking], str]:
+def planned_revocations(conninfo: str, number: int) -> tuple[list[Revocation], str]:
     """Keys to revoke, and the OWNER key that may do so."""
     ((tenant_id, owner),) = add_tenants(conninfo, 1)
     keys = add_keys(conninfo, tenant_id, number)
     return [
-        Taking(secret, "DELETE", f"/api/v1/api-keys/{key_id}") for key_id, secret in keys
+        Revocation(secret, "DELETE", f"/api/v1/api-keys/{key_id}") for key_id, secret in keys
     ], owner
 
 
-async def hammered(base_url: str, takings: Sequence[Taking], taker: str) -> tuple[int, int]:
+async def send_during_revocations(
+    base_url: str, revocations: Sequence[Revocation], owner: str
+) -> tuple[int, int]:
     host, port = base_url.removeprefix("http://").split(":")
-    tally = await Hammer(host, int(port), PATH).run(takings, taker)
-    assert tally.sent_afterwards >= tally.taken
-    return tally.sent_afterwards, tally.let_in
+    tally = await Hammer(host, int(port), PATH).run(revocations, owner)
+    assert tally.sent_afterwards >= tally.revoked
+    return tally.sent_afterwards, tally.accepted
 
 
 async def check_keys(site: Site, number: int, record_property: RecordProperty) -> None:
     """Revoke so many keys while clients use them; none is accepted afterwards."""
-    takings, owner = revocations(site.conninfo, number)
-    sent, let_in = await hammered(site.deployment.base_url, takings, owner)
+    revocations, owner = planned_revocations(site.conninfo, number)
+    sent, accepted = await send_during_revocations(site.deployment.base_url, revocations, owner)
     figures.record(
-        record_property, WHAT, {"requests": sent, "revocations": number}, {"accepted": let_in}
+        record_property, WHAT, {"requests": sent, "revocations": number}, {"accepted": accepted}
     )
-    assert let_in == 0
+    assert accepted == 0
 
 
 async def check_tenants(site: Site, number: int, record_property: RecordProperty) -> None:
     """The same for the keys of so many tenants, one half suspended and the other ended."""
     tenants = add_tenants(site.conninfo, number)
     suspended, ended = tenants[: number // 2], tenants[number // 2 :]
-    takings = [
-        Taking(secret, "PUT", f"/api/v1/tenants/{tenant_id}", SUSPEND)
+    revocations = [
+        Revocation(secret, "PUT", f"/api/v1/tenants/{tenant_id}", SUSPEND)
         for tenant_id, secret in suspended
     ]
-    takings += [
-        Taking(secret, "DELETE", f"/api/v1/tenants/{tenant_id}") for tenant_id, secret in ended
+    revocations += [
+        Revocation(secret, "DELETE", f"/api/v1/tenants/{tenant_id}") for tenant_id, secret in ended
     ]
-    sent, let_in = await hammered(site.deployment.base_url, takings, OPERATOR)
+    sent, accepted = await send_during_revocations(site.deployment.base_url, revocations, OPERATOR)
     counts = {"requests": sent, "suspensions": len(suspended), "ends of tenants": len(ended)}
-    figures.record(record_property, f"{WHAT}: tenants", counts, {"accepted": let_in})
-    assert let_in == 0
+    figures.record(record_property, f"{WHAT}: tenants", counts, {"accepted": accepted})
+    assert accepted == 0
 
 
 async def check_members(site: Site, number: int, record_property: RecordProperty) -> None:
     """The same for the tokens of so many members who are removed."""
     ((tenant_id, owner),) = add_tenants(site.conninfo, 1)
     members = add_members(site.conninfo, site.issuer, tenant_id, number)
-    takings = [
-        Taking(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members
+    revocations = [
+        Revocation(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members
     ]
-    sent, let_in = await hammered(site.deployment.base_url, takings, owner)
+    sent, accepted = await send_during_revocations(site.deployment.base_url, revocations, owner)
     counts = {"requests": sent, "removals": len(members)}
-    figures.record(record_property, f"{WHAT}: members", counts, {"accepted": let_in})
-    assert let_in == 0
+    figures.record(record_property, f"{WHAT}: members", counts, {"accepted": accepted})
+    assert accepted == 0
 
 
 async def check_slow_bodies(site: Site, number: int, record_property: RecordProperty) -> None:
@@ -223,27 +225,29 @@ async def check_slow_bodies(site: Site, number: int, record_property: RecordProp
     ((tenant_id, owner),) = add_tenants(site.conninfo, 1)
     keys = add_keys(site.conninfo, tenant_id, number, "{projects:*}")
     members = add_members(site.conninfo, site.issuer, tenant_id, number)
-    takings = [Taking(secret, "DELETE", f"/api/v1/api-keys/{key_id}") for key_id, secret in keys]
-    takings += [
-        Taking(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members
+    revocations = [
+        Revocation(secret, "DELETE", f"/api/v1/api-keys/{key_id}") for key_id, secret in keys
+    ]
+    revocations += [
+        Revocation(token, "DELETE", f"/api/v1/members/{member_id}") for member_id, token in members
     ]
     statuses: list[int] = []
     async with site.deployment.client(owner) as client:
-        for taking in takings:
+        for revocation in revocations:
             headers = {
-                "Authorization": f"Bearer {taking.credential}",
+                "Authorization": f"Bearer {revocation.credential}",
                 "Content-Type": "application/json",
             }
             half = await SlowRequest.begin(
                 site.deployment.base_url, "POST", PROJECTS, b'{"name": "late"}', headers
             )
-            assert (await client.request(taking.method, taking.path)).status_code == 204
+            assert (await client.request(revocation.method, revocation.path)).status_code == 204
             statuses.append((await half.finish())[0])
         made = (await client.get(PROJECTS)).json()["data"]
-    counts = {"requests": len(takings), "revocations": len(keys), "removals": len(members)}
-    let_in = sum(status not in (401, 403) for status in statuses)
-    figures.record(record_property, SLOW, counts, {"accepted": let_in})
-    assert (let_in, made) == (0, [])
+    counts = {"requests": len(revocations), "revocations": len(keys), "removals": len(members)}
+    accepted = sum(status not in (401, 403) for status in statuses)
+    figures.record(record_property, SLOW, counts, {"accepted": accepted})
+    assert (accepted, made) == (0, [])
 
 
 async def test_revoked_key_is_never_accepted_again(
@@ -255,14 +259,14 @@ async def test_revoked_key_is_never_accepted_again(
 async def test_a_cache_of_ten_seconds_accepts_them(
     site: Site, tmp_path: Path, record_property: RecordProperty
 ) -> None:
-    takings, owner = revocations(site.conninfo, OTHERS)
+    revocations, owner = planned_revocations(site.conninfo, OTHERS)
     async with caching_service(site.values, tmp_path) as base_url:
-        sent, let_in = await hammered(base_url, takings, owner)
+        sent, accepted = await send_during_revocations(base_url, revocations, owner)
     what = f"{WHAT}, behind a cache of 10 s"
     figures.record(
-        record_property, what, {"requests": sent, "revocations": OTHERS}, {"accepted": let_in}
+        record_property, what, {"requests": sent, "revocations": OTHERS}, {"accepted": accepted}
     )
-    assert let_in > 0
+    assert accepted > 0
 
 
 async def test_suspended_or_ended_tenant_is_rejected_immediately(

@@ -35,7 +35,7 @@ async def listening(command: Running) -> None:
 
 
 async def test_ctrl_c_ends_the_relay_with_a_summary(tmp_path: Path) -> None:
-    simulator, receiver = Simulator(), Taking()
+    simulator, receiver = Simulator(), AcceptingReceiver()
     async with simulator.serving(), serving(receiver):
         address = receiver.url.removeprefix("http://")
         async with running(
@@ -60,7 +60,7 @@ async def test_ctrl_c_ends_the_relay_with_a_summary(tmp_path: Path) -> None:
     assert "\x1b" not in command.text["out"] + command.text["err"]
 
 
-class Taking(Receiver):
+class AcceptingReceiver(Receiver):
     """Takes whatever comes, however it is signed, with ``statuses`` for answers; keeps the
     paths.
     """
@@ -80,7 +80,7 @@ class Taking(Receiver):
 
 
 async def test_rejection_in_json_lines_and_exit_code(tmp_path: Path) -> None:
-    simulator, receiver = Simulator(), Taking()
+    simulator, receiver = Simulator(), AcceptingReceiver()
     receiver.statuses.append(422)
     async with simulator.serving(), serving(receiver):
         options = ("--json", "--forward-to", receiver.url, "--events", "price.*")
@@ -260,7 +260,7 @@ async def test_provider_error_at_the_start_decides_the_exit_code(tmp_path: Path)
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
 async def test_closed_stdout_ends_relay_and_child(tmp_path: Path, options: tuple[str, ...]) -> None:
-    simulator, receiver = Simulator(), Taking()
+    simulator, receiver = Simulator(), AcceptingReceiver()
     read_end, write_end = os.pipe()
     os.close(read_end)
     async with simulator.serving(), serving(receiver):

@@ -262,7 +262,7 @@ async def work(
     _, key = await run_of.key(owner, "*:*")
     await everywhere(run_of, owner, [key, owner, operator])
     await opaque_everywhere(run_of, owner, list(SETTINGS.values()))
-    await lives_of_keys(run_of, owner)
+    await key_lifetimes(run_of, owner)
     await bad_tokens(run_of, owner)
     await webhooks_and_mails(run_of, mail, worker)
     await sessions(run_of, owner, provider)
@@ -367,7 +367,7 @@ def in_base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-async def lives_of_keys(run_of: Everything, owner: str) -> None:
+async def key_lifetimes(run_of: Everything, owner: str) -> None:
     """Keys that are changed, rotated, revoked, and asked for twice."""
     for overlap in (0, 60):
         key_id, key = await run_of.key(owner, "projects:read")

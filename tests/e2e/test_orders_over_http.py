@@ -17,7 +17,7 @@ from tests.support.billing import rows
 from tests.support.commands import SECRETS
 from tests.support.deployment import WORKERS, deployed
 from tests.support.events import Shape
-from tests.support.histories import DAY, PLOTS, History, Links, Plot, Record, told
+from tests.support.histories import DAY, PLOTS, History, Links, Plot, Record, plot_history
 from tests.support.orders import OURS, shuffled
 from tests.support.postgres import as_url
 from tests.support.service import TENANTS
@@ -131,7 +131,7 @@ def _deliveries(rng: random.Random, each: int, start: int) -> list[Delivery]:
     for number in range(each):
         for place, plot in enumerate(PLOTS):
             org = f"org-{place}-{number}"
-            endpoints = [told(plot, shape, org=org, start=start) for shape in Shape]
+            endpoints = [plot_history(plot, shape, org=org, start=start) for shape in Shape]
             subscriber = Subscriber(org, plot, endpoints[0])
             stream = shuffled(rng, [history.events for history in endpoints])
             streams.append([Delivery(subscriber, event) for event in stream])

@@ -22,7 +22,7 @@ class Sent(NamedTuple):
     """A request: its status, when it was sent, and when its answer was there."""
 
     status: int
-    begun: float
+    started: float
     ended: float
 
 
@@ -31,7 +31,7 @@ def most_in_a_window(accepted: list[Sent]) -> int:
     them through.
     """
     return max(
-        sum(since <= one.begun and one.ended < since + WINDOW for one in accepted)
+        sum(since <= one.started and one.ended < since + WINDOW for one in accepted)
         for _, since, _ in accepted
     )
 
@@ -45,9 +45,9 @@ async def test_flood_gets_no_more_through_than_the_limit_and_no_fewer_than_promi
 
     async def send(client: httpx2.AsyncClient) -> Sent:
         async with places:
-            begun = time.monotonic()
+            started = time.monotonic()
             answer = await client.get("/api/v1/auth/verify/-")
-            return Sent(answer.status_code, begun, time.monotonic())
+            return Sent(answer.status_code, started, time.monotonic())
 
     async with (
         deployed(database_url, tmp_path, TENANTRY_PLANS="plans.toml") as deployment,

@@ -60,7 +60,7 @@ async def operator(conninfo: str, database_url: str, tmp_path: Path) -> AsyncIte
 async def lost_upgrade(world: World) -> tuple[Subscriber, str, str]:
     """A tenant that has missed an upgrade; when that was, and the event's id."""
     subscriber = await world.subscriber("price_pro")
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.change_plan(world.subscription(subscriber), "price_business")
     [lost] = world.lost(subscriber)
     moment = world.simulator.now.isoformat(timespec="seconds").replace("+00:00", "Z")
@@ -90,7 +90,7 @@ async def test_drift_is_shown_and_repaired(operator: Operator) -> None:
 
 async def test_the_document_of_a_comparison(operator: Operator) -> None:
     subscriber, moment, event_id = await lost_upgrade(operator.world)
-    async with operator.world.losing():
+    async with operator.world.losing_deliveries():
         other = await operator.world.subscriber("price_pro", trial_days=2)
     done = await operator.runs(f"reconcile --tenant {subscriber.id} --tenant {other.id} --json")
     assert (done.code, done.err) == (3, "")
@@ -134,7 +134,7 @@ async def test_the_document_of_a_comparison(operator: Operator) -> None:
 async def test_a_lost_first_payment_is_shown_and_repaired(operator: Operator) -> None:
     world = operator.world
     subscriber = await world.subscriber(linked=False)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.subscribe(subscriber, "price_pro")
         stranger = world.simulator.subscribe(world.simulator.customer("cus_stranger"), "price_pro")
     explained = await operator.runs(f"tenants explain {subscriber.id}")
@@ -218,10 +218,10 @@ async def test_backfill_fetches_the_further_types_that_the_endpoint_sends(
     operator: Operator,
 ) -> None:
     subscriber = await operator.world.subscriber()
-    begun = events.begun(**subscriber.names, status="trialing")
-    sent = [*sorted(REQUIRED_TYPES), begun["type"]]
+    first = events.subscription_created(**subscriber.names, status="trialing")
+    sent = [*sorted(REQUIRED_TYPES), first["type"]]
     async with running_provider() as server:
-        server.events = [begun]
+        server.events = [first]
         provider = {
             "PROVIDER_API_BASE": server.url,
             "PROVIDER_SECRET_KEY": KEY,

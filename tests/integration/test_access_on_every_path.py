@@ -59,7 +59,7 @@ async def test_webhooks_give_no_access_for_a_failed_first_payment(world: World) 
 
 
 async def test_a_backfill_gives_no_access_for_a_failed_first_payment(world: World) -> None:
-    async with world.losing():
+    async with world.losing_deliveries():
         subscriber, of_operator = await abandoned(world), await abandoned(world, "pro")
     since = int(world.service.clock.now.timestamp()) - 3600
     await world.passes(minutes=1)

@@ -70,7 +70,7 @@ async def leaving(world: World) -> tuple[Subscriber, timedelta]:
     world.simulator.cancel(world.subscription(subscriber), at_period_end=True)
     await world.passes(minutes=1)
     end = from_epoch(world.subscription(subscriber).period_end)
-    async with world.losing():
+    async with world.losing_deliveries():
         await world.passes(seconds=(end - world.service.clock.now).total_seconds() + 60)
     return subscriber, end + LATE - world.service.clock.now
 
@@ -124,7 +124,7 @@ async def test_access_is_back_where_the_provider_says_that_the_subscription_goes
     subscriber = await world.subscriber("price_pro")
     subscription = world.simulator.cancel(world.subscription(subscriber), at_period_end=True)
     await world.passes(minutes=1)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.resume(subscription)
         await world.passes(days=35)
     assert await verified(subscriber) == ("none", "free", "pro")

@@ -109,7 +109,7 @@ async def loss(conninfo: str, postgres: PostgresServer, tmp_path: Path) -> Async
 
 async def test_keys_revoked_after_the_backup_are_rejected(loss: Loss) -> None:
     org = await loss.service.organization()
-    revoked, leaked, rotated, kept = [
+    revoked, leaked, rotated, active = [
         await loss.service.key(org.owner, org.id, READS) for _ in range(4)
     ]
     await loss.back_up()
@@ -127,7 +127,7 @@ async def test_keys_revoked_after_the_backup_are_rejected(loss: Loss) -> None:
                 401,
                 "api_key_revoked",
             )
-        for key in (org.key, kept):
+        for key in (org.key, active):
             assert (await service.caller(key.caller.credential).get(PROJECTS)).status_code == 200
     assert done.out.count("  redone\n") == 3
 

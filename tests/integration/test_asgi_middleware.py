@@ -29,7 +29,14 @@ from tests.support.app import client_of, lifespan
 from tests.support.database_link import database_link
 from tests.support.in_process import answer, answer_caller, tenantry_of, values_of
 from tests.support.postgres import PostgresServer
-from tests.support.service import HURRIED, Caller, Organization, Service, refusal, running_service
+from tests.support.service import (
+    SHORT_TIMEOUTS,
+    Caller,
+    Organization,
+    Service,
+    refusal,
+    running_service,
+)
 from tests.support.websocket import open_websocket
 
 LIMITED: Final = """
@@ -460,7 +467,7 @@ async def test_connection_ends_though_the_database_hangs(
     org = await service.organization()
     reader = await reader_of(service, org)
     async with database_link(service.conninfo) as link:
-        tenantry = tenantry_of(service, HURRIED, DATABASE_URL=link.conninfo)
+        tenantry = tenantry_of(service, SHORT_TIMEOUTS, DATABASE_URL=link.conninfo)
         async with (
             tenantry,
             client_of(TenantryMiddleware(answer_caller, tenantry=tenantry)) as client,

@@ -59,7 +59,7 @@ async def test_a_backfill_after_a_day_without_events_restores_every_state(world:
     world.subscribe(trial, "price_business", trial_days=31)
     world.simulator.card_declines(recovered.customer)
     await world.passes(days=30, hours=23)
-    async with world.losing():
+    async with world.losing_deliveries():
         await world.passes(hours=2)
         world.simulator.change_plan(world.subscription(upgraded), "price_business")
         world.simulator.cancel(world.subscription(cancelled))
@@ -78,7 +78,7 @@ async def test_a_backfill_after_a_day_without_events_restores_every_state(world:
 
 
 async def test_a_second_backfill_applies_nothing(world: World) -> None:
-    async with world.losing():
+    async with world.losing_deliveries():
         await world.subscriber("price_pro")
     done, _ = await backfill(world)
     assert done.missed == 2
@@ -87,7 +87,7 @@ async def test_a_second_backfill_applies_nothing(world: World) -> None:
 
 
 async def test_a_dry_run_names_what_was_missed_and_writes_nothing(world: World) -> None:
-    async with world.losing():
+    async with world.losing_deliveries():
         subscriber = await world.subscriber("price_pro")
     done, told = await backfill(world, dry_run=True)
     assert (done.missed, done.outcomes) == (2, {})
@@ -98,7 +98,7 @@ async def test_a_dry_run_names_what_was_missed_and_writes_nothing(world: World) 
 
 
 async def test_events_before_the_given_time_are_ignored(world: World) -> None:
-    async with world.losing():
+    async with world.losing_deliveries():
         subscriber = await world.subscriber("price_pro")
         await world.passes(days=1)
         world.simulator.cancel(world.subscription(subscriber), at_period_end=True)
@@ -110,7 +110,7 @@ async def test_events_before_the_given_time_are_ignored(world: World) -> None:
 async def test_the_newest_second_comes_first_and_its_events_as_they_came_about(
     world: World,
 ) -> None:
-    async with world.losing():
+    async with world.losing_deliveries():
         subscriber = await world.subscriber("price_pro")
         for price in ("price_business", "price_pro"):
             world.simulator.change_plan(world.subscription(subscriber), price)
@@ -124,7 +124,7 @@ async def failing(world: World, **lasting: float) -> str:
     subscriber = await world.subscriber("price_pro")
     world.simulator.card_declines(subscriber.customer)
     await world.passes(days=30, hours=23)
-    async with world.losing():
+    async with world.losing_deliveries():
         await world.passes(hours=2, **lasting)
     return subscriber.id
 
@@ -152,7 +152,7 @@ async def test_a_failure_that_ended_the_subscription_in_its_second_does_not_mail
     world.simulator.card_declines(subscriber.customer)
     await world.passes(days=32, hours=23)
     told = await mailed(world)
-    async with world.losing():
+    async with world.losing_deliveries():
         await world.passes(hours=2)
     assert {FAILED, DELETED} <= {event.type for event in world.lost()}
     await backfill(world)
@@ -163,7 +163,7 @@ async def test_a_failure_that_ended_the_subscription_in_its_second_does_not_mail
 async def test_events_without_a_tenant_are_parked(world: World) -> None:
     unlinked = world.provider.unlinked()
     world.simulator.customer(unlinked.customer)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.subscribe(unlinked, "price_pro")
     done, told = await backfill(world)
     assert done.outcomes == {"parked": 2}
@@ -222,9 +222,9 @@ async def test_a_failure_in_the_middle_keeps_the_applied_events(
     assert isinstance(done.stopped, ProviderUnavailableError)
     assert done.reached is not None
     assert done.reached.id == told[-1].id
-    kept = await rows(service.conninfo, "SELECT id FROM billing_events")
+    stored = await rows(service.conninfo, "SELECT id FROM billing_events")
     assert 0 < done.missed < 250
-    assert {event.id for event in told} == {row["id"] for row in kept}
+    assert {event.id for event in told} == {row["id"] for row in stored}
 
 
 async def test_observer_stops_a_run_after_a_part(
@@ -246,7 +246,9 @@ async def test_a_type_that_no_endpoint_must_send_is_missed_only_on_request(
     provider: Provider, server: ProviderServer
 ) -> None:
     subscriber = await provider.subscriber()
-    server.events = [events.begun(**subscriber.names, status="trialing", event_id="evt_1")]
+    server.events = [
+        events.subscription_created(**subscriber.names, status="trialing", event_id="evt_1")
+    ]
     service = provider.service
     async with reconciling(service.conninfo, server.url, KEY, clock=service.clock) as desk:
         await desk.reconciler.backfill.run(0)

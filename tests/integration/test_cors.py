@@ -13,9 +13,9 @@ from tests.support.database_link import database_link
 from tests.support.emptying import SharedDatabase
 from tests.support.routes import WEBHOOK, requests_of_every_kind
 from tests.support.service import (
-    HURRIED,
     KEYS,
     PROJECTS,
+    SHORT_TIMEOUTS,
     VERIFY,
     WHOAMI,
     Caller,
@@ -154,7 +154,7 @@ async def test_exceeded_rate_limit_is_readable(conninfo: str, tmp_path: Path) ->
 async def test_answers_without_the_database_are_readable(conninfo: str) -> None:
     async with (
         database_link(conninfo) as link,
-        running_service(link.conninfo, HURRIED, CORS_ORIGINS=APP) as service,
+        running_service(link.conninfo, SHORT_TIMEOUTS, CORS_ORIGINS=APP) as service,
     ):
         org = await service.organization()
         await link.cut()

@@ -14,9 +14,9 @@ from tenantry.domain.errors import DatabaseUnavailableError
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.logs import watched
 from tests.support.service import (
-    HURRIED,
     KEYS,
     PROJECTS,
+    SHORT_TIMEOUTS,
     TENANTS,
     VERIFY,
     WHOAMI,
@@ -40,7 +40,7 @@ async def link(conninfo: str) -> AsyncIterator[DatabaseLink]:
 
 @pytest.fixture
 async def service(link: DatabaseLink) -> AsyncIterator[Service]:
-    async with running_service(link.conninfo, HURRIED) as service:
+    async with running_service(link.conninfo, SHORT_TIMEOUTS) as service:
         yield service
 
 
@@ -116,7 +116,7 @@ async def test_database_that_does_not_answer_is_503(link: DatabaseLink, service:
 async def test_service_starts_without_its_database(conninfo: str) -> None:
     async with database_link(conninfo) as link:
         await link.cut()
-        async with running_service(link.conninfo, HURRIED) as service:
+        async with running_service(link.conninfo, SHORT_TIMEOUTS) as service:
             health, ready, refused = await asyncio.gather(
                 service.anonymous.get("/healthz"),
                 service.anonymous.get("/readyz"),

@@ -132,7 +132,7 @@ class Gate:
         await self.open.wait()
 
 
-class Rivals:
+class ConcurrentBatches:
     """Two tenants, and a subscription whose oldest event waits for its customer; with
     `SUBSCRIPTIONS=each`.
     """
@@ -178,7 +178,7 @@ async def test_two_tenants_that_get_a_subscription_at_the_same_time_do_not_both_
 ) -> None:
     gate = Gate()
     async with Database(emptied, pool_size=2) as database:
-        rivals = Rivals(database, emptied, gate)
+        rivals = ConcurrentBatches(database, emptied, gate)
         await rivals.begin()
         linking = asyncio.create_task(rivals.link("acme", way))
         await gate.reached.wait()
@@ -199,7 +199,7 @@ async def test_a_linked_customer_brings_no_subscription_that_names_another_tenan
     gate = Gate()
     gate.open.set()
     async with Database(emptied, pool_size=2) as database:
-        rivals = Rivals(database, emptied, gate)
+        rivals = ConcurrentBatches(database, emptied, gate)
         await rivals.begin()
         await rivals.name("other")
         await rivals.link("acme", way)
@@ -214,7 +214,7 @@ async def test_a_tenant_is_locked_in_order_with_those_that_have_its_customers_su
     """
     lock = "SELECT FROM tenants WHERE id = %s FOR NO KEY UPDATE NOWAIT"
     async with Database(emptied, pool_size=2) as database:
-        rivals = Rivals(database, emptied, Gate())
+        rivals = ConcurrentBatches(database, emptied, Gate())
         await rivals.begin()
         await rivals.name("acme")
         async with await psycopg.AsyncConnection.connect(emptied) as opposing:

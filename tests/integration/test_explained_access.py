@@ -37,7 +37,7 @@ LINE: Final = re.compile(
 )
 
 
-class Said(NamedTuple):
+class AccessSentence(NamedTuple):
     """What a sentence says that a subscription gives."""
 
     state: str
@@ -46,7 +46,7 @@ class Said(NamedTuple):
     is_current: bool
 
 
-def parsed(subscription: SubscriptionView) -> tuple[bool, str, Said]:
+def parsed(subscription: SubscriptionView) -> tuple[bool, str, AccessSentence]:
     """Whether a subscription counts, why, and what it gives, by its sentences."""
     sentence = VERDICT.fullmatch(subscription.reason)
     assert sentence, subscription.reason
@@ -55,19 +55,21 @@ def parsed(subscription: SubscriptionView) -> tuple[bool, str, Said]:
         return (
             sentence["verdict"] == "Counts",
             sentence["why"],
-            Said("over", "free", None, is_current=False),
+            AccessSentence("over", "free", None, is_current=False),
         )
     if NO_ACCESS.fullmatch(access):
         return (
             sentence["verdict"] == "Counts",
             sentence["why"],
-            Said("none", "free", None, is_current=False),
+            AccessSentence("none", "free", None, is_current=False),
         )
     given = ACCESS.fullmatch(access)
     assert given, access
     assert bool(given["full"]) != bool(given["grace"]), access
     until = datetime.fromisoformat(given["until"]).replace(tzinfo=UTC) if given["until"] else None
-    said = Said("full" if given["full"] else "grace", given["plan"], until, bool(given["current"]))
+    said = AccessSentence(
+        "full" if given["full"] else "grace", given["plan"], until, bool(given["current"])
+    )
     return sentence["verdict"] == "Counts", sentence["why"], said
 
 
@@ -95,7 +97,7 @@ def wrong_facts(explanation: BillingExplanation, why: str) -> Iterator[str]:
             yield f"{name} has no item of a plan"
 
 
-def wrong_access(explanation: BillingExplanation, said: Sequence[Said]) -> Iterator[str]:
+def wrong_access(explanation: BillingExplanation, said: Sequence[AccessSentence]) -> Iterator[str]:
     """Sentences about what subscriptions give that the tenant's access contradicts."""
     access = explanation.tenant.access
     current = [each for each in said if each.is_current]

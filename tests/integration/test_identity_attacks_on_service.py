@@ -118,7 +118,7 @@ async def test_no_key_is_fetched_from_a_url_in_a_token(target: Target) -> None:
     assert target.attacker.connections == 0
 
 
-STANDING = {
+WITHOUT_ACCESS = {
     "a removed member, as owner": (
         {"sub": "removed", "org_id": "acme", "org_role": "owner"},
         {},
@@ -156,7 +156,7 @@ STANDING = {
 }
 
 
-@pytest.mark.parametrize(("claims", "headers", "code"), STANDING.values(), ids=STANDING)
+@pytest.mark.parametrize(("claims", "headers", "code"), WITHOUT_ACCESS.values(), ids=WITHOUT_ACCESS)
 async def test_valid_token_without_a_membership_is_rejected(
     target: Target, claims: dict[str, str], headers: dict[str, str], code: str
 ) -> None:

@@ -211,7 +211,7 @@ async def connected(conninfo: str) -> AsyncIterator[Database]:
         await database.close()
 
 
-class Standing(NamedTuple):
+class DeskOnService(NamedTuple):
     """A desk beside the service, on its database and its provider."""
 
     service: Service
@@ -226,7 +226,7 @@ class Standing(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-async def standing(service: Service) -> AsyncIterator[Standing]:
+async def desk_on_service(service: Service) -> AsyncIterator[DeskOnService]:
     async with desk_of(service.issuer, LATER) as desk:
         for org in ("acme", "other", "suspended", "ended"):
             await service.operator.put(
@@ -244,11 +244,13 @@ async def standing(service: Service) -> AsyncIterator[Standing]:
             {"name": "s", "ownerEmail": "owner@x.example", "suspended": True},
         )
         await service.operator.delete(f"{TENANTS}/ended")
-        yield Standing(service, desk)
+        yield DeskOnService(service, desk)
 
 
-async def test_explanation_shows_the_lower_of_claim_and_membership(standing: Standing) -> None:
-    explanation = await standing.explained(
+async def test_explanation_shows_the_lower_of_claim_and_membership(
+    desk_on_service: DeskOnService,
+) -> None:
+    explanation = await desk_on_service.explained(
         sub="ann", org_id="acme", org_role="admin", scope="openid projects:read"
     )
     assert explanation.refusal is None
@@ -264,8 +266,8 @@ async def test_explanation_shows_the_lower_of_claim_and_membership(standing: Sta
     )
 
 
-async def test_the_only_membership_counts_without_a_claim(standing: Standing) -> None:
-    explanation = await standing.explained(sub="ann")
+async def test_the_only_membership_counts_without_a_claim(desk_on_service: DeskOnService) -> None:
+    explanation = await desk_on_service.explained(sub="ann")
     assert explanation.steps[-1].said == "no claim: acme (plan free, the user is member)"
     assert explanation.access is not None
     assert explanation.access.org_id == "acme"
@@ -284,23 +286,23 @@ async def test_the_only_membership_counts_without_a_claim(standing: Standing) ->
     ],
 )
 async def test_origin_of_the_role_without_a_membership(
-    standing: Standing, role: str | None, origin: str
+    desk_on_service: DeskOnService, role: str | None, origin: str
 ) -> None:
-    explanation = await standing.explained(sub="claimed", org_id="acme", org_role=role)
+    explanation = await desk_on_service.explained(sub="claimed", org_id="acme", org_role=role)
     assert explanation.access is not None
     assert explanation.access.role_origin == origin
-    assert standing.desk.text(explanation).endswith(
+    assert desk_on_service.desk.text(explanation).endswith(
         f"The role is {explanation.access.role}: {origin}.\n"
     )
 
 
 async def test_invitation_that_the_header_names_is_explained_and_not_accepted(
-    standing: Standing,
+    desk_on_service: DeskOnService,
 ) -> None:
-    explanation = await standing.explained("acme", sub="invited")
+    explanation = await desk_on_service.explained("acme", sub="invited")
     said = "no claim, X-Organization-Id acme: acme (plan free, the user is invited as admin)"
     assert (explanation.refusal, explanation.steps[-1].said) == (None, said)
-    (own,) = (await standing.service.user("invited").get(OWN)).json()["data"]
+    (own,) = (await desk_on_service.service.user("invited").get(OWN)).json()["data"]
     assert own["status"] == "invited"
 
 
@@ -332,9 +334,13 @@ async def test_invitation_that_the_header_names_is_explained_and_not_accepted(
     ids=["removed", "unknown tenant", "no tenant", "mismatch", "suspended", "ended"],
 )
 async def test_token_without_a_membership_is_explained_as_the_service_rejects_it(
-    standing: Standing, claims: dict[str, str], organization: str | None, code: str, said: str
+    desk_on_service: DeskOnService,
+    claims: dict[str, str],
+    organization: str | None,
+    code: str,
+    said: str,
 ) -> None:
-    explanation = await standing.explained(organization, **claims)
+    explanation = await desk_on_service.explained(organization, **claims)
     assert explanation.refusal is not None
     assert explanation.refusal.code == code
     assert explanation.steps[-1].result is CheckResult.FAILED
@@ -372,15 +378,17 @@ def quoted(command: str) -> str:
     return after.partition("```\n")[0]
 
 
-async def test_docs_show_the_explanation_of_a_valid_token(standing: Standing) -> None:
-    explanation = await standing.explained(
+async def test_docs_show_the_explanation_of_a_valid_token(desk_on_service: DeskOnService) -> None:
+    explanation = await desk_on_service.explained(
         sub="ann", org_id="acme", org_role="admin", scope="openid projects:read"
     )
-    assert quoted("tenantry auth explain-token < token.txt") == standing.desk.text(explanation)
-
-
-async def test_docs_show_the_explanation_of_an_id_token(standing: Standing) -> None:
-    explanation = await standing.explained(aud=CLIENT_ID, nonce="n-0S6", org_id="acme")
-    assert quoted("tenantry auth explain-token --token-file id-token.txt") == standing.desk.text(
+    assert quoted("tenantry auth explain-token < token.txt") == desk_on_service.desk.text(
         explanation
     )
+
+
+async def test_docs_show_the_explanation_of_an_id_token(desk_on_service: DeskOnService) -> None:
+    explanation = await desk_on_service.explained(aud=CLIENT_ID, nonce="n-0S6", org_id="acme")
+    assert quoted(
+        "tenantry auth explain-token --token-file id-token.txt"
+    ) == desk_on_service.desk.text(explanation)

@@ -174,12 +174,14 @@ async def test_rejecting_greeting() -> None:
 
 
 async def test_server_with_malformed_replies() -> None:
-    async def babble(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def send_random_bytes(
+        _reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         await writer.drain()
         writer.close()
 
-    async with await asyncio.start_server(babble, "127.0.0.1", 0) as listener:
+    async with await asyncio.start_server(send_random_bytes, "127.0.0.1", 0) as listener:
         port = listener.sockets[0].getsockname()[1]
         with pytest.raises(TemporaryMailError):
             await Mailer(parse_smtp_url(f"smtp://127.0.0.1:{port}", SENDER)).send(message())

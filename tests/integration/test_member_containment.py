@@ -237,7 +237,7 @@ async def test_concurrent_mutual_removal_leaves_one_owner(service: Service, atta
     names = [f"duellist-{attack}-{number}" for number in range(2)]
     members = [await join(service, org, name, "owner") for name in names]
 
-    async def strike(attacker: str, victim: str) -> int:
+    async def change_other(attacker: str, victim: str) -> int:
         user = service.user(attacker)
         if attack == "remove":
             return (await user.delete(victim)).status_code
@@ -245,11 +245,11 @@ async def test_concurrent_mutual_removal_leaves_one_owner(service: Service, atta
 
     async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
         await connection.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (org.id,))
-        strikes = [
-            asyncio.create_task(strike(names[0], path_of(members[1]))),
-            asyncio.create_task(strike(names[1], path_of(members[0]))),
+        attempts = [
+            asyncio.create_task(change_other(names[0], path_of(members[1]))),
+            asyncio.create_task(change_other(names[1], path_of(members[0]))),
         ]
         await until_blocked(service.conninfo, 2)
-    assert sorted(await asyncio.gather(*strikes)) == [204 if attack == "remove" else 200, 403]
+    assert sorted(await asyncio.gather(*attempts)) == [204 if attack == "remove" else 200, 403]
     owners = (await org.owner.get(MEMBERS, role="owner")).json()["data"]
     assert len(owners) == 1

@@ -20,7 +20,7 @@ async def add_member(
         )
 
 
-async def standing(caller: Caller) -> tuple[str, str, list[str]]:
+async def principal_values(caller: Caller) -> tuple[str, str, list[str]]:
     """The tenant, level and scopes that a caller acts with."""
     answer = await caller.get(WHOAMI)
     assert answer.status_code == 200, answer.text
@@ -43,7 +43,11 @@ async def test_role_claim_counts_where_there_is_no_membership(
     service: Service, role: str | None, level: str, scopes: list[str]
 ) -> None:
     org = await service.organization()
-    assert await standing(service.user("guest", org=org.id, role=role)) == (org.id, level, scopes)
+    assert await principal_values(service.user("guest", org=org.id, role=role)) == (
+        org.id,
+        level,
+        scopes,
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,7 +66,11 @@ async def test_lower_of_claim_and_membership_counts(
 ) -> None:
     org = await service.organization()
     await add_member(service, org.id, "both", stored)
-    assert await standing(service.user("both", org=org.id, role=claimed)) == (org.id, level, scopes)
+    assert await principal_values(service.user("both", org=org.id, role=claimed)) == (
+        org.id,
+        level,
+        scopes,
+    )
 
 
 async def test_removed_member_is_rejected_despite_claims(service: Service) -> None:
@@ -80,7 +88,7 @@ async def test_removed_member_is_rejected_despite_claims(service: Service) -> No
 async def test_only_membership_counts_without_a_claim(service: Service) -> None:
     org = await service.organization()
     await add_member(service, org.id, "only", "admin")
-    assert await standing(service.user("only")) == (org.id, "SCOPED", ["*:*"])
+    assert await principal_values(service.user("only")) == (org.id, "SCOPED", ["*:*"])
 
 
 async def test_of_several_memberships_the_header_names_one(service: Service) -> None:
@@ -88,12 +96,12 @@ async def test_of_several_memberships_the_header_names_one(service: Service) -> 
     for org, role in zip(orgs, ("admin", "member"), strict=True):
         await add_member(service, org.id, "several", role)
     assert refusal(await service.user("several").get(PROJECTS)) == NO_ORGANIZATION
-    assert await standing(service.user("several", asks_for=orgs[0].id)) == (
+    assert await principal_values(service.user("several", asks_for=orgs[0].id)) == (
         orgs[0].id,
         "SCOPED",
         ["*:*"],
     )
-    assert await standing(service.user("several", asks_for=orgs[1].id)) == (
+    assert await principal_values(service.user("several", asks_for=orgs[1].id)) == (
         orgs[1].id,
         "SCOPED",
         MEMBER_SCOPES,
@@ -104,7 +112,7 @@ async def test_removed_membership_does_not_count_as_one_of_several(service: Serv
     org, left = await service.organization(), await service.organization()
     await add_member(service, org.id, "moved", "admin")
     await add_member(service, left.id, "moved", "owner", removed=True)
-    assert (await standing(service.user("moved")))[0] == org.id
+    assert (await principal_values(service.user("moved")))[0] == org.id
 
 
 async def test_header_gives_no_access_to_a_foreign_tenant(service: Service) -> None:
@@ -175,7 +183,9 @@ async def test_token_scope_narrows_only_by_the_services_scopes(
     service: Service, scope: str, scopes: list[str]
 ) -> None:
     org = await service.organization()
-    assert (await standing(service.user(org=org.id, role="admin", scope=scope)))[2] == scopes
+    assert (await principal_values(service.user(org=org.id, role="admin", scope=scope)))[
+        2
+    ] == scopes
 
 
 async def test_whoami_shows_the_user_and_the_end_of_the_token(service: Service) -> None:

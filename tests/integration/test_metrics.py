@@ -108,13 +108,13 @@ async def test_a_batch_is_counted_by_its_lane_with_its_size_and_its_wait(service
     assert {answer.status_code for answer in answers} == {200}
     after = await shown(service)
 
-    def grown(name: str) -> float:
+    def increase(name: str) -> float:
         return after.value(name, lane="keys") - before.value(name, lane="keys")
 
-    assert grown("tenantry_batch_items_sum") == 40
-    assert 1 <= grown("tenantry_batch_items_count") < 40
-    assert grown("tenantry_batch_wait_seconds_count") == grown("tenantry_batch_items_count")
-    assert grown("tenantry_batch_seconds_count") == grown("tenantry_batch_items_count")
+    assert increase("tenantry_batch_items_sum") == 40
+    assert 1 <= increase("tenantry_batch_items_count") < 40
+    assert increase("tenantry_batch_wait_seconds_count") == increase("tenantry_batch_items_count")
+    assert increase("tenantry_batch_seconds_count") == increase("tenantry_batch_items_count")
 
 
 async def refused(service: Service, kind: str, reason: str) -> float:

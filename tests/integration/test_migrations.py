@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tenantry.db.migrate import current_revision, migrate, newest_revision
-from tests.support.migrations import Schema, breaches, history, revisions, text_of
+from tests.support.migrations import Schema, history, revisions, schema_violations, text_of
 from tests.support.postgres import PostgresServer
 
 BOUND_FROM: Final = "0005"
@@ -131,7 +131,7 @@ def test_previous_release_runs_on_each_migrated_schema(
     migrate(empty, history(tmp_path / "before", before))
     was = Schema.of(empty)
     migrate(empty, history(tmp_path / "after", revision))
-    assert list(breaches(was, Schema.of(empty), text_of(revision))) == []
+    assert list(schema_violations(was, Schema.of(empty), text_of(revision))) == []
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_previous_release_runs_on_each_migrated_schema(
 def test_breach_of_the_rule_is_found(altered: str, statement: str, breach: str) -> None:
     was = Schema.of(altered)
     execute(altered, statement)
-    assert breach in "; ".join(breaches(was, Schema.of(altered), statement))
+    assert breach in "; ".join(schema_violations(was, Schema.of(altered), statement))
 
 
 @pytest.mark.parametrize(
@@ -190,4 +190,4 @@ def test_breach_of_the_rule_is_found(altered: str, statement: str, breach: str) 
 def test_additive_migration_passes_the_rule(altered: str, statement: str) -> None:
     was = Schema.of(altered)
     execute(altered, statement)
-    assert list(breaches(was, Schema.of(altered), statement)) == []
+    assert list(schema_violations(was, Schema.of(altered), statement)) == []

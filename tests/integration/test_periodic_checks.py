@@ -41,7 +41,7 @@ async def run_job(world: World, name: str, *, asks_provider: bool = True, hours:
 async def drifted(world: World) -> Subscriber:
     """A tenant that has not heard of its subscription's end."""
     subscriber = await world.subscriber("price_pro")
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.cancel(world.subscription(subscriber))
     await world.passes(minutes=1)
     return subscriber
@@ -67,7 +67,7 @@ async def test_no_tenant_is_compared_when_disabled_or_impossible(
 
 async def test_a_tenant_without_news_is_counted(world: World) -> None:
     await world.subscriber("price_pro")
-    async with world.losing():
+    async with world.losing_deliveries():
         await world.passes(days=40)
     await run_job(world, "look_for_silent_tenants")
     query = "SELECT number FROM billing_findings WHERE name = 'silent_tenants'"

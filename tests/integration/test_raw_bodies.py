@@ -15,7 +15,7 @@ from tests.support.signing import deliver
 BODIES = "SELECT body FROM billing_bodies"
 
 
-async def kept(conninfo: str, event_id: str) -> bytes:
+async def stored_body(conninfo: str, event_id: str) -> bytes:
     database = Database(conninfo, 1)
     await database.open()
     try:
@@ -28,7 +28,7 @@ async def test_body_is_stored_compressed(emptied_service: Service) -> None:
     event = events.updated(event_id="evt_1") | {"note": "Zürich " * 500}
     body = json.dumps(event, indent=3, ensure_ascii=False).encode() + b" \r\n"
     await deliver(emptied_service.client, body)
-    assert await kept(emptied_service.conninfo, "evt_1") == body
+    assert await stored_body(emptied_service.conninfo, "evt_1") == body
     [stored] = await rows(emptied_service.conninfo, BODIES)
     assert len(stored["body"]) < len(body) / 3
 
@@ -39,7 +39,7 @@ async def test_uncompressed_body_of_an_earlier_release_is_readable(
     event = events.updated(event_id="evt_1")
     await deliver(emptied_service.client, events.body(event))
     await rows(emptied_service.conninfo, "UPDATE billing_bodies SET body = %s", events.body(event))
-    assert await kept(emptied_service.conninfo, "evt_1") == events.body(event)
+    assert await stored_body(emptied_service.conninfo, "evt_1") == events.body(event)
 
 
 async def test_removed_body_and_unknown_event_are_not_found(emptied_service: Service) -> None:
@@ -49,6 +49,6 @@ async def test_removed_body_and_unknown_event_are_not_found(emptied_service: Ser
         NotFoundError,
         match=r"^There is no such body: evt_1 is older than RAW_BODY_DAYS, or a snapshot\.$",
     ):
-        await kept(emptied_service.conninfo, "evt_1")
+        await stored_body(emptied_service.conninfo, "evt_1")
     with pytest.raises(NotFoundError, match=r"^There is no such event: evt_2\.$"):
-        await kept(emptied_service.conninfo, "evt_2")
+        await stored_body(emptied_service.conninfo, "evt_2")

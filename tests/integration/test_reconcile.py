@@ -81,7 +81,7 @@ async def test_whatever_is_lost_is_repaired_and_the_missed_events_are_named(
     world: World, story: Story, lost: tuple[str, ...]
 ) -> None:
     subscriber, neighbour = await world.subscriber(), await world.subscriber("price_pro")
-    async with world.losing(*lost, subscribers=[subscriber]):
+    async with world.losing_deliveries(*lost, subscribers=[subscriber]):
         await story(world, subscriber)
         await world.passes(hours=1)
     assert world.lost(neighbour) == []
@@ -108,7 +108,7 @@ def listed(world: World, subscriber: Subscriber) -> list[str]:
 async def test_a_dry_run_names_what_differs_and_writes_nothing(world: World) -> None:
     subscriber = await world.subscriber("price_pro")
     before = await everything(world)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.change_plan(world.subscription(subscriber), "price_business")
     drift = await world.compare_one(subscriber, dry_run=True)
     assert drift is not None
@@ -131,7 +131,7 @@ async def everything(world: World) -> list[list[dict[str, Any]]]:
 
 async def test_drift_is_an_anomaly_in_the_ledger(world: World) -> None:
     subscriber = await world.subscriber("price_pro")
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.change_plan(world.subscription(subscriber), "price_business")
     await world.compare(subscriber)
     [entry] = [
@@ -171,7 +171,7 @@ async def test_answers_that_confirm_do_not_pile_up(world: World) -> None:
 
 async def test_missed_events_take_their_place_before_the_answer(world: World) -> None:
     subscriber = await world.subscriber("price_pro")
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.change_plan(world.subscription(subscriber), "price_business")
     [missed] = missed_ids(await world.compare_one(subscriber))
     entry = (await world.provider.ledger(subscriber))[missed]
@@ -185,20 +185,20 @@ async def test_events_that_the_last_comparison_has_made_up_for_are_not_looked_fo
     world: World,
 ) -> None:
     subscriber = await world.subscriber("price_pro")
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.cancel(world.subscription(subscriber), at_period_end=True)
         world.simulator.resume(world.subscription(subscriber))
     await world.passes(hours=2)
     assert await world.compare_one(subscriber) is None
     await world.passes(days=1)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.change_plan(world.subscription(subscriber), "price_business")
     assert missed_ids(await world.compare_one(subscriber)) == ids(world.lost(subscriber)[2:])
 
 
 async def test_an_event_that_comes_after_the_repair_changes_nothing(world: World) -> None:
     subscriber = await world.subscriber()
-    async with world.losing():
+    async with world.losing_deliveries():
         world.subscribe(subscriber, "price_pro")
         await world.passes(days=1)
         world.simulator.cancel(world.subscription(subscriber))
@@ -215,7 +215,7 @@ async def test_an_event_that_was_never_listed_and_comes_after_the_repair_is_late
     world: World,
 ) -> None:
     subscriber = await world.subscriber("price_pro", cancel_at_period_end=True)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.resume(world.subscription(subscriber))
         await world.passes(days=40)  # by then it is off the provider's list
     assert missed_ids(await world.compare_one(subscriber)) == ids(world.lost(subscriber)[1:])
@@ -227,7 +227,7 @@ async def test_an_event_that_was_never_listed_and_comes_after_the_repair_is_late
 
 async def test_an_event_newer_than_the_answer_wins(world: World) -> None:
     subscriber = await world.subscriber("price_pro")
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.change_plan(world.subscription(subscriber), "price_business")
     await world.compare(subscriber)
     await world.passes(minutes=1)
@@ -251,7 +251,7 @@ async def test_an_answer_older_than_the_newest_event_does_not_undo_it(world: Wor
 
 async def test_replay_and_rebuild_keep_what_was_repaired(world: World, emptied: str) -> None:
     subscribers = [await world.subscriber("price_pro") for _ in range(3)]
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.cancel(world.subscription(subscribers[0]))
         world.simulator.change_plan(world.subscription(subscribers[1]), "price_business")
     await world.compare()
@@ -275,7 +275,7 @@ async def test_the_record_was_updated_when_it_was_repaired(world: World) -> None
     before = (await world.provider.tenant(subscriber))["updatedAt"]
     assert await world.compare_one(subscriber) is None
     assert (await world.provider.tenant(subscriber))["updatedAt"] == before
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.change_plan(world.subscription(subscriber), "price_business")
     await world.compare(subscriber)
     assert (await world.provider.tenant(subscriber))["updatedAt"] > before
@@ -289,7 +289,7 @@ async def past_due(world: World, **lasting: float) -> Subscriber:
     subscriber = await world.subscriber("price_pro")
     world.simulator.card_declines(subscriber.customer)
     await world.passes(days=30, hours=23)
-    async with world.losing():
+    async with world.losing_deliveries():
         await world.passes(hours=2, **lasting)
     return subscriber
 
@@ -321,7 +321,7 @@ async def test_of_missed_failures_only_the_young_ones_mail(world: World) -> None
 
 async def test_a_missed_failure_that_was_paid_since_does_not_mail(world: World) -> None:
     subscriber = await past_due(world)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.card_works(subscriber.customer)
         [invoice] = [each for each in world.simulator.invoices.values() if each.status == "open"]
         world.simulator.pay(invoice)

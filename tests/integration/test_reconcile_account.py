@@ -30,7 +30,7 @@ async def customer_of(world: World, subscriber: Subscriber) -> str | None:
 async def lost_first_payment(world: World, **options: object) -> Subscriber:
     """A tenant without a customer, whose owner subscribes while every event is lost."""
     subscriber = await world.subscriber(linked=False)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.subscribe(subscriber, "price_pro", **options)
     return subscriber
 
@@ -68,7 +68,7 @@ async def test_of_each_subscription_it_is_found_too(conninfo: str) -> None:
     """With `SUBSCRIPTIONS=each`, beside another subscription of the tenant."""
     async with running_world(conninfo, policy=EACH) as world:
         subscriber, second = await lost_first_payment(world), await world.subscriber("price_pro")
-        async with world.losing():
+        async with world.losing_deliveries():
             further = world.subscribe(second, "price_business")
         found = (await world.compare()).drifted
         assert {each.tenant_id: each.linked for each in found} == {
@@ -117,7 +117,7 @@ async def test_a_named_tenant_is_compared_with_customers_that_are_not_linked(wor
     subscriber = await world.subscriber("price_pro")
     world.simulator.cancel(world.subscription(subscriber).id)
     await world.passes(minutes=1)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.subscribe(
             world.simulator.customer("cus_second"),
             "price_business",
@@ -139,7 +139,7 @@ async def test_a_comparison_of_named_tenants_says_nothing_of_other_subscriptions
 
 async def test_a_tenant_with_subscriptions_on_two_pages_is_told_once(world: World) -> None:
     subscriber = await world.subscriber(linked=False)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.subscribe(
             world.simulator.customer("cus_first"),
             "price_business",
@@ -167,7 +167,7 @@ async def test_a_tenant_with_subscriptions_on_two_pages_is_told_once(world: Worl
 
 async def test_the_first_claim_on_a_customer_stands(world: World) -> None:
     holder, second = await world.subscriber(), await world.subscriber(linked=False)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.subscribe(holder.customer, "price_pro", metadata={"orgId": second.id})
     [comparison] = (await world.compare()).drifted
     assert (comparison.tenant_id, comparison.linked) == (second.id, ())
@@ -191,7 +191,7 @@ async def test_a_tenant_is_locked_in_order_with_the_holder_of_the_customer_that_
     """
     holder, second = await world.subscriber(), await world.subscriber(linked=False)
     assert holder.id < second.id
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.subscribe(holder.customer, "price_pro", metadata={"orgId": second.id})
     conninfo = world.service.conninfo
     async with await psycopg.AsyncConnection.connect(conninfo) as other:
@@ -210,7 +210,7 @@ async def test_a_comparison_that_a_deadlock_ends_is_tried_again(world: World) ->
     subscriber, conninfo = await world.subscriber(linked=False), world.service.conninfo
     world.simulator.customer("cus_a")
     world.simulator.customer("cus_b")
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.subscribe("cus_a", "price_pro", metadata={"orgId": subscriber.id})
         world.simulator.subscribe("cus_b", "price_pro", metadata={"orgId": subscriber.id})
     connect = psycopg.AsyncConnection.connect
@@ -269,7 +269,7 @@ async def test_a_removed_link_is_not_made_again_by_the_checkout_session_that_had
 
 async def test_a_checkout_session_places_a_subscription_that_names_no_tenant(world: World) -> None:
     subscriber = await world.subscriber(linked=False)
-    async with world.losing():
+    async with world.losing_deliveries():
         session = world.simulator.checkout(
             "price_pro", metadata={"orgId": subscriber.id}, subscription_metadata={}
         )
@@ -296,7 +296,7 @@ async def test_a_buyers_reference_places_a_subscription_of_a_tenant_without_a_cu
         subscriber = await world.subscriber(
             "price_pro" if has_customer else None, linked=has_customer
         )
-        async with world.losing():
+        async with world.losing_deliveries():
             session = world.simulator.checkout("price_business", client_reference_id=subscriber.id)
             bought = world.simulator.complete(session.id)
         found = await world.compare()
@@ -328,7 +328,7 @@ async def test_living_subscriptions_of_no_tenant_are_named_with_the_reason(world
     await world.service.operator.delete(f"/api/v1/tenants/{ended.id}")
     for customer in ("cus_nameless", "cus_stranger", "cus_past"):
         world.simulator.customer(customer)
-    async with world.losing():
+    async with world.losing_deliveries():
         nameless = world.simulator.subscribe("cus_nameless", "price_pro")
         stranger = world.simulator.subscribe(
             "cus_stranger", "price_pro", metadata={"orgId": "stranger"}
@@ -364,7 +364,7 @@ async def test_living_subscriptions_of_no_tenant_are_named_with_the_reason(world
 async def test_a_moved_subscription_is_found_by_its_former_tenant(world: World) -> None:
     former, present = await world.subscriber("price_pro"), await world.subscriber(linked=False)
     assert (await world.compare()).drifted == ()
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.update_subscription(
             world.subscription(former).id, metadata={"orgId": present.id}
         )

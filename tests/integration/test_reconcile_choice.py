@@ -35,7 +35,7 @@ async def test_a_tenant_that_has_ended_is_not_compared(world: World) -> None:
 async def test_a_subscription_that_waits_for_its_first_payment_does_not_count(world: World) -> None:
     subscriber = await world.subscriber()
     world.simulator.card_declines(subscriber.customer)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.subscribe(subscriber, "price_pro")
     assert world.subscription(subscriber).status == "incomplete"
     assert await world.compare_one(subscriber) is None
@@ -47,7 +47,7 @@ async def test_a_subscription_that_ended_without_its_first_payment_raises_no_pla
 ) -> None:
     subscriber = await world.subscriber()
     world.simulator.card_declines(subscriber.customer)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.subscribe(subscriber, "price_pro")
         await world.simulator.advance(days=2)
     assert world.subscription(subscriber).status == "incomplete_expired"
@@ -60,7 +60,7 @@ async def test_a_subscription_known_from_the_provider_alone_outlives_its_link_if
     world: World, *, is_named: bool
 ) -> None:
     subscriber = await world.subscriber()
-    async with world.losing():
+    async with world.losing_deliveries():
         subscription = world.subscribe(subscriber, "price_pro")
         if not is_named:
             world.simulator.update_subscription(subscription, metadata={"orgId": ""})
@@ -77,7 +77,7 @@ async def test_a_subscription_known_from_the_provider_alone_outlives_its_link_if
 async def test_a_first_payment_that_comes_late_counts(world: World) -> None:
     subscriber = await world.subscriber()
     world.simulator.card_declines(subscriber.customer)
-    async with world.losing():
+    async with world.losing_deliveries():
         subscription = world.subscribe(subscriber, "price_pro")
         world.simulator.card_works(subscriber.customer)
         world.simulator.pay(subscription.latest_invoice or "")
@@ -87,7 +87,7 @@ async def test_a_first_payment_that_comes_late_counts(world: World) -> None:
 
 async def test_the_subscription_of_the_events_counts_while_active(world: World) -> None:
     subscriber = await world.subscriber("price_pro")
-    async with world.losing():
+    async with world.losing_deliveries():
         world.subscribe(subscriber, "price_business")
     assert await world.compare_one(subscriber) is None
     assert await world.provider.state(subscriber) == ("pro", "active")
@@ -96,7 +96,7 @@ async def test_the_subscription_of_the_events_counts_while_active(world: World) 
 async def test_another_subscription_counts_after_the_first_has_ended(world: World) -> None:
     subscriber = await world.subscriber("price_pro")
     first = world.subscription(subscriber)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.subscribe(subscriber, "price_business")
         world.simulator.cancel(first)
     await world.compare(subscriber)
@@ -119,7 +119,7 @@ async def test_of_a_tenants_customers_the_living_subscription_counts(world: Worl
     other = Subscriber(subscriber.id, f"{subscriber.customer}_b", subscriber.organization)
     world.simulator.customer(other.customer)
     await world.provider.arrives(subscriber, stripeCustomerId=other.customer)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.cancel(world.subscription(subscriber))
         world.subscribe(other, "price_business")
     found = await world.compare_one(subscriber)
@@ -129,7 +129,7 @@ async def test_of_a_tenants_customers_the_living_subscription_counts(world: Worl
 
 async def test_a_subscription_of_another_tenant_does_not_count(world: World) -> None:
     subscriber, other = await world.subscriber("price_pro"), await world.subscriber()
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.set_metadata(world.subscription(subscriber), {"orgId": other.id})
     await world.compare(subscriber)
     assert await world.provider.state(subscriber) == ("free", "canceled")
@@ -137,17 +137,17 @@ async def test_a_subscription_of_another_tenant_does_not_count(world: World) -> 
 
 async def test_a_subscription_without_a_tenants_name_is_that_of_its_customer(world: World) -> None:
     """Whether its events arrive or are lost."""
-    arriving, losing = await world.subscriber(), await world.subscriber()
+    arriving, losing_deliveries = await world.subscriber(), await world.subscriber()
     world.simulator.subscribe(arriving.customer, "price_pro")
     await world.passes(minutes=1)
-    async with world.losing():
-        world.simulator.subscribe(losing.customer, "price_pro")
-    assert (await world.provider.state(arriving), await world.record(losing)) == (
+    async with world.losing_deliveries():
+        world.simulator.subscribe(losing_deliveries.customer, "price_pro")
+    assert (await world.provider.state(arriving), await world.record(losing_deliveries)) == (
         ("pro", "active"),
         NOTHING,
     )
-    assert drifted(await world.compare(arriving, losing)) == [losing.id]
-    assert await world.record(losing) == world.truth(losing)
+    assert drifted(await world.compare(arriving, losing_deliveries)) == [losing_deliveries.id]
+    assert await world.record(losing_deliveries) == world.truth(losing_deliveries)
 
 
 async def test_a_subscription_of_a_customer_that_is_not_linked_is_asked_for_too(
@@ -161,7 +161,7 @@ async def test_a_subscription_of_a_customer_that_is_not_linked_is_asked_for_too(
     await world.passes(minutes=1)
     assert await world.provider.state(subscriber) == ("pro", "active")
     assert await world.compare_one(subscriber) is None
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.change_plan(world.subscription(payer), "price_business")
     assert await world.compare_one(subscriber) is not None
     assert await world.record(subscriber) == world.truth(payer)
@@ -176,7 +176,7 @@ async def test_a_nameless_subscription_of_a_customer_that_is_not_linked_does_not
     own = world.subscribe(payer, "price_pro")
     world.simulator.subscribe(payer.customer, "price_business")
     await world.passes(minutes=1)
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.cancel(own)
     await world.compare(subscriber)
     assert await world.record(subscriber) == OVER
@@ -184,7 +184,7 @@ async def test_a_nameless_subscription_of_a_customer_that_is_not_linked_does_not
 
 async def test_several_tenants_by_name(world: World) -> None:
     one, two, three = [await world.subscriber("price_pro") for _ in range(3)]
-    async with world.losing():
+    async with world.losing_deliveries():
         for subscriber in (one, two, three):
             world.simulator.cancel(world.subscription(subscriber))
     assert drifted(await world.compare(two, three)) == [two.id, three.id]
@@ -193,7 +193,7 @@ async def test_several_tenants_by_name(world: World) -> None:
 
 async def test_a_period_that_began_without_news_is_repaired(world: World) -> None:
     subscriber = await world.subscriber("price_pro")
-    async with world.losing():
+    async with world.losing_deliveries():
         await world.passes(days=32)
     comparison = await world.compare_one(subscriber)
     assert comparison is not None

@@ -21,7 +21,7 @@ async def lost_move(world: World, *, with_customer: bool) -> tuple[Subscriber, S
         await world.subscriber(linked=with_customer),
     )
     assert (await world.compare()).drifted == ()
-    async with world.losing():
+    async with world.losing_deliveries():
         world.simulator.set_metadata(world.subscription(former), {"orgId": present.id})
     return former, present
 
@@ -54,12 +54,12 @@ async def test_a_lost_move_and_the_lost_payments_after_it_are_right_after_a_back
     async with running_world(conninfo, policy=EACH, types=KNOWN_TYPES) as world:
         former, present = await world.subscriber("price_pro"), await world.subscriber()
         since = int(world.service.clock.now.timestamp())
-        async with world.losing():
+        async with world.losing_deliveries():
             world.simulator.set_metadata(world.subscription(former), {"orgId": present.id})
             world.simulator.card_declines(former.customer)
             await world.passes(days=29)
         assert await world.provider.state(former) == PAID
-        async with world.losing():
+        async with world.losing_deliveries():
             await world.passes(days=4)
         await world.reconciler.backfill.run(since)
         assert await world.provider.state(former) == OVER

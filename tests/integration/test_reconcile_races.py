@@ -35,7 +35,7 @@ async def assert_true(world: World, made: list[Subscriber]) -> None:
 
 async def test_two_comparisons_at_once_repair_each_tenant_once(world: World, emptied: str) -> None:
     made = await subscribers(world)
-    async with world.losing():
+    async with world.losing_deliveries():
         for subscriber in made:
             world.simulator.change_plan(world.subscription(subscriber), "price_business")
     await world.passes(minutes=1)
@@ -55,7 +55,7 @@ async def test_comparisons_while_events_come_in_end_at_the_truth(world: World) -
     async def go_on() -> None:
         for _ in range(ROUNDS):
             for subscriber in chance.sample(made, SUBSCRIBERS // 2):
-                happen(world, subscriber, chance)
+                change_at_random(world, subscriber, chance)
             await world.passes(seconds=chance.randint(0, 3))
 
     async def compare() -> None:
@@ -74,7 +74,7 @@ async def test_comparisons_while_events_come_in_end_at_the_truth(world: World) -
     assert (await world.compare()).drifted == ()
 
 
-def happen(world: World, subscriber: Subscriber, chance: random.Random) -> None:
+def change_at_random(world: World, subscriber: Subscriber, chance: random.Random) -> None:
     subscription = world.subscription(subscriber)
     if subscription.has_ended:
         world.subscribe(subscriber, "price_pro")
@@ -96,12 +96,12 @@ async def test_with_each_every_subscription_is_compared(conninfo: str) -> None:
     async with running_world(conninfo, policy=EACH) as world:
         subscriber = await world.subscriber("price_pro")
         first = world.subscription(subscriber)
-        async with world.losing():
+        async with world.losing_deliveries():
             await world.passes(minutes=1)
             world.subscribe(subscriber, "price_business")
         await world.compare(subscriber)
         assert await world.provider.state(subscriber) == ("business", "active")
-        async with world.losing():
+        async with world.losing_deliveries():
             world.simulator.cancel(first)
         [comparison] = (await world.compare(subscriber)).drifted
         assert comparison.drift[f"{first.id}.plan"] == ("pro", "free")

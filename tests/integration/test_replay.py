@@ -21,7 +21,7 @@ from tests.support.replays import (
     ALL,
     HOUR,
     LATER,
-    damage,
+    corrupt,
     fields,
     replay,
     replay_one,
@@ -71,7 +71,7 @@ async def test_a_tenant_without_events_is_right(provider: Provider) -> None:
     assert (checked.events, checked.is_right) == (0, True)
 
 
-DAMAGES: Final = {
+CORRUPTIONS: Final = {
     "plan": ("plan = 'free'", {"plan"}),
     "status": ("subscription_status = 'active'", {"subscriptionStatus"}),
     "period end": ("current_period_end = 1", {"currentPeriodEnd"}),
@@ -90,13 +90,13 @@ DAMAGES: Final = {
 }
 
 
-@pytest.mark.parametrize(("assignment", "found"), DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize(("assignment", "found"), CORRUPTIONS.values(), ids=CORRUPTIONS)
 async def test_damage_is_found_and_repaired(
     provider: Provider, assignment: str, found: set[str]
 ) -> None:
     subscriber = await with_history(provider)
     before = await tenant_row(provider, subscriber)
-    await damage(provider, subscriber, assignment)
+    await corrupt(provider, subscriber, assignment)
     checked = await replay_one(provider, subscriber)
     assert (fields(checked), checked.repaired) == (found, True)
     after = await tenant_row(provider, subscriber)
@@ -108,14 +108,14 @@ async def test_damage_is_found_and_repaired(
 async def test_a_checkpoint_that_is_none_is_repaired(provider: Provider, stored: str) -> None:
     subscriber = await with_history(provider)
     before = await tenant_row(provider, subscriber)
-    await damage(provider, subscriber, f"tip_state = {stored}")
+    await corrupt(provider, subscriber, f"tip_state = {stored}")
     assert (await replay_one(provider, subscriber)).repaired
     assert await tenant_row(provider, subscriber) == before
 
 
 async def test_a_checkpoint_of_no_events_is_removed(provider: Provider) -> None:
     subscriber = await provider.subscriber()
-    await damage(provider, subscriber, "tip_created = 5, tip_state = '[]'")
+    await corrupt(provider, subscriber, "tip_created = 5, tip_state = '[]'")
     assert (await replay_one(provider, subscriber)).repaired
     row = await tenant_row(provider, subscriber)
     assert (row["tip_created"], row["tip_state"]) == (None, None)
@@ -125,7 +125,7 @@ async def test_the_difference_says_what_is_stored_and_what_the_events_say(
     provider: Provider,
 ) -> None:
     subscriber = await with_history(provider)
-    await damage(provider, subscriber, "plan = 'free', current_period_end = NULL")
+    await corrupt(provider, subscriber, "plan = 'free', current_period_end = NULL")
     plan, period_end = (await replay_one(provider, subscriber, dry_run=True)).differences
     assert (plan.stored, plan.folded) == ("free", "business")
     assert (period_end.stored, period_end.folded) == (
@@ -142,7 +142,7 @@ async def test_the_record_is_updated_now_only_where_it_shows(
 ) -> None:
     subscriber = await with_history(provider)
     before = await tenant_row(provider, subscriber)
-    await damage(provider, subscriber, assignment)
+    await corrupt(provider, subscriber, assignment)
     await replay_one(provider, subscriber)
     after = await tenant_row(provider, subscriber)
     assert after["updated_at"] == (LATER if changed else before["updated_at"])
@@ -150,7 +150,7 @@ async def test_the_record_is_updated_now_only_where_it_shows(
 
 async def test_a_dry_run_changes_nothing(provider: Provider) -> None:
     subscriber = await with_history(provider)
-    await damage(provider, subscriber, "plan = 'free'")
+    await corrupt(provider, subscriber, "plan = 'free'")
     before = await tenant_row(provider, subscriber)
     checked = await replay_one(provider, subscriber, dry_run=True)
     assert (fields(checked), checked.repaired) == ({"plan"}, False)
@@ -197,9 +197,9 @@ async def test_tenants_get_their_plan_after_the_catalog_is_fixed(provider: Provi
 
 async def test_a_tenant_begins_with_its_own_plan(provider: Provider) -> None:
     subscriber = await provider.subscriber()
-    await damage(provider, subscriber, "base_plan = 'pro', plan = 'pro'")
+    await corrupt(provider, subscriber, "base_plan = 'pro', plan = 'pro'")
     await provider.send(events.failed(customer=subscriber.customer))
-    await damage(provider, subscriber, "plan = 'free'")
+    await corrupt(provider, subscriber, "plan = 'free'")
     assert (await replay_one(provider, subscriber)).repaired
     assert await provider.state(subscriber) == ("pro", "past_due")
 
@@ -207,7 +207,7 @@ async def test_a_tenant_begins_with_its_own_plan(provider: Provider) -> None:
 async def test_an_ended_tenant_is_folded_too(provider: Provider) -> None:
     subscriber = await with_history(provider)
     await provider.service.operator.delete(f"/api/v1/tenants/{subscriber.id}")
-    await damage(provider, subscriber, "plan = 'free'")
+    await corrupt(provider, subscriber, "plan = 'free'")
     assert (await replay_one(provider, subscriber)).repaired
 
 
@@ -216,7 +216,7 @@ async def test_a_replay_sends_no_mail_and_adds_no_job(provider: Provider) -> Non
     conninfo = provider.service.conninfo
     counts = "SELECT (SELECT count(*) FROM notifications) AS mails, (SELECT count(*) FROM procrastinate_jobs) AS jobs"
     before = await rows(conninfo, counts)
-    await damage(
+    await corrupt(
         provider, subscriber, "subscription_status = 'active', tip_created = NULL, tip_state = NULL"
     )
     assert (await replay_one(provider, subscriber)).repaired
@@ -226,7 +226,7 @@ async def test_a_replay_sends_no_mail_and_adds_no_job(provider: Provider) -> Non
 async def test_the_ledger_stays_as_it_is(provider: Provider) -> None:
     subscriber = await with_history(provider)
     before = await provider.ledger(subscriber)
-    await damage(provider, subscriber, "plan = 'free'")
+    await corrupt(provider, subscriber, "plan = 'free'")
     await replay_one(provider, subscriber)
     assert await provider.ledger(subscriber) == before
 
@@ -236,7 +236,7 @@ async def test_the_ledger_stays_as_it_is(provider: Provider) -> None:
 
 async def test_only_tenants_that_are_named_are_folded(provider: Provider) -> None:
     named, other = await with_history(provider), await with_history(provider)
-    await damage(provider, other, "plan = 'free'")
+    await corrupt(provider, other, "plan = 'free'")
     await replay_one(provider, named)
     assert await provider.state(other) == ("free", "past_due")
 
@@ -334,7 +334,7 @@ async def test_events_that_wait_although_their_tenant_is_known_take_their_place(
     failure = events.failed(customer=subscriber.customer, created=NOW + 1)
     await parked(provider, upgrade)
     await parked(provider, failure)
-    await damage(
+    await corrupt(
         provider, subscriber, "plan = 'free', subscription_status = 'none', tip_created = NULL"
     )
     mails = await provider.notifications(subscriber)
@@ -352,7 +352,7 @@ async def test_a_failure_that_waited_is_not_mailed(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     failure = events.failed(customer=subscriber.customer, created=NOW + 10 * MONTH)
     await parked(provider, failure)
-    await damage(
+    await corrupt(
         provider, subscriber, "subscription_status = 'none', tip_created = NULL, tip_state = NULL"
     )
     await rows(
@@ -377,7 +377,7 @@ async def test_events_without_a_tenant_stay_parked(provider: Provider) -> None:
 async def test_concurrent_replays_repair_once(provider: Provider) -> None:
     subscriber = await with_history(provider)
     conninfo = provider.service.conninfo
-    await damage(provider, subscriber, "plan = 'free'")
+    await corrupt(provider, subscriber, "plan = 'free'")
     async with await psycopg.AsyncConnection.connect(conninfo) as other:
         await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
         both = [asyncio.create_task(replay_one(provider, subscriber)) for _ in range(2)]
@@ -391,7 +391,7 @@ async def test_concurrent_replays_repair_once(provider: Provider) -> None:
 async def test_an_event_that_comes_before_the_repair_counts(provider: Provider) -> None:
     subscriber = await with_history(provider)
     conninfo = provider.service.conninfo
-    await damage(provider, subscriber, "plan = 'free'")
+    await corrupt(provider, subscriber, "plan = 'free'")
     async with await psycopg.AsyncConnection.connect(conninfo) as other:
         await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
         sending = asyncio.create_task(
@@ -408,7 +408,7 @@ async def test_an_event_that_comes_before_the_repair_counts(provider: Provider) 
 async def test_a_tenant_removed_before_the_repair_is_skipped(provider: Provider) -> None:
     subscriber = await with_history(provider)
     conninfo = provider.service.conninfo
-    await damage(provider, subscriber, "plan = 'free'")
+    await corrupt(provider, subscriber, "plan = 'free'")
     async with await psycopg.AsyncConnection.connect(conninfo) as other:
         await other.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (subscriber.id,))
         repairing = asyncio.create_task(replay_one(provider, subscriber))
@@ -436,12 +436,12 @@ async def test_replays_during_live_events_end_where_the_events_do(emptied_servic
     async def send() -> None:
         for start in range(0, len(sent), 12):
             for subscriber in subscribers[:: 1 + start % 3]:
-                await damage(
+                await corrupt(
                     provider, subscriber, "plan = 'business', subscription_status = 'unpaid'"
                 )
             assert set(await provider.send_together(sent[start : start + 12])) == {200}
 
-    async def mend(sending: asyncio.Task[None]) -> int:
+    async def repair(sending: asyncio.Task[None]) -> int:
         runs = 0
         while not sending.done():
             await replay(emptied_service.conninfo)
@@ -449,7 +449,7 @@ async def test_replays_during_live_events_end_where_the_events_do(emptied_servic
         return runs
 
     sending = asyncio.create_task(send())
-    assert all(await asyncio.gather(mend(sending), mend(sending)))
+    assert all(await asyncio.gather(repair(sending), repair(sending)))
     await sending
     await replay(emptied_service.conninfo)
     assert all(checked.is_right for checked in (await replay(emptied_service.conninfo)).values())

@@ -36,7 +36,7 @@ from tests.support.issuer import running_issuer
 from tests.support.logs import watched
 from tests.support.postgres import PostgresServer
 from tests.support.service import (
-    HURRIED,
+    SHORT_TIMEOUTS,
     WHOAMI,
     Caller,
     Organization,
@@ -364,7 +364,7 @@ REFUSED: Final = {
     "third of two requests": Refused(third_of_two_requests, 429, "rate_limited", None),
 }
 
-LET_IN: Final[dict[str, tuple[Prepare, str | None]]] = {
+ACCEPTED: Final[dict[str, tuple[Prepare, str | None]]] = {
     "owner": (owner, None),
     "owner, scheme in another case": (owner_in_other_case, None),
     "owner who writes": (owner, "projects:write"),
@@ -492,11 +492,11 @@ async def test_refused_token_leaves_one_line_in_every_application(
     assert log.count("bearer token refused") == 1
 
 
-@pytest.mark.parametrize(("app", "name"), asked(LET_IN), indirect=["app"])
+@pytest.mark.parametrize(("app", "name"), asked(ACCEPTED), indirect=["app"])
 async def test_accepted_callers_are_the_same_and_have_the_same_name(
     service: Service, app: AuthenticatedApp, name: str
 ) -> None:
-    prepare, scope = LET_IN[name]
+    prepare, scope = ACCEPTED[name]
     headers = await prepare(service, app)
     answer = await app.get(headers, scope)
     assert answer.status_code == 200, answer.text
@@ -552,7 +552,7 @@ async def every_app(service: Service, **values: str) -> AsyncIterator[list[Authe
     """A app of each kind beside the service, with its short timeouts."""
     async with AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(running_app(kind, service, HURRIED, **values))
+            await stack.enter_async_context(running_app(kind, service, SHORT_TIMEOUTS, **values))
             for kind in KINDS
         ]
 
@@ -567,7 +567,7 @@ async def test_unreachable_database_is_503_until_it_returns(
     service: Service, link: DatabaseLink
 ) -> None:
     org = await service.organization()
-    async with running_service(link.conninfo, HURRIED) as linked, every_app(linked) as apps:
+    async with running_service(link.conninfo, SHORT_TIMEOUTS) as linked, every_app(linked) as apps:
         callers = [linked.caller(org.owner.credential), linked.user(org=org.id, role="owner")]
         for app in apps:
             for caller in callers:
@@ -590,7 +590,7 @@ async def test_unreachable_database_is_503_until_it_returns(
 
 async def test_database_that_does_not_answer_is_503(service: Service, link: DatabaseLink) -> None:
     org = await service.organization()
-    async with running_service(link.conninfo, HURRIED) as linked, every_app(linked) as apps:
+    async with running_service(link.conninfo, SHORT_TIMEOUTS) as linked, every_app(linked) as apps:
         for app in apps:
             await authorized(app, by(org.owner))
         link.block()

@@ -54,7 +54,7 @@ class Application:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def begun(self) -> None:
+    async def until_started(self) -> None:
         """Return once a request is in progress."""
         await self._has_begun.wait()
 
@@ -76,7 +76,7 @@ async def first(address: str, application: Application) -> AsyncIterator[Line]:
     """A connection with the one request that the process has room for."""
     line = await Line.to(address)
     await line.send(API + END)
-    await application.begun()
+    await application.until_started()
     yield line
     line.close()
 

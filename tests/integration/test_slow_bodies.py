@@ -101,12 +101,12 @@ async def test_revoked_key_changes_nothing_on_any_route(site: Site) -> None:
     key = await site.service.key(org.owner, org.id, accessLevel="OWNER")
     routes = changing("bearer")
     assert len(routes) > 10
-    begun = [
+    started = [
         (route, await site.begin(key.caller, route[0], route[1].replace("{tenant_id}", org.id)))
         for route in routes
     ]
     assert (await org.owner.delete(key.path)).status_code == 204
-    answers = [(*route, *(await request.refused())) for route, request in begun]
+    answers = [(*route, *(await request.refused())) for route, request in started]
     assert answers == [(*route, 401, "api_key_revoked") for route in routes]
 
 
@@ -114,12 +114,12 @@ async def test_expired_token_changes_nothing_on_any_route(site: Site) -> None:
     org = await site.service.organization()
     owner = site.service.user("slow-owner", org=org.id, role="owner")
     routes = changing("userToken")
-    begun = [
+    started = [
         (route, await site.begin(owner, route[0], route[1].replace("{tenant_id}", org.id)))
         for route in routes
     ]
     site.service.clock.advance(hours=2)
-    answers = [(*route, *(await request.refused())) for route, request in begun]
+    answers = [(*route, *(await request.refused())) for route, request in started]
     assert answers == [(*route, 401, "token_expired") for route in routes]
 
 
@@ -182,7 +182,7 @@ async def test_revoked_key_creates_no_project(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("losing", "status", "code"),
+    ("prepare_withdrawal", "status", "code"),
     [
         (by_removal, 403, "no_organization"),
         (by_lower_role, 403, "insufficient_scope"),
@@ -194,16 +194,16 @@ async def test_revoked_key_creates_no_project(site: Site) -> None:
 )
 async def test_scope_revoked_before_the_body_is_complete_opens_no_portal(
     site: Site,
-    losing: Callable[
+    prepare_withdrawal: Callable[
         [Site, Organization], Awaitable[tuple[Caller, Callable[[], Awaitable[object]]]]
     ],
     status: int,
     code: str,
 ) -> None:
     org = await site.service.organization()
-    caller, lose = await losing(site, org)
+    caller, withdraw = await prepare_withdrawal(site, org)
     request = await site.begin(caller, "POST", PORTAL, {})
-    await lose()
+    await withdraw()
     assert await request.refused() == (status, code)
 
 

@@ -67,7 +67,7 @@ async def checked_out(world: World, *lost: str, linked: bool = False) -> Subscri
     session = world.simulator.checkout(
         "price_business", metadata={"orgId": subscriber.id}, customer=subscriber.customer
     )
-    async with world.losing(*lost):
+    async with world.losing_deliveries(*lost):
         world.simulator.complete(session)
     return subscriber
 
@@ -139,7 +139,7 @@ async def test_a_last_failed_payment_that_arrives_after_the_end_of_its_subscript
     subscriber = await world.subscriber("price_pro")
     world.simulator.card_declines(subscriber.customer)
     await world.passes(days=27)
-    async with world.losing(FAILED):
+    async with world.losing_deliveries(FAILED):
         await world.passes(days=5)
     [failure] = world.lost(subscriber)
     [end] = world.simulator.events(DELETED)

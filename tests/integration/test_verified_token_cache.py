@@ -204,10 +204,10 @@ async def test_rejected_tokens_are_not_cached(bench: Bench) -> None:
 async def test_cache_contains_only_claims_of_a_token(bench: Bench) -> None:
     token = bench.issuer.mint(claims={"secret": "of-the-provider"})
     await bench.accepted(token)
-    kept = repr(vars(bench.cache))
+    cache_content = repr(vars(bench.cache))
     for part in (token, *token.split("."), "of-the-provider"):
-        assert part not in kept
-    assert "user_1" in kept
+        assert part not in cache_content
+    assert "user_1" in cache_content
 
 
 async def test_explaining_checks_the_signature_of_a_cached_token(bench: Bench) -> None:

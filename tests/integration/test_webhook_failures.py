@@ -22,7 +22,7 @@ from tenantry_devkit.embedded_postgres import EmbeddedServer
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.events import NOW
-from tests.support.service import HURRIED, PROJECTS, Service, running_service
+from tests.support.service import PROJECTS, SHORT_TIMEOUTS, Service, running_service
 
 POISON = """
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -44,7 +44,7 @@ def provider(emptied_service: Service) -> Provider:
 
 
 @asynccontextmanager
-async def poisoned(conninfo: str, event_id: str) -> AsyncIterator[None]:
+async def failing_event(conninfo: str, event_id: str) -> AsyncIterator[None]:
     """A database that refuses one event."""
     await rows(conninfo, POISON % event_id)
     try:
@@ -61,7 +61,7 @@ async def test_one_failing_event_does_not_fail_its_batch(
         await provider.arrives(subscriber, stripeCustomerId=subscriber.customer)
     failures = [events.failed(customer=subscriber.customer) for subscriber in subscribers]
     unlucky, poison = subscribers[40], failures[40]
-    async with poisoned(provider.service.conninfo, poison["id"]):
+    async with failing_event(provider.service.conninfo, poison["id"]):
         with caplog.at_level(logging.CRITICAL + 1):
             statuses = await provider.send_together(failures)
         assert statuses.count(200) == 63
@@ -91,7 +91,7 @@ async def test_a_failure_is_answered_as_text(
     provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
     event = events.updated(org="missing")
-    async with poisoned(provider.service.conninfo, event["id"]):
+    async with failing_event(provider.service.conninfo, event["id"]):
         with caplog.at_level(logging.ERROR):
             answer = await provider.post(event)
     assert (answer.status_code, answer.text) == (500, "Handling failed")
@@ -104,7 +104,7 @@ async def test_both_copies_of_a_failing_event_fail(
 ) -> None:
     subscriber = await provider.subscriber()
     failure = events.failed(customer=subscriber.customer)
-    async with poisoned(provider.service.conninfo, failure["id"]):
+    async with failing_event(provider.service.conninfo, failure["id"]):
         with caplog.at_level(logging.CRITICAL + 1):
             assert await provider.send_together([failure] * 10) == [500] * 10
     assert await provider.send_together([failure] * 10) == [200] * 10
@@ -116,7 +116,7 @@ async def test_a_failing_link_is_rolled_back_with_its_event(
 ) -> None:
     subscriber = await provider.subscriber(linked=False)
     claim = events.completed(org=subscriber.id, customer=subscriber.customer)
-    async with poisoned(provider.service.conninfo, claim["id"]):
+    async with failing_event(provider.service.conninfo, claim["id"]):
         with caplog.at_level(logging.CRITICAL + 1):
             assert (await provider.post(claim)).status_code == 500
     assert (await provider.tenant(subscriber))["stripeCustomerId"] is None
@@ -240,7 +240,7 @@ async def test_a_restart_between_two_events_fails_no_event(server: EmbeddedServe
 async def test_a_hanging_database_is_503(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await check_hanging(server, caplog, HURRIED)
+    await check_hanging(server, caplog, SHORT_TIMEOUTS)
 
 
 async def check_hanging(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import events
 from tests.support.billing import Provider, Subscriber
-from tests.support.events import NOW, begun, updated
+from tests.support.events import NOW, subscription_created, updated
 from tests.support.service import running_service
 
 
@@ -32,7 +32,9 @@ async def outcomes(provider: Provider, subscriber: Subscriber, *sent: dict[str, 
 @pytest.mark.parametrize("status", ["active", "trialing"])
 async def test_the_first_event_gives_the_plan(provider: Provider, status: str) -> None:
     subscriber = await provider.subscriber(linked=False)
-    await provider.send(begun(**of(subscriber, status=status, price="price_business")))
+    await provider.send(
+        subscription_created(**of(subscriber, status=status, price="price_business"))
+    )
     record = await provider.tenant(subscriber)
     assert (record["plan"], record["subscriptionStatus"]) == ("business", status)
     assert (record["access"]["state"], record["stripeCustomerId"]) == ("full", subscriber.customer)
@@ -41,7 +43,7 @@ async def test_the_first_event_gives_the_plan(provider: Provider, status: str) -
 async def test_a_later_update_counts_whichever_arrives_first(provider: Provider) -> None:
     for in_order in (True, False):
         subscriber = await provider.subscriber()
-        first = begun(**of(subscriber, status="trialing"))
+        first = subscription_created(**of(subscriber, status="trialing"))
         second = updated(
             **of(subscriber, status="active", price="price_business"), created=NOW + 60
         )
@@ -54,7 +56,7 @@ async def test_a_later_update_counts_whichever_arrives_first(provider: Provider)
 
 async def test_within_one_second_it_is_the_first(provider: Provider) -> None:
     subscriber = await provider.subscriber()
-    first = begun(**of(subscriber, status="incomplete"))
+    first = subscription_created(**of(subscriber, status="incomplete"))
     second = updated(**of(subscriber, status="active"), previous={"status": "incomplete"})
     await provider.send(second, first)
     assert await provider.state(subscriber) == ("pro", "active")
@@ -69,8 +71,8 @@ async def test_it_counts_after_the_end_of_a_former_subscription(provider: Provid
         "subscription_created": NOW - 500,
     }
     await provider.send(
-        begun(**former, created=NOW - 500),
+        subscription_created(**former, created=NOW - 500),
         events.deleted(**former, created=NOW - 100),
-        begun(**of(subscriber, price="price_business")),
+        subscription_created(**of(subscriber, price="price_business")),
     )
     assert await provider.state(subscriber) == ("business", "active")

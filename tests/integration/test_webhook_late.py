@@ -189,7 +189,7 @@ HISTORY = (
     "SELECT 'evt_' || n, n, %s, %s, now(), 'acme', 'acme', 'sub_1', 'cus_1', 'active', 'applied', '' "
     "FROM generate_series(1, 5000) n RETURNING id"
 )
-TELLING = "customer.subscription.updated"
+FULL_STATE_TYPE = "customer.subscription.updated"
 WHOLE = ("acme", WHOLE_TENANT)
 
 
@@ -209,7 +209,7 @@ async def test_a_late_event_reads_back_to_the_last_that_says_everything_and_no_f
     emptied: str,
 ) -> None:
     await rows(emptied, TENANT + " RETURNING id")
-    every_tenth = f"CASE n % 10 WHEN 0 THEN '{TELLING}' ELSE 'invoice.payment_failed' END"
+    every_tenth = f"CASE n % 10 WHEN 0 THEN '{FULL_STATE_TYPE}' ELSE 'invoice.payment_failed' END"
     await rows(emptied, HISTORY.replace("%s", every_tenth, 1).replace("%s", "n", 1))
     assert await seconds_read(emptied, 4985) == list(range(4980, 5001))
     # it does not say since when
@@ -221,7 +221,7 @@ async def test_a_superseded_event_reads_on_to_the_next_that_says_everything_and_
     emptied: str,
 ) -> None:
     await rows(emptied, TENANT + " RETURNING id")
-    every_tenth = f"CASE n % 10 WHEN 0 THEN '{TELLING}' ELSE 'invoice.payment_failed' END"
+    every_tenth = f"CASE n % 10 WHEN 0 THEN '{FULL_STATE_TYPE}' ELSE 'invoice.payment_failed' END"
     await rows(emptied, HISTORY.replace("%s", every_tenth, 1).replace("%s", "n", 1))
     assert await seconds_read(emptied, 105, until=110) == list(range(100, 121))
     assert await seconds_read(emptied, 4995, until=5000) == list(range(4990, 5001))
@@ -248,7 +248,9 @@ async def test_late_events_are_folded_as_if_they_had_come_in_order(emptied: str)
 
 async def test_an_event_that_shares_its_second_is_no_beginning(emptied: str) -> None:
     await rows(emptied, TENANT + " RETURNING id")
-    await rows(emptied, HISTORY.replace("%s", f"'{TELLING}'", 1).replace("%s", "(n + 2) / 2", 1))
+    await rows(
+        emptied, HISTORY.replace("%s", f"'{FULL_STATE_TYPE}'", 1).replace("%s", "(n + 2) / 2", 1)
+    )
     assert min(await seconds_read(emptied, 10)) == 1
 
 
@@ -256,7 +258,7 @@ async def test_a_late_event_reads_its_history_once_where_statistics_say_that_the
     emptied: str,
 ) -> None:
     await rows(emptied, TENANT + " RETURNING id")
-    history = HISTORY.replace("%s", f"'{TELLING}'", 1).replace("%s", "(n + 2) / 2", 1)
+    history = HISTORY.replace("%s", f"'{FULL_STATE_TYPE}'", 1).replace("%s", "(n + 2) / 2", 1)
     for statement in (history, "DELETE FROM billing_events", "ANALYZE billing_events", history):
         await rows(emptied, statement)
     assert len(await seconds_read(emptied, 2501)) == 5000

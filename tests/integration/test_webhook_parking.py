@@ -20,7 +20,7 @@ def provider(service: Service) -> Provider:
     return Provider(service)
 
 
-async def told(provider: Provider, subscriber: Subscriber) -> list[str]:
+async def notified(provider: Provider, subscriber: Subscriber) -> list[str]:
     return [made["event_id"] for made in await provider.notifications(subscriber)]
 
 
@@ -62,7 +62,7 @@ async def test_invoices_wait_for_their_customers_checkout(provider: Provider) ->
         events.completed(org=subscriber.id, customer=subscriber.customer, created=NOW + 5)
     )
     assert await provider.state(subscriber) == ("free", "past_due")
-    assert await told(provider, subscriber) == [failure["id"]]
+    assert await notified(provider, subscriber) == [failure["id"]]
 
 
 async def test_invoices_wait_for_their_customers_subscription(provider: Provider) -> None:
@@ -80,7 +80,7 @@ async def test_invoices_wait_for_the_operators_link(provider: Provider) -> None:
     await provider.send(failure)
     await provider.arrives(subscriber, stripeCustomerId=subscriber.customer)
     assert await provider.state(subscriber) == ("free", "past_due")
-    assert await told(provider, subscriber) == [failure["id"]]
+    assert await notified(provider, subscriber) == [failure["id"]]
 
 
 async def test_invoices_wait_for_a_tenant_and_its_link_at_once(provider: Provider) -> None:
@@ -94,7 +94,7 @@ async def test_invoices_wait_for_a_tenant_and_its_link_at_once(provider: Provide
     await provider.arrives(unlinked)
     assert await provider.state(unlinked) == ("pro", "past_due")
     assert (await provider.tenant(unlinked))["stripeCustomerId"] == unlinked.customer
-    assert await told(provider, unlinked) == [failure["id"]]
+    assert await notified(provider, unlinked) == [failure["id"]]
 
 
 async def test_subscriptions_without_metadata_wait_for_their_customers_checkout(
@@ -159,7 +159,7 @@ async def test_a_parked_event_older_than_the_newest_is_late(provider: Provider) 
     await provider.send(failure, events.deleted(org=subscriber.id, created=NOW), claim)
     assert await provider.state(subscriber) == ("free", "canceled")
     assert (await provider.ledger(subscriber))[failure["id"]]["outcome"] == "late"
-    assert await told(provider, subscriber) == []
+    assert await notified(provider, subscriber) == []
 
 
 async def test_a_parked_failure_sends_no_mail_unless_the_tenant_is_past_due(
@@ -173,7 +173,7 @@ async def test_a_parked_failure_sends_no_mail_unless_the_tenant_is_past_due(
     )
     await provider.arrives(unlinked)
     assert await provider.state(unlinked) == ("pro", "active")
-    assert await told(provider, unlinked) == []
+    assert await notified(provider, unlinked) == []
 
 
 async def test_a_parked_failure_of_a_paid_invoice_sends_no_mail(provider: Provider) -> None:
@@ -185,7 +185,7 @@ async def test_a_parked_failure_of_a_paid_invoice_sends_no_mail(provider: Provid
         due,
     )
     await provider.arrives(unlinked, stripeCustomerId=unlinked.customer)
-    assert await told(provider, unlinked) == [due["id"]]
+    assert await notified(provider, unlinked) == [due["id"]]
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +218,7 @@ async def test_an_applied_parked_event_sends_no_second_mail(provider: Provider) 
     await provider.arrives(unlinked, stripeCustomerId=unlinked.customer)
     await provider.arrives(unlinked, stripeCustomerId=unlinked.customer)
     await provider.send(failure)
-    assert await told(provider, unlinked) == [failure["id"]]
+    assert await notified(provider, unlinked) == [failure["id"]]
 
 
 async def test_two_parked_links_are_applied_in_the_order_of_their_tenants(

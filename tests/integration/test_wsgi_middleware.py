@@ -25,7 +25,14 @@ from tests.support.in_process import (
     until_started,
     until_submitted,
 )
-from tests.support.service import HURRIED, Caller, Organization, Service, refusal, running_service
+from tests.support.service import (
+    SHORT_TIMEOUTS,
+    Caller,
+    Organization,
+    Service,
+    refusal,
+    running_service,
+)
 from tests.support.wsgi import environ_of, wsgi_client
 
 THREADS: Final = 32
@@ -421,7 +428,7 @@ async def test_rejections_do_not_keep_threads_waiting(
 
 @asynccontextmanager
 async def linked_client(
-    service: Service, link: DatabaseLink, timeouts: Timeouts = HURRIED
+    service: Service, link: DatabaseLink, timeouts: Timeouts = SHORT_TIMEOUTS
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of an application whose database is behind the link."""
     tenantry = threaded_tenantry_of(service, timeouts, DATABASE_URL=link.conninfo)
@@ -476,7 +483,7 @@ async def test_close_ends_a_connection_that_is_still_being_made(
     service: Service, link: DatabaseLink
 ) -> None:
     link.block()
-    tenantry = threaded_tenantry_of(service, HURRIED, DATABASE_URL=link.conninfo)
+    tenantry = threaded_tenantry_of(service, SHORT_TIMEOUTS, DATABASE_URL=link.conninfo)
     async with wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client:
         asked = asyncio.create_task(client.get("/", headers={"Authorization": "Bearer a.b.c"}))
         await until_started(tenantry)
@@ -489,7 +496,7 @@ async def test_event_loop_that_hangs_is_503(service: Service) -> None:
     org = await service.organization()
     began, released = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
-    tenantry = threaded_tenantry_of(service, HURRIED)
+    tenantry = threaded_tenantry_of(service, SHORT_TIMEOUTS)
 
     async def hang() -> None:
         loop.call_soon_threadsafe(began.set)

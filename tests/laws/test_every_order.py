@@ -14,7 +14,7 @@ from tenantry.domain.billing.state import BillingPolicy
 from tests.support import figures
 from tests.support.events import MONTH, Shape
 from tests.support.facts import ANY, EACH
-from tests.support.histories import DAY, PLOTS, History, Plot, Record, Story, decoded, told
+from tests.support.histories import DAY, PLOTS, History, Plot, Record, Story, decoded, plot_history
 from tests.support.ledger import recorded
 from tests.support.orders import OURS, Endings, Run, check_every_order, in_batches, shuffled
 
@@ -28,7 +28,9 @@ MOST_EVENTS: Final = 6
 """The length of the longest history that is delivered in every order here: 720 orders.
 
 `tests/system` delivers the longer ones in every order, and all of them in the old shape."""
-SHORT_PLOTS: Final = [plot for plot in PLOTS if len(told(plot, Shape.NEW).events) <= MOST_EVENTS]
+SHORT_PLOTS: Final = [
+    plot for plot in PLOTS if len(plot_history(plot, Shape.NEW).events) <= MOST_EVENTS
+]
 
 
 @pytest.fixture(params=PLOTS, ids=lambda plot: plot.name)
@@ -39,7 +41,7 @@ def plot(request: pytest.FixtureRequest) -> Plot:
 
 @pytest.mark.parametrize("shape", Shape, ids=lambda shape: shape.name.lower())
 def test_history_in_order_ends_in_the_provider_state(plot: Plot, shape: Shape) -> None:
-    history = told(plot, shape)
+    history = plot_history(plot, shape)
     run = Run(history)
     for event in history.facts:
         run.deliver([event])
@@ -56,9 +58,9 @@ def test_every_order_of_a_history_ends_in_the_truth(
 def test_random_orders_with_duplicates_in_batches_from_two_endpoints_end_in_the_truth(
     plot: Plot, record_property: figures.RecordProperty
 ) -> None:
-    history = told(plot, Shape.NEW)
+    history = plot_history(plot, Shape.NEW)
     rng = random.Random(plot.name)  # noqa: S311  # the same sample in every run
-    endpoints = [told(plot, shape).facts for shape in Shape]
+    endpoints = [plot_history(plot, shape).facts for shape in Shape]
     endings = Endings()
     for _ in range(SAMPLE):
         run, batches = Run(history), in_batches(rng, shuffled(rng, endpoints))
@@ -73,7 +75,7 @@ def test_random_orders_with_duplicates_in_batches_from_two_endpoints_end_in_the_
 
 
 @st.composite
-def tales(draw: st.DrawFn) -> list[Story]:
+def story_lists(draw: st.DrawFn) -> list[Story]:
     """What happened to a subscriber, told in both shapes: what changes within one second has a
     proof of its order.
     """
@@ -155,7 +157,7 @@ def deliveries(
     ]
 
 
-@given(st.data(), tales(), st.sampled_from([ANY, EACH]))
+@given(st.data(), story_lists(), st.sampled_from([ANY, EACH]))
 def test_both_shapes_of_any_history_from_two_endpoints_end_as_the_history_in_order(
     data: st.DataObject, stories: list[Story], policy: BillingPolicy
 ) -> None:

@@ -77,8 +77,8 @@ def test_stored_state_equals_a_replay(
     ledger = Ledger(policy)
     for start in range(0, len(history), batch):
         ledger.deliver(history[start : start + batch])
-    kept = sorted(ledger._events.values(), key=lambda event: (event.created, event.arrival))
+    in_order = sorted(ledger._events.values(), key=lambda event: (event.created, event.arrival))
     whole = LedgerFold(account(customer_id=CUSTOMER), policy)
-    for event in kept:
+    for event in in_order:
         whole.add(event)
     assert whole.end()[0].account == ledger.account

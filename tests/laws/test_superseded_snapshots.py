@@ -14,7 +14,7 @@ from tests.support.facts import ANY, EACH, account, deleted, failed, observed, s
 from tests.support.ledger import Ledger
 
 MOMENTS: Final = 12
-LIVING: Final = ("active", "past_due")
+LIVE_STATUSES: Final = ("active", "past_due")
 CHANGES: Final = ("updated", "deleted", "failed", "succeeded")
 
 
@@ -31,7 +31,7 @@ class Remembering(Ledger):
         self.deliver([arrived])
 
     @property
-    def kept(self) -> list[BillingEvent]:
+    def retained(self) -> list[BillingEvent]:
         """What is in the ledger."""
         return list(self._events.values())
 
@@ -54,7 +54,7 @@ def histories(draw: st.DrawFn) -> list[BillingEvent]:
     """Events and answers in the order of arrival: answers in that of their moments, events at any
     time.
     """
-    said = draw(st.lists(facts(*LIVING, "canceled"), min_size=1, max_size=2))
+    said = draw(st.lists(facts(*LIVE_STATUSES, "canceled"), min_size=1, max_size=2))
     arrivals: list[BillingEvent] = []
     asked = 0
     for number in range(draw(st.integers(2, 9))):
@@ -72,7 +72,7 @@ def changes(draw: st.DrawFn, event_id: str) -> BillingEvent:
     moment = draw(st.integers(0, MOMENTS))
     match draw(st.sampled_from(CHANGES)):
         case "updated":
-            return updated(moment, event_id, **draw(facts(*LIVING)))
+            return updated(moment, event_id, **draw(facts(*LIVE_STATUSES)))
         case "deleted":
             return deleted(moment, event_id, **draw(facts("canceled")))
         case "failed":
@@ -97,7 +97,7 @@ def test_the_state_is_the_same_with_and_without_superseded_snapshots(
         for each in in_order(ledger.ever):
             everything.add(each)
         assert ledger.account.record == everything.end()[0].account.record
-    event(f"{len(ledger.ever) - len(ledger.kept)} replaced")
+    event(f"{len(ledger.ever) - len(ledger.retained)} replaced")
 
 
 @given(st.lists(st.integers(1, 3), min_size=2, max_size=20))
@@ -108,4 +108,4 @@ def test_of_snapshots_without_a_change_one_is_kept(pauses: list[int]) -> None:
     for number, pause in enumerate(pauses):
         moment += pause
         ledger.take(observed(moment, f"snapshot_{number}"))
-    assert [each.type for each in ledger.kept].count(SNAPSHOT) == 1
+    assert [each.type for each in ledger.retained].count(SNAPSHOT) == 1

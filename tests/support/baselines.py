@@ -7,7 +7,7 @@ from tenantry.domain.billing.events import FOLDED_TYPES, BillingEvent
 from tenantry.domain.billing.state import BillingPolicy, BillingState, apply
 
 
-class Kept(NamedTuple):
+class BaselineRecord(NamedTuple):
     """All that such an endpoint keeps of a tenant: the state, and when the newest applied event was
     created.
     """
@@ -16,19 +16,25 @@ class Kept(NamedTuple):
     newest: int = -1
 
 
-Rule = Callable[[Kept, BillingEvent, BillingPolicy], Kept]
+Rule = Callable[[BaselineRecord, BillingEvent, BillingPolicy], BaselineRecord]
 
 
-def last_arrival_wins(kept: Kept, event: BillingEvent, policy: BillingPolicy) -> Kept:
+def last_arrival_wins(
+    record: BaselineRecord, event: BillingEvent, policy: BillingPolicy
+) -> BaselineRecord:
     """Every arrival is applied, a second one of the same event too."""
     if event.type not in FOLDED_TYPES:
-        return kept
-    return Kept(apply(kept.state, event, policy).state, max(kept.newest, event.created))
+        return record
+    return BaselineRecord(
+        apply(record.state, event, policy).state, max(record.newest, event.created)
+    )
 
 
-def created_watermark(kept: Kept, event: BillingEvent, policy: BillingPolicy) -> Kept:
+def created_watermark(
+    record: BaselineRecord, event: BillingEvent, policy: BillingPolicy
+) -> BaselineRecord:
     """An event not newer than the newest applied is dropped."""
-    return kept if event.created <= kept.newest else last_arrival_wins(kept, event, policy)
+    return record if event.created <= record.newest else last_arrival_wins(record, event, policy)
 
 
 BASELINES: Final[Mapping[str, Rule]] = {

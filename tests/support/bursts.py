@@ -181,7 +181,7 @@ def every_order_of_a_burst(seed: int, most: int) -> tuple[Order, Iterator[Order]
     """What truly happened, with a burst of two to ``most`` events at the end, and every order of
     that burst.
     """
-    author = _begun(random.Random(seed))  # noqa: S311  # a sample that can be repeated
+    author = _first_events(random.Random(seed))  # noqa: S311  # a sample that can be repeated
     author.burst(author.rng.randint(2, most))
     before, burst = author.apart()
     return author.events, ((*before, *order) for order in permutations(burst))
@@ -189,7 +189,7 @@ def every_order_of_a_burst(seed: int, most: int) -> tuple[Order, Iterator[Order]
 
 def random_orders_of_a_long_burst(seed: int, orders: int) -> tuple[Order, Iterator[Order]]:
     """The same with seven to twelve events: the true order and so many random ones."""
-    author = _begun(random.Random(seed))  # noqa: S311  # a sample that can be repeated
+    author = _first_events(random.Random(seed))  # noqa: S311  # a sample that can be repeated
     author.burst(author.rng.randint(7, 12))
     before, burst = author.apart()
     sampled = ((*before, *author.rng.sample(burst, len(burst))) for _ in range(orders))
@@ -212,14 +212,14 @@ def random_orders_of_a_history(seed: int, orders: int) -> tuple[Order, Iterator[
     """What happened in up to three bursts: the true order and so many random ones, in which events
     are late.
     """
-    author = _begun(random.Random(seed))  # noqa: S311  # a sample that can be repeated
+    author = _first_events(random.Random(seed))  # noqa: S311  # a sample that can be repeated
     for _ in range(author.rng.randint(1, 3)):
         author.burst(author.rng.choice((1, 1, 2, 3, 4, 5, 6, 8)))
     sampled = (author.rng.sample(author.events, len(author.events)) for _ in range(orders))
     return author.events, chain([author.events], sampled)
 
 
-def _begun(rng: random.Random) -> Author:
+def _first_events(rng: random.Random) -> Author:
     author = Author(rng)
     author.begin(rng.randint(1, 3))
     return author

@@ -24,14 +24,14 @@ def create_caching_app() -> AsgiApp:
     """The service; what let a credential in is repeated for ten seconds."""
     settings = load(read_environment())
     app = build_app(settings, settings.database_url or "")
-    kept: dict[tuple[str, bytes | None], tuple[float, list[Any]]] = {}
+    responses: dict[tuple[str, bytes | None], tuple[float, list[Any]]] = {}
 
     async def cached(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith("/api/v1/auth/verify/"):
             await app(scope, receive, send)
             return
         request = scope["path"], dict(scope["headers"]).get(b"authorization")
-        until, messages = kept.get(request, (0.0, []))
+        until, messages = responses.get(request, (0.0, []))
         if time.monotonic() >= until:
             messages = []
 
@@ -40,7 +40,7 @@ def create_caching_app() -> AsgiApp:
 
             await app(scope, receive, keep)
             if messages[0]["status"] == 200:
-                kept[request] = time.monotonic() + SECONDS, messages
+                responses[request] = time.monotonic() + SECONDS, messages
         for message in messages:
             await send(message)
 

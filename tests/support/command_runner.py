@@ -29,7 +29,7 @@ QUICK: Final = WaitTimes(backoff=Backoff(first=0.002, longest=0.02, in_flight=0.
 """WaitTimes that must pass are short; timeouts, which must not, are those of the commands."""
 _LONGEST: Final = 60.0
 """Seconds after which a command that has not ended fails its test."""
-_KEPT: Final = ("PATH", "LANG", "TMPDIR", "VIRTUAL_ENV")
+_INHERITED_VARIABLES: Final = ("PATH", "LANG", "TMPDIR", "VIRTUAL_ENV")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ONLY_COMMAND: Final = threading.Lock()
 """Held by the command that runs: it has the streams, the variables and the folder of the whole
@@ -149,7 +149,7 @@ class _Runner(CliRunner):
         try:
             with (
                 logging_as_before(),
-                _surroundings(self._folder, self._values),
+                _environment(self._folder, self._values),
                 self._module_path(),
             ):
                 return self.invoke(
@@ -225,17 +225,19 @@ class _Flushes(io.BytesIO):
 
 
 @contextmanager
-def _surroundings(folder: Path, values: Mapping[str, str]) -> Iterator[None]:
+def _environment(folder: Path, values: Mapping[str, str]) -> Iterator[None]:
     """Set the working directory and the environment for the block; put these and the signal
     handlers back.
     """
     environment, before = dict(os.environ), Path.cwd()
     in_main_thread = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if in_main_thread else {}
-    kept: dict[str, str] = {name: environment[name] for name in _KEPT if name in environment}
+    inherited: dict[str, str] = {
+        name: environment[name] for name in _INHERITED_VARIABLES if name in environment
+    }
     try:
         os.chdir(folder)
-        _replace_environment({**kept, **values})
+        _replace_environment({**inherited, **values})
         yield
     finally:
         _replace_environment(environment)

@@ -21,7 +21,7 @@ _PATIENCE: Final = 60.0
 _ROOT: Final = Path(__file__).parents[2]
 AS_INSTALLED: Final = f"{Path(__file__).parent / 'as_installed'}:{_ROOT}"
 """The module path of ``tenantry`` as users install it, and of the tests' own modules."""
-_KEPT: Final = (
+_INHERITED_VARIABLES: Final = (
     "PATH",
     "HOME",
     "LANG",
@@ -182,7 +182,7 @@ async def _start(
     stdout: int = asyncio.subprocess.PIPE,
     python: str = sys.executable,
 ) -> asyncio.subprocess.Process:
-    environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    environment = {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
     path = AS_INSTALLED if module == "tenantry" else str(_ROOT)
     fixed = {"PYTHONPATH": path, "XDG_STATE_HOME": str(folder / "state")}
     return await asyncio.create_subprocess_exec(

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tenantry import __version__
 from tests.support.installed import ROOT
-from tests.support.required import debian_program, lacking
+from tests.support.required import debian_program, skip_or_fail
 
 CONTAINERFILE: Final = ROOT / "Containerfile"
 IMAGE: Final = f"localhost/tenantry:{__version__}"
@@ -135,7 +135,7 @@ def running_engine() -> Iterator[Engine]:
     for program in ("podman", "runc", "iptables", "mmdebstrap"):
         debian_program(program)
     if os.geteuid() != 0:
-        lacking("needs root, to run containers")
+        skip_or_fail("needs root, to run containers")
     with tempfile.TemporaryDirectory(prefix="tenantry-image-") as name:
         folder = Path(name)
         folder.chmod(0o755)

@@ -130,7 +130,7 @@ class Dashboard:
             yield
 
     @asynccontextmanager
-    async def anew(self) -> AsyncIterator[None]:
+    async def reset(self) -> AsyncIterator[None]:
         """Reset the database to the tenants acme and beta; at the end, close all browsers.
 
         The service keeps its counters, rate limits and connections.
@@ -270,7 +270,7 @@ async def started_dashboard(
     """Run the service on this database with an identity provider in ``folder``; ``values`` are
     settings.
 
-    Use it in blocks of `Dashboard.anew`.
+    Use it in blocks of `Dashboard.reset`.
     """
     async with AsyncExitStack() as stack:
         companion = stack.enter_context(
@@ -318,7 +318,7 @@ async def running_dashboard(
     """Run the same with its tenants, for one use."""
     async with (
         started_dashboard(conninfo, folder, timeouts, **values) as dashboard,
-        dashboard.anew(),
+        dashboard.reset(),
     ):
         yield dashboard
 

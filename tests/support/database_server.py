@@ -18,7 +18,7 @@ import psycopg
 
 from tests.support.postgres import OTHER_BINARIES
 
-HASTE: Final = ("fsync=off", "full_page_writes=off")
+FAST_SETTINGS: Final = ("fsync=off", "full_page_writes=off")
 """Settings for tests, which no power failure has to be survived in."""
 _SUPERUSER: Final = "postgres"
 _PATIENCE: Final = 60.0

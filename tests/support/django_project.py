@@ -90,7 +90,7 @@ def inline(request: HttpRequest) -> HttpResponse:
     return HttpResponse("checked")
 
 
-def swallowing(request: HttpRequest) -> HttpResponse:
+def catch_errors(request: HttpRequest) -> HttpResponse:
     with suppress(Exception):
         requires("projects:read")(lambda _request: HttpResponse())(request)
     return HttpResponse("not checked")
@@ -130,7 +130,7 @@ urlpatterns = [
     path("projects/<int:number>", Projects.as_view()),
     path("async-projects", AsyncProjects.as_view()),
     path("inline", inline),
-    path("swallowing", swallowing),
+    path("swallowing", catch_errors),
     path("in-thread", in_thread),
     path("plain", optional_organization),
     path("cached", CACHE_CONTROL(optional_organization)),

@@ -261,9 +261,9 @@ def _environment(home: Path) -> dict[str, str]:
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tenantry "$@"\n')
     command.chmod(0o700)
     sources = (ROOT / "src", ROOT / "sdk" / "src", ROOT / "devkit" / "src")
-    kept = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
+    inherited = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
     return {
-        **kept,
+        **inherited,
         "PATH": f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": ":".join([AS_INSTALLED, *map(str, sources)]),
         "PYTHONUNBUFFERED": "1",

@@ -11,7 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
-from tests.support.required import lacking
+from tests.support.required import skip_or_fail
 
 ROOT: Final = Path(__file__).parents[2]
 _PYTHON: Final = Path(sys.prefix, "docs", "bin", "python")
@@ -34,7 +34,7 @@ def build(folder: Path, version: str = "0.1.0") -> subprocess.CompletedProcess[s
     (`tests.support.required`).
     """
     if not _PYTHON.exists():
-        lacking("the site's generator is not installed: make .venv/.docs")
+        skip_or_fail("the site's generator is not installed: make .venv/.docs")
     command = [str(_PYTHON), "docs/make_site.py", version]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 

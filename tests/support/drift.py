@@ -54,12 +54,14 @@ async def live(world: World, tenants: int) -> None:
     for _ in range(WEEKS):
         for subscription in subscriptions:
             if not simulator.subscriptions[subscription.id].has_ended:
-                happen(simulator, subscription.id, subscription.customer, chance)
+                run_weeks(simulator, subscription.id, subscription.customer, chance)
         await world.passes(days=7)
     await world.passes(minutes=5)
 
 
-def happen(simulator: Simulator, subscription: str, customer: str, chance: random.Random) -> None:
+def run_weeks(
+    simulator: Simulator, subscription: str, customer: str, chance: random.Random
+) -> None:
     """One of the things that happen to subscribers, or nothing."""
     match chance.randrange(12):
         case 0:

@@ -299,7 +299,9 @@ def updated(
     )
 
 
-def begun(*, event_id: str | None = None, created: int = NOW, **fields: Any) -> dict[str, Any]:
+def subscription_created(
+    *, event_id: str | None = None, created: int = NOW, **fields: Any
+) -> dict[str, Any]:
     """A `customer.subscription.created`."""
     thing, shape = subscription(**fields), fields.get("shape", Shape.NEW)
     return event(

@@ -301,7 +301,7 @@ requests_per_minute = 3
 """
 
 
-class Backstage(NamedTuple):
+class ServiceBehindGateway(NamedTuple):
     """The service behind the gateways, as a separate process, with its users and its database."""
 
     command: Running
@@ -312,7 +312,9 @@ class Backstage(NamedTuple):
 
 
 @asynccontextmanager
-async def backstage(conninfo: str, folder: Path) -> AsyncIterator[Backstage]:
+async def service_behind_gateway(
+    conninfo: str, folder: Path
+) -> AsyncIterator[ServiceBehindGateway]:
     """The service for gateways on loopback, with an identity provider, on this database."""
     plans = folder / "plans.toml"
     plans.write_text(CATALOG)
@@ -332,7 +334,7 @@ async def backstage(conninfo: str, folder: Path) -> AsyncIterator[Backstage]:
         ):
             del client.headers["Authorization"]
             service = Service(client, ManualClock(datetime.now(UTC)), issuer, conninfo)
-            yield Backstage(
+            yield ServiceBehindGateway(
                 deployment.command,
                 int(deployment.base_url.rpartition(":")[2]),
                 service,

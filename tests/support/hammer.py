@@ -43,7 +43,7 @@ class Connection:
             self._streams = None
 
 
-class Taking(NamedTuple):
+class Revocation(NamedTuple):
     """A credential, and the request that takes it away from its holders."""
 
     credential: str
@@ -57,9 +57,9 @@ class Tally(NamedTuple):
     revocation.
     """
 
-    taken: int
+    revoked: int
     sent_afterwards: int
-    let_in: int
+    accepted: int
 
 
 class Hammer:
@@ -72,34 +72,32 @@ class Hammer:
         ]
         self._control = Connection(host, port)
         self._credential = ""
-        self._taken_at: float | None = None
+        self._revoked_at: float | None = None
         self._progress = asyncio.Condition()
         self._before: set[int] = set()
-        self._afterwards: dict[int, list[int]] = {}
+        self._after: dict[int, list[int]] = {}
 
-    async def run(self, takings: Sequence[Taking], operator: str) -> Tally:
+    async def run(self, revocations: Sequence[Revocation], operator: str) -> Tally:
         """Revoke one credential after the other as ``operator`` while all clients use it."""
-        sent = let_in = 0
-        async with self._hammering():
-            for taking in takings:
-                await self._begin(taking.credential)
+        sent = accepted = 0
+        async with self._clients_running():
+            for revocation in revocations:
+                await self._begin(revocation.credential)
                 status = await self._control.status(
-                    taking.method, taking.path, operator, taking.body
+                    revocation.method, revocation.path, operator, revocation.body
                 )
-                self._taken_at = time.perf_counter()
+                self._revoked_at = time.perf_counter()
                 assert status in (200, 204), status
                 async with self._progress:
-                    await self._progress.wait_for(
-                        lambda: len(self._afterwards) == len(self._clients)
-                    )
-                answers = [status for statuses in self._afterwards.values() for status in statuses]
+                    await self._progress.wait_for(lambda: len(self._after) == len(self._clients))
+                answers = [status for statuses in self._after.values() for status in statuses]
                 sent += len(answers)
-                let_in += answers.count(200)
-        return Tally(len(takings), sent, let_in)
+                accepted += answers.count(200)
+        return Tally(len(revocations), sent, accepted)
 
     async def _begin(self, credential: str) -> None:
         """Hand out a credential, and wait until every client was accepted with it."""
-        self._credential, self._taken_at, self._before, self._afterwards = (
+        self._credential, self._revoked_at, self._before, self._after = (
             credential,
             None,
             set(),
@@ -109,7 +107,7 @@ class Hammer:
             await self._progress.wait_for(lambda: len(self._before) == len(self._clients))
 
     @contextlib.asynccontextmanager
-    async def _hammering(self) -> AsyncIterator[None]:
+    async def _clients_running(self) -> AsyncIterator[None]:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
@@ -143,7 +141,7 @@ class Hammer:
                     self._progress.notify_all()
 
     def _note(self, number: int, status: int, sent_at: float) -> None:
-        if self._taken_at is not None and sent_at > self._taken_at:
-            self._afterwards.setdefault(number, []).append(status)
-        elif self._taken_at is None and status == 200:
+        if self._revoked_at is not None and sent_at > self._revoked_at:
+            self._after.setdefault(number, []).append(status)
+        elif self._revoked_at is None and status == 200:
             self._before.add(number)

@@ -72,7 +72,7 @@ class Story:
         return int(self.facts["period_end"])
 
     def begins(
-        self, status: str = "incomplete", *, period: int = MONTH, told: bool = False
+        self, status: str = "incomplete", *, period: int = MONTH, plot_history: bool = False
     ) -> None:
         """The customer takes a new subscription to plan pro."""
         self._subscriptions += 1
@@ -86,7 +86,7 @@ class Story:
             "subscription_created": self.now,
         }
         self._more = {"default_payment_method": None, "latest_invoice": None}
-        if told:
+        if plot_history:
             self._tell("customer.subscription.created", self._subscription())
 
     def changes(self, **values: Any) -> None:
@@ -179,7 +179,7 @@ def subscribe(story: Story) -> Record:
     """Three events of one second: the payment, the status, and a payment method that nothing else
     depends on.
     """
-    story.begins(told=True)
+    story.begins(plot_history=True)
     story.later(2)
     story.changes(default_payment_method="pm_first")
     story.changes(status="active", latest_invoice="in_first")
@@ -190,7 +190,7 @@ def subscribe(story: Story) -> Record:
 
 
 def trial_that_converts(story: Story) -> Record:
-    story.begins("trialing", period=14 * DAY, told=True)
+    story.begins("trialing", period=14 * DAY, plot_history=True)
     story.later(5)
     story.changes(default_payment_method="pm_first")
     story.later(11 * DAY)
@@ -285,7 +285,7 @@ def resubscribe(story: Story) -> Record:
 
 def checkout_last(story: Story) -> Record:
     """The first card is refused; the session's event arrives last."""
-    story.begins(told=True)
+    story.begins(plot_history=True)
     story.later()
     story.fails("first")
     story.later(MINUTE)
@@ -440,7 +440,7 @@ class History(NamedTuple):
         }
 
 
-def told(plot: Plot, shape: Shape, *, org: str = "acme", start: int = NOW) -> History:
+def plot_history(plot: Plot, shape: Shape, *, org: str = "acme", start: int = NOW) -> History:
     """A plot in an API shape. Its events' ids depend on ``org`` and their place in the story
     alone.
     """

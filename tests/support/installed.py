@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.support.required import lacking
+from tests.support.required import skip_or_fail
 
 ROOT: Final = Path(__file__).parents[2]
 _PARTS: Final = {
@@ -81,7 +81,7 @@ def release_tool(name: str) -> str:
     """Where a tool of requirements/release.txt is."""
     found = ROOT / ".venv" / "release" / "bin" / name
     if not found.exists():
-        lacking(f"needs {name}: `make .venv/.release`")
+        skip_or_fail(f"needs {name}: `make .venv/.release`")
     return str(found)
 
 

@@ -189,7 +189,7 @@ class KeysThroughTheService(RuleBasedStateMachine):
     def _end(self, after: int | None) -> datetime | None:
         return None if after is None else self.world.clock.now + timedelta(hours=after)
 
-    def _kept(self, made: NewKey) -> Held:
+    def _hold(self, made: NewKey) -> Held:
         self.world.carried_out += 1
         self.records[made.record.id] = made.record
         return Held(made.record.id, made.secret)
@@ -207,7 +207,7 @@ class KeysThroughTheService(RuleBasedStateMachine):
     def begin_with_a_key(
         self, *, owner: bool, scopes: tuple[str, ...], mode: Mode, after: int | None
     ) -> Held:
-        return self._kept(
+        return self._hold(
             self._made(
                 User(Role.OWNER, ()), scopes, AccessLevel.OWNER if owner else None, mode, after
             )
@@ -248,7 +248,7 @@ class KeysThroughTheService(RuleBasedStateMachine):
     ) -> Held | MultipleResults[Held]:
         self.world.steps += 1
         try:
-            return self._kept(self._made(maker, scopes, level, mode, after))
+            return self._hold(self._made(maker, scopes, level, mode, after))
         except DomainError:
             return multiple()
 
@@ -290,7 +290,7 @@ class KeysThroughTheService(RuleBasedStateMachine):
         assert not is_more(made.record, before)
         self.records[key.id] = self.world.run(self.world.find(self.org, key.id))
         assert not is_more(self.records[key.id], before)
-        return self._kept(made)
+        return self._hold(made)
 
     @rule(maker=makers, key=keys, force=st.booleans())
     def revoke(self, maker: Held | User, key: Held, *, force: bool) -> None:

@@ -101,7 +101,7 @@ class Ledger:
             arrival.event for arrival in arrivals if not rejection(arrival.event, self._policy)
         ]
         links = {event.customer_id for event in usable if wants_link(event, context)}
-        begun = {
+        new_subscriptions = {
             event.subscription_id
             for event in usable
             if self._policy.is_each and is_new_subscription(event, context)
@@ -109,18 +109,19 @@ class Ledger:
         waiting = [
             arrival
             for arrival in self._parked.values()
-            if arrival.event.customer_id in links or arrival.event.subscription_id in begun
+            if arrival.event.customer_id in links
+            or arrival.event.subscription_id in new_subscriptions
         ]
         waiting.sort(key=lambda arrival: (arrival.event.created, arrival.event.arrival))
-        placed = [(tenant_of(event, context.known), event) for event in usable]
+        events_with_tenants = [(tenant_of(event, context.known), event) for event in usable]
         nameless = [arrival.event for arrival in waiting]
         nameless += [event for event in usable if goes_by_customer(event)]
-        placed += [
+        events_with_tenants += [
             (TENANT, event)
             for event in nameless
-            if event.customer_id in links or event.subscription_id in begun
+            if event.customer_id in links or event.subscription_id in new_subscriptions
         ]
-        application = self._application(context, placed, waiting)
+        application = self._application(context, events_with_tenants, waiting)
         for arrival in arrivals:
             application.receive(arrival)
         return application
@@ -140,10 +141,10 @@ class Ledger:
     def _application(
         self,
         context: BatchContext,
-        placed: Sequence[tuple[str | None, BillingEvent]],
+        events_with_tenants: Sequence[tuple[str | None, BillingEvent]],
         waiting: Sequence[ReceivedEvent],
     ) -> BatchApplication:
-        needed = replay_needs(context, placed, self._policy)
+        needed = replay_needs(context, events_with_tenants, self._policy)
         histories = {fold_id: self._history(fold_id, need) for fold_id, need in needed.items()}
         return BatchApplication(
             context, self._policy, NOW, needs=needed, histories=histories, waiting=waiting

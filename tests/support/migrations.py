@@ -67,11 +67,11 @@ class Schema(NamedTuple):
             )
 
 
-def breaches(before: Schema, after: Schema, text: str) -> Iterator[str]:
+def schema_violations(before: Schema, after: Schema, text: str) -> Iterator[str]:
     """What a migration, with this text, did that the release before does not survive, or that stops
     its requests.
     """
-    yield from _taken_away(before, after)
+    yield from _removed(before, after)
     yield from _asked_for(before, after)
     for table in before.files.keys() & after.files.keys():
         if before.files[table] != after.files[table]:
@@ -81,7 +81,7 @@ def breaches(before: Schema, after: Schema, text: str) -> Iterator[str]:
             yield f"an index on {table} is not built concurrently"
 
 
-def _taken_away(before: Schema, after: Schema) -> Iterator[str]:
+def _removed(before: Schema, after: Schema) -> Iterator[str]:
     for (table, name), (kind, strict, _) in before.columns.items():
         now = after.columns.get((table, name))
         if now is None:

@@ -8,10 +8,10 @@ from typing import Final, TypeVar
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.state import PAST_DUE, BillingPolicy
 from tests.support import figures
-from tests.support.baselines import BASELINES, Kept
+from tests.support.baselines import BASELINES, BaselineRecord
 from tests.support.events import Shape
 from tests.support.facts import ANY
-from tests.support.histories import History, Plot, Record, told
+from tests.support.histories import History, Plot, Record, plot_history
 from tests.support.ledger import Ledger
 
 OURS: Final = "tenantry"
@@ -33,13 +33,17 @@ class Run:
         self._arrived: frozenset[str] = frozenset()
         self._owed: frozenset[str] = frozenset()
         self._forbidden: frozenset[str] = frozenset()
-        self._kept = dict.fromkeys(BASELINES, Kept())
+        self._baselines = dict.fromkeys(BASELINES, BaselineRecord())
         self.ledger = Ledger(policy, history.customers)
 
     def fork(self) -> "Run":
         """An independent copy of the run."""
         other = Run.__new__(Run)
-        other.__dict__ = {**self.__dict__, "ledger": self.ledger.fork(), "_kept": dict(self._kept)}
+        other.__dict__ = {
+            **self.__dict__,
+            "ledger": self.ledger.fork(),
+            "_baselines": dict(self._baselines),
+        }
         return other
 
     def deliver(self, batch: Sequence[BillingEvent]) -> None:
@@ -50,7 +54,7 @@ class Run:
         self.ledger.deliver(batch)
         for name, rule in BASELINES.items():
             for event in batch:
-                self._kept[name] = rule(self._kept[name], event, self._policy)
+                self._baselines[name] = rule(self._baselines[name], event, self._policy)
 
     def _expect_mails(self, batch: set[str]) -> None:
         """Which failures of a batch must be told, or must not: CONTRACT 6."""
@@ -60,12 +64,12 @@ class Run:
             if self._failures[failure] & self._arrived:
                 self._forbidden |= {failure}
             elif not self._failures[failure] & batch and (
-                linked or self._is_owed_belatedly(failure)
+                linked or self._is_expected_late(failure)
             ):
                 self._owed |= {failure}
         self._arrived |= fresh
 
-    def _is_owed_belatedly(self, failure: str) -> bool:
+    def _is_expected_late(self, failure: str) -> bool:
         return not self._failures[failure] and self._history.truth.status == PAST_DUE
 
     def wrong(self) -> list[str]:
@@ -73,17 +77,17 @@ class Run:
         mails count.
         """
         truth = self._history.truth
-        wrong = [name for name, kept in self._kept.items() if Record.of(kept.state) != truth]
+        wrong = [name for name, kept in self._baselines.items() if Record.of(kept.state) != truth]
         account = self.ledger.account
         ours = Record.of(account.record) == truth and account.customer_id == self._history.customer
-        return wrong if ours and self._tells_rightly() else [OURS, *wrong]
+        return wrong if ours and self._notifies_correctly() else [OURS, *wrong]
 
-    def _tells_rightly(self) -> bool:
-        told = set(self.ledger.notified)
+    def _notifies_correctly(self) -> bool:
+        plot_history = set(self.ledger.notified)
         return (
-            len(told) == len(self.ledger.notified)
-            and told.isdisjoint(self._forbidden)
-            and self._owed <= told <= self._failures.keys()
+            len(plot_history) == len(self.ledger.notified)
+            and plot_history.isdisjoint(self._forbidden)
+            and self._owed <= plot_history <= self._failures.keys()
         )
 
 
@@ -116,7 +120,7 @@ def every_order(history: History) -> Endings:
 
 def check_every_order(plot: Plot, shape: Shape, record_property: figures.RecordProperty) -> None:
     """Assert that a history ends in the truth in every order, and that the baselines do not."""
-    endings = every_order(told(plot, shape))
+    endings = every_order(plot_history(plot, shape))
     figures.record(record_property, "Every order", {"orders": endings.orders}, endings.wrong)
     assert (endings.wrong[OURS], endings.examples) == (0, [])
     assert endings.wrong["last arrival wins"]

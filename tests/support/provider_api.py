@@ -73,7 +73,7 @@ class ProviderServer:
         self.hang_up = 0
         self.open = asyncio.Event()
         self.open.set()
-        self._kept: dict[str, tuple[Request, Answer | None]] = {}
+        self._idempotent_answers: dict[str, tuple[Request, Answer | None]] = {}
         self._change = asyncio.Condition()
         self._connected: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
@@ -94,7 +94,7 @@ class ProviderServer:
         """Begin anew with no request and no answer prepared or kept; connections stay."""
         self.requests.clear()
         self.answers.clear()
-        self._kept.clear()
+        self._idempotent_answers.clear()
         self.open.set()
 
     async def cut(self) -> None:
@@ -159,15 +159,15 @@ class ProviderServer:
         if request.method != "POST" or key is None:
             await self.open.wait()
             return self._act(request)
-        if key not in self._kept:
-            self._kept[key] = request, None
+        if key not in self._idempotent_answers:
+            self._idempotent_answers[key] = request, None
             await self.open.wait()
             answer = self._act(request)
-            self._kept[key] = request, answer
+            self._idempotent_answers[key] = request, answer
             if 400 <= answer.status < 500:  # nothing was begun, so nothing is kept
-                del self._kept[key]
+                del self._idempotent_answers[key]
             return answer
-        first, kept = self._kept[key]
+        first, kept = self._idempotent_answers[key]
         if (first.path, first.params) != (request.path, request.params):
             return refusal(
                 400,

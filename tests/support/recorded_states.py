@@ -23,8 +23,8 @@ HISTORIES: Final = 4000
 IN_ONE_DIGEST: Final = 100
 
 _MOST_EVENTS: Final = 9
-_LIVING: Final = ("trialing", "active", "past_due", "unpaid", "paused")
-_STATUSES: Final = (*_LIVING, "incomplete", "incomplete_expired", "canceled")
+_LIVE_STATUSES: Final = ("trialing", "active", "past_due", "unpaid", "paused")
+_STATUSES: Final = (*_LIVE_STATUSES, "incomplete", "incomplete_expired", "canceled")
 _PRICES: Final = ("price_free", "price_pro", "price_business", "price_unknown", None)
 _INVOICES: Final = ("in_1", "in_2", "in_3")
 
@@ -130,13 +130,13 @@ class _ProvenHistory:
     """Events as a provider sends them: each change says what it replaced."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        begun: dict[str, Fact] = {
+        initial: dict[str, Fact] = {
             "status": "incomplete",
             "price_id": "price_pro",
             "current_period_end": 5000,
         }
-        begun["cancel_at_period_end"] = False
-        self._facts = {name: dict(begun) for name in names}
+        initial["cancel_at_period_end"] = False
+        self._facts = {name: dict(initial) for name in names}
 
     def events(self, rng: random.Random, number: int) -> list[BillingEvent]:
         """So many events, in the order in which they happened, or fewer if all subscriptions
@@ -165,7 +165,7 @@ class _ProvenHistory:
             )
         changes: dict[str, Fact] = {}
         if rng.random() < 0.6:
-            changes["status"] = rng.choice(_LIVING)
+            changes["status"] = rng.choice(_LIVE_STATUSES)
         if rng.random() < 0.4:
             changes["price_id"] = rng.choice(_PRICES)
         if rng.random() < 0.3:

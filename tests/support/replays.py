@@ -74,7 +74,7 @@ async def with_history(provider: Provider) -> Subscriber:
     return subscriber
 
 
-async def damage(provider: Provider, subscriber: Subscriber, assignment: str) -> None:
+async def corrupt(provider: Provider, subscriber: Subscriber, assignment: str) -> None:
     """Set columns of a tenant to what its ledger does not say."""
     statement = f"UPDATE tenants SET {assignment} WHERE id = %s"  # noqa: S608  # the test's own words
     await rows(provider.service.conninfo, statement, subscriber.id)

@@ -15,7 +15,7 @@ _NODE_PACKAGES = Path(__file__).parent
 _ROOT = Path(__file__).parents[2]
 
 
-def lacking(what: str) -> NoReturn:
+def skip_or_fail(what: str) -> NoReturn:
     """End the test: ``what`` it needs is not there."""
     if os.environ.get("TENANTRY_TESTS_REQUIRE_ALL") == "1":
         pytest.fail(what)
@@ -28,7 +28,7 @@ def debian_program(name: str, package: str | None = None) -> str:
     """
     found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
     if found is None:
-        lacking(f"{name} is not installed; on Debian: apt-get install {package or name}")
+        skip_or_fail(f"{name} is not installed; on Debian: apt-get install {package or name}")
     return found
 
 
@@ -41,7 +41,7 @@ def npm_dependency(project: Path, package: str) -> Path:
     """Where a package of npm is, which is installed in the folder of a project."""
     installed = project / "node_modules" / package
     if not installed.is_dir():
-        lacking(f"needs {package}: `npm ci` in {project.relative_to(_ROOT)}")
+        skip_or_fail(f"needs {package}: `npm ci` in {project.relative_to(_ROOT)}")
     return installed
 
 
@@ -49,5 +49,5 @@ def node() -> str:
     """Where Node.js is."""
     found = shutil.which("node")
     if found is None:
-        lacking("needs Node.js 20.19 or later")
+        skip_or_fail("needs Node.js 20.19 or later")
     return found

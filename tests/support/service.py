@@ -173,7 +173,7 @@ class Service:
         return Key(record, self.caller(record.pop("secret")))
 
 
-HURRIED: Final = Timeouts(
+SHORT_TIMEOUTS: Final = Timeouts(
     request=0.8,
     batch=0.7,
     batch_start=0.3,

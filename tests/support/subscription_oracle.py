@@ -84,8 +84,8 @@ class ExpectedSubscription:
         whole = [event for event in own if not _is_end(event)]
         self._last = own[-1] if own else _NOTHING
         self._last_whole = whole[-1] if whole else _NOTHING
-        begun = (event.subscription_created for event in own)
-        self._created = next((created for created in begun if created is not None), None)
+        created_times = (event.subscription_created for event in own)
+        self._created = next((created for created in created_times if created is not None), None)
 
     def _status_after(self, place: int, before: str | None) -> str | None:
         event = self._history[place]

@@ -43,7 +43,7 @@ class Suite:
     def run(self, *arguments: str, **variables: str) -> pytest.RunResult:
         """Run it to its end, with these variables besides those of the tests' own environment."""
         own = {name: value for name, value in os.environ.items() if name not in _OF_THE_OUTER}
-        begun = time.monotonic()
+        started = time.monotonic()
         done = subprocess.run(
             [
                 sys.executable,
@@ -67,7 +67,7 @@ class Suite:
             timeout=240,
         )
         lines = done.stdout.splitlines(), done.stderr.splitlines()
-        return pytest.RunResult(done.returncode, *lines, time.monotonic() - begun)
+        return pytest.RunResult(done.returncode, *lines, time.monotonic() - started)
 
 
 def outcomes(result: pytest.RunResult, file: str) -> dict[str, set[str]]:

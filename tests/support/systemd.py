@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from tests.support.installed import ROOT, build_wheels, install_wheels
-from tests.support.required import debian_program, lacking
+from tests.support.required import debian_program, skip_or_fail
 
 UNITS: Final = ROOT / "examples" / "systemd"
 _PROGRAM: Final = Path("/lib/systemd/systemd")
@@ -176,9 +176,9 @@ def running_systemd(
     /etc/tenantry/tenantry.env.
     """
     if not _PROGRAM.exists():
-        lacking("systemd is not installed; on Debian: apt-get install systemd")
+        skip_or_fail("systemd is not installed; on Debian: apt-get install systemd")
     if os.geteuid() != 0:
-        lacking("needs root, to run systemd in separate namespaces")
+        skip_or_fail("needs root, to run systemd in separate namespaces")
     with tempfile.TemporaryDirectory(prefix="tenantry-systemd-") as name, _own_cgroups() as cgroups:
         folder = Path(name)
         folder.chmod(0o755)

@@ -161,7 +161,7 @@ class World:
         await self.simulator.advance(timedelta(**parts))
 
     @asynccontextmanager
-    async def losing(
+    async def losing_deliveries(
         self, *types: str, subscribers: Collection[Subscriber] = ()
     ) -> AsyncIterator[None]:
         """Within the block, events of these types (or all) about these subscribers (or all) are

@@ -87,10 +87,10 @@ async def place(
         values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url, **DEMO}
         folder = tmp_path_factory.mktemp("people")
         dashboard = await stack.enter_async_context(running_dashboard(conninfo, folder, **values))
-        yield Place(dashboard, await furnish(dashboard, conninfo))
+        yield Place(dashboard, await fill_every_page(dashboard, conninfo))
 
 
-async def furnish(dashboard: Dashboard, conninfo: str) -> dict[str, str]:
+async def fill_every_page(dashboard: Dashboard, conninfo: str) -> dict[str, str]:
     """Something of everything; returns ids by what they are of."""
     olivia = await dashboard.sign_in(OLIVIA)
     _, owner = await create(

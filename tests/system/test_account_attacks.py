@@ -488,8 +488,8 @@ async def test_state_of_a_sign_in_is_used_again_and_again(
         async with httpx2.AsyncClient(
             base_url=target.address, trust_env=False, timeout=30
         ) as browser:
-            begun = await browser.get("/sign-in/start", params={"return_to": "/", "here": "1"})
-            [state] = parse_qs(urlsplit(begun.headers["location"]).query)["state"]
+            started = await browser.get("/sign-in/start", params={"return_to": "/", "here": "1"})
+            [state] = parse_qs(urlsplit(started.headers["location"]).query)["state"]
             cookies = "; ".join(f"{name}={value}" for name, value in browser.cookies.items())
         outsider = target.service.caller(None, Cookie=cookies)
         query = {"code": "a-code", "state": state, "iss": target.issuer.url}

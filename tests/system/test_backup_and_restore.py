@@ -38,7 +38,7 @@ class Method(ABC):
     def __init__(self, folder: Path, binaries: Path, archive: Path | None = None) -> None:
         for name in ("lost", "kept", "new"):
             (folder / name).mkdir(exist_ok=True)
-        self.kept = folder / "kept"
+        self.backups = folder / "kept"
         self.lost = Cluster(folder / "lost", binaries, archive)
         self.new = Cluster(folder / "new", binaries)
 
@@ -69,7 +69,7 @@ class Dump(Method):
         pass
 
     def back_up(self) -> None:
-        done = self.lost.script("backup.sh", self.kept)
+        done = self.lost.script("backup.sh", self.backups)
         assert done.returncode == 0, done.stderr
         self._file = done.stdout.strip()
 
@@ -95,8 +95,8 @@ class PointInTime(Method):
         """To be restored; None for all that was archived."""
 
     def begin(self) -> None:
-        hand_over(self.kept, like=self.lost.data)
-        done = self.lost.script("base-backup.sh", self.kept)
+        hand_over(self.backups, like=self.lost.data)
+        done = self.lost.script("base-backup.sh", self.backups)
         assert done.returncode == 0, done.stderr
         self._base = done.stdout.strip()
 
@@ -129,17 +129,17 @@ def method(request: pytest.FixtureRequest, place: Path) -> Iterator[Method]:
 
 
 def test_one_archive_leads_to_a_moment_though_an_earlier_one_was_tried_before(place: Path) -> None:
-    lost, kept = PointInTime(place), []
+    lost, backups = PointInTime(place), []
     with lost.lost.running(), psycopg.connect(lost.lost.conninfo, autocommit=True) as connection:
         connection.execute("CREATE TABLE written (n int)")
         lost.begin()
         for number in range(3):
             connection.execute("INSERT INTO written VALUES (%s)", (number,))
             lost.back_up()
-            kept.append(lost.moment)
+            backups.append(lost.moment)
         connection.execute("INSERT INTO written VALUES (3)")
         lost.end()
-    for number, moment in enumerate([*kept, None]):
+    for number, moment in enumerate([*backups, None]):
         folder = place / f"new{number}"
         folder.mkdir()
         lost.new, lost.moment = Cluster(folder, debian_binaries()), moment

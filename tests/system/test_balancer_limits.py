@@ -15,7 +15,7 @@ from tests.support.proxies import BALANCERS, running_balancer
 from tests.support.serving import LOOPBACK, served
 
 MOST: Final = 100
-ELSEWHERE: Final = "192.0.2.0/24"
+UNTRUSTED_NETWORK: Final = "192.0.2.0/24"
 
 
 class Application:
@@ -51,7 +51,9 @@ async def balancer(
     """The address of a server for which this machine is a remote one."""
     async with served(application) as address:
         port = int(address.rpartition(":")[2])
-        async with running_balancer(request.param, tmp_path, [port, port], ELSEWHERE) as front:
+        async with running_balancer(
+            request.param, tmp_path, [port, port], UNTRUSTED_NETWORK
+        ) as front:
             yield f"http://{LOOPBACK}:{front}"
         application.let_go.set()
 

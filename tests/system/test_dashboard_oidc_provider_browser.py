@@ -43,7 +43,7 @@ class Place(NamedTuple):
     clock: Clock
 
 
-class Asked:
+class Prompt:
     """What a page asks the provider for."""
 
     def __init__(self, page: Page, place: Place) -> None:
@@ -95,11 +95,11 @@ async def sign_in(page: Page, place: Place, path: str) -> None:
     """Open a page of the dashboard, through the provider's pages."""
     await page.goto(place.url + path)
     await page.get_by_role("link", name="Continue").click()
-    await tell_who(page)
+    await enter_user(page)
     assert page.url == place.url + path
 
 
-async def tell_who(page: Page) -> None:
+async def enter_user(page: Page) -> None:
     """What the provider's pages ask: who it is, and whether it may be."""
     await page.fill("input[name=login]", "ann")
     await page.fill("input[name=password]", "any")
@@ -143,7 +143,7 @@ async def test_sign_in_is_renewed_silently_with_a_provider_session(
         await sign_in(page, place, HOME)
         before = await cookie(context)
         place.clock.later += PROOF_GOOD_FOR
-        asked = Asked(page, place)
+        asked = Prompt(page, place)
         await page.goto(place.url + PROJECTS)
         await expect(page.get_by_role("heading", level=1)).to_have_text("Projects")
         assert (page.url, asked.prompts()) == (place.url + PROJECTS, ["none"])
@@ -163,8 +163,8 @@ async def test_user_without_a_provider_session_signs_in_again(
             [{"name": one["name"], "value": one["value"], "url": place.url} for one in ours]
         )
         place.clock.later += PROOF_GOOD_FOR
-        asked = Asked(page, place)
+        asked = Prompt(page, place)
         await page.goto(place.url + PROJECTS)
         assert asked.prompts() == ["none", None]
-        await tell_who(page)
+        await enter_user(page)
         assert page.url == place.url + PROJECTS

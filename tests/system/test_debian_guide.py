@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.documentation import ROOT, blocks
 from tests.support.findings import free_port
-from tests.support.required import debian_program, lacking
+from tests.support.required import debian_program, skip_or_fail
 from tests.support.systemd import Machine, running_systemd
 
 PAGE: Final = ROOT / "docs" / "how-to" / "debian.md"
@@ -33,7 +33,7 @@ def debian_postgres(machine: Machine, folder: Path) -> Iterator[None]:
     """
     programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
     if not programs:
-        lacking("Debian's PostgreSQL is not installed: apt-get install postgresql")
+        skip_or_fail("Debian's PostgreSQL is not installed: apt-get install postgresql")
     data = folder / "data"
     as_postgres = ["runuser", "-u", "postgres", "--"]
     options = f"-c listen_addresses= -c unix_socket_directories={SOCKETS}"

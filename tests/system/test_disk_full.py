@@ -11,8 +11,8 @@ import pytest
 
 from tenantry.db.migrate import migrate
 from tests.support import events
-from tests.support.database_server import HASTE, DatabaseServer, server_folder
-from tests.support.required import lacking
+from tests.support.database_server import FAST_SETTINGS, DatabaseServer, server_folder
+from tests.support.required import skip_or_fail
 from tests.support.service import PROJECTS, VERIFY, running_service
 from tests.support.signing import deliver
 
@@ -21,7 +21,7 @@ from tests.support.signing import deliver
 def small_disk(place: Path) -> Iterator[None]:
     """A file system of 200 MB in memory."""
     if os.geteuid():
-        lacking("mounting a file system of a fixed size takes root")
+        skip_or_fail("mounting a file system of a fixed size takes root")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(place)], check=True)
     try:
         yield
@@ -37,7 +37,7 @@ def server() -> Iterator[DatabaseServer]:
         wal.mkdir()
         data.mkdir()
         with small_disk(data):
-            server = DatabaseServer(data, HASTE, wal=wal)
+            server = DatabaseServer(data, FAST_SETTINGS, wal=wal)
             server.initialise()
             server.start()
             try:

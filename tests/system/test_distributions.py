@@ -35,7 +35,7 @@ from tests.support.installed import (
     release_tool,
     run,
 )
-from tests.support.required import lacking
+from tests.support.required import skip_or_fail
 
 NAMES: Final = ("tenantry", "tenantry_devkit", "tenantry_sdk")
 RELATIVE_LINK: Final = re.compile(r"\]\((?!https://|#)|src=\"(?!https://)")
@@ -237,13 +237,13 @@ def run_demo(command: Sequence[str], folder: Path, place: Path, user: str, dist:
         made.mkdir(exist_ok=True)
         shutil.chown(made, user)
     port = free_port()
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PYTHON", "TENANTRY", "VIRTUAL"))
     }
     variables = {
-        **kept,
+        **inherited,
         **from_wheels(dist),
         "HOME": str(home),
         "PORT": str(port),
@@ -280,7 +280,7 @@ def run_demo(command: Sequence[str], folder: Path, place: Path, user: str, dist:
 @pytest.mark.parametrize(("tool", "user"), [("uvx", "root"), ("uvx", "nobody"), ("pipx", "nobody")])
 def test_one_line_runs_the_demo(dist: Path, place: Path, tool: str, user: str) -> None:
     if os.geteuid() != 0:
-        lacking("needs root, to run the demo as root and as another user")
+        skip_or_fail("needs root, to run the demo as root and as another user")
     if tool == "uvx":
         tools = place / "tools"  # another user cannot enter the checkout
         tools.mkdir(exist_ok=True)

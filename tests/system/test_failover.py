@@ -20,7 +20,7 @@ from tenantry.db.database import Database
 from tenantry.db.migrate import migrate
 from tests.support import events
 from tests.support.commands import SECRETS, running
-from tests.support.database_server import HASTE, Pair, server_folder
+from tests.support.database_server import FAST_SETTINGS, Pair, server_folder
 from tests.support.findings import checked_settings, levels, only
 from tests.support.postgres import as_url
 from tests.support.service import KEYS, PROJECTS, Service, refusal, running_service
@@ -35,7 +35,7 @@ IN_FLIGHT = (409, "idempotency_in_flight")
 def pair() -> Iterator[Pair]:
     """A primary and a synchronous standby, with the service's schema."""
     with server_folder() as folder:
-        pair = Pair(folder, HASTE)
+        pair = Pair(folder, FAST_SETTINGS)
         pair.start()
         try:
             pair.demand(synchronous=True)

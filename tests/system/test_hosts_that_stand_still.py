@@ -22,7 +22,7 @@ LOCK = "SELECT id FROM tenants FOR UPDATE"
 """Of an account that others wait for."""
 
 
-async def stand_still_between_statements(
+async def freeze_between_statements(
     transaction: AbstractAsyncContextManager[Connection], conninfo: str
 ) -> None:
     """Hold a tenant's lock until another process has it."""
@@ -41,7 +41,7 @@ async def test_the_locks_of_a_frozen_host_are_released(conninfo: str, way: str) 
     await database.open()
     try:
         with pytest.raises(DatabaseUnavailableError):
-            await stand_still_between_statements(
+            await freeze_between_statements(
                 database.lane().use() if way == "lane" else database.transaction(ACROSS_TENANTS),
                 conninfo,
             )

@@ -19,7 +19,7 @@ from bench.patroni.patroni_faults import FAULTS
 from bench.patroni.results import MeasuredRun
 from tests.support import figures
 from tests.support.installed import ROOT
-from tests.support.required import lacking
+from tests.support.required import skip_or_fail
 
 NAMES: Final = [fault.name for fault in FAULTS]
 REVOKED_KEYS_ARE_REJECTED: Final = {Way.PROXY: True, Way.HOSTS: False, Way.WATCHDOG: True}
@@ -59,7 +59,7 @@ def injected(
     try:
         Programs.find()
     except LookupError as error:
-        lacking(str(error))
+        skip_or_fail(str(error))
     results = folder / "results.json"
     command = [
         sys.executable,

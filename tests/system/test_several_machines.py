@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.support.required import debian_program, lacking
+from tests.support.required import debian_program, skip_or_fail
 
 FAULTS: Final = ("host cut from the database", "dead host", "paused host")
 ROOT: Final = Path(__file__).parents[2]
@@ -18,9 +18,9 @@ ROOT: Final = Path(__file__).parents[2]
 
 def test_promises_hold_while_hosts_are_isolated_killed_and_paused() -> None:
     if os.geteuid():
-        lacking("needs root, for network namespaces")
+        skip_or_fail("needs root, for network namespaces")
     if not Path("/dev/net/tun").exists():
-        lacking("needs /dev/net/tun: TAP devices of Linux")
+        skip_or_fail("needs /dev/net/tun: TAP devices of Linux")
     debian_program("ip", "iproute2")
     debian_program("haproxy")
     chosen = [part for fault in FAULTS for part in ("--only", fault)]

@@ -59,7 +59,7 @@ LOST: Final = [
     Fault.RESET_AFTER,
     Fault.TRUNCATED,
 ]
-ELSEWHERE: Final = """
+ANOTHER_SERVER: Final = """
     import { createServer } from "node:http";
 
     const server = createServer((request, response) => answer(request, response)).listen(0, "127.0.0.1");
@@ -627,7 +627,7 @@ async def test_caller_can_cancel_a_call(
 
 async def test_incomplete_json_is_a_lost_response(package: Package, served: Served) -> None:
     program = (
-        ELSEWHERE
+        ANOTHER_SERVER
         + """
         const bodies = ["", '{"data": [', '{"data": [], "nextCursor": null}'];
         const answer = (_, response) => {
@@ -645,7 +645,7 @@ async def test_incomplete_json_is_a_lost_response(package: Package, served: Serv
 
 async def test_page_of_another_service_is_no_result(package: Package, served: Served) -> None:
     program = (
-        ELSEWHERE
+        ANOTHER_SERVER
         + """
         const answers = [
             (response) => response.writeHead(200, { "content-type": "text/html" }).end("<h1>Welcome"),
@@ -675,7 +675,7 @@ async def test_creation_is_repeated_with_one_key_while_the_lost_attempt_still_ru
     package: Package, served: Served
 ) -> None:
     program = (
-        ELSEWHERE
+        ANOTHER_SERVER
         + """
         const keys = [];
         const body = { status: 409, code: "idempotency_in_flight", detail: "Wait.", requestId: "r" };
@@ -700,7 +700,7 @@ async def test_call_is_not_retried_when_it_would_end_before_retry_after(
     package: Package, served: Served
 ) -> None:
     program = (
-        ELSEWHERE
+        ANOTHER_SERVER
         + """
         const values = ["3600", "999999999", new Date(Date.now() + 3600_000).toUTCString()];
         let asked = 0;
@@ -719,7 +719,7 @@ async def test_call_is_not_retried_when_it_would_end_before_retry_after(
 
 async def test_verify_passes_the_rate_limit_on(package: Package, served: Served) -> None:
     program = (
-        ELSEWHERE
+        ANOTHER_SERVER
         + """
         const policy = { "ratelimit": '"tenant";r=0;t=7', "ratelimit-policy": '"tenant";q=600;w=60' };
         const told = { "retry-after": "7", ...policy, "set-cookie": "x" };
@@ -883,7 +883,7 @@ async def test_verify_rejects_when_another_server_answers(
     package: Package, served: Served, acme: Organization
 ) -> None:
     program = (
-        ELSEWHERE
+        ANOTHER_SERVER
         + """
         const names = ["tenant-id", "principal-id", "principal-kind", "mode", "plan", "subscription-status", "access",
             "effective-plan"];

@@ -113,15 +113,15 @@ def test_an_ambiguous_order_is_explained_counted_and_requests_a_snapshot() -> No
     ledger = Ledger(ANY)
     ledger.deliver([updated(50)])
     ledger.deliver([failed()])
-    settlement = ledger.applied([deleted()])
-    [entry] = settlement.entries
+    application = ledger.applied([deleted()])
+    [entry] = application.entries
     assert entry.outcome is Outcome.APPLIED
     assert entry.reason == (
         "The subscription has ended. Nothing proves the order of this and evt_f, of the same second: "
         "the order of arrival counts."
     )
     assert entry.anomalies == (Anomaly.AMBIGUOUS_ORDER,)
-    assert settlement.snapshot_requests == [SnapshotRequest("acme", later=True)]
+    assert application.snapshot_requests == [SnapshotRequest("acme", later=True)]
 
 
 def test_of_many_ambiguous_events_three_are_named() -> None:

@@ -18,7 +18,7 @@ class Doubler:
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
         self.gate = asyncio.Event()
-        self.begun = asyncio.Event()
+        self.started = asyncio.Event()
         self.under_way = 0
         self.most_at_once = 0
 
@@ -26,7 +26,7 @@ class Doubler:
         self.batches.append(list(items))
         self.under_way += 1
         self.most_at_once = max(self.most_at_once, self.under_way)
-        self.begun.set()
+        self.started.set()
         await self.gate.wait()
         self.under_way -= 1
         return [item * 2 for item in items]
@@ -35,7 +35,7 @@ class Doubler:
 async def held(batcher: Batcher[int, int], doubler: Doubler, first: int) -> asyncio.Task[int]:
     """Return a submitted item whose batch is in progress."""
     task = asyncio.create_task(batcher.submit(first))
-    await doubler.begun.wait()
+    await doubler.started.wait()
     return task
 
 
@@ -59,9 +59,9 @@ async def test_second_batch_starts_when_many_items_wait() -> None:
     first = await held(batcher, doubler, 0)
     few = await submitted(batcher, *range(1, CONCURRENT_ITEMS))
     assert doubler.batches == [[0]]
-    doubler.begun.clear()
+    doubler.started.clear()
     many = await submitted(batcher, CONCURRENT_ITEMS)
-    await doubler.begun.wait()
+    await doubler.started.wait()
     assert doubler.batches == [[0], [*range(1, CONCURRENT_ITEMS + 1)]]
     third = await submitted(batcher, *range(100, 100 + CONCURRENT_ITEMS))
     doubler.gate.set()
@@ -319,7 +319,7 @@ def test_batch_that_gathers_no_submitters_starts_as_soon_as_the_last_one_ends() 
             await batcher.submit(item)
 
         twice = [asyncio.create_task(submit_twice(item)) for item in range(10)]
-        await doubler.begun.wait()
+        await doubler.started.wait()
         [once] = await submitted(batcher, 10)
         doubler.gate.set()
         await asyncio.gather(*twice, once)

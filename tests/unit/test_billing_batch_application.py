@@ -54,7 +54,7 @@ HOUR = 3600
 WHOLE = ("acme", WHOLE_TENANT)
 
 
-def standing(*accounts: BillingAccount, **customers: str) -> BatchContext:
+def context_of(*accounts: BillingAccount, **customers: str) -> BatchContext:
     return BatchContext(
         accounts={account.tenant_id: account for account in accounts},
         known=KnownTenants(customers, {}),
@@ -70,7 +70,7 @@ def arrivals(*events: BillingEvent) -> list[ReceivedEvent]:
     ]
 
 
-def settlement(
+def new_application(
     known: BatchContext, *parked: BillingEvent, policy: BillingPolicy = ANY, now: datetime = NOW
 ) -> BatchApplication:
     return BatchApplication(known, policy, now, needs={}, histories={}, waiting=arrivals(*parked))
@@ -79,7 +79,7 @@ def settlement(
 def received(
     known: BatchContext, *events: BillingEvent, parked: Sequence[BillingEvent] = ()
 ) -> BatchApplication:
-    result = settlement(known, *parked)
+    result = new_application(known, *parked)
     for arrival in arrivals(*events):
         result.receive(arrival)
     return result
@@ -91,7 +91,7 @@ def unparked(
     parked: Sequence[BillingEvent] = (),
     **options: Any,
 ) -> BatchApplication:
-    result = settlement(known or standing(account(), cus_1="acme"), *parked, **options)
+    result = new_application(known or context_of(account(), cus_1="acme"), *parked, **options)
     result.apply_parked("acme", arrivals(*events))
     return result
 
@@ -125,7 +125,7 @@ def state(result: BatchApplication) -> BillingState:
     ],
 )
 def test_an_event_that_can_have_no_tenant_is_ignored(event: BillingEvent) -> None:
-    result = received(standing(account(), cus_1="acme"), event)
+    result = received(context_of(account(), cus_1="acme"), event)
     assert outcomes(result.entries) == [("ignored", None)]
     assert result.changed_accounts() == []
     assert result.links == []
@@ -151,18 +151,18 @@ def test_a_malformed_object_is_invalid() -> None:
 
 @pytest.mark.parametrize("event", [updated(), deleted(), completed()])
 def test_an_event_of_an_unknown_tenant_is_parked(event: BillingEvent) -> None:
-    assert outcomes(received(standing(), event).entries) == [("parked", None)]
+    assert outcomes(received(context_of(), event).entries) == [("parked", None)]
 
 
 @pytest.mark.parametrize("event", [failed(), succeeded()])
 def test_an_invoice_of_an_unknown_customer_is_parked(event: BillingEvent) -> None:
-    result = received(standing(account()), event)
+    result = received(context_of(account()), event)
     assert outcomes(result.entries) == [("parked", None)]
     assert told(result) == []
 
 
 def test_an_invoice_finds_its_tenant_by_customer_alone() -> None:
-    result = received(standing(account(), account("other"), cus_1="other"), failed(org_id="acme"))
+    result = received(context_of(account(), account("other"), cus_1="other"), failed(org_id="acme"))
     assert outcomes(result.entries) == [("applied", "other")]
 
 
@@ -171,7 +171,7 @@ def test_a_subscription_event_without_a_name_is_its_customers_tenants(
     event: Callable[..., BillingEvent],
 ) -> None:
     result = received(
-        standing(account(), account("other"), cus_1="other"),
+        context_of(account(), account("other"), cus_1="other"),
         event(org_id=None, customer_id="cus_1"),
     )
     assert outcomes(result.entries) == [("applied", "other")]
@@ -180,7 +180,7 @@ def test_a_subscription_event_without_a_name_is_its_customers_tenants(
 
 def test_the_name_in_the_metadata_wins_over_the_customer() -> None:
     result = received(
-        standing(account(), account("other"), cus_1="other"), updated(customer_id="cus_1")
+        context_of(account(), account("other"), cus_1="other"), updated(customer_id="cus_1")
     )
     assert outcomes(result.entries) == [("applied", "acme")]
 
@@ -190,18 +190,18 @@ def test_a_subscription_event_without_a_name_waits_for_its_customer(
     event: Callable[..., BillingEvent],
 ) -> None:
     nameless = event(org_id=None, customer_id="cus_1")
-    result = received(standing(account()), nameless)
+    result = received(context_of(account()), nameless)
     [entry] = result.entries
     assert (entry.outcome, entry.reason) == (
         Outcome.PARKED,
         "Waits: customer cus_1 is not known yet.",
     )
-    assert needed_locks([nameless], standing(account()), ANY) == {("customer cus_1", False)}
+    assert needed_locks([nameless], context_of(account()), ANY) == {("customer cus_1", False)}
 
 
 def test_a_link_applies_the_nameless_subscription_events_of_its_batch() -> None:
     result = received(
-        standing(account()),
+        context_of(account()),
         updated(org_id=None, customer_id="cus_1", status="trialing"),
         completed(200),
     )
@@ -211,8 +211,8 @@ def test_a_link_applies_the_nameless_subscription_events_of_its_batch() -> None:
 
 def test_a_subscriptions_invoices_find_the_tenant_of_its_customer() -> None:
     nameless = updated(org_id=None, customer_id="cus_1")
-    assert new_subscriptions([nameless], standing(account(), cus_1="acme")) == {"sub_1": "acme"}
-    assert new_subscriptions([nameless], standing(account())) == {}
+    assert new_subscriptions([nameless], context_of(account(), cus_1="acme")) == {"sub_1": "acme"}
+    assert new_subscriptions([nameless], context_of(account())) == {}
 
 
 def test_a_known_subscription_takes_no_event_whose_customer_is_unknown() -> None:
@@ -221,7 +221,7 @@ def test_a_known_subscription_takes_no_event_whose_customer_is_unknown() -> None
     """
     waiting = updated(org_id=None, customer_id="cus_2", event_id="evt_2")
     result = BatchApplication(
-        standing(account(), cus_1="acme"),
+        context_of(account(), cus_1="acme"),
         EACH,
         NOW,
         needs={},
@@ -234,7 +234,7 @@ def test_a_known_subscription_takes_no_event_whose_customer_is_unknown() -> None
 
 
 def test_a_checkout_links_its_customer() -> None:
-    result = received(standing(account()), completed())
+    result = received(context_of(account()), completed())
     assert result.links == [CustomerLink("cus_1", "acme", "evt_c")]
     [change] = result.changed_accounts()
     changed, visible = change.account, change.is_visible
@@ -242,14 +242,14 @@ def test_a_checkout_links_its_customer() -> None:
 
 
 def test_a_checkout_links_a_further_customer_and_the_last_one_shows() -> None:
-    result = received(standing(account(customer_id="cus_0"), cus_0="acme"), completed())
+    result = received(context_of(account(customer_id="cus_0"), cus_0="acme"), completed())
     [change] = result.changed_accounts()
     changed = change.account
     assert changed.customer_id == "cus_1"
 
 
 def test_the_first_link_of_a_customer_is_kept() -> None:
-    result = received(standing(account(), account("other"), cus_1="other"), completed())
+    result = received(context_of(account(), account("other"), cus_1="other"), completed())
     assert result.links == []
     [entry] = result.entries
     assert (entry.outcome, entry.tenant_id) == (Outcome.NO_CHANGE, "acme")
@@ -258,7 +258,7 @@ def test_the_first_link_of_a_customer_is_kept() -> None:
 
 def test_the_first_link_in_a_batch_is_kept() -> None:
     result = received(
-        standing(account(), account("other")),
+        context_of(account(), account("other")),
         completed(event_id="1"),
         completed(event_id="2", org_id="other"),
     )
@@ -267,7 +267,7 @@ def test_the_first_link_in_a_batch_is_kept() -> None:
 
 def test_a_subscription_with_a_foreign_customer_is_applied_and_reported() -> None:
     result = received(
-        standing(account(), account("other"), cus_1="other"), updated(customer_id="cus_1")
+        context_of(account(), account("other"), cus_1="other"), updated(customer_id="cus_1")
     )
     [entry] = result.entries
     assert (entry.outcome, entry.tenant_id) == (Outcome.APPLIED, "acme")
@@ -275,41 +275,41 @@ def test_a_subscription_with_a_foreign_customer_is_applied_and_reported() -> Non
 
 
 def test_a_subscription_links_where_neither_side_is_linked() -> None:
-    assert received(standing(account()), updated(customer_id="cus_1")).links == [
+    assert received(context_of(account()), updated(customer_id="cus_1")).links == [
         CustomerLink("cus_1", "acme", "evt_u")
     ]
 
 
 def test_a_subscription_links_nothing_where_the_tenant_is_linked() -> None:
-    known = standing(account(customer_id="cus_0"), cus_0="acme")
+    known = context_of(account(customer_id="cus_0"), cus_0="acme")
     assert received(known, updated(customer_id="cus_1")).links == []
 
 
 def test_an_end_links_nothing() -> None:
-    assert received(standing(account()), deleted(customer_id="cus_1")).links == []
+    assert received(context_of(account()), deleted(customer_id="cus_1")).links == []
 
 
 def test_a_link_counts_at_once() -> None:
-    result = received(standing(account()), completed(), failed())
+    result = received(context_of(account()), completed(), failed())
     assert outcomes(result.entries) == [("applied", "acme"), ("applied", "acme")]
     assert told(result) == ["evt_f"]
 
 
 def test_a_link_applies_the_events_parked_for_the_customer() -> None:
-    result = received(standing(account()), completed(900), parked=[failed(800)])
+    result = received(context_of(account()), completed(900), parked=[failed(800)])
     assert outcomes(result.unparked) == [("applied", "acme")]
     assert state(result).subscription_status == "past_due"
 
 
 def test_a_link_applies_earlier_events_of_the_same_batch() -> None:
-    result = received(standing(account()), failed(800), completed(900))
+    result = received(context_of(account()), failed(800), completed(900))
     assert outcomes(result.entries) == [("parked", None), ("applied", "acme")]
     assert outcomes(result.unparked) == [("applied", "acme")]
     assert state(result).subscription_status == "past_due"
 
 
 def test_the_ledger_shows_the_state_within_the_batch() -> None:
-    result = received(standing(account()), updated(), completed(200))
+    result = received(context_of(account()), updated(), completed(200))
     assert [entry.before and entry.before.subscription_status for entry in result.entries] == [
         "none",
         "active",
@@ -323,7 +323,7 @@ def test_parked_events_take_their_place_by_their_order() -> None:
 
 
 def test_parked_events_take_their_place_before_newer_ones() -> None:
-    known = standing(account(state=BillingState(), customer_id="cus_1"), cus_1="acme")
+    known = context_of(account(state=BillingState(), customer_id="cus_1"), cus_1="acme")
     result = BatchApplication(
         known,
         ANY,
@@ -338,7 +338,7 @@ def test_parked_events_take_their_place_before_newer_ones() -> None:
 
 
 def test_a_parked_checkout_links_and_applies_the_events_parked_for_its_customer() -> None:
-    result = unparked(completed(100), known=standing(account()), parked=[failed(200)])
+    result = unparked(completed(100), known=context_of(account()), parked=[failed(200)])
     assert outcomes(result.unparked) == [("applied", "acme"), ("applied", "acme")]
     assert result.links == [CustomerLink("cus_1", "acme", "evt_c")]
 
@@ -370,28 +370,28 @@ def test_a_parked_failure_sends_a_mail_only_while_recent(age: int, expected: lis
 
 def test_an_old_failure_that_was_not_parked_is_mailed() -> None:
     now = datetime.fromtimestamp(10**9, UTC)
-    result = settlement(standing(account(), cus_1="acme"), now=now)
+    result = new_application(context_of(account(), cus_1="acme"), now=now)
     result.receive(arrivals(failed(1))[0])
     assert told(result) == ["evt_f"]
 
 
 def test_an_ended_tenant_gets_no_mail() -> None:
-    gone = standing(account(deleted=True), cus_1="acme")
+    gone = context_of(account(deleted=True), cus_1="acme")
     assert told(received(gone, failed())) == []
     assert told(unparked(failed(900), known=gone)) == []
 
 
 def test_the_notification_names_owner_and_invoice() -> None:
-    [failure] = received(standing(account(), cus_1="acme"), failed()).failed_payments()
+    [failure] = received(context_of(account(), cus_1="acme"), failed()).failed_payments()
     assert (failure.tenant_id, failure.owner_id, failure.event_id) == ("acme", "usr_acme", "evt_f")
     assert failure.invoice_url == "https://pay.example/in_1"
 
 
 def test_an_account_whose_record_is_the_same_is_not_visibly_changed() -> None:
-    [change] = received(standing(account(), cus_1="acme"), updated()).changed_accounts()
+    [change] = received(context_of(account(), cus_1="acme"), updated()).changed_accounts()
     known = account(customer_id="cus_1", state=change.account.state)
     [change] = received(
-        standing(known, cus_1="acme"), updated(200, customer_id="cus_1")
+        context_of(known, cus_1="acme"), updated(200, customer_id="cus_1")
     ).changed_accounts()
     assert (change.account.tip_created, change.is_visible) == (200, False)
 
@@ -432,7 +432,7 @@ LIVE_ONLY = msgspec.structs.replace(ANY, livemode=True, ignores_other_mode=True)
 
 @pytest.mark.parametrize("event", [updated, failed, completed, deleted])
 def test_an_event_of_a_connected_account_is_ignored(event: Callable[..., BillingEvent]) -> None:
-    result = settlement(standing(account(), cus_1="acme"), policy=LISTED)
+    result = new_application(context_of(account(), cus_1="acme"), policy=LISTED)
     result.receive(ReceivedEvent(event(account="acct_2"), NOW))
     [entry] = result.entries
     assert (entry.outcome, entry.tenant_id) == (Outcome.IGNORED, None)
@@ -442,13 +442,13 @@ def test_an_event_of_a_connected_account_is_ignored(event: Callable[..., Billing
 
 
 def test_an_event_of_a_listed_account_counts() -> None:
-    result = settlement(standing(account()), policy=LISTED)
+    result = new_application(context_of(account()), policy=LISTED)
     result.receive(ReceivedEvent(updated(account="acct_1"), NOW))
     assert outcomes(result.entries) == [("applied", "acme")]
 
 
 def test_an_event_of_the_other_mode_is_ignored_if_configured() -> None:
-    result = settlement(standing(account()), policy=LIVE_ONLY)
+    result = new_application(context_of(account()), policy=LIVE_ONLY)
     result.receive(ReceivedEvent(updated(livemode=False), NOW))
     [entry] = result.entries
     assert (entry.outcome, entry.anomalies) == (Outcome.IGNORED, ("ignored_livemode",))
@@ -457,13 +457,13 @@ def test_an_event_of_the_other_mode_is_ignored_if_configured() -> None:
 
 @pytest.mark.parametrize("livemode", [True, None])
 def test_an_event_of_the_right_mode_or_of_none_counts(livemode: bool | None) -> None:
-    result = settlement(standing(account()), policy=LIVE_ONLY)
+    result = new_application(context_of(account()), policy=LIVE_ONLY)
     result.receive(ReceivedEvent(updated(livemode=livemode), NOW))
     assert outcomes(result.entries) == [("applied", "acme")]
 
 
 def test_a_thin_event_is_ignored_whatever_its_type() -> None:
-    result = received(standing(account()), updated(is_thin=True))
+    result = received(context_of(account()), updated(is_thin=True))
     assert outcomes(result.entries) == [("ignored", None)]
     assert result.entries[0].reason.startswith("Ignored: a thin (v2) event has no object.")
 
@@ -472,13 +472,13 @@ def test_a_thin_event_is_ignored_whatever_its_type() -> None:
 def test_an_event_dated_more_than_an_hour_ahead_is_an_anomaly(
     ahead: int, found: tuple[str, ...]
 ) -> None:
-    result = received(standing(account()), updated(1000 + ahead))
+    result = received(context_of(account()), updated(1000 + ahead))
     assert result.entries[0].anomalies == found
     assert outcomes(result.entries) == [("applied", "acme")]
 
 
 def test_history_is_needed_only_for_events_that_are_not_newer() -> None:
-    known = standing(account(tip_created=100), account("fresh"))
+    known = context_of(account(tip_created=100), account("fresh"))
     events = [
         ("acme", updated(101)),
         ("fresh", updated(1)),
@@ -490,28 +490,28 @@ def test_history_is_needed_only_for_events_that_are_not_newer() -> None:
 
 
 def test_an_event_of_the_newest_second_needs_that_second() -> None:
-    known = standing(account(tip_created=100))
+    known = context_of(account(tip_created=100))
     assert replay_needs(known, [("acme", updated(100))], ANY) == {
         WHOLE: ReplayNeed(100, late=False)
     }
 
 
 def test_an_account_of_the_previous_release_needs_its_whole_history() -> None:
-    known = standing(account(tip_created=100, is_whole=False))
+    known = context_of(account(tip_created=100, is_whole=False))
     assert replay_needs(known, [("acme", updated(101))], ANY) == {
         ("acme", None): ReplayNeed(FIRST, late=True)
     }
 
 
 def test_of_events_of_several_seconds_the_oldest_decides() -> None:
-    known = standing(account(tip_created=100))
+    known = context_of(account(tip_created=100))
     assert replay_needs(
         known, [("acme", updated(100)), ("acme", updated(99)), ("acme", updated(200))], ANY
     ) == {WHOLE: ReplayNeed(99, late=True)}
 
 
 def test_of_several_late_events_the_oldest_decides_where_the_history_begins() -> None:
-    known = standing(account(tip_created=100))
+    known = context_of(account(tip_created=100))
     assert replay_needs(
         known, [("acme", updated(99)), ("acme", updated(50)), ("acme", updated(70))], ANY
     ) == {WHOLE: ReplayNeed(50, late=True)}
@@ -522,7 +522,7 @@ SEVERAL = BillingState(subscription_id="sub_1", others=(KnownSubscription("sub_2
 
 
 def test_late_events_of_the_one_subscription_need_no_history_after_the_next_full_state() -> None:
-    known = standing(account(state=ONE_SUBSCRIPTION, tip_created=100))
+    known = context_of(account(state=ONE_SUBSCRIPTION, tip_created=100))
     late = [
         ("acme", updated(50)),
         ("acme", succeeded(70, subscription_id="sub_1")),
@@ -543,7 +543,7 @@ def test_late_events_of_the_one_subscription_need_no_history_after_the_next_full
     ],
 )
 def test_with_another_event_they_need_the_whole_history_after_them(event: BillingEvent) -> None:
-    known = standing(account(state=ONE_SUBSCRIPTION, tip_created=100))
+    known = context_of(account(state=ONE_SUBSCRIPTION, tip_created=100))
     for events in ([updated(50), event], [event, updated(50)]):
         assert replay_needs(known, [("acme", each) for each in events], ANY) == {
             WHOLE: ReplayNeed(50, late=True)
@@ -551,7 +551,7 @@ def test_with_another_event_they_need_the_whole_history_after_them(event: Billin
 
 
 def test_a_late_event_of_several_subscriptions_needs_the_whole_history() -> None:
-    known = standing(account(state=SEVERAL, tip_created=100))
+    known = context_of(account(state=SEVERAL, tip_created=100))
     assert replay_needs(known, [("acme", updated(50))], ANY) == {
         WHOLE: ReplayNeed(FIRST, late=True)
     }
@@ -560,7 +560,7 @@ def test_a_late_event_of_several_subscriptions_needs_the_whole_history() -> None
 def test_a_late_event_of_a_subscription_that_its_tenant_has_lost_in_the_same_batch_is_applied() -> (
     None
 ):
-    known = standing(account())
+    known = context_of(account())
     needs: dict[FoldId, ReplayNeed] = {("acme", "sub_1"): ReplayNeed(50, late=True, until=50)}
     application = BatchApplication(known, EACH, NOW, needs=needs, histories={}, waiting=())
     application.receive(*arrivals(updated(50)))
@@ -568,14 +568,14 @@ def test_a_late_event_of_a_subscription_that_its_tenant_has_lost_in_the_same_bat
 
 
 def test_a_snapshot_needs_the_newest_second_to_replace_another() -> None:
-    known = standing(account(tip_created=100))
+    known = context_of(account(tip_created=100))
     assert replay_needs(known, [("acme", observed(200))], ANY) == {
         WHOLE: ReplayNeed(100, late=False)
     }
 
 
 def test_locked_names_are_unknown_tenants_unknown_customers_and_possible_links() -> None:
-    known = standing(account(), account("linked", customer_id="cus_2"), cus_2="linked")
+    known = context_of(account(), account("linked", customer_id="cus_2"), cus_2="linked")
     events = [
         updated(org_id="missing", customer_id="cus_9"),
         failed(customer_id="cus_3"),
@@ -596,7 +596,7 @@ def test_locked_names_are_unknown_tenants_unknown_customers_and_possible_links()
 
 
 def test_ordinary_events_need_no_locks_of_names() -> None:
-    known = standing(
+    known = context_of(
         account(state=BillingState(subscription_id="sub_1"), customer_id="cus_1"), cus_1="acme"
     )
     assert not needed_locks(

@@ -146,8 +146,8 @@ def test_an_answer_that_confirms_takes_the_place_of_the_one_before() -> None:
     ledger = Ledger(ANY)
     ledger.deliver([updated(100)])
     ledger.deliver([observed(200, "snapshot_1")])
-    settlement = ledger.applied([observed(300, "snapshot_2")])
-    assert settlement.superseded == ["snapshot_1"]
+    application = ledger.applied([observed(300, "snapshot_2")])
+    assert application.superseded == ["snapshot_1"]
 
 
 @pytest.mark.parametrize(

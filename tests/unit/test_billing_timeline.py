@@ -12,7 +12,7 @@ from tests.support.facts import ANY, account, deleted, failed, succeeded, update
 FRESH = BillingState()
 
 
-def placed(*events: BillingEvent, checkpoint: BillingState = FRESH) -> Placement:
+def place_last(*events: BillingEvent, checkpoint: BillingState = FRESH) -> Placement:
     """The placement of the last of some events, which arrive as given."""
     timeline = Timeline(checkpoint)
     result = None
@@ -28,7 +28,7 @@ def status(placement: Placement) -> str:
 
 
 def test_the_first_event_is_applied() -> None:
-    placement = placed(updated(100))
+    placement = place_last(updated(100))
     assert (placement.outcome, placement.before, status(placement)) == (
         Outcome.APPLIED,
         FRESH,
@@ -37,23 +37,23 @@ def test_the_first_event_is_applied() -> None:
 
 
 def test_a_newer_event_is_applied() -> None:
-    assert status(placed(updated(100), deleted(200))) == "canceled"
+    assert status(place_last(updated(100), deleted(200))) == "canceled"
 
 
 def test_an_event_that_says_what_is_known_changes_nothing() -> None:
-    placement = placed(updated(100, "1"), updated(200, "2"))
+    placement = place_last(updated(100, "1"), updated(200, "2"))
     assert (placement.outcome, placement.before) == (Outcome.NO_CHANGE, placement.after)
 
 
 def test_a_late_update_does_not_revive_an_ended_subscription() -> None:
-    placement = placed(deleted(200), updated(100))
+    placement = place_last(deleted(200), updated(100))
     assert (placement.outcome, status(placement)) == (Outcome.LATE, "canceled")
 
 
 def test_a_late_event_can_change_fields_that_newer_events_did_not_set() -> None:
-    placement = placed(updated(100), succeeded(300), failed(200))
+    placement = place_last(updated(100), succeeded(300), failed(200))
     assert (placement.outcome, status(placement)) == (Outcome.LATE, "active")
-    placement = placed(
+    placement = place_last(
         failed(300), updated(100, cancel_at_period_end=True, price_id="price_business")
     )
     assert placement.outcome is Outcome.APPLIED
@@ -62,60 +62,63 @@ def test_a_late_event_can_change_fields_that_newer_events_did_not_set() -> None:
 
 def test_a_late_success_does_not_clear_a_newer_failure() -> None:
     assert (
-        status(placed(updated(100), failed(300, invoice_id="in_2"), succeeded(200))) == "past_due"
+        status(place_last(updated(100), failed(300, invoice_id="in_2"), succeeded(200)))
+        == "past_due"
     )
 
 
 def test_a_late_event_changes_the_status_that_a_later_payment_restores() -> None:
-    placement = placed(failed(200), succeeded(300), updated(100, status="trialing"))
+    placement = place_last(failed(200), succeeded(300), updated(100, status="trialing"))
     assert status(placement) == "trialing"
 
 
 def test_an_event_of_the_same_second_is_placed_by_its_proof() -> None:
     second = updated(100, "2", status="past_due", previous={"status": "active"})
     first = updated(100, "1", status="active", previous={"status": "incomplete"})
-    placement = placed(second, first)
+    placement = place_last(second, first)
     assert (placement.outcome, status(placement)) == (Outcome.LATE, "past_due")
 
 
 def test_an_event_of_the_same_second_without_proof_counts_as_newer() -> None:
-    assert status(placed(updated(100), deleted(100))) == "canceled"
+    assert status(place_last(updated(100), deleted(100))) == "canceled"
 
 
 def test_a_failure_is_mailed() -> None:
-    assert placed(failed(100)).notify
+    assert place_last(failed(100)).notify
 
 
 def test_a_late_failure_is_mailed() -> None:
-    assert placed(updated(300), failed(100)).notify
+    assert place_last(updated(300), failed(100)).notify
 
 
 def test_a_failure_whose_invoice_has_been_paid_is_not_mailed() -> None:
-    assert not placed(succeeded(200), failed(100)).notify
+    assert not place_last(succeeded(200), failed(100)).notify
 
 
 def test_a_failure_is_mailed_although_another_invoice_has_been_paid() -> None:
-    assert placed(succeeded(200, invoice_id="in_2"), failed(100)).notify
+    assert place_last(succeeded(200, invoice_id="in_2"), failed(100)).notify
 
 
 def test_a_failure_without_an_invoice_id_is_mailed() -> None:
-    assert placed(succeeded(200, invoice_id=None), failed(100, invoice_id=None)).notify
+    assert place_last(succeeded(200, invoice_id=None), failed(100, invoice_id=None)).notify
 
 
 def test_a_failure_after_an_older_success_of_its_invoice_is_mailed() -> None:
-    assert placed(succeeded(100), failed(200)).notify
+    assert place_last(succeeded(100), failed(200)).notify
 
 
 @pytest.mark.parametrize("event", [updated(), deleted(), succeeded()])
 def test_no_other_event_is_mailed(event: BillingEvent) -> None:
-    assert not placed(event).notify
+    assert not place_last(event).notify
 
 
 def test_the_tip_is_the_state_before_the_newest_second() -> None:
-    timeline = placed(updated(100), failed(200), updated(200, "evt_2", status="past_due")).timeline
+    timeline = place_last(
+        updated(100), failed(200), updated(200, "evt_2", status="past_due")
+    ).timeline
     assert (timeline.folded(ANY).tip_created, timeline.folded(ANY).tip_state) == (
         200,
-        placed(updated(100)).after,
+        place_last(updated(100)).after,
     )
 
 
@@ -153,7 +156,7 @@ def test_a_tenant_begins_with_its_own_plan() -> None:
 
 
 def test_a_failure_after_a_success_of_its_invoice_in_the_same_second_is_not_mailed() -> None:
-    placement = placed(updated(100), succeeded(200), failed(200))
+    placement = place_last(updated(100), succeeded(200), failed(200))
     assert (placement.notify, placement.is_ambiguous, status(placement)) == (False, False, "active")
 
 
@@ -163,15 +166,15 @@ OFF = updated(200, "off", cancel_at_period_end=False, previous={"cancel_at_perio
 
 def test_a_later_second_is_judged_anew_after_a_late_event() -> None:
     known = [updated(100), OFF, ON]
-    assert [event.id for event in placed(*known).timeline.second(200)] == ["on", "off"]
-    assert not placed(*known).is_ambiguous
-    placement = placed(*known, updated(150, "late", status="past_due"))
+    assert [event.id for event in place_last(*known).timeline.second(200)] == ["on", "off"]
+    assert not place_last(*known).is_ambiguous
+    placement = place_last(*known, updated(150, "late", status="past_due"))
     assert placement.is_ambiguous
     assert "Nothing proves the order of off, on, of a later second, after it" in placement.reason
 
 
 def test_a_late_event_of_another_subscription_leaves_an_order_proven() -> None:
-    placement = placed(
+    placement = place_last(
         updated(100),
         OFF,
         ON,
@@ -183,7 +186,9 @@ def test_a_late_event_of_another_subscription_leaves_an_order_proven() -> None:
 
 def test_a_late_event_is_judged_by_its_own_subscriptions_last_event() -> None:
     other = updated(150, "other", subscription_id="sub_2", subscription_created=20)
-    assert [event.id for event in placed(updated(100), other, OFF, ON).timeline.second(200)] == [
+    assert [
+        event.id for event in place_last(updated(100), other, OFF, ON).timeline.second(200)
+    ] == [
         "on",
         "off",
     ]

@@ -271,17 +271,17 @@ async def test_path_without_a_deadline_may_take_longer() -> None:
 
 
 async def test_disconnect_cancels_the_application() -> None:
-    begun, ended = asyncio.Event(), asyncio.Event()
+    started, ended = asyncio.Event(), asyncio.Event()
 
     async def working(scope: Scope, receive: Receive, send: Send) -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
             ended.set()
 
     request = asyncio.create_task(get_from(dispatcher_of(working, deadline=60), "/anything"))
-    await begun.wait()
+    await started.wait()
     request.cancel()
     await ended.wait()
 

@@ -9,19 +9,19 @@ from tenantry.domain.billing.subscription_history import PlacedEvent, Subscripti
 from tests.support.facts import deleted, failed, observed, succeeded, updated
 
 
-def placed(tenant: str, event: BillingEvent) -> PlacedEvent:
+def event_of(tenant: str, event: BillingEvent) -> PlacedEvent:
     return PlacedEvent(tenant, event)
 
 
 def named(created: int, tenant: str, former: str | None = None, arrival: int = 0) -> PlacedEvent:
     previous = None if former is None else {"org_id": former}
     event_id = f"evt_{created}_{tenant}"
-    return placed(
+    return event_of(
         tenant, updated(created, event_id, org_id=tenant, previous=previous, arrival=arrival)
     )
 
 
-THERE_AND_BACK = SubscriptionHistory(
+MOVED_AND_RETURNED = SubscriptionHistory(
     [named(30, "a", "b"), named(10, "a"), named(20, "b", "a"), named(25, "b")]
 )
 
@@ -31,7 +31,7 @@ THERE_AND_BACK = SubscriptionHistory(
     [(0, "a"), (10, "a"), (19, "a"), (20, "b"), (29, "b"), (30, "a"), (99, "a")],
 )
 def test_each_second_has_the_tenant_that_was_named_last(second: int, tenant: str) -> None:
-    assert THERE_AND_BACK.tenant_at(second) == tenant
+    assert MOVED_AND_RETURNED.tenant_at(second) == tenant
 
 
 def test_a_former_tenant_has_lost_the_subscription_at_the_first_event_of_another() -> None:
@@ -39,7 +39,7 @@ def test_a_former_tenant_has_lost_the_subscription_at_the_first_event_of_another
         [named(10, "a"), named(20, "b", "a"), named(25, "b"), named(30, "c", "b")]
     )
     assert [history.moved_at(tenant) for tenant in ("a", "b", "c")] == [20, 30, None]
-    assert [THERE_AND_BACK.moved_at(tenant) for tenant in ("a", "b")] == [None, 30]
+    assert [MOVED_AND_RETURNED.moved_at(tenant) for tenant in ("a", "b")] == [None, 30]
 
 
 def test_before_the_first_event_counts_the_tenant_that_it_replaced() -> None:
@@ -49,7 +49,7 @@ def test_before_the_first_event_counts_the_tenant_that_it_replaced() -> None:
 
 
 def test_without_events_of_the_subscription_it_has_no_tenant() -> None:
-    history = SubscriptionHistory([placed("a", failed(10))])
+    history = SubscriptionHistory([event_of("a", failed(10))])
     assert (history.tenant_at(10), history.moved_at("a"), list(history.misplaced())) == (
         None,
         None,
@@ -86,9 +86,9 @@ def test_arrival_orders_moves_of_one_second_that_prove_nothing() -> None:
 
 @pytest.mark.parametrize("former", [None, "b"])
 def test_the_first_event_of_a_subscription_names_its_first_tenant(former: str | None) -> None:
-    begun = msgspec.structs.replace(named(20, "b", arrival=1).event, type=ev.SUBSCRIPTION_CREATED)
+    created = msgspec.structs.replace(named(20, "b", arrival=1).event, type=ev.SUBSCRIPTION_CREATED)
     moved = named(20, "a", former, arrival=0)
-    history = SubscriptionHistory([moved, placed("b", begun)])
+    history = SubscriptionHistory([moved, event_of("b", created)])
     assert (history.tenant_at(19), history.tenant_at(20), history.moved_at("b")) == ("b", "a", 20)
     assert history.undecided_with(moved.event) == ()
 
@@ -98,7 +98,9 @@ def test_the_end_of_a_subscription_names_its_last_tenant() -> None:
     ended = msgspec.structs.replace(
         ended, details=msgspec.structs.replace(ended.details, ended_at=20)
     )
-    assert SubscriptionHistory([placed("a", ended), named(20, "b", arrival=1)]).tenant_at(20) == "a"
+    assert (
+        SubscriptionHistory([event_of("a", ended), named(20, "b", arrival=1)]).tenant_at(20) == "a"
+    )
 
 
 def test_other_facts_prove_which_tenant_was_named_last() -> None:
@@ -120,7 +122,7 @@ def test_other_facts_prove_which_tenant_was_named_last() -> None:
         arrival=0,
         previous={"org_id": None, "status": "active"},
     )
-    history = SubscriptionHistory([placed("a", known), placed("b", first), placed("c", last)])
+    history = SubscriptionHistory([event_of("a", known), event_of("b", first), event_of("c", last)])
     assert (history.tenant_at(20), history.undecided_with(last)) == ("c", ())
 
 
@@ -135,18 +137,18 @@ def test_events_that_prove_nothing_are_undecided_and_so_is_what_they_follow() ->
 
 def test_of_very_many_events_of_one_second_arrival_decides_after_the_first() -> None:
     several = [named(20, "ab"[arrival % 2], "ba"[arrival % 2], arrival) for arrival in range(7)]
-    begun = msgspec.structs.replace(named(20, "b", arrival=9).event, type=ev.SUBSCRIPTION_CREATED)
-    history = SubscriptionHistory([*several, placed("b", begun)])
+    created = msgspec.structs.replace(named(20, "b", arrival=9).event, type=ev.SUBSCRIPTION_CREATED)
+    history = SubscriptionHistory([*several, event_of("b", created)])
     assert history.tenant_at(20) == "a"
-    assert len(history.undecided_with(begun)) == len(several) + 1
+    assert len(history.undecided_with(created)) == len(several) + 1
 
 
 def test_a_kept_tenant_proves_the_order_too() -> None:
-    kept = msgspec.structs.replace(
+    without_previous = msgspec.structs.replace(
         updated(20, "evt_kept", org_id="a"), previous={"status": "trialing"}, arrival=1
     )
     history = SubscriptionHistory(
-        [named(10, "a"), named(20, "b", "a", arrival=0), placed("a", kept)]
+        [named(10, "a"), named(20, "b", "a", arrival=0), event_of("a", without_previous)]
     )
     assert history.tenant_at(20) == "b"
 
@@ -155,14 +157,19 @@ def test_an_end_names_its_tenant_and_the_answer_that_it_has_moved_none() -> None
     moved = observed(
         30, org_id="a", details=msgspec.structs.replace(updated().details, has_moved=True)
     )
-    history = SubscriptionHistory([named(10, "a"), named(20, "b"), placed("a", moved)])
+    history = SubscriptionHistory([named(10, "a"), named(20, "b"), event_of("a", moved)])
     assert history.tenant_at(40) == "b"
-    assert SubscriptionHistory([named(10, "a"), placed("b", deleted(20))]).tenant_at(20) == "b"
+    assert SubscriptionHistory([named(10, "a"), event_of("b", deleted(20))]).tenant_at(20) == "b"
 
 
 def test_invoices_of_another_time_are_misplaced_and_paid_ones_settled_across_tenants() -> None:
     history = SubscriptionHistory(
-        [named(10, "a"), placed("b", failed(12)), named(20, "b", "a"), placed("b", succeeded(25))]
+        [
+            named(10, "a"),
+            event_of("b", failed(12)),
+            named(20, "b", "a"),
+            event_of("b", succeeded(25)),
+        ]
     )
-    assert list(history.misplaced()) == [placed("a", failed(12))]
+    assert list(history.misplaced()) == [event_of("a", failed(12))]
     assert history.settled_failures() == {"evt_f"}

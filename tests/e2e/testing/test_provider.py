@@ -8,7 +8,7 @@ import pytest
 from tenantry_devkit.simulator import ApiError, FirstPayment, Simulator, State
 from tenantry_devkit.testing import Provider, Tenantry
 
-ELSEWHERE = {
+SIMULATOR_ONLY = {
     "run",  # its clock stands still
     "catch_up",
     "serving",  # it is served already
@@ -22,7 +22,7 @@ def test_provider_has_the_simulators_methods() -> None:
     def offered(kind: type) -> set[str]:
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    assert offered(Simulator) - offered(Provider) == ELSEWHERE
+    assert offered(Simulator) - offered(Provider) == SIMULATOR_ONLY
 
 
 def test_months_pass_a_card_declines_and_the_subscription_ends(tenantry: Tenantry) -> None:

@@ -21,7 +21,7 @@ async def shared_dashboard(postgres: PostgresServer, people: Path) -> AsyncItera
 @pytest.fixture
 async def dashboard(shared_dashboard: Dashboard) -> AsyncIterator[Dashboard]:
     """The tenants acme and beta in an empty database for each test; all tests share the service."""
-    async with shared_dashboard.anew():
+    async with shared_dashboard.reset():
         yield shared_dashboard
 
 
@@ -47,12 +47,12 @@ async def browser(shared_browser: Browser) -> AsyncIterator[Browser]:
     All tests share the service and its identity provider. The clock stands still, later than in the
     test before.
     """
-    async with shared_browser.anew():
+    async with shared_browser.reset():
         yield shared_browser
 
 
 @pytest.fixture
 async def own_browser(conninfo: str) -> AsyncIterator[Browser]:
     """The same with a separate service and identity provider, which the test may stop."""
-    async with at_provider(conninfo) as browser, browser.anew():
+    async with at_provider(conninfo) as browser, browser.reset():
         yield browser

@@ -74,7 +74,7 @@ class Browser:
         self._empty = empty
 
     @asynccontextmanager
-    async def anew(self) -> AsyncIterator[None]:
+    async def reset(self) -> AsyncIterator[None]:
         """Start without cookies, with the tenants acme, owned by `USER`, and other in an empty
         database.
 
@@ -167,7 +167,7 @@ class Browser:
         body = tokens if isinstance(tokens, bytes) else msgspec.json.encode(tokens)
         self.issuer.answers[TOKEN] = Answer(status, body, {"content-type": "application/json"})
 
-    async def come_back(self, **changes: str) -> httpx2.Response:
+    async def open_callback(self, **changes: str) -> httpx2.Response:
         """Open the callback as the provider's redirect does."""
         query = {
             "code": "a-code",
@@ -183,7 +183,7 @@ class Browser:
         """Run the whole sign-in."""
         await self.start(return_to)
         self.give(**claims)
-        return await self.come_back()
+        return await self.open_callback()
 
     async def form_token(self, path: str = HOME) -> str:
         found = _FORM_TOKEN.search((await self.client.get(path)).text)

@@ -48,7 +48,7 @@ async def dashboard_with_addons(
 
 @pytest.fixture
 async def dashboard(dashboard_with_addons: Dashboard) -> AsyncIterator[Dashboard]:
-    async with dashboard_with_addons.anew():
+    async with dashboard_with_addons.reset():
         yield dashboard_with_addons
 
 

@@ -147,8 +147,8 @@ async def test_error_is_shown_beside_its_field_and_input_is_kept(
     assert message in answer.text
     assert answer.focused == ([focused] if focused else [])
     assert not SECRET.search(answer.html)
-    kept = answer.form().fields
-    assert kept["own"] == [fields.get("own", "kept:read")]
+    fields_shown = answer.form().fields
+    assert fields_shown["own"] == [fields.get("own", "kept:read")]
     assert "CI" not in (await olivia.open(KEYS)).text
 
 
@@ -281,7 +281,7 @@ async def test_scopes_that_the_user_does_not_hold_are_reported_with_the_other_fa
 ) -> None:
     await browser.start()
     browser.give(access={"scope": "api-keys:read api-keys:write"})
-    await browser.come_back()
+    await browser.open_callback()
     form = Page(await browser.client.get(NEW)).form()
     wrong = {**form.fields, "name": "", "own": "projects:read", "expiry": "never"}
     page = Page(await browser.client.post(NEW, data=wrong))

@@ -240,7 +240,7 @@ async def test_rename_keeps_scopes_that_the_user_does_not_hold(browser: Browser)
     one = f"{KEYS}/{answer.json()['id']}"
     await browser.start()
     browser.give(access={"scope": "api-keys:read api-keys:write projects:read"})
-    await browser.come_back()
+    await browser.open_callback()
     page = Page(await browser.client.get(f"{one}/edit"))
     fields = {**page.form().fields, "name": ["CI of the shop"]}
     assert (await browser.client.post(f"{one}/edit", data=fields)).headers["location"] == one
@@ -366,21 +366,22 @@ async def test_last_owner_key_needs_a_second_confirmation(dashboard: Dashboard) 
     action = f"{KEYS}/{key_id}/revoke"
     page = await olivia.open(action)
     assert "force" not in page.html
-    kept = await olivia.send(page, action, word="CI")
-    assert kept.status == 409
+    refused = await olivia.send(page, action, word="CI")
+    assert refused.status == 409
     assert (
-        "Create another OWNER key, rotate this one, or make a member the owner first." in kept.text
+        "Create another OWNER key, rotate this one, or make a member the owner first."
+        in refused.text
     )
-    assert "Revoke the last OWNER key anyway" in kept.text
-    assert kept.form(action).fields["word"] == ["CI"]
-    assert len(kept.focused) == 1
-    other = await olivia.send(kept, action, word="CJ", force="1")
+    assert "Revoke the last OWNER key anyway" in refused.text
+    assert refused.form(action).fields["word"] == ["CI"]
+    assert len(refused.focused) == 1
+    other = await olivia.send(refused, action, word="CJ", force="1")
     fields = other.form(action).fields
     assert (other.status, fields["word"], fields["force"]) == (422, ["CJ"], ["1"])
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 200
-    assert kept.form(action).fields["word"] == ["CI"]
-    assert (await olivia.send(kept, action)).status == 409
-    wrong = await olivia.send(kept, action, word="Cl", force="1")
+    assert refused.form(action).fields["word"] == ["CI"]
+    assert (await olivia.send(refused, action)).status == 409
+    wrong = await olivia.send(refused, action, word="Cl", force="1")
     assert wrong.form(action).fields["force"] == ["1"]
     assert (await olivia.send(wrong, action, word="CI")).status == 200
     assert (await dashboard.request("GET", "/projects", secret)).status_code == 401

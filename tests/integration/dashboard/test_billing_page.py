@@ -55,7 +55,7 @@ async def dashboard_with_provider(
 async def dashboard(
     dashboard_with_provider: Dashboard, provider: ProviderServer
 ) -> AsyncIterator[Dashboard]:
-    async with dashboard_with_provider.anew():
+    async with dashboard_with_provider.reset():
         yield dashboard_with_provider
 
 
@@ -329,7 +329,7 @@ async def test_return_address_shows_nothing_to_another_user(
 
 
 async def test_missing_provider_key_is_explained(shared_dashboard: Dashboard) -> None:
-    async with shared_dashboard.anew():
+    async with shared_dashboard.reset():
         owner = await shared_dashboard.sign_in()
         page = await owner.open(BILLING)
         assert "PROVIDER_SECRET_KEY is not set" in page.text

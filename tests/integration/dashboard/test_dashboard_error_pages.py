@@ -21,7 +21,7 @@ from tests.support.dashboard import (
 )
 from tests.support.database_link import database_link
 from tests.support.postgres import PostgresServer
-from tests.support.service import HURRIED
+from tests.support.service import SHORT_TIMEOUTS
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 PROGRAMS: tuple[dict[str, str], ...] = (
@@ -141,7 +141,7 @@ async def test_invalid_query_is_rejected_without_being_repeated(dashboard: Dashb
 async def test_unavailable_database_gets_a_page(conninfo: str, people: Path) -> None:
     async with (
         database_link(conninfo) as link,
-        running_dashboard(link.conninfo, people, HURRIED) as dashboard,
+        running_dashboard(link.conninfo, people, SHORT_TIMEOUTS) as dashboard,
     ):
         visitor, token = await dashboard.sign_in(), dashboard.token(OLIVIA)
         link.block()

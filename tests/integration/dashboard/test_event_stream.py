@@ -28,7 +28,7 @@ DAY: Final = 86_400
 _PATIENCE: Final = 20
 
 
-class Heard:
+class StreamedEvents:
     """The messages of a stream."""
 
     def __init__(self, answer: httpx2.Response) -> None:
@@ -52,11 +52,11 @@ class Heard:
 @asynccontextmanager
 async def listening(
     user: Person, after: int | None = None, headers: Mapping[str, str] = SCRIPT
-) -> AsyncIterator[Heard]:
+) -> AsyncIterator[StreamedEvents]:
     """Open the stream as a page's script does, and wait for its start."""
     query = "" if after is None else f"?after={after}"
     async with user.client.stream("GET", STREAM + query, headers=headers) as answer:
-        heard = Heard(answer)
+        heard = StreamedEvents(answer)
         await heard.until("event: live")
         await heard.until("data: 15")
         yield heard

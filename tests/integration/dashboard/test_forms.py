@@ -104,16 +104,16 @@ async def test_form_of_an_ended_session_can_be_resubmitted(
     dashboard: Dashboard, signed_out: Person
 ) -> None:
     signed_out.client.headers.update(FROM_HERE)
-    kept = Page(await signed_out.client.post(NEW, data=TYPED))
-    assert kept.status == 401
-    assert "Nothing was saved yet. This page keeps your input" in kept.text
-    assert "Sign in in a new tab" in kept.text
+    response = Page(await signed_out.client.post(NEW, data=TYPED))
+    assert response.status == 401
+    assert "Nothing was saved yet. This page keeps your input" in response.text
+    assert "Sign in in a new tab" in response.text
     typed = {name: [text] for name, text in TYPED.items() if name != "form_token"}
-    assert kept.form().fields == typed
-    assert (await signed_out.send(kept)).form().fields == typed  # still signed out
+    assert response.form().fields == typed
+    assert (await signed_out.send(response)).form().fields == typed  # still signed out
 
     await signed_out.client.get(dashboard.start_of(OLIVIA), follow_redirects=True)
-    asked = await signed_out.send(kept)
+    asked = await signed_out.send(response)
     assert (asked.status, asked.path) == (403, NEW)
     assert "You are now signed in as Olivia Owner." in asked.text
     assert "Name Shop" in asked.text

@@ -93,12 +93,12 @@ async def test_head_does_not_extend_the_session(browser: Browser) -> None:
 
 
 async def test_head_neither_starts_nor_finishes_a_sign_in(browser: Browser) -> None:
-    begun = await browser.client.head("/sign-in/start", params={"return_to": HOME})
-    assert (begun.status_code, begun.headers.get_list("set-cookie")) == (303, [])
+    started = await browser.client.head("/sign-in/start", params={"return_to": HOME})
+    assert (started.status_code, started.headers.get_list("set-cookie")) == (303, [])
     await browser.start()
     browser.give()
     query = {"code": "a-code", "state": browser.asked["state"], "iss": browser.issuer.url}
     ended = await browser.client.head(CALLBACK, params=query)
     assert (ended.status_code, ended.headers.get_list("set-cookie")) == (303, [])
     assert browser.issuer.fetches[TOKEN] == 0
-    assert (await browser.come_back()).headers["location"] == HOME
+    assert (await browser.open_callback()).headers["location"] == HOME

@@ -55,7 +55,7 @@ LEADS_TO: Final = {
 """The heading of the target, for links that do not name it."""
 
 
-async def populate(dashboard: Dashboard, *, invoice: bool) -> None:
+async def fill_every_page(dashboard: Dashboard, *, invoice: bool) -> None:
     """Create objects of every kind, so that every link appears on a page."""
     olivia = await dashboard.sign_in(OLIVIA)
     soon = (datetime.now(UTC) + timedelta(days=3)).isoformat()
@@ -132,7 +132,7 @@ def target_of(path: str, href: str) -> str:
 async def test_links_open_the_page_that_they_name(
     dashboard: Dashboard, user: DemoUser, *, invoice: bool
 ) -> None:
-    await populate(dashboard, invoice=invoice)
+    await fill_every_page(dashboard, invoice=invoice)
     found = await walk(dashboard, await dashboard.sign_in(user))
     misleading = {
         (text, heading)
@@ -153,7 +153,7 @@ async def test_invoice_is_linked_if_there_is_one(dashboard: Dashboard) -> None:
 
 
 async def test_link_about_expiring_keys_filters_the_list(dashboard: Dashboard) -> None:
-    await populate(dashboard, invoice=True)
+    await fill_every_page(dashboard, invoice=True)
     olivia = await dashboard.sign_in(OLIVIA)
     overview = await olivia.open(f"{AT_ACME}/")
     assert "1 API key expires within 14 days. See these keys" in overview.text

@@ -18,7 +18,7 @@ async def browser(conninfo: str) -> AsyncIterator[Browser]:
     """The owner of acme, of the directory a-1, and a member with the same user id, of the directory
     b-2.
     """
-    async with at_provider(conninfo, directories=("a-1", "b-2")) as browser, browser.anew():
+    async with at_provider(conninfo, directories=("a-1", "b-2")) as browser, browser.reset():
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
             for directory, member_id, role in (
                 ("a-1", "mbr_owner", "owner"),

@@ -49,14 +49,14 @@ def secrets_in(answer: httpx2.Response) -> list[str]:
 async def test_first_display_shows_the_secret_and_no_later_one_does(browser: Browser) -> None:
     await browser.sign_in()
     made = await submit(browser)
-    kept = dict(browser.client.cookies)
+    cookies = dict(browser.client.cookies)
     path = made.headers["location"]
     assert len(secrets_in(await browser.client.get(path))) == 1
     reloaded = await browser.client.get(path)
     assert secrets_in(reloaded) == []
     assert "It can't be shown again" in reloaded.text
     assert f'href="{path.removesuffix("/created")}/rotate"' in reloaded.text
-    browser.client.cookies = httpx2.Cookies(kept)  # a copy of the cookie
+    browser.client.cookies = httpx2.Cookies(cookies)  # a copy of the cookie
     assert secrets_in(await browser.client.get(path)) == []
 
 
@@ -76,9 +76,9 @@ async def test_another_process_shows_the_secret_and_then_none_does(browser: Brow
     await browser.sign_in()
     path = (await submit(browser)).headers["location"]
     async with browser.at_another_process() as other:
-        kept = dict(other.cookies)
+        cookies = dict(other.cookies)
         assert len(secrets_in(await other.get(path))) == 1
-        other.cookies = httpx2.Cookies(kept)
+        other.cookies = httpx2.Cookies(cookies)
         assert secrets_in(await other.get(path)) == []
         assert secrets_in(await browser.client.get(path)) == []
 
@@ -142,7 +142,7 @@ async def test_secret_is_gone_after_a_minute(browser: Browser, late: timedelta, 
 
 
 async def test_browser_sends_the_cookie_to_one_page_over_https(conninfo: str) -> None:
-    async with at_provider(conninfo, base_url="https://tenantry.test") as browser, browser.anew():
+    async with at_provider(conninfo, base_url="https://tenantry.test") as browser, browser.reset():
         browser.client.base_url = httpx2.URL("https://tenantry.test")
         await browser.sign_in()
         made = await submit(browser)

@@ -38,7 +38,7 @@ def addresses() -> Iterator[tuple[str, str]]:
     yield "POST", "/sign-out"
 
 
-async def kept(client: httpx2.AsyncClient) -> list[tuple[str, str, int]]:
+async def cached_responses(client: httpx2.AsyncClient) -> list[tuple[str, str, int]]:
     """Return the addresses whose answers lack a header that prevents caching or embedding."""
     found = []
     for method, path in addresses():
@@ -51,4 +51,4 @@ async def kept(client: httpx2.AsyncClient) -> list[tuple[str, str, int]]:
 async def test_no_answer_of_the_dashboard_may_be_cached(dashboard: Dashboard) -> None:
     people = [await dashboard.sign_in(), await dashboard.sign_in(MIA)]
     clients = [dashboard.api, *(person.client for person in people)]
-    assert [await kept(client) for client in clients] == [[], [], []]
+    assert [await cached_responses(client) for client in clients] == [[], [], []]

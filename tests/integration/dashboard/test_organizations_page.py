@@ -25,7 +25,7 @@ MANY: Final = 1000
 
 
 @pytest.fixture(scope="module")
-async def crowded(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
+async def many_organizations(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashboard]:
     """Olivia and Mia belong to acme, and Olivia to a thousand more tenants."""
     with postgres.database() as conninfo:
         async with running_dashboard(conninfo, people) as dashboard:
@@ -34,8 +34,8 @@ async def crowded(postgres: PostgresServer, people: Path) -> AsyncIterator[Dashb
 
 
 @pytest.fixture(scope="module")
-async def olivia(crowded: Dashboard) -> Person:
-    return await crowded.sign_in(OLIVIA)
+async def olivia(many_organizations: Dashboard) -> Person:
+    return await many_organizations.sign_in(OLIVIA)
 
 
 def offered(page: Page) -> list[str]:
@@ -52,8 +52,8 @@ def _linked(part: str) -> list[str]:
     return [after.partition("/")[0] for after in part.split('href="/orgs/')[1:]]
 
 
-async def test_menu_lists_twenty_of_a_thousand_organizations(crowded: Dashboard) -> None:
-    page = await (await crowded.sign_in(OLIVIA)).open(AT_ACME)
+async def test_menu_lists_twenty_of_a_thousand_organizations(many_organizations: Dashboard) -> None:
+    page = await (await many_organizations.sign_in(OLIVIA)).open(AT_ACME)
     assert offered(page) == [ACME, *(f"many-{number}" for number in range(1, 20))]
     assert ALL in page.links
     assert "All organizations 1,001" in page.text
@@ -70,8 +70,10 @@ async def test_menu_contains_the_current_tenant(olivia: Person, path: str) -> No
     assert "Organization: Many 00777" in page.text
 
 
-async def test_start_page_redirects_to_the_last_visited_tenant(crowded: Dashboard) -> None:
-    olivia = await crowded.sign_in(OLIVIA)
+async def test_start_page_redirects_to_the_last_visited_tenant(
+    many_organizations: Dashboard,
+) -> None:
+    olivia = await many_organizations.sign_in(OLIVIA)
     await olivia.open("/orgs/many-500/")
     assert "many-500" in offered(await olivia.open(ALL))
     assert (await olivia.open("/")).path == "/orgs/many-500/"
@@ -99,8 +101,8 @@ async def test_menu_lists_a_few_tenants_by_name(dashboard: Dashboard) -> None:
         assert ALL not in page.links
 
 
-async def test_single_tenant_has_no_menu(crowded: Dashboard) -> None:
-    assert offered(await (await crowded.sign_in(MIA)).open(AT_ACME)) == []
+async def test_single_tenant_has_no_menu(many_organizations: Dashboard) -> None:
+    assert offered(await (await many_organizations.sign_in(MIA)).open(AT_ACME)) == []
 
 
 async def test_page_lists_all_tenants_by_name(olivia: Person) -> None:
@@ -134,8 +136,10 @@ async def test_next_page_keeps_the_filter(olivia: Person) -> None:
 @pytest.mark.parametrize(
     "query", ["after=acme", "after=beta", "after=none", "name=beta", "name=Beta", "name=%00"]
 )
-async def test_only_the_users_own_tenants_are_listed(crowded: Dashboard, query: str) -> None:
-    mia = await crowded.sign_in(MIA)
+async def test_only_the_users_own_tenants_are_listed(
+    many_organizations: Dashboard, query: str
+) -> None:
+    mia = await many_organizations.sign_in(MIA)
     page = await mia.open(f"{ALL}?{query}")
     assert page.status == 200
     assert "/orgs/beta/" not in page.links

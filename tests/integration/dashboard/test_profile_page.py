@@ -22,7 +22,7 @@ async def test_profile_shows_the_user_and_their_role(dashboard: Dashboard) -> No
 async def test_restricted_owner_sees_the_restriction(browser: Browser) -> None:
     await browser.start()
     browser.give(access={"scope": "openid projects:read"})
-    await browser.come_back()
+    await browser.open_callback()
     for path in ("/orgs/acme/", "/orgs/acme/profile"):
         assert (
             "Owner, restricted by your identity provider" in (await browser.client.get(path)).text

@@ -30,14 +30,14 @@ async def test_sign_in_never_takes_over_a_planted_session(browser: Browser) -> N
 
 async def test_signing_out_ends_every_copy_of_the_cookie(browser: Browser) -> None:
     await browser.sign_in()
-    kept = browser.cookie
-    assert kept
+    session_cookie = browser.cookie
+    assert session_cookie
     answer = await browser.client.post("/sign-out", data={"form_token": await browser.form_token()})
     assert answer.headers["location"] == "/signed-out"
     assert browser.cookie is None
     page = await browser.client.get("/signed-out")
     assert f"{browser.issuer.url}/logout?" in page.text
-    browser.client.cookies.set("tenantry_session", kept, domain="tenantry.test")
+    browser.client.cookies.set("tenantry_session", session_cookie, domain="tenantry.test")
     assert (await browser.client.get(HOME)).headers["location"].startswith("/sign-in?")
 
 
@@ -70,7 +70,7 @@ async def renewed(browser: Browser, **claims: Any) -> httpx2.Response:
     """Renew the sign-in at the provider."""
     await browser.start(HOME, silent="1")
     browser.give(access=claims)
-    return await browser.come_back()
+    return await browser.open_callback()
 
 
 async def test_stale_sign_in_is_renewed_silently(browser: Browser) -> None:
@@ -95,7 +95,7 @@ async def test_renewal_without_a_provider_session_asks_the_user(
     await browser.sign_in()
     browser.clock.now += PROOF_GOOD_FOR
     await browser.start(HOME, silent="1")
-    answer = await browser.come_back(code="", error=error)
+    answer = await browser.open_callback(code="", error=error)
     assert answer.headers["location"] == f"/sign-in/start?return_to={quote('/orgs/acme/', safe='')}"
     await browser.start(HOME)
     assert "prompt" not in browser.asked
@@ -106,11 +106,11 @@ async def test_renewal_by_another_user_asks_first(browser: Browser) -> None:
     browser.clock.now += PROOF_GOOD_FOR
     await browser.start(HOME, silent="1")
     browser.give(access={"sub": "other-user", "org_id": "other"}, sub="other-user")
-    led = await browser.come_back()
+    led = await browser.open_callback()
     assert led.headers["location"] == f"/sign-in/start?return_to={quote(HOME, safe='')}"
     await browser.start()
     browser.give(access={"sub": "other-user", "org_id": "other"}, sub="other-user")
-    await browser.come_back()
+    await browser.open_callback()
     assert (await browser.client.get("/orgs/acme/")).status_code == 404
     assert (await browser.client.get("/orgs/other/")).status_code == 200
 
@@ -125,16 +125,16 @@ async def test_renewal_never_begins_a_session(browser: Browser) -> None:
 
 async def test_session_that_ends_while_it_is_renewed_stays_ended(browser: Browser) -> None:
     await browser.sign_in()
-    form_token, kept = await browser.form_token(), browser.cookie
-    assert kept
+    form_token, session_cookie = await browser.form_token(), browser.cookie
+    assert session_cookie
     browser.clock.now += PROOF_GOOD_FOR
     await browser.start(HOME, silent="1")
     browser.give()
     assert (await browser.client.post("/sign-out", data={"form_token": form_token})).headers[
         "location"
     ] == "/signed-out"
-    browser.client.cookies.set("tenantry_session", kept, domain="tenantry.test")
-    await browser.come_back()
+    browser.client.cookies.set("tenantry_session", session_cookie, domain="tenantry.test")
+    await browser.open_callback()
     assert (await browser.client.get(HOME)).headers["location"].startswith("/sign-in?")
 
 

@@ -51,7 +51,7 @@ async def dashboard_of_each(
 
 @pytest.fixture
 async def dashboard(dashboard_of_each: Dashboard) -> AsyncIterator[Dashboard]:
-    async with dashboard_of_each.anew():
+    async with dashboard_of_each.reset():
         yield dashboard_of_each
 
 

@@ -86,15 +86,15 @@ async def test_sign_in_redirects_back_and_sets_an_http_only_cookie(browser: Brow
 async def test_cookies_over_https_are_limited_to_the_host(conninfo: str) -> None:
     async with at_provider(conninfo, base_url="https://tenantry.test") as browser:
         browser.client.base_url = httpx2.URL("https://tenantry.test")
-        begun = await browser.start()
+        started = await browser.start()
         browser.give()
-        signed_in = await browser.come_back()
+        signed_in = await browser.open_callback()
         form_token = await browser.form_token("/")
         signed_out = await browser.client.post("/sign-out", data={"form_token": form_token})
-    assert begun.headers["strict-transport-security"].startswith("max-age=")
+    assert started.headers["strict-transport-security"].startswith("max-age=")
     cookies = [
         one
-        for answer in (begun, signed_in, signed_out)
+        for answer in (started, signed_in, signed_out)
         for one in answer.headers.get_list("set-cookie")
     ]
     names = [cookie.partition("=")[0] for cookie in cookies]
@@ -122,7 +122,7 @@ async def test_callback_with_wrong_parameters_is_rejected(
 ) -> None:
     await browser.start()
     browser.give()
-    answer = await browser.come_back(**changes)
+    answer = await browser.open_callback(**changes)
     assert refused(answer)
     assert "<script>alert" not in answer.text
     assert (await browser.client.get(HOME)).headers["location"].startswith("/sign-in?")
@@ -133,30 +133,30 @@ async def test_callback_without_issuer_is_accepted_unless_the_provider_announces
 ) -> None:
     await browser.start()
     browser.give()
-    assert (await browser.come_back(iss="")).status_code == 303
+    assert (await browser.open_callback(iss="")).status_code == 303
 
 
 async def test_callback_in_another_browser_is_rejected(browser: Browser) -> None:
     await browser.start()
     browser.give()
     browser.client.cookies.clear()
-    assert refused(await browser.come_back())
+    assert refused(await browser.open_callback())
 
 
 async def test_unfinished_sign_ins_make_room_for_new_ones(browser: Browser) -> None:
-    begun = []
+    started = []
     for _ in range(50):
         browser.clock.now += timedelta(seconds=1)
         await browser.start()
-        begun.append(dict(browser.asked))
+        started.append(dict(browser.asked))
     assert len(browser.client.cookies) == MOST_PENDING
-    for asked in begun[-MOST_PENDING:]:
+    for asked in started[-MOST_PENDING:]:
         browser.asked = asked
         browser.give()
-        assert (await browser.come_back()).status_code == 303
-    browser.asked = begun[-MOST_PENDING - 1]
+        assert (await browser.open_callback()).status_code == 303
+    browser.asked = started[-MOST_PENDING - 1]
     browser.client.cookies.delete("tenantry_session")
-    assert refused(await browser.come_back())
+    assert refused(await browser.open_callback())
 
 
 async def test_pending_sign_ins_fit_into_a_small_header(browser: Browser) -> None:
@@ -169,7 +169,7 @@ async def test_pending_sign_ins_fit_into_a_small_header(browser: Browser) -> Non
             len("; ".join(f"{name}={text}" for name, text in browser.client.cookies.items())) < 8000
         )
     browser.give()
-    assert (await browser.come_back()).headers["location"] == longest
+    assert (await browser.open_callback()).headers["location"] == longest
 
 
 async def test_next_sign_in_deletes_expired_ones(browser: Browser) -> None:
@@ -183,27 +183,30 @@ async def test_next_sign_in_deletes_expired_ones(browser: Browser) -> None:
 async def test_callback_works_once(browser: Browser) -> None:
     await browser.sign_in()
     browser.client.cookies.delete("tenantry_session")
-    assert refused(await browser.come_back())
+    assert refused(await browser.open_callback())
 
 
 async def test_repeated_callback_redirects_a_signed_in_user(browser: Browser) -> None:
     await browser.start("/orgs/acme/projects")
-    begun = dict(browser.client.cookies)
+    started = dict(browser.client.cookies)
     browser.give()
-    await browser.come_back()
-    gone = await browser.come_back()
+    await browser.open_callback()
+    gone = await browser.open_callback()
     assert (gone.status_code, gone.headers["location"]) == (303, "/")
-    browser.client.cookies.update(begun)
+    browser.client.cookies.update(started)
     browser.answer({"error": "invalid_grant"}, 400)  # a code works once
-    kept = await browser.come_back()
-    assert (kept.status_code, kept.headers["location"]) == (303, "/orgs/acme/projects")
+    second_callback = await browser.open_callback()
+    assert (second_callback.status_code, second_callback.headers["location"]) == (
+        303,
+        "/orgs/acme/projects",
+    )
 
 
 async def test_failed_renewal_is_shown_on_the_sign_in_page(browser: Browser) -> None:
     await browser.sign_in()
     browser.clock.now += PROOF_GOOD_FOR
     await browser.start(silent="1")
-    assert refused(await browser.come_back(code="", error="server_error"))
+    assert refused(await browser.open_callback(code="", error="server_error"))
 
 
 @pytest.mark.parametrize("error", ["login_required", "interaction_required", "consent_required"])
@@ -212,7 +215,7 @@ async def test_interaction_error_of_an_interactive_sign_in_is_shown(
 ) -> None:
     await browser.start()
     with watched("tenantry.dashboard.sign_in") as log:
-        answer = await browser.come_back(code="", error=error)
+        answer = await browser.open_callback(code="", error=error)
     assert refused(answer)
     assert "The identity provider must ask you first." in answer.text
     assert log.count("a sign-in failed") == 1
@@ -222,7 +225,7 @@ async def test_late_callback_is_rejected(browser: Browser) -> None:
     await browser.start()
     browser.clock.now += timedelta(minutes=10)
     browser.give()
-    assert refused(await browser.come_back())
+    assert refused(await browser.open_callback())
 
 
 @pytest.mark.parametrize(
@@ -272,7 +275,7 @@ async def test_unsigned_id_token_is_rejected(browser: Browser) -> None:
     ):
         await browser.start()
         browser.answer({**tokens, "id_token": id_token})
-        assert refused(await browser.come_back())
+        assert refused(await browser.open_callback())
 
 
 @pytest.mark.parametrize(
@@ -299,14 +302,14 @@ async def test_token_endpoint_error_is_shown(
 ) -> None:
     await browser.start()
     browser.answer(body, status)
-    assert refused(await browser.come_back(), expected)
+    assert refused(await browser.open_callback(), expected)
 
 
 async def test_endless_answer_of_the_token_endpoint_is_an_error(browser: Browser) -> None:
     await browser.start()
     browser.issuer.answers[TOKEN] = Answer(200, b" " * 65_536, ends=False)
     with watched("tenantry.dashboard.sign_in") as log:
-        answer = await browser.come_back()
+        answer = await browser.open_callback()
     assert refused(answer)
     assert "response is invalid" in answer.text
     assert log.count("answered with more than 262144 bytes") == 1
@@ -316,7 +319,7 @@ async def test_silent_token_endpoint_is_an_error(conninfo: str) -> None:
     async with at_provider(conninfo, Timeouts(token_endpoint=0.1)) as browser:
         await browser.start()
         browser.issuer.open.clear()
-        assert refused(await browser.come_back(), 503)
+        assert refused(await browser.open_callback(), 503)
 
 
 async def test_redirect_of_the_token_endpoint_is_not_followed(browser: Browser) -> None:
@@ -328,7 +331,7 @@ async def test_redirect_of_the_token_endpoint_is_not_followed(browser: Browser) 
         browser.issuer.answers[TOKEN] = Answer(
             status, b"", {"Location": browser.issuer.url + "/elsewhere"}
         )
-        assert refused(await browser.come_back())
+        assert refused(await browser.open_callback())
         await browser.start()
     assert browser.issuer.fetches["/elsewhere"] == 0
 
@@ -337,7 +340,7 @@ async def test_compressed_answer_of_the_token_endpoint_is_an_error(browser: Brow
     await browser.start()
     bomb = gzip.compress(b" " * 10_000_000)
     browser.issuer.answers[TOKEN] = Answer(200, bomb, {"Content-Encoding": "gzip"})
-    assert refused(await browser.come_back())
+    assert refused(await browser.open_callback())
 
 
 async def test_failed_sign_in_is_logged_without_secrets(conninfo: str) -> None:
@@ -347,7 +350,7 @@ async def test_failed_sign_in_is_logged_without_secrets(conninfo: str) -> None:
         echo = {"error": "invalid_client", "error_description": f"not {secret} with a-code"}
         browser.answer(echo, 401)
         with watched("tenantry") as log:
-            answer = await browser.come_back()
+            answer = await browser.open_callback()
     assert refused(answer)
     assert "rejected this service&#39;s client id and secret" in answer.text
     assert log.count("answered 401 invalid_client") == 1
@@ -363,7 +366,7 @@ async def test_client_authenticates_with_the_configured_id_and_secret(conninfo: 
     ) as browser:
         await browser.start()
         browser.give(aud="a client%3A1")
-        assert (await browser.come_back()).status_code == 303
+        assert (await browser.open_callback()).status_code == 303
         assert credentials_in(browser.issuer.authorization) == ["a client%3A1", "1+1 two words"]
 
 
@@ -394,12 +397,12 @@ async def proof(issuer: Issuer, client_id: str, secret: str) -> list[str]:
             redirect_uri=BASE_URL + CALLBACK,
             clock=lambda: NOW,
         )
-        _, begun = await sign_in.begin()
+        _, started = await sign_in.begin()
         access_token = issuer.mint(claims={"sub": USER})
         said = {
             "sub": USER,
             "aud": client_id,
-            "nonce": begun.nonce,
+            "nonce": started.nonce,
             "at_hash": at_hash(access_token),
         }
         tokens = {
@@ -410,7 +413,7 @@ async def proof(issuer: Issuer, client_id: str, secret: str) -> list[str]:
             200, msgspec.json.encode(tokens), {"content-type": "application/json"}
         )
         person = await sign_in.finish(
-            begun, {"code": "a-code", "state": begun.state, "iss": issuer.url}
+            started, {"code": "a-code", "state": started.state, "iss": issuer.url}
         )
         assert person.claims.subject == USER
         await keys.aclose()
@@ -429,7 +432,7 @@ def credentials_in(authorization: str | None) -> list[str]:
 async def test_unavailable_provider_is_shown(own_browser: Browser) -> None:
     await own_browser.start()
     await own_browser.issuer.stop()
-    answer = await own_browser.come_back()
+    answer = await own_browser.open_callback()
     assert refused(answer, 503)
     assert "cannot be reached" in answer.text
 
@@ -449,7 +452,7 @@ async def test_id_token_is_used_if_the_access_token_is_opaque(browser: Browser) 
         claims={**browser.times(), **claims, "at_hash": at_hash("opaque")}
     )
     browser.answer({**tokens, "access_token": "opaque", "id_token": id_token})
-    assert (await browser.come_back()).status_code == 303
+    assert (await browser.open_callback()).status_code == 303
     assert (await browser.client.get("/orgs/acme/settings/api-keys")).status_code == 403
 
 
@@ -519,7 +522,7 @@ async def test_sign_in_on_another_host_redirects_to_the_base_url(browser: Browse
 async def test_user_without_an_organization_sees_what_to_do(browser: Browser) -> None:
     await browser.start()
     browser.give(access={"sub": "newcomer", "org_id": None, "org_role": None}, sub="newcomer")
-    await browser.come_back()
+    await browser.open_callback()
     page = await browser.client.get("/")
     assert page.status_code == 200
     assert "newcomer" in page.text

@@ -37,18 +37,18 @@ class ScriptedSignIn(NamedTuple):
 
     async def begin(self) -> tuple[dict[str, list[str]], PendingSignIn]:
         """What the browser is sent to the provider with, and what is kept."""
-        url, begun = await self.sign_in.begin()
-        return parse_qs(urlsplit(url).query), begun
+        url, sign_in_state = await self.sign_in.begin()
+        return parse_qs(urlsplit(url).query), sign_in_state
 
     async def finish(self, claims: dict[str, Any], **parameters: str) -> SignedInUser:
         """Return with a code for an ID token that says this."""
-        _, begun = await self.begin()
-        said = {"sub": USER, "aud": CLIENT_ID, "nonce": begun.nonce, **claims}
+        _, sign_in_state = await self.begin()
+        said = {"sub": USER, "aud": CLIENT_ID, "nonce": sign_in_state.nonce, **claims}
         id_token = self.issuer.mint(header={"typ": "JWT"}, claims=said)
         tokens = msgspec.json.encode({"access_token": "opaque", "id_token": id_token})
         self.issuer.answers[TOKEN] = Answer(200, tokens, {"content-type": "application/json"})
         return await self.sign_in.finish(
-            begun, {"code": "a-code", "state": begun.state, **parameters}
+            sign_in_state, {"code": "a-code", "state": sign_in_state.state, **parameters}
         )
 
     def issuer_of(self, directory: str) -> str:

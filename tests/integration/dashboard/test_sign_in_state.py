@@ -16,33 +16,33 @@ from tests.support.issuer import AUDIENCE, CLIENT_ID
 
 async def test_used_state_is_rejected(browser: Browser) -> None:
     await browser.start()
-    begun = dict(browser.client.cookies)
+    pending = dict(browser.client.cookies)
     browser.give()
-    assert (await browser.come_back()).status_code == 303
+    assert (await browser.open_callback()).status_code == 303
     browser.client.cookies.clear()
-    browser.client.cookies.update(begun)
-    assert refused(await browser.come_back())
+    browser.client.cookies.update(pending)
+    assert refused(await browser.open_callback())
     assert browser.issuer.fetches[TOKEN] == 1
 
 
 async def test_state_of_a_failed_sign_in_is_used_up(browser: Browser) -> None:
     await browser.start()
-    begun = dict(browser.client.cookies)
+    pending = dict(browser.client.cookies)
     browser.give()
-    assert refused(await browser.come_back(code="", error="access_denied"))
-    browser.client.cookies.update(begun)
-    assert refused(await browser.come_back())
+    assert refused(await browser.open_callback(code="", error="access_denied"))
+    browser.client.cookies.update(pending)
+    assert refused(await browser.open_callback())
     assert browser.issuer.fetches[TOKEN] == 0
 
 
 async def test_concurrent_callbacks_sign_in_one_browser(browser: Browser) -> None:
     await browser.start()
     browser.give()
-    begun = dict(browser.client.cookies)
+    pending = dict(browser.client.cookies)
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(client_of(browser.app)) for _ in range(5)]
         for client in clients:
-            client.cookies.update(begun)
+            client.cookies.update(pending)
         query = {"code": "a-code", "state": browser.asked["state"], "iss": browser.issuer.url}
         answers = await asyncio.gather(*[client.get(CALLBACK, params=query) for client in clients])
     assert sorted(answer.status_code for answer in answers) == [303, 400, 400, 400, 400]
@@ -51,7 +51,7 @@ async def test_concurrent_callbacks_sign_in_one_browser(browser: Browser) -> Non
 
 async def test_state_works_once_across_processes(browser: Browser) -> None:
     await browser.start()
-    begun = dict(browser.client.cookies)
+    pending = dict(browser.client.cookies)
     browser.give()
     identity = {
         "OIDC_ISSUER": browser.issuer.url,
@@ -62,24 +62,24 @@ async def test_state_works_once_across_processes(browser: Browser) -> None:
         browser.conninfo, browser.clock, DEFAULT_TIMEOUTS, BASE_URL=BASE_URL, **identity
     )
     async with lifespan(another), client_of(another) as client:
-        client.cookies.update(begun)
+        client.cookies.update(pending)
         query = {"code": "a-code", "state": browser.asked["state"], "iss": browser.issuer.url}
         assert (await client.get(CALLBACK, params=query)).status_code == 303
-    assert refused(await browser.come_back())
+    assert refused(await browser.open_callback())
     assert browser.issuer.fetches[TOKEN] == 1
 
 
 async def test_too_many_concurrent_redemptions_are_asked_to_retry(browser: Browser) -> None:
     async with AsyncExitStack() as stack:
-        begun = []
+        pending = []
         for _ in range(MOST_REDEMPTIONS + 1):
             browser.client = await stack.enter_async_context(client_of(browser.app))
             await browser.start()
             query = {"code": "a-code", "state": browser.asked["state"], "iss": browser.issuer.url}
-            begun.append((browser.client, query))
-        client, query = begun.pop()
+            pending.append((browser.client, query))
+        client, query = pending.pop()
         browser.issuer.open.clear()
-        waiting = [asyncio.ensure_future(one.get(CALLBACK, params=sent)) for one, sent in begun]
+        waiting = [asyncio.ensure_future(one.get(CALLBACK, params=sent)) for one, sent in pending]
         await browser.issuer.until_fetched(TOKEN, MOST_REDEMPTIONS)
         busy = await client.get(CALLBACK, params=query)
         assert refused(busy, 503)

@@ -25,13 +25,13 @@ async def test_ended_session_rejects_every_form(dashboard: Dashboard) -> None:
     here, elsewhere = await dashboard.sign_in(), await dashboard.sign_in()
     addresses = sorted(form_addresses() - {"/sign-out", "/confirm-address"})  # need no session
     assert len(addresses) > 10
-    begun = [
+    started = [
         (address, await begin(dashboard, here, address.replace("{org_id}", ACME)))
         for address in addresses
     ]
     await elsewhere.force(f"{AT_ACME}/profile/end-others")
     answers = []
-    for address, request in begun:
+    for address, request in started:
         answers.append((address, (await request.finish())[0]))
     assert answers == [(address, 401) for address in addresses]
 

@@ -59,15 +59,15 @@ def test_discovery_names_the_endpoints(http: httpx2.Client, companion: Companion
 def test_device_gets_its_tokens_once_the_code_was_entered(
     http: httpx2.Client, clock: Clock
 ) -> None:
-    begun = begin(http)
-    page = Form(http.get(begun["verification_uri_complete"]).text)
-    assert page.fields["user_code"] == begun["user_code"]
+    authorization = begin(http)
+    page = Form(http.get(authorization["verification_uri_complete"]).text)
+    assert page.fields["user_code"] == authorization["user_code"]
     assert ADA.sub in page.buttons
-    clock.now += timedelta(seconds=begun["interval"])
-    assert error_of(ask(http, begun["device_code"])) == "authorization_pending"
-    typed = begun["user_code"].lower().replace("-", "")
+    clock.now += timedelta(seconds=authorization["interval"])
+    assert error_of(ask(http, authorization["device_code"])) == "authorization_pending"
+    typed = authorization["user_code"].lower().replace("-", "")
     assert ADA.name in decide(http, typed, user=ADA.sub).text
-    tokens = ask(http, begun["device_code"]).json()
+    tokens = ask(http, authorization["device_code"]).json()
     claims = verified(http, tokens["access_token"]).claims
     assert (claims["sub"], claims["aud"], claims["scope"]) == (
         ADA.sub,
@@ -75,22 +75,22 @@ def test_device_gets_its_tokens_once_the_code_was_entered(
         "openid projects:read",
     )
     assert refresh(http, tokens["refresh_token"]).status_code == 200
-    assert error_of(ask(http, begun["device_code"])) == "invalid_grant"
+    assert error_of(ask(http, authorization["device_code"])) == "invalid_grant"
 
 
 def test_device_that_asks_too_often_has_to_slow_down(http: httpx2.Client, clock: Clock) -> None:
-    begun = begin(http)
-    assert error_of(ask(http, begun["device_code"])) == "slow_down"
+    authorization = begin(http)
+    assert error_of(ask(http, authorization["device_code"])) == "slow_down"
     clock.now += timedelta(seconds=5)
-    assert error_of(ask(http, begun["device_code"])) == "slow_down"
+    assert error_of(ask(http, authorization["device_code"])) == "slow_down"
     clock.now += timedelta(seconds=11)
-    assert error_of(ask(http, begun["device_code"])) == "authorization_pending"
+    assert error_of(ask(http, authorization["device_code"])) == "authorization_pending"
 
 
 def test_code_that_is_denied_or_late_is_refused(http: httpx2.Client, clock: Clock) -> None:
-    begun = begin(http)
-    assert "denied" in decide(http, begun["user_code"], deny="yes").text
-    assert error_of(ask(http, begun["device_code"])) == "access_denied"
+    authorization = begin(http)
+    assert "denied" in decide(http, authorization["user_code"], deny="yes").text
+    assert error_of(ask(http, authorization["device_code"])) == "access_denied"
     late = begin(http)
     clock.now += timedelta(seconds=late["expires_in"])
     assert decide(http, late["user_code"], user=ADA.sub).status_code == 400

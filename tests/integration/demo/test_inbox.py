@@ -269,25 +269,25 @@ def test_message_that_cannot_be_stored_is_rejected_temporarily(tmp_path: Path) -
 
 def test_inbox_keeps_the_newest_two_hundred(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, clock=lambda: NOW)
-    kept = [
+    newest = [
         inbox.store(f"Subject: {number}\r\n\r\n".encode(), sender="", recipients=[])
         for number in range(MAX_MESSAGES + 2)
     ]
 
     mails = inbox.mails()
 
-    assert [mail.id for mail in mails] == kept[:1:-1]
+    assert [mail.id for mail in mails] == newest[:1:-1]
     assert len(mails) == len(list(tmp_path.iterdir())) == MAX_MESSAGES == 200
-    assert inbox.mail(kept[0]) is None
+    assert inbox.mail(newest[0]) is None
 
 
 def test_inbox_with_a_higher_limit_keeps_more(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, limit=1000)
-    kept = [
+    newest = [
         inbox.store(b"Subject: 1\r\n\r\n", sender="", recipients=[])
         for _ in range(MAX_MESSAGES + 2)
     ]
-    assert inbox.ids() == kept[::-1]
+    assert inbox.ids() == newest[::-1]
 
 
 def test_inbox_opened_again_goes_on_after_the_last_message(tmp_path: Path) -> None:

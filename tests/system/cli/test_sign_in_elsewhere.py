@@ -63,7 +63,7 @@ async def sign_in_as_ann(page: Page) -> None:
 
 async def is_signed_in(home: Home) -> bool:
     """Check that commands act as ann, also after the token has expired."""
-    tokens = home.kept / "default" / "token.json"
+    tokens = home.token_folder / "default" / "token.json"
     tokens.write_text(json.dumps({**json.loads(tokens.read_text()), "expires_at": 1}))
     done = await home.run("whoami")
     assert done.code == 0, done

@@ -6,7 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support.gateways import Backstage, Gateway, backstage, running_gateway
+from tests.support.gateways import (
+    Gateway,
+    ServiceBehindGateway,
+    running_gateway,
+    service_behind_gateway,
+)
 from tests.support.postgres import PostgresServer
 from tests.support.service import Organization
 
@@ -14,15 +19,15 @@ from tests.support.service import Organization
 @pytest.fixture(scope="session")
 async def behind(
     postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Backstage]:
+) -> AsyncIterator[ServiceBehindGateway]:
     with postgres.database() as conninfo:
-        async with backstage(conninfo, tmp_path_factory.mktemp("service")) as behind:
+        async with service_behind_gateway(conninfo, tmp_path_factory.mktemp("service")) as behind:
             yield behind
 
 
 @pytest.fixture(scope="session")
 async def nginx(
-    behind: Backstage, tmp_path_factory: pytest.TempPathFactory
+    behind: ServiceBehindGateway, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Gateway]:
     async with running_gateway("nginx", tmp_path_factory.mktemp("nginx"), behind.port) as gateway:
         yield gateway
@@ -30,7 +35,7 @@ async def nginx(
 
 @pytest.fixture(scope="session")
 async def caddy(
-    behind: Backstage, tmp_path_factory: pytest.TempPathFactory
+    behind: ServiceBehindGateway, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Gateway]:
     async with running_gateway("caddy", tmp_path_factory.mktemp("caddy"), behind.port) as gateway:
         yield gateway
@@ -52,7 +57,7 @@ def gateway(running: Gateway) -> Gateway:
 
 
 @pytest.fixture(scope="session")
-async def org(behind: Backstage) -> Organization:
+async def org(behind: ServiceBehindGateway) -> Organization:
     return await behind.service.organization()
 
 
@@ -62,6 +67,6 @@ def owner(org: Organization) -> str:
 
 
 @pytest.fixture(scope="session")
-async def reader(behind: Backstage, org: Organization) -> str:
+async def reader(behind: ServiceBehindGateway, org: Organization) -> str:
     """A key for ``projects:read`` alone."""
     return str((await behind.service.key(org.owner, org.id, "projects:read")).caller.credential)

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gateways import Backstage, Gateway, running_gateway
+from tests.support.gateways import Gateway, ServiceBehindGateway, running_gateway
 from tests.support.service import Organization
 
 
 @pytest.fixture
-async def gateway(behind: Backstage, tmp_path: Path) -> AsyncIterator[Gateway]:
+async def gateway(behind: ServiceBehindGateway, tmp_path: Path) -> AsyncIterator[Gateway]:
     async with running_gateway("caddy", tmp_path, behind.port) as gateway:
         yield gateway
 
 
-async def test_refusal_is_the_services_own(gateway: Gateway, behind: Backstage) -> None:
+async def test_refusal_is_the_services_own(gateway: Gateway, behind: ServiceBehindGateway) -> None:
     answer = await gateway.send("GET", "/reports", credential="missing")
     direct = await behind.service.caller("missing").get("/api/v1/auth/verify/reports:read")
     assert answer.body.partition(b'"requestId"')[0] == direct.content.partition(b'"requestId"')[0]
@@ -42,7 +42,7 @@ async def test_neither_query_nor_cookies_are_sent_to_the_service(
 
 @pytest.mark.parametrize("scope", ["", "reports"])
 async def test_invalid_scope_rejects_every_request(
-    behind: Backstage, org: Organization, tmp_path: Path, scope: str
+    behind: ServiceBehindGateway, org: Organization, tmp_path: Path, scope: str
 ) -> None:
     line = "vars tenantry_scope reports:read\n"
     changes = {line: f"vars tenantry_scope {scope}\n" if scope else ""}

@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.gateways import IDENTITY, Backstage, Gateway, refused
+from tests.support.gateways import IDENTITY, Gateway, ServiceBehindGateway, refused
 from tests.support.service import Organization
 
 SPOOFED: Final = "org-of-another-user"
@@ -102,7 +102,9 @@ async def test_nor_do_they_after_the_body(gateway: Gateway, owner: str) -> None:
     assert gateway.application.only().body == 2
 
 
-async def test_user_of_several_tenants_names_one(gateway: Gateway, behind: Backstage) -> None:
+async def test_user_of_several_tenants_names_one(
+    gateway: Gateway, behind: ServiceBehindGateway
+) -> None:
     user = behind.service.user("of-several")
     ids = []
     for name in ("One", "Two"):

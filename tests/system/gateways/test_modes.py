@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.gateways import Backstage, Gateway, refused, running_gateway
+from tests.support.gateways import Gateway, ServiceBehindGateway, refused, running_gateway
 from tests.support.service import Organization
 
 CHANGES: Final = {
@@ -15,7 +15,7 @@ CHANGES: Final = {
 
 
 @pytest.fixture(scope="session")
-async def test_key(behind: Backstage, org: Organization) -> str:
+async def test_key(behind: ServiceBehindGateway, org: Organization) -> str:
     """A key in test mode that may do everything."""
     return str(
         (
@@ -28,7 +28,9 @@ async def test_key(behind: Backstage, org: Organization) -> str:
     scope="module", params=[(name, mode) for name in CHANGES for mode in ("test", "any")]
 )
 async def asking(
-    request: pytest.FixtureRequest, behind: Backstage, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    behind: ServiceBehindGateway,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[tuple[Gateway, str]]:
     """A gateway that asks for a mode where reports are read, and that mode."""
     name, mode = request.param

@@ -5,7 +5,7 @@ from pathlib import Path
 import psycopg
 
 from tests.support.findings import free_port
-from tests.support.gateways import Backstage, running_gateway
+from tests.support.gateways import ServiceBehindGateway, running_gateway
 from tests.support.service import Organization
 
 
@@ -15,7 +15,7 @@ def two_services(first: str) -> dict[str, str]:
 
 
 async def test_second_service_answers_while_the_first_is_down(
-    behind: Backstage, org: Organization, tmp_path: Path
+    behind: ServiceBehindGateway, org: Organization, tmp_path: Path
 ) -> None:
     changes = two_services(f"127.0.0.1:{free_port()} max_fails=0")
     limited = await behind.service.organization()
@@ -44,7 +44,7 @@ async def test_second_service_answers_while_the_first_is_down(
 
 
 async def test_internal_error_of_nginx_after_acceptance_is_500(
-    behind: Backstage, org: Organization, tmp_path: Path
+    behind: ServiceBehindGateway, org: Organization, tmp_path: Path
 ) -> None:
     async with running_gateway("nginx", tmp_path, behind.port) as gateway:
         (tmp_path / "body").rmdir()
@@ -57,7 +57,7 @@ async def test_internal_error_of_nginx_after_acceptance_is_500(
 
 
 async def test_location_without_a_scope_rejects_every_request(
-    behind: Backstage, org: Organization, tmp_path: Path
+    behind: ServiceBehindGateway, org: Organization, tmp_path: Path
 ) -> None:
     changes = {"        set $tenantry_scope reports:read;\n": ""}
     async with running_gateway("nginx", tmp_path, behind.port, changes) as gateway:
@@ -66,7 +66,7 @@ async def test_location_without_a_scope_rejects_every_request(
 
 
 async def test_invalid_scope_of_a_location_rejects_every_request(
-    behind: Backstage, org: Organization, tmp_path: Path
+    behind: ServiceBehindGateway, org: Organization, tmp_path: Path
 ) -> None:
     async with running_gateway(
         "nginx", tmp_path, behind.port, {"reports:read;": "reports;"}
@@ -75,7 +75,9 @@ async def test_invalid_scope_of_a_location_rejects_every_request(
         assert (answer.status, gateway.application.received) == (503, [])
 
 
-async def test_refusals_need_no_second_question(behind: Backstage, tmp_path: Path) -> None:
+async def test_refusals_need_no_second_question(
+    behind: ServiceBehindGateway, tmp_path: Path
+) -> None:
     async with running_gateway("nginx", tmp_path, behind.port) as gateway:
         assert (await gateway.send("GET", "/me", credential="missing")).status == 401
         assert len(gateway.line.requests()) == 1

@@ -5,7 +5,7 @@ reason, and says why.
 import pytest
 
 from tests.support.findings import free_port
-from tests.support.gateways import Backstage, Gateway, refused, running_gateway
+from tests.support.gateways import Gateway, ServiceBehindGateway, refused, running_gateway
 
 
 async def test_unreachable_service_is_503_for_every_request(gateway: Gateway, owner: str) -> None:
@@ -25,7 +25,7 @@ async def test_unreachable_service_is_503_for_every_request(gateway: Gateway, ow
 
 
 async def test_unreachable_database_is_503_for_every_request(
-    gateway: Gateway, behind: Backstage, owner: str
+    gateway: Gateway, behind: ServiceBehindGateway, owner: str
 ) -> None:
     await behind.database.cut()
     answer = await gateway.send("GET", "/projects", credential=owner)
@@ -37,7 +37,10 @@ async def test_unreachable_database_is_503_for_every_request(
 
 
 async def test_service_that_hangs_is_503(
-    running: Gateway, behind: Backstage, owner: str, tmp_path_factory: pytest.TempPathFactory
+    running: Gateway,
+    behind: ServiceBehindGateway,
+    owner: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder, soon = tmp_path_factory.mktemp("hangs"), {"_timeout 8s": "_timeout 1s"}
     async with running_gateway(running.name, folder, behind.port, soon) as gateway:
@@ -61,7 +64,10 @@ async def test_applications_own_errors_pass_as_they_are(
 
 
 async def test_unreachable_application_is_502(
-    running: Gateway, behind: Backstage, owner: str, tmp_path_factory: pytest.TempPathFactory
+    running: Gateway,
+    behind: ServiceBehindGateway,
+    owner: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder, nowhere = (
         tmp_path_factory.mktemp("away"),

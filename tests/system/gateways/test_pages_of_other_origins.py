@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.gateways import Answer, Backstage, Gateway, refused, running_gateway
+from tests.support.gateways import Answer, Gateway, ServiceBehindGateway, refused, running_gateway
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "how-to" / "gateways.md"
 APP: Final = ("Origin", "https://app.example.com")
@@ -47,7 +47,9 @@ def changes_of(name: str, folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module", params=["nginx", "caddy"])
 async def gateway(
-    request: pytest.FixtureRequest, behind: Backstage, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    behind: ServiceBehindGateway,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Gateway]:
     folder = tmp_path_factory.mktemp(request.param)
     async with running_gateway(

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from tests.support.gateways import Answer, Backstage, Gateway, refused
+from tests.support.gateways import Answer, Gateway, ServiceBehindGateway, refused
 from tests.support.service import Organization
 
 
@@ -38,7 +38,7 @@ async def test_bad_credential_is_401(gateway: Gateway, credential: str) -> None:
 
 
 async def test_revoked_key_is_401_at_the_next_request(
-    gateway: Gateway, behind: Backstage, org: Organization
+    gateway: Gateway, behind: ServiceBehindGateway, org: Organization
 ) -> None:
     for number in range(20):
         key = await behind.service.key(org.owner, org.id, "projects:read")
@@ -54,7 +54,9 @@ async def test_revoked_key_is_401_at_the_next_request(
         assert len(gateway.application.received) == number + 1
 
 
-async def test_expired_key_is_401(gateway: Gateway, behind: Backstage, org: Organization) -> None:
+async def test_expired_key_is_401(
+    gateway: Gateway, behind: ServiceBehindGateway, org: Organization
+) -> None:
     key = await behind.service.key(org.owner, org.id, "projects:read")
     with psycopg.connect(behind.conninfo) as connection:
         connection.execute(
@@ -81,7 +83,7 @@ async def test_wrong_scope_is_403_and_named(gateway: Gateway, reader: str) -> No
     assert gateway.application.received == []
 
 
-async def test_suspended_tenant_is_403(gateway: Gateway, behind: Backstage) -> None:
+async def test_suspended_tenant_is_403(gateway: Gateway, behind: ServiceBehindGateway) -> None:
     org = await behind.service.organization()
     body = {"name": "x", "ownerEmail": "a@x.example", "suspended": True}
     assert (await behind.service.operator.put(org.path, body)).status_code == 200
@@ -91,7 +93,9 @@ async def test_suspended_tenant_is_403(gateway: Gateway, behind: Backstage) -> N
     assert answer.header("www-authenticate") is None
 
 
-async def test_limited_request_is_429_with_retry_after(gateway: Gateway, behind: Backstage) -> None:
+async def test_limited_request_is_429_with_retry_after(
+    gateway: Gateway, behind: ServiceBehindGateway
+) -> None:
     org = await behind.service.organization()
     with psycopg.connect(behind.conninfo) as connection:
         connection.execute("UPDATE tenants SET plan = 'tight' WHERE id = %s", [org.id])
@@ -117,7 +121,7 @@ def limits_of(answer: Answer) -> dict[str, str]:
 
 
 async def test_every_counted_answer_has_the_remaining_count(
-    gateway: Gateway, behind: Backstage
+    gateway: Gateway, behind: ServiceBehindGateway
 ) -> None:
     org = await behind.service.organization()
     reader = str((await behind.service.key(org.owner, org.id, "projects:read")).caller.credential)
@@ -140,7 +144,7 @@ async def test_every_counted_answer_has_the_remaining_count(
 
 
 async def test_limits_are_the_services_also_where_the_application_names_its_own(
-    gateway: Gateway, behind: Backstage
+    gateway: Gateway, behind: ServiceBehindGateway
 ) -> None:
     org = await behind.service.organization()
     with psycopg.connect(behind.conninfo) as connection:

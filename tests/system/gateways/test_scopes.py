@@ -27,7 +27,7 @@ async def test_any_other_method_needs_the_scope_to_write(
     assert [asked.target for asked in gateway.line.requests()] == [f"{VERIFY}/projects:write"] * 2
 
 
-DISGUISES: Final = {
+ALTERED_PATHS: Final = {
     "a query": ("/reports?scope=projects:read&X-Original-URI=/projects", []),
     "another address": (
         "/reports",
@@ -50,7 +50,7 @@ DISGUISES: Final = {
 }
 
 
-@pytest.mark.parametrize(("target", "headers"), DISGUISES.values(), ids=DISGUISES)
+@pytest.mark.parametrize(("target", "headers"), ALTERED_PATHS.values(), ids=ALTERED_PATHS)
 async def test_client_cannot_choose_the_required_scope(
     gateway: Gateway, reader: str, target: str, headers: list[tuple[str, str]]
 ) -> None:

@@ -12,7 +12,14 @@ from typing import Final
 import psycopg
 import pytest
 
-from tests.support.gateways import CLIENT, Backstage, Gateway, backstage, refused, running_gateway
+from tests.support.gateways import (
+    CLIENT,
+    Gateway,
+    ServiceBehindGateway,
+    refused,
+    running_gateway,
+    service_behind_gateway,
+)
 from tests.support.service import Organization
 from tests.support.serving import LOOPBACK
 
@@ -36,7 +43,7 @@ async def test_clients_address_counts_where_the_gateway_is_trusted(
     running: Gateway, conninfo: str, tmp_path: Path
 ) -> None:
     (tmp_path / "gateway").mkdir()
-    async with backstage(conninfo, tmp_path) as behind:
+    async with service_behind_gateway(conninfo, tmp_path) as behind:
         org = await behind.service.organization()
         async with running_gateway(running.name, tmp_path / "gateway", behind.port) as gateway:
             headers = [("X-Forwarded-For", "203.0.113.9")]
@@ -72,7 +79,7 @@ async def test_refused_upload_is_answered_before_its_body(gateway: Gateway, read
 
 
 async def test_token_of_157_groups_passes(
-    gateway: Gateway, behind: Backstage, org: Organization
+    gateway: Gateway, behind: ServiceBehindGateway, org: Organization
 ) -> None:
     groups = [f"11111111-2222-4333-8444-{number:012}" for number in range(157)]
     token = behind.service.user(org=org.id, groups=groups).credential or ""
@@ -90,7 +97,10 @@ async def test_connection_to_the_service_is_kept(gateway: Gateway, owner: str) -
 
 
 async def test_websocket_passes_once_it_is_checked(
-    running: Gateway, behind: Backstage, owner: str, tmp_path_factory: pytest.TempPathFactory
+    running: Gateway,
+    behind: ServiceBehindGateway,
+    owner: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     handshake = [
         ("Connection", "Upgrade"),
@@ -150,7 +160,7 @@ class Agreeable:
 
 @asynccontextmanager
 async def in_front_of_agreeable(
-    name: str, behind: Backstage, folder: Path
+    name: str, behind: ServiceBehindGateway, folder: Path
 ) -> AsyncIterator[tuple[Gateway, Agreeable]]:
     """A gateway in front of an application that agrees to any other protocol."""
     application = Agreeable()
@@ -163,7 +173,7 @@ async def in_front_of_agreeable(
 
 @pytest.fixture(scope="module")
 async def nginx_agreeing(
-    behind: Backstage, tmp_path_factory: pytest.TempPathFactory
+    behind: ServiceBehindGateway, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[Gateway, Agreeable]]:
     async with in_front_of_agreeable("nginx", behind, tmp_path_factory.mktemp("agreeing")) as both:
         yield both
@@ -171,7 +181,7 @@ async def nginx_agreeing(
 
 @pytest.fixture(scope="module")
 async def caddy_agreeing(
-    behind: Backstage, tmp_path_factory: pytest.TempPathFactory
+    behind: ServiceBehindGateway, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[tuple[Gateway, Agreeable]]:
     async with in_front_of_agreeable("caddy", behind, tmp_path_factory.mktemp("agreeing")) as both:
         yield both

@@ -41,8 +41,8 @@ async def test_restored_account_continues_its_agenda() -> None:
         event.created for event in first.events()
     ]
     assert len(second.events()) > seen + 10
-    kept, fresh = list(first.invoices.values()), list(second.invoices.values())
-    assert [invoice.number for invoice in fresh] == [invoice.number for invoice in kept]
+    restored, fresh = list(first.invoices.values()), list(second.invoices.values())
+    assert [invoice.number for invoice in fresh] == [invoice.number for invoice in restored]
     assert {str(invoice.hosted_invoice_url).partition("/i/")[0] for invoice in fresh} == {MOVED}
     assert not {event.id for event in second.events()[seen:]} & {
         event.id for event in first.events()

@@ -218,7 +218,7 @@ class Endpoint:
         headers = [*self._headers]
         if signature:
             headers += [("Provider-Signature", signature), ("Stripe-Signature", signature)]
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             async with self.client.stream(
                 "POST", self.url, content=body, headers=headers
@@ -234,7 +234,7 @@ class Endpoint:
         return EndpointResponse(
             response.status_code,
             text,
-            round((time.monotonic() - begun) * 1000),
+            round((time.monotonic() - started) * 1000),
             float(retry_after) if _RETRY_AFTER.fullmatch(retry_after) else 0.0,
         )
 

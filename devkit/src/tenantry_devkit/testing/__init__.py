@@ -73,7 +73,7 @@ if not TYPE_CHECKING:  # otherwise type checkers accept any name
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
-_begun: "Final[pytest.StashKey[tuple[RunningService, int]]]" = pytest.StashKey()
+_started: "Final[pytest.StashKey[tuple[RunningService, int]]]" = pytest.StashKey()
 """A test's service, and the length of its log at the start."""
 
 
@@ -117,7 +117,7 @@ def tenantry(
             "override tenantry_settings for all of it, in its topmost conftest.py.",
             pytrace=False,
         )
-    request.node.stash[_begun] = tenantry_service, tenantry_service.log_length
+    request.node.stash[_started] = tenantry_service, tenantry_service.log_length
     with Tenantry(tenantry_service) as tenantry:
         yield tenantry
 
@@ -133,8 +133,8 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """Add the service's log to the report of a failed test."""
-    if call.excinfo is None or _begun not in item.stash:
+    if call.excinfo is None or _started not in item.stash:
         return
-    service, since = item.stash[_begun]
+    service, since = item.stash[_started]
     if logged := service.log(since):
         item.add_report_section(call.when, "tenantry", logged)
