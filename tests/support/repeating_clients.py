@@ -17,7 +17,8 @@ MOST_CALLS: Final = 30_000
 """More than the same request without what it repeats: a few milliseconds of work."""
 MOST_ANONYMOUS_BYTES: Final = 65_536
 DOCUMENTS: Final = frozenset({"/docs", "/api/v1/openapi.json", "/metrics"})
-"""The answers that are larger. They are the same whatever a client sends."""
+"""The answers that are larger for a client that accepts no compression."""
+_ACCEPT_ENCODING: Final = ("Accept-Encoding", "gzip")
 _STREAM: Final = "/orgs/x/events/stream"
 _PLAIN: Final = Repetition("nothing")
 _READ_BYTES: Final = 2**20
@@ -114,6 +115,8 @@ def _encode(
     """Encode a request; a header that repeats something takes the place of the caller's own."""
     repeated = {name for name, _ in repetition.headers}
     headers = [("Host", host), *repetition.headers]
+    if not _repeats_encodings(repetition):
+        headers.append(_ACCEPT_ENCODING)
     if own is not None and own[0] not in repeated:
         headers.append(own)
     if method != "GET":
@@ -140,12 +143,14 @@ def _faults(
         yield f"{calls} calls"
     if not _is_expected(address, repetition, answer.status):
         yield f"{answer.status} {answer.body[:200]!r}"
-    if (
-        credential is None
-        and address.path not in DOCUMENTS
-        and len(answer.body) > MOST_ANONYMOUS_BYTES
-    ):
+    may_be_large = address.path in DOCUMENTS and _repeats_encodings(repetition)
+    if credential is None and not may_be_large and len(answer.body) > MOST_ANONYMOUS_BYTES:
         yield f"{len(answer.body)} bytes"
+
+
+def _repeats_encodings(repetition: Repetition) -> bool:
+    name, _ = _ACCEPT_ENCODING
+    return any(header == name for header, _ in repetition.headers)
 
 
 def _is_expected(address: Address, repetition: Repetition, status: int) -> bool:

@@ -21,6 +21,7 @@ from tenantry.api import webhooks
 from tenantry.api.guards import RAISES, AnyRequest, Credential, RouteGuard
 from tenantry.common.encoding import camel_case
 from tenantry.domain.permissions import LIVE_MODE_SCOPES
+from tenantry.server.compression import PublicBody
 from tenantry.server.load_shedding import PREFIX
 from tenantry.server.problems import CODES, CREDENTIAL, MEDIA_TYPE, Problem
 
@@ -113,11 +114,15 @@ def describe(app: Litestar, base_url: str) -> dict[str, Any]:
 
 def openapi_route(base_url: str) -> HTTPRouteHandler:
     """The route that serves the document, which is made when a client first asks for it."""
-    encoded = cache(lambda app: msgspec.json.encode(describe(app, base_url)))
+
+    @cache
+    def document(app: Litestar) -> PublicBody:
+        return PublicBody.kept(msgspec.json.encode(describe(app, base_url)))
 
     @get(PATH, include_in_schema=False, opt={"public": True})
     async def show_openapi(request: AnyRequest) -> Response[bytes]:
-        return Response(encoded(request.app), headers={"content-type": "application/json"})
+        accepted = request.headers.get("accept-encoding", "")
+        return document(request.app).response(accepted, {"content-type": "application/json"})
 
     return show_openapi
 
@@ -284,9 +289,8 @@ def _completed(components: dict[str, Any], generated: dict[str, Any]) -> dict[st
     """The schemas with the format of times, and with the descriptions of nullable fields."""
     for name, schema in components.items():
         if "description" in schema:
-            schema["description"] = (
-                schema["description"].replace("``", "`").replace("next_cursor", "nextCursor")
-            )
+            text = " ".join(schema["description"].split())
+            schema["description"] = text.replace("``", "`").replace("next_cursor", "nextCursor")
         theirs = generated.get(name, {}).get("properties", {})
         for field, described in schema.get("properties", {}).items():
             choices = (described, *described.get("anyOf", ()))

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 from jinja2 import PackageLoader
-from litestar import MediaType, Response, get
+from litestar import Litestar, Response, get
 from litestar.handlers import HTTPRouteHandler
 from markupsafe import Markup, escape
 
@@ -18,6 +18,7 @@ from tenantry.api import webhooks
 from tenantry.api.guards import AnyRequest
 from tenantry.api.openapi import CODES_KEY, REF_PREFIX, describe, hand_written_part
 from tenantry.api.openapi import PATH as DOCUMENT_PATH
+from tenantry.server.compression import PublicBody
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import CODES
 from tenantry.server.security_headers import PAGE_HEADERS
@@ -52,12 +53,21 @@ Schema = Mapping[str, Any]
 
 def reference_route(base_url: str, assets: PageAssets) -> HTTPRouteHandler:
     """The route of the reference page, which is rendered when a client first asks for it."""
-    page = cache(lambda app: render(describe(app, base_url), base_url, assets.address))
-    headers = {**PAGE_HEADERS, "Cache-Control": "public, max-age=300"}
+    headers = {
+        **PAGE_HEADERS,
+        "Cache-Control": "public, max-age=300",
+        "Content-Type": "text/html; charset=utf-8",
+    }
+
+    @cache
+    def page(app: Litestar) -> PublicBody:
+        text = render(describe(app, base_url), base_url, assets.address)
+        return PublicBody.kept(text.encode())
 
     @get(PATH, include_in_schema=False, opt={"public": True})
-    async def show_reference(request: AnyRequest) -> Response[str]:
-        return Response(page(request.app), media_type=MediaType.HTML, headers=headers)
+    async def show_reference(request: AnyRequest) -> Response[bytes]:
+        accepted = request.headers.get("accept-encoding", "")
+        return page(request.app).response(accepted, headers)
 
     return show_reference
 

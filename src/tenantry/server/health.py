@@ -1,15 +1,16 @@
 """Routes of health checks and metrics, for orchestrators and monitoring."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Response, get
+from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import ResponseSpec
 from prometheus_client import Metric
 
 from tenantry.common.encoding import doc
+from tenantry.server.compression import PublicBody
 from tenantry.server.metrics import Metrics, render_known
 from tenantry.server.shutdown import Shutdown
 
@@ -63,8 +64,10 @@ def health_routes(
         return Response(health, status_code=503, headers={"Retry-After": "1"})
 
     @get("/metrics", include_in_schema=False, media_type="text/plain", opt={"public": True})
-    async def show_metrics() -> Response[bytes]:
+    async def show_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
         known = render_known(await read_metrics())
-        return Response(metrics.render() + known, headers={"content-type": _METRICS_TYPE})
+        accepted = request.headers.get("accept-encoding", "")
+        body = PublicBody.for_once(metrics.render() + known)
+        return body.response(accepted, {"content-type": _METRICS_TYPE})
 
     return [healthz, readyz, show_metrics]

@@ -1,0 +1,40 @@
+"""Compression of responses that are the same for every client.
+
+Only those are compressed. The length of a compressed response tells of its content: where a secret
+stands beside text of a client's choice, it gives the secret away (the attack BREACH).
+"""
+
+import gzip
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Self
+
+from litestar import Response
+
+_ENCODING: Final = "gzip"
+_VARY: Final = {"Vary": "Accept-Encoding"}
+_BEST: Final = 9
+_FASTEST: Final = 1
+
+
+class PublicBody(NamedTuple):
+    """The body of such a response, plain and compressed with gzip."""
+
+    plain: bytes
+    compressed: bytes
+
+    @classmethod
+    def kept(cls, body: bytes) -> Self:
+        """Compress a body that is served many times; takes about 20 ms for 200 KB."""
+        return cls(body, gzip.compress(body, _BEST, mtime=0))
+
+    @classmethod
+    def for_once(cls, body: bytes) -> Self:
+        """Compress a body that is served once; takes about 1 ms for 100 KB."""
+        return cls(body, gzip.compress(body, _FASTEST, mtime=0))
+
+    def response(self, accept_encoding: str, headers: Mapping[str, str]) -> Response[bytes]:
+        """Return the response to a client with this ``Accept-Encoding``."""
+        if _ENCODING not in accept_encoding:
+            return Response(self.plain, headers={**headers, **_VARY})
+        encoded = {"Content-Encoding": _ENCODING}
+        return Response(self.compressed, headers={**headers, **_VARY, **encoded})

@@ -1,0 +1,38 @@
+"""Responses that are the same for every client are compressed; no other response is."""
+
+import gzip
+
+import pytest
+
+from tests.support.repeating_clients import MOST_ANONYMOUS_BYTES
+from tests.support.service import Service
+
+DOCUMENTS = ("/docs", "/api/v1/openapi.json", "/metrics")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+async def test_public_document_is_small_for_a_client_that_accepts_gzip(
+    service: Service, path: str
+) -> None:
+    async with service.client.stream(
+        "GET", path, headers={"Accept-Encoding": "gzip, br"}
+    ) as answer:
+        sent = b"".join([part async for part in answer.aiter_raw()])
+    plain = await service.client.get(path, headers={"Accept-Encoding": "identity"})
+
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert len(sent) <= MOST_ANONYMOUS_BYTES
+    assert "Content-Encoding" not in plain.headers
+    assert answer.headers["Content-Type"] == plain.headers["Content-Type"]
+    for one in (answer, plain):
+        assert "Accept-Encoding" in one.headers["Vary"]
+    if path != "/metrics":  # counts what has happened between
+        assert gzip.decompress(sent) == plain.content
+
+
+async def test_response_to_a_caller_is_not_compressed(service: Service) -> None:
+    org = await service.organization()
+    answer = await org.owner.get("/api/v1/projects")
+    assert answer.request.headers["Accept-Encoding"].startswith("gzip")
+    assert answer.status_code == 200
+    assert "Content-Encoding" not in answer.headers
