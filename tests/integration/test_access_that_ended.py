@@ -4,10 +4,11 @@ asked about.
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
+import psycopg
 import pytest
 
 from tenantry.billing import access_ends_store
@@ -17,7 +18,7 @@ from tenantry.domain.billing.state import SubscriptionRule
 from tenantry.jobs import RECORD_ACCESS_ENDS
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
-from tests.support.billing import Subscriber, rows
+from tests.support.billing import Subscriber, rows, until_blocked
 from tests.support.facts import ANY, EACH
 from tests.support.logs import watched
 from tests.support.replays import replay_one
@@ -102,6 +103,35 @@ async def test_the_ledger_says_that_access_ended_once(world: World) -> None:
     assert entry["reason"] == f"{reason} The provider is asked."
     policy = POLICIES[world.reconciler.policy.subscriptions]
     assert (await replay_one(world.provider, subscriber, policy=policy)).is_right
+
+
+# Like another entry of the tenant, but for its key.
+RECORD_END: Final = """
+INSERT INTO billing_events
+SELECT (jsonb_populate_record(e, jsonb_build_object('id', %s::text, 'arrival', nextval('billing_arrivals')))).*
+  FROM billing_events e
+ WHERE tenant_id = %s
+ LIMIT 1
+"""
+
+
+async def test_an_end_that_another_run_records_just_before_the_lock_is_left_to_it(
+    world: World,
+) -> None:
+    subscriber, left = await leaving(world)
+    until = (await world.provider.tenant(subscriber))["access"]["until"]
+    at = int(datetime.fromisoformat(until).timestamp())
+    world.service.clock.advance(seconds=left.total_seconds() + 1)
+    conninfo = world.service.conninfo
+    async with await psycopg.AsyncConnection.connect(conninfo) as other:
+        # numbers the entries of no other transaction until it commits: the run waits, its snapshot
+        # taken and its tenants not locked
+        await other.execute("ALTER SEQUENCE billing_arrivals CACHE 1")
+        running = asyncio.create_task(recorded(world))
+        await until_blocked(conninfo)
+        name = f"access_ended_{subscriber.id}_{at}"
+        await other.execute(RECORD_END, (name, subscriber.id))
+    assert await running == 0
 
 
 async def test_the_provider_is_asked_and_its_answer_counts(world: World) -> None:

@@ -29,9 +29,8 @@ async def record_access_ends(
     """Add an entry to the ledger of each tenant whose access ended by time, and ask the provider
     about the tenant.
 
-    The access itself ends without this. Returns the number of entries. Raises
-    `DatabaseUnavailableError`, and `EntryTakenError` if another run has added one of the entries
-    meanwhile: the next run adds the others.
+    The access itself ends without this. Several processes may run it at the same time. Returns the
+    number of entries. Raises `DatabaseUnavailableError`.
     """
     now, total = clock(), 0
     for _ in range(_MOST_ROUNDS):

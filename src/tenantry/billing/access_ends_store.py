@@ -30,6 +30,9 @@ SELECT t.id, t.access::text, ended.at, nextval('billing_arrivals')
  LIMIT %(most)s
    FOR NO KEY UPDATE OF t SKIP LOCKED
 """
+# The statement above looks at the ledger before it locks: another run may have recorded an end, and
+# committed, in between.
+RECORDED: Final = "SELECT id FROM billing_events WHERE id = ANY(%s)"
 _phases: Final = msgspec.json.Decoder(tuple[AccessPhase, ...])
 
 
@@ -47,16 +50,24 @@ class EndedAccess(NamedTuple):
     def entry_id(self) -> str:
         return f"access_ended_{self.tenant_id}_{self.at}"
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the access still ends then: an event may have changed it just before the lock."""
+        return any(phase.until == self.at for phase in self.phases)
+
 
 async def lock_ended(
     connection: Connection, since: datetime, until: datetime, most: int
 ) -> Sequence[EndedAccess]:
     """Lock and return up to ``most`` tenants whose access ended between two moments without an
-    entry of that.
+    entry of that. A tenant that another transaction holds is left out.
     """
     values = {"since": int(since.timestamp()), "until": int(until.timestamp()), "most": most}
     rows = await connection.fetch(ENDED, values)
-    return [
+    locked = [
         EndedAccess(tenant_id, _phases.decode(access), at, arrival)
         for tenant_id, access, at, arrival in rows
     ]
+    names = [each.entry_id for each in locked]
+    recorded = {row[0] for row in await connection.fetch(RECORDED, (names,))}
+    return [each for each in locked if each.is_current and each.entry_id not in recorded]
