@@ -27,6 +27,8 @@ from tests.support.service import Service
 HOUR = 3600
 DAY = timedelta(days=1)
 AT = datetime.fromtimestamp(NOW, UTC)
+LOCK_NAME = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+LOCK_TENANT = "SELECT FROM tenants WHERE id = %s FOR UPDATE"
 
 
 @pytest.fixture
@@ -117,7 +119,7 @@ async def test_invoice_that_waits_while_its_customer_moves_goes_to_the_new_tenan
     former, present = await provider.subscriber(), await provider.subscriber(linked=False)
     conninfo = provider.service.conninfo
     async with await psycopg.AsyncConnection.connect(conninfo) as moving:
-        await moving.execute("SELECT FROM tenants WHERE id = %s FOR UPDATE", (former.id,))
+        await moving.execute(LOCK_TENANT, (former.id,))
         sending = asyncio.create_task(provider.send(events.failed(customer=former.customer)))
         await until_blocked(conninfo)
         await moving.execute(
@@ -262,7 +264,7 @@ async def test_null_customer_removes_no_link_that_has_moved_meanwhile(provider: 
     former, present = await provider.subscriber(), await provider.subscriber(linked=False)
     conninfo, name = provider.service.conninfo, f"customer {former.customer}"
     async with await psycopg.AsyncConnection.connect(conninfo) as moving:
-        await moving.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
+        await moving.execute(LOCK_NAME, (name,))
         setting = asyncio.create_task(provider.arrives(former, stripeCustomerId=None))
         await until_blocked(conninfo)
         await moving.execute(
@@ -324,6 +326,29 @@ async def test_customer_with_a_thousand_events_moves_under_load(provider: Provid
     assert await provider.ledger(one) == {}
     for subscriber in (one, other):
         assert (await replay_one(provider, subscriber)).is_right
+
+
+async def test_a_move_that_a_deadlock_ends_is_made_again(provider: Provider) -> None:
+    """The deadlock is made: the move has one name and wants the tenant, another transaction the
+    reverse.
+    """
+    former, present = await provider.subscriber(), await provider.subscriber(linked=False)
+    conninfo, connect = provider.service.conninfo, psycopg.AsyncConnection.connect
+    async with await connect(conninfo) as pausing, await connect(conninfo) as opposing:
+        # so that the move is the one that is ended
+        await opposing.execute("SET deadlock_timeout = '1h'")
+        await pausing.execute(LOCK_NAME, (f"customer {former.customer}",))
+        async with operator(provider) as links:
+            moving = asyncio.create_task(links.move(BY_OPERATOR, former.customer, present.id))
+            await until_blocked(conninfo)
+            await opposing.execute(LOCK_TENANT, (present.id,))
+            wanting = asyncio.create_task(opposing.execute(LOCK_NAME, (f"tenant {present.id}",)))
+            await until_blocked(conninfo, 2)
+            await pausing.rollback()
+            await wanting
+            await opposing.rollback()
+            assert (await moving).moved_to == present.id
+    assert await customer_of(provider, present) == former.customer
 
 
 async def remove_expired(conninfo: str, now: datetime) -> None:

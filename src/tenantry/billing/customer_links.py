@@ -5,6 +5,7 @@ follow the customer.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ from tenantry.billing.ledger_queries_store import read_accounts
 from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection
-from tenantry.db.database import Database
+from tenantry.db.database import Database, retry_on_conflict
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.billing.ledger import NameLock, SnapshotRequest
@@ -56,6 +57,9 @@ class CustomerLinks:
     gets one applies the customer's parked events at their places; mails follow the rules of parked
     events. Then the provider is asked about both, where its key is set: its answer ends a
     subscription that counted only by the customer.
+
+    Which tenants must be locked is known only once some are. So two changes may end in a deadlock,
+    and the one that the database ends is made again.
     """
 
     database: Database
@@ -69,16 +73,21 @@ class CustomerLinks:
 
         Raises `NotFoundError` without the tenant, and `TenantDeletedError` if it has ended.
         """
-        return await self._move(author, customer_id, tenant_id, takes=False)
+        link = partial(self._move, author, customer_id, tenant_id, takes=False)
+        return await retry_on_conflict(link)
 
     async def move(self, author: Author, customer_id: str, tenant_id: str) -> CustomerMove:
         """Link a customer, whichever tenant has it. Raises `NotFoundError` and `TenantDeletedError`
         as `link`.
         """
-        return await self._move(author, customer_id, tenant_id, takes=True)
+        move = partial(self._move, author, customer_id, tenant_id, takes=True)
+        return await retry_on_conflict(move)
 
     async def unlink(self, author: Author, customer_id: str) -> CustomerMove:
         """Remove the link of a customer. Raises `NotFoundError` without one."""
+        return await retry_on_conflict(partial(self._unlink, author, customer_id))
+
+    async def _unlink(self, author: Author, customer_id: str) -> CustomerMove:
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             await ledger_store.lock_names(connection, [_name(customer_id)])
             holder = await store.holder_of(connection, customer_id)

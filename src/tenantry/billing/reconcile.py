@@ -24,7 +24,7 @@ from tenantry.billing.subscription_survey import SubscriptionSurvey, UnplacedSub
 from tenantry.common.clock import Clock, from_epoch
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection
-from tenantry.db.database import CONFLICTS, Database
+from tenantry.db.database import Database, retry_on_conflict
 from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import KNOWN_TYPES, Anomaly, BillingEvent, Fact
 from tenantry.domain.billing.ledger import BillingAccount, NameLock, ReceivedEvent
@@ -543,16 +543,7 @@ class Reconciler:
 
     async def _fetch_and_fold(self, tenant: LinkedTenant, purpose: _Purpose) -> Comparison:
         """Compare a tenant; try again after a deadlock."""
-        for _ in range(_TRIES - 1):
-            try:
-                return await self._compare_one(tenant, purpose)
-            except DatabaseUnavailableError as error:
-                if not isinstance(error.__cause__, CONFLICTS):
-                    raise
-                logger.info(
-                    "the comparison of tenant %s is tried again: %s", tenant.id, error.__cause__
-                )
-        return await self._compare_one(tenant, purpose)
+        return await retry_on_conflict(partial(self._compare_one, tenant, purpose))
 
     async def _compare_one(self, tenant: LinkedTenant, purpose: _Purpose) -> Comparison:
         """Fetch the subscriptions of all customers of a tenant and fold them.

@@ -1,11 +1,12 @@
 """The database: the connection pool, transactions, and lanes for batches."""
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -26,6 +27,7 @@ from tenantry.db.roles import RLS_ENABLED, TAKE_BATCH
 from tenantry.db.statements import TEXT, Statement
 from tenantry.domain.errors import DatabaseUnavailableError
 
+_Result = TypeVar("_Result")
 _RECONNECT_TIMEOUT: Final = 1.0  # after that the next request retries at once
 CONFLICTS: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 """Errors by which the database ends one of several transactions: the same again can succeed at
@@ -37,6 +39,7 @@ UNAVAILABLE: Final = (
     psycopg.errors.ReadOnlySqlTransaction,  # a standby, or a primary made read-only
     psycopg.errors.IdleInTransactionSessionTimeout,
 )
+_TRIES: Final = 3
 _UNREACHABLE: Final = "The database is unreachable. Try again shortly."
 _IN_CONFLICT: Final = "Another change was made to the same data at the same time. Try again."
 OUTGROWN: Final = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege)
@@ -75,6 +78,8 @@ _KEEPALIVE: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
+
+logger = logging.getLogger(__name__)
 
 
 def servers(conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> FailoverDetector:
@@ -262,6 +267,21 @@ class Database:
         lane = Lane(self.failover, settings, self._metrics_of(name), self.timeouts)
         self._lanes.append(lane)
         return lane
+
+
+async def retry_on_conflict(act: Callable[[], Awaitable[_Result]]) -> _Result:
+    """Run ``act``, and again where another transaction ended one of its own (`CONFLICTS`).
+
+    Raises the `DatabaseUnavailableError` of the third conflict.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return await act()
+        except DatabaseUnavailableError as error:
+            if not isinstance(error.__cause__, CONFLICTS):
+                raise
+            logger.info("retrying after a conflict of transactions: %s", error.__cause__)
+    return await act()
 
 
 def _ignore_error(task: asyncio.Task[Connection]) -> None:
