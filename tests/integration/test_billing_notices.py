@@ -301,6 +301,18 @@ async def test_a_tenant_of_which_only_an_invoice_is_known_is_not_mailed_that_its
     assert await queued(emptied) == []
 
 
+async def test_a_tenant_that_had_no_access_by_its_own_events_is_not_mailed_that_its_subscription_moved_away(
+    emptied: str, one: Process
+) -> None:
+    """The failed payment is the next tenant's, and arrives before the event that says so."""
+    await rows(emptied, ZETA)
+    await one.receive(events.updated(status="incomplete"))
+    await one.receive(events.failed(created=NOW + 2))
+    await one.receive(moved())
+    [notice] = await rows(emptied, "SELECT tenant_id, type FROM notifications")
+    assert notice == {"tenant_id": "zeta", "type": "billing.payment_failed"}
+
+
 async def test_a_move_of_long_ago_is_not_mailed(emptied: str, one: Process) -> None:
     await rows(emptied, ZETA)
     await one.receive(events.updated())

@@ -181,6 +181,18 @@ def _moves(now: int) -> Iterator[BillingExample]:
     writer.at(3).pay(invoice)
     paid = {ORG: away, OTHER: {"subscription_status": "active", "access": ("full", "pro")}}
     yield BillingExample("a paid invoice after a move", writer.written(), paid)
+    writer = _Writer(now, "each")
+    subscription = writer.subscribe(9, "active", PRO)
+    writer.at(6).fail(writer.bill(subscription))
+    writer.at(5).move(subscription, OTHER)
+    ends: dict[str, dict[str, Any]] = {
+        ORG: {"subscription_status": "canceled", **away},
+        OTHER: {"plan": "pro"},
+    }
+    lost = tuple(range(1, len(writer.world.events)))
+    yield BillingExample(
+        "a move of which only a failed payment is known", writer.written(lost), ends
+    )
     for first, second in ((ORG, OTHER), (OTHER, ORG)):
         writer = _Writer(now, "each")
         subscription = writer.at(9).subscribe(CUSTOMER, first, PRO, "incomplete")

@@ -408,7 +408,7 @@ def place(history: History, arrived: set[int], links: Mapping[str, str]) -> Plac
         tenant = (by_subscription or by_customer) if by_name else by_customer
         if tenant is not None:
             tenant_of[position] = tenant
-    return Placement(tenant_of, _moved_away(named) if history.mode == "each" else {})
+    return Placement(tenant_of, _moved_away(named, before) if history.mode == "each" else {})
 
 
 def _named_at(named: list[tuple[int, str]], before: str | None, second: int) -> str | None:
@@ -422,11 +422,17 @@ def _named_at(named: list[tuple[int, str]], before: str | None, second: int) -> 
     return (before or named[0][1]) if named else None
 
 
-def _moved_away(named: dict[str, list[tuple[int, str]]]) -> dict[str, dict[str, int]]:
+def _moved_away(
+    named: dict[str, list[tuple[int, str]]], before: Mapping[str, str]
+) -> dict[str, dict[str, int]]:
     """Return the subscriptions that ended for a tenant because a newer event names another one."""
     away: dict[str, dict[str, int]] = {}
     for subscription, mentions in named.items():
         owner = mentions[-1][1]
+        former = before.get(subscription)
+        if former not in {None, owner}:
+            # named by no event that has arrived, unless it is one of those below
+            away.setdefault(str(former), {})[subscription] = mentions[0][0]
         for position, (_, tenant) in enumerate(mentions):
             if tenant != owner:
                 later = [created for created, other in mentions[position + 1 :] if other != tenant]
@@ -446,7 +452,9 @@ def subscriptions_of(history: History, placement: Placement, tenant: str) -> dic
         if placement.tenant_of[position] == tenant and id_ is not None:
             folded[id_] = apply_event(folded.get(id_, Folded(id=id_)), event, "each")
     for id_, when in placement.moved_away.get(tenant, {}).items():
-        folded[id_] = replace(_end(folded[id_], when), is_moved=True)
+        # nothing has ended where no event of it is the tenant's, or payments alone
+        if id_ in folded and folded[id_].status != "none":
+            folded[id_] = replace(_end(folded[id_], when), is_moved=True)
     return folded
 
 
@@ -829,17 +837,24 @@ class _Arrivals:
                 if id_ in was and was[id_].is_moved and not state.is_moved:
                     # it came back by its end: whether it becomes canceled then is not documented
                     self.optional.add(ExpectedMail("subscription_ended", tenant, id_))
-            # a tenant that knows no more than a paid invoice of a subscription never had it
-            known = {id_ for id_ in was if was[id_].status != "none"}
-            return {
+            # a tenant that knows only invoices of a subscription never had it
+            known = {id_ for id_ in was if was[id_].reported is not None}
+            ended = {
                 id_
                 for id_, state in over.items()
                 if (was[id_].status != "canceled" if id_ in known else not state.is_moved)
             }
+            return {id_ for id_ in ended if not over[id_].is_moved or self._has_lost(tenant, after)}
         was_any, now_any = before.folds[tenant][""], after.folds[tenant][""]
         became = now_any.status == "canceled" and was_any.status != "canceled"
         mine = was_any.id in {"", _subscription_id(event)} and event["type"] in SUBSCRIPTION_TYPES
         return {str(_subscription_id(event))} if became and mine else set()
+
+    def _has_lost(self, tenant: str, after: "_View") -> bool:
+        """Whether a tenant would have access if no subscription had moved away from it."""
+        [known] = [each for each in self.history.tenants if each.id == tenant]
+        stayed = replace(after.placement, moved_away={})
+        return record_of(self.history, stayed, known, self.now).access.state != "none"
 
     def _mail_trial_end(self, arriving: int, after: "_View") -> None:
         """The trial has not ended, and no newer event has ended or extended it."""

@@ -434,7 +434,7 @@ class BatchApplication:
         current = [
             each for each in self._occasions if not each.belated or each.event.created > oldest
         ]
-        moves = moves_of(before, after, oldest) if self._moved else []
+        moves = moves_of(before, after, self.policy, self.now, oldest) if self._moved else []
         return due_notices(current, moves, before, after, self.policy, self.now)
 
     def _is_current(self, tenant_id: str, failure: BillingEvent) -> bool:

@@ -63,8 +63,8 @@ class BillingNotice(msgspec.Struct, frozen=True):
 
 
 class Move(NamedTuple):
-    """A living subscription that has left a tenant for another one, and the plan that the tenant
-    had by it.
+    """A subscription that has left a tenant for another one, and the plan that the tenant had by
+    it.
     """
 
     tenant_id: str
@@ -174,21 +174,36 @@ def _ending_of(
 
 
 def moves_of(
-    before: Mapping[str, BillingAccount], after: Mapping[str, BillingAccount], since: float
+    before: Mapping[str, BillingAccount],
+    after: Mapping[str, BillingAccount],
+    policy: BillingPolicy,
+    now: datetime,
+    since: float,
 ) -> list[Move]:
-    """Return the living subscriptions that left a tenant after the second ``since``, by its
-    accounts.
+    """Return the subscriptions that left a tenant after the second ``since``, and by which it loses
+    access that its own events gave; ``before`` and ``after`` are the accounts of a batch.
+
+    The invoices of the next tenant have left by then.
     """
     moves = list[Move]()
     for tenant_id, account in after.items():
         former = before[tenant_id]
-        for key in sorted(account.moved_at.keys() & former.folds.keys() - former.moved_at.keys()):
-            moved_at, state = account.moved_at[key], former.folds[key].state
-            # an invoice alone says nothing of who has the subscription
-            is_known = state.reported_at is not None
-            if moved_at > since and is_known and state.subscription_status not in OVER:
-                moves.append(Move(tenant_id, key, state.plan, moved_at))
+        known = {key for key, fold in former.folds.items() if fold.state.reported_at is not None}
+        for key in sorted(account.moved_at.keys() & known - former.moved_at.keys()):
+            moved_at = account.moved_at[key]
+            if moved_at > since and _gave_access(account, key, policy, now):
+                plan = account.folds[key].state.plan
+                moves.append(Move(tenant_id, key, plan, moved_at))
     return moves
+
+
+def _gave_access(account: BillingAccount, moved: str, policy: BillingPolicy, now: datetime) -> bool:
+    """Whether an account without access had some if its moved subscription still counted."""
+    if _has_access(account.record, policy.catalog, now):
+        return False
+    moved_at = {key: at for key, at in account.moved_at.items() if key != moved}
+    stayed = account.with_folds(account.folds, policy, moved_at)
+    return _has_access(stayed.record, policy.catalog, now)
 
 
 def due_notices(
@@ -215,9 +230,7 @@ def due_notices(
         else:
             notices[notice.cause] = notice
     for move in moves:
-        if notice := _notice_of_move(
-            move, before[move.tenant_id], after[move.tenant_id], policy, now
-        ):
+        if notice := _notice_of_move(move, after[move.tenant_id], policy, now):
             if notice.type == OwnerNotice.SUBSCRIPTION_ENDED.mail_type:
                 notices[notice.cause] = notice
             else:
@@ -293,23 +306,21 @@ def _notice(
 
 
 def _notice_of_move(
-    move: Move, before: BillingAccount, after: BillingAccount, policy: BillingPolicy, now: datetime
+    move: Move, after: BillingAccount, policy: BillingPolicy, now: datetime
 ) -> BillingNotice | None:
     """Return the notice to the tenant that a subscription has left: it has ended there, or else the
     access has.
     """
-    catalog = policy.catalog
-    if after.deleted or _has_access(after.record, catalog, now):
+    if after.deleted:
         return None
+    catalog = policy.catalog
     tenant_id, owner_id = after.tenant_id, after.owner_id
     if OwnerNotice.SUBSCRIPTION_ENDED in policy.notices:
         cause = _cause(OwnerNotice.SUBSCRIPTION_ENDED, tenant_id, move.subscription_id)
         ended = SubscriptionEndedData(None if move.plan == FREE else catalog.name(move.plan))
         kind = OwnerNotice.SUBSCRIPTION_ENDED.mail_type
         return BillingNotice(kind, tenant_id, owner_id, cause, ended, begun=move.moved_at)
-    if OwnerNotice.ACCESS_ENDED not in policy.notices or not _has_access(
-        before.record, catalog, now
-    ):
+    if OwnerNotice.ACCESS_ENDED not in policy.notices:
         return None
     cause = access_end_cause(tenant_id, move.moved_at)
     lost = AccessEndedData(access_phase(after.record, now.timestamp(), catalog).reason)
