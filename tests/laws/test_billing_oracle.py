@@ -73,3 +73,8 @@ def test_the_webhook_ends_a_random_history_as_the_oracle_says(
             return await service.run(histories, over_http=True)
 
     _check(asyncio.run(run()), "Random histories of billing over HTTP", record_property)
+
+
+def test_no_history_is_none_that_ends_otherwise(conninfo: str) -> None:
+    """As `bench.histories` asks of one history, which is its own sample."""
+    assert asyncio.run(_run(conninfo, "each", [])) == []

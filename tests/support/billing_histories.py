@@ -138,6 +138,8 @@ class HistoryService:
         The events of one history arrive one after the other. Those of several histories share
         transactions, by the service's own batches (`over_http`), or else in batches of `_TOGETHER`.
         """
+        if not histories:
+            return []
         await self._create([tenant for history in histories for tenant in history.tenants])
         if over_http:
             gate = asyncio.Semaphore(_AT_ONCE)
