@@ -11,7 +11,7 @@ from tenantry.cli.client_configuration import read_config
 from tenantry.cli.output import CommandError, printable, printable_lines
 from tenantry.cli.sign_in_storage import SignInStorage
 from tenantry_sdk import ApiKey, FileStore, Page, Project, Secret, Tenant
-from tenantry_sdk._request import Response, is_whole
+from tenantry_sdk._response import Response, is_whole
 from tenantry_sdk._retry import retry_after
 from tenantry_sdk._secret import revealed
 from tenantry_sdk._tokens import RefreshToken, as_token, endpoint_of, token_of

@@ -10,7 +10,7 @@ import pytest
 
 from tenantry.server.problems import STATUS_OF
 from tenantry_sdk import Project, errors
-from tenantry_sdk._request import Response
+from tenantry_sdk._response import Response
 
 PROBLEM: Final = {
     "type": "urn:tenantry:problem:validation_failed",

@@ -25,7 +25,7 @@ from tenantry_sdk import (
     errors,
     webhooks,
 )
-from tenantry_sdk._request import Response
+from tenantry_sdk._response import Response
 from tests.sdk.support import Flavour, Served, answered_by
 from tests.support.app import WEBHOOK_SECRET
 from tests.support.issuer import NOW

@@ -9,7 +9,8 @@ import httpx2
 import pytest
 
 from tenantry_sdk import errors
-from tenantry_sdk._request import Call, Response
+from tenantry_sdk._request import Call
+from tenantry_sdk._response import Response
 from tenantry_sdk._retry import Backoff, RetrySettings, RetryState, retry_after, wait_before
 
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -16,7 +16,7 @@ import rich.console
 import rich.pretty
 
 from tenantry_sdk import ClientCredentials, NewApiKey, RefreshToken, Secret, Tenantry, errors
-from tenantry_sdk._request import Response
+from tenantry_sdk._response import Response
 
 VALUE: Final = "svc_live_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM"
 OTHER: Final = "another-secret-0123456789"

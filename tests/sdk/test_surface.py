@@ -27,7 +27,7 @@ RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "BillingEventView": models.BillingEvent,
     "BillingFields": models.BillingState,
     "EndedKey": models.RevokedKey,
-    "Fault": models.Fault,
+    "Fault": errors.Fault,
     "Health": models.Health,
     "Limits": models.Limits,
     "ManagedTenant": models.ManagedTenant,

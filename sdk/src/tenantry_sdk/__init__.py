@@ -14,14 +14,12 @@ from tenantry_sdk._models import (
     AuditEvent,
     BillingEvent,
     BillingState,
-    Fault,
     Health,
     HostedSession,
     Limits,
     ManagedTenant,
     Member,
     Membership,
-    Model,
     NewApiKey,
     Plan,
     Principal,
@@ -34,13 +32,14 @@ from tenantry_sdk._models import (
     Whoami,
 )
 from tenantry_sdk._options import CallOptions
-from tenantry_sdk._request import Response, record_responses
+from tenantry_sdk._response import Model, Response, record_responses
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._sync._client import Tenantry
 from tenantry_sdk._sync._pager import Page, Pager
 from tenantry_sdk._token_stores import FileStore, KeyringStore
 from tenantry_sdk._tokens import ClientCredentials, RefreshToken, Token, TokenStore
 from tenantry_sdk._version import __version__
+from tenantry_sdk.errors import Fault
 
 if TYPE_CHECKING:
     from tenantry_sdk import types, webhooks

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tenantry_sdk._response import Model
 from tenantry_sdk._secret import Secret
 
 if TYPE_CHECKING:
-    from tenantry_sdk._request import Response
     from tenantry_sdk.types import (
         AccessLevel,
         AccessState,
@@ -33,85 +32,6 @@ else:
         KeyStatus
     ) = MemberStatus = str
     Mode = OwnMembershipStatus = PrincipalKind = Role = SubscriptionStatus = str
-
-NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""The errors of msgspec for invalid JSON, for too deep nesting, and for another type than
-expected.
-"""
-
-
-_EXTRA: Final = "_extra"
-_RESPONSE: Final = "_response"
-
-
-class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", dict=True):
-    """A record of the API, with field names in snake case."""
-
-    @property
-    def extra_fields(self) -> Mapping[str, Any]:
-        """The fields that this version of the client does not know, in the API's spelling."""
-        extra: Mapping[str, Any] = vars(self).get(_EXTRA, {})
-        return extra
-
-    @property
-    def response(self) -> Response:
-        """The raw response that the record came with: its status, headers, ``request_id`` and body.
-
-        Raises `AttributeError` for a record that did not come from the service.
-        """
-        try:
-            response: Response = vars(self)[_RESPONSE]
-        except KeyError:
-            raise AttributeError(
-                f"This {type(self).__name__} did not come with a response."
-            ) from None
-        return response
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record as JSON values in the API's spelling, unknown fields included.
-
-        The secret of a new key stays a `Secret`, which no JSON encoder accepts: reveal it where
-        that is intended.
-        """
-        fields = {
-            one.encode_name: _plain(getattr(self, one.name)) for one in msgspec.structs.fields(self)
-        }
-        return {**fields, **self.extra_fields}
-
-    def __copy__(self) -> Model:
-        return _with(msgspec.structs.replace(self), vars(self))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        fields = {name: getattr(self, name) for name in self.__struct_fields__}
-        return _rebuild, (
-            type(self),
-            fields,
-            {name: vars(self)[name] for name in vars(self).keys() & _KEPT},
-        )
-
-
-_KEPT: Final = frozenset({_EXTRA, _RESPONSE})
-
-
-def _rebuild(kind: type[Model], fields: dict[str, Any], attributes: dict[str, Any]) -> Model:
-    return _with(kind(**fields), attributes)
-
-
-def _with(record: Model, attributes: Mapping[str, Any]) -> Model:
-    vars(record).update(attributes)
-    return record
-
-
-def _plain(value: object) -> object:
-    match value:
-        case Model():
-            return value.to_dict()
-        case list():
-            return [_plain(item) for item in cast("list[object]", value)]
-        case datetime():
-            return msgspec.to_builtins(value)
-        case _:
-            return value
 
 
 class ApiKey(Model, frozen=True, kw_only=True):
@@ -501,45 +421,5 @@ class Health(Model, frozen=True, kw_only=True):
 
     status: HealthStatus
     """``ok``, ``not ready``, or ``draining`` during a shutdown."""
-    waiting_for: list[str] = []
+    waiting_for: list[str] = msgspec.field(default_factory=list)
     """What is not ready yet."""
-
-
-class Fault(Model, frozen=True, kw_only=True):
-    """An error in one field or parameter of a request."""
-
-    location: str
-    """The field's path, or the parameter's name."""
-    message: str
-    """What is wrong with it."""
-
-
-def converted(document: Any, kind: Any, response: Response | None = None) -> Any:  # noqa: ANN401
-    """Return decoded JSON as ``kind``, whose records keep unknown fields and the response.
-
-    Raises `msgspec.ValidationError` if a field is missing or of another type.
-    """
-    value = msgspec.convert(document, kind, dec_hook=_secret)
-    _attach(value, document, {} if response is None else {_RESPONSE: response})
-    return value
-
-
-def _attach(value: object, document: Any, attributes: dict[str, Any]) -> None:  # noqa: ANN401  # of the same shape
-    match value:
-        case Model():
-            names = {one.encode_name: one.name for one in msgspec.structs.fields(value)}
-            extra = {name: field for name, field in document.items() if name not in names}
-            _with(value, {_EXTRA: extra, **attributes})
-            for encoded in names.keys() & document.keys():
-                _attach(getattr(value, names[encoded]), document[encoded], attributes)
-        case list():
-            for item, part in zip(cast("list[object]", value), document, strict=True):
-                _attach(item, part, attributes)
-        case _:
-            pass
-
-
-def _secret(kind: type, value: object) -> object:
-    if kind is Secret and isinstance(value, str):
-        return Secret(value)
-    raise ValueError(f"{kind.__name__} must be a string")

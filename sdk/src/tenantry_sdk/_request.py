@@ -1,24 +1,17 @@
-"""An API request as a value, and its response."""
+"""An API request as a value."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 import msgspec
 
-from tenantry_sdk._models import NOT_JSON, converted
 from tenantry_sdk._secret import Secret
-from tenantry_sdk.errors import UnreadableAnswerError
 
-T = TypeVar("T")
-
-_MOST_BYTES: Final = 256 * 1024 * 1024
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _CREDENTIAL: Final = re.compile(r"svc_\w{8,}|eyJ[\w-]{8,}(?:\.[\w-]*)*")
 
@@ -71,105 +64,6 @@ class Call(msgspec.Struct, frozen=True):
         hidden.
         """
         return f"{self.method} {_CREDENTIAL.sub('**********', self.path)}"
-
-
-class Response:
-    """A raw response."""
-
-    __slots__ = ("content", "headers", "status_code")
-
-    status_code: int
-    """The HTTP status."""
-    headers: Mapping[str, str]
-    """The headers; their names are in lower case."""
-    content: bytes
-    """The body."""
-
-    def __init__(self, status_code: int, headers: Mapping[str, str], content: bytes) -> None:
-        self.status_code = status_code
-        self.headers = headers
-        self.content = content
-
-    @property
-    def request_id(self) -> str | None:
-        """The id of the request in the service's log."""
-        return self.headers.get("x-request-id")
-
-    def json(self) -> Any:  # noqa: ANN401
-        """Decode the content to plain Python values. Raises `UnreadableAnswerError`."""
-        return self.parse(Any)
-
-    def parse(self, kind: Any) -> Any:  # noqa: ANN401
-        """Decode the content to ``kind``. Raises `UnreadableAnswerError`."""
-        try:
-            return converted(msgspec.json.decode(self.content), kind, self)
-        except NOT_JSON as error:
-            raise UnreadableAnswerError(
-                f"The response ({self.status_code}, request {self.request_id}) is not one of tenantry: {error}",
-                self.request_id,
-            ) from error
-
-    def __repr__(self) -> str:
-        # The content may contain a secret.
-        return f"Response({self.status_code}, {len(self.content)} bytes, request {self.request_id})"
-
-
-class ResponseReader:
-    """Collects a response while it is received."""
-
-    def __init__(self, status_code: int, headers: Mapping[str, str]) -> None:
-        self._status_code = status_code
-        self._headers = {name.lower(): value for name, value in headers.items()}
-        self._content = bytearray()
-
-    def add(self, piece: bytes) -> None:
-        """Add received bytes. Raises `UnreadableAnswerError` for a body larger than any of
-        tenantry's.
-        """
-        self._content += piece
-        if len(self._content) > _MOST_BYTES:
-            raise UnreadableAnswerError(f"The response ({self._status_code}) is too large.")
-
-    def response(self) -> Response:
-        """Return the complete response."""
-        return Response(self._status_code, self._headers, bytes(self._content))
-
-
-def is_whole(response: Response) -> bool:
-    """Whether a successful response is complete. HTTP does not report a connection that was closed
-    too early.
-    """
-    if not 200 <= response.status_code < 300 or response.status_code == 204:  # noqa: PLR2004
-        return True
-    if not response.headers.get("content-type", "").startswith("application/json"):
-        return True
-    try:
-        msgspec.json.decode(response.content)
-    except NOT_JSON:
-        return False
-    return True
-
-
-_recorders: Final[ContextVar[tuple[list[Response], ...]]] = ContextVar(
-    "tenantry_sdk_recorders", default=()
-)
-
-
-@contextmanager
-def record_responses() -> Generator[list[Response]]:
-    """Collect the raw responses received within the block, those of failed attempts included."""
-    responses: list[Response] = []
-    token = _recorders.set((*_recorders.get(), responses))
-    try:
-        yield responses
-    finally:
-        _recorders.reset(token)
-
-
-def record(response: Response) -> None:
-    """Pass a response to the recorders."""
-    for responses in _recorders.get():
-        responses.append(response)
 
 
 def path(template: str, *parts: str) -> str:

@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from tenantry_sdk._request import Call, Response
+from tenantry_sdk._request import Call
+from tenantry_sdk._response import Response
 from tenantry_sdk.errors import ConnectionFailedError, TenantryError, TimedOutError, error_of
 
 _AGAIN: Final = frozenset({408, 429, 502, 503, 504})

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry_sdk._models import NOT_JSON, converted
+from tenantry_sdk._encoding import NOT_JSON
+from tenantry_sdk._response import converted
 from tenantry_sdk._tokens import Token
 from tenantry_sdk.errors import ConfigurationError
 

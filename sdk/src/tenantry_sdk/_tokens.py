@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from tenantry_sdk._models import NOT_JSON
+from tenantry_sdk._encoding import NOT_JSON
 from tenantry_sdk._request import Content
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk.errors import ConfigurationError, TokenRefreshError

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry_sdk._models import Principal, converted
-from tenantry_sdk._request import Call, Response
+from tenantry_sdk._models import Principal
+from tenantry_sdk._request import Call
+from tenantry_sdk._response import Response, converted
 from tenantry_sdk._secret import Secret
 from tenantry_sdk.errors import (
     APIError,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from tenantry_sdk._models import NOT_JSON, Fault
+from tenantry_sdk._encoding import NOT_JSON
 
 _NEXT_STEPS: Final = {
     "missing_credential": "Pass api_key=, or set TENANTRY_API_KEY.",
@@ -138,6 +138,15 @@ class TokenRefreshError(TenantryError):
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """An error in one field or parameter of a request."""
+
+    location: str
+    """The field's path, or the parameter's name."""
+    message: str
+    """What is wrong with it."""
 
 
 class APIError(TenantryError):

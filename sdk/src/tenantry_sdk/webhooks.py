@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry_sdk._models import NOT_JSON, Model, converted
+from tenantry_sdk._encoding import NOT_JSON
+from tenantry_sdk._response import Model, converted
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk.errors import TenantryError
 

@@ -23,7 +23,8 @@ from tenantry_sdk._async._resources import (
 from tenantry_sdk._async._token_renewal import AsyncFixedCredential, AsyncTokenRenewer
 from tenantry_sdk._log import configure
 from tenantry_sdk._options import CallOptions, Options
-from tenantry_sdk._request import Call, Content, Response, visible
+from tenantry_sdk._request import Call, Content, visible
+from tenantry_sdk._response import Response
 from tenantry_sdk._retry import BACKOFF, Backoff, RetrySettings
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._settings import base_url_of, credential_of

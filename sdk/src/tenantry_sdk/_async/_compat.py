@@ -13,7 +13,7 @@ from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
-from tenantry_sdk._request import Response, ResponseReader
+from tenantry_sdk._response import Response, ResponseReader
 from tenantry_sdk.errors import TenantryError, TokenRefreshError, TokenTimedOutError
 
 if TYPE_CHECKING:

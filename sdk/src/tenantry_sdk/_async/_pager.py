@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Final, Generic, TypeVar
 
 from tenantry_sdk._async._engine import AsyncEngine
-from tenantry_sdk._models import Model
 from tenantry_sdk._request import Call
+from tenantry_sdk._response import Model
 
 T = TypeVar("T")
 

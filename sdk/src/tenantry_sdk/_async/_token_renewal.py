@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tenantry_sdk._async._compat import SharedTask, called, fetch, in_thread, sleep
 from tenantry_sdk._async._http import AsyncHttp
 from tenantry_sdk._log import logger
-from tenantry_sdk._request import Response
+from tenantry_sdk._response import Response
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._tokens import (
     AsyncTokenSource,

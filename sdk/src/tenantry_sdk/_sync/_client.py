@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from tenantry_sdk._log import configure
 from tenantry_sdk._options import CallOptions, Options
-from tenantry_sdk._request import Call, Content, Response, visible
+from tenantry_sdk._request import Call, Content, visible
+from tenantry_sdk._response import Response
 from tenantry_sdk._retry import BACKOFF, Backoff, RetrySettings
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._settings import base_url_of, credential_of

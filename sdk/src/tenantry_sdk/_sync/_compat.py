@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
-from tenantry_sdk._request import Response, ResponseReader
+from tenantry_sdk._response import Response, ResponseReader
 from tenantry_sdk.errors import TenantryError, TokenRefreshError, TokenTimedOutError
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from tenantry_sdk._log import logger
 from tenantry_sdk._options import CallOptions, Options
-from tenantry_sdk._request import Call, Response, is_whole, record, visible
+from tenantry_sdk._request import Call, visible
+from tenantry_sdk._response import Response, is_whole, record
 from tenantry_sdk._retry import RetryState
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._sync._compat import fetch, sleep

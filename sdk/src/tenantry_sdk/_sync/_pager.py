@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, Generic, TypeVar
 
-from tenantry_sdk._models import Model
 from tenantry_sdk._request import Call
+from tenantry_sdk._response import Model
 from tenantry_sdk._sync._engine import Engine
 
 T = TypeVar("T")

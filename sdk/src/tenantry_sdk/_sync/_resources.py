@@ -28,17 +28,8 @@ from tenantry_sdk._models import (
     Whoami,
 )
 from tenantry_sdk._options import CallOptions, checked_headers
-from tenantry_sdk._request import (
-    Call,
-    Content,
-    Response,
-    Strings,
-    body,
-    listed,
-    path,
-    query,
-    visible,
-)
+from tenantry_sdk._request import Call, Content, Strings, body, listed, path, query, visible
+from tenantry_sdk._response import Response
 from tenantry_sdk._secret import Secret, revealed
 from tenantry_sdk._sync._engine import Engine
 from tenantry_sdk._sync._pager import Pager

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from tenantry_sdk._log import logger
-from tenantry_sdk._request import Response
+from tenantry_sdk._response import Response
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._sync._compat import SharedTask, called, fetch, in_thread, sleep
 from tenantry_sdk._sync._http import Http
