@@ -27,7 +27,7 @@ from tenantry.api.openapi import CODES_KEY, REMEDIES_KEY, hand_written_part
 from tenantry.cli import main as tenantry
 from tenantry.server.problems import CODES
 from tenantry.settings import FILE_SUFFIX, REQUIRED, SETTINGS, Setting, Settings
-from tenantry_sdk import Tenantry, errors, types, webhooks
+from tenantry_sdk import Tenantry, errors, oauth, types, webhooks
 
 FOLDER: Final = Path(__file__).parent
 _ROOT: Final = FOLDER.parent
@@ -205,6 +205,7 @@ def sdk() -> str:
         for name, kind in records.items()
         if inspect.isclass(kind) and "Tenantry" not in name
     }
+    others["oauth.IdentityProviderClient"] = oauth.IdentityProviderClient
     parts.append("## Classes\n")
     parts += [f"### {name}\n\n{_about(kind)}\n" for name, kind in sorted(others.items())]
     parts.append(
@@ -213,6 +214,10 @@ def sdk() -> str:
     parts += [
         f"### webhooks.{name}\n\n{_call(name, getattr(webhooks, name))}\n\n{_text(getattr(webhooks, name))}\n"
         for name in ("verify", "sign")
+    ]
+    parts += [
+        f"### oauth.{name}\n\n{_call(name, getattr(oauth, name))}\n\n{_text(getattr(oauth, name))}\n"
+        for name in ("read_token", "checked_address")
     ]
     parts.append(f"## Types\n\n{_text(types)}\n\n{_aliases()}\n")
     kinds = [

@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 import httpx2
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS
-from tenantry_sdk import AsyncTenantry, Page, Pager, Secret, Tenantry
-from tenantry_sdk._retry import Backoff
+from tenantry_sdk import AsyncTenantry, Backoff, Page, Pager, Secret, Tenantry
 from tests.support.app import client_of, make_app
 from tests.support.issuer import running_issuer
 from tests.support.service import ManualClock, Organization, Service, identity_settings
@@ -52,7 +51,7 @@ class Flavour(NamedTuple):
         self, credential: str | Secret | None = None, **arguments: Any
     ) -> AsyncIterator[Any]:
         """A client that is closed after the block; it waits for milliseconds between attempts."""
-        client = self.make(credential, _backoff=QUICK, **arguments)
+        client = self.make(credential, backoff=QUICK, **arguments)
         yield client
         await client.aclose()
 

@@ -22,7 +22,7 @@ from click.testing import BytesIOCopy, CliRunner
 
 from tenantry.cli import main
 from tenantry.cli.api_command import WaitTimes
-from tenantry_sdk._retry import Backoff
+from tenantry_sdk import Backoff
 from tests.support.commands import Done
 
 QUICK: Final = WaitTimes(backoff=Backoff(first=0.002, longest=0.02, in_flight=0.02), poll=0.02)

@@ -4,17 +4,8 @@ import contextlib
 import os
 import secrets
 from pathlib import Path
-from typing import Final
 
-OWNER_ONLY: Final = 0o600
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Create or replace a file with mode 0600, atomically."""
-    fresh = path.with_suffix(".new")
-    fresh.unlink(missing_ok=True)
-    _write_new(fresh, content)
-    fresh.replace(path)
+from tenantry.common.files import OWNER_ONLY
 
 
 def create_private(path: Path, content: bytes) -> None:

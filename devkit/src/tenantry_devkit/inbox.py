@@ -23,7 +23,7 @@ from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
 from tenantry.common.clock import Clock, from_micros, system_clock, to_micros
-from tenantry_devkit.files import write_private
+from tenantry.common.files import write_private
 from tenantry_devkit.html import HEADERS, Pages
 
 _log = logging.getLogger(__name__)

@@ -33,6 +33,7 @@ from tenantry_sdk._models import (
 )
 from tenantry_sdk._options import CallOptions
 from tenantry_sdk._response import Model, Response, record_responses
+from tenantry_sdk._retry import Backoff
 from tenantry_sdk._secret import Secret
 from tenantry_sdk._sync._client import Tenantry
 from tenantry_sdk._sync._pager import Page, Pager
@@ -42,7 +43,7 @@ from tenantry_sdk._version import __version__
 from tenantry_sdk.errors import Fault
 
 if TYPE_CHECKING:
-    from tenantry_sdk import types, webhooks
+    from tenantry_sdk import oauth, types, webhooks
     from tenantry_sdk._async._client import AsyncTenantry
     from tenantry_sdk._async._pager import AsyncPage, AsyncPager
 
@@ -52,6 +53,7 @@ __all__ = [
     "AsyncPager",
     "AsyncTenantry",
     "AuditEvent",
+    "Backoff",
     "BillingEvent",
     "BillingState",
     "CallOptions",
@@ -86,6 +88,7 @@ __all__ = [
     "Whoami",
     "__version__",
     "errors",
+    "oauth",
     "record_responses",
     "types",
     "webhooks",
@@ -93,6 +96,7 @@ __all__ = [
 
 # Imported on first use, because many programs do not need them.
 _LAZY: Final = {
+    "oauth": "tenantry_sdk.oauth",
     "types": "tenantry_sdk.types",
     "webhooks": "tenantry_sdk.webhooks",
     "AsyncTenantry": "tenantry_sdk._async._client",

@@ -35,8 +35,7 @@ from tenantry.cli.output import (
     printable_lines,
 )
 from tenantry.cli.sign_in_storage import StoreError
-from tenantry_sdk import Fault, NewApiKey, Pager, Secret, Tenantry, errors
-from tenantry_sdk._retry import BACKOFF, Backoff
+from tenantry_sdk import Backoff, Fault, NewApiKey, Pager, Secret, Tenantry, errors
 from tenantry_sdk.errors import APIError, TenantryError
 
 T = TypeVar("T")
@@ -119,7 +118,7 @@ class WaitTimes(NamedTuple):
     Tests pass others, as click's ``obj``.
     """
 
-    backoff: Backoff = BACKOFF
+    backoff: Backoff = Backoff()
     provider: float = 10.0
     poll: float = 1.0
 
@@ -416,7 +415,7 @@ class ApiCommand(ServiceCommand):
         assert self.callback is not None  # noqa: S101
         target = ClientConfiguration(options, os.environ).target()
         try:
-            api = ApiContext(target, target.client(_backoff=wait_times().backoff), as_json=as_json)
+            api = ApiContext(target, target.client(backoff=wait_times().backoff), as_json=as_json)
             if target.demo is not None:
                 api.say(
                     f"Using the demo in {target.demo.folder} at {target.base_url.value}, with its live key."

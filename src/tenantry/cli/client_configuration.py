@@ -12,14 +12,14 @@ import msgspec
 from tenantry.cli.demo_folder import Demo, demo_here
 from tenantry.cli.output import NOT_AUTHENTICATED, USAGE, CommandError
 from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
-from tenantry_sdk import RefreshToken, Secret, Tenantry
-from tenantry_sdk._tokens import http_address, is_plain
+from tenantry_sdk import RefreshToken, Secret, Tenantry, oauth
 from tenantry_sdk.errors import ConfigurationError
 
 DEFAULT_PROFILE: Final = "default"
 DEFAULT_SOURCE: Final = "the default"
 """The source of an address that nothing sets."""
 _SIGN_IN: Final = "tenantry login"
+_KEY: Final = re.compile(r"[\x21-\x7e]+")
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -277,13 +277,13 @@ def checked_address(
     `CommandError` otherwise.
     """
     try:
-        return http_address(address, source, allow_query=allow_query)
+        return oauth.checked_address(address, source, allow_query=allow_query)
     except ConfigurationError as error:
         raise CommandError(str(error), code) from None
 
 
 def _checked_key(key: str, source: str) -> tuple[Secret, str]:
-    if not is_plain(key):
+    if not _KEY.fullmatch(key):
         raise CommandError(
             f"{source}: this API key is empty or has invalid characters.", NOT_AUTHENTICATED
         )

@@ -1,10 +1,8 @@
 """``tenantry config``: the configuration file with its profiles."""
 
-import contextlib
 import fcntl
 import os
-import shutil
-import tempfile
+import stat
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from tenantry.cli.client_configuration import (
     read_config,
 )
 from tenantry.cli.output import NOT_FOUND, USAGE, CommandError, print_json, print_record, shown
+from tenantry.common.files import OWNER_ONLY, write_private
 
 _DEFAULT: Final = "profile"
 """The key of the default profile, which is of no profile."""
@@ -248,7 +247,8 @@ def _editing() -> Iterator[Any]:
             changed = tomlkit.dumps(document)
             msgspec.convert(tomllib.loads(changed), Config)
             if changed != text:
-                _replace(target, changed)
+                mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else OWNER_ONLY
+                write_private(target, changed.encode(), mode)
     except (ValueError, tomlkit.exceptions.TOMLKitError, msgspec.ValidationError):
         raise CommandError(
             f"{link} cannot be changed because of its form: edit it.", USAGE
@@ -267,23 +267,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _replace(target: Path, text: str) -> None:
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=target.parent, delete=False
-    ) as file:
-        fresh = Path(file.name)
-        try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copymode(target, fresh)
-            fresh.replace(target)
-        except BaseException:
-            fresh.unlink(missing_ok=True)
-            raise
 
 
 def _report(profile: str, key: str, value: str | bool | None, *, as_json: bool) -> None:  # noqa: FBT001  # a value

@@ -12,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
 
-import httpx2
 import msgspec
 from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
@@ -22,11 +21,8 @@ from tenantry.cli.client_configuration import checked_address
 from tenantry.cli.demo_folder import is_loopback_url
 from tenantry.cli.output import FAILED, NOT_AUTHENTICATED, OUT_OF_REACH, CommandError, printable
 from tenantry.common.encoding import NOT_JSON
-from tenantry_sdk import RefreshToken, Secret, Token
-from tenantry_sdk._sync._compat import fetch
-from tenantry_sdk._sync._http import Http
-from tenantry_sdk._tokens import token_of
-from tenantry_sdk.errors import TenantryError
+from tenantry_sdk import RefreshToken, Secret, Token, oauth
+from tenantry_sdk.errors import ConnectionFailedError, TenantryError
 
 _HOST: Final = "127.0.0.1"
 _PATH: Final = "/callback"
@@ -101,8 +97,7 @@ class IdentityProvider:
         if audience:
             self.client |= {"audience": audience, "resource": audience}
         self._local_only = local_only
-        self._seconds = seconds
-        self._http = Http(None)
+        self._http = oauth.IdentityProviderClient(timeout=seconds)
 
     @cached_property
     def metadata(self) -> ProviderMetadata:
@@ -136,7 +131,7 @@ class IdentityProvider:
         """Return the tokens of a response to a grant (RFC 6749, 5.1)."""
         grant = RefreshToken(issuer=self.issuer, client_id=self.client["client_id"])
         try:
-            return token_of(grant, response.status, response.content, time.time(), None)
+            return oauth.read_token(grant, response.status, response.content)
         except TenantryError as error:
             raise CommandError(str(error), NOT_AUTHENTICATED) from None
 
@@ -157,22 +152,11 @@ class IdentityProvider:
 
     def request(self, url: str, form: Mapping[str, str] | None = None) -> ProviderResponse:
         """Send a form, or without one a GET request."""
-        client, method = self._http.client(), "GET" if form is None else "POST"
-        headers = {"Accept": "application/json"}
         try:
-            request = client.build_request(
-                method, url, data=form, headers=headers, timeout=self._seconds
-            )
-            response = fetch(client, request, self._seconds)
-        except TimeoutError:
-            reason = f"no complete response within {self._seconds:g} s"
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            reason = str(error) or type(error).__name__
-        else:
-            return ProviderResponse(response.status_code, response.content)
-        raise CommandError(
-            f"The identity provider at {url} does not answer: {reason}", OUT_OF_REACH
-        )
+            response = self._http.request(url, form)
+        except ConnectionFailedError as error:
+            raise CommandError(str(error), OUT_OF_REACH) from None
+        return ProviderResponse(response.status_code, response.content)
 
 
 def sign_in_with_browser(

@@ -107,7 +107,7 @@ def _path(configuration: ClientConfiguration, page: str, *, as_json: bool) -> st
         return f"/orgs/{checked_id(named, '--organization')}/{_PAGES[page]}"
     target = configuration.target()
     try:
-        with target.client(_backoff=wait_times().backoff) as client:
+        with target.client(backoff=wait_times().backoff) as client:
             if page in _PAGES:
                 return f"/orgs/{target.organization or client.auth.whoami().org_id}/{_PAGES[page]}"
             kind = page.partition("_")[0]

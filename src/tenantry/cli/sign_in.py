@@ -192,7 +192,7 @@ def _whoami(target: Target) -> tuple[Whoami | None, str | None]:
     rejected token.
     """
     try:
-        with target.client(_backoff=wait_times().backoff) as client:
+        with target.client(backoff=wait_times().backoff) as client:
             return client.auth.whoami(), None
     except AuthenticationError as error:
         raise CommandError(

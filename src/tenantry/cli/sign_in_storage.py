@@ -1,6 +1,7 @@
 """Stores the sign-in of a profile: the service, the identity provider and the tokens."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,12 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from tenantry.common.encoding import NOT_JSON
+from tenantry.common.files import write_private
 from tenantry_sdk import FileStore, KeyringStore, Token, TokenStore
-from tenantry_sdk._sync._token_renewal import locked
-from tenantry_sdk._token_stores import write_private
-from tenantry_sdk.errors import ConfigurationError
+from tenantry_sdk.errors import ConfigurationError, TokenTimedOutError
 
 _SIGN_IN: Final = "session.json"
+_LOCK_SECONDS: Final = 30.0
+_POLL: Final = 0.05
 _TOKEN: Final = "token.json"  # noqa: S105  # a file's name
 
 
@@ -82,8 +84,19 @@ class SignInStorage:
         with store_errors():
             for folder in (self._folder.parent, self._folder):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked(self.file, []):
+        lock = self._lock()
+        try:
             yield
+        finally:
+            self.file.unlock(lock)
+
+    def _lock(self) -> int:
+        ends = time.monotonic() + _LOCK_SECONDS
+        while (lock := self.file.try_lock()) is None:
+            if time.monotonic() >= ends:
+                raise TokenTimedOutError("Another process is still renewing the token.")
+            time.sleep(_POLL)
+        return lock
 
     def check(self, *, keyring: bool) -> None:
         """Check before a sign-in that it can be stored. Raises an error of the SDK."""

@@ -114,7 +114,7 @@ def status(service: ServiceOptions, *, as_json: bool) -> None:
     known["credential"] = target.credential
     rows.append(("credential", f"from {target.credential}"))
     try:
-        with target.client(timeout=_SECONDS, _backoff=wait_times().backoff) as client:
+        with target.client(timeout=_SECONDS, backoff=wait_times().backoff) as client:
             who, limits = _whoami(client)
             plan = list(plan_rows(client, who, with_limits=False))
     except TenantryError as error:

@@ -38,6 +38,7 @@ from tenantry.cli.demo_folder import (
 from tenantry.cli.output import CommandError, confirm, own_command
 from tenantry.cli.serve import configure_logs, end_on_sigterm, run_server
 from tenantry.common.clock import system_clock
+from tenantry.common.files import write_private
 from tenantry.common.secret import Secret
 from tenantry.domain.billing.events import REQUIRED_TYPES
 from tenantry.domain.billing.state import BillingPolicy
@@ -64,7 +65,6 @@ from tenantry_devkit.demo.environment import (
 )
 from tenantry_devkit.demo.example_data import DemoFile, PersistentProvider, read_demo_file
 from tenantry_devkit.embedded_postgres import EmbeddedServer, EmbeddedServerError
-from tenantry_devkit.files import write_private
 from tenantry_devkit.identity_tokens import (
     DEFAULT_SCOPE,
     DemoUser,

@@ -18,6 +18,7 @@ from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing import ledger_queries_store
 from tenantry.common.clock import from_epoch, system_clock
+from tenantry.common.files import write_private
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.api_keys import Pepper
@@ -28,7 +29,6 @@ from tenantry.jobs.queue import JobQueue
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry.settings import Settings
 from tenantry_devkit.demo.companion import generated_settings
-from tenantry_devkit.files import write_private
 from tenantry_devkit.identity_tokens import DemoUser
 from tenantry_devkit.local.samples import TENANT
 from tenantry_devkit.simulator import AccountState, Simulator

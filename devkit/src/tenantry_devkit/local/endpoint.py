@@ -23,9 +23,10 @@ import httpx2
 from tenantry.cli.client_configuration import xdg_folder
 from tenantry.cli.output import OUT_OF_REACH, CommandError
 from tenantry.common.clock import exponential, system_clock
+from tenantry.common.files import OWNER_ONLY
 from tenantry.common.secret import Secret
 from tenantry.integrations.stripe.signature import sign
-from tenantry_devkit.files import OWNER_ONLY, create_private
+from tenantry_devkit.files import create_private
 
 WEBHOOK_PATH: Final = "/api/v1/webhooks/payment-provider"
 WEBHOOK_SECRET: Final = "PROVIDER_WEBHOOK_SECRET"  # noqa: S105  # a variable's name

@@ -48,8 +48,9 @@ class AsyncTenantry:
     A call takes at most ``timeout`` seconds, retries included, and each attempt at most
     ``attempt_timeout``. Both are numbers of at most a day: no call waits without a limit. Reads,
     deletions and creations are retried up to ``retries`` times if the response is lost or is 408,
-    429, 502, 503 or 504; other calls are not. ``http_client`` is for proxies, certificates and
-    tests; you close it. ``allow_http`` permits unencrypted connections to other machines.
+    429, 502, 503 or 504; other calls are not. ``backoff`` has the delays between them.
+    ``http_client`` is for proxies, certificates and tests; you close it. ``allow_http`` permits
+    unencrypted connections to other machines.
 
     Raises `ConfigurationError`, and `TypeError` or `ValueError` for a timeout that is no number of
     seconds. It holds connections: use it in ``async with``, or call `aclose`.
@@ -67,11 +68,11 @@ class AsyncTenantry:
         retries: int = 3,
         http_client: httpx2.AsyncClient | None = None,
         allow_http: bool = False,
-        _backoff: Backoff = BACKOFF,  # private: for tests
+        backoff: Backoff = BACKOFF,
     ) -> None:
         if tokens is not None and api_key is not None:
             raise ConfigurationError("Pass api_key= or tokens=, not both.")
-        retry = RetrySettings(timeout, attempt_timeout, retries, _backoff)
+        retry = RetrySettings(timeout, attempt_timeout, retries, backoff)
         address = base_url_of(base_url, allow_http=allow_http)
         http = AsyncHttp(http_client)
         credentials: AsyncCredentials = (
