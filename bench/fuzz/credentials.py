@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from bench.fuzz.target import Target, parts, require, require_storable, text
 from tenantry.auth.authentication import bearer_credential, requested_organization
-from tenantry.cli.key_scan import scan_stream
+from tenantry.cli.key_scan import ScanReport, scan_stream
 from tenantry.common.clock import system_clock
 from tenantry.common.logs import redact
 from tenantry.dashboard.cookies import Cookies
@@ -56,9 +56,9 @@ def check_scan(data: bytes) -> None:
     by one in UTF-16.
     """
     content = data.replace(b"@", KEY.encode()).replace(b"%", KEY.encode("utf-16-le"))
-    report: dict[str, Any] = {"keys": [], "files": 0, "bytes": 0}
+    report = ScanReport()
     scan_stream(io.BytesIO(content), "-", report)
-    places = [(key["line"], key["column"]) for key in report["keys"]]
+    places = [(key.line, key.column) for key in report.keys]
     require(places == sorted(set(places)), "keys are not in order", content)
     offsets = [match.start() for match in re.finditer(rb"(?=svc_)", content)]
     narrow = {

@@ -7,9 +7,10 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 
-from tenantry.cli.key_scan import list_files, scan_stream
+from tenantry.cli.key_scan import ScanReport, list_files, scan_stream
 from tenantry.domain.api_keys import compose_secret
 from tenantry.domain.permissions import Mode
 
@@ -22,10 +23,10 @@ RULES: Final = Path(__file__).parents[2] / "examples" / "secret-scanners"
 
 def scanned(text: bytes) -> list[dict[str, Any]]:
     """Scan a stream and return the rows of its keys."""
-    report: dict[str, Any] = {"keys": [], "files": 0, "bytes": 0}
+    report = ScanReport()
     scan_stream(io.BytesIO(text), "a", report)
-    assert (report["files"], report["bytes"]) == (1, len(text))
-    return list(report["keys"])
+    assert (report.files, report.bytes) == (1, len(text))
+    return [msgspec.to_builtins(key) for key in report.keys]
 
 
 def places(text: bytes) -> list[tuple[int, int]]:
@@ -33,9 +34,14 @@ def places(text: bytes) -> list[tuple[int, int]]:
     return [(key["line"], key["column"]) for key in scanned(text)]
 
 
+def no_error(error: OSError) -> None:
+    raise error
+
+
 def files_in(path: Path, *globs: str) -> list[str]:
     errors: list[OSError] = []
-    files = [str(Path(file).relative_to(path)) for file in list_files(str(path), globs, errors)]
+    found = list_files(str(path), globs, errors.append)
+    files = [str(Path(file).relative_to(path)) for file in found]
     assert not errors
     return files
 
@@ -158,7 +164,7 @@ def test_links_in_folders_are_skipped_and_named_links_followed(tmp_path: Path) -
     (tree / "broken").symlink_to("nowhere")
     assert files_in(tree) == []
     assert files_in(tree / "to-folder") == ["file"]
-    assert list(list_files(str(tree / "to-file"), (), [])) == [str(tree / "to-file")]
+    assert list(list_files(str(tree / "to-file"), (), no_error)) == [str(tree / "to-file")]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +186,7 @@ def test_globs_exclude_names_and_paths(tmp_path: Path, globs: list[str], left: l
 
 def test_globs_apply_to_named_files(tmp_path: Path) -> None:
     write(tmp_path, "a.lock")
-    assert list(list_files(str(tmp_path / "a.lock"), ("*.lock",), [])) == []
+    assert list(list_files(str(tmp_path / "a.lock"), ("*.lock",), no_error)) == []
 
 
 def write(folder: Path, *names: str) -> None:

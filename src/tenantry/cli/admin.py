@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import BinaryIO
@@ -325,7 +325,12 @@ def after_restore(
     outcomes, interruption = Counter[RestoreOutcome](), Interruption()
 
     async def restore(settings: Settings, database: Database) -> tuple[int | None, int | None]:
-        keys = ApiKeyService(database, settings.billing.catalog, Pepper(b""), system_clock)
+        keys = ApiKeyService(
+            database,
+            settings.billing.catalog,
+            Pepper(b""),
+            system_clock,
+        )
         members = MemberService(database, settings.issuers, settings.billing.catalog, system_clock)
         tenants = tenant_service(settings, database, asks_provider=False)
         service = Restore(database, keys, members, tenants, system_clock)
@@ -343,25 +348,27 @@ def after_restore(
         return await service.end_sessions(), await service.hold_mail() if hold_mail else None
 
     sessions, mails = on_database(restore)
-    summary = "Revocations since the backup are not known: keys revoked since then work again"
-    if not no_audit:
+    if no_audit:
+        summary = "Revocations since the backup are not known: keys revoked since then work again"
+    else:
         each = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in RestoreOutcome)
         summary = f"{counted(outcomes.total(), 'change')} lost: {each}"
-    ended = (
-        "nothing written"
-        if dry_run
-        else ""
-        if sessions is None
-        else f"{counted(sessions, 'session')} ended"
-    )
-    held = "" if mails is None else f"{counted(mails, 'mail')} held back"
-    click.echo("; ".join(filter(None, (summary, ended, held))))
+    click.echo("; ".join([summary, *_written(sessions, mails, dry_run=dry_run)]))
     if interruption.is_requested():
         raise CommandError(
             f"{STOPPED} The other changes are not redone, and no session is ended: do not start the service. "
             "Run the same command again; what is redone stays."
         )
     sys.exit(FAILED if outcomes[RestoreOutcome.MANUAL] else 0)
+
+
+def _written(sessions: int | None, mails: int | None, *, dry_run: bool) -> Iterator[str]:
+    if dry_run:
+        yield "nothing written"
+    if sessions is not None:
+        yield f"{counted(sessions, 'session')} ended"
+    if mails is not None:
+        yield f"{counted(mails, 'mail')} held back"
 
 
 def _show_change(lost: LostChange) -> None:

@@ -401,9 +401,20 @@ class ServiceCommand(click.Command):
             except UnicodeEncodeError:
                 raise click.UsageError("An argument is not UTF-8.", ctx) from None
 
-    def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
+    def call(
+        self,
+        ctx: click.Context,
+        options: ServiceOptions,
+        *,
+        as_json: bool,
+    ) -> object:
         assert self.callback is not None  # noqa: S101
-        return ctx.invoke(self.callback, options, as_json=as_json, **ctx.params)
+        return ctx.invoke(
+            self.callback,
+            options,
+            as_json=as_json,
+            **ctx.params,
+        )
 
 
 class ApiCommand(ServiceCommand):
@@ -411,7 +422,13 @@ class ApiCommand(ServiceCommand):
     message.
     """
 
-    def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
+    def call(
+        self,
+        ctx: click.Context,
+        options: ServiceOptions,
+        *,
+        as_json: bool,
+    ) -> object:
         assert self.callback is not None  # noqa: S101
         target = ClientConfiguration(options, os.environ).target()
         try:

@@ -4,16 +4,23 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any, BinaryIO, Final
 
 import click
 import msgspec
 
-from tenantry.auth.authentication import AccessExplanation, explain_token
+from tenantry.auth.authentication import AccessExplanation, ExplainedAccess, explain_token
 from tenantry.cli.database import database, operator_values, settings_errors
-from tenantry.cli.output import NOT_AUTHENTICATED, OUT_OF_REACH, CommandError, printable, shown
+from tenantry.cli.output import (
+    NOT_AUTHENTICATED,
+    OUT_OF_REACH,
+    CommandError,
+    aligned,
+    printable,
+    shown,
+)
 from tenantry.common import logs
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError
@@ -21,7 +28,12 @@ from tenantry.domain.issuers import DIRECTORY_CLAIM
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claims import OidcConfig, claim_at, format_json, format_time
 from tenantry.integrations.oidc.keys import KeySet
-from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
+from tenantry.integrations.oidc.tokens import (
+    CheckResult,
+    CheckStep,
+    TokenExplanation,
+    TokenVerifier,
+)
 from tenantry.server.problems import STATUSES
 from tenantry.settings import Settings
 
@@ -135,50 +147,61 @@ def as_document(explanation: AccessExplanation, config: OidcConfig) -> str:
 
 def lines(explanation: AccessExplanation, config: OidcConfig) -> Iterator[str]:
     """Format the checks, the claims and the outcome for people."""
-    token, access, refusal = explanation.token, explanation.access, explanation.refusal
-    result_width, name_width = (
-        max(map(len, CheckResult)),
-        max(len(step.name) for step in explanation.steps),
-    )
-    for step in explanation.steps:
-        said = f"{printable(step.said)} " if step.said else ""
-        reason = f": {printable(step.reason)}" if step.reason else ""
-        detail = f"{said}(expected: {printable(step.expected)}){reason}"
-        yield f"{step.result:{result_width}}  {step.name:{name_width}}  {detail}"
+    yield from _check_lines(explanation.steps)
     yield ""
-    if token.members is None:
-        yield "Its claims cannot be read."
-    else:
-        proven = (
-            "proven by its signature"
-            if token.proven
-            else "which nothing proves: its signature was not found good"
-        )
-        yield f"What it says, {proven}"
-        claims = dict(_claims(token.members, config))
-        width = max(map(len, claims), default=0)
-        for name, value in claims.items():
-            is_time = (
-                name in _TIMES and isinstance(value, int | float) and not isinstance(value, bool)
-            )
-            yield f"  {printable(name):{width}}  {format_time(value, token.now) if is_time else format_json(value)}"
+    yield from _claim_lines(explanation.token, config)
     yield ""
+    access, refusal = explanation.access, explanation.refusal
     if access is not None:
-        yield (
-            "What that gives"
-            if access.tenant_known
-            else "What that gives, unless a membership lowers it"
-        )
-        terms = f" (plan {shown(access.plan)}, subscription {shown(access.subscription_status)})"
-        yield f"  tenant  {shown(access.org_id)}{terms if access.tenant_known else ''}"
-        yield f"  role    {access.role}{', as OWNER' if access.access_level == 'OWNER' else ''}"
-        yield f"  scopes  {' '.join(map(printable, access.scopes)) or 'none'}"
+        yield from _access_lines(access)
         yield ""
     if refusal is not None:
         yield f"Refused: the service answers {STATUSES[type(refusal)].value} {refusal.code}."
     elif access is not None:
         known = "" if access.tenant_known else "; no tenant was looked at"
         yield f"Valid{known}. The role is {access.role}: {printable(access.role_origin)}."
+
+
+def _check_lines(steps: Sequence[CheckStep]) -> Iterator[str]:
+    result_width = max(map(len, CheckResult))
+    name_width = max(len(step.name) for step in steps)
+    for step in steps:
+        said = f"{printable(step.said)} " if step.said else ""
+        reason = f": {printable(step.reason)}" if step.reason else ""
+        detail = f"{said}(expected: {printable(step.expected)}){reason}"
+        yield f"{step.result:{result_width}}  {step.name:{name_width}}  {detail}"
+
+
+def _claim_lines(token: TokenExplanation, config: OidcConfig) -> Iterator[str]:
+    if token.members is None:
+        yield "Its claims cannot be read."
+        return
+    if token.proven:
+        yield "What it says, proven by its signature"
+    else:
+        yield "What it says, which nothing proves: its signature was not found good"
+    claims = dict(_claims(token.members, config))
+    rows = [(printable(name), _claim(name, value, token.now)) for name, value in claims.items()]
+    yield from (f"  {row}" for row in aligned(rows))
+
+
+def _claim(name: str, value: object, now: float) -> str:
+    if name in _TIMES and isinstance(value, int | float) and not isinstance(value, bool):
+        return format_time(value, now)
+    return format_json(value)
+
+
+def _access_lines(access: ExplainedAccess) -> Iterator[str]:
+    if access.tenant_known:
+        subscription = shown(access.subscription_status)
+        terms = f" (plan {shown(access.plan)}, subscription {subscription})"
+        yield "What that gives"
+    else:
+        terms = ""
+        yield "What that gives, unless a membership lowers it"
+    yield f"  tenant  {shown(access.org_id)}{terms}"
+    yield f"  role    {access.role}{', as OWNER' if access.access_level == 'OWNER' else ''}"
+    yield f"  scopes  {' '.join(map(printable, access.scopes)) or 'none'}"
 
 
 def _claims(members: dict[str, Any], config: OidcConfig) -> Iterator[tuple[str, Any]]:

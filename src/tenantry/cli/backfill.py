@@ -54,7 +54,12 @@ async def provider_reconciler(settings: Settings, database: Database) -> AsyncIt
             "The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset."
         )
     queue = outbox(asks_provider=False)
-    webhooks = WebhookService([database.lane()], settings.billing, queue, system_clock)
+    webhooks = WebhookService(
+        [database.lane()],
+        settings.billing,
+        queue,
+        system_clock,
+    )
     async with aclosing(
         ProviderApi(settings.provider_secret_key, settings.provider_api_base)
     ) as provider:
@@ -76,7 +81,13 @@ def _event_id(text: str) -> str:
 
 
 @click.command("resend")
-@click.argument("event_ids", metavar="EVENT...", nargs=-1, required=True, type=_event_id)
+@click.argument(
+    "event_ids",
+    metavar="EVENT...",
+    nargs=-1,
+    required=True,
+    type=_event_id,
+)
 @click.option(
     "--json", "as_json", is_flag=True, help="The events and their outcomes as one JSON document."
 )
@@ -157,7 +168,13 @@ class _Span(NamedTuple):
     is_flag=True,
     help="The missed events and their outcomes as one JSON document.",
 )
-def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json: bool) -> None:
+def backfill(
+    since: datetime,
+    until: datetime | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Fetch the events of the payment provider that never arrived, such as after an outage.
 
     Reads the provider's list of events, which covers 30 days, from the newest event back to the
@@ -193,7 +210,12 @@ def backfill(since: datetime, until: datetime | None, *, dry_run: bool, as_json:
     if as_json:
         asked = {"dryRun": dry_run, "since": since, "until": until}
         print_json(
-            {**asked, **_counts(done), "continueWith": rest and rest.command, "details": missed}
+            {
+                **asked,
+                **_counts(done),
+                "continueWith": rest and rest.command,
+                "details": missed,
+            }
         )
     elif done.listed or rest is None:
         click.echo(_summary(done, dry_run=dry_run))

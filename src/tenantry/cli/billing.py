@@ -100,7 +100,13 @@ def _advice_without_events(explanation: BillingExplanation) -> Iterator[Renderab
 
 def _entry_lines(entry: BillingEventView) -> Iterator[RenderableType]:
     outcome = (entry.outcome, output.CELL_STYLES.get(entry.outcome, ""))
-    yield Text.assemble((shown(entry.created), "bold"), "  ", printable(entry.type), "  ", outcome)
+    yield Text.assemble(
+        (shown(entry.created), "bold"),
+        "  ",
+        printable(entry.type),
+        "  ",
+        outcome,
+    )
     yield _indented(printable(entry.reason))
     if entry.before is not None and entry.after is not None:
         for field, name in zip(

@@ -118,9 +118,7 @@ class ClientConfiguration:
     def __init__(
         self, options: ServiceOptions, environment: Mapping[str, str], *, signs_in: bool = False
     ) -> None:
-        for name, value in options._asdict().items():
-            if value is not None and not value.strip():  # in scripts, an unset variable
-                raise CommandError(f"--{name.replace('_', '-')}: is empty.", USAGE)
+        _check_options(options)
         self.options = options
         self.environment = environment
         path = config_path(environment)
@@ -131,13 +129,9 @@ class ClientConfiguration:
         self._folder = path.parent
         self.profile = config.profiles.get(self.name, Profile())
         self.storage = self.storage_of(self.name)
-        is_named = self._named or self.name != DEFAULT_PROFILE
-        if (
-            is_named
-            and not signs_in
-            and self.name not in config.profiles
-            and not self.storage.exists()
-        ):
+        is_known = self.name in config.profiles or self.storage.exists()
+        is_default = not self._named and self.name == DEFAULT_PROFILE
+        if not (is_known or is_default or signs_in):
             known = ", ".join(config.profiles) or "none"
             raise CommandError(f"There is no profile {self.name}. {path} has: {known}.", USAGE)
 
@@ -218,7 +212,15 @@ class ClientConfiguration:
             store = self.storage.tokens(sign_in)
             tokens = RefreshToken(issuer=sign_in.issuer, client_id=sign_in.client_id, store=store)
         organization = self.organization(sign_in, has_key=key is not None)
-        return Target(self.name, address, organization, key, tokens, source, demo)
+        return Target(
+            self.name,
+            address,
+            organization,
+            key,
+            tokens,
+            source,
+            demo,
+        )
 
     def _key(
         self, address: SourcedValue, sign_in: StoredSignIn | None
@@ -228,24 +230,21 @@ class ClientConfiguration:
         """
         if self.options.api_key_file:
             return _read_key(Path(), self.options.api_key_file, "--api-key-file")
-        file, variable = (
-            self.profile.api_key_file,
-            self.environment.get("TENANTRY_API_KEY", "").strip(),
-        )
+        file = self.profile.api_key_file
         if (self.profile.base_url or address.value).rstrip("/") != address.value:
             file = None
-        if self.options.profile:
-            # the key of the environment is for its service; a profile on the command line has its
-            # own
-            is_of_profile = address.source in (self._file, _SIGN_IN)
-            is_of_other = (
-                is_of_profile
-                and self.environment.get("TENANTRY_BASE_URL", "").rstrip("/") != address.value
-            )
-            variable = "" if file or sign_in or is_of_other else variable
+        variable = self.environment.get("TENANTRY_API_KEY", "").strip()
+        if self.options.profile and (file or sign_in or self._is_of_another_service(address)):
+            variable = ""
         if variable:
             return _checked_key(variable, "TENANTRY_API_KEY")
         return None if file is None else _read_key(self._folder, file, self._file)
+
+    def _is_of_another_service(self, address: SourcedValue) -> bool:
+        """Whether the key of the environment is for another service than that of the profile."""
+        if address.source not in (self._file, _SIGN_IN):
+            return False
+        return self.environment.get("TENANTRY_BASE_URL", "").rstrip("/") != address.value
 
     def _explain_missing(self, address: SourcedValue) -> str:
         lines = [f"There is no credential for {address.value} (from {address.source})."]
@@ -261,6 +260,12 @@ class ClientConfiguration:
             )
         lines.append("Set TENANTRY_API_KEY, pass --api-key-file, or sign in: tenantry login")
         return "\n".join(lines)
+
+
+def _check_options(options: ServiceOptions) -> None:
+    for name, value in options._asdict().items():
+        if value is not None and not value.strip():  # in scripts, an unset variable
+            raise CommandError(f"--{name.replace('_', '-')}: is empty.", USAGE)
 
 
 def checked_id(text: str, what: str) -> str:

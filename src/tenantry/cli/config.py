@@ -96,7 +96,13 @@ def get(service: ServiceOptions, *, as_json: bool, key: str) -> None:
 @click.command("set", cls=ConfigCommand, json_help="What was set, as one JSON document.")
 @_key_argument
 @click.argument("value")
-def set_value(service: ServiceOptions, *, as_json: bool, key: str, value: str) -> None:
+def set_value(
+    service: ServiceOptions,
+    *,
+    as_json: bool,
+    key: str,
+    value: str,
+) -> None:
     """Set a value of a profile, by default of the one in use. A new profile is created.
 
     \b
@@ -271,7 +277,13 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _report(profile: str, key: str, value: str | bool | None, *, as_json: bool) -> None:  # noqa: FBT001  # a value
     if as_json:
-        print_json({"profile": None if key == _DEFAULT else profile, "key": key, "value": value})
+        print_json(
+            {
+                "profile": None if key == _DEFAULT else profile,
+                "key": key,
+                "value": value,
+            }
+        )
     else:
         where = "" if key == _DEFAULT else f" in profile {profile}"
         click.echo(

@@ -3,12 +3,13 @@
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import click
+import msgspec
 
 from tenantry.cli.output import counted, printable
 from tenantry.domain.api_keys import is_well_formed, shown_parts
@@ -19,7 +20,6 @@ _ALLOW_REACH: Final = 4096  # bytes before and after the start of a key
 _FORM: Final = re.compile(
     rb"s\0?v\0?c\0?_\0?(?:l\0?i\0?v\0?e|t\0?e\0?s\0?t)\0?_(?=((?:\0?[0-9A-Za-z]){49}))"
 )
-_LINE: Final = "{path}:{line}:{column}: {start}...{last4}"
 _ADVICE: Final = """\
 Each has a valid checksum: it is or was a key. Report it to revoke it at once and to notify its owner:
   curl -H 'Content-Type: application/json' --data @- BASE_URL/api/v1/api-keys/report-leak
@@ -27,42 +27,86 @@ and type {"secret": "the whole key"}, Return and Ctrl-D. Then remove it from the
 If it belongs there, such as a test vector, write tenantry:allow on the same line."""
 
 
-def scan_stream(file: IO[bytes], path: str, report: dict[str, Any]) -> None:
-    """Add every key with a valid checksum; lines and columns (in bytes) count from 1."""
+class KeyPlace(msgspec.Struct):
+    """Where a key is. Lines and columns (in bytes) count from 1."""
+
+    path: str
+    line: int
+    column: int
+    start: str
+    last4: str
+
+
+class UnreadableFile(msgspec.Struct):
+    """A file or folder that cannot be read."""
+
+    path: str
+    reason: str
+
+
+class ScanReport(msgspec.Struct):
+    """The keys that were found, and how much was searched."""
+
+    keys: list[KeyPlace] = []
+    unreadable: list[UnreadableFile] = []
+    files: int = 0
+    bytes: int = 0
+
+    def add_error(self, error: OSError) -> None:
+        self.unreadable.append(UnreadableFile(printable(error.filename), error.strerror or ""))
+
+
+def scan_stream(file: IO[bytes], path: str, report: ScanReport) -> None:
+    """Add every key with a valid checksum."""
     line = 1
-    report["files"] += 1
+    report.files += 1
     while block := file.read(1024 * 1024) + file.readline():  # whole lines: no key is cut in two
         line_start = counted_to = 0
         # quick, mostly no
         for found in _FORM.finditer(block) if b"svc_" in block or b"s\0v\0c" in block else ():
-            secret, offset = (found[0] + found[1]).replace(b"\0", b""), found.start()
+            offset = found.start()
             line += block.count(b"\n", counted_to, offset)
             line_start = max(line_start, block.rfind(b"\n", counted_to, offset) + 1)
             counted_to = offset
-            nearby = block[
-                max(line_start, offset - _ALLOW_REACH) : offset + _ALLOW_REACH
-            ].partition(b"\n")[0]
-            if is_well_formed(secret) and b"tenantry:allow" not in nearby.replace(b"\0", b""):
-                place = {"path": printable(path), "line": line, "column": offset - line_start + 1}
-                start, last4 = shown_parts(secret.decode())
-                report["keys"].append(place | {"start": start, "last4": last4})
+            secret = (found[0] + found[1]).replace(b"\0", b"")
+            if is_well_formed(secret) and not _is_allowed(block, line_start, offset):
+                column = offset - line_start + 1
+                shown = shown_parts(secret.decode())
+                report.keys.append(KeyPlace(printable(path), line, column, *shown))
         line += block.count(b"\n", counted_to)
-        report["bytes"] += len(block)
+        report.bytes += len(block)
 
 
-def list_files(path: str, globs: tuple[str, ...], errors: list[OSError]) -> Iterator[str]:
+def _is_allowed(block: bytes, line_start: int, offset: int) -> bool:
+    begin = max(line_start, offset - _ALLOW_REACH)
+    nearby = block[begin : offset + _ALLOW_REACH].partition(b"\n")[0]
+    return b"tenantry:allow" in nearby.replace(b"\0", b"")
+
+
+def list_files(
+    path: str,
+    globs: tuple[str, ...],
+    on_error: Callable[[OSError], None],
+) -> Iterator[str]:
     """List the regular files below a folder, in order; any other path is listed as it is."""
     if not Path(path).is_dir():
-        yield from [] if _is_excluded(os.path.normpath(path), globs) else [path]
+        if not _is_excluded(os.path.normpath(path), globs):
+            yield path
         return
-    for folder, folders, names in os.walk(path, onerror=errors.append):
+    for folder, folders, names in os.walk(path, onerror=on_error):
         prefix = folder.rstrip("/") + "/"
         below = prefix.removeprefix(path).lstrip("/")
-        folders[:] = sorted(
-            name for name in folders if name != ".git" and not _is_excluded(below + name, globs)
-        )
-        files = (prefix + name for name in sorted(names) if not _is_excluded(below + name, globs))
-        yield from (file for file in files if Path(file).is_file() and not Path(file).is_symlink())
+        folders[:] = sorted(_included(set(folders) - {".git"}, below, globs))
+        files = (Path(prefix + name) for name in sorted(_included(names, below, globs)))
+        yield from (prefix + file.name for file in files if _is_regular(file))
+
+
+def _included(names: Iterable[str], below: str, globs: tuple[str, ...]) -> Iterator[str]:
+    return (name for name in names if not _is_excluded(below + name, globs))
+
+
+def _is_regular(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink()
 
 
 def _is_excluded(path: str, globs: tuple[str, ...]) -> bool:
@@ -73,7 +117,13 @@ def _is_excluded(path: str, globs: tuple[str, ...]) -> bool:
 
 
 @click.command("scan")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
+@click.argument(
+    "paths",
+    metavar="PATH...",
+    nargs=-1,
+    required=True,
+    type=click.Path(),
+)
 @click.option(
     "--exclude", "globs", metavar="GLOB", multiple=True, help="Skip files and folders that match."
 )
@@ -90,28 +140,33 @@ def scan_command(paths: tuple[str, ...], *, globs: tuple[str, ...], as_json: boo
       tenantry keys scan src .env --exclude node_modules
       git diff | tenantry keys scan -
     """
-    errors: list[OSError] = []
-    report: dict[str, Any] = {"keys": [], "unreadable": [], "files": 0, "bytes": 0}
-    for file in (file for path in paths for file in list_files(path, globs, errors)):
-        try:
-            with click.open_file(file, "rb") as stream:
-                scan_stream(stream, file, report)
-        except OSError as error:
-            errors.append(OSError(error.errno, error.strerror, file))
-    report["unreadable"] = [
-        {"path": printable(error.filename), "reason": error.strerror} for error in errors
-    ]
-    keys = report["keys"]
-    for line in [json.dumps(report, indent=2)] if as_json else map(_LINE.format_map, keys):
-        click.echo(line)
-    for one in report["unreadable"]:
-        click.echo(f"{one['path']}: cannot be read: {one['reason']}", err=True)
-    scanned = f"{counted(report['files'], 'file')}, {report['bytes'] / 1e6:,.1f} MB"
-    found = (
-        f"{counted(len(keys), 'API key')} in {counted(len({key['path'] for key in keys}), 'file')}"
-    )
-    click.echo(
-        f"{found} ({scanned} looked through).\n{_ADVICE}" if keys else f"No API key in {scanned}.",
-        err=True,
-    )
-    raise SystemExit(1 if keys or errors else 0)
+    report = ScanReport()
+    for path in paths:
+        for file in list_files(path, globs, report.add_error):
+            _scan_file(file, report)
+    if as_json:
+        click.echo(json.dumps(msgspec.to_builtins(report), indent=2))
+    else:
+        for key in report.keys:
+            click.echo(f"{key.path}:{key.line}:{key.column}: {key.start}...{key.last4}")
+    for one in report.unreadable:
+        click.echo(f"{one.path}: cannot be read: {one.reason}", err=True)
+    click.echo(_summary(report), err=True)
+    raise SystemExit(1 if report.keys or report.unreadable else 0)
+
+
+def _scan_file(path: str, report: ScanReport) -> None:
+    try:
+        with click.open_file(path, "rb") as stream:
+            scan_stream(stream, path, report)
+    except OSError as error:
+        report.add_error(OSError(error.errno, error.strerror, path))
+
+
+def _summary(report: ScanReport) -> str:
+    scanned = f"{counted(report.files, 'file')}, {report.bytes / 1e6:,.1f} MB"
+    if not report.keys:
+        return f"No API key in {scanned}."
+    files = {key.path for key in report.keys}
+    found = f"{counted(len(report.keys), 'API key')} in {counted(len(files), 'file')}"
+    return f"{found} ({scanned} looked through).\n{_ADVICE}"

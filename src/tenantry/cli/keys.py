@@ -163,7 +163,13 @@ def create(
     help="Keep the old key working, at most 7d. [0s]",
 )
 @yes_option
-def rotate(api: ApiContext, *, key_id: str, overlap: timedelta, yes: bool) -> None:
+def rotate(
+    api: ApiContext,
+    *,
+    key_id: str,
+    overlap: timedelta,
+    yes: bool,
+) -> None:
     """Replace a key by a new one, and print its secret, alone, on stdout. The secret is shown only
     once.
 
@@ -217,7 +223,13 @@ def _warning_if_interrupted() -> Iterator[None]:
     "--force", is_flag=True, help="Also the last OWNER key of an organization without an owner."
 )
 @yes_option
-def revoke(api: ApiContext, *, key_ids: tuple[str, ...], force: bool, yes: bool) -> None:
+def revoke(
+    api: ApiContext,
+    *,
+    key_ids: tuple[str, ...],
+    force: bool,
+    yes: bool,
+) -> None:
     """Revoke API keys: the very next request with one is rejected. You cannot undo that.
 
     A key that is already revoked or expired is no error.

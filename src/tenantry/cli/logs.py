@@ -342,31 +342,29 @@ def request_json(line: RequestLine) -> str:
 
 
 def request_text(line: RequestLine) -> Text:
-    status_style = "green"
-    if line.status >= _FIRST_SERVER_ERROR:
-        status_style = "bold red"
-    elif line.status >= _FIRST_ERROR:
-        status_style = "yellow"
     taken = "" if line.duration_ms is None else f"{line.duration_ms:,.0f} ms"
-    what = [line.event_type, line.event] if line.event else [f"{line.method:<6}", line.route]
-    outcome = line.outcome if line.outcome != "ok" else None
-    rest = [line.tenant, line.principal if line.principal != "none" else None, line.request_id]
     text = Text.assemble(
         (f"{line.time.astimezone():%H:%M:%S}", "dim"),
         "  ",
-        (str(line.status), status_style),
+        (str(line.status), _status_style(line.status)),
         f"{taken:>10}",
     )
+    what = [line.event_type, line.event] if line.event else [f"{line.method:<6}", line.route]
     for part in what:
         text.append(f"  {_clean(part)}")
-    if outcome:
-        text.append(
-            f"  {_clean(outcome)}",
-            CELL_STYLES.get(outcome, "" if line.status < _FIRST_ERROR else "red"),
-        )
-    for part in filter(None, rest):
+    if line.outcome and line.outcome != "ok":
+        error_style = "" if line.status < _FIRST_ERROR else "red"
+        text.append(f"  {_clean(line.outcome)}", CELL_STYLES.get(line.outcome, error_style))
+    principal = line.principal if line.principal != "none" else None
+    for part in filter(None, (line.tenant, principal, line.request_id)):
         text.append(f"  {_clean(part)}", "dim")
     return text
+
+
+def _status_style(status: int) -> str:
+    if status >= _FIRST_SERVER_ERROR:
+        return "bold red"
+    return "yellow" if status >= _FIRST_ERROR else "green"
 
 
 def _clean(text: str | None) -> str:
@@ -380,7 +378,13 @@ def _follow_stdin(viewer: _Viewer) -> None:
     viewer.show_each(lines.add(b"\n"))
 
 
-def _follow_file(file: LogFile, viewer: _Viewer, last: int | None, *, follow: bool) -> None:
+def _follow_file(
+    file: LogFile,
+    viewer: _Viewer,
+    last: int | None,
+    *,
+    follow: bool,
+) -> None:
     for parsed in deque(filter(None, map(viewer.select, file.read())), maxlen=last):
         viewer.show(parsed)
     while follow:

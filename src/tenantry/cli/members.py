@@ -39,7 +39,14 @@ def list_members(
       tenantry members list --status invited
     """
     none = "There are no such members."
-    api.list(api.client.members.list, _MEMBER_COLUMNS, none, limit=limit, role=role, status=status)
+    api.list(
+        api.client.members.list,
+        _MEMBER_COLUMNS,
+        none,
+        limit=limit,
+        role=role,
+        status=status,
+    )
 
 
 @click.command("show", cls=ApiCommand)
@@ -58,7 +65,13 @@ def show(api: ApiContext, *, member_id: str) -> None:
 
 @click.command("add", cls=ApiCommand, json_help="The member as one JSON document.")
 @click.argument("user_id", metavar="USER", type=parse_id)
-@click.option("--role", type=_ROLES, default="member", show_default=True, help="The user's role.")
+@click.option(
+    "--role",
+    type=_ROLES,
+    default="member",
+    show_default=True,
+    help="The user's role.",
+)
 def add(api: ApiContext, *, user_id: str, role: Role) -> None:
     """Invite a user, and print the member's id on stdout.
 
@@ -77,7 +90,12 @@ def add(api: ApiContext, *, user_id: str, role: Role) -> None:
 
 @click.command("update", cls=ApiCommand, json_help="The member as one JSON document.")
 @id_argument("member_id", "MEMBER", "members")
-@click.option("--role", type=_ROLES, required=True, help="The new role.")
+@click.option(
+    "--role",
+    type=_ROLES,
+    required=True,
+    help="The new role.",
+)
 def update(api: ApiContext, *, member_id: str, role: Role) -> None:
     """Give a member another role.
 
@@ -119,7 +137,13 @@ def list_memberships(api: ApiContext, *, status: str | None, limit: int | None) 
       tenantry memberships list --status invited
     """
     none = "You have no such memberships."
-    api.list(api.client.memberships.list, _MEMBERSHIP_COLUMNS, none, limit=limit, status=status)
+    api.list(
+        api.client.memberships.list,
+        _MEMBERSHIP_COLUMNS,
+        none,
+        limit=limit,
+        status=status,
+    )
 
 
 @click.command("accept", cls=ApiCommand, json_help="The membership as one JSON document.")

@@ -370,7 +370,12 @@ def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthoriza
         ) from None
     for address in (device.verification_uri, device.verification_uri_complete):
         if address is not None:
-            checked_address(address, f"{endpoint}, verification_uri", FAILED, allow_query=True)
+            checked_address(
+                address,
+                f"{endpoint}, verification_uri",
+                FAILED,
+                allow_query=True,
+            )
     return device
 
 

@@ -68,7 +68,13 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @click.option(
     "--print", "only_print", is_flag=True, help="Print the address on stdout; open nothing."
 )
-def open_page(service: ServiceOptions, *, as_json: bool, page: str, only_print: bool) -> None:
+def open_page(
+    service: ServiceOptions,
+    *,
+    as_json: bool,
+    page: str,
+    only_print: bool,
+) -> None:
     """Open a page of the service in the browser: the dashboard, docs (the API reference), or a page
     of the dashboard.
 

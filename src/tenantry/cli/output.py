@@ -292,7 +292,12 @@ def _print_rows(
 class ProgressBar:
     """A bar on stderr, where that is a terminal."""
 
-    def __init__(self, bar: "Progress", what: str, total: int) -> None:
+    def __init__(
+        self,
+        bar: "Progress",
+        what: str,
+        total: int,
+    ) -> None:
         self._bar = bar
         self._task = bar.add_task(what, total=total)
 

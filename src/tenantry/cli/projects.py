@@ -7,7 +7,12 @@ from tenantry.cli.output import Column, columns, day, pairs
 
 _COLUMNS = (
     *columns("id", "name", created="created_at", loose="name"),
-    Column("DESCRIPTION", lambda project: project.description or "-", loose=True, wide=True),
+    Column(
+        "DESCRIPTION",
+        lambda project: project.description or "-",
+        loose=True,
+        wide=True,
+    ),
 )
 
 
@@ -19,7 +24,12 @@ def list_projects(api: ApiContext, *, limit: int | None) -> None:
     \b
       tenantry projects list --limit 5
     """
-    api.list(api.client.projects.list, _COLUMNS, "There are no projects.", limit=limit)
+    api.list(
+        api.client.projects.list,
+        _COLUMNS,
+        "There are no projects.",
+        limit=limit,
+    )
 
 
 @click.command("show", cls=ApiCommand)
@@ -33,7 +43,16 @@ def show(api: ApiContext, *, project_id: str) -> None:
     project = api.client.projects.get(project_id)
     dates = {"created": "created_at", "updated": "updated_at"}
     api.record(
-        project, pairs(project, "id", "name", "description", "mode", organization="org_id", **dates)
+        project,
+        pairs(
+            project,
+            "id",
+            "name",
+            "description",
+            "mode",
+            organization="org_id",
+            **dates,
+        ),
     )
 
 

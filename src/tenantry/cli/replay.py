@@ -240,7 +240,13 @@ _after: Final = click.option(
 @click.option(
     "--json", "as_json", is_flag=True, help="The fields and repairs as one JSON document."
 )
-def rebuild(org_ids: tuple[str, ...], *, after: str | None, dry_run: bool, as_json: bool) -> None:
+def rebuild(
+    org_ids: tuple[str, ...],
+    *,
+    after: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Rebuild tenants' billing state from all their events, and show each field before and after.
 
     Without ORG the command rebuilds all tenants, and shows only what differs.
@@ -257,7 +263,15 @@ def rebuild(org_ids: tuple[str, ...], *, after: str | None, dry_run: bool, as_js
         Selection(org_ids or None, after=after or ""),
         ("tenants", "rebuild", *org_ids),
     )
-    _replay(_Run(command, selection, dry_run, as_json, in_full=bool(org_ids)))
+    _replay(
+        _Run(
+            command,
+            selection,
+            dry_run,
+            as_json,
+            in_full=bool(org_ids),
+        )
+    )
 
 
 @click.command("replay")
@@ -300,4 +314,11 @@ def replay(
     options = [word for tenant_id in tenants for word in ("--tenant", tenant_id)]
     options += ["--since", shown(since)] if since else []
     selection = Selection(tenants or None, since, after or "")
-    _replay(_Run(("events", "replay", *options), selection, dry_run, as_json))
+    _replay(
+        _Run(
+            ("events", "replay", *options),
+            selection,
+            dry_run,
+            as_json,
+        )
+    )

@@ -284,7 +284,12 @@ def _serve_supervised(listener: socket.socket, siblings: Siblings) -> None:
             click.echo(f"The settings have changed:\n{error}", err=True)
             sys.exit(STARTUP_FAILURE)
         _configure_logs(settings)
-        _run_one(settings, settings.database_url or "", listener, siblings)
+        _run_one(
+            settings,
+            settings.database_url or "",
+            listener,
+            siblings,
+        )
 
 
 def server_config(settings: Settings, app: AsgiApp) -> uvicorn.Config:
@@ -319,7 +324,14 @@ def _await_ready(url: str, on_ready: Callable[[], None]) -> None:
         with contextlib.suppress(urllib.error.URLError, OSError), direct.open(url, timeout=2):
             on_ready()
             return
-        time.sleep(clock.exponential(min(attempt, 20), first=0.05, factor=1.2, ceiling=1))
+        time.sleep(
+            clock.exponential(
+                min(attempt, 20),
+                first=0.05,
+                factor=1.2,
+                ceiling=1,
+            )
+        )
 
 
 class Supervisor:

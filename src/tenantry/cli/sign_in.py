@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -25,10 +25,13 @@ from tenantry.cli.output import (
     printable_lines,
     shown,
 )
-from tenantry.cli.sign_in_storage import StoredSignIn
+from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
 from tenantry.cli.status import plan_rows
 from tenantry_sdk import Token, Whoami
 from tenantry_sdk.errors import AuthenticationError, TenantryError
+
+if TYPE_CHECKING:
+    from tenantry.cli.oauth_client import IdentityProvider
 
 SCOPE: Final = "openid offline_access"
 """The default scope: it asks for a refresh token, and does not narrow the user's role."""
@@ -97,54 +100,53 @@ def login(
     storage, profile = configuration.storage, configuration.profile
     address, sign_in, is_of_demo = _plan_sign_in(configuration, issuer, client_id)
     storage.check(keyring=sign_in.keyring)
-    scope, audience = scope or profile.scope or SCOPE, audience or profile.audience
-    old_tokens: list[Token] = []
-    faults: list[str] = []
-    with contextlib.closing(
-        IdentityProvider(
-            sign_in.issuer,
-            sign_in.client_id,
-            audience,
-            seconds=waits.provider,
-            local_only=is_of_demo,
-        )
-    ) as provider:
+    scope = scope or profile.scope or SCOPE
+    provider = IdentityProvider(
+        sign_in.issuer,
+        sign_in.client_id,
+        audience or profile.audience,
+        seconds=waits.provider,
+        local_only=is_of_demo,
+    )
+    with contextlib.closing(provider):
         if device:
-            token = sign_in_with_code(provider, scope, timeout=timeout, poll=waits.poll, tell=_say)
+            token = sign_in_with_code(
+                provider,
+                scope,
+                timeout=timeout,
+                poll=waits.poll,
+                tell=_say,
+            )
         else:
             token = sign_in_with_browser(
-                provider, scope, port=port, opens=not no_browser, timeout=timeout, tell=_say
+                provider,
+                scope,
+                port=port,
+                opens=not no_browser,
+                timeout=timeout,
+                tell=_say,
             )
-        try:
-            target = Target(
-                configuration.name, address, sign_in.organization, token.access_token, None, ""
-            )
-            who, doubt = _whoami(target)
-            with storage.locked():
-                old_tokens, faults = storage.remove(keyring=sign_in.keyring)
-                storage.save(sign_in, token)
-        except BaseException:
-            if token.refresh_token is not None:
-                with contextlib.suppress(CommandError):
-                    provider.revoke(token.refresh_token)
-            raise
-        finally:
-            # some providers would revoke all tokens that a user has given one client, and so the
-            # new one
-            others = (old for old in old_tokens if not old.is_of(sign_in.issuer, sign_in.client_id))
-            faults += map(str, _revoke(others)[1])
-            if faults:
-                _say(
-                    f"The refresh token of the previous sign-in works until it expires. {' '.join(faults)}"
-                )
+        key = token.access_token
+        target = Target(
+            configuration.name,
+            address,
+            sign_in.organization,
+            key,
+            None,
+            "",
+        )
+        who, doubt = _store(provider, storage, sign_in, token, target)
     is_renewable = token.refresh_token is not None
     if as_json:
         document = {
             "service": sign_in.base_url,
             "issuer": sign_in.issuer,
             "profile": configuration.name,
+            "renewable": is_renewable,
+            "whoami": who,
+            "doubt": doubt,
         }
-        print_json({**document, "renewable": is_renewable, "whoami": who, "doubt": doubt})
+        print_json(document)
     else:
         outcome = f", but: {doubt}" if who is None else f" as {who.id} of {who.org_id}."
         _say(f"Signed in to {sign_in.base_url}{outcome}")
@@ -153,6 +155,40 @@ def login(
                 "The identity provider gave no refresh token: you are signed in until the token expires."
             )
     _warn_of_key(service)
+
+
+def _store(
+    provider: "IdentityProvider",
+    storage: SignInStorage,
+    sign_in: StoredSignIn,
+    token: Token,
+    target: Target,
+) -> tuple[Whoami | None, str | None]:
+    """Ask the service who the user is, and store the sign-in in place of the previous one, whose
+    refresh token is revoked. If that fails, revoke the new one.
+    """
+    old_tokens: list[Token] = []
+    faults: list[str] = []
+    try:
+        found = _whoami(target)
+        with storage.locked():
+            old_tokens, faults = storage.remove(keyring=sign_in.keyring)
+            storage.save(sign_in, token)
+    except BaseException:
+        if token.refresh_token is not None:
+            with contextlib.suppress(CommandError):
+                provider.revoke(token.refresh_token)
+        raise
+    finally:
+        # some providers would revoke all tokens that a user has given one client, and so the new
+        # one
+        others = (old for old in old_tokens if not old.is_of(sign_in.issuer, sign_in.client_id))
+        faults += map(str, _revoke(others)[1])
+        if faults:
+            _say(
+                f"The refresh token of the previous sign-in works until it expires. {' '.join(faults)}"
+            )
+    return found
 
 
 def _say(message: str) -> None:
@@ -183,7 +219,13 @@ def _plan_sign_in(
             USAGE,
         )
     organization, keyring = configuration.organization(previous), configuration.profile.keyring
-    sign_in = StoredSignIn(address.value, issuer.value, client_id.value, organization, keyring)
+    sign_in = StoredSignIn(
+        address.value,
+        issuer.value,
+        client_id.value,
+        organization,
+        keyring,
+    )
     return address, sign_in, demo is not None and issuer.source == demo.source
 
 
@@ -270,10 +312,21 @@ def logout(service: ServiceOptions, *, as_json: bool) -> None:
         if is_revoked
         else " The identity provider cannot revoke the refresh token: it works until it expires."
     )
-    _report_logout(message + note, base_url, revoked=is_revoked, as_json=as_json)
+    _report_logout(
+        message + note,
+        base_url,
+        revoked=is_revoked,
+        as_json=as_json,
+    )
 
 
-def _report_logout(message: str, base_url: str | None, *, revoked: bool, as_json: bool) -> None:
+def _report_logout(
+    message: str,
+    base_url: str | None,
+    *,
+    revoked: bool,
+    as_json: bool,
+) -> None:
     if as_json:
         click.echo(msgspec.json.encode({"service": base_url, "refreshTokenEnded": revoked}))
     else:

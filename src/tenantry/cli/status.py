@@ -88,7 +88,15 @@ def status(service: ServiceOptions, *, as_json: bool) -> None:
     """
     configuration = ClientConfiguration(service, os.environ)
     address, demo = configuration.address()
-    probe = Target(configuration.name, address, None, _NO_KEY, None, "", demo)
+    probe = Target(
+        configuration.name,
+        address,
+        None,
+        _NO_KEY,
+        None,
+        "",
+        demo,
+    )
     try:
         health = _health(probe)
     except TenantryError as error:

@@ -101,7 +101,12 @@ def _directory(settings: Settings, database: Database) -> TenantDirectory:
     metavar="TEXT",
     help="Part of the name, id, owner's address or a customer's id.",
 )
-@click.option("--plan", type=_text, metavar="PLAN", help="Only tenants on this plan.")
+@click.option(
+    "--plan",
+    type=_text,
+    metavar="PLAN",
+    help="Only tenants on this plan.",
+)
 @click.option(
     "--status",
     type=_text,
@@ -176,7 +181,13 @@ def find(text: str, *, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Also the last OWNER key of a tenant without an owner.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_as_json
-def revoke_key(key_id: str, *, force: bool, yes: bool, as_json: bool) -> None:
+def revoke_key(
+    key_id: str,
+    *,
+    force: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
     """Revoke an API key of any tenant: the very next request with it is rejected. You cannot undo
     that.
 

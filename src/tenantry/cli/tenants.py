@@ -35,7 +35,12 @@ def list_tenants(api: ApiContext, *, limit: int | None) -> None:
     \b
       tenantry tenants list --json
     """
-    api.list(api.client.tenants.list, _TENANT_COLUMNS, "You belong to no tenant.", limit=limit)
+    api.list(
+        api.client.tenants.list,
+        _TENANT_COLUMNS,
+        "You belong to no tenant.",
+        limit=limit,
+    )
 
 
 @click.command("show", cls=ApiCommand)
@@ -90,9 +95,19 @@ def list_events(api: ApiContext, *, limit: int | None) -> None:
         Column("AGE", lambda event: ago(event.created, api.now).removesuffix(" ago")),
         *columns("outcome", "type", "id", loose="type"),
         Column("CREATED (UTC)", lambda event: minute(event.created), wide=True),
-        Column("REASON", lambda event: event.reason, loose=True, wide=True),
+        Column(
+            "REASON",
+            lambda event: event.reason,
+            loose=True,
+            wide=True,
+        ),
     )
-    api.list(api.client.billing.events.list, event_columns, "There are no events.", limit=limit)
+    api.list(
+        api.client.billing.events.list,
+        event_columns,
+        "There are no events.",
+        limit=limit,
+    )
 
 
 @click.command("show", cls=ApiCommand)
