@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.command_support import Home, Workspace
 from tests.cli.sign_in_support import SignInHome, SignInServices, running_sign_in_services
-from tests.cli.support import Home, Workspace
-from tests.sdk.support import Served, serving
+from tests.sdk.sdk_support import Served, serving
 from tests.support.postgres import PostgresServer
 
 

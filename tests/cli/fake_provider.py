@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from tenantry.server.asgi_types import Receive, Scope, Send
-from tests.cli.support import Home
+from tests.cli.command_support import Home
 from tests.support.serving import served
 
 DISCOVERY: Final = "/.well-known/openid-configuration"

@@ -14,8 +14,8 @@ import httpx2
 from tenantry.common.secret import Secret
 from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_tokens import DemoUser
-from tests.cli.support import Home
-from tests.sdk.support import Served, serving
+from tests.cli.command_support import Home
+from tests.sdk.sdk_support import Served, serving
 from tests.support.command_runner import Command
 from tests.support.commands import Done
 from tests.support.issuer import NOW

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.cli.command_support import DEMO_KEY, Home, Workspace, create_demo
 from tests.cli.sign_in_support import SignInHome
-from tests.cli.support import DEMO_KEY, Home, Workspace, create_demo
 from tests.support.sign_in import ADA, CLIENT_ID
 
 

@@ -2,8 +2,8 @@
 
 import psycopg
 
+from tests.cli.command_support import Home, Workspace
 from tests.cli.sign_in_support import SignInHome
-from tests.cli.support import Home, Workspace
 from tests.support.findings import free_port
 
 

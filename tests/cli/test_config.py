@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.support import DEMO_KEY, Home, Workspace
+from tests.cli.command_support import DEMO_KEY, Home, Workspace
 from tests.cli.test_completion import offered
 from tests.support.commands import Done
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.support import SECRET, Home, Workspace
+from tests.cli.command_support import SECRET, Home, Workspace
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
 from tests.support.findings import free_port
 

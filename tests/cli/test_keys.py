@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.support import SECRET, Workspace, in_shell
+from tests.cli.command_support import SECRET, Workspace, in_shell
 
 
 def lines(text: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.cli.support import DEMO_KEY, Home, create_demo
+from tests.cli.command_support import DEMO_KEY, Home, create_demo
 from tests.support.command_runner import invoke_async
 from tests.support.commands import SECRETS, Done
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.cli.support import ANSI, Workspace
+from tests.cli.command_support import ANSI, Workspace
 from tests.support import events
 from tests.support.signing import deliver
 

@@ -9,7 +9,7 @@ from typing import Final
 import httpx2
 import pytest
 
-from tests.cli.support import DEMO_KEY, Home, Workspace, on_terminal
+from tests.cli.command_support import DEMO_KEY, Home, Workspace, on_terminal
 from tests.cli.test_completion import offered
 from tests.support import events
 from tests.support.billing import Provider

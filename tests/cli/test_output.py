@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.cli.support import Workspace, in_shell, on_terminal
+from tests.cli.command_support import Workspace, in_shell, on_terminal
 
 WIDTH = 80
 MANY = 205

@@ -1,6 +1,6 @@
 """Confirmations: on a terminal, and without one."""
 
-from tests.cli.support import CTRL_C, SECRET, Workspace, on_terminal
+from tests.cli.command_support import CTRL_C, SECRET, Workspace, on_terminal
 
 
 async def test_revocation_names_the_key_and_happens_on_yes(workspace: Workspace) -> None:

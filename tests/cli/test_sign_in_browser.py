@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.cli.command_support import Home
 from tests.cli.sign_in_support import SignInHome, SignInServices, address_in, browser_client
-from tests.cli.support import Home
 from tests.support.command_runner import Command
 from tests.support.commands import Done
 from tests.support.sign_in import ADA, Form

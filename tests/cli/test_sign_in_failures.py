@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.command_support import Home, create_demo
 from tests.cli.fake_provider import (
     CLIENT,
     CODE,
@@ -21,7 +22,6 @@ from tests.cli.fake_provider import (
     signed_in,
 )
 from tests.cli.sign_in_support import SignInHome
-from tests.cli.support import Home, create_demo
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
 from tests.support.command_runner import QUICK
 from tests.support.findings import free_port

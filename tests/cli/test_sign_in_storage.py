@@ -10,6 +10,7 @@ import pytest
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions
 from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
 from tenantry_sdk import Secret, Token, errors
+from tests.cli.command_support import Home
 from tests.cli.fake_provider import (
     GOOD,
     REVOKE,
@@ -21,7 +22,6 @@ from tests.cli.fake_provider import (
     stored_token,
 )
 from tests.cli.sign_in_support import KEYRING, SignInHome, browser_client, with_keyring
-from tests.cli.support import Home
 from tests.support.findings import free_port
 from tests.support.sign_in import CLIENT_ID
 

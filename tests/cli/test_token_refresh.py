@@ -7,6 +7,7 @@ import pytest
 from tenantry.cli.api_command import failure_of
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions
 from tenantry_sdk import errors
+from tests.cli.command_support import Home
 from tests.cli.fake_provider import (
     GOOD,
     TOKEN,
@@ -16,7 +17,6 @@ from tests.cli.fake_provider import (
     fake_provider,
     signed_in,
 )
-from tests.cli.support import Home
 
 ENDED = "Your sign-in has ended."
 SIGN_IN = "Sign in again: tenantry login"

@@ -15,7 +15,7 @@ from tenantry.common.clock import system_clock
 from tenantry.domain.billing.events import KNOWN_TYPES
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry_devkit.simulator import SECRET_KEY, Subscription
-from tests.sdk.support import serving
+from tests.sdk.sdk_support import serving
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.command_runner import invoke_async
 from tests.support.commands import SECRETS, Done

@@ -22,7 +22,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 from tenantry_devkit.embedded_postgres import EmbeddedServer
-from tests.cli.support import Home, create_demo
+from tests.cli.command_support import Home, create_demo
 from tests.support import other_program
 from tests.support.command_runner import invoke, invoke_async
 from tests.support.commands import Running, run, running, still_running

@@ -1,6 +1,7 @@
 """A request sent after a revocation is rejected: by two processes, under load, every time.
 
-`tests/system/test_immediate_revocation.py` does it with four processes and many more revocations.
+`tests/system/test_immediate_revocation_at_scale.py` does it with four processes and many more
+revocations.
 """
 
 import itertools

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from tests.cli.support import Home, on_terminal
+from tests.cli.command_support import Home, on_terminal
 from tests.support import events
 from tests.support.billing import Provider, until_blocked
 from tests.support.command_runner import invoke_async

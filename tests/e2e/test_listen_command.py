@@ -15,7 +15,7 @@ import pytest
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator
-from tests.cli.support import Home, create_demo
+from tests.cli.command_support import Home, create_demo
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.commands import SECRETS, Running, run, running, running_into, still_running
 from tests.support.deployment import deployed

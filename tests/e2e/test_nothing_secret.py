@@ -1,7 +1,7 @@
 """A full run, with everything that goes wrong in one; then a search for each of its secrets in all
 that it left.
 
-`tests/system/test_nothing_secret.py` does it with the log format for people.
+`tests/system/test_nothing_secret_in_text_logs.py` does it with the log format for people.
 """
 
 import asyncio

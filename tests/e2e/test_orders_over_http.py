@@ -24,7 +24,7 @@ from tests.support.service import TENANTS
 from tests.support.signing import deliver
 
 EACH: Final = 6
-"""Tenants for each plot; `tests/system/test_orders_over_http.py` has more."""
+"""Tenants for each plot; `tests/system/test_orders_over_http_at_scale.py` has more."""
 SENDERS: Final = 24
 LEAST_DELIVERIES: Final = 500
 SEED: Final = 3

@@ -1,6 +1,7 @@
 """How processes stop: the answers to load balancers and callers, and the fate of running work.
 
-In one process, mostly; `tests/system/test_stopping.py` has two, and requests that never end.
+In one process, mostly; `tests/system/test_stopping_together.py` has two, and requests that never
+end.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A host of the database that does not answer, and a database that accepts no writes.
 
-`tests/system/test_failover.py` has a primary that dies and a standby that is promoted.
+`tests/system/test_promoted_standby.py` has a primary that dies and a standby that is promoted.
 """
 
 import asyncio

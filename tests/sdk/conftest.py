@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.sdk.support import ASYNC, SYNC, Flavour, Served, serving
+from tests.sdk.sdk_support import ASYNC, SYNC, Flavour, Served, serving
 from tests.support.postgres import PostgresServer
 
 

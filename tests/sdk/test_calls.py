@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from tenantry_sdk import AsyncTenantry, Secret, Tenantry, errors, record_responses
-from tests.sdk.support import Flavour, Served, answered_by
+from tests.sdk.sdk_support import Flavour, Served, answered_by
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.issuer import NOW
 

@@ -12,7 +12,7 @@ import pytest
 
 from tenantry_sdk import NewApiKey, errors
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
-from tests.sdk.support import ASYNC, SYNC, Flavour, Served
+from tests.sdk.sdk_support import ASYNC, SYNC, Flavour, Served
 from tests.support import figures
 from tests.support.figures import RecordProperty
 from tests.support.service import Organization

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from tenantry_sdk import ClientCredentials, RefreshToken, errors
-from tests.sdk.support import Flavour, Served, answered_by
+from tests.sdk.sdk_support import Flavour, Served, answered_by
 from tests.support.commands import run
 
 SECRET: Final = "svc_live_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM"

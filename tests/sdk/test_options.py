@@ -9,7 +9,7 @@ import pytest
 
 from tenantry_sdk import AsyncTenantry, Tenantry, errors
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
-from tests.sdk.support import Flavour, Served, answered_by
+from tests.sdk.sdk_support import Flavour, Served, answered_by
 from tests.sdk.test_surface import arguments, members
 
 PROBLEM: Final = {"code": "overloaded", "detail": "Why."}

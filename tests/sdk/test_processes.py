@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from tenantry_sdk import AsyncTenantry
-from tests.sdk.support import Served
+from tests.sdk.sdk_support import Served
 from tests.sdk.token_endpoint import CLIENT_SECRET, token_endpoint
 from tests.support.commands import Done, run, running
 

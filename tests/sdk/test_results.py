@@ -26,7 +26,7 @@ from tenantry_sdk import (
     webhooks,
 )
 from tenantry_sdk._response import Response
-from tests.sdk.support import Flavour, Served, answered_by
+from tests.sdk.sdk_support import Flavour, Served, answered_by
 from tests.support.app import WEBHOOK_SECRET
 from tests.support.issuer import NOW
 

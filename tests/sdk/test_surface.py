@@ -18,7 +18,7 @@ import tenantry_sdk
 from tenantry_sdk import AsyncTenantry, Tenantry, errors, oauth, types, webhooks
 from tenantry_sdk import _models as models
 from tests.contract.test_openapi import document
-from tests.sdk.support import SDK
+from tests.sdk.sdk_support import SDK
 
 RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "ApiKey": models.ApiKey,

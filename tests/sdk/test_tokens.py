@@ -19,7 +19,7 @@ from tenantry_sdk import (
     Token,
     errors,
 )
-from tests.sdk.support import Flavour, Served, serving
+from tests.sdk.sdk_support import Flavour, Served, serving
 from tests.sdk.token_endpoint import CLIENT_ID, CLIENT_SECRET, TokenEndpoint, token_endpoint
 from tests.support.postgres import PostgresServer
 from tests.support.service import Organization

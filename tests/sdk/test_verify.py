@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from tenantry_sdk import errors
-from tests.sdk.support import Flavour, Served, answered_by
+from tests.sdk.sdk_support import Flavour, Served, answered_by
 from tests.support.service import Caller
 
 SECRET: Final = "svc_live_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM"

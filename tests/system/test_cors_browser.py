@@ -15,7 +15,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from tenantry.server.asgi_types import AsgiApp
-from tests.sdk.support import Served, serving
+from tests.sdk.sdk_support import Served, serving
 from tests.support.postgres import PostgresServer
 from tests.support.service import KEYS, PROJECTS, VERIFY, Organization
 from tests.support.serving import served

@@ -9,7 +9,7 @@ import pytest
 
 from tenantry_devkit.inbox import MAX_MESSAGES
 from tenantry_devkit.testing import Tenantry
-from tests.e2e.testing.test_nothing_secret import check_comparisons, check_log, run_both
+from tests.e2e.testing.test_secrets_in_reports import check_comparisons, check_log, run_both
 from tests.e2e.testing.test_what_is_left import check_ended_session, check_forked_child
 from tests.support.suites import Suite
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tests.sdk.support import SDK
+from tests.sdk.sdk_support import SDK
 from tests.support.required import node, node_package
 
 USE: Final = """

@@ -22,7 +22,7 @@ import tenantry_sdk
 from tenantry import __version__
 from tenantry_sdk import webhooks as python_webhooks
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
-from tests.sdk.support import Served, serving
+from tests.sdk.sdk_support import Served, serving
 from tests.support.postgres import PostgresServer
 from tests.support.required import node, npm_dependency
 from tests.support.service import KEYS, Organization

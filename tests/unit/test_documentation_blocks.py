@@ -10,12 +10,12 @@ from tests.support.documentation import ROOT, Kind, blocks, expected, with_next
 
 _DOCS: Final = ROOT / "docs"
 _RUN_BY: Final = {
-    "command-line.md": "tests/cli/test_guide.py",
+    "command-line.md": "tests/cli/test_command_line_guide.py",
     "in-process.md": "tests/e2e/test_in_process.py",
     "local-testing.md": "tests/system/test_local_testing_guide.py",
-    "python-sdk.md": "tests/sdk/test_readme.py",
+    "python-sdk.md": "tests/sdk/test_sdk_readme.py",
     "simulator.md": "tests/integration/test_simulator_example.py",
-    "testing.md": "tests/e2e/testing/test_guide.py",
+    "testing.md": "tests/e2e/testing/test_testing_guide.py",
     "typescript-client.md": "tests/system/test_typescript_client.py",
 }
 """How-to guides whose blocks a test of their own runs."""
@@ -25,7 +25,7 @@ _PAGES: Final = sorted(
     for page in (_DOCS / folder).glob("*.md")
     if page.name not in _RUN_BY
 )
-_FOLLOWED: Final = "tests/system/test_documentation_blocks.py"
+_FOLLOWED: Final = "tests/system/test_tutorial_blocks.py"
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)

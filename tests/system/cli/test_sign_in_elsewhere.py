@@ -10,8 +10,8 @@ import httpx2
 from playwright.async_api import Browser, Page
 
 from tenantry.app import build_app
+from tests.cli.command_support import Home
 from tests.cli.sign_in_support import ADDRESS, USER_CODE
-from tests.cli.support import Home
 from tests.support.app import OPERATOR_TOKEN, make_settings
 from tests.support.command_runner import Command
 from tests.support.node_provider import AUDIENCE, NodeProvider, node_provider

@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from tenantry.cli.client_configuration import Config
-from tests.cli.support import SECRET, Workspace
-from tests.sdk.test_readme import blocks
+from tests.cli.command_support import SECRET, Workspace
+from tests.sdk.test_sdk_readme import blocks
 from tests.support.commands import AS_INSTALLED
 
 GUIDE: Final = Path(__file__).parents[2] / "docs" / "how-to" / "command-line.md"

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from tenantry.domain.billing.events import KNOWN_TYPES
-from tests.cli.support import Home, Workspace
+from tests.cli.command_support import Home, Workspace
 from tests.support.commands import AS_INSTALLED
 from tests.support.required import debian_program
 

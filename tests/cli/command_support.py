@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from tenantry.cli.api_command import WaitTimes
 from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY
-from tests.sdk.support import Served
+from tests.sdk.sdk_support import Served
 from tests.support import command_runner
 from tests.support.command_runner import QUICK, Command
 from tests.support.commands import AS_INSTALLED, Done, Running, run, running

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.sdk.support import serving
+from tests.sdk.sdk_support import serving
 from tests.support.counting import PLANS, counted_everything
 from tests.support.grafana import DASHBOARD, QUERIES, Query
 from tests.support.metrics import documented

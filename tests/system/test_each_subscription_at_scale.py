@@ -4,7 +4,7 @@ histories.
 
 import pytest
 
-from tests.laws.test_each_subscription import LONG
+from tests.laws.test_each_subscription_laws import LONG
 from tests.support import figures
 from tests.support.subscription_histories import NAMED_HISTORIES, NamedHistory
 from tests.support.subscription_orders import (

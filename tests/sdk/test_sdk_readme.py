@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.sdk.support import SDK, Served
+from tests.sdk.sdk_support import SDK, Served
 from tests.support.commands import run
 from tests.support.service import TENANTS
 
