@@ -57,6 +57,7 @@ from tenantry.dashboard.sign_in import CALLBACK
 from tenantry.db.batcher import BatchMetrics
 from tenantry.db.database import Database
 from tenantry.db.migrate import is_current, schema_revision
+from tenantry.db.outbox import Outbox
 from tenantry.domain.api_keys import RevocationReason
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError
 from tenantry.domain.owner_mails import OwnerNotice
@@ -207,12 +208,11 @@ class Parts:
         )
         self.database_metrics = DatabaseMetrics(self.database)
         self.http_client = new_http_client(peer="identity provider", tracing=tracing)
+        self.outbox = outbox = Outbox(
+            asks_provider=settings.provider_secret_key is not None, tracing=tracing
+        )
         self.queue = JobQueue(
-            conninfo,
-            asks_provider=settings.provider_secret_key is not None,
-            tracing=tracing,
-            failover=self.database.failover,
-            timeouts=timeouts,
+            conninfo, failover=self.database.failover, timeouts=timeouts, outbox=outbox
         )
         self.provider: ProviderApi | None = None
         if key := settings.provider_secret_key:
@@ -221,7 +221,7 @@ class Parts:
 
         # Authentication
         self.memberships = MembershipService(self.database, settings.issuers, clock)
-        self.owner_addresses = owner_address_writes(self.database, self.queue, clock)
+        self.owner_addresses = owner_address_writes(self.database, outbox, clock)
         self.authentication = AuthenticationParts(
             self.database,
             self.http_client,
@@ -248,37 +248,32 @@ class Parts:
             self.database, catalog, peppers[0], clock, issuers, self._keys_revoked
         )
         self.operator_keys = OperatorKeyService(self.api_keys)
-        self.leaks = LeakReportService(
-            self.database, peppers, self.queue, clock, self._keys_revoked
-        )
+        self.leaks = LeakReportService(self.database, peppers, outbox, clock, self._keys_revoked)
 
         # Accounts
-        by_email = settings.email_subjects
         self.projects = ProjectService(self.database, catalog, clock)
         self.tenants = TenantService(
             self.database,
             policy,
-            self.queue,
+            outbox,
             clock,
             issuers,
             self._keys_revoked,
             tenants_per_user=settings.tenants_per_user,
-            email_subjects=by_email,
+            email_subjects=settings.email_subjects,
         )
         self.directory = TenantDirectory(self.database, catalog, self.operator_keys, clock)
         self.members = MemberService(
-            self.database, issuers, catalog, clock, email_subjects=by_email
+            self.database, issuers, catalog, clock, email_subjects=settings.email_subjects
         )
-        self.confirmations = OwnerConfirmations(self.database, self.queue, clock)
+        self.confirmations = OwnerConfirmations(self.database, outbox, clock)
         self.trail = AuditService(self.database)
 
         # Billing
         lanes = [self.database.lane(name="events") for _ in range(2)]
-        self.webhooks = WebhookService(lanes, policy, self.queue, clock)
+        self.webhooks = WebhookService(lanes, policy, outbox, clock)
         # one batch at a time: snapshots are applied in the order in which they were fetched
-        self.fetched = WebhookService(
-            [self.database.lane(name="fetched")], policy, self.queue, clock
-        )
+        self.fetched = WebhookService([self.database.lane(name="fetched")], policy, outbox, clock)
         self.billing = LedgerQueries(self.database)
         self.unplaced_events = UnplacedEvents(self.database, clock)
         self.event_feed = EventFeed(self.database)
@@ -295,7 +290,7 @@ class Parts:
         reconciler: Reconciler | None = None
         if self.provider:
             reconciler = Reconciler(
-                self.database, self.provider, self.fetched, policy, self.queue, clock
+                self.database, self.provider, self.fetched, policy, outbox, clock
             )
         notices_access_ends = OwnerNotice.ACCESS_ENDED in policy.notices
         self.work = Work(
@@ -311,13 +306,13 @@ class Parts:
             settings.reconcile_hours,
             self.database,
             tracing,
-            partial(mail_access_ends, self.database, self.queue, policy, clock)
+            partial(mail_access_ends, self.database, outbox, policy, clock)
             if notices_access_ends
             else None,
             partial(
                 record_access_ends,
                 self.database,
-                self.queue,
+                outbox,
                 clock,
                 asks_provider=self.provider is not None,
             ),

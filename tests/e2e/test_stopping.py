@@ -20,7 +20,7 @@ import pytest
 
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.jobs.queue import JobQueue
+from tenantry.db.outbox import Outbox
 from tests.support.commands import SECRETS, Running, running
 from tests.support.deployment import Deployment, deployed
 from tests.support.outbox import add_notification, delivery_of
@@ -163,12 +163,12 @@ async def delivering(
     """A command that runs the jobs, while it delivers a mail that is not taken yet; and the
     notification's id.
     """
-    database, queue, server = Database(conninfo, pool_size=1), JobQueue(conninfo), MailServer()
+    database, server = Database(conninfo, pool_size=1), MailServer()
     server.hold = asyncio.Event()
     await database.open()
     async with database.transaction(ACROSS_TENANTS) as connection:
         notification = await add_notification(connection)
-        await queue.defer_mail(connection, [notification])
+        await Outbox().defer_mail(connection, [notification])
     await database.close()
     async with running_mail(server):
         values = {

@@ -14,8 +14,8 @@ import pytest
 from tenantry.billing import access_ends_store
 from tenantry.billing.access_ends import record_access_ends
 from tenantry.common.clock import from_epoch, system_clock
+from tenantry.db.job_names import RECORD_ACCESS_ENDS
 from tenantry.domain.billing.state import SubscriptionRule
-from tenantry.jobs import RECORD_ACCESS_ENDS
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
 from tests.support.billing import Subscriber, rows, until_blocked
@@ -44,7 +44,7 @@ async def recorded(world: World, *, asks_provider: bool = True) -> int:
     """How many entries the job adds."""
     desk = world.desk
     return await record_access_ends(
-        desk.database, desk.queue, world.service.clock, asks_provider=asks_provider
+        desk.database, desk.outbox, world.service.clock, asks_provider=asks_provider
     )
 
 
@@ -190,7 +190,7 @@ async def test_a_worker_records_access_that_ended(world: World) -> None:
     world.service.clock.advance(seconds=left.total_seconds() + 1)
     desk = world.desk
     record = partial(
-        record_access_ends, desk.database, desk.queue, world.service.clock, asks_provider=True
+        record_access_ends, desk.database, desk.outbox, world.service.clock, asks_provider=True
     )
     work = Work(
         None,

@@ -16,6 +16,7 @@ from tenantry.billing.ingest import WebhookService
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
@@ -70,7 +71,7 @@ class Process(NamedTuple):
         await asyncio.gather(*received)
 
     async def mail_access_ends(self) -> int:
-        return await mail_access_ends(self.database, self.queue, POLICY, self.clock)
+        return await mail_access_ends(self.database, Outbox(), POLICY, self.clock)
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def clock() -> ManualClock:
 async def process(conninfo: str, clock: ManualClock) -> AsyncIterator[Process]:
     database, queue = Database(conninfo, pool_size=2), JobQueue(conninfo)
     await database.open()
-    webhooks = WebhookService([database.lane()], POLICY, queue, clock)
+    webhooks = WebhookService([database.lane()], POLICY, Outbox(), clock)
     yield Process(database, queue, webhooks, clock)
     await webhooks.close()
     await database.close()
@@ -326,7 +327,7 @@ async def test_where_only_ended_access_is_mailed_a_subscription_that_moved_away_
 ) -> None:
     await rows(emptied, ZETA)
     policy = msgspec.structs.replace(POLICY, notices=frozenset({OwnerNotice.ACCESS_ENDED}))
-    webhooks = WebhookService([one.database.lane()], policy, one.queue, one.clock)
+    webhooks = WebhookService([one.database.lane()], policy, Outbox(), one.clock)
     other = one._replace(webhooks=webhooks)
     await other.receive(events.updated())
     await other.receive(moved())

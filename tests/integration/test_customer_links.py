@@ -14,9 +14,9 @@ import pytest
 
 from tenantry.billing.customer_links import CustomerLinks, CustomerMove
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import CustomerTakenError, NotFoundError, TenantDeletedError
-from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows, until_blocked
@@ -40,8 +40,8 @@ def provider(service: Service) -> Provider:
 async def operator(provider: Provider) -> AsyncIterator[CustomerLinks]:
     database = Database(provider.service.conninfo, pool_size=1)
     async with database:
-        queue = JobQueue("", asks_provider=True)
-        yield CustomerLinks(database, POLICY, queue, lambda: AT)
+        outbox = Outbox(asks_provider=True)
+        yield CustomerLinks(database, POLICY, outbox, lambda: AT)
 
 
 async def customer_of(provider: Provider, subscriber: Subscriber) -> str | None:

@@ -23,6 +23,7 @@ from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS, API, BATCH, TENANT, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.migrate import MIGRATIONS, grant, migrate
+from tenantry.db.outbox import Outbox
 from tenantry.db.roles import ROLES, SERVICE_ROLES, RolesMissingError
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.jobs.queue import JobQueue
@@ -180,7 +181,7 @@ async def test_running_worker_continues_once_the_roles_are_granted(
                 await log.until("the job worker was interrupted")
             grant(conninfo, role)
             async with database.transaction(ACROSS_TENANTS) as connection:
-                await queue.defer_mail(connection, [await add_notification(connection)])
+                await Outbox().defer_mail(connection, [await add_notification(connection)])
             await server.wait_for(lambda server: len(server.received) == 1)
             task.cancel()
             await asyncio.wait({task})

@@ -14,17 +14,17 @@ import pytest
 
 from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.billing.customer_links import CustomerLinks
-from tenantry.billing.ingest import Outbox, WebhookService
+from tenantry.billing.ingest import WebhookService
 from tenantry.billing.ledger_store import lock_account
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import LedgerEntry, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.billing.tenant_record import BillingRecord
-from tenantry.jobs.queue import JobQueue
 from tests.support import events
 from tests.support.billing import Provider, rows, until_blocked
 from tests.support.events import NOW
@@ -50,7 +50,7 @@ async def test_a_moved_customer_takes_its_subscriptions_along(provider: Provider
     await provider.send(event)
     assert await provider.state(former) == ("pro", "active")
     async with Database(provider.service.conninfo, pool_size=1) as database:
-        links = CustomerLinks(database, ANY, JobQueue("", asks_provider=True), lambda: AT)
+        links = CustomerLinks(database, ANY, Outbox(asks_provider=True), lambda: AT)
         await links.unlink(BY_OPERATOR, former.customer)
         assert await provider.state(former) == ("free", "none")
         await links.link(BY_OPERATOR, former.customer, present.id)
@@ -68,9 +68,9 @@ async def test_a_removed_link_gives_a_subscription_back_to_the_tenant_that_it_na
     of_both = {"subscription_id": "sub_1", "customer_id": "cus_1"}
     async with Database(emptied, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], EACH, None, lambda: AT)
-        queue = JobQueue(emptied)
-        links = CustomerLinks(database, EACH, queue, lambda: AT)
-        tenants = TenantService(database, EACH, queue, lambda: AT)
+        outbox = Outbox()
+        links = CustomerLinks(database, EACH, outbox, lambda: AT)
+        tenants = TenantService(database, EACH, outbox, lambda: AT)
         for tenant in ("acme", "other"):
             await tenants.put(
                 BY_OPERATOR, tenant, TenantInput(tenant, "owner@x.example", "usr", f"cus_{tenant}")
@@ -118,10 +118,11 @@ async def test_metadata_that_is_set_later_counts_from_then_on(provider: Provider
     assert [link["tenant_id"] for link in links] == [by_customer.id]
 
 
-class Gate:
+class Gate(Outbox):
     """An outbox that stops a transaction just before its commit, until the gate is opened."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.reached, self.open = asyncio.Event(), asyncio.Event()
 
     async def defer_mail(self, *_: object, **__: object) -> None:
@@ -137,12 +138,11 @@ class ConcurrentBatches:
     `SUBSCRIPTIONS=each`.
     """
 
-    def __init__(self, database: Database, conninfo: str, outbox: Outbox) -> None:
-        queue = JobQueue(conninfo)
+    def __init__(self, database: Database, outbox: Outbox) -> None:
         self._gated = WebhookService([database.lane()], EACH, outbox, lambda: AT)
         self._webhooks = WebhookService([database.lane()], EACH, None, lambda: AT)
         self._links = CustomerLinks(database, EACH, outbox, lambda: AT)
-        self._tenants = TenantService(database, EACH, queue, lambda: AT)
+        self._tenants = TenantService(database, EACH, Outbox(), lambda: AT)
 
     async def begin(self) -> None:
         for tenant in ("acme", "other"):
@@ -178,7 +178,7 @@ async def test_two_tenants_that_get_a_subscription_at_the_same_time_do_not_both_
 ) -> None:
     gate = Gate()
     async with Database(emptied, pool_size=2) as database:
-        rivals = ConcurrentBatches(database, emptied, gate)
+        rivals = ConcurrentBatches(database, gate)
         await rivals.begin()
         linking = asyncio.create_task(rivals.link("acme", way))
         await gate.reached.wait()
@@ -199,7 +199,7 @@ async def test_a_linked_customer_brings_no_subscription_that_names_another_tenan
     gate = Gate()
     gate.open.set()
     async with Database(emptied, pool_size=2) as database:
-        rivals = ConcurrentBatches(database, emptied, gate)
+        rivals = ConcurrentBatches(database, gate)
         await rivals.begin()
         await rivals.name("other")
         await rivals.link("acme", way)
@@ -214,7 +214,7 @@ async def test_a_tenant_is_locked_in_order_with_those_that_have_its_customers_su
     """
     lock = "SELECT FROM tenants WHERE id = %s FOR NO KEY UPDATE NOWAIT"
     async with Database(emptied, pool_size=2) as database:
-        rivals = ConcurrentBatches(database, emptied, Gate())
+        rivals = ConcurrentBatches(database, Gate())
         await rivals.begin()
         await rivals.name("acme")
         async with await psycopg.AsyncConnection.connect(emptied) as opposing:
@@ -239,7 +239,7 @@ async def test_a_change_of_a_link_locks_no_tenant_of_another_customers_subscript
     async with Database(emptied, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], EACH, None, lambda: AT)
         links = CustomerLinks(database, EACH, gate, lambda: AT)
-        tenants = TenantService(database, EACH, JobQueue(emptied), lambda: AT)
+        tenants = TenantService(database, EACH, Outbox(), lambda: AT)
         for tenant in ("acme", "mid", "other"):
             await tenants.put(
                 BY_OPERATOR, tenant, TenantInput(tenant, "owner@x.example", "usr", f"cus_{tenant}")
@@ -299,7 +299,7 @@ async def test_a_customer_of_an_ended_tenant_brings_all_its_events_in_every_orde
 ) -> None:
     async with Database(emptied, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], policy, None, lambda: AT)
-        tenants = TenantService(database, policy, JobQueue(emptied), lambda: AT)
+        tenants = TenantService(database, policy, Outbox(), lambda: AT)
         orders = [steps for steps in permutations(STEPS) if _is_possible(steps)]
         for number, steps in enumerate(orders):
             former, present = f"former-{number}", f"present-{number}"
@@ -349,7 +349,7 @@ async def test_a_batch_may_take_a_customer_over_from_an_ended_tenant(
     names = {"customer_id": "cus_1", "subscription_id": "sub_1"}
     async with Database(emptied, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], policy, None, lambda: AT)
-        tenants = TenantService(database, policy, JobQueue(emptied), lambda: AT)
+        tenants = TenantService(database, policy, Outbox(), lambda: AT)
         await tenants.put(
             BY_OPERATOR, "former", TenantInput("former", "owner@x.example", "usr", "cus_1")
         )
@@ -374,7 +374,7 @@ async def test_an_invoice_without_a_customer_keeps_its_tenant_beside_a_customer_
     """With `SUBSCRIPTIONS=any`, where the subscription alone gives such an invoice its tenant."""
     async with Database(emptied, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], ANY, None, lambda: AT)
-        tenants = TenantService(database, ANY, JobQueue(emptied), lambda: AT)
+        tenants = TenantService(database, ANY, Outbox(), lambda: AT)
         await tenants.put(
             BY_OPERATOR, "payer", TenantInput("payer", "owner@x.example", "usr", "cus_payer")
         )
@@ -410,7 +410,7 @@ async def test_events_and_final_links_alone_decide_the_state(
     async with Database(emptied, pool_size=2) as database:
         webhooks = WebhookService([database.lane()], policy, None, lambda: AT)
         for seed in range(SEEDS):
-            await _Case(seed, emptied, database, webhooks, policy).check()
+            await _Case(seed, database, webhooks, policy).check()
         await webhooks.close()
 
 
@@ -420,7 +420,6 @@ class _Case:
     def __init__(
         self,
         seed: int,
-        conninfo: str,
         database: Database,
         webhooks: WebhookService,
         policy: BillingPolicy,
@@ -431,10 +430,10 @@ class _Case:
         self._policy = policy
         self._tenants = f"one-{seed}", f"two-{seed}"
         self._customer = f"cus-{seed}"
-        queue = JobQueue(conninfo)
+        outbox = Outbox()
         self._webhooks = webhooks
-        self._links = CustomerLinks(database, policy, queue, lambda: AT)
-        self._service = TenantService(database, policy, queue, lambda: AT)
+        self._links = CustomerLinks(database, policy, outbox, lambda: AT)
+        self._service = TenantService(database, policy, outbox, lambda: AT)
         self._holder: str | None = None
         self._with_subscription: set[str | None] = set()
         """The tenants that an event of a subscription names."""

@@ -19,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tenantry.common.clock import Timeouts
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.jobs.queue import JobQueue
@@ -94,10 +95,10 @@ async def worker(
             await task
 
 
-async def queued(database: Database, queue: JobQueue) -> UUID:
+async def queued(database: Database) -> UUID:
     async with database.transaction(ACROSS_TENANTS) as connection:
         notification_id = await add_notification(connection)
-        await queue.defer_mail(connection, [notification_id])
+        await Outbox().defer_mail(connection, [notification_id])
     return notification_id
 
 
@@ -122,7 +123,7 @@ async def mails(server: MailServer, number: int) -> None:
 async def test_a_queued_mail_is_delivered(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
-    notification_id = await queued(database, queue)
+    notification_id = await queued(database)
     async with worker(queue, work_with(database, server)):
         await mails(server, 1)
     assert server.received[0].recipients == [OWNER]
@@ -132,7 +133,7 @@ async def test_a_queued_mail_is_delivered(
 async def test_a_delivered_mail_leaves_no_job(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
-    await queued(database, queue)
+    await queued(database)
     async with worker(queue, work_with(database, server)):
         await mails(server, 1)
     assert await jobs(conninfo) == []
@@ -142,7 +143,9 @@ async def test_many_mails_are_queued_together(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     async with database.transaction(ACROSS_TENANTS) as connection:
-        await queue.defer_mail(connection, [await add_notification(connection) for _ in range(20)])
+        await Outbox().defer_mail(
+            connection, [await add_notification(connection) for _ in range(20)]
+        )
     async with worker(queue, work_with(database, server)):
         await mails(server, 20)
     assert len({mail.message["Message-ID"] for mail in server.received}) == 20
@@ -153,7 +156,7 @@ async def test_rolled_back_mails_are_not_queued(
     database: Database, queue: JobQueue, conninfo: str
 ) -> None:
     async with database.transaction(ACROSS_TENANTS) as connection:
-        await queue.defer_mail(connection, [await add_notification(connection)])
+        await Outbox().defer_mail(connection, [await add_notification(connection)])
         await connection.rollback()
     assert await jobs(conninfo) == []
 
@@ -162,12 +165,12 @@ async def test_an_empty_batch_is_accepted(
     database: Database, queue: JobQueue, conninfo: str
 ) -> None:
     async with database.transaction(ACROSS_TENANTS) as connection:
-        await queue.defer_mail(connection, [])
+        await Outbox().defer_mail(connection, [])
     assert await jobs(conninfo) == []
 
 
 async def test_a_queue_that_was_never_opened_can_defer(database: Database, conninfo: str) -> None:
-    await queued(database, JobQueue(conninfo))
+    await queued(database)
     assert await jobs(conninfo) == ["todo"]
 
 
@@ -177,7 +180,7 @@ async def test_database_errors_reach_the_caller(conninfo: str) -> None:
         with suppress(psycopg.errors.DivisionByZero):
             await connection.execute("SELECT 1 / 0")
         with pytest.raises(psycopg.errors.InFailedSqlTransaction):
-            await JobQueue(conninfo).defer_mail(connection, [notification_id])
+            await Outbox().defer_mail(connection, [notification_id])
 
 
 async def test_a_worker_is_notified_of_a_new_mail(
@@ -190,7 +193,7 @@ async def test_a_worker_is_notified_of_a_new_mail(
             ):
                 pass
         for _ in range(3):  # one that comes while the worker just looks is not announced to it
-            await queued(database, queue)
+            await queued(database)
         await server.wait_for(lambda server: len(server.received) > 0)
 
 
@@ -198,7 +201,7 @@ async def test_temporary_rejections_are_retried(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.replies_to_data.extend(["451 4.3.0 try later"] * 3)
-    notification_id = await queued(database, queue)
+    notification_id = await queued(database)
     async with worker(queue, work_with(database, server)):
         await mails(server, 1)
     assert await delivery_of(conninfo, notification_id) == ("sent", 4, None)
@@ -214,7 +217,7 @@ async def test_a_mail_server_that_was_down_gets_the_mail_once_it_is_up(
         return 0.0
 
     await server.stop()
-    notification_id = await queued(database, queue)
+    notification_id = await queued(database)
     async with worker(queue, work_with(database, server, schedule)):
         await tried.wait()
         await server.start()
@@ -227,7 +230,7 @@ async def test_a_permanent_rejection_is_visible_and_leaves_no_job(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.replies_to_rcpt.append("550 5.1.1 no such user")
-    notification_id = await queued(database, queue)
+    notification_id = await queued(database)
     with watched("tenantry") as log:
         async with worker(queue, work_with(database, server)):
             await server.wait_for(lambda server: server.refusals == 1)
@@ -239,7 +242,7 @@ async def test_a_permanent_rejection_is_visible_and_leaves_no_job(
 async def test_without_a_mail_server_mails_stay_queued(
     database: Database, queue: JobQueue, conninfo: str
 ) -> None:
-    await queued(database, queue)
+    await queued(database)
     with watched("procrastinate") as log:
         async with worker(
             queue, Work(None, RetentionService(database, timedelta(days=90), lambda: NOW))
@@ -253,7 +256,7 @@ async def test_a_stopping_worker_finishes_its_jobs(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.hold = asyncio.Event()
-    notification_id = await queued(database, queue)
+    notification_id = await queued(database)
     async with worker(queue, work_with(database, server)):
         await mails(server, 1)
         asyncio.get_running_loop().call_soon(server.hold.set)
@@ -265,7 +268,7 @@ async def test_a_job_that_times_out_is_requeued(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.hold = asyncio.Event()
-    notification_id = await queued(database, queue)
+    notification_id = await queued(database)
     async with worker(queue, work_with(database, server), grace=0):
         await mails(server, 1)
     assert await jobs(conninfo) == ["todo"]
@@ -279,7 +282,7 @@ async def test_a_killed_worker_loses_no_mail(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
     server.hold = asyncio.Event()
-    notification_id = await queued(database, queue)
+    notification_id = await queued(database)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.support.mail_worker", conninfo, url_of(server), cwd=ROOT
     )
@@ -310,7 +313,7 @@ async def begin_job(conninfo: str) -> None:
 async def test_the_job_of_a_running_worker_is_not_requeued(
     database: Database, queue: JobQueue, conninfo: str
 ) -> None:
-    await queued(database, queue)
+    await queued(database)
     await begin_job(conninfo)
     await queue.requeue_stalled()
     assert await jobs(conninfo) == ["doing"]
@@ -322,9 +325,9 @@ async def test_a_job_that_a_live_worker_has_lost_is_requeued(
     server.hold = held = asyncio.Event()
     with watched("tenantry.jobs") as log:
         async with worker(queue, work_with(database, server), concurrency=1, lost_after=0.5):
-            first = await queued(database, queue)
+            first = await queued(database)
             await mails(server, 1)
-            second = await queued(database, queue)
+            second = await queued(database)
             # as if the database had become unavailable before it answered the worker
             await rows(
                 conninfo,
@@ -342,7 +345,7 @@ async def test_a_job_that_a_live_worker_has_lost_is_requeued(
 async def test_two_workers_requeue_a_job_once(
     database: Database, queue: JobQueue, conninfo: str
 ) -> None:
-    await queued(database, queue)
+    await queued(database)
     await begin_job(conninfo)
     await asyncio.gather(*(queue.requeue_stalled(stalled_after=0) for _ in range(2)))
     assert await jobs(conninfo) == ["todo"]
@@ -351,7 +354,7 @@ async def test_two_workers_requeue_a_job_once(
 async def test_a_mail_without_a_job_gets_a_new_one(
     database: Database, queue: JobQueue, server: MailServer, conninfo: str
 ) -> None:
-    notification_id = await queued(database, queue)
+    notification_id = await queued(database)
     await rows(conninfo, "DELETE FROM procrastinate_jobs RETURNING 1")
     for _ in range(2):
         await queue.requeue_stalled()
@@ -383,7 +386,7 @@ async def test_a_worker_waits_for_an_unavailable_database(
 ) -> None:
     with watched("tenantry.jobs") as log:
         async with worker(queue, work_with(database, server)):
-            await queued(database, queue)
+            await queued(database)
             await mails(server, 1)
             await cut_off(postgres, conninfo, away=True)
             await log.until("the job worker was interrupted")
@@ -393,7 +396,7 @@ async def test_a_worker_waits_for_an_unavailable_database(
             with suppress(DatabaseUnavailableError):
                 async with database.transaction(ACROSS_TENANTS) as connection:
                     await connection.execute("SELECT 1")
-            await queued(database, queue)
+            await queued(database)
             await mails(server, 2)
     assert log.count("interrupted") == 1
 
@@ -404,7 +407,7 @@ async def test_a_worker_logs_the_loss_of_its_database_in_one_line(
     server.hold = held = asyncio.Event()
     with watched() as log:
         async with worker(queue, work_with(database, server)):
-            await queued(database, queue)
+            await queued(database)
             await mails(server, 1)  # and its answer waits
             await cut_off(postgres, conninfo, away=True)
             held.set()  # the end of this job can't be recorded
@@ -425,7 +428,7 @@ async def test_a_job_without_a_database_logs_one_line(
     database: Database, queue: JobQueue, server: MailServer
 ) -> None:
     away = Database("host=/nowhere", pool_size=1)
-    await queued(database, queue)
+    await queued(database)
     with watched("procrastinate.worker") as log:
         async with worker(queue, work_with(away, server)):
             await log.until("ended with status")
@@ -446,7 +449,7 @@ async def test_a_worker_can_be_stopped_while_the_database_is_unavailable(
 ) -> None:
     with watched("tenantry.jobs") as log:
         task = asyncio.create_task(queue.run_worker(work_with(database, server)))
-        await queued(database, queue)
+        await queued(database)
         await mails(server, 1)
         await cut_off(postgres, conninfo, away=True)
         if noticed:
@@ -460,7 +463,7 @@ async def test_the_logs_hold_neither_password_nor_address(
     database: Database, queue: JobQueue, server: MailServer
 ) -> None:
     server.replies_to_rcpt.extend([f"450 <{OWNER}> greylisted", f"550 <{OWNER}> no such user"])
-    await queued(database, queue)
+    await queued(database)
     with watched(level=logging.DEBUG) as log:
         async with worker(queue, work_with(database, server)):
             await server.wait_for(lambda server: server.refusals == 2)

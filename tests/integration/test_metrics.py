@@ -16,7 +16,7 @@ import yaml
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.jobs import DELIVER_MAIL, PERIODIC
+from tenantry.db.job_names import DELIVER_MAIL, PERIODIC
 from tenantry.jobs.database_metrics import DatabaseMetrics
 from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService

@@ -17,11 +17,11 @@ from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import ReceivedEvent
-from tenantry.jobs.queue import JobQueue
 from tests.support.billing import rows
 from tests.support.facts import EACH, deleted, failed, succeeded, updated
 
@@ -205,11 +205,11 @@ def _copy(number: int, events: Sequence[BillingEvent]) -> _Copy:
 class Scene:
     """The part of the service that handles events, on an empty database."""
 
-    def __init__(self, conninfo: str, database: Database, queue: JobQueue) -> None:
+    def __init__(self, conninfo: str, database: Database) -> None:
         self.conninfo = conninfo
         self.database = database
-        self.webhooks = WebhookService([database.lane()], EACH, queue, lambda: NOW)
-        self._tenants = TenantService(database, EACH, queue, lambda: NOW)
+        self.webhooks = WebhookService([database.lane()], EACH, Outbox(), lambda: NOW)
+        self._tenants = TenantService(database, EACH, Outbox(), lambda: NOW)
 
     async def create(self, tenant_id: str) -> None:
         await self._tenants.put(
@@ -249,15 +249,13 @@ async def scene(conninfo: str) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def _running(conninfo: str) -> AsyncIterator[Scene]:
-    database, queue = Database(conninfo, pool_size=2), JobQueue(conninfo)
+    database = Database(conninfo, pool_size=2)
     await database.open()
-    await queue.open()
-    scene = Scene(conninfo, database, queue)
+    scene = Scene(conninfo, database)
     try:
         yield scene
     finally:
         await scene.webhooks.close()
-        await queue.close()
         await database.close()
 
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tenantry.jobs import DELIVER_MAIL
+from tenantry.db.job_names import DELIVER_MAIL
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.service import Service

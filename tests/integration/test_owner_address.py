@@ -10,9 +10,9 @@ import pytest
 
 from tenantry.accounts.owner_addresses import owner_address_writes
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.db.write_behind import WriteBehind
 from tenantry.integrations.oidc.tokens import Claims
-from tenantry.jobs.queue import JobQueue
 from tests.support.billing import rows
 from tests.support.database_link import database_link
 from tests.support.emptying import SharedDatabase
@@ -208,7 +208,7 @@ async def owner_address_writer(conninfo: str) -> AsyncIterator[WriteBehind[Claim
     database = Database(conninfo, pool_size=1)
     await database.open()
     try:
-        yield owner_address_writes(database, JobQueue(conninfo), lambda: NOW)
+        yield owner_address_writes(database, Outbox(), lambda: NOW)
     finally:
         await database.close()
 

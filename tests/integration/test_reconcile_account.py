@@ -235,7 +235,7 @@ async def test_a_removed_link_is_not_made_again_by_the_question_that_follows_it(
 ) -> None:
     subscriber = await world.subscriber("price_pro")
     async with Database(world.service.conninfo, pool_size=1) as database:
-        await CustomerLinks(database, ANY, world.desk.queue, world.service.clock).unlink(
+        await CustomerLinks(database, ANY, world.desk.outbox, world.service.clock).unlink(
             BY_OPERATOR, subscriber.customer
         )
     await world.reconciler.fetch_snapshot(subscriber.id)
@@ -253,7 +253,7 @@ async def test_a_removed_link_is_not_made_again_by_the_checkout_session_that_had
     await world.passes(minutes=1)
     assert await customer_of(world, subscriber) == completed.customer
     async with Database(world.service.conninfo, pool_size=1) as database:
-        await CustomerLinks(database, ANY, world.desk.queue, world.service.clock).unlink(
+        await CustomerLinks(database, ANY, world.desk.outbox, world.service.clock).unlink(
             BY_OPERATOR, f"{completed.customer}"
         )
     found = await world.compare()

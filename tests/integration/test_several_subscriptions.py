@@ -13,8 +13,8 @@ import pytest
 from tenantry.billing.customer_links import CustomerLinks
 from tenantry.billing.ledger_queries import explain
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
-from tenantry.jobs.queue import JobQueue
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW
@@ -336,9 +336,7 @@ async def test_moved_customer_leaves_invoices_of_the_tenants_own_subscription(
         events.failed(customer=holder.customer, subscription_id=subscription, created=NOW + 1),
     )
     async with Database(provider.service.conninfo, pool_size=1) as database:
-        links = CustomerLinks(
-            database, EACH, JobQueue(""), lambda: datetime.fromtimestamp(NOW, UTC)
-        )
+        links = CustomerLinks(database, EACH, Outbox(), lambda: datetime.fromtimestamp(NOW, UTC))
         await links.move(BY_OPERATOR, holder.customer, other.id)
     assert await provider.state(holder) == ("pro", "past_due")
     assert await provider.state(other) == ("free", "none")

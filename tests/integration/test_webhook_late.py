@@ -12,10 +12,10 @@ from tenantry.billing.ingest import WebhookService
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.billing.ledger import ReceivedEvent, ReplayNeed
 from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy
 from tenantry.integrations.stripe.decode import decode_event
-from tenantry.jobs.queue import JobQueue
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.events import MONTH, NOW
@@ -62,7 +62,7 @@ def history(chance: random.Random) -> list[dict[str, Any]]:
 async def receive(
     database: Database, conninfo: str, policy: BillingPolicy, stream: Sequence[dict[str, Any]]
 ) -> None:
-    webhooks = WebhookService([database.lane()], policy, JobQueue(conninfo), lambda: MOMENT)
+    webhooks = WebhookService([database.lane()], policy, Outbox(), lambda: MOMENT)
     for event in stream:
         await webhooks.receive(arrival(event))
 

@@ -15,11 +15,11 @@ from msgspec import UNSET, UnsetType
 from tenantry.accounts.tenants import TenantInput, TenantService
 from tenantry.billing.ingest import WebhookService
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.integrations.stripe.decode import decode_event
-from tenantry.jobs.queue import JobQueue
 from tests.support import events
 from tests.support.billing import rows, until_blocked
 from tests.support.emptying import SharedDatabase
@@ -64,9 +64,9 @@ def arrival(event: dict[str, Any]) -> ReceivedEvent:
 async def instance(conninfo: str) -> AsyncIterator[Instance]:
     database = Database(conninfo, pool_size=8)
     await database.open()
-    queue = JobQueue(conninfo)
-    webhooks = WebhookService([database.lane()], ANY, queue, lambda: MOMENT)
-    yield Instance(webhooks, TenantService(database, ANY, queue, lambda: MOMENT))
+    outbox = Outbox()
+    webhooks = WebhookService([database.lane()], ANY, outbox, lambda: MOMENT)
+    yield Instance(webhooks, TenantService(database, ANY, outbox, lambda: MOMENT))
     await webhooks.close()
     await database.close()
 

@@ -20,6 +20,7 @@ from tenantry.accounts.members_store import MemberFilter
 from tenantry.accounts.tenants import TenantService
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Window
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.access import NOTHING
@@ -39,7 +40,6 @@ from tenantry.domain.permissions import (
     role_grants,
 )
 from tenantry.domain.plans import parse_catalog
-from tenantry.jobs.queue import JobQueue
 from tests.support.principals import NOW
 
 ISSUER: Final = "https://id.example"
@@ -94,7 +94,7 @@ class World:
         clock = lambda: NOW + timedelta(microseconds=next(ticks))  # noqa: E731
         self.service = MemberService(self.database, Issuers(ISSUER), CATALOG, clock)
         self.tenants = TenantService(
-            self.database, BillingPolicy(CATALOG), JobQueue(conninfo), clock, Issuers(ISSUER)
+            self.database, BillingPolicy(CATALOG), Outbox(), clock, Issuers(ISSUER)
         )
         self.memberships = MembershipService(self.database, Issuers(ISSUER), clock)
         self.numbers = itertools.count(1)

@@ -6,13 +6,13 @@ import asyncio
 import sys
 
 from tenantry.db.connection import Connection
+from tenantry.db.outbox import Outbox
 from tenantry.domain.billing.ledger import SnapshotRequest
-from tenantry.jobs.queue import JobQueue
 
 
 async def main(conninfo: str) -> None:
     async with await Connection.connect(conninfo) as connection:
-        await JobQueue(conninfo, asks_provider=True).defer_snapshots(
+        await Outbox(asks_provider=True).defer_snapshots(
             connection, [SnapshotRequest("acme", later=True)]
         )
 

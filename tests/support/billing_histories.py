@@ -18,10 +18,10 @@ import msgspec
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.integrations.stripe.decode import decode_event
-from tenantry.jobs.queue import JobQueue
 from tests.support.app import OPERATOR_TOKEN, make_settings, running_app
 from tests.support.billing import rows
 from tests.support.billing_oracle import ExpectedMail, ExpectedTenant, Verdict, judge
@@ -127,7 +127,7 @@ class HistoryService:
         self._client = client
         self._database = database
         self._policy = policy
-        self._ingest = WebhookService([database.lane()], policy, JobQueue(conninfo), lambda: NOW)
+        self._ingest = WebhookService([database.lane()], policy, Outbox(), lambda: NOW)
 
     async def close(self) -> None:
         await self._ingest.close()

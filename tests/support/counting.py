@@ -3,7 +3,7 @@
 from typing import Final
 
 from tenantry.db.database import Database
-from tenantry.jobs import DELIVER_MAIL
+from tenantry.db.job_names import DELIVER_MAIL
 from tenantry.jobs.tasks import counted
 from tests.support import events
 from tests.support.billing import Provider

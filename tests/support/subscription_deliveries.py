@@ -18,12 +18,12 @@ from tenantry.billing.ledger_store import lock_account
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import SubscriptionRule
 from tenantry.domain.billing.tenant_record import BillingRecord
-from tenantry.jobs.queue import JobQueue
 from tests.support import figures
 from tests.support.orders import shuffled
 from tests.support.random_subscription_histories import random_history
@@ -67,13 +67,11 @@ def _renamed(event: BillingEvent, seed: int) -> BillingEvent:
 class Instance:
     """The part of the service that handles events."""
 
-    def __init__(
-        self, conninfo: str, database: Database, rules: Rules, mode: SubscriptionRule
-    ) -> None:
+    def __init__(self, database: Database, rules: Rules, mode: SubscriptionRule) -> None:
         self._database = database
         self._policy = policy_of(rules, mode)
         self.webhooks = WebhookService([database.lane()], self._policy, None, lambda: MOMENT)
-        self._tenants = TenantService(database, self._policy, JobQueue(conninfo), lambda: MOMENT)
+        self._tenants = TenantService(database, self._policy, Outbox(), lambda: MOMENT)
 
     async def create(self, tenant: DeliveredTenant) -> None:
         """Make a tenant with its customer, if one is linked from the start."""
@@ -127,7 +125,7 @@ async def running_instance(
     """An instance while the block runs."""
     database = Database(conninfo, pool_size=2)
     await database.open()
-    instance = Instance(conninfo, database, rules, mode)
+    instance = Instance(database, rules, mode)
     try:
         yield instance
     finally:

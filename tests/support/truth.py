@@ -11,6 +11,7 @@ from tenantry.billing.reconcile import Comparison, Reconciler, Reconciliation
 from tenantry.common.clock import Clock, from_epoch, system_clock
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.billing.events import REQUIRED_TYPES
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import OVER as ENDED
@@ -82,6 +83,7 @@ class Desk(NamedTuple):
     reconciler: Reconciler
     database: Database
     queue: JobQueue
+    outbox: Outbox
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -277,14 +279,18 @@ async def reconciling(
     conninfo: str, url: str, key: str = SECRET_KEY, *, clock: Clock, policy: BillingPolicy = ANY
 ) -> AsyncIterator[Desk]:
     """What keeps tenants at the truth of the provider at this address."""
-    database, queue = Database(conninfo, pool_size=5), JobQueue(conninfo, asks_provider=True)
-    webhooks = WebhookService([database.lane()], policy, queue, clock)
+    database, queue = Database(conninfo, pool_size=5), JobQueue(conninfo)
+    outbox = Outbox(asks_provider=True)
+    webhooks = WebhookService([database.lane()], policy, outbox, clock)
     await database.open()
     await queue.open()
     async with aclosing(ProviderApi(Secret(key), url, clock)) as provider:
         try:
             yield Desk(
-                Reconciler(database, provider, webhooks, policy, queue, clock), database, queue
+                Reconciler(database, provider, webhooks, policy, outbox, clock),
+                database,
+                queue,
+                outbox,
             )
         finally:
             await webhooks.close()

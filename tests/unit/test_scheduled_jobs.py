@@ -4,7 +4,7 @@ import procrastinate
 import pytest
 from procrastinate.testing import InMemoryConnector
 
-from tenantry.jobs import RECONCILE, RECORD_ACCESS_ENDS
+from tenantry.db.job_names import RECONCILE, RECORD_ACCESS_ENDS
 from tenantry.jobs.tasks import register
 
 

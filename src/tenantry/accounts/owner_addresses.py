@@ -13,6 +13,7 @@ from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.db.tenants_store import TenantRow, find_tenant, get_tenant
 from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.audit import ActorKind, Author
@@ -20,7 +21,7 @@ from tenantry.domain.owner_mails import OwnerAddress, link_digest, same_address
 from tenantry.domain.permissions import Principal
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications import mail_delivery_store
-from tenantry.notifications.mail_delivery import MailOutbox, announce, request_confirmation
+from tenantry.notifications.mail_delivery import announce, request_confirmation
 
 _AT_ONCE: Final = 2
 """Links need no credential. However many requests arrive, most database connections stay free for
@@ -29,9 +30,7 @@ others.
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
-def owner_address_writes(
-    database: Database, outbox: MailOutbox, clock: Clock
-) -> WriteBehind[Claims]:
+def owner_address_writes(database: Database, outbox: Outbox, clock: Clock) -> WriteBehind[Claims]:
     """Return the pending writes of owner addresses: by tenant, the claims of owners whose address
     has changed.
 
@@ -98,7 +97,7 @@ class ConfirmationRequest(Enum):
 class OwnerConfirmations:
     """Sends confirmation mails again, and accepts their links."""
 
-    def __init__(self, database: Database, outbox: MailOutbox, clock: Clock) -> None:
+    def __init__(self, database: Database, outbox: Outbox, clock: Clock) -> None:
         self._database = database
         self._outbox = outbox
         self._clock = clock

@@ -27,6 +27,7 @@ from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
+from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Page, window_after
 from tenantry.db.tenants_store import TenantRow, find_tenant, get_tenant
 from tenantry.domain import errors
@@ -123,7 +124,7 @@ class TenantService:
 
     database: Database
     policy: BillingPolicy
-    outbox: ingest.Outbox
+    outbox: Outbox
     clock: Clock
     issuers: Issuers | None = None
     keys_revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None

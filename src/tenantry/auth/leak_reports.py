@@ -15,13 +15,14 @@ from tenantry.common.clock import Clock
 from tenantry.common.encoding import doc
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.db.tenants_store import get_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
 from tenantry.domain.api_keys import KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.owner_mails import KeyLeakedData
-from tenantry.notifications.mail_delivery import MailOutbox, notify
+from tenantry.notifications.mail_delivery import notify
 
 _REPORTS_AT_ONCE: Final = 2
 """Reports need no credential. However many arrive, most database connections stay free for other
@@ -46,7 +47,7 @@ class LeakReportService:
 
     database: Database
     peppers: Sequence[Pepper]
-    outbox: MailOutbox
+    outbox: Outbox
     clock: Clock
     revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
     turn: asyncio.Semaphore = field(

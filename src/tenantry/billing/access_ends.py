@@ -7,10 +7,10 @@ from typing import Final
 from tenantry.billing import access_ends_store as store
 from tenantry.billing import ledger_store
 from tenantry.billing.access_ends_store import EndedAccess
-from tenantry.billing.ingest import Outbox
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.access import end_reason
 from tenantry.domain.billing.events import ACCESS_ENDED, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import LedgerEntry, ReceivedEvent, SnapshotRequest

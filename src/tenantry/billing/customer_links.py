@@ -18,6 +18,7 @@ from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database, retry_on_conflict
+from tenantry.db.outbox import Outbox
 from tenantry.db.tenants_store import find_tenant
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.billing.ledger import NameLock, SnapshotRequest
@@ -64,7 +65,7 @@ class CustomerLinks:
 
     database: Database
     policy: BillingPolicy
-    outbox: ingest.Outbox
+    outbox: Outbox
     clock: Clock
 
     async def link(self, author: Author, customer_id: str, tenant_id: str) -> CustomerMove:

@@ -4,9 +4,9 @@ events.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -18,6 +18,7 @@ from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
 from tenantry.db.database import CONFLICTS, Lane
+from tenantry.db.outbox import Outbox
 from tenantry.domain.billing import batch_application as batch
 from tenantry.domain.billing import customer_links
 from tenantry.domain.billing.anomalies import is_replaceable, rejection
@@ -28,12 +29,10 @@ from tenantry.domain.billing.ledger import (
     LedgerEntry,
     NameLock,
     ReceivedEvent,
-    SnapshotRequest,
 )
 from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy
 from tenantry.domain.billing.subscription_history import former_tenant
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.notifications.mail_delivery import MailOutbox
 from tenantry.notifications.mail_delivery_store import (
     insert_notices,
     insert_notifications,
@@ -52,22 +51,6 @@ _TRIES: Final = 4
 _RETRYABLE: Final = (*CONFLICTS, store.EntryTakenError)
 
 logger = logging.getLogger(__name__)
-
-
-class Outbox(MailOutbox, Protocol):
-    """Defers jobs in a transaction, on its connection: they run once it is committed.
-
-    Without an outbox, as in a replay, owners get no mail and no snapshots are fetched.
-    """
-
-    async def defer_snapshots(
-        self,
-        connection: Connection,
-        requests: Sequence[SnapshotRequest],
-        traces: Mapping[str, str] = ...,
-        /,
-    ) -> None:
-        """Fetch snapshots from the provider, if its API is configured; ``traces`` by tenant."""
 
 
 class HandlingFailedError(Exception):

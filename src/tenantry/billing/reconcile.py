@@ -25,6 +25,7 @@ from tenantry.common.clock import Clock, from_epoch
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database, retry_on_conflict
+from tenantry.db.outbox import Outbox
 from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import KNOWN_TYPES, Anomaly, BillingEvent, Fact
 from tenantry.domain.billing.ledger import BillingAccount, NameLock, ReceivedEvent
@@ -216,7 +217,7 @@ class Reconciler:
     provider: ProviderApi
     webhooks: WebhookService
     policy: BillingPolicy
-    outbox: ingest.Outbox
+    outbox: Outbox
     clock: Clock
     skipped: dict[str, datetime] = field(default_factory=dict, init=False)
     unfetched: dict[str, int] = field(default_factory=dict, init=False)

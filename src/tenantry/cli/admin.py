@@ -18,7 +18,7 @@ from tenantry.accounts.restore import LostChange, Restore, RestoreOutcome, expor
 from tenantry.accounts.tenants import TenantInput
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing.customer_links import CustomerLinks, CustomerMove
-from tenantry.cli.database import on_database, outbox
+from tenantry.cli.database import on_database
 from tenantry.cli.interruption import STOPPED, Interruption
 from tenantry.cli.output import (
     FAILED,
@@ -36,6 +36,7 @@ from tenantry.cli.times import future, past
 from tenantry.common.clock import system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.access import TenantAccess
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR, AuditEvent
@@ -227,8 +228,8 @@ def _change_link(
     change: Callable[[CustomerLinks], Awaitable[CustomerMove]], *, as_json: bool
 ) -> None:
     async def run(settings: Settings, database: Database) -> CustomerMove:
-        queue = outbox(asks_provider=settings.provider_secret_key is not None)
-        return await change(CustomerLinks(database, settings.billing, queue, system_clock))
+        outbox = Outbox(asks_provider=settings.provider_secret_key is not None)
+        return await change(CustomerLinks(database, settings.billing, outbox, system_clock))
 
     moved = on_database(run)
     if as_json:

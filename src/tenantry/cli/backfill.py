@@ -17,7 +17,7 @@ from tenantry.billing.backfill import BackfillPart, BackfillResult, MissedEvent,
 from tenantry.billing.ingest import FAILED as NOT_HANDLED
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.reconcile import EVENTS_KEPT, Reconciler
-from tenantry.cli.database import exit_code, on_database, outbox
+from tenantry.cli.database import exit_code, on_database
 from tenantry.cli.doctor.endpoint_checks import endpoints_at, known_types_of
 from tenantry.cli.interruption import STOPPED, Interruption
 from tenantry.cli.output import (
@@ -36,6 +36,7 @@ from tenantry.cli.times import past
 from tenantry.common import logs
 from tenantry.common.clock import from_epoch, system_clock
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.billing.events import REQUIRED_TYPES
 from tenantry.domain.errors import DomainError, ProviderNotConfiguredError
 from tenantry.integrations.stripe.client import ProviderApi
@@ -53,18 +54,13 @@ async def provider_reconciler(settings: Settings, database: Database) -> AsyncIt
         raise ProviderNotConfiguredError(
             "The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset."
         )
-    queue = outbox(asks_provider=False)
-    webhooks = WebhookService(
-        [database.lane()],
-        settings.billing,
-        queue,
-        system_clock,
-    )
+    outbox = Outbox(asks_provider=False)
+    webhooks = WebhookService([database.lane()], settings.billing, outbox, system_clock)
     async with aclosing(
         ProviderApi(settings.provider_secret_key, settings.provider_api_base)
     ) as provider:
         try:
-            yield Reconciler(database, provider, webhooks, settings.billing, queue, system_clock)
+            yield Reconciler(database, provider, webhooks, settings.billing, outbox, system_clock)
         finally:
             await webhooks.close()
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import click
 import psycopg
@@ -38,9 +38,6 @@ from tenantry.settings import (
     load_for_admin,
     read_environment,
 )
-
-if TYPE_CHECKING:
-    from tenantry.jobs.queue import JobQueue
 
 OWN_DATABASE: Final = "create a database for tenantry alone, and name that one"
 """What to do about tables of others."""
@@ -248,13 +245,6 @@ async def _connected(
 ) -> Result:
     async with Database(conninfo, pool_size) as connected:
         return await action(settings, connected)
-
-
-def outbox(*, asks_provider: bool) -> "JobQueue":
-    """Return a queue of jobs for the service's workers; it uses the connections of its callers."""
-    from tenantry.jobs.queue import JobQueue  # noqa: PLC0415  # slow to import
-
-    return JobQueue("", asks_provider=asks_provider)
 
 
 @click.command("migrate")

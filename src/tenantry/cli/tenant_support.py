@@ -15,7 +15,7 @@ from tenantry.auth.api_keys import ApiKeyService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.cli import output
-from tenantry.cli.database import on_database, outbox
+from tenantry.cli.database import on_database
 from tenantry.cli.output import (
     NOT_FOUND,
     Column,
@@ -29,6 +29,7 @@ from tenantry.cli.output import (
 )
 from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Page
 from tenantry.domain.api_keys import ApiKey, Pepper, is_key_like
 from tenantry.domain.audit import BY_OPERATOR
@@ -69,11 +70,11 @@ def tenant_service(
     """Return the service of tenants as operator commands use it; ``asks_provider`` if the
     provider's API is set up.
     """
-    queue = outbox(asks_provider=asks_provider and settings.provider_secret_key is not None)
+    outbox = Outbox(asks_provider=asks_provider and settings.provider_secret_key is not None)
     return TenantService(
         database,
         settings.billing,
-        queue,
+        outbox,
         system_clock,
         settings.issuers,
         email_subjects=settings.email_subjects,

@@ -12,8 +12,9 @@ from tenantry.billing.ledger_queries_store import count_parked
 from tenantry.billing.reconcile import STALE_TENANTS
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
+from tenantry.db.job_names import PERIODIC, TASKS
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.jobs import PERIODIC, TASKS, runs_store
+from tenantry.jobs import runs_store
 from tenantry.notifications import mail_delivery_store as mails
 
 logger = logging.getLogger(__name__)

@@ -1,31 +1,27 @@
-"""The job queue: jobs are deferred in the caller's transaction and run by workers, on the same
-PostgreSQL.
-"""
+"""The job queue: workers run the jobs that the outbox defers, on the same PostgreSQL."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, Final
-from uuid import UUID
 
 import psycopg
 from procrastinate import App, JobContext, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
 from procrastinate.middleware import AsyncCallNext
-from procrastinate.types import JSONDict
 from procrastinate.worker import Worker
 from psycopg_pool import PoolTimeout
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts, exponential
-from tenantry.common.tracing import Tracing
-from tenantry.db.connection import Connection, set_session
+from tenantry.db import outbox_store
+from tenantry.db.connection import set_session
 from tenantry.db.database import OUTGROWN, UNAVAILABLE, new_pool, servers, take_role
 from tenantry.db.failover_detection import FailoverDetector
-from tenantry.domain.billing.ledger import SnapshotRequest
+from tenantry.db.job_names import DELIVER_MAIL
+from tenantry.db.outbox import Outbox
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.jobs import DELIVER_MAIL, FETCH_SNAPSHOT, MAIL, PROVIDER, runs_store
+from tenantry.jobs import runs_store
 from tenantry.jobs.tasks import WORK, Work, register
 from tenantry.notifications import mail_delivery_store as mails
 
@@ -35,7 +31,6 @@ _LOST_AFTER: Final = 15.0
 """Longer than a worker needs to record the end of a job, or to give up."""
 _POOL_SIZE: Final = 2
 _SOUND: Final = 60.0
-_A_MOMENT: Final = timedelta(seconds=2)
 _MOST_ORPHANED: Final = 1000
 
 logger = logging.getLogger(__name__)
@@ -146,24 +141,21 @@ class _RunningJobs:
 
 
 class JobQueue:
-    """The job queue of one process. `open` it once before running a worker; deferring works
-    without.
+    """The job queue of one process. `open` it before running a worker.
 
-    Without ``asks_provider`` it drops requests for snapshots. With ``tracing`` a job continues the
-    trace that deferred it. ``failover`` is the process's failover detector, if it has one.
+    ``failover`` is the process's failover detector, if it has one. ``outbox`` gives a new job to a
+    mail that lost its own.
     """
 
     def __init__(
         self,
         conninfo: str,
         *,
-        asks_provider: bool = False,
-        tracing: Tracing | None = None,
         failover: FailoverDetector | None = None,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        outbox: Outbox | None = None,
     ) -> None:
-        self._asks_provider = asks_provider
-        self._tracing = tracing
+        self._outbox = outbox or Outbox()
         failover = failover or servers(conninfo, timeouts)
         self._pool = new_pool(failover, _POOL_SIZE, take_role, timeouts=timeouts)
 
@@ -188,65 +180,6 @@ class JobQueue:
     def pool_stats(self) -> dict[str, int]:
         """Return the pool's usage since the last call."""
         return self._pool.pop_stats()
-
-    async def defer_mail(
-        self,
-        connection: Connection,
-        ids: Sequence[UUID],
-        traces: Mapping[UUID, str] | None = None,
-        *,
-        delay: timedelta | None = None,
-    ) -> None:
-        """Deliver these mails once the connection's transaction is committed, or after ``delay``.
-
-        ``traces`` has the ``traceparent`` of deliveries that do not belong to the current trace.
-        Raises psycopg errors.
-        """
-        if not ids:
-            return
-        later = None if delay is None else await runs_store.now(connection) + delay
-        deferrer = self._app.configure_task(
-            DELIVER_MAIL, queue=MAIL, connection=connection, schedule_at=later
-        )
-        arguments = [
-            self._with_trace({"notification_id": str(mail)}, (traces or {}).get(mail))
-            for mail in ids
-        ]
-        await _deferred(deferrer.batch_defer_async(*arguments))
-
-    async def defer_snapshots(
-        self,
-        connection: Connection,
-        requests: Sequence[SnapshotRequest],
-        traces: Mapping[str, str] | None = None,
-    ) -> None:
-        """Fetch snapshots of tenants, which the transaction has locked, once it is committed.
-
-        A tenant whose job waits already gets no second one. ``traces`` as in `defer_mail`, by
-        tenant.
-        """
-        if not self._asks_provider or not requests:
-            return
-        wanted = {request.tenant_id: request.later for request in requests}
-        now, waiting = await runs_store.waiting(connection, FETCH_SNAPSHOT, wanted)
-        for tenant_id in waiting:
-            del wanted[tenant_id]  # a snapshot of a later moment serves this request too
-        for tenant_id, later in wanted.items():
-            deferrer = self._app.configure_task(
-                FETCH_SNAPSHOT,
-                queue=PROVIDER,
-                connection=connection,
-                lock=f"{FETCH_SNAPSHOT} {tenant_id}",
-                schedule_at=now + _A_MOMENT if later else None,
-            )
-            arguments = self._with_trace({"tenant_id": tenant_id}, (traces or {}).get(tenant_id))
-            await _deferred(deferrer.defer_async(**arguments))
-
-    def _with_trace(self, arguments: JSONDict, trace: str | None) -> JSONDict:
-        if self._tracing is None:
-            return arguments
-        trace = trace or self._tracing.traceparent()
-        return {**arguments, "traceparent": trace} if trace else arguments
 
     async def run_worker(
         self,
@@ -340,7 +273,7 @@ class JobQueue:
         await self._requeue(job.id for job in stalled if job.id is not None)
         async with self._pool.connection() as connection:
             orphaned = await mails.orphaned(connection, DELIVER_MAIL, _MOST_ORPHANED)
-            await self.defer_mail(connection, orphaned)
+            await self._outbox.defer_mail(connection, orphaned)
         for notification_id in orphaned:
             logger.warning("mail %s had lost its job; it has a new one", notification_id)
 
@@ -360,7 +293,7 @@ class JobQueue:
     async def _requeue(self, ids: Iterable[int]) -> None:
         for job_id in ids:
             async with self._pool.connection() as connection:
-                now = await runs_store.now(connection)
+                now = await outbox_store.now(connection)
             try:
                 await self._app.job_manager.retry_job_by_id_async(job_id, retry_at=now)
             except ConnectorException as error:
@@ -369,12 +302,3 @@ class JobQueue:
                 # It has ended meanwhile.
             else:
                 logger.warning("job %d was started and has not ended; it is requeued", job_id)
-
-
-async def _deferred(deferring: Awaitable[object]) -> None:
-    try:
-        await deferring
-    except ConnectorException as error:
-        if isinstance(error.__cause__, psycopg.Error):
-            raise error.__cause__ from None
-        raise

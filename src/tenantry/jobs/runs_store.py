@@ -2,20 +2,10 @@
 runs.
 """
 
-from collections.abc import Collection
 from datetime import datetime
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from tenantry.db.connection import Connection
-
-# By their locks: a queueing lock would reject the retry of a job while another one waits.
-WAITING: Final = """
-SELECT clock_timestamp(),
-       ARRAY (SELECT asked.tenant_id
-                FROM unnest(%s::text[]) AS asked (tenant_id)
-               WHERE EXISTS (SELECT FROM procrastinate_jobs job
-                              WHERE job.lock = %s || ' ' || asked.tenant_id AND job.status = 'todo'))
-"""
 
 RECORD_RUN: Final = """
 INSERT INTO job_runs (task, succeeded, failed, succeeded_at)
@@ -49,22 +39,6 @@ SELECT queue_name, extract(epoch FROM now() - min(due))
           JOIN procrastinate_events event ON event.job_id = oldest.id AND event.type = 'deferred') waiting
  GROUP BY queue_name
 """
-
-
-async def waiting(
-    connection: Connection, task: str, tenants: Collection[str]
-) -> tuple[datetime, list[str]]:
-    """Return the database's time, and those of these tenants that have a waiting job of this
-    task.
-    """
-    [(now, found)] = await connection.fetch(WAITING, (list(tenants), task))
-    return now, found
-
-
-async def now(connection: Connection) -> datetime:
-    """Return the time by the database's clock, by which workers fetch jobs."""
-    [(moment,)] = await connection.fetch("SELECT clock_timestamp()")
-    return cast("datetime", moment)
 
 
 async def started_jobs(connection: Connection, worker_id: int) -> list[int]:

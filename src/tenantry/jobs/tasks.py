@@ -16,16 +16,17 @@ import psycopg
 from procrastinate import App, BaseRetryStrategy, JobContext, RetryDecision
 from procrastinate.jobs import Job
 
-from tenantry import jobs
 from tenantry.billing.reconcile import Reconciler
 from tenantry.common.clock import exponential
 from tenantry.common.tracing import Tracing
+from tenantry.db import job_names
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
+from tenantry.db.job_names import DELIVER_MAIL, FETCH_SNAPSHOT, MAIL, MAINTENANCE, PROVIDER
 from tenantry.domain.errors import DatabaseUnavailableError, ProviderRefusedError
-from tenantry.jobs import DELIVER_MAIL, FETCH_SNAPSHOT, MAIL, MAINTENANCE, PROVIDER, runs_store
+from tenantry.jobs import runs_store
 from tenantry.jobs.retention import JOBS_KEPT_HOURS, RetentionService
-from tenantry.notifications.mail_delivery import MailDeferredError, MailService
+from tenantry.notifications.mail_delivery import MailDeferredError, MailService, retry_delay
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ class MailRetry(BaseRetryStrategy):
             # the worker stops: another may continue at once
             delay = 0.0
         else:
-            delay = exponential(min(job.attempts, 20) + 1, first=10, factor=2, ceiling=3600)
+            delay = retry_delay(job.attempts + 1)
         return RetryDecision(retry_in={"milliseconds": round(delay * 1000)})
 
 
@@ -176,18 +177,22 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
 
     _schedule(
         app,
-        jobs.RECONCILE,
+        job_names.RECONCILE,
         "*/10 * * * *",
         Work.reconcile_due_tenants,
         longest=LONGEST_RECONCILE,
         is_alone=True,
     )
-    _schedule(app, jobs.COUNT_STALE, "41 * * * *", _if_given(attrgetter("count_stale_tenants")))
-    _schedule(app, jobs.ACCESS_ENDS, "3-59/5 * * * *", _if_given(attrgetter("mail_access_ends")))
+    _schedule(
+        app, job_names.COUNT_STALE, "41 * * * *", _if_given(attrgetter("count_stale_tenants"))
+    )
+    _schedule(
+        app, job_names.ACCESS_ENDS, "3-59/5 * * * *", _if_given(attrgetter("mail_access_ends"))
+    )
     recording = _if_given(attrgetter("record_access_ends"))
-    _schedule(app, jobs.RECORD_ACCESS_ENDS, "1-59/5 * * * *", recording, is_alone=True)
-    _schedule(app, jobs.REQUEUE, "* * * * *", lambda _: requeue_stalled())
-    _schedule(app, jobs.RETENTION, "7-59/10 * * * *", remove_old_data)
+    _schedule(app, job_names.RECORD_ACCESS_ENDS, "1-59/5 * * * *", recording, is_alone=True)
+    _schedule(app, job_names.REQUEUE, "* * * * *", lambda _: requeue_stalled())
+    _schedule(app, job_names.RETENTION, "7-59/10 * * * *", remove_old_data)
 
 
 def _if_given(

@@ -7,10 +7,10 @@ from typing import Final
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.billing.notices import ACCESS_END_MAILED
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.notifications import mail_delivery_store as store
-from tenantry.notifications.mail_delivery import MailOutbox
 
 _SETTLED: Final = timedelta(minutes=10)
 """How long after the end: an event that extends the access may be on its way, such as that of a
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 async def mail_access_ends(
-    database: Database, outbox: MailOutbox, policy: BillingPolicy, clock: Clock
+    database: Database, outbox: Outbox, policy: BillingPolicy, clock: Clock
 ) -> int:
     """Queue a notice for each tenant whose access ended in the last three days; return the number
     of new ones.

@@ -2,9 +2,9 @@
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from tenantry.common.clock import Clock, exponential
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain import owner_mails as rules
 from tenantry.domain.owner_mails import PendingMail
 from tenantry.integrations.smtp import MailDeliveryError, Mailer, PermanentMailError
@@ -26,26 +27,9 @@ MOST_ATTEMPTS: Final = 81
 logger = logging.getLogger(__name__)
 
 
-class MailOutbox(Protocol):
-    """Defers the delivery of mails in a transaction: it starts once that is committed."""
-
-    async def defer_mail(
-        self,
-        connection: Connection,
-        ids: Sequence[UUID],
-        traces: Mapping[UUID, str] = ...,
-        /,
-        *,
-        delay: timedelta | None = None,
-    ) -> None:
-        """Deliver these mails, after ``delay`` if given; ``traces`` are the ``traceparent`` of
-        those that have one.
-        """
-
-
 async def notify(
     connection: Connection,
-    outbox: MailOutbox,
+    outbox: Outbox,
     tenant_id: str,
     address: rules.OwnerAddress,
     notice: rules.SecurityNotice,
@@ -85,7 +69,7 @@ async def notify(
 
 async def announce(
     connection: Connection,
-    outbox: MailOutbox,
+    outbox: Outbox,
     tenant_id: str,
     before: rules.OwnerAddress | None,
     after: rules.OwnerAddress,
@@ -109,7 +93,7 @@ async def announce(
 
 
 async def request_confirmation(
-    connection: Connection, outbox: MailOutbox, tenant_id: str, email: str, now: datetime
+    connection: Connection, outbox: Outbox, tenant_id: str, email: str, now: datetime
 ) -> bool:
     """Queue a confirmation mail to an address; return False if the limit of the tenant or the
     address is reached.
@@ -133,13 +117,16 @@ async def request_confirmation(
     return True
 
 
-def standard_schedule(attempt: int) -> float | None:
-    """Wait 10 s after the first failure, twice as long after each further one, at most an hour:
-    about 3 days in all.
+def retry_delay(attempt: int) -> float:
+    """Return the seconds to wait after failed attempt number ``attempt``, from 1: 10 s, then twice
+    as long after each further one, at most an hour.
     """
-    if attempt >= MOST_ATTEMPTS:
-        return None
-    return exponential(attempt, first=10, factor=2, ceiling=3600)
+    return exponential(min(attempt, MOST_ATTEMPTS), first=10, factor=2, ceiling=3600)
+
+
+def standard_schedule(attempt: int) -> float | None:
+    """Wait `retry_delay` seconds, and give up after `MOST_ATTEMPTS`: about 3 days in all."""
+    return None if attempt >= MOST_ATTEMPTS else retry_delay(attempt)
 
 
 class MailDeferredError(Exception):

@@ -21,11 +21,11 @@ from tenantry.common.clock import from_epoch, system_clock
 from tenantry.common.files import write_private
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import TenantExistsError
 from tenantry.domain.permissions import AccessLevel, Mode
-from tenantry.jobs.queue import JobQueue
 from tenantry.server.asgi_types import Receive, Scope, Send
 from tenantry.settings import Settings
 from tenantry_devkit.demo.companion import generated_settings
@@ -105,7 +105,7 @@ async def seed(settings: Settings, conninfo: str, *, has_keys: bool) -> tuple[st
         tenants = TenantService(
             database,
             settings.billing,
-            JobQueue(conninfo, asks_provider=False),
+            Outbox(),
             system_clock,
             settings.issuers,
         )

@@ -18,12 +18,12 @@ from tenantry.db.connection import Connection
 from tenantry.db.database import Lane, for_writes, has_several_hosts, take_role
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.db.foreign_tables import listed
+from tenantry.db.job_names import MAIL, PERIODIC, PROVIDER
 from tenantry.db.migrate import newest_revision
 from tenantry.db.pooler_detection import keeps_sessions
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.billing.events import Anomaly
 from tenantry.domain.errors import DatabaseUnavailableError
-from tenantry.jobs import MAIL, PERIODIC, PROVIDER
 from tenantry.jobs import runs_store as jobs
 from tenantry.jobs.runs_store import JobRuns
 from tenantry.notifications import mail_delivery_store as mails

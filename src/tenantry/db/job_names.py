@@ -1,0 +1,18 @@
+"""Names of the job queue's queues and tasks."""
+
+from typing import Final
+
+MAIL: Final = "mail"
+MAINTENANCE: Final = "maintenance"
+PROVIDER: Final = "provider"
+DELIVER_MAIL: Final = "deliver_mail"
+FETCH_SNAPSHOT: Final = "ask_provider"
+RECONCILE: Final = "reconcile_due_tenants"
+COUNT_STALE: Final = "look_for_silent_tenants"
+REQUEUE: Final = "requeue_stalled_jobs"
+RETENTION: Final = "remove_old_data"
+ACCESS_ENDS: Final = "mail_access_ends"
+RECORD_ACCESS_ENDS: Final = "record_access_ends"
+PERIODIC: Final = (RECONCILE, COUNT_STALE, REQUEUE, RETENTION, ACCESS_ENDS, RECORD_ACCESS_ENDS)
+"""The tasks that run on a schedule."""
+TASKS: Final = (*PERIODIC, DELIVER_MAIL, FETCH_SNAPSHOT)

@@ -1,0 +1,101 @@
+"""The outbox: jobs that are deferred in a transaction, and begin once it is committed."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from datetime import timedelta
+from typing import Final
+from uuid import UUID
+
+import psycopg
+from procrastinate import App, PsycopgConnector
+from procrastinate.exceptions import ConnectorException
+from procrastinate.types import JSONDict
+
+from tenantry.common.tracing import Tracing
+from tenantry.db import outbox_store
+from tenantry.db.connection import Connection
+from tenantry.db.job_names import DELIVER_MAIL, FETCH_SNAPSHOT, MAIL, PROVIDER
+from tenantry.domain.billing.ledger import SnapshotRequest
+
+_A_MOMENT: Final = timedelta(seconds=2)
+
+
+class Outbox:
+    """Defers jobs for the workers, on the connection of the caller's transaction.
+
+    Without ``asks_provider`` it drops requests for snapshots. With ``tracing`` a job continues the
+    trace that deferred it. Where a use case has no outbox, as in a replay, owners get no mail and
+    no snapshots are fetched.
+    """
+
+    def __init__(self, *, asks_provider: bool = False, tracing: Tracing | None = None) -> None:
+        self._asks_provider = asks_provider
+        self._tracing = tracing
+        self._app = App(connector=PsycopgConnector())
+
+    async def defer_mail(
+        self,
+        connection: Connection,
+        ids: Sequence[UUID],
+        traces: Mapping[UUID, str] | None = None,
+        *,
+        delay: timedelta | None = None,
+    ) -> None:
+        """Deliver these mails once the connection's transaction is committed, or after ``delay``.
+
+        ``traces`` has the ``traceparent`` of deliveries that do not belong to the current trace.
+        Raises psycopg errors.
+        """
+        if not ids:
+            return
+        later = None if delay is None else await outbox_store.now(connection) + delay
+        deferrer = self._app.configure_task(
+            DELIVER_MAIL, queue=MAIL, connection=connection, schedule_at=later
+        )
+        arguments = [
+            self._with_trace({"notification_id": str(mail)}, (traces or {}).get(mail))
+            for mail in ids
+        ]
+        await _deferred(deferrer.batch_defer_async(*arguments))
+
+    async def defer_snapshots(
+        self,
+        connection: Connection,
+        requests: Sequence[SnapshotRequest],
+        traces: Mapping[str, str] | None = None,
+    ) -> None:
+        """Fetch snapshots of tenants, which the transaction has locked, once it is committed.
+
+        A tenant whose job waits already gets no second one. ``traces`` as in `defer_mail`, by
+        tenant.
+        """
+        if not self._asks_provider or not requests:
+            return
+        wanted = {request.tenant_id: request.later for request in requests}
+        now, waiting = await outbox_store.waiting(connection, FETCH_SNAPSHOT, wanted)
+        for tenant_id in waiting:
+            del wanted[tenant_id]  # a snapshot of a later moment serves this request too
+        for tenant_id, later in wanted.items():
+            deferrer = self._app.configure_task(
+                FETCH_SNAPSHOT,
+                queue=PROVIDER,
+                connection=connection,
+                lock=f"{FETCH_SNAPSHOT} {tenant_id}",
+                schedule_at=now + _A_MOMENT if later else None,
+            )
+            arguments = self._with_trace({"tenant_id": tenant_id}, (traces or {}).get(tenant_id))
+            await _deferred(deferrer.defer_async(**arguments))
+
+    def _with_trace(self, arguments: JSONDict, trace: str | None) -> JSONDict:
+        if self._tracing is None:
+            return arguments
+        trace = trace or self._tracing.traceparent()
+        return {**arguments, "traceparent": trace} if trace else arguments
+
+
+async def _deferred(deferring: Awaitable[object]) -> None:
+    try:
+        await deferring
+    except ConnectorException as error:
+        if isinstance(error.__cause__, psycopg.Error):
+            raise error.__cause__ from None
+        raise
