@@ -1,30 +1,41 @@
 """A database that Patroni manages, as in examples/patroni, and its faults, on machines that are
 network namespaces.
 
-`bench.patroni` injects them under load: signed events, and requests with live and with revoked
-keys.
+They are injected under load: signed events, and requests with live and with revoked keys. The load
+and the final checks are those of `bench.faults`.
 """
 
-import subprocess
-import sys
+import asyncio
+import math
+import random
+import time
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import pytest
+import uvloop
 
-from bench.patroni.cluster import Programs
-from bench.patroni.deployment import Way
-from bench.patroni.patroni_faults import FAULTS
-from bench.patroni.results import MeasuredRun
+from bench.faults.report import violations
+from bench.faults.run import FaultRun
 from tests.support import figures
-from tests.support.installed import ROOT
 from tests.support.required import skip_or_fail
+from tests.system.machines.network import Network, network
+from tests.system.patroni.measured_fault import MeasuredFault, measure
+from tests.system.patroni.patroni_cluster import Programs
+from tests.system.patroni.patroni_deployment import MACHINES, Way, running
+from tests.system.patroni.patroni_faults import FAULTS
+from tests.system.patroni.primary_monitor import PrimaryMonitor
+from tests.system.patroni.revocation_monitor import RevocationMonitor
 
 NAMES: Final = [fault.name for fault in FAULTS]
 REVOKED_KEYS_ARE_REJECTED: Final = {Way.PROXY: True, Way.HOSTS: False, Way.WATCHDOG: True}
 """Whether no revoked key may be accepted; without a watchdog, several hosts are unsafe for a
 second.
+"""
+REVOKED_KEY_CLIENTS: Final = 16
+JOBS_TIMEOUT: Final = 120.0
+"""Seconds in which a worker requeues the jobs that it lost during a failover, and sends the last
+mails.
 """
 
 
@@ -32,7 +43,7 @@ second.
 def test_promises_hold_behind_haproxy(
     fault: str, tmp_path: Path, record_property: figures.RecordProperty
 ) -> None:
-    assert injected(fault, Way.PROXY, tmp_path, record_property).violations == []
+    assert injected(fault, Way.PROXY, tmp_path, record_property) == []
 
 
 @pytest.mark.parametrize(
@@ -51,31 +62,18 @@ def test_no_event_is_lost_with_several_hosts(
 
 
 def injected(
-    fault: str, way: Way, folder: Path, record_property: figures.RecordProperty
-) -> MeasuredRun:
-    """Inject a fault, record its figures, and check that nothing acknowledged is lost and no
-    revoked key accepted.
+    name: str, way: Way, folder: Path, record_property: figures.RecordProperty
+) -> list[str]:
+    """Inject a fault under load, record its figures, and return each promise that was broken.
+
+    Checks that nothing acknowledged is lost and no revoked key accepted.
     """
     try:
-        Programs.find()
+        programs = Programs.find()
     except LookupError as error:
         skip_or_fail(str(error))
-    results = folder / "results.json"
-    command = [
-        sys.executable,
-        "-m",
-        "bench.patroni",
-        "--only",
-        fault,
-        "--way",
-        way,
-        "--results",
-        str(results),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert results.exists(), done.stdout + done.stderr
-    [run] = msgspec.json.decode(results.read_bytes(), type=list[MeasuredRun])
-    [measured] = run.faults
+    with network(MACHINES) as machines:  # moves this thread: the loop begins after that
+        measured, broken = uvloop.run(measure_under_load(name, way, machines, programs, folder))
     ran = {
         "acknowledged": measured.acknowledged,
         "revoked keys": measured.revoked,
@@ -83,10 +81,46 @@ def injected(
         "ms with two primaries": round(1000 * measured.two_primaries),
     }
     wrong = {"lost": measured.lost, "revoked keys accepted": measured.accepted}
-    figures.record(record_property, f"Patroni, {way}: {fault}", ran, wrong)
+    figures.record(record_property, f"Patroni, {way}: {name}", ran, wrong)
     assert measured.acknowledged > 0
     assert measured.revoked > 0
-    assert measured.lost == 0, done.stdout
+    assert measured.lost == 0, broken
     if REVOKED_KEYS_ARE_REJECTED[way]:
-        assert measured.accepted == 0, done.stdout
-    return run
+        assert measured.accepted == 0, broken
+    return broken
+
+
+async def measure_under_load(
+    name: str, way: Way, machines: Network, programs: Programs, logs: Path
+) -> tuple[MeasuredFault, list[str]]:
+    """Inject one fault, and return what happened and each promise that was broken."""
+    [fault] = [each for each in FAULTS if each.name == name]
+    chance = random.Random(name)  # noqa: S311  # repeatable
+    async with running(way, machines, programs, logs) as site:
+        run = FaultRun(
+            site,
+            chance,
+            revoked_key_clients=REVOKED_KEY_CLIENTS,
+            mail_timeout=JOBS_TIMEOUT,
+        )
+        run.steady = math.inf  # how long requests are rejected is measured
+        primaries = PrimaryMonitor(site)
+        revocations = RevocationMonitor(site, run.load, chance)
+        async with asyncio.TaskGroup() as group:
+            watching = [
+                group.create_task(run.watch_mail()),
+                group.create_task(primaries.run()),
+                group.create_task(revocations.run()),
+            ]
+            loading = group.create_task(run.load.run())
+            await run.until_all_succeed(time.monotonic())
+            await run.inject(fault)
+            await run.end(loading)
+            for task in watching:
+                task.cancel()
+        broken = [*violations(await run.result()), *revocations.violations()]
+        logged = site.worker_log.read_text(errors="replace")
+    if tracebacks := logged.count("Traceback"):
+        broken.append(f"the worker logged {tracebacks} tracebacks")
+    [injected_fault] = run.faults
+    return measure(injected_fault, run.load.requests, primaries, revocations), broken

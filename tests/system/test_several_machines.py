@@ -1,29 +1,56 @@
 """Two hosts of the service, a balancer, a primary and a standby, each on a separate machine, and
-failures between them.
+failures of a host.
 
-`bench.machines` has more faults, and takes longer.
+The load and the final checks are those of `bench.faults`.
 """
 
+import asyncio
 import os
-import subprocess
-import sys
+import random
+import time
 from pathlib import Path
 from typing import Final
 
+import uvloop
+
+from bench.faults.report import violations
+from bench.faults.run import FaultRun
 from tests.support.required import debian_program, skip_or_fail
+from tests.system.machines.host_faults import FAULTS
+from tests.system.machines.host_monitor import HostMonitor
+from tests.system.machines.multi_host import MACHINES, running_machines
+from tests.system.machines.network import Network, network
 
-FAULTS: Final = ("host cut from the database", "dead host", "paused host")
-ROOT: Final = Path(__file__).parents[2]
+SEED: Final = 3
 
 
-def test_promises_hold_while_hosts_are_isolated_killed_and_paused() -> None:
+def test_promises_hold_while_hosts_are_isolated_killed_and_paused(tmp_path: Path) -> None:
     if os.geteuid():
         skip_or_fail("needs root, for network namespaces")
     if not Path("/dev/net/tun").exists():
         skip_or_fail("needs /dev/net/tun: TAP devices of Linux")
     debian_program("ip", "iproute2")
     debian_program("haproxy")
-    chosen = [part for fault in FAULTS for part in ("--only", fault)]
-    command = [sys.executable, "-m", "bench.machines", *chosen]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    with network(MACHINES) as machines:  # moves this thread: the loop begins after that
+        assert uvloop.run(broken_promises(machines, tmp_path)) == []
+
+
+async def broken_promises(machines: Network, logs: Path) -> list[str]:
+    """Inject every fault under load, and return each promise that was broken."""
+    chance = random.Random(SEED)  # noqa: S311  # repeatable
+    async with running_machines(machines, logs) as site:
+        run = FaultRun(site, chance)
+        monitor = HostMonitor(site, run, chance)
+        async with asyncio.TaskGroup() as group:
+            watching = [
+                group.create_task(run.watch_mail()),
+                group.create_task(monitor.run()),
+            ]
+            loading = group.create_task(run.load.run())
+            await run.until_all_succeed(time.monotonic())
+            for fault in FAULTS:
+                await run.inject(fault)
+            await run.end(loading)
+            for task in watching:
+                task.cancel()
+        return [*violations(await run.result()), *monitor.violations()]

@@ -22,8 +22,8 @@ import psutil
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from bench.machines.network import Network, ip
 from tests.support.proxies import EXAMPLES, example
+from tests.system.machines.network import Network, ip
 
 DATABASES: Final = ("db-1", "db-2", "db-3")
 ETCDS: Final = ("etcd-1", "etcd-2", "etcd-3")

@@ -10,7 +10,7 @@ from typing import Final
 
 from bench.faults.client import NO_ANSWER, OK, LoadClient
 from bench.faults.load import INDEFINITE, LIST, UNAVAILABLE, Load
-from bench.patroni.deployment import PORT, SINGLES, PatroniDeployment
+from tests.system.patroni.patroni_deployment import PORT, SINGLES, PatroniDeployment
 
 _CLIENTS: Final = 4
 _PAUSE: Final = 0.25

@@ -10,8 +10,8 @@ from typing import Final
 
 from bench.faults.deployment import Deployment
 from bench.faults.fault_types import EVERYTHING, PARALLEL_MAILS, InjectedFault
-from bench.patroni.cluster import DATABASES, ETCDS, PATRONI, POSTGRES
-from bench.patroni.deployment import SINGLES, PatroniDeployment
+from tests.system.patroni.patroni_cluster import DATABASES, ETCDS, PATRONI, POSTGRES
+from tests.system.patroni.patroni_deployment import SINGLES, PatroniDeployment
 
 _LEASE: Final = 24.0
 """Seconds within which another machine becomes the primary, if any does: the lease ends after

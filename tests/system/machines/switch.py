@@ -1,27 +1,22 @@
-"""The switch between the machines: ``python -m bench.machines.switch NAMESPACE ...``.
+"""The switch between the machines: ``python -m tests.system.machines.switch NAMESPACE ...``.
 
-It is a program instead of the kernel's bridge, because it can lose, delay and drop packets with no
-kernel module but the one for TAP devices. It reads orders as lines of JSON, answers each with an
-empty line, and ends with its input.
+It is a program instead of the kernel's bridge, because it can cut links with no kernel module but
+the one for TAP devices. It reads the links to cut as lines of JSON, answers each with an empty
+line, and ends with its input.
 """
 
 import contextlib
 import fcntl
-import heapq
-import itertools
 import os
-import random
 import selectors
 import struct
 import sys
-import time
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from bench.machines.network import DEVICE, SlowLink, SwitchOrders, entered
+from tests.system.machines.network import DEVICE, CutLinks, entered
 
 _TUNSETIFF: Final = 0x400454CA
 _TAP_WITHOUT_HEADERS: Final = 0x0002 | 0x1000
@@ -37,11 +32,6 @@ class Switch:
         self._ports = [_create_device(namespace) for namespace in namespaces]
         self._port_of: dict[bytes, int] = {}
         self._cut: set[tuple[int, int]] = set()
-        self._slow: dict[int, SlowLink] = {}
-        self._delayed: list[tuple[float, int, int, bytes]] = []
-        self._last: defaultdict[tuple[int, int], float] = defaultdict(float)
-        self._order = itertools.count()
-        self._random = random.Random()  # noqa: S311  # no secret
 
     def run(self) -> None:
         """Forward until the input ends."""
@@ -50,20 +40,18 @@ class Switch:
                 selector.register(port, selectors.EVENT_READ, number)
             selector.register(sys.stdin, selectors.EVENT_READ, None)
             while True:
-                for key, _ in selector.select(self._timeout()):
+                for key, _ in selector.select():
                     if key.data is not None:
                         self._receive(key.data)
                     elif not self._follow(sys.stdin.readline()):
                         return
-                self._forward_due()
 
     def _follow(self, line: str) -> bool:
         if not line:
             return False
-        orders = msgspec.json.decode(line, type=SwitchOrders)
-        self._cut = {pair for one, other in orders.cut for pair in ((one, other), (other, one))}
-        self._slow = orders.slow
-        print(flush=True)
+        links = msgspec.json.decode(line, type=CutLinks)
+        self._cut = {*links, *((other, one) for one, other in links)}
+        print(flush=True)  # noqa: T201
         return True
 
     def _receive(self, source: int) -> None:
@@ -76,29 +64,11 @@ class Switch:
             target = None if frame[0] & _MULTICAST else self._port_of.get(frame[:6])
             for each in range(len(self._ports)) if target is None else (target,):
                 if each != source and (source, each) not in self._cut:
-                    self._send(source, each, frame)
-
-    def _send(self, source: int, target: int, frame: bytes) -> None:
-        slow = self._slow.get(source) or self._slow.get(target)
-        if slow is None:
-            self._forward(target, frame)
-        elif self._random.random() >= slow.loss:
-            due = time.monotonic() + slow.delay + self._random.uniform(-slow.jitter, slow.jitter)
-            due = self._last[source, target] = max(due, self._last[source, target])
-            heapq.heappush(self._delayed, (due, next(self._order), target, frame))
+                    self._forward(each, frame)
 
     def _forward(self, target: int, frame: bytes) -> None:
         with contextlib.suppress(OSError):
             os.write(self._ports[target], frame)
-
-    def _timeout(self) -> float | None:
-        return max(0.0, self._delayed[0][0] - time.monotonic()) if self._delayed else None
-
-    def _forward_due(self) -> None:
-        now = time.monotonic()
-        while self._delayed and self._delayed[0][0] <= now:
-            _, _, target, frame = heapq.heappop(self._delayed)
-            self._forward(target, frame)
 
 
 def _create_device(namespace: str) -> int:
@@ -111,5 +81,5 @@ def _create_device(namespace: str) -> int:
 
 if __name__ == "__main__":
     switch = Switch(sys.argv[1:])
-    print(flush=True)
+    print(flush=True)  # noqa: T201
     switch.run()

@@ -19,22 +19,10 @@ _CLONE_NEWNET: Final = 0x40000000
 _OWN_NAMESPACE: Final = "/proc/thread-self/ns/net"
 
 
-class SlowLink(msgspec.Struct, frozen=True):
-    """How to treat each frame of a machine, in both directions; times in seconds."""
-
-    delay: float
-    jitter: float
-    """The largest deviation from the delay; frames keep their order."""
-    loss: float
-    """The share of lost frames."""
-
-
-class SwitchOrders(msgspec.Struct, frozen=True):
-    """The faults of the network; machines are numbers in the order of the switch's arguments."""
-
-    cut: list[tuple[int, int]] = []
-    """Pairs of machines that do not reach each other."""
-    slow: dict[int, SlowLink] = {}
+CutLinks = list[tuple[int, int]]
+"""Pairs of machines that do not reach each other, as numbers in the order of the switch's
+arguments.
+"""
 
 
 class Network:
@@ -45,7 +33,6 @@ class Network:
         self._switch = switch
         self._prefix = prefix
         self._cut: set[frozenset[str]] = set()
-        self._slow: dict[str, SlowLink] = {}
 
     def address(self, machine: str) -> str:
         """Return a machine's address."""
@@ -68,24 +55,16 @@ class Network:
         """Drop all packets from and to a machine."""
         self.cut(*((machine, other) for other in self.machines if other != machine))
 
-    def slow(self, machine: str, link: SlowLink) -> None:
-        """Slow a machine's link."""
-        self._slow[machine] = link
-        self._order()
-
     def heal(self) -> None:
-        """Undo all faults."""
+        """Let every machine reach every other again."""
         self._cut.clear()
-        self._slow.clear()
         self._order()
 
     def _order(self) -> None:
-        number = self.machines.index
-        cut = [tuple(sorted(number(machine) for machine in link)) for link in self._cut]
-        slow = {number(machine): link for machine, link in self._slow.items()}
-        orders = SwitchOrders([(pair[0], pair[1]) for pair in cut], slow)
+        links = [[self.machines.index(machine) for machine in link] for link in self._cut]
+        cut: CutLinks = [(one, other) for one, other in links]
         assert self._switch.stdin is not None
-        self._switch.stdin.write(msgspec.json.encode(orders).decode() + "\n")
+        self._switch.stdin.write(msgspec.json.encode(cut).decode() + "\n")
         self._switch.stdin.flush()
         _await_line(self._switch)
 
@@ -145,7 +124,7 @@ def _created(names: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _switch(names: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "bench.machines.switch", *names]
+    command = [sys.executable, "-m", "tests.system.machines.switch", *names]
     # a separate session, so that Ctrl-C does not end it before the programs that it connects
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True

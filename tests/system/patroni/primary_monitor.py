@@ -8,8 +8,8 @@ from typing import Final
 
 import psycopg
 
-from bench.patroni.cluster import DATABASES
-from bench.patroni.deployment import PatroniDeployment
+from tests.system.patroni.patroni_cluster import DATABASES
+from tests.system.patroni.patroni_deployment import PatroniDeployment
 
 _INTERVAL: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0

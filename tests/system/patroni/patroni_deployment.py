@@ -16,11 +16,18 @@ import psycopg
 from bench import support
 from bench.faults.deployment import LOGIN, DatabaseKind, Deployment, copy_logs, started
 from bench.faults.supervisor import ProcessSupervisor
-from bench.machines.network import Network
-from bench.patroni.cluster import DATABASES, ETCDS, OWNER, PatroniCluster, Programs, with_login
-from bench.patroni.watchdog import Watchdog
 from tenantry.db.migrate import grant, migrate
 from tests.support.database_server import server_folder
+from tests.system.machines.network import Network
+from tests.system.patroni.patroni_cluster import (
+    DATABASES,
+    ETCDS,
+    OWNER,
+    PatroniCluster,
+    Programs,
+    with_login,
+)
+from tests.system.patroni.watchdog import Watchdog
 
 OUTSIDE: Final = "outside"
 """The clients, the mail server, the provider and the identity provider."""
@@ -172,13 +179,13 @@ class PatroniDeployment(Deployment):
 
 @contextlib.asynccontextmanager
 async def running(
-    way: Way, network: Network, programs: Programs, keep_logs: Path | None
+    way: Way, network: Network, programs: Programs, logs: Path
 ) -> AsyncIterator[PatroniDeployment]:
     """Run a deployment on these machines; copy the logs to a folder at the end."""
     with server_folder() as folder:
         site = PatroniDeployment(way, folder, network, programs)
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(copy_logs, site, keep_logs)
+            stack.callback(copy_logs, site, logs)
             if way is Way.WATCHDOG:
                 for name in DATABASES:
                     site.watchdogs[name] = Watchdog(

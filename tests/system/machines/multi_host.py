@@ -8,16 +8,16 @@ import signal
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from bench.faults.deployment import DatabaseKind, Deployment, copy_logs, started
 from bench.faults.supervisor import ProcessSupervisor
-from bench.machines.network import NETWORK, Network, ip
 from tests.support.database_server import Machine, server_folder
 from tests.support.postgres import as_url
 from tests.support.proxies import balancing
+from tests.system.machines.network import NETWORK, Network, ip
 
 OUTSIDE: Final = "outside"
 """The clients, the mail server, the provider and the identity provider."""
@@ -36,12 +36,14 @@ _REPLICATION: Final = ("wal_receiver_timeout=5s", "wal_sender_timeout=5s")
 class MultiHostDeployment(Deployment):
     """All processes of a run, by machine."""
 
-    def __init__(
-        self, kind: DatabaseKind, folder: Path, options: Sequence[str], network: Network
-    ) -> None:
+    def __init__(self, folder: Path, network: Network) -> None:
         machines = [Machine(network.address(name), network.within(name)) for name in DATABASES]
         super().__init__(
-            kind, folder, (*options, *_REPLICATION), machines, network.address(OUTSIDE)
+            DatabaseKind.SYNCHRONOUS,
+            folder,
+            _REPLICATION,
+            machines,
+            network.address(OUTSIDE),
         )
         self.network = network
         self.host = network.address(BALANCER)
@@ -56,7 +58,7 @@ class MultiHostDeployment(Deployment):
         return self.database.conninfo
 
     def supervise(self) -> None:
-        """Do nothing: only the failover manager starts a database."""
+        """Do nothing: no database fails."""
 
     def start(self, variables: Mapping[str, str]) -> None:
         """Start the service on both hosts."""
@@ -79,7 +81,7 @@ class MultiHostDeployment(Deployment):
         """Return the status of a host's readiness endpoint; ``-`` if there is no answer."""
         url = self.readiness_urls()[HOSTS.index(host)]
         try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:
+            with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:  # noqa: S310  # http
                 return str(answer.status)
         except urllib.error.HTTPError as error:
             error.close()
@@ -135,14 +137,12 @@ class MultiHostDeployment(Deployment):
 
 
 @contextlib.asynccontextmanager
-async def running_machines(
-    kind: DatabaseKind, network: Network, balancer: str, keep_logs: Path | None
-) -> AsyncIterator[MultiHostDeployment]:
+async def running_machines(network: Network, logs: Path) -> AsyncIterator[MultiHostDeployment]:
     """Run a deployment on these machines; copy the logs to a folder at the end."""
     with server_folder() as folder:
-        site = MultiHostDeployment(kind, folder, (), network)
+        site = MultiHostDeployment(folder, network)
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(copy_logs, site, keep_logs)
+            stack.callback(copy_logs, site, logs)
             settings = {
                 "SMTP_ALLOW_PLAINTEXT": "true",
                 "OIDC_ALLOW_HTTP": "true",
@@ -153,7 +153,7 @@ async def running_machines(
             within, subnet = network.within(BALANCER), f"{NETWORK}.0/24"
             await stack.enter_async_context(
                 balancing(
-                    balancer,
+                    "haproxy",
                     folder,
                     f"{site.host}:{BALANCER_PORT}",
                     *services,
