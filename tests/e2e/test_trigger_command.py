@@ -16,9 +16,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, system_clock
-from tenantry.domain.billing.events import REQUIRED_TYPES
 from tenantry.server.asgi_types import Receive, Scope, Send
-from tenantry_devkit.local.stories import stories
 from tenantry_devkit.serving import serving
 from tests.support.app import OPERATOR_TOKEN, make_app
 from tests.support.command_runner import invoke
@@ -125,18 +123,6 @@ def test_commands_follow_a_service_with_separate_subscriptions(
         )
         others = said("invoice.payment_failed", "--tenant", "acme", "--subscription", "sub_2")
         assert others["changed"] == []
-        service.tenant("mine", stripeCustomerId="cus_mine")
-        on_mine = ("--tenant", "mine")
-        for what in (
-            (),
-            ("invoice.payment_failed",),
-            ("story:replaced-subscription",),
-            (UPDATED, *on_mine),
-            ("story:lost-customer", *on_mine),  # the subscription of the updates counts again
-            ("customer.subscription.deleted", *on_mine),
-        ):
-            run = service.trigger(*what, "--chaos", "all", "--seed", "1", "--json", **settings)
-            assert (run.code, json.loads(run.out)["converged"]) == (0, True), run
 
 
 def test_event_changes_the_tenant(service: Service) -> None:
@@ -235,52 +221,6 @@ def test_exit_codes_of_errors(service: Service) -> None:
         assert not any(secret in done.out + done.err for secret in secrets)
 
 
-def test_chaos_over_five_hundred_events_converges(service: Service) -> None:
-    done = service.trigger("--chaos", "all", "--times", "500", "--seed", "7", "--json")
-    assert done.code == 0, done
-    said = json.loads(done.out)
-    assert (said["converged"], said["events"], said["wrong"], said["ambiguous"]) == (
-        True,
-        500,
-        0,
-        0,
-    )
-    assert (said["missing"], said["forged"], said["others"]) == (0, 0, 0)
-    assert sum(said["ledger"].values()) == 500
-    counts = {(each["part"], each["status"]): each["number"] for each in said["answers"]}
-    assert counts["events", 200] == 500
-    assert set(counts) == {("events", 200), ("duplicates", 200), ("stale", 400), ("forged", 400)}
-    assert said["requests"] == sum(counts.values())
-
-
-def test_chaos_output(service: Service) -> None:
-    done = service.trigger("--chaos", "duplicate, bad-signature", "--times", "30", "--seed", "1")
-    assert (done.code, done.err) == (0, "")
-    assert "chaos  30 events of tenant chaos-" in done.out
-    assert (
-        "Converged: 30 events, each counted once, in the order in which they happened." in done.out
-    )
-    assert max(map(len, done.out.splitlines())) <= 80
-    assert "\x1b" not in done.out
-    stopped = service.trigger(
-        "--chaos", "all", "--times", "10", PROVIDER_WEBHOOK_SECRET="whsec_of_nobody_0123456789"
-    )
-    assert stopped.code == 1
-    assert "answers had a wrong status." in stopped.out
-
-
-def test_chaos_of_a_type_and_of_a_story_on_a_named_tenant(service: Service) -> None:
-    service.tenant("mine", stripeCustomerId="cus_mine")
-    updates = service.trigger(
-        UPDATED, "--chaos", "reorder", "--times", "20", "--tenant", "mine", "--json"
-    )
-    assert (updates.code, json.loads(updates.out)["converged"]) == (0, True)
-    story = service.trigger("story:failed-renewal", "--chaos", "all", "--tenant", "mine", "--json")
-    assert (story.code, json.loads(story.out)["converged"]) == (0, True)
-    exported = service.call("GET", "/api/v1/tenants/mine/export", None)
-    assert exported["tenant"]["subscriptionStatus"] == "active"
-
-
 def test_story_output_and_end_of_its_tenant(service: Service) -> None:
     done = service.trigger("story:cancellation", "--json")
     assert (done.code, done.err) == (0, "")
@@ -302,19 +242,6 @@ def test_story_output_and_end_of_its_tenant(service: Service) -> None:
     assert "upgrades to the bigger plan" in told.out
     assert "-> business" in told.out
     assert max(map(len, told.out.splitlines())) <= 80
-
-
-@pytest.mark.parametrize("event_type", sorted(REQUIRED_TYPES))
-def test_chaos_of_each_type_converges_on_a_new_tenant(service: Service, event_type: str) -> None:
-    done = service.trigger(event_type, "--chaos", "all", "--times", "20", "--seed", "3", "--json")
-    assert (done.code, json.loads(done.out)["converged"]) == (0, True), done
-
-
-@pytest.mark.parametrize("story", sorted(stories()))
-def test_chaos_of_each_story_converges(service: Service, story: str) -> None:
-    for seed in ("1", "2"):
-        done = service.trigger(f"story:{story}", "--chaos", "all", "--seed", seed, "--json")
-        assert (done.code, json.loads(done.out)["converged"]) == (0, True), done
 
 
 def test_several_events_are_not_in_the_future(service: Service) -> None:
@@ -347,10 +274,9 @@ def test_remote_service_needs_an_option(service: Service) -> None:
 
 
 def test_tenant_must_be_named(service: Service) -> None:
-    for arguments in (["story:trial"], ["--chaos", "all"]):
-        done = service.trigger(*arguments, OPERATOR_TOKEN="", TENANTRY_API_KEY="svc_live_x")
-        assert (done.code, done.out) == (2, "")
-        assert "--tenant" in done.err
+    done = service.trigger("story:trial", OPERATOR_TOKEN="", TENANTRY_API_KEY="svc_live_x")
+    assert (done.code, done.out) == (2, "")
+    assert "--tenant" in done.err
 
 
 @pytest.mark.parametrize(
@@ -358,9 +284,7 @@ def test_tenant_must_be_named(service: Service) -> None:
     [
         (UPDATED, "--override", "event.data=1", "--override", "status=x"),
         (UPDATED, "--override", "status=\udcff"),
-        (UPDATED, "--override", "status=paused", "--chaos", "all"),
         (UPDATED, "--forward-to", "http://127.0.0.1:1/\x01"),
-        ("--chaos", "all", "--times", "10001"),
     ],
 )
 def test_impossible_requests_are_usage_errors(service: Service, arguments: tuple[str, ...]) -> None:

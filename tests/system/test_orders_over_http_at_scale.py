@@ -2,19 +2,28 @@
 them.
 """
 
-import json
 from pathlib import Path
 from typing import Final
 
+from tenantry.common.clock import system_clock
+from tenantry.common.secret import Secret
+from tenantry.integrations.http_client import new_http_client
+from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint, RetryPolicy
+from tenantry_devkit.local.samples import EventSubject, customer_of
+from tenantry_devkit.local.session import ServiceReader
 from tests.e2e.test_orders_over_http import check_orders
 from tests.support.app import OPERATOR_TOKEN
-from tests.support.commands import SECRETS, run
+from tests.support.chaos import SENDERS, ChaosKind, expected, judge, plan, send
+from tests.support.commands import SECRETS
 from tests.support.deployment import deployed
+from tests.support.facts import ANY
 from tests.support.figures import RecordProperty
+from tests.support.long_histories import long_history
 from tests.support.postgres import as_url
 
 EACH: Final = 19
 LEAST_DELIVERIES: Final = 2_000
+PRICES: Final = {"price_pro": 2900, "price_business": 9900}
 
 
 async def test_random_orders_with_duplicates_to_two_processes_end_in_the_truth(
@@ -26,13 +35,23 @@ async def test_random_orders_with_duplicates_to_two_processes_end_in_the_truth(
 async def test_chaos_for_one_tenant_at_two_processes_converges(
     conninfo: str, tmp_path: Path
 ) -> None:
-    async with deployed(as_url(conninfo), tmp_path, OPERATOR_TOKEN=OPERATOR_TOKEN) as deployment:
-        values = {
-            "TENANTRY_BASE_URL": deployment.base_url,
-            "OPERATOR_TOKEN": OPERATOR_TOKEN,
-            **SECRETS,
-        }
-        chaos = ("trigger", "--chaos", "all", "--times", "500", "--seed", "7", "--json")
-        done = await run(*chaos, folder=tmp_path, **values)
-    said = json.loads(done.out)
-    assert (done.code, said["converged"], said["events"], said["wrong"]) == (0, True, 500, 0)
+    subject = EventSubject("acme", customer_of("acme"), "price_pro")
+    start = int(system_clock().timestamp()) - 600
+    events = await long_history(subject, PRICES, events=500, start=start, seed=7)
+    requests = plan(events, list(ChaosKind), seed=7)
+    secret = Secret(SECRETS["PROVIDER_WEBHOOK_SECRET"])
+    async with (
+        deployed(as_url(conninfo), tmp_path, OPERATOR_TOKEN=OPERATOR_TOKEN) as deployment,
+        new_http_client(30) as client,
+    ):
+        base = deployment.base_url
+        reader = ServiceReader(client, base, operator=Secret(OPERATOR_TOKEN))
+        assert reader.operator is not None
+        await reader.operator.tenants.put("acme", name="Acme", owner_email="o@acme.example")
+        endpoint = Endpoint(client, base + WEBHOOK_PATH, secret)
+        answers = await send(requests, endpoint, senders=SENDERS, policy=RetryPolicy())
+        view = await reader.tenant_view("acme")
+    assert view.tenant is not None
+    verdict = judge(events, expected(events, ANY), view.tenant, view.ledger or ())
+    assert (answers.wrong, verdict.converged) == (0, True)
+    assert sum(verdict.outcomes.values()) == 500

@@ -1,6 +1,6 @@
 """Sample events, chaos and stories, sent to the whole service."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
@@ -12,18 +12,27 @@ from tenantry.cli.output import CommandError
 from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.events import KNOWN_TYPES
+from tenantry.domain.billing.events import KNOWN_TYPES, REQUIRED_TYPES
+from tenantry.domain.billing.state import BillingPolicy
 from tenantry.integrations.http_client import new_http_client
-from tenantry_devkit.local.chaos import SENDERS, ChaosKind, RequestKind, expected, judge, plan, send
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH, Endpoint
-from tenantry_devkit.local.samples import EventSubject, customer_of, sample_event
+from tenantry_devkit.local.samples import (
+    API_VERSIONS,
+    EventSubject,
+    Json,
+    customer_of,
+    sample_event,
+)
 from tenantry_devkit.local.session import ServiceReader
-from tenantry_devkit.local.stories import StoryStage, long_history, play, stories
+from tenantry_devkit.local.stories import StoryStage, play, stories
+from tenantry_devkit.simulator import render_event
 from tenantry_sdk.errors import AuthenticationError, ConnectionFailedError
 from tests.support.app import OPERATOR_TOKEN
+from tests.support.chaos import SENDERS, ChaosKind, RequestKind, expected, judge, plan, send
 from tests.support.facts import ANY, EACH
 from tests.support.findings import free_port
 from tests.support.local import QUICK, SECRET, served_service
+from tests.support.long_histories import long_history
 from tests.support.postgres import PostgresServer
 
 PRICES: Final = {"price_pro": 2900, "price_business": 9900}
@@ -44,13 +53,16 @@ class Bench(NamedTuple):
     endpoint: Endpoint
     reader: ServiceReader
 
-    async def tenant(self, tenant_id: str) -> EventSubject:
-        """Create a tenant that is not linked to a customer yet."""
+    async def tenant(self, tenant_id: str, *, customer: str | None = None) -> EventSubject:
+        """Create a tenant; without a customer it is not linked to one yet."""
         assert self.reader.operator is not None
         await self.reader.operator.tenants.put(
-            tenant_id, name=tenant_id, owner_email=f"owner@{tenant_id}.example"
+            tenant_id,
+            name=tenant_id,
+            owner_email=f"owner@{tenant_id}.example",
+            stripe_customer_id=customer,
         )
-        return EventSubject(tenant_id, customer_of(tenant_id), "price_pro")
+        return EventSubject(tenant_id, customer or customer_of(tenant_id), "price_pro")
 
 
 @pytest.fixture(scope="module")
@@ -143,23 +155,13 @@ async def check_sample(bench: Bench, event_type: str) -> None:
 async def test_state_converges_after_each_chaos_kind(bench: Bench, kinds: list[ChaosKind]) -> None:
     subject = await bench.tenant(f"chaos-{'-'.join(kinds)}"[:64])
     events = await long_history(subject, PRICES, events=80, start=now() - 100, seed=len(kinds))
-    senders = SENDERS if ChaosKind.REORDER in kinds else 1
-    answers = await send(plan(events, kinds, 1), bench.endpoint, senders=senders, policy=QUICK)
-    sight = await bench.reader.tenant_view(subject.tenant)
-    assert sight.tenant is not None
-    verdict = judge(events, expected(events, None, ANY), sight.tenant, sight.ledger)
-    assert (answers.wrong, answers.examples) == (0, [])
-    assert verdict.expected == verdict.actual
-    assert verdict.converged
-    assert sum((verdict.outcomes or {}).values()) == 80
-    statuses = {(part, status) for part, status in answers.counts}
-    right = {
-        RequestKind.EVENT: 200,
-        RequestKind.DUPLICATE: 200,
-        RequestKind.STALE: 400,
-        RequestKind.FORGED: 400,
-    }
-    assert all(right[RequestKind(part)] == status for part, status in statuses)
+    await check_chaos(bench, subject, events, ANY, kinds=kinds)
+
+
+async def test_five_hundred_events_converge(bench: Bench) -> None:
+    subject = await bench.tenant("chaos-of-five-hundred")
+    events = await long_history(subject, PRICES, events=500, start=now() - 600, seed=7)
+    await check_chaos(bench, subject, events, ANY, seed=7)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -168,16 +170,67 @@ async def test_several_subscriptions_converge(each_bench: Bench, seed: int) -> N
     events = await long_history(
         subject, PRICES, events=120, start=now() - 150, seed=seed, is_each=True
     )
-    answers = await send(
-        plan(events, list(ChaosKind), seed), each_bench.endpoint, senders=SENDERS, policy=QUICK
+    await check_chaos(each_bench, subject, events, EACH, seed=seed)
+
+
+@pytest.mark.parametrize("event_type", sorted(REQUIRED_TYPES))
+async def test_events_of_one_type_converge(bench: Bench, event_type: str) -> None:
+    subject = await bench.tenant(
+        f"chaos-{event_type.replace('.', '-')}",
+        customer=customer_of(event_type),
     )
-    sight = await each_bench.reader.tenant_view(subject.tenant)
-    assert sight.tenant is not None
-    verdict = judge(events, expected(events, None, EACH), sight.tenant, sight.ledger)
+    start = now() - 20
+    events = [
+        await sample_event(event_type, subject, created=created)
+        for created in range(start, start + 20)
+    ]
+    await check_chaos(bench, subject, events, ANY, seed=3)
+
+
+@pytest.mark.parametrize("name", list(stories()))
+async def test_events_of_a_story_converge(bench: Bench, each_bench: Bench, name: str) -> None:
+    for place, policy in ((bench, ANY), (each_bench, EACH)):
+        for seed in (1, 2):
+            subject = await place.tenant(f"chaos-{name}-{seed}")
+            await check_chaos(place, subject, await story_events(subject, name), policy, seed=seed)
+
+
+async def story_events(subject: EventSubject, name: str) -> list[Json]:
+    """The events of a story that ends now, as the provider would send them."""
+    story = stories()[name]
+    simulator = subject.simulator(now() - story.days * DAY, prices=PRICES)
+    async for _ in play(story, StoryStage(simulator, subject, "price_business")):
+        pass
+    version = API_VERSIONS["new"]
+    return [render_event(event, version) for event in simulator.events(*REQUIRED_TYPES)]
+
+
+async def check_chaos(
+    bench: Bench,
+    subject: EventSubject,
+    events: Sequence[Json],
+    policy: BillingPolicy,
+    *,
+    kinds: Collection[ChaosKind] = tuple(ChaosKind),
+    seed: int = 1,
+) -> None:
+    """Deliver a history badly, and check the state, the ledger and every answer."""
+    senders = SENDERS if ChaosKind.REORDER in kinds else 1
+    requests = plan(events, kinds, seed)
+    answers = await send(requests, bench.endpoint, senders=senders, policy=QUICK)
+    view = await bench.reader.tenant_view(subject.tenant)
+    assert view.tenant is not None
+    verdict = judge(events, expected(events, policy), view.tenant, view.ledger or ())
     assert (answers.wrong, answers.examples) == (0, [])
     assert verdict.expected == verdict.actual
     assert verdict.converged
-    assert sum((verdict.outcomes or {}).values()) == 120
+    assert sum(verdict.outcomes.values()) == len(events)
+    assert {(kind, status) for kind, status in answers.counts} <= {
+        (RequestKind.EVENT, 200),
+        (RequestKind.DUPLICATE, 200),
+        (RequestKind.STALE, 400),
+        (RequestKind.FORGED, 400),
+    }
 
 
 async def test_service_that_accepts_forgeries_is_detected(bench: Bench) -> None:
@@ -187,9 +240,9 @@ async def test_service_that_accepts_forgeries_is_detected(bench: Bench) -> None:
         sending._replace(forgery=None) for sending in plan(events, {ChaosKind.BAD_SIGNATURE}, 1)
     ]  # as if the service did not check
     answers = await send(gullible, bench.endpoint, senders=1, policy=QUICK)
-    sight = await bench.reader.tenant_view(subject.tenant)
-    assert sight.tenant is not None
-    verdict = judge(events, expected(events, None, ANY), sight.tenant, sight.ledger)
+    view = await bench.reader.tenant_view(subject.tenant)
+    assert view.tenant is not None
+    verdict = judge(events, expected(events, ANY), view.tenant, view.ledger or ())
     assert answers.wrong == verdict.forged
     assert answers.wrong > 0
     assert not verdict.converged
@@ -271,7 +324,5 @@ async def test_rejected_credential_and_unreachable_service_have_own_errors(bench
     with pytest.raises(ConnectionFailedError):
         await ServiceReader(bench.client, away, api_key=unknown_key).own_tenant()
     endpoint = Endpoint(bench.client, away, Secret(SECRET))
-    subject = EventSubject("acme", "cus_acme", "price_pro")
-    events = await long_history(subject, PRICES, events=10, start=now(), seed=1)
     with pytest.raises(CommandError, match="does not answer"):
-        await send(plan(events, (), 1), endpoint, senders=2, policy=QUICK)
+        await endpoint.deliver(b"{}", policy=QUICK)

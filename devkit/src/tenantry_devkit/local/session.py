@@ -45,7 +45,7 @@ _PER_PAGE: Final = 100
 
 
 class TriggerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of the command line. ``chaos`` holds kinds of chaos."""
+    """The arguments of the command line."""
 
     what: str | None
     tenant: str | None
@@ -55,8 +55,6 @@ class TriggerOptions(msgspec.Struct, frozen=True, kw_only=True):
     overrides: tuple[str, ...]
     times: int | None
     shape: str
-    chaos: frozenset[str]
-    seed: int | None
     forward_to: str | None
     remote: bool
     sign_as: str
@@ -228,11 +226,11 @@ class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
             yield event
 
     @asynccontextmanager
-    async def tenant_for(self, kind: str) -> AsyncIterator[tuple[str, TenantView]]:
+    async def tenant_of_story(self) -> AsyncIterator[tuple[str, TenantView]]:
         """Give the named tenant, or else, for the operator, a new one that ends after the block."""
         tenant_id, operator = self.options.tenant, self.reader.operator
         if tenant_id is None and operator is not None:
-            tenant_id = f"{kind}-{secrets.token_hex(4)}"
+            tenant_id = f"story-{secrets.token_hex(4)}"
             email, customer = f"owner@{tenant_id}.example", customer_of(tenant_id)
             await operator.tenants.put(
                 tenant_id,
@@ -247,7 +245,7 @@ class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
             return
         if tenant_id is None:
             raise click.UsageError(
-                f"Say which tenant: --tenant ORG. A {kind} changes it. (With OPERATOR_TOKEN it creates its own tenant.)"
+                "Say which tenant: --tenant ORG. A story changes it. (With OPERATOR_TOKEN it creates its own tenant.)"
             )
         view = await self.reader.tenant_view(tenant_id)
         if view.is_missing:

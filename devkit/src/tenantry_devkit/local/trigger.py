@@ -33,7 +33,6 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.plans import Plan
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.http_client import new_http_client
-from tenantry_devkit.local.chaos import ChaosKind, run_chaos
 from tenantry_devkit.local.endpoint import (
     TIMEOUT,
     WEBHOOK_PATH,
@@ -61,7 +60,6 @@ from tenantry_devkit.local.session import (
 from tenantry_devkit.local.stories import run_story, stories
 from tenantry_sdk.errors import AuthenticationError, TenantryError
 
-_MAX_CHAOS: Final = 10_000
 _MAX_SHOWN: Final = 10
 _STATUSES: Final = (
     "active",
@@ -113,7 +111,7 @@ def _complete_what(
 @click.option(
     "--times",
     type=click.IntRange(1, 100_000),
-    help="How many events. Default: 1; with --chaos 100.",
+    help="How many events. Default: 1.",
 )
 @click.option(
     "--shape",
@@ -121,12 +119,6 @@ def _complete_what(
     default="new",
     show_default=True,
     help="Of the provider's API before or since 2025-03-31.",
-)
-@click.option(
-    "--chaos", metavar="KIND,...", help=f"Deliver a history badly: {', '.join(ChaosKind)}, or all."
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), help="With the same seed, --chaos does the same."
 )
 @click.option(
     "--forward-to",
@@ -146,29 +138,25 @@ def _complete_what(
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON document; for a story one line a scene."
 )
-def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # noqa: ANN401  # those of TriggerOptions
+def trigger(*, as_list: bool, **arguments: Any) -> None:  # noqa: ANN401  # those of TriggerOptions
     """Send a signed provider event to the service here, and show its effect on the tenant.
 
     TYPE is one of the types that tenantry handles; `--list` shows them and the stories. A story,
     such as story:failed-renewal, plays weeks on a simulated clock and shows the tenant after each
-    step. With --chaos, the command sends a history (of TYPE, of a story, or its own long one)
-    duplicated, in any order, and among forgeries, and says whether the tenant has the correct
-    state.
+    step.
 
     \b
       tenantry trigger customer.subscription.updated --plan pro
       tenantry trigger story:failed-renewal
-      tenantry trigger --chaos all --times 500 --seed 7
 
-    Without --tenant, stories and --chaos create their own tenant if OPERATOR_TOKEN is set, as in
-    the demo. The command reads the tenant with TENANTRY_API_KEY or OPERATOR_TOKEN; without them it
-    sends events all the same.
+    Without --tenant, a story creates its own tenant if OPERATOR_TOKEN is set, as in the demo. The
+    command reads the tenant with TENANTRY_API_KEY or OPERATOR_TOKEN; without them it sends events
+    all the same.
 
-    Exits with 0 when the service accepts what it should; with 1 if not, or if the state does not
-    converge; with 4 if it rejects the credential, with 5 if the tenant of a story does not exist,
-    and with 6 if it does not answer.
+    Exits with 0 when the service accepts the events; with 1 if not; with 4 if it rejects the
+    credential, with 5 if the tenant of a story does not exist, and with 6 if it does not answer.
     """
-    options = TriggerOptions(chaos=_parse_kinds(chaos), **arguments)
+    options = TriggerOptions(**arguments)
     if as_list:
         _show_list(as_json=options.as_json)
         return
@@ -185,22 +173,13 @@ def trigger(*, chaos: str | None, as_list: bool, **arguments: Any) -> None:  # n
     sys.exit(code)
 
 
-def _parse_kinds(text: str | None) -> frozenset[str]:
-    kinds = frozenset(part for each in (text or "").split(",") if (part := each.strip()))
-    if text is not None and (not kinds or kinds - {*ChaosKind, "all"}):
-        raise click.BadParameter(
-            f"must be some of {', '.join(ChaosKind)}, or all", param_hint="--chaos"
-        )
-    return frozenset(ChaosKind) if "all" in kinds else kinds
-
-
 def _check(options: TriggerOptions) -> None:
     """Reject contradictory arguments."""
-    what, chaos = options.what, options.chaos
+    what = options.what
     is_story = what is not None and what.startswith(STORY)
     for is_wrong, message in (
         (
-            what is None and not chaos,
+            what is None,
             "Missing argument: a type or a story. `tenantry trigger --list` shows them.",
         ),
         (
@@ -212,23 +191,18 @@ def _check(options: TriggerOptions) -> None:
             f"--status is for {SUBSCRIPTION_UPDATED}: no other type has a status to choose.",
         ),
         (
-            options.subscription and (is_story or what is None),
+            options.subscription and is_story,
             "--subscription is for events of a TYPE.",
         ),
         (
-            options.overrides and (is_story or what is None or chaos),
-            "--override is for events of a TYPE, and not for --chaos.",
-        ),
-        (
-            chaos and (options.times or 0) > _MAX_CHAOS,
-            f"--times is {_MAX_CHAOS:,} at most with --chaos.",
+            options.overrides and is_story,
+            "--override is for events of a TYPE.",
         ),
         (
             options.times is not None and is_story,
             "--times is not for stories: their events are fixed.",
         ),
-        (options.seed is not None and not chaos, "--seed is for --chaos."),
-        (options.dry_run and (is_story or chaos), "--dry-run is for events of a TYPE."),
+        (options.dry_run and is_story, "--dry-run is for events of a TYPE."),
     ):
         if is_wrong:
             raise click.UsageError(message)
@@ -288,8 +262,6 @@ async def _run(
             else None,
             console=Console(highlight=False),
         )
-        if options.chaos:
-            return await run_chaos(session)
         if options.what and options.what.startswith(STORY):
             return await run_story(session)
         return await _run_events(session)
