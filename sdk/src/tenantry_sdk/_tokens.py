@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, Protocol
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import msgspec
 
@@ -16,6 +17,7 @@ from tenantry_sdk.errors import ConfigurationError, TokenRefreshError
 
 _RENEWED_BEFORE: Final = 30.0  # seconds before its expiry
 _JWT_PARTS: Final = 3
+_NO_ADDRESS: Final = "not an http or https address."
 _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -218,14 +220,7 @@ def token_of(grant: Grant, status: int, content: bytes, now: float, last: Token 
     document = _object(content)
     access_token = document.get("access_token")
     if status != 200 or not isinstance(access_token, str) or not access_token:  # noqa: PLR2004
-        code = document.get("error")
-        reason = str(document.get("error_description") or code or "no readable error").removesuffix(
-            "."
-        )
-        raise TokenRefreshError(
-            f"The identity provider issued no token: {status}, {reason}.",
-            code=code if isinstance(code, str) else None,
-        )
+        raise _refusal(status, document)
     expires_in = document.get("expires_in")
     lifetime = _positive(expires_in)
     refresh_token = document.get("refresh_token")
@@ -237,6 +232,15 @@ def token_of(grant: Grant, status: int, content: bytes, now: float, last: Token 
         lifetime,
         grant.issuer,
         grant.client_id,
+    )
+
+
+def _refusal(status: int, document: dict[str, Any]) -> TokenRefreshError:
+    code = document.get("error")
+    reason = str(document.get("error_description") or code or "no readable error")
+    return TokenRefreshError(
+        f"The identity provider issued no token: {status}, {reason.removesuffix('.')}.",
+        code=code if isinstance(code, str) else None,
     )
 
 
@@ -273,26 +277,27 @@ def http_address(
 
     The result has no trailing slash. No message shows an address that may contain a password.
     """
-    invalid = ConfigurationError(f"{what}: not an http or https address.")
-    try:
-        parts = urlsplit(address)
-        has_valid_port = parts.port != 0
-    except ValueError:  # an invalid port or IPv6 address
-        raise invalid from None
-    if (
-        not parts.hostname
-        or not has_valid_port
-        or parts.fragment
-        or (parts.query and not allow_query)
-    ):
-        raise invalid
+    parts = _split(address)
+    if parts is None or parts.fragment or (parts.query and not allow_query):
+        raise ConfigurationError(f"{what}: {_NO_ADDRESS}")
     if "@" in parts.netloc:
         raise ConfigurationError(f"{what}: the address must not contain a user or password.")
     if parts.scheme not in {"http", "https"} or not is_plain(address):
-        raise invalid
+        raise ConfigurationError(f"{what}: {_NO_ADDRESS}")
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK and not allow_http:
         raise ConfigurationError(f"{what}: {address} must be https: it receives secrets.")
     return address.rstrip("/")
+
+
+def _split(address: str) -> SplitResult | None:
+    """Return the parts of an address; None without a host, or for an invalid port or IPv6
+    address.
+    """
+    with suppress(ValueError):
+        parts = urlsplit(address)
+        if parts.hostname and parts.port != 0:
+            return parts
+    return None
 
 
 def is_plain(text: str) -> bool:

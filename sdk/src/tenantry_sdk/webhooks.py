@@ -68,17 +68,11 @@ def verify(
     """
     raw = body.encode(errors="surrogatepass") if isinstance(body, str) else body
     keys = _keys(secrets)
-    by_name = {_ascii(name).lower(): _ascii(value) for name, value in headers.items()}
-    header = by_name.get(HEADER.lower(), by_name.get(_OTHER.lower()))
-    if not header:
-        raise SignatureError(f"there is no {HEADER} header")
-    stamp, signatures = _parse(header)
+    stamp, signatures = _parse(_header(headers))
     expected = [_signature(raw, key, stamp).encode() for key in keys]
     if not any([hmac.compare_digest(one, given) for one in expected for given in signatures]):  # noqa: C419  # all
         raise SignatureError("no signature matches")
-    age = (time.time() if now is None else now) - int(stamp)
-    if not abs(age) <= tolerance:
-        raise SignatureError("it is too old" if age > 0 else "it is from the future")
+    _check_age((time.time() if now is None else now) - int(stamp), tolerance)
     try:
         event: Event = converted(msgspec.json.decode(raw), Event)
     except NOT_JSON as error:
@@ -103,6 +97,21 @@ def _keys(secrets: str | Secret | Sequence[str | Secret]) -> list[str]:
     if not keys or not all(isinstance(key, str) and key.strip() for key in keys):
         raise ValueError("pass at least one secret; secrets are non-empty strings")
     return keys
+
+
+def _header(
+    headers: Mapping[str, str] | Mapping[bytes, bytes] | Mapping[str, bytes],
+) -> str:
+    by_name = {_ascii(name).lower(): _ascii(value) for name, value in headers.items()}
+    header = by_name.get(HEADER.lower(), by_name.get(_OTHER.lower()))
+    if not header:
+        raise SignatureError(f"there is no {HEADER} header")
+    return header
+
+
+def _check_age(age: float, tolerance: float) -> None:
+    if not abs(age) <= tolerance:  # NaN too
+        raise SignatureError("it is too old" if age > 0 else "it is from the future")
 
 
 def _ascii(text: str | bytes) -> str:

@@ -134,27 +134,35 @@ class AsyncTokenRenewer:
             store.unlock(self._locks.pop())
         locks = self._locks = []
         async with locked(store, locks):
-            kept = await in_thread(store.load)
-            if kept is not None and not kept.is_of(source.issuer, source.client_id):
-                kept = None
-            if kept is None and old is not None and not self._unsaved:
-                raise TokenRefreshError(
-                    "The stored token is gone: the user signed out. Sign in again.",
-                    code="signed_out",
-                )
-            # Another process may have renewed it; using a refresh token twice may revoke all of
-            # them.
-            fresh = kept if kept != old else None
-            if fresh is not None and not fresh.is_due(time.time()):
-                return self._set_current(fresh)
-            try:
-                token = self._set_current(await self._fetch_token(source, kept or old))
-            except TenantryError:
-                if fresh is None or fresh.is_over(time.time()):
-                    raise
-                return self._set_current(fresh)
-            await self._save(store, token)
-            return token
+            return await self._renewed_in(store, source, old)
+
+    async def _renewed_in(self, store: TokenStore, source: Grant, old: Token | None) -> Token:
+        """Return the token that another process has stored, or renew it. The store is locked."""
+        kept = await self._load(store, source, old)
+        # Another process may have renewed it; using a refresh token twice may revoke all of them.
+        fresh = kept if kept != old else None
+        if fresh is not None and not fresh.is_due(time.time()):
+            return self._set_current(fresh)
+        try:
+            token = self._set_current(await self._fetch_token(source, kept or old))
+        except TenantryError:
+            if fresh is None or fresh.is_over(time.time()):
+                raise
+            return self._set_current(fresh)
+        await self._save(store, token)
+        return token
+
+    async def _load(self, store: TokenStore, source: Grant, old: Token | None) -> Token | None:
+        """Return the stored token of this source. Raises `TokenRefreshError` if it was deleted."""
+        kept = await in_thread(store.load)
+        if kept is not None and kept.is_of(source.issuer, source.client_id):
+            return kept
+        if old is not None and not self._unsaved:
+            raise TokenRefreshError(
+                "The stored token is gone: the user signed out. Sign in again.",
+                code="signed_out",
+            )
+        return None
 
     def _set_current(self, token: Token) -> Token:
         self._token = token
