@@ -41,7 +41,13 @@ class AcceptLoop(uvloop.Loop):
         sock, ssl, backlog = options.get("sock"), options.get("ssl"), options.get("backlog", 100)
         if sock is None or ssl is not None:
             return await super().create_server(*args, **options)
-        return ListeningSocket(self, args[0], sock, backlog, self.balance)
+        return ListeningSocket(
+            self,
+            args[0],
+            sock,
+            backlog,
+            self.balance,
+        )
 
 
 def reject_new_connections(listening: socket.socket) -> None:

@@ -17,6 +17,7 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY: Final = 1_048_576
 _LENGTH_DIGITS: Final = 18
+_TOO_LARGE: Final = f"The body is larger than {MAX_BODY} bytes."
 # A credential sent as a request id by mistake must not reach logs or the audit trail.
 _CLIENT_REQUEST_ID: Final = re.compile(rb"(?!svc_|eyJ|whsec_|[sr]k_)[A-Za-z0-9._-]{1,128}")
 JSON: Final[Header] = (b"content-type", b"application/json")
@@ -99,25 +100,27 @@ class HotRequest:
             raise CompressedBodyError
         if self._receive is None:
             return self.full_body
-        length = self.header(b"content-length")
+        if _is_too_large(self.header(b"content-length")):
+            raise PayloadTooLargeError(_TOO_LARGE)
         parts: list[bytes] = []
         size, more = 0, True
-        if (
-            length is not None
-            and length.isdigit()
-            and (len(length) > _LENGTH_DIGITS or int(length) > MAX_BODY)
-        ):
-            size = MAX_BODY + 1
-        while more and size <= MAX_BODY:
+        while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGoneError
             parts.append(message.get("body", b""))
             size += len(parts[-1])
+            if size > MAX_BODY:
+                raise PayloadTooLargeError(_TOO_LARGE)
             more = message.get("more_body", False)
-        if size > MAX_BODY:
-            raise PayloadTooLargeError(f"The body is larger than {MAX_BODY} bytes.")
         return b"".join(parts)
+
+
+def _is_too_large(length: bytes | None) -> bool:
+    """Whether a ``Content-Length`` exceeds `MAX_BODY`; False for a malformed one."""
+    if length is None or not length.isdigit():
+        return False
+    return len(length) > _LENGTH_DIGITS or int(length) > MAX_BODY
 
 
 def is_compressed(encoding: bytes | None) -> bool:

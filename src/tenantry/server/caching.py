@@ -19,14 +19,14 @@ def vary_on_credential(headers: list[Header]) -> None:
     """Add `CREDENTIAL_HEADERS` to the ``Vary`` of a response, in one line: caches exist that read
     only one.
     """
-    given = [header for header in headers if header[0].lower() == _VARY]
+    given = [value for name, value in headers if name.lower() == _VARY]
     if not given:
         headers.append(_ON_CREDENTIAL)
         return
-    varying = [name.strip() for _, value in given for name in value.split(b",")]
-    known = {name.lower() for name in varying}
+    varying = [name.strip() for name in b",".join(given).split(b",")]
+    known = set(map(bytes.lower, varying))
     if _ANY in known:
         return
     varying += [name for name in _NAMES if name.lower() not in known]
-    headers[:] = [header for header in headers if header not in given]
+    headers[:] = [header for header in headers if header[0].lower() != _VARY]
     headers.append((_VARY, b", ".join(varying)))

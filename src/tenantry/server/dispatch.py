@@ -85,11 +85,21 @@ class HotRoutes:
         self._exact: dict[tuple[str | None, str], HotRoute] = {}
         self._prefixes: list[tuple[str, HotRoute]] = []
 
-    def add(self, method: str | None, path: str, handler: HotHandler) -> None:
+    def add(
+        self,
+        method: str | None,
+        path: str,
+        handler: HotHandler,
+    ) -> None:
         """Add a method of a path; None is every method."""
         self._exact[method, path] = HotRoute(path, handler)
 
-    def add_prefix(self, prefix: str, template: str, handler: HotHandler) -> None:
+    def add_prefix(
+        self,
+        prefix: str,
+        template: str,
+        handler: HotHandler,
+    ) -> None:
         """Add every method of every path below a prefix; ``template`` names the route in the
         metrics.
         """
@@ -196,7 +206,12 @@ class Dispatcher:
         }
         """What `HttpProtocol` finds in the lifespan state."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         if scope["type"] != "http":
             scope.setdefault("state", {}).update(self.state)
             await self._app(scope, receive, send)
@@ -252,7 +267,12 @@ class Dispatcher:
         if response.status in _THROTTLED and _is_anonymous(scope):
             await self._throttle.wait()
         self._complete(response, scope, request.request_id)
-        self._count(route.template, scope["method"], response.status, perf_counter() - started)
+        self._count(
+            route.template,
+            scope["method"],
+            response.status,
+            perf_counter() - started,
+        )
         return response
 
     def count_disconnect(self, route: HotRoute, request: HotRequest) -> None:
@@ -263,7 +283,13 @@ class Dispatcher:
             internal_error(request.request_id.decode()), request.scope, request.request_id
         )
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
+    async def _pass_on(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        request_id: bytes,
+    ) -> int:
         """Let Litestar answer within the deadline, else respond with 503; return the status."""
         status = 0
         timed_out = False
@@ -310,7 +336,13 @@ class Dispatcher:
         await work
         return status
 
-    async def _refuse(self, refusal: Refusal, scope: Scope, send: Send, request_id: bytes) -> int:
+    async def _refuse(
+        self,
+        refusal: Refusal,
+        scope: Scope,
+        send: Send,
+        request_id: bytes,
+    ) -> int:
         scope[OUTCOME] = refusal.code
         if refusal.status in _CLIENT_ERRORS:
             await self._throttle.wait()
@@ -318,13 +350,23 @@ class Dispatcher:
         await send_response(send, self._complete(response, scope, request_id))
         return response.status
 
-    def _complete(self, response: HotResponse, scope: Scope, request_id: bytes) -> HotResponse:
+    def _complete(
+        self,
+        response: HotResponse,
+        scope: Scope,
+        request_id: bytes,
+    ) -> HotResponse:
         if response.status != _NO_CONTENT:  # which has no length (RFC 9110 section 8.6)
             response.headers.append((b"content-length", b"%d" % len(response.body)))
         self._add_headers(response.headers, scope, request_id)
         return response
 
-    def _add_headers(self, headers: list[Header], scope: Scope, request_id: bytes) -> None:
+    def _add_headers(
+        self,
+        headers: list[Header],
+        scope: Scope,
+        request_id: bytes,
+    ) -> None:
         """Add what every response has."""
         headers += missing_headers(headers, self._security_headers)
         headers += headers_of(scope)
@@ -334,7 +376,13 @@ class Dispatcher:
             vary_on_credential(headers)
         headers.append((b"x-request-id", request_id))
 
-    def _count(self, route: str, method: str, status: int, seconds: float) -> None:
+    def _count(
+        self,
+        route: str,
+        method: str,
+        status: int,
+        seconds: float,
+    ) -> None:
         self._counter_of(route, method if method in METHODS else "other", status).inc()
         self._timer_of(route).observe(seconds)
 

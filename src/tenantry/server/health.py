@@ -63,7 +63,12 @@ def health_routes(
         health = Health("draining" if shutdown.is_draining else "not ready", problems)
         return Response(health, status_code=503, headers={"Retry-After": "1"})
 
-    @get("/metrics", include_in_schema=False, media_type="text/plain", opt={"public": True})
+    @get(
+        "/metrics",
+        include_in_schema=False,
+        media_type="text/plain",
+        opt={"public": True},
+    )
     async def show_metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
         known = render_known(await read_metrics())
         accepted = request.headers.get("accept-encoding", "")

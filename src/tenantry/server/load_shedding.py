@@ -135,47 +135,42 @@ class LoadSheddingProtocol(HttpProtocol):
 
     def _shed(self, detector: OverloadDetector, data: bytes) -> bool:
         """Shed the request that begins here; return False if only the parser can judge it."""
-        if (
-            self.is_reading
-            or self.stops_reading
-            or self.flow.write_paused
-            or not getattr(self.cycle, "response_complete", True)
-        ):
+        if not self._is_between_requests():
             return False
         request, end = _REQUEST.match(data), data.find(b"\r\n\r\n") + 4
         if request is None or end < len(b"\r\n\r\n"):
             return False
         head = data[:end].lower()
-        # Other servers may take a single line feed as the end of a line, and so find an earlier end
-        # of the head.
-        if _NEEDS_PARSER.search(head) or not head.count(b"\r\n") == head.count(b"\n") == head.count(
-            b"\r"
-        ):
-            return False
-        lengths = _LENGTH.findall(head)
-        if len(lengths) > 1 or len(lengths) != head.count(b"\ncontent-length"):
-            return False
-        length = int(lengths[0]) if lengths else 0
-        if not len(data) <= end + length <= MAX_BODY:
+        length = _body_length(head)
+        if length is None or not len(data) <= end + length <= MAX_BODY:
             return False
         self._remaining = end + length - len(data)
         given_id = _ID.search(data, 0, end) if b"\nx-request-id" in head else None
-        is_last = request[2] == b"0" or self._shutdown.is_draining
-        closes = is_last or (b"\nconnection" in head and _CONNECTION.search(head) is None)
-        cors_headers: Sequence[Header] = ()
-        if self._cors is not None:
-            origins = _ORIGIN.findall(data, 0, end)
-            cors_headers = self._cors.headers_of_target(
-                request[1], origins[0] if len(origins) == 1 else None
-            )
+        is_last = request[2] == b"0" or self._shutdown.is_draining or _asks_to_close(head)
         self._send_overloaded(
             request_id_of(given_id[1] if given_id else None),
-            cors_headers,
+            self._cors_headers(request[1], data, end),
             is_webhook=request[1].startswith(_WEBHOOK),
-            closes=closes,
+            closes=is_last,
         )
         detector.count()
         return True
+
+    def _is_between_requests(self) -> bool:
+        if self.is_reading or self.stops_reading or self.flow.write_paused:
+            return False
+        return bool(getattr(self.cycle, "response_complete", True))
+
+    def _cors_headers(
+        self,
+        target: bytes,
+        data: bytes,
+        end: int,
+    ) -> Sequence[Header]:
+        if self._cors is None:
+            return ()
+        origins = _ORIGIN.findall(data, 0, end)
+        return self._cors.headers_of_target(target, origins[0] if len(origins) == 1 else None)
 
     def _send_overloaded(
         self, request_id: bytes, more_headers: Sequence[Header], *, is_webhook: bool, closes: bool
@@ -195,3 +190,20 @@ class LoadSheddingProtocol(HttpProtocol):
             self._await_next()
             if self._remaining:
                 self.deadline += self._monitor.limits.body
+
+
+def _asks_to_close(head: bytes) -> bool:
+    return b"\nconnection" in head and _CONNECTION.search(head) is None
+
+
+def _body_length(head: bytes) -> int | None:
+    """Return the length of the body by a head in lower case; None if only the parser can tell."""
+    lines = head.count(b"\r\n")
+    # Other servers may take a single line feed as the end of a line, and so find an earlier end of
+    # the head.
+    if _NEEDS_PARSER.search(head) or lines != head.count(b"\n") or lines != head.count(b"\r"):
+        return None
+    lengths = _LENGTH.findall(head)
+    if len(lengths) > 1 or len(lengths) != head.count(b"\ncontent-length"):
+        return None
+    return int(lengths[0]) if lengths else 0

@@ -258,6 +258,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._has_head = True
             return
         self._check_fields(version)
+        self._begin_asgi_request(version)
+
+    def _begin_asgi_request(self, version: str) -> None:
         self._chunks = 0
         url, headers = _URL_WITHOUT_PATH.sub(rb"\g<0>/", self.url), self.headers
         super().on_message_begin()
@@ -517,18 +520,16 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _hot_cycle(self, version: str) -> "HotRequestCycle | None":
         """Return the current request if it qualifies for the short path."""
-        parser, dispatcher = self.parser, self._dispatcher
-        method = _HOT_METHODS.get(parser.get_method())
-        target = _hot_target(self.url) if len(self.url) <= _MAX_HOT_TARGET_BYTES else None
-        if dispatcher is None or method is None or target is None or version not in _VERSIONS:
+        dispatcher = self._dispatcher
+        if dispatcher is None or version not in _VERSIONS or len(self.url) > _MAX_HOT_TARGET_BYTES:
+            return None
+        method = _HOT_METHODS.get(self.parser.get_method())
+        target = _hot_target(self.url)
+        if method is None or target is None:
             return None
         path, query = target
         route = dispatcher.find(method, path)
-        if (
-            route is None
-            or parser.should_upgrade()
-            or not getattr(self.cycle, "response_complete", True)
-        ):
+        if route is None:
             return None
         scope = {
             "type": "http",
@@ -540,26 +541,31 @@ class HttpProtocol(HttpToolsProtocol):
             "scheme": self.scheme,
         }
         cycle = HotRequestCycle(route, scope)
-        header = cycle.header
-        length = header(b"content-length")
-        if length is not None and (len(length) > _MAX_HOT_LENGTH_DIGITS or method != "POST"):
+        if self._needs_framework(cycle):
             return None
-        if (
-            self._proxies is not None
-            and (header(b"x-forwarded-for") or b"").count(b",") >= MAX_FORWARDED
-        ):
-            return None
-        # Several Host headers are joined by a comma and a space, which no host contains.
-        if (
-            header(b"transfer-encoding") is not None
-            or header(b"expect") is not None
-            or not _is_host(header(b"host"))
-        ):
-            return None
-        cycle.keep_alive = (
-            version != "1.0" and parser.should_keep_alive() and not self._shutdown.is_draining
-        )
+        is_last = version == "1.0" or self._shutdown.is_draining
+        cycle.keep_alive = not is_last and self.parser.should_keep_alive()
         return cycle
+
+    def _needs_framework(self, cycle: "HotRequestCycle") -> bool:
+        """Whether uvicorn must handle a request of a hot route: another one is in progress, or its
+        head has what the short path does not know.
+        """
+        if self.parser.should_upgrade() or not getattr(self.cycle, "response_complete", True):
+            return True
+        header = cycle.header
+        if header(b"transfer-encoding") is not None or header(b"expect") is not None:
+            return True
+        # Several Host headers are joined by a comma and a space, which no host contains.
+        if not _is_host(header(b"host")):
+            return True
+        length = header(b"content-length")
+        if length is not None and (
+            len(length) > _MAX_HOT_LENGTH_DIGITS or cycle.scope["method"] != "POST"
+        ):
+            return True
+        forwarded = None if self._proxies is None else header(b"x-forwarded-for")
+        return forwarded is not None and forwarded.count(b",") >= MAX_FORWARDED
 
     async def _serve(self, cycle: "HotRequestCycle") -> None:
         dispatcher = cast("HotDispatcher", self._dispatcher)

@@ -37,7 +37,13 @@ class LoggingDispatcher(Dispatcher):
             record.status, record.route = response.status, route.template
             return response
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
+    async def _pass_on(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        request_id: bytes,
+    ) -> int:
         with self._recorded(scope, request_id) as record:
             try:
                 record.status = await super()._pass_on(scope, receive, send, request_id)
@@ -75,7 +81,13 @@ class LoggingDispatcher(Dispatcher):
                         "status": status,
                         "duration_ms": duration,
                     }
-                    logger.info("%s %s %d", method, route, status, extra={FIELDS: fields})
+                    logger.info(
+                        "%s %s %d",
+                        method,
+                        route,
+                        status,
+                        extra={FIELDS: fields},
+                    )
 
     def _span(self, scope: Scope, method: str) -> AbstractContextManager[RequestSpan | None]:
         if self._tracing is None:
