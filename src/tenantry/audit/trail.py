@@ -88,5 +88,15 @@ async def record(
     org_id, target_id = target
     of_author = author.kind, author.id, author.address, author.request_id
     await audit.insert(
-        connection, AuditEvent(new_id("aud"), org_id, now, action, *of_author, target_id, old, new)
+        connection,
+        AuditEvent(
+            new_id("aud"),
+            org_id,
+            now,
+            action,
+            *of_author,
+            target_id,
+            old,
+            new,
+        ),
     )

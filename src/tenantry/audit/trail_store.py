@@ -56,32 +56,35 @@ async def read_page(
     With ``bounded`` only `MAX_SCANNED_ROWS` entries are examined where no index supports all
     conditions.
     """
-    given = {
-        name: value for name, value in msgspec.structs.asdict(wanted).items() if value is not None
-    }
-    until = given.pop("until", None)
-    if until is not None and (window.after_at is None or until < window.after_at):
-        # as a condition, it would be checked on each newer entry instead of finding its place in
-        # the index
-        window = Window(window.limit, until, "")
-    indexed = dict(given)
-    if bounded:
-        indexed.pop("action", None)
-        if "target_id" in indexed:
-            indexed.pop("actor_id", None)
+    window = _until(window, wanted.until)
     # only the given ones: a cached plan for all conditions could use no index
-    condition = " AND ".join(("org_id = %(org)s", *(_CONDITIONS[name] for name in indexed)))
-    filtered = " AND ".join(_CONDITIONS[name] for name in given if name not in indexed)
-    values = {**given, "org": org_id}
+    given = [name for name in _CONDITIONS if getattr(wanted, name) is not None]
+    indexed = _indexed(given) if bounded else given
+    filtered = [_CONDITIONS[name] for name in given if name not in indexed]
     return await _LISTING.page(
         connection,
-        condition,
-        values,
+        " AND ".join(["org_id = %(org)s", *(_CONDITIONS[name] for name in indexed)]),
+        {**msgspec.structs.asdict(wanted), "org": org_id},
         window,
         _event,
-        filtered=filtered or "true",
+        filtered=" AND ".join(filtered) or "true",
         bounded=bool(filtered),
     )
+
+
+def _until(window: Window, until: datetime | None) -> Window:
+    """Begin at a time: as a condition, it would be checked on each newer entry instead of finding
+    its place in the index.
+    """
+    if until is None or (window.after_at is not None and window.after_at <= until):
+        return window
+    return Window(window.limit, until, "")
+
+
+def _indexed(names: Sequence[str]) -> list[str]:
+    """Return the conditions that one index finds together; the others are checked row by row."""
+    unindexed = {"action", "actor_id"} if "target_id" in names else {"action"}
+    return [name for name in names if name not in unindexed]
 
 
 async def read_names(connection: Connection, org_id: str, ids: Collection[str]) -> dict[str, str]:
@@ -139,4 +142,11 @@ async def newest_by_target(
 
 def _event(row: Sequence[Any]) -> AuditEvent:
     event_id, org_id, at, action, actor_kind, *rest = row
-    return AuditEvent(event_id, org_id, at, Action(action), ActorKind(actor_kind), *rest)
+    return AuditEvent(
+        event_id,
+        org_id,
+        at,
+        Action(action),
+        ActorKind(actor_kind),
+        *rest,
+    )
