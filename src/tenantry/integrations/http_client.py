@@ -38,7 +38,12 @@ def _ssl_context() -> ssl.SSLContext:
 
 
 class _Client(httpx2.AsyncClient):
-    def __init__(self, timeout: float, peer: str, tracing: Tracing | None) -> None:
+    def __init__(
+        self,
+        timeout: float,
+        peer: str,
+        tracing: Tracing | None,
+    ) -> None:
         super().__init__(
             timeout=timeout, mounts=_DIRECT, follow_redirects=False, verify=_ssl_context()
         )
@@ -86,7 +91,13 @@ async def fetch(
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
     """GET ``url``; return the body of a 200 response. Bounds and errors are those of `request`."""
-    status, body = await request(client, "GET", url, headers or {}, allow_http=allow_http)
+    status, body = await request(
+        client,
+        "GET",
+        url,
+        headers or {},
+        allow_http=allow_http,
+    )
     if status != httpx2.codes.OK:
         raise FetchError(f"answered {status}")
     return body
@@ -107,8 +118,18 @@ async def request(
     if not is_secure(url, allow_http=allow_http):
         raise FetchError("not an https address")
     # Without the client's defaults: no user's cookies are sent with another user's request.
-    plain = httpx2.Request(method, url, headers={**_PLAIN, **headers}, content=content)
-    response = await client.send(plain, stream=True, auth=None, follow_redirects=False)
+    plain = httpx2.Request(
+        method,
+        url,
+        headers={**_PLAIN, **headers},
+        content=content,
+    )
+    response = await client.send(
+        plain,
+        stream=True,
+        auth=None,
+        follow_redirects=False,
+    )
     async with contextlib.aclosing(response):
         if response.headers.get("content-encoding", "identity") != "identity":
             raise FetchError("answered with a compressed body")

@@ -9,7 +9,7 @@ from email.errors import MessageError
 from email.headerregistry import Address, AddressHeader
 from email.message import EmailMessage
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import aiosmtplib
 import msgspec
@@ -81,28 +81,30 @@ def parse_smtp_url(url: str, sender: str, *, allow_plaintext: bool = False) -> S
     try:
         parts = urlsplit(url)
         port = parts.port
-        username, password = (
-            unquote(part or "", errors="strict") for part in (parts.username, parts.password)
-        )
+        username = unquote(parts.username or "", errors="strict")
+        password = unquote(parts.password or "", errors="strict")
     except ValueError:
         raise ValueError(_URL_FORM) from None
-    is_plain = parts.path in ("", "/") and not parts.query and not parts.fragment and port != 0
-    has_credentials = bool(username and password)
-    are_sound = (username + password).isprintable() and has_credentials is bool(
-        username or password
-    )
-    if parts.scheme not in _DEFAULT_PORT or not parts.hostname or not is_plain or not are_sound:
+    is_half = bool(username) != bool(password)
+    if is_half or not (username + password).isprintable() or not _is_server(parts):
         raise ValueError(_URL_FORM)
     parse_sender(sender)
     return SmtpConfig(
-        host=parts.hostname,
+        host=parts.hostname or "",
         port=port or _DEFAULT_PORT[parts.scheme],
         username=username or None,
-        password=Secret(password) if has_credentials else None,
+        password=Secret(password) if password else None,
         implicit_tls=parts.scheme == "smtps",
         sender=sender,
         allow_plaintext=allow_plaintext,
     )
+
+
+def _is_server(parts: SplitResult) -> bool:
+    """Whether a URL names a mail server, and nothing else of its own."""
+    if parts.scheme not in _DEFAULT_PORT or not parts.hostname or parts.port == 0:
+        return False
+    return parts.path in ("", "/") and not parts.query and not parts.fragment
 
 
 def parse_sender(sender: str) -> Address:

@@ -68,7 +68,12 @@ class VerifiedTokenCache:
         self.hits += 1
         return found[0]
 
-    def add(self, digest: bytes, verified: VerifiedToken, length: int) -> None:
+    def add(
+        self,
+        digest: bytes,
+        verified: VerifiedToken,
+        length: int,
+    ) -> None:
         """Add the entry of a token of this many characters, and evict the least recently used
         ones.
         """
