@@ -31,7 +31,12 @@ class Response:
     content: bytes
     """The body."""
 
-    def __init__(self, status_code: int, headers: Mapping[str, str], content: bytes) -> None:
+    def __init__(
+        self,
+        status_code: int,
+        headers: Mapping[str, str],
+        content: bytes,
+    ) -> None:
         self.status_code = status_code
         self.headers = headers
         self.content = content

@@ -100,7 +100,12 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 class RetryState:
     """The attempts of one call: after each one, either its result or the delay before the next."""
 
-    def __init__(self, call: Call, retry: RetrySettings, ends: float) -> None:
+    def __init__(
+        self,
+        call: Call,
+        retry: RetrySettings,
+        ends: float,
+    ) -> None:
         """``ends`` is the deadline of the call, by the monotonic clock."""
         self._call = call
         self._retry = retry
@@ -145,7 +150,12 @@ class RetryState:
             error, None, now, again=not (self._call.is_check and isinstance(error, TimedOutError))
         )
 
-    def after(self, response: Response, at: datetime, now: float) -> float | None:
+    def after(
+        self,
+        response: Response,
+        at: datetime,
+        now: float,
+    ) -> float | None:
         """Return the delay before a retry, or None for a successful response. Raises the response's
         error.
         """
@@ -158,12 +168,29 @@ class RetryState:
         error = error_of(status, response.headers, response.content, pause)
         if error.code == _IN_FLIGHT and self._lost:
             self._attempt -= 1  # the lost attempt still runs; it does not count
-            return self._wait(error, self._retry.backoff.in_flight, now, again=True)
+            return self._wait(
+                error,
+                self._retry.backoff.in_flight,
+                now,
+                again=True,
+            )
         if status in _MAYBE_DONE:
             self._lost = True
-        return self._wait(error, pause, now, again=status in _AGAIN and not self._call.is_check)
+        return self._wait(
+            error,
+            pause,
+            now,
+            again=status in _AGAIN and not self._call.is_check,
+        )
 
-    def _wait(self, error: TenantryError, pause: float | None, now: float, *, again: bool) -> float:
+    def _wait(
+        self,
+        error: TenantryError,
+        pause: float | None,
+        now: float,
+        *,
+        again: bool,
+    ) -> float:
         wait = wait_before(self._attempt, pause, backoff=self._retry.backoff)
         is_over = self._attempt >= self._attempts or now + wait >= self._ends
         if not again or not self._call.repeatable or is_over:

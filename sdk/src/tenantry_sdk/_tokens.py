@@ -199,7 +199,12 @@ def discovery_request(issuer: str) -> TokenRequest:
     )
 
 
-def endpoint_of(issuer: str, name: str, status: int, content: bytes) -> str:
+def endpoint_of(
+    issuer: str,
+    name: str,
+    status: int,
+    content: bytes,
+) -> str:
     """Return an endpoint from an issuer's discovery document. Raises `TokenRefreshError`."""
     document = _object(content)
     if status != 200 or not isinstance(document.get(name), str):  # noqa: PLR2004
@@ -213,7 +218,13 @@ def endpoint_of(issuer: str, name: str, status: int, content: bytes) -> str:
     return str(document[name])
 
 
-def token_of(grant: Grant, status: int, content: bytes, now: float, last: Token | None) -> Token:
+def token_of(
+    grant: Grant,
+    status: int,
+    content: bytes,
+    now: float,
+    last: Token | None,
+) -> Token:
     """Return the token in a token endpoint's response (RFC 6749 section 5.1). Raises
     `TokenRefreshError`.
     """

@@ -96,7 +96,12 @@ class TenantryMiddleware:
         )
         self._owns_lifespan = owns_lifespan
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         if scope["type"] == "lifespan" and self._owns_lifespan:
             await self._run_lifespan(receive, send)
         elif scope["type"] not in ("http", "websocket"):
@@ -106,7 +111,12 @@ class TenantryMiddleware:
         else:
             await self._begin(scope, receive, send)
 
-    async def _begin(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _begin(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         known = scope.get(REQUEST_ID)  # from an outer middleware with another database
         request_id = (
             request_id_of(header_of(scope, b"x-request-id"))
@@ -144,7 +154,12 @@ class TenantryMiddleware:
         except DomainError as error:
             if type(error) not in STATUSES or (context.started and scope["type"] == "http"):
                 raise
-            await _refuse(scope, send, context.refusal(error), begun=context.started)
+            await _refuse(
+                scope,
+                send,
+                context.refusal(error),
+                begun=context.started,
+            )
 
     async def _check(self, context: RequestContext, scope: Scope) -> None:
         has_credential = any(name == b"authorization" for name, _ in scope["headers"])
@@ -168,11 +183,23 @@ class TenantryMiddleware:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _refuse(scope: Scope, send: Send, refusal: Refusal, *, begun: bool = False) -> None:
+async def _refuse(
+    scope: Scope,
+    send: Send,
+    refusal: Refusal,
+    *,
+    begun: bool = False,
+) -> None:
     is_http = scope["type"] == "http"
     if is_http or (not begun and "websocket.http.response" in (scope.get("extensions") or {})):
         kind = "http.response" if is_http else "websocket.http.response"
-        await send({"type": f"{kind}.start", "status": refusal.status, "headers": refusal.headers})
+        await send(
+            {
+                "type": f"{kind}.start",
+                "status": refusal.status,
+                "headers": refusal.headers,
+            }
+        )
         await send({"type": f"{kind}.body", "body": refusal.body})
     else:
         is_internal = refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR

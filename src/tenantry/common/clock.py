@@ -35,7 +35,13 @@ def from_micros(micros: int) -> datetime:
     return _EPOCH + micros * _MICROSECOND
 
 
-def exponential(attempt: int, *, first: float, factor: float, ceiling: float) -> float:
+def exponential(
+    attempt: int,
+    *,
+    first: float,
+    factor: float,
+    ceiling: float,
+) -> float:
     """Return the seconds to wait after failed attempt number ``attempt``, from 1."""
     return min(ceiling, first * factor ** (attempt - 1))
 

@@ -84,7 +84,12 @@ class Tracing:
         return carrier.get("traceparent")
 
     @contextmanager
-    def request(self, method: str, scheme: str, traceparent: str | None) -> Iterator["RequestSpan"]:
+    def request(
+        self,
+        method: str,
+        scheme: str,
+        traceparent: str | None,
+    ) -> Iterator["RequestSpan"]:
         """Record a request, in its sender's trace if it has one."""
         known = method if method in METHODS else "_OTHER"
         attributes = {"http.request.method": known, "url.scheme": scheme}
@@ -106,7 +111,13 @@ class Tracing:
         links = [self._trace.Link(span.get_span_context()) for span in spans]
         attributes: Attributes = {"tenantry.lane": lane, "tenantry.batch.items": len(submitters)}
         kind = self._trace.SpanKind.INTERNAL
-        with self._span(f"batch {lane}", kind, attributes, context=parent, links=links) as span:
+        with self._span(
+            f"batch {lane}",
+            kind,
+            attributes,
+            context=parent,
+            links=links,
+        ) as span:
             for submitter in spans:
                 if submitter.is_recording():
                     submitter.add_link(span.get_span_context())
@@ -123,7 +134,13 @@ class Tracing:
         return self._span(f"transaction {database}", self._trace.SpanKind.CLIENT, attributes)
 
     @contextmanager
-    def call(self, peer: str, method: str, host: str, port: int | None) -> Iterator["RequestSpan"]:
+    def call(
+        self,
+        peer: str,
+        method: str,
+        host: str,
+        port: int | None,
+    ) -> Iterator["RequestSpan"]:
         """Record a request to another service. It does not get the trace's id."""
         attributes: dict[str, str | int] = {
             "http.request.method": method,
@@ -143,7 +160,12 @@ class Tracing:
         }
         return self._span("send mail", self._trace.SpanKind.CLIENT, attributes)
 
-    def job(self, task: str, queue: str, traceparent: str | None) -> AbstractContextManager[object]:
+    def job(
+        self,
+        task: str,
+        queue: str,
+        traceparent: str | None,
+    ) -> AbstractContextManager[object]:
         attributes = {
             "messaging.system": "procrastinate",
             "messaging.operation.type": "process",
@@ -151,7 +173,12 @@ class Tracing:
             "tenantry.task": task,
         }
         kind = self._trace.SpanKind.CONSUMER
-        return self._span(f"process {task}", kind, attributes, context=self._extract(traceparent))
+        return self._span(
+            f"process {task}",
+            kind,
+            attributes,
+            context=self._extract(traceparent),
+        )
 
     def _extract(self, traceparent: str | None) -> "Context":
         # Without tracestate and baggage, which would be passed on unchecked.

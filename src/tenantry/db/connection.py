@@ -187,7 +187,12 @@ class Connection(psycopg.AsyncConnection[Any]):
         wait for a server that does not answer.
         """
         try:
-            return await wait_async(gen, self.pgconn.socket, interval=interval, timeout=timeout)
+            return await wait_async(
+                gen,
+                self.pgconn.socket,
+                interval=interval,
+                timeout=timeout,
+            )
         except asyncio.CancelledError:
             self.pgconn.finish()
             raise
@@ -210,7 +215,12 @@ class Connection(psycopg.AsyncConnection[Any]):
                 name = self._names[statement] = b"batch_%d" % self._prepared_count
                 self.pgconn.send_prepare(name, statement.sql, statement.types)
                 sent.append((statement, True))
-            self.pgconn.send_query_prepared(name, parameters, statement.formats, pq.Format.BINARY)
+            self.pgconn.send_query_prepared(
+                name,
+                parameters,
+                statement.formats,
+                pq.Format.BINARY,
+            )
         sent.append((statement, False))
 
     def _check(

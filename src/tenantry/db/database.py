@@ -264,7 +264,12 @@ class Database:
         """Make a lane; ``settings`` are further ones of its session, ``name`` is its label in the
         metrics.
         """
-        lane = Lane(self.failover, settings, self._metrics_of(name), self.timeouts)
+        lane = Lane(
+            self.failover,
+            settings,
+            self._metrics_of(name),
+            self.timeouts,
+        )
         self._lanes.append(lane)
         return lane
 

@@ -108,7 +108,12 @@ def to_page(
         return SearchPage(rows[:limit], encode_cursor(position(rows[limit - 1])))
     if end is None:
         return SearchPage(rows, None)
-    return SearchPage(rows, encode_cursor(end.position), end.looked_at, end.moment)
+    return SearchPage(
+        rows,
+        encode_cursor(end.position),
+        end.looked_at,
+        end.moment,
+    )
 
 
 class Listing(NamedTuple):

@@ -16,7 +16,11 @@ Value = TypeVar("Value")
 _NULL: Final = b"\xff\xff\xff\xff"
 _KNOWN_LENGTHS: Final = 8192
 _LENGTHS: Final = tuple(struct.pack(">i", length) for length in range(_KNOWN_LENGTHS))
-_FLAGS: Final = {True: struct.pack(">ib", 1, 1), False: struct.pack(">ib", 1, 0), None: _NULL}
+_FLAGS: Final = {
+    True: struct.pack(">ib", 1, 1),
+    False: struct.pack(">ib", 1, 0),
+    None: _NULL,
+}
 _pack_int: Final = struct.Struct(">i").pack
 _pack_bigint: Final = struct.Struct(">q").pack
 _pack_item: Final = struct.Struct(">iq").pack

@@ -62,6 +62,11 @@ class WriteBehind(Generic[Item]):
                 self.items = {**items, **self.items}
                 # its text may contain personal data
                 reason = type(error.__cause__ or error).__name__
-                logger.info("%d %s are written later: %s", len(items), self.name, reason)
+                logger.info(
+                    "%d %s are written later: %s",
+                    len(items),
+                    self.name,
+                    reason,
+                )
                 return
             items = {key: items[key] for key in items if key not in batch}

@@ -66,7 +66,13 @@ class AccessRules:
             entries_for(path, self._longest_public)
         )
 
-    def requirement(self, method: str, path: str, *, has_credential: bool) -> Requirement | None:
+    def requirement(
+        self,
+        method: str,
+        path: str,
+        *,
+        has_credential: bool,
+    ) -> Requirement | None:
         """Return what the caller of a request needs; None if it is not authenticated."""
         if not self.depends_on_caller(path):
             return None

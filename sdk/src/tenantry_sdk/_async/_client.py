@@ -137,7 +137,13 @@ class AsyncTenantry:
             raise ValueError("path must begin with /")
         content = None if body is None else Content(body)
         key = None if idempotency_key is None else visible(idempotency_key, "idempotency_key")
-        call = Call(method.upper(), path, query or {}, content, idempotency_key=key)
+        call = Call(
+            method.upper(),
+            path,
+            query or {},
+            content,
+            idempotency_key=key,
+        )
         return await self._engine.with_options(options).send(call)
 
     async def aclose(self) -> None:

@@ -92,7 +92,12 @@ async def fetch(client: httpx2.AsyncClient, request: httpx2.Request, seconds: fl
     import anyio  # noqa: PLC0415
 
     with anyio.fail_after(seconds):
-        response = await client.send(request, auth=None, follow_redirects=False, stream=True)
+        response = await client.send(
+            request,
+            auth=None,
+            follow_redirects=False,
+            stream=True,
+        )
         try:
             reader = ResponseReader(response.status_code, response.headers)
             async for piece in response.aiter_bytes():

@@ -67,7 +67,12 @@ class Resource:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def _get(self, kind: type[T], path: str, options: CallOptions) -> T:
+    async def _get(
+        self,
+        kind: type[T],
+        path: str,
+        options: CallOptions,
+    ) -> T:
         response = await self._engine.with_options(options).send(Call("GET", path))
         record: T = response.parse(kind)
         return record
@@ -80,7 +85,13 @@ class Resource:
         idempotency_key: str | None,
         options: CallOptions,
     ) -> T:
-        return await _post(self._engine.with_options(options), kind, path, content, idempotency_key)
+        return await _post(
+            self._engine.with_options(options),
+            kind,
+            path,
+            content,
+            idempotency_key,
+        )
 
     async def _write(
         self, method: str, kind: type[T], path: str, content: Content, options: CallOptions
@@ -92,7 +103,12 @@ class Resource:
     async def _delete(
         self, path: str, options: CallOptions, *, vanishes: bool = False, **parameters: bool | None
     ) -> None:
-        call = Call("DELETE", path, query(**parameters), vanishes=vanishes)
+        call = Call(
+            "DELETE",
+            path,
+            query(**parameters),
+            vanishes=vanishes,
+        )
         _check_deleted(await self._engine.with_options(options).send(call))
 
 
@@ -168,7 +184,13 @@ class AsyncApiKeys(Resource):
         ``search`` is a part of the name, the id, or the first or last characters of the secret;
         never a whole secret.
         """
-        parameters = query(org_id=org_id, status=status, search=search, limit=limit, cursor=cursor)
+        parameters = query(
+            org_id=org_id,
+            status=status,
+            search=search,
+            limit=limit,
+            cursor=cursor,
+        )
         return AsyncPager(
             self._engine.with_options(options), "/api/v1/api-keys", parameters, ApiKey
         )
@@ -413,8 +435,19 @@ class AsyncMembers(Resource):
         """List members and invited users, newest first; ``status`` is ``active``, ``invited`` or
         ``removed``.
         """
-        parameters = query(user_id=user_id, role=role, status=status, limit=limit, cursor=cursor)
-        return AsyncPager(self._engine.with_options(options), "/api/v1/members", parameters, Member)
+        parameters = query(
+            user_id=user_id,
+            role=role,
+            status=status,
+            limit=limit,
+            cursor=cursor,
+        )
+        return AsyncPager(
+            self._engine.with_options(options),
+            "/api/v1/members",
+            parameters,
+            Member,
+        )
 
     async def get(self, member_id: str, **options: Unpack[CallOptions]) -> Member:
         """Return a member."""
@@ -471,7 +504,12 @@ class AsyncPlans(Resource):
 
     def list(self, **options: Unpack[CallOptions]) -> AsyncPager[Plan]:
         """List all plans."""
-        return AsyncPager(self._engine.with_options(options), "/api/v1/plans", {}, Plan)
+        return AsyncPager(
+            self._engine.with_options(options),
+            "/api/v1/plans",
+            {},
+            Plan,
+        )
 
 
 class AsyncBillingEvents(Resource):

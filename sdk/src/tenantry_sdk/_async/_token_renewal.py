@@ -136,7 +136,12 @@ class AsyncTokenRenewer:
         async with locked(store, locks):
             return await self._renewed_in(store, source, old)
 
-    async def _renewed_in(self, store: TokenStore, source: Grant, old: Token | None) -> Token:
+    async def _renewed_in(
+        self,
+        store: TokenStore,
+        source: Grant,
+        old: Token | None,
+    ) -> Token:
         """Return the token that another process has stored, or renew it. The store is locked."""
         kept = await self._load(store, source, old)
         # Another process may have renewed it; using a refresh token twice may revoke all of them.
@@ -152,7 +157,12 @@ class AsyncTokenRenewer:
         await self._save(store, token)
         return token
 
-    async def _load(self, store: TokenStore, source: Grant, old: Token | None) -> Token | None:
+    async def _load(
+        self,
+        store: TokenStore,
+        source: Grant,
+        old: Token | None,
+    ) -> Token | None:
         """Return the stored token of this source. Raises `TokenRefreshError` if it was deleted."""
         kept = await in_thread(store.load)
         if kept is not None and kept.is_of(source.issuer, source.client_id):
@@ -207,7 +217,13 @@ class AsyncTokenRenewer:
                 grant.issuer, "token_endpoint", found.status_code, found.content
             )
         answer = await self._send(token_request(grant, url, last))
-        return token_of(grant, answer.status_code, answer.content, time.time(), last)
+        return token_of(
+            grant,
+            answer.status_code,
+            answer.content,
+            time.time(),
+            last,
+        )
 
     async def _send(self, request: TokenRequest) -> Response:
         from httpx2 import HTTPError  # noqa: PLC0415  # slow to import

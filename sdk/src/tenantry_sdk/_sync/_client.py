@@ -138,7 +138,13 @@ class Tenantry:
             raise ValueError("path must begin with /")
         content = None if body is None else Content(body)
         key = None if idempotency_key is None else visible(idempotency_key, "idempotency_key")
-        call = Call(method.upper(), path, query or {}, content, idempotency_key=key)
+        call = Call(
+            method.upper(),
+            path,
+            query or {},
+            content,
+            idempotency_key=key,
+        )
         return self._engine.with_options(options).send(call)
 
     def close(self) -> None:

@@ -57,7 +57,12 @@ def fetch(client: httpx2.Client, request: httpx2.Request, seconds: float) -> Res
     ends = time.monotonic() + seconds
 
     def read() -> Response:
-        response = client.send(request, auth=None, follow_redirects=False, stream=True)
+        response = client.send(
+            request,
+            auth=None,
+            follow_redirects=False,
+            stream=True,
+        )
         try:
             reader = ResponseReader(response.status_code, response.headers)
             for piece in response.iter_bytes():

@@ -68,7 +68,12 @@ class Resource:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def _get(self, kind: type[T], path: str, options: CallOptions) -> T:
+    def _get(
+        self,
+        kind: type[T],
+        path: str,
+        options: CallOptions,
+    ) -> T:
         response = self._engine.with_options(options).send(Call("GET", path))
         record: T = response.parse(kind)
         return record
@@ -81,7 +86,13 @@ class Resource:
         idempotency_key: str | None,
         options: CallOptions,
     ) -> T:
-        return _post(self._engine.with_options(options), kind, path, content, idempotency_key)
+        return _post(
+            self._engine.with_options(options),
+            kind,
+            path,
+            content,
+            idempotency_key,
+        )
 
     def _write(
         self, method: str, kind: type[T], path: str, content: Content, options: CallOptions
@@ -93,7 +104,12 @@ class Resource:
     def _delete(
         self, path: str, options: CallOptions, *, vanishes: bool = False, **parameters: bool | None
     ) -> None:
-        call = Call("DELETE", path, query(**parameters), vanishes=vanishes)
+        call = Call(
+            "DELETE",
+            path,
+            query(**parameters),
+            vanishes=vanishes,
+        )
         _check_deleted(self._engine.with_options(options).send(call))
 
 
@@ -167,7 +183,13 @@ class ApiKeys(Resource):
         ``search`` is a part of the name, the id, or the first or last characters of the secret;
         never a whole secret.
         """
-        parameters = query(org_id=org_id, status=status, search=search, limit=limit, cursor=cursor)
+        parameters = query(
+            org_id=org_id,
+            status=status,
+            search=search,
+            limit=limit,
+            cursor=cursor,
+        )
         return Pager(self._engine.with_options(options), "/api/v1/api-keys", parameters, ApiKey)
 
     def get(self, key_id: str, **options: Unpack[CallOptions]) -> ApiKey:
@@ -406,8 +428,19 @@ class Members(Resource):
         """List members and invited users, newest first; ``status`` is ``active``, ``invited`` or
         ``removed``.
         """
-        parameters = query(user_id=user_id, role=role, status=status, limit=limit, cursor=cursor)
-        return Pager(self._engine.with_options(options), "/api/v1/members", parameters, Member)
+        parameters = query(
+            user_id=user_id,
+            role=role,
+            status=status,
+            limit=limit,
+            cursor=cursor,
+        )
+        return Pager(
+            self._engine.with_options(options),
+            "/api/v1/members",
+            parameters,
+            Member,
+        )
 
     def get(self, member_id: str, **options: Unpack[CallOptions]) -> Member:
         """Return a member."""
@@ -464,7 +497,12 @@ class Plans(Resource):
 
     def list(self, **options: Unpack[CallOptions]) -> Pager[Plan]:
         """List all plans."""
-        return Pager(self._engine.with_options(options), "/api/v1/plans", {}, Plan)
+        return Pager(
+            self._engine.with_options(options),
+            "/api/v1/plans",
+            {},
+            Plan,
+        )
 
 
 class BillingEvents(Resource):

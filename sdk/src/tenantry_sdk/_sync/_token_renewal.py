@@ -137,7 +137,12 @@ class TokenRenewer:
         with locked(store, locks):
             return self._renewed_in(store, source, old)
 
-    def _renewed_in(self, store: TokenStore, source: Grant, old: Token | None) -> Token:
+    def _renewed_in(
+        self,
+        store: TokenStore,
+        source: Grant,
+        old: Token | None,
+    ) -> Token:
         """Return the token that another process has stored, or renew it. The store is locked."""
         kept = self._load(store, source, old)
         # Another process may have renewed it; using a refresh token twice may revoke all of them.
@@ -153,7 +158,12 @@ class TokenRenewer:
         self._save(store, token)
         return token
 
-    def _load(self, store: TokenStore, source: Grant, old: Token | None) -> Token | None:
+    def _load(
+        self,
+        store: TokenStore,
+        source: Grant,
+        old: Token | None,
+    ) -> Token | None:
         """Return the stored token of this source. Raises `TokenRefreshError` if it was deleted."""
         kept = in_thread(store.load)
         if kept is not None and kept.is_of(source.issuer, source.client_id):
@@ -208,7 +218,13 @@ class TokenRenewer:
                 grant.issuer, "token_endpoint", found.status_code, found.content
             )
         answer = self._send(token_request(grant, url, last))
-        return token_of(grant, answer.status_code, answer.content, time.time(), last)
+        return token_of(
+            grant,
+            answer.status_code,
+            answer.content,
+            time.time(),
+            last,
+        )
 
     def _send(self, request: TokenRequest) -> Response:
         from httpx2 import HTTPError  # noqa: PLC0415  # slow to import
