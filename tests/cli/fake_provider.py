@@ -1,5 +1,5 @@
-"""A server of the browser_client world that answers as a test chooses: an identity provider, a
-service, or a proxy.
+"""Servers for the tests of signing in: one that is both the identity provider and the service, and
+a proxy.
 """
 
 import asyncio

@@ -1,1 +1,1 @@
-"""PostgreSQL: connections, transactions, batches, the embedded server, migrations."""
+"""PostgreSQL: connections, transactions, batches, roles and privileges, migrations."""
