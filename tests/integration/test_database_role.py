@@ -10,19 +10,15 @@ from typing import Final
 
 import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from sqlalchemy import create_engine
-from sqlalchemy.pool import NullPool
 
 from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import check_database
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import ACROSS_TENANTS, API, BATCH, TENANT, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.migrate import MIGRATIONS, grant, migrate
+from tenantry.db.migrate import grant, migrate
 from tenantry.db.outbox import Outbox
 from tenantry.db.roles import ROLES, SERVICE_ROLES, RolesMissingError
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
@@ -465,37 +461,9 @@ def test_owner_of_the_tables_restores_a_copy_without_a_superuser(
         assert before == after
 
 
-def test_login_of_a_release_before_the_roles_reads_bodies_as_before(
-    postgres: PostgresServer, role: str
-) -> None:
-    with postgres.database(migrated=False) as conninfo:
-        upgrade_to("0005", conninfo)
-        with psycopg.connect(conninfo) as connection:
-            connection.execute(
-                sql.SQL("GRANT SELECT ON billing_bodies TO {}").format(sql.Identifier(role))
-            )
-        migrate(conninfo)
-        with psycopg.connect(make_conninfo(conninfo, user=role)) as connection:
-            assert connection.execute(
-                "SELECT tenant_event_body('evt'), event_body('evt')"
-            ).fetchall() == [(None, None)]
-
-
 def test_missing_login_is_not_granted_the_roles(conninfo: str) -> None:
     with pytest.raises(psycopg.errors.UndefinedObject):
         grant(conninfo, "nobody_there")
-
-
-def upgrade_to(revision: str, conninfo: str) -> None:
-    """Bring the schema to where an earlier release had it."""
-    engine = create_engine(
-        "postgresql+psycopg://", creator=lambda: psycopg.connect(conninfo), poolclass=NullPool
-    )
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
 
 
 async def take(connection: psycopg.AsyncConnection, role: str, tenant_id: str) -> None:

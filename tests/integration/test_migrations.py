@@ -5,6 +5,7 @@ before.
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +15,8 @@ import pytest
 from tenantry.db.migrate import current_revision, migrate, newest_revision
 from tests.support.migrations import Schema, history, revisions, schema_violations, text_of
 from tests.support.postgres import PostgresServer
+from tests.support.schema import SNAPSHOT, snapshot
 
-BOUND_FROM: Final = "0005"
-"""The first revision that keeps to the rule; those before it were never released."""
 INDEX: Final = """
 SET lock_timeout = 0;
 DROP INDEX CONCURRENTLY IF EXISTS tenants_by_name;
@@ -71,6 +71,11 @@ async def until_it_waits(conninfo: str) -> None:
             pass
 
 
+def test_schema_changes_only_together_with_its_snapshot(postgres: PostgresServer) -> None:
+    kept = SNAPSHOT.read_text("utf-8")
+    assert snapshot(postgres) == kept, "if you meant this: python -m tests.support.schema"
+
+
 async def test_concurrent_migrations_run_one_after_another(empty: str) -> None:
     done = await asyncio.gather(*(asyncio.to_thread(migrate, empty) for _ in range(4)))
     newest = newest_revision()
@@ -121,17 +126,13 @@ async def test_row_level_security_retries_a_locked_table(conninfo: str) -> None:
     assert (True,) in ask(conninfo, f"{comment} AND polrelid = 'tenants'::regclass")
 
 
-@pytest.mark.parametrize(
-    "revision", [revision for revision in revisions() if revision >= BOUND_FROM]
-)
-def test_previous_release_runs_on_each_migrated_schema(
-    empty: str, tmp_path: Path, revision: str
-) -> None:
-    before = revisions()[revisions().index(revision) - 1]
-    migrate(empty, history(tmp_path / "before", before))
-    was = Schema.of(empty)
-    migrate(empty, history(tmp_path / "after", revision))
-    assert list(schema_violations(was, Schema.of(empty), text_of(revision))) == []
+def test_earlier_release_survives_each_migration(empty: str, tmp_path: Path) -> None:
+    for before, revision in pairwise(revisions()):
+        migrate(empty, history(tmp_path / f"before-{revision}", before))
+        was = Schema.of(empty)
+        migrate(empty, history(tmp_path / revision, revision))
+        found = list(schema_violations(was, Schema.of(empty), text_of(revision)))
+        assert found == [], revision
 
 
 @pytest.mark.parametrize(

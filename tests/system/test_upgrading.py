@@ -11,40 +11,58 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tenantry.db.migrate import migrate
-from tests.support import events, previous
+from tests.support import events
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.commands import SECRETS, run, running
 from tests.support.deployment import Deployment, deployed
 from tests.support.findings import free_port
-from tests.support.migrations import history, revisions
+from tests.support.migrations import revisions
 from tests.support.postgres import PostgresServer, as_url
+from tests.support.releases import ARCHIVE, Release, of_this_tree, successive_releases, unpacked
 from tests.support.service import KEYS, PROJECTS, TENANTS, WHOAMI
 from tests.support.signing import deliver
 
-PREVIOUS = previous.newest_revision()
-NEWEST = revisions()[-1]
+FIRST_REVISION = "0001"
 
 
 @pytest.fixture(scope="module")
-def release_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Python finds the release before."""
-    return previous.unpack(tmp_path_factory.mktemp("previous"))
+def releases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Release, Release]:
+    return successive_releases(tmp_path_factory.mktemp("releases"))
 
 
 @pytest.fixture
-def old_schema(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
-    """A database as the release before left it."""
+def earlier(releases: tuple[Release, Release]) -> Release:
+    return releases[0]
+
+
+@pytest.fixture
+def later(releases: tuple[Release, Release]) -> Release:
+    return releases[1]
+
+
+@pytest.fixture
+def empty(postgres: PostgresServer) -> Iterator[str]:
+    """The connection string of a database that no release has migrated."""
     with postgres.database(migrated=False) as conninfo:
-        migrate(conninfo, history(tmp_path / "migrations", PREVIOUS))
         yield conninfo
 
 
+async def migrated(conninfo: str, folder: Path, release: Release, *options: str) -> str:
+    """Migrate with this release; return what the command prints."""
+    values = {"DATABASE_URL": as_url(conninfo), "PYTHONPATH": str(release.path)}
+    done = await run("migrate", *options, folder=folder, **values)
+    assert done.code == 0, done.err
+    return done.out
+
+
 @asynccontextmanager
-async def service(address: str, folder: Path, *path: Path) -> AsyncIterator[Deployment]:
-    """A service that migrates nothing: this release's, or another one on a path."""
-    found = {"PYTHONPATH": str(path[0])} if path else {}
-    values = {"WORKERS": "1", "OPERATOR_TOKEN": OPERATOR_TOKEN, **found}
+async def service(address: str, folder: Path, release: Release) -> AsyncIterator[Deployment]:
+    """A service of this release."""
+    values = {
+        "WORKERS": "1",
+        "OPERATOR_TOKEN": OPERATOR_TOKEN,
+        "PYTHONPATH": str(release.path),
+    }
     async with deployed(address, folder, credential=OPERATOR_TOKEN, **values) as deployment:
         yield deployment
 
@@ -99,10 +117,7 @@ class People:
         assert (await self.call("DELETE", f"{KEYS}/{key.json()['id']}", owner)).status_code == 204
         for _ in range(2):
             assert (await self.call("GET", WHOAMI, secret)).json()["code"] == "api_key_revoked"
-        # by the newest: the release before the invitations cannot read the actions that came with
-        # them
-        headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
-        exported = await self._clients[-1].get(f"{TENANTS}/{self._org}/export", headers=headers)
+        exported = await self.call("GET", f"{TENANTS}/{self._org}/export")
         assert exported.status_code == 200, exported.text
         assert len(exported.json()["billingEvents"]) == 2
 
@@ -115,94 +130,88 @@ async def settled(
     address: str,
     folder: Path,
     *deployments: Deployment,
+    release: Release,
     org: str = "acme",
-    release: Path | None = None,
 ) -> None:
-    """Let a tenant live with these services; its first key is made by this release, unless another
-    one is named.
-    """
+    """Let a tenant live with these services; a command of ``release`` makes its first key."""
     clients = [deployment.client() for deployment in deployments]
     people = People(clients, org)
     wish = {"name": "Acme", "ownerEmail": "owner@acme.example", "stripeCustomerId": f"cus_{org}"}
     assert (await people.call("PUT", f"{TENANTS}/{org}", json=wish)).status_code == 201
     key = ("admin", "create-key", "--org", org, "--name", "owner", "--owner")
-    found = {"PYTHONPATH": str(release)} if release else {}
-    owner = (await run(*key, folder=folder, DATABASE_URL=address, **SECRETS, **found)).out.strip()
+    values = {"DATABASE_URL": address, "PYTHONPATH": str(release.path), **SECRETS}
+    owner = (await run(*key, folder=folder, **values)).out.strip()
     await people.live(owner)
     for client in clients:
         await client.aclose()
 
 
-def test_kept_release_lacks_the_newest_migration() -> None:
-    assert PREVIOUS in revisions()[:-1], "make it anew: python -m tests.support.previous COMMIT"
+def test_second_migration_comes_with_the_archive_of_the_release_before() -> None:
+    """The first release has nothing before it, and its one migration."""
+    is_first_release = revisions() == [FIRST_REVISION]
+    assert ARCHIVE.exists() != is_first_release, "run python -m tests.support.releases COMMIT"
 
 
-async def test_release_before_works_on_the_new_schema(
-    database_url: str, tmp_path: Path, release_before: Path
+def test_released_migration_does_not_change(tmp_path: Path) -> None:
+    released = unpacked(tmp_path).migrations() if ARCHIVE.exists() else {}
+    assert released.items() <= of_this_tree().migrations().items()
+
+
+async def test_earlier_release_works_on_the_later_schema_as_its_login(
+    empty: str, tmp_path: Path, earlier: Release, later: Release
 ) -> None:
-    async with service(database_url, tmp_path, release_before) as old:
-        await settled(database_url, tmp_path, old)
-
-
-async def test_previous_release_works_on_the_new_schema_as_its_login(
-    old_schema: str, tmp_path: Path, release_before: Path
-) -> None:
-    """A login from before the roles has its own privileges; row-level security does not apply to
-    it.
-    """
-    with psycopg.connect(old_schema, autocommit=True) as superuser:
-        superuser.execute("CREATE ROLE of_before LOGIN")
+    with psycopg.connect(empty, autocommit=True) as superuser:
+        superuser.execute("CREATE ROLE of_earlier LOGIN")
         try:
-            values = {"DATABASE_URL": as_url(old_schema), "PYTHONPATH": str(release_before)}
-            given = await run("migrate", "--grant-to", "of_before", folder=tmp_path, **values)
-            assert given.code == 0, given.err
-            migrate(old_schema)
-            address = as_url(make_conninfo(old_schema, user="of_before"))
-            async with service(address, tmp_path, release_before) as old:
-                await settled(address, tmp_path, old, release=release_before)
-            # and this one, which takes no roles that it was not let into
-            async with service(address, tmp_path) as new:
-                await settled(address, tmp_path, new, org="later")
+            await migrated(empty, tmp_path, earlier, "--grant-to", "of_earlier")
+            await migrated(empty, tmp_path, later)
+            address = as_url(make_conninfo(empty, user="of_earlier"))
+            async with service(address, tmp_path, earlier) as old:
+                await settled(address, tmp_path, old, release=earlier)
+            # and the later one, whose login is granted nothing again
+            async with service(address, tmp_path, later) as new:
+                await settled(address, tmp_path, new, org="later", release=later)
         finally:
-            superuser.execute("DROP OWNED BY of_before")
-            superuser.execute("DROP ROLE of_before")
+            superuser.execute("DROP OWNED BY of_earlier")
+            superuser.execute("DROP ROLE of_earlier")
 
 
-async def test_release_before_works_on_the_new_schema_as_the_owner_of_its_tables(
-    postgres: PostgresServer, tmp_path: Path, release_before: Path
+async def test_earlier_release_works_on_the_later_schema_as_the_owner_of_its_tables(
+    empty: str, tmp_path: Path, earlier: Release, later: Release
 ) -> None:
-    with (
-        postgres.database(migrated=False) as conninfo,
-        psycopg.connect(conninfo, autocommit=True) as superuser,
-    ):
-        superuser.execute("CREATE ROLE owner_of_before LOGIN")
-        superuser.execute("GRANT ALL ON SCHEMA public TO owner_of_before")
+    with psycopg.connect(empty, autocommit=True) as superuser:
+        superuser.execute("CREATE ROLE owner_of_earlier LOGIN")
+        superuser.execute("GRANT ALL ON SCHEMA public TO owner_of_earlier")
         try:
-            by_owner = make_conninfo(conninfo, user="owner_of_before")
-            migrate(by_owner)
-            async with service(as_url(by_owner), tmp_path, release_before) as old:
-                await settled(as_url(by_owner), tmp_path, old, release=release_before)
+            by_owner = make_conninfo(empty, user="owner_of_earlier")
+            await migrated(by_owner, tmp_path, later)
+            async with service(as_url(by_owner), tmp_path, earlier) as old:
+                await settled(as_url(by_owner), tmp_path, old, release=earlier)
         finally:
-            superuser.execute("DROP OWNED BY owner_of_before")
-            superuser.execute("DROP ROLE owner_of_before")
+            superuser.execute("DROP OWNED BY owner_of_earlier")
+            superuser.execute("DROP ROLE owner_of_earlier")
 
 
 async def test_both_releases_work_beside_each_other(
-    database_url: str, tmp_path: Path, release_before: Path
+    empty: str, tmp_path: Path, earlier: Release, later: Release
 ) -> None:
+    await migrated(empty, tmp_path, later)
+    address = as_url(empty)
     async with (
-        service(database_url, tmp_path, release_before) as old,
-        service(database_url, tmp_path) as new,
+        service(address, tmp_path, earlier) as old,
+        service(address, tmp_path, later) as new,
     ):
-        await settled(database_url, tmp_path, old, new)
+        await settled(address, tmp_path, old, new, release=later)
 
 
-async def test_new_release_reports_that_it_waits_for_its_schema_and_continues(
-    old_schema: str, tmp_path: Path
+async def test_later_release_reports_that_it_waits_for_its_schema_and_continues(
+    empty: str, tmp_path: Path, earlier: Release, later: Release
 ) -> None:
+    await migrated(empty, tmp_path, earlier)
     port = str(free_port())
     values = {
-        "DATABASE_URL": as_url(old_schema),
+        "DATABASE_URL": as_url(empty),
+        "PYTHONPATH": str(later.path),
         "PORT": port,
         "RUN_JOBS": "false",
         "DRAIN_SECONDS": "0",
@@ -212,13 +221,13 @@ async def test_new_release_reports_that_it_waits_for_its_schema_and_continues(
         running("serve", "--no-migrate", folder=tmp_path, **values) as command,
         httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client,
     ):
-        await command.until(f"The schema is at {PREVIOUS}, and this release needs {NEWEST}", "err")
+        waits = f"The schema is at {earlier.revision}, and this release needs {later.revision}"
+        await command.until(waits, "err")
         answer = await when_it_listens(client)
         assert (answer.status_code, answer.json()["waitingFor"]) == (503, ["schema"])
         assert "tenantry is ready" not in command.text["err"]
-        assert (
-            await run("migrate", folder=tmp_path, **values)
-        ).out == f"schema: {PREVIOUS} -> {NEWEST}\n"
+        changed = f"schema: {earlier.revision} -> {later.revision}\n"
+        assert await migrated(empty, tmp_path, later) == changed
         await command.until("tenantry is ready", "err")
         assert (await client.get("/readyz")).status_code == 200
 

@@ -27,9 +27,9 @@ _PERMISSIVE_POLICY: Final = "as_privileged"
 # the server version from which each membership has its own inherit option
 _INHERIT_OPTION_SINCE: Final = 160_000
 
-EDITION: Final = 6
-"""Of ``privileges.toml`` and `RLS_POLICIES`. Increase it with each change: an older release then
-does not undo it.
+EDITION: Final = 1
+"""Of ``privileges.toml`` and `RLS_POLICIES`. Increase it with the first change after a release, so
+that this release does not undo it.
 """
 
 # The setting is empty after an earlier transaction of the session has set it.

@@ -1,0 +1,545 @@
+"""The schema of the first release.
+
+What each role may do with a table, and its row-level security, is in ``db/privileges.toml`` and
+``db/roles.py``. The job queue has its own tables. Ids are compared byte by byte (``COLLATE "C"``),
+which is faster than by a language's rules, and the same on each system.
+
+Revision ID: 0001
+"""
+
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+TENANTS = """
+CREATE TABLE tenants (
+    id                       text COLLATE "C" PRIMARY KEY CHECK (id ~ '^[A-Za-z0-9_-]{1,64}$'),
+    name                     text NOT NULL,
+    created_at               timestamptz NOT NULL DEFAULT now(),
+    updated_at               timestamptz NOT NULL DEFAULT now(),
+    suspended_at             timestamptz,
+    deleted_at               timestamptz,
+
+    owner_id                 text NOT NULL,
+    owner_email              text NOT NULL,
+    verified_email           text DEFAULT '',
+    -- The address is the one that the identity provider vouches for, and follows it.
+    owner_email_follows      boolean NOT NULL DEFAULT false,
+    -- Of two tokens that disagree about the address, the one that was issued later counts.
+    owner_email_token_issued timestamptz,
+
+    -- The billing state: the plan without a subscription, what the events so far made of it, and
+    -- the access that follows.
+    stripe_customer_id       text,
+    base_plan                text NOT NULL DEFAULT 'free',
+    plan                     text NOT NULL DEFAULT 'free',
+    subscription_status      text NOT NULL DEFAULT 'none',
+    current_period_end       bigint,
+    cancel_at_period_end     boolean NOT NULL DEFAULT false,
+    cancel_at                bigint,
+    ends_at                  bigint,
+    seats                    bigint,
+    -- The phases of the access; NULL where plan and status say everything.
+    access                   json,
+
+    -- What the next event is folded into: the rest of the state, and the checkpoint before the
+    -- second of the newest event. json, not jsonb: it is only read whole, and never searched.
+    provider_status          text,
+    subscription_id          text,
+    subscription_created     bigint,
+    other_subscriptions      json,
+    billing_details          json,
+    tip_created              bigint,
+    tip_state                json,
+    reconciled_at            timestamptz
+) WITH (fillfactor = 70);
+COMMENT ON COLUMN tenants.verified_email IS
+    'the address that was verified last, empty if none was; NULL: from before 0010, owner_email counts as verified';
+
+CREATE INDEX tenants_deleted ON tenants (deleted_at) WHERE deleted_at IS NOT NULL;
+-- For the operator's lists. A billing event changes no column of theirs.
+CREATE INDEX tenants_by_age ON tenants (created_at DESC, id DESC) WHERE deleted_at IS NULL;
+CREATE INDEX tenants_by_owner_email ON tenants (lower(owner_email));
+-- An invoice without a customer finds its tenant by the subscription.
+CREATE INDEX tenants_by_subscription ON tenants (subscription_id) WHERE subscription_id IS NOT NULL;
+-- For the job that records access that ended by time: the end of the first phase.
+CREATE INDEX tenants_by_first_access_end ON tenants (((access->0->>'until')::bigint))
+    WHERE (access->0->>'until')::bigint IS NOT NULL;
+-- For the job that mails owners whose access ended by time. Only the last phase may give no
+-- access, so the one before it has the end.
+CREATE INDEX tenants_by_access_end ON tenants (((access->-2->>'until')::bigint))
+    WHERE access->-1->>'state' = 'none';
+"""
+
+AUDIT = """
+-- Who changed what. No foreign key to what was changed: the trail outlives it, but not its tenant.
+CREATE TABLE audit_events (
+    id         text COLLATE "C" PRIMARY KEY,
+    org_id     text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    at         timestamptz NOT NULL,
+    action     text NOT NULL,
+    actor_kind text NOT NULL,
+    actor_id   text,
+    address    text,
+    request_id text,
+    target_id  text NOT NULL,
+    before     jsonb,
+    after      jsonb
+);
+CREATE INDEX audit_events_of_tenant ON audit_events (org_id, at DESC, id DESC);
+CREATE INDEX audit_events_of_target ON audit_events (org_id, target_id, at DESC, id DESC);
+CREATE INDEX audit_events_of_actor ON audit_events (org_id, actor_id, at DESC, id DESC)
+    WHERE actor_id IS NOT NULL;
+
+-- Entries never change, and go only after the end of their tenant, also for the table's owner.
+CREATE FUNCTION keep_audit_events() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE'
+       AND NOT EXISTS (SELECT FROM tenants WHERE id = OLD.org_id AND deleted_at IS NULL)
+    THEN
+        RETURN OLD;
+    END IF;
+    RAISE EXCEPTION 'the audit trail is append-only' USING ERRCODE = 'insufficient_privilege';
+END $$;
+CREATE TRIGGER audit_events_are_kept BEFORE UPDATE OR DELETE ON audit_events
+    FOR EACH ROW EXECUTE FUNCTION keep_audit_events();
+CREATE TRIGGER audit_events_are_not_emptied BEFORE TRUNCATE ON audit_events
+    FOR EACH STATEMENT EXECUTE FUNCTION keep_audit_events();
+"""
+
+# A role that does not own the tables may remove a tenant and its audit trail, once the tenant was
+# deleted 30 days ago by the database's own clock. It cannot put the deletion into the past for
+# that: it deletes a tenant now or not at all.
+TENANT_REMOVAL = """
+CREATE FUNCTION owns_tenants() RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT pg_has_role(session_user, relowner, 'MEMBER')
+      FROM pg_class
+     WHERE oid = 'tenants'::regclass
+$$;
+
+CREATE FUNCTION is_over(tenant text) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT
+          FROM tenants
+         WHERE id = tenant
+           AND deleted_at IS NOT NULL
+           AND (owns_tenants() OR deleted_at <= clock_timestamp() - interval '30 days')
+    )
+$$;
+
+CREATE FUNCTION purge_audit_events(tenant text, most integer) RETURNS SETOF text
+LANGUAGE sql SECURITY DEFINER AS $$
+    DELETE FROM audit_events
+     WHERE is_over(tenant)
+       AND id IN (SELECT id FROM audit_events WHERE org_id = tenant LIMIT most)
+    RETURNING id
+$$;
+
+CREATE FUNCTION purge_tenant(tenant text) RETURNS void LANGUAGE sql SECURITY DEFINER AS $$
+    DELETE FROM tenants WHERE id = tenant AND is_over(tenant)
+$$;
+REVOKE ALL ON FUNCTION purge_audit_events, purge_tenant FROM PUBLIC;
+
+CREATE FUNCTION keep_ends_of_tenants() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.deleted_at IS NOT NULL
+       AND NOT owns_tenants()
+       AND abs(extract(epoch FROM NEW.deleted_at - clock_timestamp())) > 86400
+    THEN
+        RAISE EXCEPTION 'a tenant ends now' USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER ends_of_tenants_are_kept BEFORE UPDATE OF deleted_at ON tenants
+    FOR EACH ROW WHEN (OLD.deleted_at IS DISTINCT FROM NEW.deleted_at)
+    EXECUTE FUNCTION keep_ends_of_tenants();
+"""
+
+MEMBERS = """
+CREATE TABLE memberships (
+    issuer     text NOT NULL,
+    subject    text NOT NULL,
+    tenant_id  text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    id         text COLLATE "C" NOT NULL DEFAULT 'mbr_' || replace(gen_random_uuid()::text, '-', ''),
+    role       text NOT NULL CHECK (role IN ('owner', 'admin', 'member')),
+    -- The user has not accepted yet.
+    invited    boolean NOT NULL DEFAULT false,
+    -- The user created the tenant: this counts against TENANTS_PER_USER.
+    founded    boolean NOT NULL DEFAULT false,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz,
+    removed_at timestamptz,
+    -- Who wrote the row, with which access: OPERATOR, OWNER or SCOPED; NULL for rows of earlier
+    -- releases. The last OWNER or operator stays here when somebody else writes the row later.
+    -- SCOPED counts only while written_at is updated_at.
+    written_by text,
+    written_as text,
+    written_at timestamptz,
+    PRIMARY KEY (issuer, subject, tenant_id)
+);
+CREATE UNIQUE INDEX memberships_by_id ON memberships (id);
+CREATE INDEX memberships_of_tenant ON memberships (tenant_id, created_at DESC, id DESC);
+-- For a token that names no organization: neither removed rows nor invitations are read.
+CREATE INDEX memberships_active ON memberships (issuer, subject, tenant_id)
+    WHERE removed_at IS NULL AND NOT invited;
+-- For a user's own list, newest first.
+CREATE INDEX memberships_of_user ON memberships (issuer, subject, created_at DESC, id DESC)
+    WHERE removed_at IS NULL;
+CREATE INDEX memberships_founded ON memberships (issuer, subject) WHERE founded;
+-- For the number of a tenant's members: the rows of removed users stay, however many they become.
+CREATE INDEX memberships_current ON memberships (tenant_id, issuer) WHERE removed_at IS NULL;
+"""
+
+API_KEYS = """
+CREATE TABLE api_keys (
+    id                text COLLATE "C" PRIMARY KEY,
+    org_id            text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    digest            bytea NOT NULL UNIQUE,
+    -- The pepper of the digest: its id, not the pepper.
+    pepper_id         text,
+    name              text NOT NULL,
+    scopes            text[] NOT NULL,
+    access_level      text NOT NULL CHECK (access_level IN ('SCOPED', 'OWNER')),
+    mode              text NOT NULL CHECK (mode IN ('live', 'test')),
+    expires_at        timestamptz,
+    start             text NOT NULL,
+    last4             text NOT NULL,
+    created_at        timestamptz NOT NULL,
+    created_by        text NOT NULL,
+    last_used_at      timestamptz,
+    last_used_address text,
+    revoked_at        timestamptz,
+    rotated_from      text,
+    superseded_by     text
+) WITH (fillfactor = 80); -- room in each page for the last uses of its keys, which change no index
+CREATE INDEX api_keys_of_tenant ON api_keys (org_id, created_at DESC, id DESC);
+CREATE INDEX api_keys_rotated ON api_keys (rotated_from) WHERE rotated_from IS NOT NULL;
+-- The operator finds a key by the characters that pages show.
+CREATE INDEX api_keys_by_start ON api_keys (lower(start));
+CREATE INDEX api_keys_by_last4 ON api_keys (lower(last4));
+"""
+
+PROJECTS = """
+CREATE FUNCTION api_time(moment timestamptz) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT regexp_replace(
+               to_char(moment AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'),
+               '[.]000000$', ''
+           ) || 'Z'
+$$;
+
+CREATE FUNCTION project_document(
+    id text, org_id text, name text, description text, mode text,
+    created_at timestamptz, updated_at timestamptz
+) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT format(
+               '{"id":%s,"orgId":%s,"name":%s,"description":%s,"mode":%s,"createdAt":"%s","updatedAt":"%s"}',
+               to_json(id), to_json(org_id), to_json(name), coalesce(to_json(description), 'null'),
+               to_json(mode), api_time(created_at), api_time(updated_at)
+           )
+$$;
+
+CREATE TABLE projects (
+    id          text COLLATE "C" PRIMARY KEY,
+    org_id      text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    mode        text NOT NULL CHECK (mode IN ('live', 'test')),
+    name        text NOT NULL,
+    description text,
+    created_at  timestamptz NOT NULL,
+    updated_at  timestamptz NOT NULL,
+    -- As the API shows it: computed once for each write, instead of for each read.
+    document    text NOT NULL GENERATED ALWAYS AS
+        (project_document(id, org_id, name, description, mode, created_at, updated_at)) STORED
+);
+CREATE INDEX projects_of_tenant ON projects (org_id, mode, created_at DESC, id DESC);
+"""
+
+CUSTOMERS_AND_SUBSCRIPTIONS = """
+CREATE TABLE customers (
+    id        text COLLATE "C" PRIMARY KEY,
+    tenant_id text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    linked_by text NOT NULL,
+    linked_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX customers_of_tenant ON customers (tenant_id);
+
+-- With SUBSCRIPTIONS=each: the state of each subscription, derived from its events.
+CREATE TABLE subscriptions (
+    tenant_id            text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    id                   text COLLATE "C" NOT NULL,
+    customer_id          text,
+    created              bigint,
+    status               text NOT NULL,
+    plan                 text NOT NULL,
+    quantity             bigint,
+    items                json,
+    current_period_start bigint,
+    current_period_end   bigint,
+    cancel_at            bigint,
+    cancel_at_period_end boolean NOT NULL,
+    trial_end            bigint,
+    pause_behavior       text,
+    past_due_since       bigint,
+    ended_at             bigint,
+    -- What the fold needs besides: the invoices that are past due, the end of the paid period if
+    -- payments are paused, the status and time of the last subscription event, and the second of
+    -- the newest event.
+    unpaid_invoices      json,
+    paid_until           bigint,
+    provider_status      text,
+    reported_at          bigint,
+    tip_created          bigint NOT NULL,
+    -- The second since which the subscription names another tenant.
+    moved_at             bigint,
+    PRIMARY KEY (tenant_id, id)
+) WITH (fillfactor = 70);
+-- An invoice finds its tenant by the subscription.
+CREATE INDEX subscriptions_by_id ON subscriptions (id);
+"""
+
+LEDGER = """
+-- A process takes 1024 arrival numbers at a time, and numbers the events of its batches itself.
+CREATE SEQUENCE billing_arrivals INCREMENT BY 1024;
+
+CREATE TABLE billing_events (
+    id                   text COLLATE "C" PRIMARY KEY,
+    arrival              bigint NOT NULL,
+    received_at          timestamptz NOT NULL,
+    type                 text NOT NULL,
+    created              bigint NOT NULL,
+    livemode             boolean,
+    api_version          text,
+    account              text,
+
+    -- The facts of the event.
+    org_id               text COLLATE "C",
+    customer_id          text COLLATE "C",
+    subscription_id      text,
+    subscription_created bigint,
+    status               text,
+    price_id             text,
+    current_period_end   bigint,
+    cancel_at_period_end boolean,
+    previous             json,
+    invoice_id           text,
+    invoice_url          text,
+    amount_due           bigint,
+    amount_remaining     bigint,
+    attempt_count        bigint,
+    currency             text,
+    checkout_mode        text,
+    details              json,
+    problem              text,
+
+    -- Its effect.
+    tenant_id            text COLLATE "C",
+    outcome              text NOT NULL,
+    reason               text NOT NULL,
+    before               json,
+    after                json,
+    anomalies            text[],
+    -- When the operator's removal of the customer's link parked it again; NULL: at its arrival.
+    parked_at            timestamptz
+);
+CREATE INDEX billing_events_of_tenant ON billing_events (tenant_id, created, arrival)
+    WHERE tenant_id IS NOT NULL;
+CREATE INDEX billing_events_parked_by_org ON billing_events (org_id) WHERE outcome = 'parked';
+CREATE INDEX billing_events_parked_by_customer ON billing_events (customer_id)
+    WHERE outcome = 'parked';
+-- For invoices that wait for their subscription.
+CREATE INDEX billing_events_parked_by_subscription ON billing_events (subscription_id)
+    WHERE outcome = 'parked' AND org_id IS NULL;
+CREATE INDEX billing_events_with_anomalies ON billing_events (received_at)
+    WHERE anomalies IS NOT NULL;
+
+-- Raw bodies are large, seldom read and dropped with age; the ledger's facts are small, often read
+-- and kept. Arrival numbers grow, so the oldest bodies are at one end of the index, and new ones go
+-- to the other. A body of a few KiB stays in its row as it is: to compress it, or to move it
+-- elsewhere, costs more than all else that is written with it.
+CREATE TABLE billing_bodies (
+    arrival     bigint PRIMARY KEY,
+    received_at timestamptz NOT NULL,
+    body        bytea NOT NULL
+) WITH (toast_tuple_target = 8160);
+
+-- Bodies name no tenant: the ledger's entries do. These functions look it up, for roles that may
+-- not read the bodies themselves.
+CREATE FUNCTION tenant_event_body(event text) RETURNS bytea
+LANGUAGE sql STABLE SECURITY DEFINER AS $$
+    SELECT b.body
+      FROM billing_events e
+      JOIN billing_bodies b USING (arrival)
+     WHERE e.id = event
+       AND e.tenant_id = nullif(current_setting('tenantry.tenant_id', true), '')
+$$;
+CREATE FUNCTION event_body(event text) RETURNS bytea LANGUAGE sql STABLE SECURITY DEFINER AS $$
+    SELECT b.body
+      FROM billing_events e
+      JOIN billing_bodies b USING (arrival)
+     WHERE e.id = event
+$$;
+REVOKE ALL ON FUNCTION tenant_event_body, event_body FROM PUBLIC;
+
+-- Counts of checks that read too much to run for each scrape of the metrics.
+CREATE TABLE billing_findings (
+    name     text PRIMARY KEY,
+    number   bigint NOT NULL,
+    found_at timestamptz NOT NULL
+);
+"""
+
+MAILS = """
+CREATE TABLE notifications (
+    id           uuid PRIMARY KEY,
+    type         text NOT NULL,
+    recipient_id text NOT NULL,
+    recipient    text,
+    tenant_id    text COLLATE "C" NOT NULL,
+    channels     text[] NOT NULL,
+    data         jsonb NOT NULL,
+    event_id     text COLLATE "C" NOT NULL UNIQUE,
+    -- its delivery
+    status       text NOT NULL DEFAULT 'queued' CHECK (status IN ('queued', 'sent', 'failed')),
+    attempts     integer NOT NULL DEFAULT 0,
+    last_error   text,
+    created_at   timestamptz NOT NULL,
+    sent_at      timestamptz
+);
+COMMENT ON COLUMN notifications.recipient IS 'the address when the notification was queued; NULL: from before 0010';
+CREATE INDEX notifications_unsent ON notifications (created_at) WHERE status <> 'sent';
+CREATE INDEX notifications_of_tenant ON notifications (tenant_id);
+
+-- Security notices, their digests, and confirmations of an address.
+CREATE TABLE owner_mails (
+    id          uuid PRIMARY KEY,
+    tenant_id   text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    type        text NOT NULL,
+    recipient   text NOT NULL,
+    limit_key   text NOT NULL,
+    data        jsonb NOT NULL,
+    status      text NOT NULL CHECK (status IN ('collecting', 'queued', 'sent', 'failed', 'dropped')),
+    attempts    integer NOT NULL DEFAULT 0,
+    last_error  text,
+    created_at  timestamptz NOT NULL,
+    due_at      timestamptz NOT NULL,
+    sent_at     timestamptz,
+    -- of a confirmation
+    digest      bytea UNIQUE CHECK (octet_length(digest) = 32),
+    expires_at  timestamptz
+);
+COMMENT ON COLUMN owner_mails.recipient IS 'fixed when the mail was queued';
+COMMENT ON COLUMN owner_mails.limit_key IS 'the recipient, spelled so that one mailbox counts once';
+COMMENT ON COLUMN owner_mails.digest IS 'SHA-256 of the token in the link; the token itself is only in the mail';
+CREATE INDEX owner_mails_of_tenant ON owner_mails (tenant_id, due_at);
+CREATE INDEX owner_mails_to_address ON owner_mails (limit_key, created_at);
+CREATE INDEX owner_mails_unsent ON owner_mails (created_at) WHERE status NOT IN ('sent', 'dropped');
+"""
+
+DASHBOARD = """
+CREATE TABLE dashboard_sessions (
+    digest     bytea PRIMARY KEY CHECK (octet_length(digest) = 32),
+    issuer     text NOT NULL,
+    subject    text NOT NULL,
+    claims     text NOT NULL,
+    name       text,
+    tenant_id  text,
+    address    text,
+    agent      text,
+    proved_at  timestamptz NOT NULL,
+    started_at timestamptz NOT NULL,
+    used_at    timestamptz NOT NULL
+) WITH (fillfactor = 80);
+COMMENT ON COLUMN dashboard_sessions.digest IS 'HMAC of what the cookie holds; the cookie itself is nowhere';
+COMMENT ON COLUMN dashboard_sessions.proved_at IS 'when the identity provider last vouched for the claims';
+CREATE INDEX dashboard_sessions_by_user ON dashboard_sessions (issuer, subject);
+CREATE INDEX dashboard_sessions_by_start ON dashboard_sessions (started_at);
+
+CREATE TABLE dashboard_names (
+    org_id  text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    issuer  text NOT NULL,
+    subject text NOT NULL,
+    name    text NOT NULL,
+    seen_at timestamptz NOT NULL,
+    PRIMARY KEY (org_id, issuer, subject)
+);
+COMMENT ON TABLE dashboard_names IS 'names as the identity provider gives them; a tenant learns those of its visitors';
+COMMENT ON COLUMN dashboard_names.seen_at IS 'when its bearer was seen there, to the day';
+CREATE INDEX dashboard_names_by_age ON dashboard_names (seen_at);
+"""
+
+REQUESTS = """
+CREATE TABLE idempotency_keys (
+    principal   text NOT NULL,
+    route       text NOT NULL,
+    key         text NOT NULL,
+    body_digest bytea NOT NULL,
+    answer      jsonb NOT NULL,
+    created_at  timestamptz NOT NULL,
+    PRIMARY KEY (principal, route, key)
+);
+CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created_at);
+
+-- Accepted requests of each second. Unlogged: a crash of the database forgets at most one minute.
+CREATE UNLOGGED TABLE request_counts (
+    subject text COLLATE "C" NOT NULL,
+    second  bigint NOT NULL,
+    number  integer NOT NULL,
+    PRIMARY KEY (subject, second)
+) WITH (fillfactor = 50);
+"""
+
+JOBS = """
+CREATE TABLE queue_migrations (
+    name       text PRIMARY KEY,
+    applied_at timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE TABLE job_runs (
+    task         text PRIMARY KEY,
+    succeeded    bigint NOT NULL,
+    failed       bigint NOT NULL,
+    succeeded_at timestamptz
+) WITH (fillfactor = 50);
+COMMENT ON TABLE job_runs IS 'for the metrics: the queue itself keeps nothing of a job that went well';
+"""
+
+# The functions mean these tables, whatever a session's search path or temporary tables say.
+SEARCH_PATH = """
+DO $$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY[
+        'owns_tenants()',
+        'is_over(text)',
+        'purge_audit_events(text, integer)',
+        'purge_tenant(text)',
+        'keep_ends_of_tenants()',
+        'keep_audit_events()',
+        'api_time(timestamptz)',
+        'project_document(text, text, text, text, text, timestamptz, timestamptz)',
+        'tenant_event_body(text)',
+        'event_body(text)'
+    ] LOOP
+        EXECUTE format('ALTER FUNCTION %s SET search_path = %I, pg_temp', name, current_schema());
+    END LOOP;
+END $$;
+"""
+
+
+def upgrade() -> None:
+    op.execute(TENANTS)
+    op.execute(AUDIT)
+    op.execute(TENANT_REMOVAL)
+    op.execute(MEMBERS)
+    op.execute(API_KEYS)
+    op.execute(PROJECTS)
+    op.execute(CUSTOMERS_AND_SUBSCRIPTIONS)
+    op.execute(LEDGER)
+    op.execute(MAILS)
+    op.execute(DASHBOARD)
+    op.execute(REQUESTS)
+    op.execute(JOBS)
+    op.execute(SEARCH_PATH)
