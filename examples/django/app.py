@@ -15,7 +15,7 @@ from tenantry.wsgi.django import AuthenticatedRequest, requires
 
 settings.configure(
     ALLOWED_HOSTS=["localhost", "127.0.0.1"],
-    MIDDLEWARE=["tenantry.wsgi.django.TenantryMiddleware"],
+    MIDDLEWARE=["tenantry.wsgi.django.TenantryDjangoMiddleware"],
     ROOT_URLCONF=__name__,
     TENANTRY={"PUBLIC": ["/health"]},  # everything else needs a credential
 )

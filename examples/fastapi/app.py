@@ -8,15 +8,15 @@ from typing import Annotated
 
 from fastapi import Depends, FastAPI
 
-from tenantry.asgi import Principal, Tenantry
+from tenantry.asgi import AsgiAuthenticator, RequestPrincipal
 from tenantry.asgi.fastapi import install, require
 
-tenantry = Tenantry.from_environment()
+tenantry = AsgiAuthenticator.from_environment()
 app = FastAPI(lifespan=tenantry.lifespan)
 install(app, tenantry)
 
-Reader = Annotated[Principal, Depends(require("projects:read"))]
-Writer = Annotated[Principal, Depends(require("projects:write"))]
+Reader = Annotated[RequestPrincipal, Depends(require("projects:read"))]
+Writer = Annotated[RequestPrincipal, Depends(require("projects:write"))]
 
 
 @app.get("/health")

@@ -6,11 +6,11 @@ DATABASE_URL=... API_KEY_PEPPER=... gunicorn --threads 8 --bind 127.0.0.1:8000 a
 
 from flask import Flask, g
 
-from tenantry.wsgi import Tenantry
+from tenantry.wsgi import WsgiAuthenticator
 from tenantry.wsgi.flask import install, requires
 
 app = Flask(__name__)
-install(app, Tenantry.from_environment())
+install(app, WsgiAuthenticator.from_environment())
 
 
 @app.get("/health")

@@ -1,5 +1,5 @@
-"""A WSGI application behind `TenantryMiddleware`, served by the usual servers beside the service in
-two processes.
+"""A WSGI application behind `TenantryWsgiMiddleware`, served by the usual servers beside the
+service in two processes.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ MIB: Final = 1_048_576
 
 APP: Final = """\
 import json, os
-from tenantry.wsgi import Tenantry, TenantryMiddleware, principal_of
+from tenantry.wsgi import WsgiAuthenticator, TenantryWsgiMiddleware, principal_of
 
 def application(environ, start_response):
     path = environ["PATH_INFO"]
@@ -53,7 +53,7 @@ def application(environ, start_response):
     shown = {"caller": principal_of(environ).id, "pid": os.getpid(), "size": size, "headers": names}
     return [json.dumps(shown).encode()]
 
-app = TenantryMiddleware(application, tenantry=(tenantry := Tenantry.from_environment()))
+app = TenantryWsgiMiddleware(application, tenantry=(tenantry := WsgiAuthenticator.from_environment()))
 """
 # Uses the connection in the process that forks the others, which servers do not.
 EARLY: Final = f"""\

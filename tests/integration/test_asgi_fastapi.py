@@ -11,7 +11,7 @@ import pytest
 from fastapi import APIRouter, Depends, FastAPI, Security, WebSocket
 from pydantic import BaseModel
 
-from tenantry.asgi import Principal, TenantryMiddleware
+from tenantry.asgi import RequestPrincipal, TenantryAsgiMiddleware
 from tenantry.asgi.fastapi import install, require
 from tenantry.server.asgi_types import AsgiApp
 from tests.support.app import client_of, lifespan
@@ -22,9 +22,9 @@ from tests.support.websocket import open_websocket
 READ: Final = "projects:read"
 WRITE: Final = "projects:write"
 
-Reader = Annotated[Principal, Depends(require(READ))]
-Writer = Annotated[Principal, Security(require(WRITE))]
-Anybody = Annotated[Principal, Depends(require())]
+Reader = Annotated[RequestPrincipal, Depends(require(READ))]
+Writer = Annotated[RequestPrincipal, Security(require(WRITE))]
+Anybody = Annotated[RequestPrincipal, Depends(require())]
 
 
 class Project(BaseModel):
@@ -52,13 +52,13 @@ def application(**options: Any) -> FastAPI:
 
     @app.get("/sandbox")
     async def sandbox(
-        principal: Annotated[Principal, Depends(require(READ, mode="test"))],
+        principal: Annotated[RequestPrincipal, Depends(require(READ, mode="test"))],
     ) -> dict[str, str]:
         return {"caller": principal.id}
 
     @app.get("/either")
     async def either(
-        principal: Annotated[Principal, Depends(require(READ, mode="any"))],
+        principal: Annotated[RequestPrincipal, Depends(require(READ, mode="any"))],
     ) -> dict[str, str]:
         return {"mode": principal.mode}
 
@@ -68,7 +68,7 @@ def application(**options: Any) -> FastAPI:
 
     @app.get("/both")
     async def both(
-        principal: Annotated[Principal, Security(require(READ), scopes=[WRITE])],
+        principal: Annotated[RequestPrincipal, Security(require(READ), scopes=[WRITE])],
     ) -> dict[str, str]:
         return {"caller": principal.id}
 
@@ -172,9 +172,9 @@ async def test_with_the_middleware_each_request_is_authenticated_once_and_before
     install(api, tenantry)
     app: AsgiApp = api
     if place == "added":
-        api.add_middleware(TenantryMiddleware, tenantry=tenantry, public=["/health"])
+        api.add_middleware(TenantryAsgiMiddleware, tenantry=tenantry, public=["/health"])
     else:
-        app = TenantryMiddleware(api, tenantry=tenantry, public=["/health"])
+        app = TenantryAsgiMiddleware(api, tenantry=tenantry, public=["/health"])
     async with running(app) as client:
         owner, reader = await callers(service, client)
         answers = [await owner.get("/projects") for _ in range(3)]

@@ -16,10 +16,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 
 from tenantry.asgi import (
-    Principal,
+    AsgiAuthenticator,
+    RequestPrincipal,
     SchemaMismatchError,
-    Tenantry,
-    TenantryMiddleware,
+    TenantryAsgiMiddleware,
     optional_principal_of,
     principal_of,
 )
@@ -86,7 +86,7 @@ def header_of(caller: Caller) -> list[tuple[bytes, bytes]]:
 
 async def test_public_paths_need_no_credential_and_have_no_caller(service: Service) -> None:
     org = await service.organization()
-    app = TenantryMiddleware(
+    app = TenantryAsgiMiddleware(
         show_scope,
         tenantry=tenantry_of(service),
         public=["/", "/health", "/assets/"],
@@ -120,7 +120,7 @@ async def test_mode_selects_the_accepted_keys(
     org = await service.organization()
     test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
     option: dict[str, Any] = {} if mode is None else {"mode": mode}
-    app = TenantryMiddleware(
+    app = TenantryAsgiMiddleware(
         answer_caller, tenantry=tenantry_of(service), owns_lifespan=True, **option
     )
     async with client_in_front_of(app) as client:
@@ -138,12 +138,12 @@ async def test_mode_selects_the_accepted_keys(
 
 def test_invalid_mode_is_rejected_at_its_declaration(service: Service) -> None:
     with pytest.raises(ValueError, match="must be live, test or any"):
-        TenantryMiddleware(answer_caller, tenantry=tenantry_of(service), mode="tset")
+        TenantryAsgiMiddleware(answer_caller, tenantry=tenantry_of(service), mode="tset")
 
 
 async def test_optional_credential_counts_if_there_is_one(service: Service) -> None:
     org = await service.organization()
-    app = TenantryMiddleware(
+    app = TenantryAsgiMiddleware(
         show_scope, tenantry=tenantry_of(service), optional=True, owns_lifespan=True
     )
     async with client_in_front_of(app) as client:
@@ -167,7 +167,7 @@ async def test_table_of_scopes_rejects_unlisted_requests(service: Service) -> No
         ("POST", "/projects/"): "projects:write",
         ("GET", "/me"): None,
     }
-    app = TenantryMiddleware(
+    app = TenantryAsgiMiddleware(
         answer_caller,
         tenantry=tenantry_of(service),
         scopes=scopes,
@@ -190,7 +190,7 @@ async def test_function_that_returns_no_scope_rejects_the_request(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     org = await service.organization()
-    app = TenantryMiddleware(
+    app = TenantryAsgiMiddleware(
         answer_caller,
         tenantry=tenantry_of(service),
         scopes=lambda _method, _path: "",
@@ -207,7 +207,7 @@ async def test_function_that_returns_no_scope_rejects_the_request(
 async def test_scope_asked_for_in_the_applications_own_code_is_403(service: Service) -> None:
     org = await service.organization()
     reader = await reader_of(service, org)
-    app = TenantryMiddleware(need_everything, tenantry=tenantry_of(service), owns_lifespan=True)
+    app = TenantryAsgiMiddleware(need_everything, tenantry=tenantry_of(service), owns_lifespan=True)
     async with client_in_front_of(app) as client:
         assert (await Caller(client, org.owner.credential).get("/")).status_code == 200
         answered = await Caller(client, reader.credential).get("/")
@@ -218,7 +218,7 @@ async def test_scope_asked_for_in_the_applications_own_code_is_403(service: Serv
 
 
 async def test_missing_caller_is_401(service: Service) -> None:
-    app = TenantryMiddleware(
+    app = TenantryAsgiMiddleware(
         answer_caller, tenantry=tenantry_of(service), public=["/a"], owns_lifespan=True
     )
     async with client_in_front_of(app) as client:
@@ -241,7 +241,7 @@ async def test_identity_headers_of_the_client_are_dropped(service: Service) -> N
         "X-Access": "full",
         "X-Effective-Plan": "business",
     }
-    app = TenantryMiddleware(
+    app = TenantryAsgiMiddleware(
         show_scope, tenantry=tenantry_of(service), public=["/open"], owns_lifespan=True
     )
     async with client_in_front_of(app) as client:
@@ -266,7 +266,7 @@ async def test_headers_dropped_are_all_that_the_gateway_check_sets(service: Serv
         for name in map(str.lower, checked.headers)
         if name.startswith("x-") and name not in everywhere
     ]
-    app = TenantryMiddleware(show_scope, tenantry=tenantry_of(service), owns_lifespan=True)
+    app = TenantryAsgiMiddleware(show_scope, tenantry=tenantry_of(service), owns_lifespan=True)
     async with client_in_front_of(app) as client:
         shown = (
             await Caller(client, org.owner.credential).call(
@@ -279,7 +279,7 @@ async def test_headers_dropped_are_all_that_the_gateway_check_sets(service: Serv
 
 async def test_application_gets_the_request_id_and_cannot_replace_it(service: Service) -> None:
     org = await service.organization()
-    app = TenantryMiddleware(show_scope, tenantry=tenantry_of(service), owns_lifespan=True)
+    app = TenantryAsgiMiddleware(show_scope, tenantry=tenantry_of(service), owns_lifespan=True)
     async with client_in_front_of(app) as client:
         answered = await Caller(client, org.owner.credential).call(
             "GET", "/", headers={"X-Request-Id": "mine"}
@@ -297,10 +297,10 @@ async def test_two_middlewares_authenticate_and_count_once(
     catalog = tmp_path / "plans.toml"
     catalog.write_text(LIMITED)
     tenantry = tenantry_of(service, TENANTRY_PLANS=str(catalog))
-    inner = TenantryMiddleware(
+    inner = TenantryAsgiMiddleware(
         show_scope, tenantry=tenantry, scopes={("GET", "/"): "projects:read"}
     )
-    app = TenantryMiddleware(inner, tenantry=tenantry, owns_lifespan=True)
+    app = TenantryAsgiMiddleware(inner, tenantry=tenantry, owns_lifespan=True)
     async with client_in_front_of(app) as client:
         answers = [await Caller(client, org.owner.credential).get("/") for _ in range(3)]
         answers.append(await Caller(client, other.credential).get("/"))
@@ -318,8 +318,8 @@ async def test_two_middlewares_authenticate_and_count_once(
 async def test_outer_middleware_of_another_database_does_not_authenticate(service: Service) -> None:
     org = await service.organization()
     other, own = tenantry_of(service), tenantry_of(service)
-    app = TenantryMiddleware(
-        TenantryMiddleware(show_scope, tenantry=own, owns_lifespan=False),
+    app = TenantryAsgiMiddleware(
+        TenantryAsgiMiddleware(show_scope, tenantry=own, owns_lifespan=False),
         tenantry=other,
         optional=True,
     )
@@ -343,7 +343,7 @@ async def test_starlette_application_with_mounted_routes(service: Service) -> No
     tenantry = tenantry_of(service)
     routes = [Route("/me", show_caller), Mount("/v1", routes=[Route("/all", ask_for_everything)])]
     app = Starlette(routes=routes, lifespan=tenantry.lifespan)
-    app.add_middleware(TenantryMiddleware, tenantry=tenantry)
+    app.add_middleware(TenantryAsgiMiddleware, tenantry=tenantry)
     async with client_in_front_of(app) as client:
         here = Caller(client, reader.credential)
         assert (await here.get("/me")).json()["same"] == (await here.get("/me")).json()["id"]
@@ -354,7 +354,7 @@ async def test_starlette_application_with_mounted_routes(service: Service) -> No
 
 async def test_paths_are_those_below_the_mount(service: Service) -> None:
     tenantry = tenantry_of(service)
-    inner = TenantryMiddleware(show_scope, tenantry=tenantry, public=["/health"])
+    inner = TenantryAsgiMiddleware(show_scope, tenantry=tenantry, public=["/health"])
     app = Starlette(routes=[Mount("/api", app=inner)], lifespan=tenantry.lifespan)
     async with client_in_front_of(app) as client:
         assert (await client.get("/api/health")).status_code == 200
@@ -363,7 +363,7 @@ async def test_paths_are_those_below_the_mount(service: Service) -> None:
 
 async def test_use_of_a_key_is_recorded_with_its_address(service: Service) -> None:
     org = await service.organization()
-    app = TenantryMiddleware(answer_caller, tenantry=tenantry_of(service), owns_lifespan=True)
+    app = TenantryAsgiMiddleware(answer_caller, tenantry=tenantry_of(service), owns_lifespan=True)
     key = await service.key(org.owner, org.id, "projects:read")
     async with client_in_front_of(app) as client:
         assert (await Caller(client, key.caller.credential).get("/")).status_code == 200
@@ -372,7 +372,7 @@ async def test_use_of_a_key_is_recorded_with_its_address(service: Service) -> No
 
 async def chat(_scope: Scope, receive: Receive, send: Send) -> None:
     """A websocket that requires more scopes after its first message."""
-    principal: Principal = principal_of(_scope)
+    principal: RequestPrincipal = principal_of(_scope)
     await receive()
     await send({"type": "websocket.accept", "headers": [(b"x-own", b"1")]})
     await receive()
@@ -385,7 +385,7 @@ async def test_websocket_is_rejected_before_it_opens(service: Service) -> None:
     reader = await reader_of(service, org)
     scopes = {("WEBSOCKET", "/chat"): "projects:read", ("WEBSOCKET", "/admin"): "admin:all"}
     tenantry = tenantry_of(service)
-    app = TenantryMiddleware(chat, tenantry=tenantry, scopes=scopes)
+    app = TenantryAsgiMiddleware(chat, tenantry=tenantry, scopes=scopes)
     async with tenantry:
         for path, headers, status, code in (
             ("/chat", [], 401, "missing_credential"),
@@ -407,7 +407,7 @@ async def test_websocket_is_opened_with_our_headers_and_closed_when_the_applicat
     org = await service.organization()
     reader = await reader_of(service, org)
     tenantry = tenantry_of(service)
-    app = TenantryMiddleware(chat, tenantry=tenantry)
+    app = TenantryAsgiMiddleware(chat, tenantry=tenantry)
     async with tenantry:
         accepted, closed = await open_websocket(app, "/", header_of(reader))
         assert [name for name, _ in accepted["headers"]][:2] == [b"x-own", b"x-request-id"]
@@ -421,7 +421,7 @@ async def test_websocket_is_closed_with_an_internal_error_while_authentication_i
 ) -> None:
     async with database_link(conninfo) as link, running_service(link.conninfo) as service:
         org = await service.organization()
-        app = TenantryMiddleware(chat, tenantry=(tenantry := tenantry_of(service)))
+        app = TenantryAsgiMiddleware(chat, tenantry=(tenantry := tenantry_of(service)))
         async with tenantry:
             await link.cut()
             (closed,) = await open_websocket(app, "/", header_of(org.owner), can_deny=False)
@@ -439,16 +439,16 @@ async def test_lifespan_is_the_applications_unless_the_middleware_owns_it(servic
             await send({"type": f"lifespan.{step}.complete"})
 
     tenantry = tenantry_of(service)
-    async with lifespan(TenantryMiddleware(app, tenantry=tenantry)):
+    async with lifespan(TenantryAsgiMiddleware(app, tenantry=tenantry)):
         assert seen == ["lifespan"]
-    async with lifespan(TenantryMiddleware(app, tenantry=tenantry, owns_lifespan=True)):
+    async with lifespan(TenantryAsgiMiddleware(app, tenantry=tenantry, owns_lifespan=True)):
         assert seen == ["lifespan"]
 
 
 async def test_connection_may_be_started_again_but_not_twice(service: Service) -> None:
     org = await service.organization()
     tenantry = tenantry_of(service)
-    app = TenantryMiddleware(answer_caller, tenantry=tenantry)
+    app = TenantryAsgiMiddleware(answer_caller, tenantry=tenantry)
     async with client_of(app) as client:
         caller = Caller(client, org.owner.credential)
         for _ in range(2):
@@ -470,7 +470,7 @@ async def test_connection_ends_though_the_database_hangs(
         tenantry = tenantry_of(service, SHORT_TIMEOUTS, DATABASE_URL=link.conninfo)
         async with (
             tenantry,
-            client_of(TenantryMiddleware(answer_caller, tenantry=tenantry)) as client,
+            client_of(TenantryAsgiMiddleware(answer_caller, tenantry=tenantry)) as client,
         ):
             assert (await client.get("/", headers=header_of(reader))).status_code == 200
             link.block()
@@ -484,7 +484,7 @@ async def test_older_schema_fails_the_start_with_a_remedy(service: Service, conn
         match=r"is at schema revision 0001.*needs 0\d\d\d: run `tenantry migrate`",
     ):
         await tenantry_of(service, DATABASE_URL=conninfo).start()
-    app = TenantryMiddleware(
+    app = TenantryAsgiMiddleware(
         answer_caller, tenantry=tenantry_of(service, DATABASE_URL=conninfo), owns_lifespan=True
     )
     with pytest.raises(RuntimeError, match="is at schema revision 0001"):
@@ -505,7 +505,9 @@ async def test_database_without_the_schema_fails_the_start(
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
             await connection.execute("DROP TABLE tenantry_version")
         with pytest.raises(SchemaMismatchError, match="has no schema of tenantry"):
-            await Tenantry.from_values({**values_of(service), "DATABASE_URL": conninfo}).start()
+            await AsgiAuthenticator.from_values(
+                {**values_of(service), "DATABASE_URL": conninfo}
+            ).start()
 
 
 async def test_schema_is_checked_later_where_the_database_is_away_at_the_start(
@@ -515,7 +517,7 @@ async def test_schema_is_checked_later_where_the_database_is_away_at_the_start(
         org = await service.organization()
         await _set_revision(service.conninfo, "0001")
         await link.cut()
-        app = TenantryMiddleware(answer_caller, tenantry=(tenantry := tenantry_of(service)))
+        app = TenantryAsgiMiddleware(answer_caller, tenantry=(tenantry := tenantry_of(service)))
         async with tenantry, client_of(app) as client:
             caller = Caller(client, org.owner.credential)
             assert refusal(await caller.get("/")) == (503, "auth_unavailable")

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from tenantry.accounts import tenants_store as tenants
-from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import new_key
 from tenantry.common.clock import system_clock
 from tenantry.db.connection import of_tenant
@@ -73,7 +73,9 @@ async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
         await add_acme(connection, now)
         await tenants.link_customer(connection, "acme", "cus_1", "operator", now)
         pepper = Pepper(PEPPER.encode())
-        await api_keys.insert(connection, key.record, pepper.digest(key.secret.encode()), pepper.id)
+        await api_keys_store.insert(
+            connection, key.record, pepper.digest(key.secret.encode()), pepper.id
+        )
     await database.close()
     return {"Authorization": f"Bearer {key.secret}"}
 

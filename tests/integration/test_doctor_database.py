@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import new_key
 from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import (
@@ -236,9 +236,9 @@ async def add_key(
     key = new_key(
         "acme", "CI", ("*:*",), AccessLevel.SCOPED, Mode.LIVE, expires_at, "operator", NOW - age
     )
-    await api_keys.insert(connection, key.record, key.secret.encode(), "pepper")
+    await api_keys_store.insert(connection, key.record, key.secret.encode(), "pepper")
     if revoked:
-        await api_keys.revoke_all(connection, "acme", NOW)
+        await api_keys_store.revoke_all(connection, "acme", NOW)
     return key.record.id
 
 

@@ -11,8 +11,8 @@ from django.core.cache import cache
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 
-from tenantry.asgi import TenantryMiddleware
-from tenantry.wsgi import Tenantry
+from tenantry.asgi import TenantryAsgiMiddleware
+from tenantry.wsgi import WsgiAuthenticator
 from tests.support.app import client_of
 from tests.support.django_project import (
     FETCH_FROM_CACHE,
@@ -122,7 +122,9 @@ async def test_middleware_keeps_what_the_application_says(
 
     org = await service.organization()
     async with tenantry_of(service) as tenantry:
-        app = TenantryMiddleware(application, tenantry=tenantry, public=["/open"], optional=True)
+        app = TenantryAsgiMiddleware(
+            application, tenantry=tenantry, public=["/open"], optional=True
+        )
         async with client_of(app) as client:
             for credential in (None, org.owner.credential):
                 response = await Caller(client, credential).get("/")
@@ -132,7 +134,7 @@ async def test_middleware_keeps_what_the_application_says(
 
 
 @pytest.fixture(scope="module")
-async def connection(service: Service) -> AsyncIterator[Tenantry]:
+async def connection(service: Service) -> AsyncIterator[WsgiAuthenticator]:
     async with closing_in_thread(threaded_tenantry_of(service)) as tenantry:
         yield tenantry
 
@@ -141,7 +143,7 @@ async def connection(service: Service) -> AsyncIterator[Tenantry]:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("handler", CLIENTS)
 async def test_per_site_cache_of_django_keeps_callers_apart(
-    service: Service, connection: Tenantry, handler: Any, order: str, mode: str
+    service: Service, connection: WsgiAuthenticator, handler: Any, order: str, mode: str
 ) -> None:
     configure_django()
     cache.clear()
@@ -174,7 +176,7 @@ async def test_per_site_cache_of_django_keeps_callers_apart(
 
 
 async def test_per_site_cache_of_django_stores_what_a_view_permits(
-    service: Service, connection: Tenantry
+    service: Service, connection: WsgiAuthenticator
 ) -> None:
     configure_django()
     cache.clear()

@@ -12,8 +12,8 @@ from django.core.handlers.wsgi import WSGIHandler
 from django.test import RequestFactory
 from django.test.utils import override_settings
 
-from tenantry.wsgi import Tenantry
-from tenantry.wsgi.django import TenantryMiddleware, requires
+from tenantry.wsgi import WsgiAuthenticator
+from tenantry.wsgi.django import TenantryDjangoMiddleware, requires
 from tests.support.app import client_of
 from tests.support.database_link import database_link
 from tests.support.django_project import caller, configure_django, django_app, optional_caller
@@ -29,7 +29,7 @@ CLIENTS: Final[dict[Any, Callable[[Any], httpx2.AsyncClient]]] = {
 
 
 @pytest.fixture(scope="module")
-async def connection(service: Service) -> AsyncIterator[Tenantry]:
+async def connection(service: Service) -> AsyncIterator[WsgiAuthenticator]:
     async with closing_in_thread(threaded_tenantry_of(service)) as tenantry:
         yield tenantry
 
@@ -45,7 +45,7 @@ def handler(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def client_for(handler: Any, tenantry: Tenantry, **options: Any) -> httpx2.AsyncClient:
+def client_for(handler: Any, tenantry: WsgiAuthenticator, **options: Any) -> httpx2.AsyncClient:
     """A client of the project, whose middleware has these options."""
     return CLIENTS[handler](django_app(tenantry, handler, **options))
 
@@ -59,7 +59,7 @@ async def callers(service: Service, client: httpx2.AsyncClient) -> tuple[Caller,
 
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")  # under ASGI
 async def test_everything_but_public_paths_needs_a_credential(
-    service: Service, connection: Tenantry, handler: Any
+    service: Service, connection: WsgiAuthenticator, handler: Any
 ) -> None:
     async with client_for(handler, connection, PUBLIC=["/open"]) as client:
         owner, reader = await callers(service, client)
@@ -80,7 +80,9 @@ async def test_everything_but_public_paths_needs_a_credential(
         assert answer.headers["www-authenticate"].endswith('scope="*:*"')
 
 
-async def test_table_of_scopes(service: Service, connection: Tenantry, handler: Any) -> None:
+async def test_table_of_scopes(
+    service: Service, connection: WsgiAuthenticator, handler: Any
+) -> None:
     async with client_for(handler, connection, SCOPES={("GET", "/open"): READ}) as client:
         _, reader = await callers(service, client)
         assert (await reader.get("/open")).status_code == 200
@@ -91,7 +93,7 @@ async def test_table_of_scopes(service: Service, connection: Tenantry, handler: 
 
 
 async def test_unknown_path_is_404_to_callers_and_401_without_a_credential(
-    service: Service, connection: Tenantry, handler: Any
+    service: Service, connection: WsgiAuthenticator, handler: Any
 ) -> None:
     async with client_for(handler, connection, SCOPES={("GET", "/open"): READ}) as client:
         owner, reader = await callers(service, client)
@@ -102,7 +104,7 @@ async def test_unknown_path_is_404_to_callers_and_401_without_a_credential(
 
 
 async def test_views_declare_their_scope_and_mode(
-    service: Service, connection: Tenantry, handler: Any
+    service: Service, connection: WsgiAuthenticator, handler: Any
 ) -> None:
     async with client_for(handler, connection, ON_DEMAND=True) as client:
         owner, reader = await callers(service, client)
@@ -138,7 +140,7 @@ async def test_asynchronous_class_based_view_leaves_the_event_loop_free(service:
 
 
 async def test_error_handler_of_the_project_does_not_replace_rejections(
-    service: Service, connection: Tenantry, handler: Any
+    service: Service, connection: WsgiAuthenticator, handler: Any
 ) -> None:
     inner = ["tests.support.django_project.ErrorPages"]
     async with client_for(handler, connection, inner=inner, ON_DEMAND=True) as client:
@@ -159,7 +161,7 @@ async def test_error_handler_of_the_project_does_not_replace_rejections(
 
 
 async def test_client_cannot_name_itself(
-    service: Service, connection: Tenantry, handler: Any
+    service: Service, connection: WsgiAuthenticator, handler: Any
 ) -> None:
     sent = {
         "X-Tenant-Id": "other",
@@ -174,7 +176,7 @@ async def test_client_cannot_name_itself(
 
 
 async def test_exceptions_of_views_reach_django(
-    service: Service, connection: Tenantry, handler: Any
+    service: Service, connection: WsgiAuthenticator, handler: Any
 ) -> None:
     async with client_for(handler, connection) as client:
         owner, _ = await callers(service, client)
@@ -183,17 +185,20 @@ async def test_exceptions_of_views_reach_django(
     assert "x-request-id" in answer.headers
 
 
-def test_headers_that_an_earlier_middleware_has_read_are_dropped_too(connection: Tenantry) -> None:
+def test_headers_that_an_earlier_middleware_has_read_are_dropped_too(
+    connection: WsgiAuthenticator,
+) -> None:
     request = RequestFactory().get("/open", headers={"X-Tenant-Id": "other", "X-Mine": "1"})
     assert request.headers["X-Tenant-Id"] == "other"
     with override_settings(TENANTRY={"CONNECTION": connection, "ON_DEMAND": True}):
-        answer = TenantryMiddleware(optional_caller)(request)
+        answer = TenantryDjangoMiddleware(optional_caller)(request)
     assert json.loads(answer.content)["headers"] == ["X-Mine"]  # type: ignore[union-attr]
 
 
 def test_view_fails_without_the_middleware() -> None:
     with pytest.raises(
-        ImproperlyConfigured, match=r"Add tenantry\.wsgi\.django\.TenantryMiddleware to MIDDLEWARE"
+        ImproperlyConfigured,
+        match=r"Add tenantry\.wsgi\.django\.TenantryDjangoMiddleware to MIDDLEWARE",
     ):
         requires(READ)(caller)(RequestFactory().get("/"))
 
@@ -207,7 +212,7 @@ def test_view_fails_without_the_middleware() -> None:
     ],
 )
 def test_invalid_options_stop_the_start(
-    connection: Tenantry, options: dict[str, Any], fault: str
+    connection: WsgiAuthenticator, options: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(ImproperlyConfigured, match=fault):
         django_app(connection, **options)

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 from flask import Blueprint, Flask, g, request
 
-from tenantry.wsgi import Tenantry, TenantryMiddleware, principal_of
+from tenantry.wsgi import TenantryWsgiMiddleware, WsgiAuthenticator, principal_of
 from tenantry.wsgi.flask import install, requires
 from tests.support.in_process import closing_in_thread, threaded_tenantry_of
 from tests.support.service import Caller, Service, refusal
@@ -63,13 +63,13 @@ def application() -> Flask:
 
 
 @pytest.fixture(scope="module")
-async def connection(service: Service) -> AsyncIterator[Tenantry]:
+async def connection(service: Service) -> AsyncIterator[WsgiAuthenticator]:
     async with closing_in_thread(threaded_tenantry_of(service)) as tenantry:
         yield tenantry
 
 
 @pytest.fixture(scope="module")
-async def client(connection: Tenantry) -> AsyncIterator[httpx2.AsyncClient]:
+async def client(connection: WsgiAuthenticator) -> AsyncIterator[httpx2.AsyncClient]:
     app = application()
     install(app, connection)
     async with wsgi_client(app) as client:
@@ -127,7 +127,7 @@ async def test_other_kinds_of_views(service: Service, client: httpx2.AsyncClient
 
 
 async def test_error_handler_of_the_application_does_not_replace_rejections(
-    service: Service, connection: Tenantry
+    service: Service, connection: WsgiAuthenticator
 ) -> None:
     app = application()
     shop = Blueprint("shop", __name__, url_prefix="/shop")
@@ -168,11 +168,11 @@ async def test_view_declares_the_accepted_mode(
 
 
 async def test_with_the_middleware_everything_needs_a_credential_and_is_authenticated_once(
-    service: Service, connection: Tenantry
+    service: Service, connection: WsgiAuthenticator
 ) -> None:
     app = application()
     install(app, connection)
-    app.wsgi_app = TenantryMiddleware(  # type: ignore[method-assign]
+    app.wsgi_app = TenantryWsgiMiddleware(  # type: ignore[method-assign]
         app.wsgi_app, tenantry=connection, public=["/health"]
     )
     async with wsgi_client(app) as client:
@@ -188,9 +188,13 @@ async def test_with_the_middleware_everything_needs_a_credential_and_is_authenti
         assert (await owner.get("/nothing")).status_code == 404
 
 
-async def test_without_install_a_view_fails(service: Service, connection: Tenantry) -> None:
+async def test_without_install_a_view_fails(
+    service: Service, connection: WsgiAuthenticator
+) -> None:
     app = application()
     app.testing = True
-    async with wsgi_client(TenantryMiddleware(app, tenantry=connection, optional=True)) as client:
+    async with wsgi_client(
+        TenantryWsgiMiddleware(app, tenantry=connection, optional=True)
+    ) as client:
         with pytest.raises(RuntimeError, match=r"Call tenantry\.wsgi\.flask\.install"):
             await client.get("/projects")

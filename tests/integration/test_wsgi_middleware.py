@@ -15,7 +15,12 @@ import pytest
 
 from tenantry.common.clock import Timeouts
 from tenantry.domain.errors import InsufficientScopeError
-from tenantry.wsgi import Tenantry, TenantryMiddleware, optional_principal_of, principal_of
+from tenantry.wsgi import (
+    TenantryWsgiMiddleware,
+    WsgiAuthenticator,
+    optional_principal_of,
+    principal_of,
+)
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.in_process import (
     answer_wsgi_caller,
@@ -43,7 +48,7 @@ LONG_TIMEOUTS: Final = Timeouts(
 
 
 @pytest.fixture
-async def connection(service: Service) -> AsyncIterator[Tenantry]:
+async def connection(service: Service) -> AsyncIterator[WsgiAuthenticator]:
     async with closing_in_thread(threaded_tenantry_of(service)) as tenantry:
         yield tenantry
 
@@ -104,10 +109,10 @@ async def reader_of(service: Service, org: Organization) -> Caller:
 
 
 async def test_public_paths_need_no_credential_and_have_no_caller(
-    service: Service, connection: Tenantry
+    service: Service, connection: WsgiAuthenticator
 ) -> None:
     org = await service.organization()
-    app = TenantryMiddleware(
+    app = TenantryWsgiMiddleware(
         show_environ, tenantry=connection, public=["/", "/health", "/assets/", "/ä"]
     )
     async with wsgi_client(app) as client:
@@ -128,7 +133,7 @@ async def test_public_paths_need_no_credential_and_have_no_caller(
             assert (await client.get(path, headers=header_of(org.owner))).status_code == 200, path
 
 
-async def test_table_of_scopes_and_head(service: Service, connection: Tenantry) -> None:
+async def test_table_of_scopes_and_head(service: Service, connection: WsgiAuthenticator) -> None:
     org = await service.organization()
     reader = await reader_of(service, org)
     scopes = {
@@ -136,7 +141,9 @@ async def test_table_of_scopes_and_head(service: Service, connection: Tenantry) 
         ("POST", "/projects/"): "projects:write",
         ("GET", "/me"): None,
     }
-    app = TenantryMiddleware(answer_wsgi_caller, tenantry=connection, scopes=scopes, optional=True)
+    app = TenantryWsgiMiddleware(
+        answer_wsgi_caller, tenantry=connection, scopes=scopes, optional=True
+    )
     async with wsgi_client(app) as client:
         here = Caller(client, reader.credential)
         for method, path, status in (
@@ -158,12 +165,12 @@ async def test_table_of_scopes_and_head(service: Service, connection: Tenantry) 
     ("mode", "accepted"), [("live", {"live"}), ("test", {"test"}), ("any", {"live", "test"})]
 )
 async def test_mode_selects_the_accepted_keys(
-    service: Service, connection: Tenantry, mode: str, accepted: set[str]
+    service: Service, connection: WsgiAuthenticator, mode: str, accepted: set[str]
 ) -> None:
     org = await service.organization()
     test = (await service.key(org.owner, org.id, "projects:read", mode="test")).caller
     async with wsgi_client(
-        TenantryMiddleware(answer_wsgi_caller, tenantry=connection, mode=mode)
+        TenantryWsgiMiddleware(answer_wsgi_caller, tenantry=connection, mode=mode)
     ) as client:
         for kind, caller in (("live", org.owner), ("test", test)):
             answer = await client.get("/a", headers=header_of(caller))
@@ -173,8 +180,10 @@ async def test_mode_selects_the_accepted_keys(
                 assert refusal(answer) == (403, "mode_mismatch")
 
 
-async def test_rejection_of_head_has_the_headers_of_get_and_no_body(connection: Tenantry) -> None:
-    async with wsgi_client(TenantryMiddleware(show_environ, tenantry=connection)) as client:
+async def test_rejection_of_head_has_the_headers_of_get_and_no_body(
+    connection: WsgiAuthenticator,
+) -> None:
+    async with wsgi_client(TenantryWsgiMiddleware(show_environ, tenantry=connection)) as client:
         head = await client.head("/", headers={"X-Request-Id": "mine"})
         get = await client.get("/", headers={"X-Request-Id": "mine"})
     assert (head.status_code, head.content) == (401, b"")
@@ -183,11 +192,11 @@ async def test_rejection_of_head_has_the_headers_of_get_and_no_body(connection: 
 
 
 async def test_optional_credential_counts_if_there_is_one(
-    service: Service, connection: Tenantry
+    service: Service, connection: WsgiAuthenticator
 ) -> None:
     org = await service.organization()
     async with wsgi_client(
-        TenantryMiddleware(show_environ, tenantry=connection, optional=True)
+        TenantryWsgiMiddleware(show_environ, tenantry=connection, optional=True)
     ) as client:
         assert (await client.get("/a")).json()["caller"] is None
         shown = (await client.get("/a", headers=header_of(org.owner))).json()
@@ -202,7 +211,7 @@ async def test_optional_credential_counts_if_there_is_one(
         )
 
 
-async def test_client_cannot_name_itself(service: Service, connection: Tenantry) -> None:
+async def test_client_cannot_name_itself(service: Service, connection: WsgiAuthenticator) -> None:
     org = await service.organization()
     sent = {
         "X-Tenant-Id": "other",
@@ -216,12 +225,12 @@ async def test_client_cannot_name_itself(service: Service, connection: Tenantry)
         "X-Access": "full",
         "X-Effective-Plan": "business",
         "X-Mine": "1",
-        "Tenantry.Principal": "root",
+        "WsgiAuthenticator.Principal": "root",
         "tenantry.context": "root",
         "tenantry.principal": "root",
         "tenantry_principal": "root",
     }
-    app = TenantryMiddleware(show_environ, tenantry=connection, public=["/open"])
+    app = TenantryWsgiMiddleware(show_environ, tenantry=connection, public=["/open"])
     async with wsgi_client(app) as client:
         for path, caller in (("/open", None), ("/", org.key.id)):
             shown = (
@@ -234,10 +243,10 @@ async def test_client_cannot_name_itself(service: Service, connection: Tenantry)
 
 
 async def test_application_gets_the_request_id_and_cannot_replace_it(
-    service: Service, connection: Tenantry
+    service: Service, connection: WsgiAuthenticator
 ) -> None:
     org = await service.organization()
-    async with wsgi_client(TenantryMiddleware(show_environ, tenantry=connection)) as client:
+    async with wsgi_client(TenantryWsgiMiddleware(show_environ, tenantry=connection)) as client:
         answer = await Caller(client, org.owner.credential).call(
             "GET", "/", headers={"X-Request-Id": "mine"}
         )
@@ -248,11 +257,11 @@ async def test_application_gets_the_request_id_and_cannot_replace_it(
 
 @pytest.mark.parametrize("app", [need_everything, need_everything_lazily])
 async def test_scope_asked_for_in_the_applications_own_code_is_403(
-    service: Service, connection: Tenantry, app: WSGIApplication
+    service: Service, connection: WsgiAuthenticator, app: WSGIApplication
 ) -> None:
     org = await service.organization()
     reader = await reader_of(service, org)
-    async with wsgi_client(TenantryMiddleware(app, tenantry=connection)) as client:
+    async with wsgi_client(TenantryWsgiMiddleware(app, tenantry=connection)) as client:
         assert (await Caller(client, org.owner.credential).get("/")).text == "done"
         answer = await Caller(client, reader.credential).get("/")
         assert refusal(answer) == (403, "insufficient_scope")
@@ -263,16 +272,16 @@ async def test_scope_asked_for_in_the_applications_own_code_is_403(
 
 @pytest.mark.parametrize("app", [fail, fail_lazily])
 async def test_exceptions_of_the_application_pass(
-    service: Service, connection: Tenantry, app: WSGIApplication
+    service: Service, connection: WsgiAuthenticator, app: WSGIApplication
 ) -> None:
     org = await service.organization()
-    async with wsgi_client(TenantryMiddleware(app, tenantry=connection)) as client:
+    async with wsgi_client(TenantryWsgiMiddleware(app, tenantry=connection)) as client:
         with pytest.raises(LookupError, match="a fault of the application"):
             await client.get("/", headers=header_of(org.owner))
 
 
 async def test_body_of_the_application_is_passed_on_untouched(
-    service: Service, connection: Tenantry
+    service: Service, connection: WsgiAuthenticator
 ) -> None:
     """So that servers can send files by themselves, and end streams."""
     org = await service.organization()
@@ -284,13 +293,13 @@ async def test_body_of_the_application_is_passed_on_untouched(
 
     environ = environ_of("GET", "/", header_of(org.owner))
     given = await asyncio.to_thread(
-        TenantryMiddleware(app, tenantry=connection), environ, lambda *_: lambda _: None
+        TenantryWsgiMiddleware(app, tenantry=connection), environ, lambda *_: lambda _: None
     )
     assert given is body
 
 
 async def test_stream_that_the_client_leaves_is_closed(
-    service: Service, connection: Tenantry
+    service: Service, connection: WsgiAuthenticator
 ) -> None:
     org = await service.organization()
     seen: list[str] = []
@@ -305,7 +314,7 @@ async def test_stream_that_the_client_leaves_is_closed(
 
     def leave() -> None:
         environ = environ_of("GET", "/", header_of(org.owner))
-        stream: Any = TenantryMiddleware(app, tenantry=connection)(
+        stream: Any = TenantryWsgiMiddleware(app, tenantry=connection)(
             environ, lambda *_: lambda _: None
         )
         assert next(iter(stream)) == b"part"
@@ -316,13 +325,13 @@ async def test_stream_that_the_client_leaves_is_closed(
 
 
 async def test_two_middlewares_authenticate_and_count_once(
-    service: Service, connection: Tenantry
+    service: Service, connection: WsgiAuthenticator
 ) -> None:
     org = await service.organization()
-    inner = TenantryMiddleware(
+    inner = TenantryWsgiMiddleware(
         show_environ, tenantry=connection, scopes={("GET", "/"): "projects:read"}
     )
-    async with wsgi_client(TenantryMiddleware(inner, tenantry=connection)) as client:
+    async with wsgi_client(TenantryWsgiMiddleware(inner, tenantry=connection)) as client:
         answers = [await client.get("/", headers=header_of(org.owner)) for _ in range(3)]
         left = [
             int(answer.headers["ratelimit"].partition("r=")[2].partition(";")[0])
@@ -338,31 +347,33 @@ async def test_two_middlewares_authenticate_and_count_once(
 
 
 async def test_outer_middleware_of_another_database_does_not_authenticate(
-    service: Service, connection: Tenantry
+    service: Service, connection: WsgiAuthenticator
 ) -> None:
     org = await service.organization()
     async with closing_in_thread(threaded_tenantry_of(service)) as other:
-        inner = TenantryMiddleware(show_environ, tenantry=connection)
-        async with wsgi_client(TenantryMiddleware(inner, tenantry=other, optional=True)) as client:
+        inner = TenantryWsgiMiddleware(show_environ, tenantry=connection)
+        async with wsgi_client(
+            TenantryWsgiMiddleware(inner, tenantry=other, optional=True)
+        ) as client:
             assert refusal(await client.get("/")) == (401, "missing_credential")
             assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
 
 
-async def test_paths_are_those_below_the_mount(connection: Tenantry) -> None:
-    app = TenantryMiddleware(show_environ, tenantry=connection, public=["/health"])
+async def test_paths_are_those_below_the_mount(connection: WsgiAuthenticator) -> None:
+    app = TenantryWsgiMiddleware(show_environ, tenantry=connection, public=["/health"])
     async with wsgi_client(app, script_name="/api") as client:
         assert (await client.get("/api/health")).status_code == 200
         assert refusal(await client.get("/api/api/health")) == (401, "missing_credential")
 
 
-async def test_header_outside_latin_1_is_rejected(connection: Tenantry) -> None:
+async def test_header_outside_latin_1_is_rejected(connection: WsgiAuthenticator) -> None:
     """No server that follows PEP 3333 passes one."""
     environ = {
         **environ_of("GET", "/", []),
         "HTTP_AUTHORIZATION": "Bearer svc_live_€",
         "HTTP_X_REQUEST_ID": "€",
     }
-    app = TenantryMiddleware(show_environ, tenantry=connection)
+    app = TenantryWsgiMiddleware(show_environ, tenantry=connection)
     [body] = await asyncio.to_thread(app, environ, lambda *_: lambda _: None)
     assert json.loads(body)["code"] == "invalid_credential"
 
@@ -375,7 +386,7 @@ async def test_use_of_a_key_is_recorded_with_its_address_when_the_connection_clo
     tenantry = threaded_tenantry_of(service)
     async with (
         closing_in_thread(tenantry),
-        wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client,
+        wsgi_client(TenantryWsgiMiddleware(show_environ, tenantry=tenantry)) as client,
     ):
         assert (await client.get("/", headers=header_of(key.caller))).status_code == 200
     record = (await org.owner.get(key.path)).json()
@@ -384,10 +395,10 @@ async def test_use_of_a_key_is_recorded_with_its_address_when_the_connection_clo
 
 
 async def test_connection_may_be_used_again_after_it_was_closed(
-    service: Service, connection: Tenantry
+    service: Service, connection: WsgiAuthenticator
 ) -> None:
     org = await service.organization()
-    async with wsgi_client(TenantryMiddleware(show_environ, tenantry=connection)) as client:
+    async with wsgi_client(TenantryWsgiMiddleware(show_environ, tenantry=connection)) as client:
         for _ in range(2):
             assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
             await asyncio.to_thread(connection.close)
@@ -399,7 +410,7 @@ async def test_requests_of_many_threads_share_a_query(service: Service, link: Da
     tenantry = threaded_tenantry_of(service, LONG_TIMEOUTS, DATABASE_URL=link.conninfo)
     async with (
         closing_in_thread(tenantry),
-        wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client,
+        wsgi_client(TenantryWsgiMiddleware(show_environ, tenantry=tenantry)) as client,
     ):
         assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
         batcher = authentication_of(tenantry).authenticator._keys
@@ -417,10 +428,10 @@ async def test_requests_of_many_threads_share_a_query(service: Service, link: Da
 
 
 async def test_rejections_do_not_keep_threads_waiting(
-    service: Service, connection: Tenantry
+    service: Service, connection: WsgiAuthenticator
 ) -> None:
     """Else a flood of bad credentials would take all threads from accepted requests."""
-    async with wsgi_client(TenantryMiddleware(show_environ, tenantry=connection)) as client:
+    async with wsgi_client(TenantryWsgiMiddleware(show_environ, tenantry=connection)) as client:
         assert refusal(await client.get("/")) == (401, "missing_credential")
         throttle = authentication_of(connection).admission.throttle
         assert {throttle.reserve(0.0) for _ in range(1000)} == {0.0}
@@ -434,7 +445,7 @@ async def linked_client(
     tenantry = threaded_tenantry_of(service, timeouts, DATABASE_URL=link.conninfo)
     async with (
         closing_in_thread(tenantry),
-        wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client,
+        wsgi_client(TenantryWsgiMiddleware(show_environ, tenantry=tenantry)) as client,
     ):
         yield client
 
@@ -484,7 +495,7 @@ async def test_close_ends_a_connection_that_is_still_being_made(
 ) -> None:
     link.block()
     tenantry = threaded_tenantry_of(service, SHORT_TIMEOUTS, DATABASE_URL=link.conninfo)
-    async with wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client:
+    async with wsgi_client(TenantryWsgiMiddleware(show_environ, tenantry=tenantry)) as client:
         asked = asyncio.create_task(client.get("/", headers={"Authorization": "Bearer a.b.c"}))
         await until_started(tenantry)
         await asyncio.to_thread(tenantry.close)
@@ -504,7 +515,7 @@ async def test_event_loop_that_hangs_is_503(service: Service) -> None:
 
     async with (
         closing_in_thread(tenantry),
-        wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client,
+        wsgi_client(TenantryWsgiMiddleware(show_environ, tenantry=tenantry)) as client,
     ):
         assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
         hanging = asyncio.create_task(asyncio.to_thread(tenantry.call, hang))
@@ -527,7 +538,7 @@ async def test_requests_are_rejected_until_the_schema_fits(
     ):
         org = await service.organization()
         await _set_revision(conninfo, "0001")
-        async with wsgi_client(TenantryMiddleware(show_environ, tenantry=tenantry)) as client:
+        async with wsgi_client(TenantryWsgiMiddleware(show_environ, tenantry=tenantry)) as client:
             with caplog.at_level(logging.ERROR):
                 assert refusal(await client.get("/", headers=header_of(org.owner))) == (
                     503,
@@ -541,14 +552,16 @@ async def test_requests_are_rejected_until_the_schema_fits(
 def test_invalid_options_are_rejected_at_their_declaration(service: Service) -> None:
     for options in ({"mode": "tset"}, {"public": ["health"]}, {"scopes": {("GET", "/"): "a"}}):
         with pytest.raises(ValueError, match="is not a"):
-            TenantryMiddleware(show_environ, tenantry=threaded_tenantry_of(service), **options)
+            TenantryWsgiMiddleware(show_environ, tenantry=threaded_tenantry_of(service), **options)
 
 
 async def test_function_that_returns_no_scope_rejects_the_request(
-    service: Service, connection: Tenantry, caplog: pytest.LogCaptureFixture
+    service: Service, connection: WsgiAuthenticator, caplog: pytest.LogCaptureFixture
 ) -> None:
     org = await service.organization()
-    app = TenantryMiddleware(show_environ, tenantry=connection, scopes=lambda _method, _path: "")
+    app = TenantryWsgiMiddleware(
+        show_environ, tenantry=connection, scopes=lambda _method, _path: ""
+    )
     async with wsgi_client(app) as client:
         assert refusal(await client.get("/", headers=header_of(org.owner))) == (
             500,

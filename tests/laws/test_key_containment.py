@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from tenantry.domain.api_keys import ApiKey, check_may_change, check_may_create
 from tenantry.domain.errors import DomainError
-from tenantry.domain.permissions import AccessLevel, Mode, Principal, covers
+from tenantry.domain.permissions import AccessLevel, Mode, RequestPrincipal, covers
 from tests.support.principals import NOW, make_key, principal_of
 
 part = st.sampled_from(["*", "a", "b"])
@@ -77,7 +77,7 @@ class KeysMakingKeys(RuleBasedStateMachine):
         self.held[name] = msgspec.structs.replace(key, id=name)
         return name
 
-    def _caller(self, name: str) -> Principal:
+    def _caller(self, name: str) -> RequestPrincipal:
         return principal_of(self.held[name])
 
     @initialize(target=keys, roots=st.lists(given_keys, min_size=1, max_size=3))

@@ -33,8 +33,8 @@ from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.permissions import (
     AccessLevel,
     Mode,
-    Principal,
     PrincipalKind,
+    RequestPrincipal,
     Role,
     covers,
     role_grants,
@@ -214,7 +214,7 @@ class MembersThroughTheService(RuleBasedStateMachine):
         assert (owner.role, owner.status) == (Role.OWNER, MemberStatus.ACTIVE)
 
     def _do(
-        self, caller: Caller, request: Callable[[Principal], Coroutine[Any, Any, object]]
+        self, caller: Caller, request: Callable[[RequestPrincipal], Coroutine[Any, Any, object]]
     ) -> None:
         """After each request no user has more rights, except from a caller who holds them and may
         give them.
@@ -244,7 +244,7 @@ class MembersThroughTheService(RuleBasedStateMachine):
     def _member(self, number: int) -> Member:
         return list(self.members.values())[number % len(self.members)]
 
-    def _principal(self, caller: Caller) -> Principal:
+    def _principal(self, caller: Caller) -> RequestPrincipal:
         """A user with what the role grants now, and a token's end; or a key."""
         if isinstance(caller, KeyOf):
             kind, name, mode, issuer = PrincipalKind.API_KEY, "key", caller.mode, None
@@ -257,7 +257,7 @@ class MembersThroughTheService(RuleBasedStateMachine):
             kind, name, mode, issuer = PrincipalKind.USER, caller, Mode.LIVE, ISSUER
             scopes, level = _access(self.members.get(caller))
             expires_at = NOW + timedelta(hours=1)
-        return Principal(
+        return RequestPrincipal(
             kind, name, self.org, mode, scopes, level, "free", "none", NOTHING, expires_at, issuer
         )
 

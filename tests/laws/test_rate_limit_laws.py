@@ -17,7 +17,7 @@ from tenantry.auth.rate_limits_store import SESSION
 from tenantry.common.clock import Timeouts
 from tenantry.db.database import Database
 from tenantry.domain.errors import RateLimitedError
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import parse_catalog
 from tenantry.domain.rate_limits import SLOTS, WINDOW
 from tests.support import figures
@@ -86,7 +86,7 @@ class World:
         ]
         self.tenants = 0
 
-    def new_tenant(self, limit: int) -> Principal:
+    def new_tenant(self, limit: int) -> RequestPrincipal:
         """A caller of a tenant that nothing has been counted of."""
         self.tenants += 1
         return on_plan(
@@ -104,7 +104,7 @@ class World:
         self._runner.close()
 
 
-async def let_through(limiter: RateLimiter, caller: Principal, requests: int) -> int:
+async def let_through(limiter: RateLimiter, caller: RequestPrincipal, requests: int) -> int:
     """How many of so many requests at once get through."""
 
     async def one() -> int:

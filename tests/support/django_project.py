@@ -22,7 +22,7 @@ from tenantry.wsgi.django import AuthenticatedRequest, requires
 from tests.support.principals import as_json
 
 SCOPES: Final = ("projects:read", "projects:write", "api-keys:read", "*:*")
-MIDDLEWARE: Final = "tenantry.wsgi.django.TenantryMiddleware"
+MIDDLEWARE: Final = "tenantry.wsgi.django.TenantryDjangoMiddleware"
 UPDATE_CACHE: Final = "django.middleware.cache.UpdateCacheMiddleware"
 FETCH_FROM_CACHE: Final = "django.middleware.cache.FetchFromCacheMiddleware"
 VARY_ON_CALLER: Final = vary_on_headers("Authorization", "X-Organization-Id")
@@ -149,7 +149,7 @@ def configure_django() -> None:
 
 
 def django_app(
-    tenantry: wsgi.Tenantry,
+    tenantry: wsgi.WsgiAuthenticator,
     handler: Callable[[], WSGIHandler | ASGIHandler] = WSGIHandler,
     inner: Sequence[str] = (),
     outer: Sequence[str] = (),

@@ -15,7 +15,7 @@ from django.core.handlers.asgi import ASGIHandler
 from fastapi import Depends, FastAPI
 
 from tenantry import wsgi
-from tenantry.asgi import Principal, Tenantry, TenantryMiddleware, principal_of
+from tenantry.asgi import AsgiAuthenticator, RequestPrincipal, TenantryAsgiMiddleware, principal_of
 from tenantry.asgi.fastapi import install, require
 from tenantry.auth.admission import AuthenticationParts
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
@@ -80,9 +80,9 @@ def values_of(service: Service, **values: str) -> dict[str, str]:
 
 def tenantry_of(
     service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
-) -> Tenantry:
+) -> AsgiAuthenticator:
     """A connection to this service's database; ``values`` are settings."""
-    return Tenantry.from_values(
+    return AsgiAuthenticator.from_values(
         values_of(service, **values), clock=service.clock, timeouts=timeouts
     )
 
@@ -116,15 +116,17 @@ async def running_app(
 
 def threaded_tenantry_of(
     service: Service, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
-) -> wsgi.Tenantry:
+) -> wsgi.WsgiAuthenticator:
     """The same for an application without an event loop."""
-    return wsgi.Tenantry.from_values(
+    return wsgi.WsgiAuthenticator.from_values(
         values_of(service, **values), clock=service.clock, timeouts=timeouts
     )
 
 
 @asynccontextmanager
-async def closing_in_thread(tenantry: wsgi.Tenantry) -> AsyncIterator[wsgi.Tenantry]:
+async def closing_in_thread(
+    tenantry: wsgi.WsgiAuthenticator,
+) -> AsyncIterator[wsgi.WsgiAuthenticator]:
     """The connection, closed after the block: in a thread, since its database may be a link of this
     event loop.
     """
@@ -134,7 +136,7 @@ async def closing_in_thread(tenantry: wsgi.Tenantry) -> AsyncIterator[wsgi.Tenan
         await asyncio.to_thread(tenantry.close)
 
 
-def authentication_of(tenantry: wsgi.Tenantry) -> AuthenticationParts:
+def authentication_of(tenantry: wsgi.WsgiAuthenticator) -> AuthenticationParts:
     """What authenticates the requests of all threads of this process."""
     assert tenantry._thread is not None
     running = tenantry._thread.tenantry._running
@@ -142,7 +144,7 @@ def authentication_of(tenantry: wsgi.Tenantry) -> AuthenticationParts:
     return running[1]
 
 
-async def until_started(tenantry: wsgi.Tenantry) -> None:
+async def until_started(tenantry: wsgi.WsgiAuthenticator) -> None:
     """Return once the connection has a thread."""
     async with asyncio.timeout(_PATIENCE):
         while tenantry._thread is None:  # noqa: ASYNC110  # another thread sets it, and gives no notice
@@ -160,9 +162,9 @@ def _submitted(batcher: Batcher[Any, Any]) -> int:
     return len(batcher._waiting) + sum(map(len, batcher._running.values()))
 
 
-def plain_app(tenantry: Tenantry) -> AsgiApp:
+def plain_app(tenantry: AsgiAuthenticator) -> AsgiApp:
     """The caller as JSON; the scope that is needed is in the path."""
-    return TenantryMiddleware(
+    return TenantryAsgiMiddleware(
         answer_caller, tenantry=tenantry, scopes=_scope_in_path, owns_lifespan=True
     )
 
@@ -185,7 +187,7 @@ async def answer(send: Send, body: bytes, *headers: tuple[bytes, bytes]) -> None
     await send({"type": "http.response.body", "body": body})
 
 
-def fastapi_app(tenantry: Tenantry) -> FastAPI:
+def fastapi_app(tenantry: AsgiAuthenticator) -> FastAPI:
     """The same with FastAPI: a route for each of `SCOPES`, and one that needs none."""
     app = FastAPI(lifespan=tenantry.lifespan)
     install(app, tenantry)
@@ -196,13 +198,15 @@ def fastapi_app(tenantry: Tenantry) -> FastAPI:
 
 def _add_route(app: FastAPI, scope: str | None) -> None:
     @app.get(f"{CALLER}{scope or '-'}")
-    async def caller(principal: Annotated[Principal, Depends(require(scope))]) -> dict[str, Any]:
+    async def caller(
+        principal: Annotated[RequestPrincipal, Depends(require(scope))],
+    ) -> dict[str, Any]:
         return as_json(principal)
 
 
-def plain_wsgi_app(tenantry: wsgi.Tenantry) -> WSGIApplication:
+def plain_wsgi_app(tenantry: wsgi.WsgiAuthenticator) -> WSGIApplication:
     """The caller as JSON, under WSGI."""
-    return wsgi.TenantryMiddleware(answer_wsgi_caller, tenantry=tenantry, scopes=_scope_in_path)
+    return wsgi.TenantryWsgiMiddleware(answer_wsgi_caller, tenantry=tenantry, scopes=_scope_in_path)
 
 
 def answer_wsgi_caller(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -212,7 +216,7 @@ def answer_wsgi_caller(environ: WSGIEnvironment, start_response: StartResponse) 
     return [body]
 
 
-def flask_app(tenantry: wsgi.Tenantry) -> flask.Flask:
+def flask_app(tenantry: wsgi.WsgiAuthenticator) -> flask.Flask:
     """The same with Flask: a route for each of `SCOPES`, and one that needs none."""
     app = flask.Flask("tests")
     install_in_flask(app, tenantry)
@@ -222,7 +226,7 @@ def flask_app(tenantry: wsgi.Tenantry) -> flask.Flask:
     return app
 
 
-_WSGI_APPS: Final[dict[str, Callable[[wsgi.Tenantry], WSGIApplication]]] = {
+_WSGI_APPS: Final[dict[str, Callable[[wsgi.WsgiAuthenticator], WSGIApplication]]] = {
     WSGI: plain_wsgi_app,
     FLASK: flask_app,
     DJANGO: lambda tenantry: django_app(tenantry, ON_DEMAND=True),

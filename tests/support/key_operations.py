@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 from tenantry.accounts import tenants_store as tenants
-from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import ApiKeyService, NewKey
 from tenantry.auth.authentication import Authenticator
 from tenantry.db.connection import of_tenant
@@ -38,8 +38,8 @@ from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.permissions import (
     AccessLevel,
     Mode,
-    Principal,
     PrincipalKind,
+    RequestPrincipal,
     Role,
     covers,
     role_grants,
@@ -118,7 +118,9 @@ class World:
 
     async def find(self, org_id: str, key_id: str) -> ApiKey:
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            key = await api_keys.find(connection, org_id, key_id, self.clock(), test_only=False)
+            key = await api_keys_store.find(
+                connection, org_id, key_id, self.clock(), test_only=False
+            )
         assert key is not None
         return key
 
@@ -165,7 +167,7 @@ class KeysThroughTheService(RuleBasedStateMachine):
         self.records: dict[str, ApiKey] = {}
         world.run(world.add_tenant(self.org))
 
-    def _principal(self, caller: Held | User) -> Principal:
+    def _principal(self, caller: Held | User) -> RequestPrincipal:
         """Who the caller is now; raises for a key that has ended."""
         if isinstance(caller, Held):
             authentication = self.world.authenticator.authenticate(
@@ -173,7 +175,7 @@ class KeysThroughTheService(RuleBasedStateMachine):
             )
             return self.world.run(authentication)[0]
         granted, level = role_grants(caller.role, caller.narrowing)
-        return Principal(
+        return RequestPrincipal(
             PrincipalKind.USER,
             "user",
             self.org,
@@ -311,7 +313,7 @@ class KeysThroughTheService(RuleBasedStateMachine):
         self.world.clock.advance(hours=passed)
 
 
-def exceeds(key: ApiKey, maker: Principal) -> bool:
+def exceeds(key: ApiKey, maker: RequestPrincipal) -> bool:
     """Whether a key holds anything that its maker does not; users may make keys that outlive their
     token.
     """

@@ -8,7 +8,7 @@ import msgspec
 
 from tenantry.domain.access import NOTHING, AccessPhase
 from tenantry.domain.api_keys import ApiKey, KeyStatus
-from tenantry.domain.permissions import ANYTHING, AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.permissions import ANYTHING, AccessLevel, Mode, PrincipalKind, RequestPrincipal
 from tenantry.domain.plans import parse_catalog
 
 ONLY_FREE: Final = parse_catalog('[[plans]]\nid = "free"\n')
@@ -21,9 +21,9 @@ def make_principal(
     mode: Mode = Mode.LIVE,
     kind: PrincipalKind = PrincipalKind.API_KEY,
     expires_at: datetime | None = None,
-) -> Principal:
+) -> RequestPrincipal:
     """A caller of the tenant ``acme``; an owner holds everything."""
-    return Principal(
+    return RequestPrincipal(
         kind=kind,
         id="caller",
         org_id="acme",
@@ -37,7 +37,7 @@ def make_principal(
     )
 
 
-def on_plan(principal: Principal, plan: str) -> Principal:
+def on_plan(principal: RequestPrincipal, plan: str) -> RequestPrincipal:
     """The same caller, of a tenant that has full access to this plan."""
     access = AccessPhase("full", plan, "The subscription is active.")
     return msgspec.structs.replace(
@@ -73,9 +73,9 @@ def make_key(
     )
 
 
-def principal_of(key: ApiKey) -> Principal:
+def principal_of(key: ApiKey) -> RequestPrincipal:
     """The holder of this key."""
-    return Principal(
+    return RequestPrincipal(
         kind=PrincipalKind.API_KEY,
         id=key.id,
         org_id=key.org_id,
@@ -89,7 +89,7 @@ def principal_of(key: ApiKey) -> Principal:
     )
 
 
-def as_json(principal: Principal) -> dict[str, Any]:
+def as_json(principal: RequestPrincipal) -> dict[str, Any]:
     """What an application's code knows of its caller."""
     shown: dict[str, Any] = json.loads(msgspec.json.encode(principal))
     del shown["accessPhase"], shown["issuer"], shown["claimedRole"]

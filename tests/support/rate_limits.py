@@ -15,7 +15,7 @@ from tenantry.auth.rate_limits_store import SESSION
 from tenantry.common.clock import Clock
 from tenantry.db.database import Database
 from tenantry.domain.errors import RateLimitedError
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.domain.rate_limits import SLOTS
 from tests.support.service import Organization, Service
@@ -71,7 +71,7 @@ async def limiter_on(
     await database.close()
 
 
-async def let_through(limiter: RateLimiter, most: int, principal: Principal) -> int:
+async def let_through(limiter: RateLimiter, most: int, principal: RequestPrincipal) -> int:
     """How many of so many requests get through, one after the other."""
     for number in range(most):
         try:

@@ -12,7 +12,7 @@ import httpx2
 
 from tenantry.integrations.stripe.signature import SignatureVerifier
 from tenantry.server.asgi_types import Receive, Scope, Send
-from tenantry_devkit.simulator import Event, Simulator
+from tenantry_devkit.simulator import ProviderEvent, Simulator
 
 START: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WALL_CLOCK: Final = datetime(2026, 3, 1, tzinfo=UTC)
@@ -77,6 +77,6 @@ async def simulator_with_receiver(**options: Any) -> AsyncIterator[tuple[Simulat
         yield sim, receiver
 
 
-def types(events: list[Event]) -> list[str]:
+def types(events: list[ProviderEvent]) -> list[str]:
     """The types of events."""
     return [event.type for event in events]

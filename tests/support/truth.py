@@ -21,7 +21,7 @@ from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tenantry_devkit.serving import serving
-from tenantry_devkit.simulator import SECRET_KEY, Event, Simulator, State, Subscription
+from tenantry_devkit.simulator import SECRET_KEY, ProviderEvent, Simulator, State, Subscription
 from tests.support.app import BASE_URL, WEBHOOK_SECRET
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.facts import ANY
@@ -178,7 +178,7 @@ class World:
         await self.simulator.deliver()
         self.simulator.behave()
 
-    def lost(self, subscriber: Subscriber | None = None) -> list[Event]:
+    def lost(self, subscriber: Subscriber | None = None) -> list[ProviderEvent]:
         """The events (of a subscriber) that were to be delivered and never were, oldest first."""
         missing = {
             delivery.event
@@ -324,6 +324,6 @@ def missed_ids(comparison: Comparison | None) -> list[str]:
     return [event.id for event in comparison.missed if event.type in REQUIRED_TYPES]
 
 
-def ids(events: Iterable[Event]) -> list[str]:
+def ids(events: Iterable[ProviderEvent]) -> list[str]:
     """The ids of events."""
     return [event.id for event in events]

@@ -47,13 +47,13 @@ MIDDLEWARE_MEGABYTES: Final = 40
 APPLICATION: Final = """
 import sys
 import tenantry.asgi
-from tenantry.wsgi import Tenantry, TenantryMiddleware
+from tenantry.wsgi import WsgiAuthenticator, TenantryWsgiMiddleware
 
 def projects(environ, start_response):
     start_response("200 OK", [])
     return []
 
-application = TenantryMiddleware(projects, tenantry=Tenantry.from_environment())
+application = TenantryWsgiMiddleware(projects, tenantry=WsgiAuthenticator.from_environment())
 for headers in ({"HTTP_AUTHORIZATION": f"Bearer {sys.argv[1]}"}, {}):
     environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", **headers}
     list(application(environ, lambda status, headers, exc_info=None: print(status)))

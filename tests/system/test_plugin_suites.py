@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tenantry_devkit.inbox import MAX_MESSAGES
-from tenantry_devkit.testing import Tenantry
+from tenantry_devkit.testing import SuiteTenantry
 from tests.e2e.testing.test_secrets_in_reports import check_comparisons, check_log, run_both
 from tests.e2e.testing.test_what_is_left import check_ended_session, check_forked_child
 from tests.support.suites import Suite
@@ -61,7 +61,9 @@ def test_each_worker_has_a_service_of_its_own_and_starts_it_once(suite: Suite) -
     )
 
 
-def test_mails_of_more_events_than_a_development_inbox_keeps_messages(tenantry: Tenantry) -> None:
+def test_mails_of_more_events_than_a_development_inbox_keeps_messages(
+    tenantry: SuiteTenantry,
+) -> None:
     tenant = tenantry.tenant()
     count = MAX_MESSAGES + 1
     for number in range(count):

@@ -8,7 +8,7 @@ import pytest
 from tenantry.auth.api_keys import normalize
 from tenantry.domain.api_keys import KeyStatus, check_may_change, check_may_create, status_at
 from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError, ValidationError
-from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal
 from tests.support.principals import NOW, make_key, make_principal
 
 SOON, LATER = NOW + timedelta(hours=1), NOW + timedelta(hours=2)
@@ -16,7 +16,7 @@ LIVE, TEST, SCOPED, OWNER = Mode.LIVE, Mode.TEST, AccessLevel.SCOPED, AccessLeve
 
 
 def may_make(
-    maker: Principal,
+    maker: RequestPrincipal,
     *scopes: str,
     level: AccessLevel = SCOPED,
     mode: Mode = LIVE,

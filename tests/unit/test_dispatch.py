@@ -14,7 +14,7 @@ from litestar.handlers import HTTPRouteHandler
 from tenantry.api.app import build_api
 from tenantry.auth.rejection_throttle import ANONYMOUS_PER_SECOND, BURST
 from tenantry.domain.errors import NotFoundError
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.server.asgi_types import (
     CALLER,
     CLAIMS,
@@ -112,7 +112,7 @@ async def test_exception_in_a_litestar_route_is_500_and_logged_with_the_request_
 
 async def test_route_without_a_guard_is_401() -> None:
     @get("/forgotten")
-    async def forgotten(principal: NamedDependency[Principal]) -> str:
+    async def forgotten(principal: NamedDependency[RequestPrincipal]) -> str:
         return principal.org_id
 
     answer = await get_from(dispatcher_of(routes_of(forgotten), deadline=5), "/forgotten")

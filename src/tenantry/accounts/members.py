@@ -33,7 +33,7 @@ from tenantry.domain.members import (
     User,
     Writer,
 )
-from tenantry.domain.permissions import AccessLevel, Principal, Role, lower_role
+from tenantry.domain.permissions import AccessLevel, RequestPrincipal, Role, lower_role
 from tenantry.domain.plan_limits import MEMBERS, limit_in_force
 from tenantry.domain.plans import Catalog
 from tenantry.integrations.oidc.tokens import Claims
@@ -62,7 +62,7 @@ class MemberService:
 
     async def list_page(
         self,
-        principal: Principal,
+        principal: RequestPrincipal,
         wanted: MemberFilter,
         limit: int,
         cursor: str | None,
@@ -78,12 +78,14 @@ class MemberService:
                 connection, org_id, self.issuers, wanted, window, bounded=bounded
             )
 
-    async def get(self, principal: Principal, member_id: str) -> Member:
+    async def get(self, principal: RequestPrincipal, member_id: str) -> Member:
         """Read a member, removed ones included. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await self._find(connection, principal, member_id)
 
-    async def users_of(self, principal: Principal, found: Sequence[Member]) -> dict[str, User]:
+    async def users_of(
+        self, principal: RequestPrincipal, found: Sequence[Member]
+    ) -> dict[str, User]:
         """Return the users of members, by the member's id: users of two directories may have the
         same subject.
         """
@@ -96,7 +98,7 @@ class MemberService:
             if member.id in issuers
         }
 
-    async def owner_of(self, principal: Principal, viewer: User) -> Member | None:
+    async def owner_of(self, principal: RequestPrincipal, viewer: User) -> Member | None:
         """Return the membership of the tenant's owner, if any.
 
         The tenant stores the owner's subject alone. Of several users with it, an active owner comes
@@ -108,7 +110,13 @@ class MemberService:
             return await members.find_owner(connection, principal.org_id, self.issuers, owner)
 
     async def add(
-        self, principal: Principal, author: Author, *, user_id: str, role: Role, claim: Claim | None
+        self,
+        principal: RequestPrincipal,
+        author: Author,
+        *,
+        user_id: str,
+        role: Role,
+        claim: Claim | None,
     ) -> Member:
         """Invite a user, or a removed member again. A user who adds themselves is active at once.
 
@@ -148,7 +156,7 @@ class MemberService:
 
     async def change_role(
         self,
-        principal: Principal,
+        principal: RequestPrincipal,
         author: Author,
         member_id: str,
         role: Role,
@@ -177,7 +185,7 @@ class MemberService:
             return await _set_role(connection, author, written, before, role, now)
 
     async def remove(
-        self, principal: Principal, author: Author, member_id: str, *, binds: bool = True
+        self, principal: RequestPrincipal, author: Author, member_id: str, *, binds: bool = True
     ) -> None:
         """Remove a member or withdraw an invitation; a removed user is rejected whatever their
         tokens claim.
@@ -199,7 +207,9 @@ class MemberService:
             after = before if before.status is MemberStatus.REMOVED else rules.removed(before, now)
             await _save(connection, author, written, Action.MEMBER_REMOVED, before, after, now)
 
-    async def _find(self, connection: Connection, principal: Principal, member_id: str) -> Member:
+    async def _find(
+        self, connection: Connection, principal: RequestPrincipal, member_id: str
+    ) -> Member:
         member = await members.find(connection, principal.org_id, self.issuers, member_id)
         if member is None:
             raise errors.NotFoundError("member")
@@ -327,7 +337,7 @@ class MembershipService:
             yield tenant, member
 
 
-def issuer_of_new(issuers: Issuers | None, principal: Principal) -> str:
+def issuer_of_new(issuers: Issuers | None, principal: RequestPrincipal) -> str:
     """Return the issuer of a user whom a principal names: the principal's own, or the only one.
 
     Raises `IdentityProviderNotConfiguredError` without an identity provider, and `ValidationError`
@@ -380,7 +390,7 @@ async def add_owner(
 async def hand_over(
     connection: Connection,
     author: Author,
-    caller: Principal,
+    caller: RequestPrincipal,
     issuers: Issuers | None,
     owner_id: str,
     successor: User,

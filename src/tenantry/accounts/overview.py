@@ -9,7 +9,7 @@ import msgspec
 from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.projects import MOST_COUNTED, count_for_page
-from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth import api_keys_store
 from tenantry.auth.rate_limits import subject_of_tenant
 from tenantry.auth.rate_limits_store import count_requests
 from tenantry.billing import ledger_queries_store as billing
@@ -29,7 +29,7 @@ from tenantry.domain.billing.subscription_overview import (
     subscription_lines,
 )
 from tenantry.domain.issuers import Issuers
-from tenantry.domain.permissions import Principal, covers
+from tenantry.domain.permissions import RequestPrincipal, covers
 from tenantry.domain.plans import Count, Limits, count_up_to
 from tenantry.domain.rate_limits import SLOTS
 from tenantry.domain.tenants import Tenant, access_of, to_tenant
@@ -99,24 +99,24 @@ class OverviewService:
     policy: BillingPolicy
     clock: Clock
 
-    async def of_billing(self, principal: Principal) -> BillingOverview:
+    async def of_billing(self, principal: RequestPrincipal) -> BillingOverview:
         """Read the tenant's plan, its use and its subscriptions. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await self._billing(connection, principal)
 
-    async def read(self, principal: Principal) -> Overview:
+    async def read(self, principal: RequestPrincipal) -> Overview:
         """Read the content of the tenant's first page. Raises `NotFoundError`."""
         now, org_id = self.clock(), principal.org_id
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             found = await self._billing(connection, principal)
             keys, leaked, expiring = list[ApiKey](), list[ApiKey](), 0
             if covers(principal.scopes, "api-keys:read"):
-                keys = await api_keys.recently_used(connection, org_id, now, _MOST_KEYS)
-                expiring = await api_keys.count(connection, org_id, now, KeyState.EXPIRING)
-                leaked = await api_keys.leaked_since(
+                keys = await api_keys_store.recently_used(connection, org_id, now, _MOST_KEYS)
+                expiring = await api_keys_store.count(connection, org_id, now, KeyState.EXPIRING)
+                leaked = await api_keys_store.leaked_since(
                     connection, org_id, now, now - LEAK_SHOWN_FOR, _MOST_KEYS
                 )
-            has_used_key = await api_keys.is_any_used(connection, org_id)
+            has_used_key = await api_keys_store.is_any_used(connection, org_id)
             rows = []
             if covers(principal.scopes, "billing:read"):
                 rows = await billing.read_entries(connection, org_id, _MOST_EVENTS, None)
@@ -124,7 +124,9 @@ class OverviewService:
             found, keys, expiring, leaked, has_used_key, [view(row) for row in rows[:_MOST_EVENTS]]
         )
 
-    async def _billing(self, connection: Connection, principal: Principal) -> BillingOverview:
+    async def _billing(
+        self, connection: Connection, principal: RequestPrincipal
+    ) -> BillingOverview:
         now, org_id, catalog = self.clock(), principal.org_id, self.policy.catalog
         found = await get_tenant(connection, org_id, even_ended=True)
         requests = None
@@ -141,8 +143,8 @@ class OverviewService:
         use = PlanUse(
             await count_for_page(connection, principal),
             count_up_to(members_used, MOST_COUNTED),
-            Count(await api_keys.count(connection, org_id, now, KeyState.ACTIVE)),
-            await api_keys.count(connection, org_id, now, KeyState.REPLACED),
+            Count(await api_keys_store.count(connection, org_id, now, KeyState.ACTIVE)),
+            await api_keys_store.count(connection, org_id, now, KeyState.REPLACED),
             None if requests is None else Count(requests),
         )
         [account] = await read_accounts(connection, [org_id], self.policy)
@@ -159,7 +161,7 @@ class OverviewService:
     async def _debts(
         self,
         connection: Connection,
-        principal: Principal,
+        principal: RequestPrincipal,
         states: Sequence[BillingState],
         status: str,
     ) -> Sequence[Debt]:

@@ -18,7 +18,7 @@ from tenantry.db.tenants_store import TenantRow, find_tenant, get_tenant
 from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.owner_mails import OwnerAddress, link_digest, same_address
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications import mail_delivery_store
 from tenantry.notifications.mail_delivery import announce, request_confirmation
@@ -103,12 +103,12 @@ class OwnerConfirmations:
         self._clock = clock
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
-    async def of_tenant(self, principal: Principal) -> OwnerAddress:
+    async def of_tenant(self, principal: RequestPrincipal) -> OwnerAddress:
         """Return the owner's address of the principal's tenant. Raises `NotFoundError`."""
         async with self._database.transaction(of_tenant(principal.org_id)) as connection:
             return (await get_tenant(connection, principal.org_id)).owner_address
 
-    async def send_again(self, principal: Principal) -> ConfirmationRequest:
+    async def send_again(self, principal: RequestPrincipal) -> ConfirmationRequest:
         """Mail the confirmation link again. Raises `InsufficientScopeError` and as
         `lock_and_reauthorize`.
         """

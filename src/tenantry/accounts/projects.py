@@ -22,7 +22,7 @@ from tenantry.domain.access import limits_of
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError
 from tenantry.domain.names import check_name
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plan_limits import PROJECTS, limit_in_force
 from tenantry.domain.plans import Catalog, Count, PlanLimit, count_up_to
 from tenantry.domain.tenants import Project
@@ -46,14 +46,14 @@ class ProjectService:
     clock: Clock
 
     async def list_page(
-        self, principal: Principal, limit: int, cursor: str | None
+        self, principal: RequestPrincipal, limit: int, cursor: str | None
     ) -> Page[Project]:
         """Read a page of the principal's projects, newest first. Raises `InvalidCursorError`."""
         window = window_after(limit, cursor)
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await projects.read_page(connection, principal.org_id, principal.mode, window)
 
-    async def count(self, principal: Principal) -> PlanLimit:
+    async def count(self, principal: RequestPrincipal) -> PlanLimit:
         """Return the use of the plan's limit of projects."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             used = await count_for_page(connection, principal)
@@ -61,7 +61,7 @@ class ProjectService:
 
     async def create(
         self,
-        principal: Principal,
+        principal: RequestPrincipal,
         author: Author,
         name: str,
         description: str | None,
@@ -88,7 +88,7 @@ class ProjectService:
             await idempotency.keep(connection, claim, project, now)
             return project
 
-    async def get(self, principal: Principal, project_id: str) -> Project:
+    async def get(self, principal: RequestPrincipal, project_id: str) -> Project:
         """Read a project. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return _require(
@@ -97,7 +97,7 @@ class ProjectService:
 
     async def update(
         self,
-        principal: Principal,
+        principal: RequestPrincipal,
         author: Author,
         project_id: str,
         name: str | UnsetType = UNSET,
@@ -121,7 +121,7 @@ class ProjectService:
             await _record(connection, author, Action.PROJECT_UPDATED, project, changed, now)
             return changed
 
-    async def delete(self, principal: Principal, author: Author, project_id: str) -> None:
+    async def delete(self, principal: RequestPrincipal, author: Author, project_id: str) -> None:
         """Delete a project permanently. Raises `NotFoundError` and as `lock_and_reauthorize`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             _, _, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
@@ -149,7 +149,7 @@ async def _record(
     )
 
 
-async def count_for_page(connection: Connection, principal: Principal) -> Count:
+async def count_for_page(connection: Connection, principal: RequestPrincipal) -> Count:
     """Count the projects of the principal's tenant in its mode."""
     return count_up_to(
         await projects.count(connection, principal.org_id, principal.mode, MOST_COUNTED + 1),

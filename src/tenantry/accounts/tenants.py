@@ -14,7 +14,7 @@ from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.caller_address import UNVERIFIED, CallerAddress
 from tenantry.accounts.members import add_owner, hand_over, issuer_of_new
 from tenantry.audit import trail as audit
-from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth import api_keys_store
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.billing import ingest
 from tenantry.billing import ledger_store as billing
@@ -39,7 +39,7 @@ from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name, is_printable_name
 from tenantry.domain.owner_mails import OwnerAddress
-from tenantry.domain.permissions import Mode, Principal
+from tenantry.domain.permissions import Mode, RequestPrincipal
 from tenantry.domain.plans import FREE
 from tenantry.domain.tenants import (
     ManagedTenant,
@@ -133,7 +133,7 @@ class TenantService:
     email_subjects: bool = False
 
     async def list_page(
-        self, principal: Principal, claims: Claims | None, limit: int, cursor: str | None
+        self, principal: RequestPrincipal, claims: Claims | None, limit: int, cursor: str | None
     ) -> Page[Tenant]:
         """Read a page of the caller's tenants, newest first: the key's own, or all of the
         user's.
@@ -149,7 +149,7 @@ class TenantService:
                 connection, claims.user, principal.org_id, window, catalog, now
             )
 
-    async def get(self, principal: Principal, tenant_id: str) -> Tenant:
+    async def get(self, principal: RequestPrincipal, tenant_id: str) -> Tenant:
         """Read the caller's tenant. Raises `NotFoundError` for any other."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return self._shown(
@@ -202,7 +202,7 @@ class TenantService:
 
     async def update(
         self,
-        principal: Principal,
+        principal: RequestPrincipal,
         author: Author,
         tenant_id: str,
         *,
@@ -235,7 +235,7 @@ class TenantService:
 
     async def transfer(
         self,
-        principal: Principal,
+        principal: RequestPrincipal,
         author: Author,
         tenant_id: str,
         *,
@@ -331,7 +331,7 @@ class TenantService:
             if found.deleted:
                 return
             await tenants.mark_deleted(connection, tenant_id, now)
-            revoked = await api_keys.revoke_all(connection, tenant_id, now)
+            revoked = await api_keys_store.revoke_all(connection, tenant_id, now)
             target = (tenant_id, tenant_id)
             await audit.record(
                 connection, author, Action.TENANT_ENDED, target, now, before=audited(found)
@@ -354,7 +354,7 @@ class TenantService:
                 suspended=found.suspended,
                 customers=await billing.customers_of(connection, tenant_id),
                 members=await members.read_all(connection, tenant_id),
-                api_keys=await api_keys.read_all(connection, tenant_id, now),
+                api_keys=await api_keys_store.read_all(connection, tenant_id, now),
                 audit_events=await audit.read_all(connection, tenant_id),
                 projects=[
                     project
@@ -494,7 +494,7 @@ def audited(row: TenantRow, plan: str | UnsetType = UNSET) -> AuditedTenant:
     )
 
 
-def _own(principal: Principal, tenant_id: str) -> str:
+def _own(principal: RequestPrincipal, tenant_id: str) -> str:
     if tenant_id != principal.org_id:
         raise errors.NotFoundError("tenant")
     return tenant_id

@@ -22,7 +22,7 @@ from tenantry.db.idempotency_store import Claim
 from tenantry.db.pagination import Window
 from tenantry.domain import errors
 from tenantry.domain.audit import ActorKind, Author
-from tenantry.domain.permissions import ACCEPTED_MODES, LIVE_MODE_SCOPES, Principal
+from tenantry.domain.permissions import ACCEPTED_MODES, LIVE_MODE_SCOPES, RequestPrincipal
 from tenantry.domain.rate_limits import USER_CREATIONS_PER_MINUTE, USER_REQUESTS_PER_MINUTE
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.server.asgi_types import (
@@ -114,7 +114,7 @@ class Access:
         """
 
         async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
-            principal = await self._admit(connection)
+            principal = await self._authenticate(connection)
             if scope is not None:
                 principal.require(scope)
             if scope in LIVE_MODE_SCOPES:
@@ -142,7 +142,7 @@ class Access:
                 if to_create and claims is not None and claims.org_id is not None:
                     requested_organization(claims.org_id, header(connection, "x-organization-id"))
             if claims is None:
-                await self._admit(connection)
+                await self._authenticate(connection)
                 raise errors.UserTokenRequiredError(
                     "This needs a user's token; an API key belongs to a tenant already."
                 )
@@ -169,12 +169,12 @@ class Access:
 
         return RouteGuard(guard, Credential.OPERATOR)
 
-    async def _admit(self, connection: Connection) -> Principal:
+    async def _authenticate(self, connection: Connection) -> RequestPrincipal:
         scope = extras(connection)
         header_in = partial(header_of, scope)
         if CALLER in scope:  # the first check admitted and counted it
             return await authenticate_again(self._admission, scope, header_in)
-        return (await admit(self._admission, scope, header_in)).principal
+        return (await authenticate_and_count(self._admission, scope, header_in)).principal
 
     async def claims_of(self, request: AnyRequest) -> Claims | None:
         """The token's claims of an authenticated user; None for a key."""
@@ -204,7 +204,7 @@ def header(connection: Connection, name: str) -> bytes | None:
     return header_of(extras(connection), name.encode())
 
 
-Caller = NamedDependency[Principal]
+Caller = NamedDependency[RequestPrincipal]
 """The type of a handler's argument ``principal``: the caller that the route's guard authorized."""
 CallerClaims = NamedDependency[Claims]
 """The type of a handler's argument ``claims``: those of the user that the route's guard
@@ -218,10 +218,10 @@ IdempotencyClaim = NamedDependency[Claim | None]
 """The type of a handler's argument ``claim``: that of a request with an ``Idempotency-Key``."""
 
 
-def current_principal(request: AnyRequest) -> Principal:
+def current_principal(request: AnyRequest) -> RequestPrincipal:
     """Return the caller that a guard authorized."""
     principal = extras(request).get(CALLER)
-    if not isinstance(principal, Principal):
+    if not isinstance(principal, RequestPrincipal):
         raise errors.MissingCredentialError("This route has no guard.")
     return principal
 
@@ -263,7 +263,7 @@ async def current_claim(request: AnyRequest) -> Claim | None:
     )
 
 
-def claimant(principal: Principal) -> str:
+def claimant(principal: RequestPrincipal) -> str:
     """Return the owner of a principal's idempotency keys: users of two directories may have the
     same subject.
     """
@@ -277,7 +277,7 @@ def current_author(request: AnyRequest) -> Author:
     claims, principal = scope.get(CLAIMS), scope.get(CALLER)
     if isinstance(claims, Claims):
         return author_of(request, ActorKind.USER, claims.subject)
-    if isinstance(principal, Principal):
+    if isinstance(principal, RequestPrincipal):
         return author_of(request, ActorKind(principal.kind), principal.id)
     return author_of(request, ActorKind.OPERATOR if OPERATOR in scope else ActorKind.ANYBODY)
 
@@ -288,7 +288,7 @@ def author_of(request: AnyRequest, kind: ActorKind, actor_id: str | None = None)
     return Author(kind, actor_id, address, str(request.scope.get(REQUEST_ID, "")) or None)
 
 
-async def admit(
+async def authenticate_and_count(
     admission: Admission,
     scope: Scope,
     header: Callable[[bytes], bytes | None],
@@ -309,7 +309,7 @@ async def admit(
 
 async def authenticate_again(
     admission: Admission, scope: Scope, header: Callable[[bytes], bytes | None]
-) -> Principal:
+) -> RequestPrincipal:
     """Authenticate an admitted request as of now. Raises the errors of authentication."""
     client = scope.get("client")
     caller = await admission.authenticate_again(

@@ -15,7 +15,7 @@ from tenantry.api.guards import (
     ChangeAuthor,
     IdempotencyClaim,
     Routes,
-    admit,
+    authenticate_and_count,
     raises,
 )
 from tenantry.api.parameters import (
@@ -72,7 +72,7 @@ async def answer_project_list(admission: Admission, request: HotRequest) -> HotR
         window = parse_window(request.scope["query_string"])
     except DomainError as error:
         fault = error
-    admitted = await admit(admission, request.scope, request.header, window)
+    admitted = await authenticate_and_count(admission, request.scope, request.header, window)
     admitted.principal.require("projects:read")
     if fault is not None:
         raise fault

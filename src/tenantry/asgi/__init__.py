@@ -2,24 +2,24 @@
 to it.
 """
 
-from tenantry.asgi.middleware import TenantryMiddleware, optional_principal_of, principal_of
-from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.asgi.middleware import TenantryAsgiMiddleware, optional_principal_of, principal_of
+from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal
 from tenantry.in_process.access_rules import ScopeRule
-from tenantry.in_process.tenantry import SchemaMismatchError, Tenantry
+from tenantry.in_process.tenantry import AsgiAuthenticator, SchemaMismatchError
 from tenantry.settings import Settings as AuthenticationSettings
 from tenantry.settings import SettingsError
 
 __all__ = [
     "AccessLevel",
+    "AsgiAuthenticator",
     "AuthenticationSettings",
     "Mode",
-    "Principal",
     "PrincipalKind",
+    "RequestPrincipal",
     "SchemaMismatchError",
     "ScopeRule",
     "SettingsError",
-    "Tenantry",
-    "TenantryMiddleware",
+    "TenantryAsgiMiddleware",
     "optional_principal_of",
     "principal_of",
 ]

@@ -12,11 +12,11 @@ from fastapi.requests import HTTPConnection
 from fastapi.security import SecurityScopes
 from fastapi.security.base import SecurityBase
 
-from tenantry.asgi.middleware import TenantryMiddleware
-from tenantry.domain.permissions import Principal
+from tenantry.asgi.middleware import TenantryAsgiMiddleware
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.in_process.access_rules import requirement_of
 from tenantry.in_process.request import context_in
-from tenantry.in_process.tenantry import Tenantry, credentials_of
+from tenantry.in_process.tenantry import AsgiAuthenticator, credentials_of
 from tenantry.server.problems import MEDIA_TYPE, Problem
 
 _SCHEME: Final = "tenantry"
@@ -33,7 +33,7 @@ _REFUSALS: Final = {
 }
 """The refusals: meaning and headers."""
 
-Dependency = Callable[..., Awaitable[Principal]]
+Dependency = Callable[..., Awaitable[RequestPrincipal]]
 
 
 class _Scheme(SecurityBase):
@@ -52,9 +52,9 @@ class _Scheme(SecurityBase):
 _scheme: Final = _Scheme()
 
 
-def install(app: FastAPI, tenantry: Tenantry) -> None:
+def install(app: FastAPI, tenantry: AsgiAuthenticator) -> None:
     """Prepare an application, also each mounted one, for routes with `require`."""
-    app.add_middleware(TenantryMiddleware, tenantry=tenantry, on_demand=True)
+    app.add_middleware(TenantryAsgiMiddleware, tenantry=tenantry, on_demand=True)
     describe = app.openapi
     # FastAPI's own way to extend the document
     app.openapi = lambda: _with_refusals(describe())  # type: ignore[method-assign]
@@ -63,8 +63,8 @@ def install(app: FastAPI, tenantry: Tenantry) -> None:
 def require(scope: str | None = None, *, mode: str = "live") -> Dependency:
     """Return a dependency that is the caller, with ``scope``; None accepts any credential.
 
-    ``principal: Annotated[Principal, Depends(require("projects:read"))]``. ``mode`` is as in
-    `TenantryMiddleware`. Raises `ValueError` for an invalid scope or mode.
+    ``principal: Annotated[Depends, RequestPrincipal(require("projects:read"))]``. ``mode`` is as in
+    `TenantryAsgiMiddleware`. Raises `ValueError` for an invalid scope or mode.
     """
     needed = requirement_of(scope, mode)
 
@@ -72,13 +72,13 @@ def require(scope: str | None = None, *, mode: str = "live") -> Dependency:
         connection: HTTPConnection,
         asked: SecurityScopes,
         _scheme: Annotated[None, Security(_scheme, scopes=needed.scopes)],
-    ) -> Principal:
+    ) -> RequestPrincipal:
         context = context_in(connection.scope)
         if context is None or context.app is not connection.app:
             raise RuntimeError(
                 "Call tenantry.asgi.fastapi.install(app, tenantry) on this application first."
             )
-        caller = await context.admit(credentials_of(connection.scope))
+        caller = await context.authenticate_once(credentials_of(connection.scope))
         for also in asked.scopes:
             caller.require(also)
         needed.check(caller)

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 from tenantry.domain.errors import DomainError
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.in_process.access_rules import WEBSOCKET, AccessRules, ScopeRule
 from tenantry.in_process.request import (
     CONTEXT,
@@ -16,7 +16,7 @@ from tenantry.in_process.request import (
     optional_principal_in,
     principal_in,
 )
-from tenantry.in_process.tenantry import Tenantry, credentials_of
+from tenantry.in_process.tenantry import AsgiAuthenticator, credentials_of
 from tenantry.server.asgi_types import (
     REQUEST_ID,
     AsgiApp,
@@ -52,21 +52,21 @@ class HasScope(Protocol):
         """The ASGI scope."""
 
 
-def optional_principal_of(request: Mapping[str, Any] | HasScope) -> Principal | None:
+def optional_principal_of(request: Mapping[str, Any] | HasScope) -> RequestPrincipal | None:
     """Return the caller of a request (or its ASGI scope); None if it needed and had no
     credential.
     """
     return optional_principal_in(request if isinstance(request, Mapping) else request.scope)
 
 
-def principal_of(request: Mapping[str, Any] | HasScope) -> Principal:
+def principal_of(request: Mapping[str, Any] | HasScope) -> RequestPrincipal:
     """Return the caller of a request (or its ASGI scope). Raises `MissingCredentialError` (401)
     without one.
     """
     return principal_in(request if isinstance(request, Mapping) else request.scope)
 
 
-class TenantryMiddleware:
+class TenantryAsgiMiddleware:
     """ASGI middleware that accepts and rejects requests as the service does.
 
     ``public`` paths need no credential. With ``optional`` no path does, but an invalid credential
@@ -81,7 +81,7 @@ class TenantryMiddleware:
         self,
         app: AsgiApp,
         *,
-        tenantry: Tenantry,
+        tenantry: AsgiAuthenticator,
         public: Iterable[str] = (),
         optional: bool = False,
         scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None = None,
@@ -167,7 +167,7 @@ class TenantryMiddleware:
         context.depends_on_caller |= self._rules.depends_on_caller(path)
         needed = self._rules.requirement(method, path, has_credential=has_credential)
         if needed is not None:
-            needed.check(await context.admit(credentials_of(scope)))
+            needed.check(await context.authenticate_once(credentials_of(scope)))
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()

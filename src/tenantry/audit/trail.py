@@ -14,7 +14,7 @@ from tenantry.db.database import Database
 from tenantry.db.pagination import Page, SearchPage, window_after
 from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author
-from tenantry.domain.permissions import Mode, Principal
+from tenantry.domain.permissions import Mode, RequestPrincipal
 
 __all__ = ["AuditFilter", "AuditService", "read_all", "record"]
 
@@ -30,7 +30,7 @@ class AuditService:
         self._database = database
 
     async def list_page(
-        self, principal: Principal, wanted: AuditFilter, limit: int, cursor: str | None
+        self, principal: RequestPrincipal, wanted: AuditFilter, limit: int, cursor: str | None
     ) -> Page[AuditEvent]:
         """Read a page of entries, newest first. Raises `InvalidCursorError`."""
         check_mode(principal, Mode.LIVE)
@@ -39,7 +39,7 @@ class AuditService:
             return await audit.read_page(connection, org_id, wanted, window)
 
     async def search_page(
-        self, principal: Principal, wanted: AuditFilter, limit: int, cursor: str | None
+        self, principal: RequestPrincipal, wanted: AuditFilter, limit: int, cursor: str | None
     ) -> tuple[SearchPage[AuditEvent], dict[str, str]]:
         """Read a page of a bounded search, and the names of what its entries are about. Raises
         `InvalidCursorError`.
@@ -54,7 +54,7 @@ class AuditService:
             return page, await audit.read_names(connection, org_id, ids)
 
     async def export(
-        self, principal: Principal, wanted: AuditFilter
+        self, principal: RequestPrincipal, wanted: AuditFilter
     ) -> AsyncIterator[list[AuditEvent]]:
         """Read all entries, newest first, in parts of one short transaction each."""
         page = await self.list_page(principal, wanted, _EXPORT_ROWS, None)

@@ -22,7 +22,7 @@ from tenantry.db.pagination import Window
 from tenantry.db.write_behind import WriteBehind
 from tenantry.domain import errors
 from tenantry.domain.api_keys import Pepper
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog
 from tenantry.domain.rate_limits import Policy, RateLimitStatus
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
@@ -38,7 +38,7 @@ class Admitted(msgspec.Struct, frozen=True):
     `Authenticator`.
     """
 
-    principal: Principal
+    principal: RequestPrincipal
     rate_limits: RateLimitStatus
     projects: Sequence[str] = ()
 
@@ -67,7 +67,7 @@ class Admission:
         organization: bytes | None,
         address: str | None,
         window: Window | None = None,
-        known: Callable[[Principal], None] = lambda _: None,
+        known: Callable[[RequestPrincipal], None] = lambda _: None,
     ) -> Admitted:
         """Admit a request by its ``Authorization`` and ``X-Organization-Id`` headers and its
         client's address.
@@ -94,7 +94,7 @@ class Admission:
 
     async def authenticate_again(
         self, authorization: bytes | None, organization: bytes | None, address: str | None
-    ) -> Principal:
+    ) -> RequestPrincipal:
         """Return the principal of an admitted request as of now, without counting the request
         again.
 

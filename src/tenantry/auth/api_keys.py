@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenantry.audit import trail as audit
-from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock
@@ -33,8 +33,8 @@ from tenantry.domain.permissions import (
     OWNER_ALIAS,
     AccessLevel,
     Mode,
-    Principal,
     PrincipalKind,
+    RequestPrincipal,
 )
 from tenantry.domain.plan_limits import ACTIVE_KEYS, REPLACED_KEYS, limit_in_force
 from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
@@ -69,7 +69,7 @@ class ApiKeyService:
 
     async def create(
         self,
-        principal: Principal,
+        principal: RequestPrincipal,
         author: Author,
         *,
         name: str,
@@ -111,7 +111,7 @@ class ApiKeyService:
 
     async def list_page(
         self,
-        principal: Principal,
+        principal: RequestPrincipal,
         wanted: KeyFilter,
         limit: int,
         cursor: str | None,
@@ -125,11 +125,11 @@ class ApiKeyService:
         if principal.mode is Mode.TEST:
             wanted = msgspec.structs.replace(wanted, mode=Mode.TEST)
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            return await api_keys.read_page(
+            return await api_keys_store.read_page(
                 connection, principal.org_id, now, wanted, window, bounded=bounded
             )
 
-    async def count(self, principal: Principal) -> tuple[PlanLimit, int]:
+    async def count(self, principal: RequestPrincipal) -> tuple[PlanLimit, int]:
         """Return the use of the plan's limit of active keys, and the number of replaced keys."""
         org_id, now, most = (
             principal.org_id,
@@ -137,19 +137,19 @@ class ApiKeyService:
             limits_of(principal.access_phase, self.catalog).api_keys,
         )
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            active = await api_keys.count(connection, org_id, now, KeyState.ACTIVE)
-            return PlanLimit(Count(active), most), await api_keys.count(
+            active = await api_keys_store.count(connection, org_id, now, KeyState.ACTIVE)
+            return PlanLimit(Count(active), most), await api_keys_store.count(
                 connection, org_id, now, KeyState.REPLACED
             )
 
-    async def get(self, principal: Principal, key_id: str) -> ApiKey:
+    async def get(self, principal: RequestPrincipal, key_id: str) -> ApiKey:
         """Read a key. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await self._find(connection, principal, key_id)
 
     async def update(
         self,
-        principal: Principal,
+        principal: RequestPrincipal,
         author: Author,
         key_id: str,
         *,
@@ -189,7 +189,7 @@ class ApiKeyService:
 
     async def rotate(
         self,
-        principal: Principal,
+        principal: RequestPrincipal,
         author: Author,
         key_id: str,
         *,
@@ -236,7 +236,7 @@ class ApiKeyService:
         return made
 
     async def revoke(
-        self, principal: Principal, author: Author, key_id: str, *, force: bool = False
+        self, principal: RequestPrincipal, author: Author, key_id: str, *, force: bool = False
     ) -> None:
         """Revoke a key; do nothing if it is revoked already. ``force`` allows the last OWNER key
         without an owner.
@@ -280,18 +280,25 @@ class ApiKeyService:
         return revoked
 
     async def _find(
-        self, connection: Connection, principal: Principal, key_id: str, *, lock: bool = False
+        self,
+        connection: Connection,
+        principal: RequestPrincipal,
+        key_id: str,
+        *,
+        lock: bool = False,
     ) -> ApiKey:
         test_only = principal.mode is Mode.TEST
         now = self.clock()
-        key = await api_keys.find(
+        key = await api_keys_store.find(
             connection, principal.org_id, key_id, now, test_only=test_only, lock=lock
         )
         if key is None:
             raise errors.NotFoundError("API key")
         return key
 
-    async def _find_leaked(self, connection: Connection, caller: Principal, key_id: str) -> ApiKey:
+    async def _find_leaked(
+        self, connection: Connection, caller: RequestPrincipal, key_id: str
+    ) -> ApiKey:
         """Lock a leaked key that has no successor yet. Raises `NotFoundError` and
         `KeyNotActiveError`.
         """
@@ -326,7 +333,7 @@ class ApiKeyService:
             record = msgspec.structs.replace(
                 record, rotated_from=replaced.id, rotated_from_last_used_at=replaced.last_used_at
             )
-        await api_keys.insert(
+        await api_keys_store.insert(
             connection, record, self.pepper.digest(key.secret.encode()), self.pepper.id
         )
         await audit.record(
@@ -343,13 +350,13 @@ class ApiKeyService:
         limited = REPLACED_KEYS if state is KeyState.REPLACED else ACTIVE_KEYS
         limit = limit_in_force(limited, tenant, self.catalog, now)
         if limit is not None:
-            limit.check(await api_keys.count(connection, tenant.id, now, state))
+            limit.check(await api_keys_store.count(connection, tenant.id, now, state))
 
     async def _check_not_last_owner(
         self, connection: Connection, key: ApiKey, now: datetime
     ) -> None:
         """Raise `LastOwnerError` if this key is the only way to create another OWNER key."""
-        if rules.is_live_owner(key) and not await api_keys.has_other_owner(
+        if rules.is_live_owner(key) and not await api_keys_store.has_other_owner(
             connection, key, self.issuers, now
         ):
             raise errors.LastOwnerError(
@@ -367,15 +374,15 @@ async def save(
     now: datetime,
 ) -> None:
     """Store a changed key and record the change in the audit trail."""
-    await api_keys.update(connection, after)
+    await api_keys_store.update(connection, after)
     await audit.record(
         connection, author, action, (after.org_id, after.id), now, before=before, after=after
     )
 
 
-def operator_principal(org_id: str) -> Principal:
+def operator_principal(org_id: str) -> RequestPrincipal:
     """Return a principal with all permissions, for operator commands."""
-    return Principal(
+    return RequestPrincipal(
         kind=PrincipalKind.USER,
         id=OPERATOR,
         org_id=org_id,

@@ -29,7 +29,7 @@ from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import api_keys, errors, permissions
 from tenantry.domain.access import AccessPhase, current_phase
 from tenantry.domain.api_keys import KeyStatus, Pepper
-from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, Role
+from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal, Role
 from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
@@ -55,7 +55,7 @@ AcceptInvitation = Callable[[Claims, str, str | None], Awaitable[None]]
 
 Raises `MemberNotActiveError`, `NotFoundError` and `DatabaseUnavailableError`.
 """
-Authenticated = tuple[Principal, Sequence[str]]
+Authenticated = tuple[RequestPrincipal, Sequence[str]]
 """The sender of a request, and the requested projects as JSON: one more than the limit if there are
 more.
 """
@@ -123,7 +123,7 @@ class Authenticator:
         except errors.DatabaseUnavailableError as error:
             raise errors.AuthUnavailableError(error.detail) from error
 
-    async def as_user(self, claims: Claims, org_id: str) -> tuple[Principal, Role]:
+    async def as_user(self, claims: Claims, org_id: str) -> tuple[RequestPrincipal, Role]:
         """Return the principal and effective role of a signed-in user in a tenant.
 
         The scopes of the user's token may restrict the principal to less than the role grants.
@@ -189,9 +189,9 @@ class Authenticator:
         self._check_owner_email(row, claims, principal.org_id)
         return principal, row.projects
 
-    def _principal_of_user(self, claims: Claims, row: UserAccessRow) -> Principal:
+    def _principal_of_user(self, claims: Claims, row: UserAccessRow) -> RequestPrincipal:
         role, scopes, level = _grants_of_user(claims, row)
-        return Principal(
+        return RequestPrincipal(
             kind=PrincipalKind.USER,
             id=claims.subject,
             org_id=row.org_id,
@@ -269,14 +269,14 @@ def requested_organization(claimed: str | None, header: bytes | None) -> str | N
     return requested
 
 
-def _principal_of_key(key: KeyRow, catalog: Catalog, now: datetime) -> Principal:
+def _principal_of_key(key: KeyRow, catalog: Catalog, now: datetime) -> RequestPrincipal:
     _check_active(
         KeyStatus.REVOKED
         if key.deleted
         else api_keys.status_at(now, key.revoked_at, key.expires_at)
     )
     _check_not_suspended(suspended=key.suspended)
-    return Principal(
+    return RequestPrincipal(
         kind=PrincipalKind.API_KEY,
         id=key.id,
         org_id=key.org_id,
@@ -327,8 +327,8 @@ def effective_role(claims: Claims, row: UserAccessRow) -> Role:
 
 
 async def lock_and_reauthorize(
-    connection: Connection, principal: Principal, scope: str, clock: Clock
-) -> tuple[TenantRow, Principal, datetime]:
+    connection: Connection, principal: RequestPrincipal, scope: str, clock: Clock
+) -> tuple[TenantRow, RequestPrincipal, datetime]:
     """Lock the principal's tenant for a change that needs ``scope``; return it, the principal as of
     now, and the time.
 
@@ -352,20 +352,22 @@ async def lock_and_reauthorize(
     return tenant, caller, now
 
 
-def _is_operator(principal: Principal) -> bool:
+def _is_operator(principal: RequestPrincipal) -> bool:
     """Whether this is the principal of an operator's command: a user of no issuer."""
     return principal.kind is PrincipalKind.USER and principal.issuer is None
 
 
-async def _reauthorize(connection: Connection, principal: Principal, now: datetime) -> Principal:
+async def _reauthorize(
+    connection: Connection, principal: RequestPrincipal, now: datetime
+) -> RequestPrincipal:
     if principal.issuer is None:
         return await _reauthorize_key(connection, principal, now)
     return await _reauthorize_user(connection, principal, principal.issuer)
 
 
 async def _reauthorize_key(
-    connection: Connection, principal: Principal, now: datetime
-) -> Principal:
+    connection: Connection, principal: RequestPrincipal, now: datetime
+) -> RequestPrincipal:
     key = await api_keys_store.find(
         connection, principal.org_id, principal.id, now, test_only=False
     )
@@ -377,7 +379,9 @@ async def _reauthorize_key(
     )
 
 
-async def _reauthorize_user(connection: Connection, principal: Principal, issuer: str) -> Principal:
+async def _reauthorize_user(
+    connection: Connection, principal: RequestPrincipal, issuer: str
+) -> RequestPrincipal:
     [[row]] = await find_user_access(
         connection, [UserQuery(issuer, principal.id, principal.org_id)]
     )

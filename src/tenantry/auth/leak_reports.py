@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import save
 from tenantry.auth.authentication_store import KeyQuery, find_keys
 from tenantry.common.clock import Clock
@@ -79,7 +79,7 @@ class LeakReportService:
                 raise errors.NotFoundError("API key")
             async with connection.within(of_tenant(row.org_id)):
                 tenant = await get_tenant(connection, row.org_id, lock=True, even_ended=True)
-                key = await api_keys.find(
+                key = await api_keys_store.find(
                     connection, row.org_id, row.id, now, test_only=False, lock=True
                 )
                 if key is None:

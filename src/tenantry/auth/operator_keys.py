@@ -4,7 +4,7 @@ revocation.
 
 from dataclasses import dataclass
 
-from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.pagination import Page, window_after
@@ -33,12 +33,12 @@ class OperatorKeyService:
             )
         now = self.keys.clock()
         async with self.keys.database.transaction(ACROSS_TENANTS) as connection:
-            page = await api_keys.find_hinted(connection, hint, window)
+            page = await api_keys_store.find_hinted(connection, hint, window)
             found = []
             for key_id, org_id in page.data:
                 async with connection.within(of_tenant(org_id)):
                     found.append(
-                        await api_keys.find(connection, org_id, key_id, now, test_only=False)
+                        await api_keys_store.find(connection, org_id, key_id, now, test_only=False)
                     )
         return Page([key for key in found if key is not None], page.next_cursor)
 
@@ -56,7 +56,7 @@ class OperatorKeyService:
 
     async def _tenant_of(self, key_id: str) -> str:
         async with self.keys.database.transaction(ACROSS_TENANTS) as connection:
-            org_id = await api_keys.find_tenant_of_key(connection, key_id)
+            org_id = await api_keys_store.find_tenant_of_key(connection, key_id)
         if org_id is None:
             raise NotFoundError("API key")
         return org_id

@@ -20,7 +20,7 @@ from tenantry.db.batcher import Batcher
 from tenantry.db.database import Lane
 from tenantry.domain.access import limits_of
 from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError, RateLimitedError
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog
 from tenantry.domain.rate_limits import SLOTS, Policy, RateLimitStatus, Share, ShareRequest
 
@@ -78,7 +78,7 @@ class RateLimiter:
             metrics=lane.metrics,
         )
 
-    def count_locally(self, principal: Principal) -> RateLimitStatus | None:
+    def count_locally(self, principal: RequestPrincipal) -> RateLimitStatus | None:
         """Count a request against the reserved shares; return None without any: then use `count`.
 
         Raises `RateLimitedError` when a limit is known to be reached.
@@ -86,7 +86,7 @@ class RateLimiter:
         shares = self._shares_of(principal)
         return self._count_locally(shares) if shares else ()
 
-    async def count(self, principal: Principal) -> RateLimitStatus:
+    async def count(self, principal: RequestPrincipal) -> RateLimitStatus:
         """Count a request, and reserve new shares for it. Raises `RateLimitedError`,
         `AuthUnavailableError`.
         """
@@ -159,7 +159,7 @@ class RateLimiter:
     def _second(self) -> int:
         return int(self._clock().timestamp())
 
-    def _shares_of(self, principal: Principal) -> list[Share]:
+    def _shares_of(self, principal: RequestPrincipal) -> list[Share]:
         limits = limits_of(principal.access_phase, self._catalog)
         of_tenant, of_key = limits.requests_per_minute, limits.requests_per_minute_per_key
         shares: list[Share] = []

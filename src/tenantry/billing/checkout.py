@@ -26,7 +26,7 @@ from tenantry.domain.errors import (
     SubscriptionExistsError,
     ValidationError,
 )
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.integrations.stripe.client import ProviderApi
 
@@ -77,7 +77,7 @@ class CheckoutService:
 
     async def create_checkout(
         self,
-        principal: Principal,
+        principal: RequestPrincipal,
         author: Author,
         *,
         plan: str,
@@ -112,7 +112,12 @@ class CheckoutService:
         )
 
     async def create_portal(
-        self, principal: Principal, author: Author, *, return_url: str | None, claim: Claim | None
+        self,
+        principal: RequestPrincipal,
+        author: Author,
+        *,
+        return_url: str | None,
+        claim: Claim | None,
     ) -> str:
         """Return the URL at which the caller's tenant manages its subscription. Raises
         `NoCustomerError` too.
@@ -143,7 +148,7 @@ class CheckoutService:
 
     async def _once(
         self,
-        principal: Principal,
+        principal: RequestPrincipal,
         author: Author,
         action: Action,
         claim: Claim | None,

@@ -36,7 +36,7 @@ from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.subscription_choice import RankedSubscription, choice
 from tenantry.domain.billing.tenant_record import chosen_state
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.tenants import (
     EndsWithPeriod,
     PeriodEnd,
@@ -112,7 +112,7 @@ class LedgerQueries:
     database: Database
 
     async def list_events(
-        self, principal: Principal, limit: int, cursor: str | None
+        self, principal: RequestPrincipal, limit: int, cursor: str | None
     ) -> Page[BillingEventView]:
         """Return a page of the ledger, the newest event first. Raises `InvalidCursorError`."""
         page = await self.seek_events(principal, limit, cursor, event_type=None, outcome=None)
@@ -120,7 +120,7 @@ class LedgerQueries:
 
     async def seek_events(
         self,
-        principal: Principal,
+        principal: RequestPrincipal,
         limit: int,
         cursor: str | None,
         *,
@@ -145,19 +145,19 @@ class LedgerQueries:
             [view(row) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to
         )
 
-    async def newest_arrival(self, principal: Principal) -> int:
+    async def newest_arrival(self, principal: RequestPrincipal) -> int:
         """Return the arrival number of the latest event; 0 if there is none."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await store.newest_arrival(connection, principal.org_id)
 
-    async def get_body(self, principal: Principal, event_id: str) -> bytes | None:
+    async def get_body(self, principal: RequestPrincipal, event_id: str) -> bytes | None:
         """Return the raw body of an event; None if the tenant has no such event or its body was
         removed.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await store.find_body_of_tenant(connection, principal.org_id, event_id)
 
-    async def get_event(self, principal: Principal, event_id: str) -> BillingEventView:
+    async def get_event(self, principal: RequestPrincipal, event_id: str) -> BillingEventView:
         """Return one entry. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             row = await store.find_entry(connection, principal.org_id, event_id)

@@ -41,7 +41,7 @@ from tenantry.domain.api_keys import SOON
 from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import DomainError, IdempotencyInFlightError, InvalidIdempotencyKeyError
 from tenantry.domain.names import display_text
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog, limit_words
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.oidc.sign_in import SignIn
@@ -215,7 +215,7 @@ class PageContext:
         return kind(text) if text in set(kind) else None
 
     @property
-    def principal(self) -> Principal:
+    def principal(self) -> RequestPrincipal:
         return self.user.principal
 
     @property

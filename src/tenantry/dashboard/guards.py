@@ -23,7 +23,7 @@ from tenantry.dashboard.forms import Form, has_token, is_cross_site, is_same_ori
 from tenantry.dashboard.labels import shown_name
 from tenantry.domain.api_keys import ApiKey, KeyStatus
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError
-from tenantry.domain.permissions import AccessLevel, Principal, Role, covers
+from tenantry.domain.permissions import AccessLevel, RequestPrincipal, Role, covers
 from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.server.asgi_types import CALLER, IS_HEAD
 
@@ -83,7 +83,7 @@ class DashboardUser(ActiveSession, frozen=True, kw_only=True):
     flash: FlashMessage | None
     tenant: TenantOfUser | None
     """The tenant of the address."""
-    caller: Principal | None = None
+    caller: RequestPrincipal | None = None
     """The user as a principal of that tenant."""
     role: Role = Role.MEMBER
     """The role in that tenant. The token's scopes may restrict ``caller`` further."""
@@ -93,7 +93,7 @@ class DashboardUser(ActiveSession, frozen=True, kw_only=True):
         return shown_name(self.session.name or "", self.session.subject)
 
     @property
-    def principal(self) -> Principal:
+    def principal(self) -> RequestPrincipal:
         """The user as a principal of the tenant of the address. Raises `NotFoundError` without a
         tenant.
         """

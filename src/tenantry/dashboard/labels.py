@@ -16,7 +16,7 @@ from tenantry.domain.billing.events import Outcome
 from tenantry.domain.permissions import (
     ANYTHING,
     AccessLevel,
-    Principal,
+    RequestPrincipal,
     Role,
     covers,
     is_scope,
@@ -111,7 +111,7 @@ class ShownCatalog:
 ROLES: Final = ((Role.MEMBER, "Member"), (Role.ADMIN, "Admin"), (Role.OWNER, "Owner"))
 
 
-def role_label(role: Role, principal: Principal) -> str:
+def role_label(role: Role, principal: RequestPrincipal) -> str:
     """Return the role's name, and whether the token's scopes restrict it."""
     scopes, level = role_grants(role, ())
     is_restricted = set(scopes) != set(principal.scopes) or level is not principal.access_level

@@ -18,7 +18,7 @@ from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import ROLES
 from tenantry.domain import errors
 from tenantry.domain.members import Member, MemberStatus, User, check_may_give, check_may_manage
-from tenantry.domain.permissions import Principal, Role, lower_role
+from tenantry.domain.permissions import RequestPrincipal, Role, lower_role
 
 PATH: Final = ORG + "/settings/members"
 _MEMBER: Final = PATH + "/{member_id:str}"
@@ -255,11 +255,13 @@ def _sure_errors(before: Role, after: str, *, sure: bool) -> dict[str, str]:
     return {"sure": "This is your own role. Check this box to lower it: you can't raise it again."}
 
 
-def _assignable_roles(principal: Principal) -> list[tuple[Role, str]]:
+def _assignable_roles(principal: RequestPrincipal) -> list[tuple[Role, str]]:
     return [(role, name) for role, name in ROLES if _is_allowed(check_may_give, principal, role)]
 
 
-def _is_allowed(check: Callable[[Principal, Role], None], principal: Principal, role: Role) -> bool:
+def _is_allowed(
+    check: Callable[[RequestPrincipal, Role], None], principal: RequestPrincipal, role: Role
+) -> bool:
     try:
         check(principal, role)
     except errors.DomainError:

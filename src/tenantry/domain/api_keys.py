@@ -12,7 +12,7 @@ import msgspec
 
 from tenantry.common.encoding import doc
 from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError, ValidationError
-from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind, covers
+from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal, covers
 
 PREFIXES: Final = {Mode.LIVE: "svc_live_", Mode.TEST: "svc_test_"}
 SECRET_LENGTH: Final = 58
@@ -274,7 +274,7 @@ def is_live_owner(key: ApiKey) -> bool:
 
 
 def check_may_create(
-    maker: Principal,
+    maker: RequestPrincipal,
     scopes: tuple[str, ...],
     level: AccessLevel,
     mode: Mode,
@@ -291,7 +291,7 @@ def check_may_create(
         raise ScopeEscalationError("A key cannot create a key that expires later than itself.")
 
 
-def check_may_change(maker: Principal, before: ApiKey, after: ApiKey) -> None:
+def check_may_change(maker: RequestPrincipal, before: ApiKey, after: ApiKey) -> None:
     """Raise unless ``maker`` may change a key so.
 
     A change that extends scopes, level or life needs the same permissions as creating the changed
@@ -307,7 +307,7 @@ def check_may_change(maker: Principal, before: ApiKey, after: ApiKey) -> None:
         check_may_create(maker, after.scopes, after.access_level, after.mode, after.expires_at)
 
 
-def check_mode(maker: Principal, mode: Mode) -> None:
+def check_mode(maker: RequestPrincipal, mode: Mode) -> None:
     """Raise `ModeMismatchError` when a test-mode principal requests live mode."""
     if maker.mode is Mode.TEST and mode is not Mode.TEST:
         raise ModeMismatchError("A test-mode key has access to test-mode objects only.")

@@ -13,8 +13,8 @@ from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.permissions import (
     AccessLevel,
     Mode,
-    Principal,
     PrincipalKind,
+    RequestPrincipal,
     Role,
     lower_role,
     role_grants,
@@ -175,7 +175,7 @@ def check_user_id(user_id: str, location: str) -> None:
         raise errors.ValidationError((location, _NOT_AN_EMAIL))
 
 
-def check_may_give(giver: Principal, role: Role) -> None:
+def check_may_give(giver: RequestPrincipal, role: Role) -> None:
     """Raise unless ``giver`` may give ``role``: one that grants no more than they have, and not by
     a key that expires.
 
@@ -188,7 +188,7 @@ def check_may_give(giver: Principal, role: Role) -> None:
         raise errors.ScopeEscalationError("A key with an expiry cannot grant access without one.")
 
 
-def check_may_change(changer: Principal, before: Role, after: Role) -> None:
+def check_may_change(changer: RequestPrincipal, before: Role, after: Role) -> None:
     """Raise unless ``changer`` may change a member's role so: a higher role as in `check_may_give`.
 
     Raises `ScopeEscalationError` or `ModeMismatchError`.
@@ -198,7 +198,7 @@ def check_may_change(changer: Principal, before: Role, after: Role) -> None:
         check_may_give(changer, after)
 
 
-def check_may_manage(manager: Principal, role: Role) -> None:
+def check_may_manage(manager: RequestPrincipal, role: Role) -> None:
     """Raise `ScopeEscalationError` or `ModeMismatchError` unless ``manager`` may change members
     with this role.
     """

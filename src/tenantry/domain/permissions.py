@@ -67,7 +67,7 @@ _GRANTS: Final = {
 }
 
 
-class Principal(msgspec.Struct, frozen=True, rename="camel"):
+class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
     """An authenticated caller, acting for one tenant in one mode.
 
     It has all that the SDK's `Principal` has, under the same names: a program may change from one

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tenantry.domain.permissions import ACCEPTED_MODES, ANYTHING, Mode, Principal, is_scope
+from tenantry.domain.permissions import ACCEPTED_MODES, ANYTHING, Mode, RequestPrincipal, is_scope
 
 ScopeRule = Callable[[str, str], str | None]
 """Returns the required scope for a method (``WEBSOCKET`` for a websocket) and path; None accepts
@@ -24,7 +24,7 @@ class Requirement:
     scopes: tuple[str, ...]
     modes: frozenset[Mode]
 
-    def check(self, principal: Principal) -> None:
+    def check(self, principal: RequestPrincipal) -> None:
         """Raise `InsufficientScopeError` or `ModeMismatchError` for a caller that does not meet
         it.
         """

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from tenantry.auth.admission import Admitted
 from tenantry.domain.errors import DomainError, MissingCredentialError, RateLimitedError
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.rate_limits import RateLimitStatus
 from tenantry.in_process.tenantry import Credentials
 from tenantry.server.asgi_types import Header
@@ -50,7 +50,7 @@ class RequestContext:
 
     tenantry: SupportsAuthenticate
     request_id: bytes
-    principal: Principal | None = None
+    principal: RequestPrincipal | None = None
     rate_limit_status: RateLimitStatus = ()
     depends_on_caller: bool = False  # whether the response may be another one for another caller
     started: bool = False  # whether the response has started
@@ -61,7 +61,7 @@ class RequestContext:
     application.
     """
 
-    async def admit(self, credentials: Credentials) -> Principal:
+    async def authenticate_once(self, credentials: Credentials) -> RequestPrincipal:
         """Authenticate and count the request once. Raises the service's refusals."""
         self.depends_on_caller = True
         if self.principal is None:
@@ -112,12 +112,12 @@ def context_in(request: Mapping[str, Any]) -> RequestContext | None:
     return context if isinstance(context, RequestContext) else None
 
 
-def optional_principal_in(request: Mapping[str, Any]) -> Principal | None:
+def optional_principal_in(request: Mapping[str, Any]) -> RequestPrincipal | None:
     context = context_in(request)
     return None if context is None else context.principal
 
 
-def principal_in(request: Mapping[str, Any]) -> Principal:
+def principal_in(request: Mapping[str, Any]) -> RequestPrincipal:
     """Return the caller of a request. Raises `MissingCredentialError` (401) without one."""
     principal = optional_principal_in(request)
     if principal is None:

@@ -70,7 +70,7 @@ class InProcessConfiguration:
         return cls(load_for_authentication(values), clock=clock, timeouts=timeouts)
 
 
-class Tenantry(InProcessConfiguration):
+class AsgiAuthenticator(InProcessConfiguration):
     """Authenticates an application's requests while it is started, by ``async with tenantry`` or
     `lifespan`.
     """
@@ -97,7 +97,7 @@ class Tenantry(InProcessConfiguration):
         ``throttle`` delays rejections, by default as in the service.
         """
         if self._running is not None:
-            raise RuntimeError("This Tenantry has been started already.")
+            raise RuntimeError("This AsgiAuthenticator has been started already.")
         settings = self._settings
         async with AsyncExitStack() as stack:
             http_client = await stack.enter_async_context(new_http_client())
@@ -163,7 +163,7 @@ class Tenantry(InProcessConfiguration):
         """Authenticate and count a request. Raises the service's refusals (`DomainError`)."""
         if self._running is None:
             raise RuntimeError(
-                "This Tenantry has not been started: use its lifespan, or `async with`."
+                "This AsgiAuthenticator has not been started: use its lifespan, or `async with`."
             )
         database, parts, _ = self._running
         try:

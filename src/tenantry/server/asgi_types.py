@@ -31,7 +31,7 @@ REQUEST_ID: Final = "tenantry.request_id"
 IS_HEAD: Final = "tenantry.is_head"
 # whether the body was complete when the application received the head
 BODY_COMPLETE: Final = "tenantry.body_complete"
-CALLER: Final = "tenantry.caller"  # the authenticated `Principal`; set before authorization
+CALLER: Final = "tenantry.caller"  # the authenticated `RequestPrincipal`; set before authorization
 CLAIMS: Final = "tenantry.claims"  # the token claims of a user, who may have no tenant yet
 # the status of the caller's rate limits, once the request is counted
 RATE_LIMITS: Final = "tenantry.rate_limits"

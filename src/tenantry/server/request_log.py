@@ -9,7 +9,7 @@ from typing import Any, Final
 from tenantry.common.http import METHODS
 from tenantry.common.logs import FIELDS, REQUESTS
 from tenantry.common.tracing import RequestSpan, Tracing
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.server import asgi_types
 from tenantry.server.asgi_types import HotRequest, HotResponse, HotRoute, Receive, Scope, Send
 from tenantry.server.dispatch import CLIENT_GONE, Dispatcher
@@ -106,7 +106,7 @@ class _RequestRecord:
 
 
 def _fields(scope: Scope, request_id: bytes, status: int) -> dict[str, str]:
-    caller: Principal | None = scope.get(asgi_types.CALLER)
+    caller: RequestPrincipal | None = scope.get(asgi_types.CALLER)
     fields = {"request_id": request_id.decode()}
     if tenant := caller.org_id if caller else scope.get(asgi_types.TENANT):
         fields["tenant"] = tenant

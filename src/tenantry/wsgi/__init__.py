@@ -2,23 +2,23 @@
 `flask` add to it.
 """
 
-from tenantry.domain.permissions import AccessLevel, Mode, Principal, PrincipalKind
+from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal
 from tenantry.in_process.access_rules import ScopeRule
 from tenantry.settings import Settings as AuthenticationSettings
 from tenantry.settings import SettingsError
-from tenantry.wsgi.middleware import TenantryMiddleware, optional_principal_of, principal_of
-from tenantry.wsgi.tenantry import Tenantry
+from tenantry.wsgi.middleware import TenantryWsgiMiddleware, optional_principal_of, principal_of
+from tenantry.wsgi.tenantry import WsgiAuthenticator
 
 __all__ = [
     "AccessLevel",
     "AuthenticationSettings",
     "Mode",
-    "Principal",
     "PrincipalKind",
+    "RequestPrincipal",
     "ScopeRule",
     "SettingsError",
-    "Tenantry",
-    "TenantryMiddleware",
+    "TenantryWsgiMiddleware",
+    "WsgiAuthenticator",
     "optional_principal_of",
     "principal_of",
 ]

@@ -16,20 +16,20 @@ from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 
 from tenantry.domain.errors import DomainError, InsufficientScopeError, NotFoundError
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.in_process.access_rules import AccessRules, Requirement, requirement_of
 from tenantry.in_process.request import RequestContext, context_in
 from tenantry.server.problems import STATUSES
 from tenantry.wsgi.middleware import (
     PRINCIPAL,
-    admit,
+    authenticate_environ,
     begin,
     body_for,
     complete_headers,
     requirement_in,
     text_headers,
 )
-from tenantry.wsgi.tenantry import Tenantry, credentials_of
+from tenantry.wsgi.tenantry import WsgiAuthenticator, credentials_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,14 +45,14 @@ _OPTIONS: Final = frozenset({"PUBLIC", "OPTIONAL", "SCOPES", "MODE", "ON_DEMAND"
 class AuthenticatedRequest(HttpRequest):
     """The type of a request behind the middleware, for annotations of views with `requires`."""
 
-    tenantry: Principal
+    tenantry: RequestPrincipal
 
 
-class TenantryMiddleware:
+class TenantryDjangoMiddleware:
     """Django middleware that accepts and rejects requests as the service does.
 
     The setting ``TENANTRY`` has the options of the WSGI middleware in capitals, and ``CONNECTION``,
-    a `Tenantry`. By default that is made of the environment, once for the setting.
+    a `WsgiAuthenticator`. By default that is made of the environment, once for the setting.
     ``request.tenantry`` is the caller, or None.
     """
 
@@ -77,8 +77,8 @@ class TenantryMiddleware:
             )
         # kept, since Django makes several middlewares: each test client has one
         if options.get(_CONNECTION) is None:
-            options[_CONNECTION] = Tenantry.from_environment()
-        self._tenantry: Tenantry = options[_CONNECTION]
+            options[_CONNECTION] = WsgiAuthenticator.from_environment()
+        self._tenantry: WsgiAuthenticator = options[_CONNECTION]
         try:
             self._rules = AccessRules(
                 **{name.lower(): options[name] for name in _OPTIONS & options.keys()}
@@ -92,7 +92,7 @@ class TenantryMiddleware:
         context = self._begin(request)
         try:
             if (needed := self._requirement(request, context)) is not None:
-                _check(request, needed, _admit(request, context))
+                _check(request, needed, _authenticate(request, context))
         except Exception as error:  # noqa: BLE001  # the context logs it
             return _with_headers(request, context, _refuse(request, context, error))
         return _complete(request, context, cast("HttpResponseBase", self._get_response(request)))
@@ -101,7 +101,7 @@ class TenantryMiddleware:
         context = self._begin(request)
         try:
             if (needed := self._requirement(request, context)) is not None:
-                _check(request, needed, await _admit_async(request, context))
+                _check(request, needed, await _authenticate_async(request, context))
         except Exception as error:  # noqa: BLE001  # the context logs it
             return _with_headers(request, context, _refuse(request, context, error))
         return _complete(
@@ -146,10 +146,10 @@ def requires(
 ]:
     """Return a decorator of views: the caller needs ``scope``; None accepts any credential.
 
-    ``mode`` is as in `TenantryMiddleware`. The caller is ``request.tenantry``. For a class-based
-    view: ``@method_decorator(requires("projects:read"), name="dispatch")``. The middleware sends a
-    rejection even if the project handles the exception. Raises `ValueError` for an invalid scope or
-    mode.
+    ``mode`` is as in `TenantryDjangoMiddleware`. The caller is ``request.tenantry``. For a class
+    of views: ``@method_decorator(requires("projects:read"), name="dispatch")``. The middleware
+    sends a rejection even if the project handles the exception. Raises `ValueError` for an invalid
+    scope or mode.
     """
     needed = requirement_of(scope, mode)
 
@@ -162,7 +162,7 @@ def requires(
                 return cast("R", checked_async(request, *args, **kwargs))
             context = _context_of(request)
             with _kept(context):
-                needed.check(_admit(request, context))
+                needed.check(_authenticate(request, context))
             _withhold(request)
             return view(cast("AuthenticatedRequest", request), *args, **kwargs)
 
@@ -172,7 +172,7 @@ def requires(
         ) -> object:
             context = _context_of(request)
             with _kept(context):
-                needed.check(await _admit_async(request, context))
+                needed.check(await _authenticate_async(request, context))
             _withhold(request)
             return await cast(
                 "Awaitable[object]", view(cast("AuthenticatedRequest", request), *args, **kwargs)
@@ -185,7 +185,7 @@ def requires(
     return decorate
 
 
-def _check(request: HttpRequest, needed: Requirement, principal: Principal) -> None:
+def _check(request: HttpRequest, needed: Requirement, principal: RequestPrincipal) -> None:
     """Raise the service's refusals: a scope that is missing for a path without a view is
     `NotFoundError` (404).
 
@@ -232,30 +232,32 @@ def _kept(context: RequestContext) -> Iterator[None]:
 
 def _context_of(request: HttpRequest) -> RequestContext:
     context = context_in(request.META)
-    if context is None or not isinstance(context.app, TenantryMiddleware):
-        raise ImproperlyConfigured("Add tenantry.wsgi.django.TenantryMiddleware to MIDDLEWARE.")
+    if context is None or not isinstance(context.app, TenantryDjangoMiddleware):
+        raise ImproperlyConfigured(
+            "Add tenantry.wsgi.django.TenantryDjangoMiddleware to MIDDLEWARE."
+        )
     return context
 
 
-def _admit(request: HttpRequest, context: RequestContext) -> Principal:
-    principal = admit(context, _connection_of(context), request.META)
+def _authenticate(request: HttpRequest, context: RequestContext) -> RequestPrincipal:
+    principal = authenticate_environ(context, _connection_of(context), request.META)
     _set_principal(request, principal)
     return principal
 
 
-async def _admit_async(request: HttpRequest, context: RequestContext) -> Principal:
+async def _authenticate_async(request: HttpRequest, context: RequestContext) -> RequestPrincipal:
     principal = context.principal
     if principal is None:
         principal = await _connection_of(context).call_async(
-            context.admit, credentials_of(request.META)
+            context.authenticate_once, credentials_of(request.META)
         )
         request.META[PRINCIPAL] = principal
     _set_principal(request, principal)
     return principal
 
 
-def _connection_of(context: RequestContext) -> Tenantry:
-    return cast("Tenantry", context.tenantry)
+def _connection_of(context: RequestContext) -> WsgiAuthenticator:
+    return cast("WsgiAuthenticator", context.tenantry)
 
 
 def _withhold(request: HttpRequest) -> None:
@@ -269,7 +271,7 @@ def _withhold(request: HttpRequest) -> None:
         setattr(request, _UPDATES_CACHE, False)
 
 
-def _set_principal(request: HttpRequest, principal: Principal | None) -> None:
+def _set_principal(request: HttpRequest, principal: RequestPrincipal | None) -> None:
     cast("Any", request).tenantry = principal
 
 

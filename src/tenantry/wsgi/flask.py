@@ -10,20 +10,25 @@ from flask import Flask, Response, abort, current_app, g, request
 from tenantry.domain.errors import DomainError
 from tenantry.in_process.access_rules import requirement_of
 from tenantry.in_process.request import RequestContext, context_in
-from tenantry.wsgi.middleware import TenantryMiddleware, admit, optional_principal_of, text_headers
-from tenantry.wsgi.tenantry import Tenantry
+from tenantry.wsgi.middleware import (
+    TenantryWsgiMiddleware,
+    authenticate_environ,
+    optional_principal_of,
+    text_headers,
+)
+from tenantry.wsgi.tenantry import WsgiAuthenticator
 
 P = ParamSpec("P")
 
 _EXTENSION: Final = "tenantry"
 
 
-def install(app: Flask, tenantry: Tenantry) -> None:
+def install(app: Flask, tenantry: WsgiAuthenticator) -> None:
     """Prepare an application for views with `requires`, and set ``flask.g.principal``: the caller,
     or None.
     """
     app.extensions[_EXTENSION] = tenantry
-    app.wsgi_app = TenantryMiddleware(app.wsgi_app, tenantry=tenantry, on_demand=True)  # type: ignore[method-assign]
+    app.wsgi_app = TenantryWsgiMiddleware(app.wsgi_app, tenantry=tenantry, on_demand=True)  # type: ignore[method-assign]
     app.before_request(_set_principal)
     app.register_error_handler(DomainError, _refuse)
 
@@ -33,7 +38,7 @@ def requires(
 ) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
     """Return a decorator of views: the caller needs ``scope``; None accepts any credential.
 
-    ``mode`` is as in `TenantryMiddleware`. The caller is ``flask.g.principal``. Below
+    ``mode`` is as in `TenantryWsgiMiddleware`. The caller is ``flask.g.principal``. Below
     ``@app.get(...)``. Raises `ValueError` for an invalid scope or mode.
     """
     needed = requirement_of(scope, mode)
@@ -43,7 +48,7 @@ def requires(
         def checked(*args: P.args, **kwargs: P.kwargs) -> object:
             tenantry, context = _installed()
             try:
-                g.principal = admit(context, tenantry, request.environ)
+                g.principal = authenticate_environ(context, tenantry, request.environ)
                 needed.check(g.principal)
             except DomainError as error:
                 # no error handler of the application replaces a response that is raised
@@ -55,8 +60,8 @@ def requires(
     return decorate
 
 
-def _installed() -> tuple[Tenantry, RequestContext]:
-    tenantry: Tenantry | None = current_app.extensions.get(_EXTENSION)
+def _installed() -> tuple[WsgiAuthenticator, RequestContext]:
+    tenantry: WsgiAuthenticator | None = current_app.extensions.get(_EXTENSION)
     context = context_in(request.environ)
     if tenantry is None or context is None or context.tenantry is not tenantry:
         raise RuntimeError(

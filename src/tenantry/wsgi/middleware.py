@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from tenantry.domain.errors import DomainError
-from tenantry.domain.permissions import Principal
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.in_process.access_rules import AccessRules, Requirement, ScopeRule
 from tenantry.in_process.request import (
     CONTEXT,
@@ -19,7 +19,7 @@ from tenantry.in_process.request import (
 )
 from tenantry.server.asgi_types import REQUEST_ID, Header, request_id_of
 from tenantry.server.problems import STATUSES, Refusal
-from tenantry.wsgi.tenantry import Tenantry, credentials_of, header_in
+from tenantry.wsgi.tenantry import WsgiAuthenticator, credentials_of, header_in
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None] | None
 PRINCIPAL: Final = "tenantry.principal"
@@ -42,14 +42,16 @@ class HasMeta(Protocol):
         """The WSGI environment, or what Django makes of an ASGI scope."""
 
 
-def optional_principal_of(request: Mapping[str, Any] | HasEnviron | HasMeta) -> Principal | None:
+def optional_principal_of(
+    request: Mapping[str, Any] | HasEnviron | HasMeta,
+) -> RequestPrincipal | None:
     """Return the caller of a request (or its WSGI environment); None if it needed and had no
     credential.
     """
     return optional_principal_in(_environment_of(request))
 
 
-def principal_of(request: Mapping[str, Any] | HasEnviron | HasMeta) -> Principal:
+def principal_of(request: Mapping[str, Any] | HasEnviron | HasMeta) -> RequestPrincipal:
     """Return the caller of a request (or its WSGI environment). Raises `MissingCredentialError`
     (401) without one.
     """
@@ -63,7 +65,7 @@ def _environment_of(request: Mapping[str, Any] | HasEnviron | HasMeta) -> Mappin
     return environment
 
 
-class TenantryMiddleware:
+class TenantryWsgiMiddleware:
     """WSGI middleware that accepts and rejects requests as the service does.
 
     ``public`` paths need no credential. With ``optional`` no path does, but an invalid credential
@@ -76,7 +78,7 @@ class TenantryMiddleware:
         self,
         app: WSGIApplication,
         *,
-        tenantry: Tenantry,
+        tenantry: WsgiAuthenticator,
         public: Iterable[str] = (),
         optional: bool = False,
         scopes: Mapping[tuple[str, str], str | None] | ScopeRule | None = None,
@@ -117,7 +119,7 @@ class TenantryMiddleware:
                 self._rules, context, environ, environ["REQUEST_METHOD"], path_of(environ)
             )
             if needed is not None:
-                needed.check(admit(context, self._tenantry, environ))
+                needed.check(authenticate_environ(context, self._tenantry, environ))
         except Exception as error:  # noqa: BLE001  # the context logs it
             return refuse(error)
         try:
@@ -163,7 +165,7 @@ def path_of(environ: Mapping[str, Any]) -> str:
     return str(environ.get("PATH_INFO", "")).encode("latin-1", "replace").decode("utf-8", "replace")
 
 
-def begin(tenantry: Tenantry, environ: dict[str, Any]) -> RequestContext:
+def begin(tenantry: WsgiAuthenticator, environ: dict[str, Any]) -> RequestContext:
     """Make the context of a request, and remove from it what only a gateway may say."""
     for name in _IDENTITY:
         environ.pop(name, None)
@@ -185,11 +187,15 @@ def requirement_in(
     return rules.requirement(method, path, has_credential="HTTP_AUTHORIZATION" in environ)
 
 
-def admit(context: RequestContext, tenantry: Tenantry, environ: dict[str, Any]) -> Principal:
+def authenticate_environ(
+    context: RequestContext, tenantry: WsgiAuthenticator, environ: dict[str, Any]
+) -> RequestPrincipal:
     """Authenticate and count a request once. Raises the service's refusals."""
     principal = context.principal
     if principal is None:
-        principal = environ[PRINCIPAL] = tenantry.call(context.admit, credentials_of(environ))
+        principal = environ[PRINCIPAL] = tenantry.call(
+            context.authenticate_once, credentials_of(environ)
+        )
     return principal
 
 

@@ -16,8 +16,12 @@ from tenantry.auth.admission import Admitted
 from tenantry.auth.rejection_throttle import no_throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.domain.errors import AuthUnavailableError
-from tenantry.in_process.tenantry import Credentials, InProcessConfiguration, client_address
-from tenantry.in_process.tenantry import Tenantry as AsyncTenantry
+from tenantry.in_process.tenantry import (
+    AsgiAuthenticator,
+    Credentials,
+    InProcessConfiguration,
+    client_address,
+)
 from tenantry.settings import Settings
 
 P = ParamSpec("P")
@@ -31,7 +35,7 @@ _STOPPING: Final = "The application is stopping."
 logger = logging.getLogger(__name__)
 
 
-class Tenantry(InProcessConfiguration):
+class WsgiAuthenticator(InProcessConfiguration):
     """Authenticates the requests of all threads of a process on one event loop, which runs in
     another thread.
 
@@ -134,7 +138,7 @@ class Tenantry(InProcessConfiguration):
                 thread = self._thread
                 if thread is None or not thread.is_usable():
                     atexit.register(self.close)
-                    tenantry = AsyncTenantry(
+                    tenantry = AsgiAuthenticator(
                         self._settings, clock=self._clock, timeouts=self._timeouts
                     )
                     thread = self._thread = _EventLoopThread(tenantry)
@@ -152,7 +156,7 @@ def _submit(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) 
         raise AuthUnavailableError(_STOPPING) from error
 
 
-def _start_anew(tenantry: Tenantry | None) -> None:
+def _start_anew(tenantry: WsgiAuthenticator | None) -> None:
     if tenantry is not None:
         tenantry.forget()
 
@@ -162,7 +166,7 @@ class _EventLoopThread:
     from ending.
     """
 
-    def __init__(self, tenantry: AsyncTenantry) -> None:
+    def __init__(self, tenantry: AsgiAuthenticator) -> None:
         self.tenantry = tenantry
         self.loop: Future[asyncio.AbstractEventLoop] = Future()
         self._ended = asyncio.Event()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tenantry_devkit.simulator import ApiError, FirstPayment, Simulator, State
-from tenantry_devkit.testing import Provider, Tenantry
+from tenantry_devkit.testing import Provider, SuiteTenantry
 
 SIMULATOR_ONLY = {
     "run",  # its clock stands still
@@ -25,7 +25,7 @@ def test_provider_has_the_simulators_methods() -> None:
     assert offered(Simulator) - offered(Provider) == SIMULATOR_ONLY
 
 
-def test_months_pass_a_card_declines_and_the_subscription_ends(tenantry: Tenantry) -> None:
+def test_months_pass_a_card_declines_and_the_subscription_ends(tenantry: SuiteTenantry) -> None:
     tenant = tenantry.tenant(plan="pro")
     begin = tenantry.provider.now
     tenantry.provider.advance(days=40)
@@ -38,7 +38,7 @@ def test_months_pass_a_card_declines_and_the_subscription_ends(tenantry: Tenantr
     assert tenantry.provider.now - begin == timedelta(days=85)
 
 
-def test_delivery_faults_do_not_change_the_result(tenantry: Tenantry) -> None:
+def test_delivery_faults_do_not_change_the_result(tenantry: SuiteTenantry) -> None:
     tenantry.provider.misbehave(duplicates=2, reorder=True)
     tenant = tenantry.tenant(plan="pro")
     tenantry.provider.advance(days=100)
@@ -46,7 +46,7 @@ def test_delivery_faults_do_not_change_the_result(tenantry: Tenantry) -> None:
     assert {delivery.state for delivery in tenantry.provider.deliveries()} == {State.DELIVERED}
 
 
-def test_further_types_arrive_once_enabled(tenantry: Tenantry) -> None:
+def test_further_types_arrive_once_enabled(tenantry: SuiteTenantry) -> None:
     def begin_trial_by_api() -> tuple[str, str]:
         tenant = tenantry.tenant()
         tenantry.provider.subscribe(
@@ -64,7 +64,7 @@ def test_further_types_arrive_once_enabled(tenantry: Tenantry) -> None:
     assert begin_trial_by_api() == ("pro", "trialing")
 
 
-def test_a_checkout_through_the_service_is_paid_at_the_provider(tenantry: Tenantry) -> None:
+def test_a_checkout_through_the_service_is_paid_at_the_provider(tenantry: SuiteTenantry) -> None:
     tenant = tenantry.tenant()
     asked = tenantry.client(tenant.key()).post(
         "/api/v1/billing/checkout-sessions", json={"plan": "business"}
@@ -78,7 +78,7 @@ def test_a_checkout_through_the_service_is_paid_at_the_provider(tenantry: Tenant
     assert (tenant.plan, tenant.subscription_status) == ("business", "active")
 
 
-def test_a_tenant_subscribes_later(tenantry: Tenantry) -> None:
+def test_a_tenant_subscribes_later(tenantry: SuiteTenantry) -> None:
     tenant = tenantry.tenant(linked=False)
     subscription = tenantry.subscribe(tenant, "pro", trial_days=7)
     assert (tenant.plan, tenant.subscription_status) == ("pro", "trialing")
@@ -87,15 +87,15 @@ def test_a_tenant_subscribes_later(tenantry: Tenantry) -> None:
     assert (tenant.plan, tenant.subscription_status) == ("free", "canceled")
 
 
-def test_each_test_has_its_own_clock_and_customers(tenantry: Tenantry) -> None:
+def test_each_test_has_its_own_clock_and_customers(tenantry: SuiteTenantry) -> None:
     tenantry.tenant()
-    with Tenantry(tenantry.service) as other:
+    with SuiteTenantry(tenantry.service) as other:
         assert other.provider.customers == {}
         other.provider.advance(days=100)
     assert other.provider.now - tenantry.provider.now > timedelta(days=99)
 
 
-def test_rejected_provider_call_raises(tenantry: Tenantry) -> None:
+def test_rejected_provider_call_raises(tenantry: SuiteTenantry) -> None:
     with pytest.raises(ApiError):
         tenantry.provider.subscribe("cus_nobody", "price_pro")
 
@@ -103,7 +103,7 @@ def test_rejected_provider_call_raises(tenantry: Tenantry) -> None:
 @pytest.mark.parametrize(
     "name", ["prices", "customers", "subscriptions", "invoices", "checkout_sessions"]
 )
-def test_objects_are_snapshots(tenantry: Tenantry, name: str) -> None:
+def test_objects_are_snapshots(tenantry: SuiteTenantry, name: str) -> None:
     tenant = tenantry.tenant(plan="pro")
     tenantry.provider.checkout("price_pro", customer=tenant.customer)
     found: dict[str, Any] = getattr(tenantry.provider, name)

@@ -68,11 +68,11 @@ async def test_async(tenantry, anyio_backend):
 """
 WIDE = """
 import pytest
-from tenantry_devkit.testing import Tenantry
+from tenantry_devkit.testing import SuiteTenantry
 
 @pytest.fixture(scope="module")
 def wide(tenantry_service):
-    with Tenantry(tenantry_service) as tenantry:
+    with SuiteTenantry(tenantry_service) as tenantry:
         yield tenantry
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_wide_again(wide):
     buy(wide, wide.tenant(), "business")
 
 def test_object_that_ended_before_the_newest(tenantry_service):
-    older, newer = Tenantry(tenantry_service), Tenantry(tenantry_service)
+    older, newer = SuiteTenantry(tenantry_service), SuiteTenantry(tenantry_service)
     with newer:
         with older:
             pass

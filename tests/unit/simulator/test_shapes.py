@@ -11,8 +11,8 @@ from tenantry.integrations.stripe.decode import decode_event
 from tenantry_devkit.simulator import (
     NEW_VERSION,
     OLD_VERSION,
-    Event,
     Invoice,
+    ProviderEvent,
     Simulator,
     Subscription,
     render_event,
@@ -39,12 +39,12 @@ async def sim() -> Simulator:
     return sim
 
 
-def shown(event: Event, version: str) -> dict[str, Any]:
+def shown(event: ProviderEvent, version: str) -> dict[str, Any]:
     thing: dict[str, Any] = render_event(event, version)["data"]["object"]
     return thing
 
 
-def decoded(event: Event, version: str) -> BillingEvent:
+def decoded(event: ProviderEvent, version: str) -> BillingEvent:
     return decode_event(event_body(event, version), arrived=0, make_up_id=str)
 
 

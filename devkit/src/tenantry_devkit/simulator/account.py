@@ -18,12 +18,12 @@ from tenantry_devkit.simulator.objects import (
     Card,
     CheckoutSession,
     Customer,
-    Event,
     Ids,
     Invoice,
     Item,
     PortalSession,
     Price,
+    ProviderEvent,
     ProviderObject,
     Subscription,
     WebhookEndpoint,
@@ -132,7 +132,7 @@ _KINDS: Final[Mapping[type, str]] = {
     CheckoutSession: "checkout.session",
     PortalSession: "portal session",
     WebhookEndpoint: "webhook endpoint",
-    Event: "event",
+    ProviderEvent: "event",
 }
 
 
@@ -145,7 +145,7 @@ class Account:
         self.api_version = api_version
         self.agenda = Schedule[Task]()
         self.tables: dict[type, dict[str, Any]] = {kind: {} for kind in _KINDS}
-        self.on_event: Callable[[Event], None] = lambda _: None
+        self.on_event: Callable[[ProviderEvent], None] = lambda _: None
         self._request: tuple[str | None, str | None] = None, None
 
     @property
@@ -207,7 +207,7 @@ class Account:
     ) -> None:
         """Add an event; only updates include ``before``."""
         request_id, idempotency_key = self._request
-        event = Event(
+        event = ProviderEvent(
             id=self.ids.new("evt"),
             type=event_type,
             created=self.now,

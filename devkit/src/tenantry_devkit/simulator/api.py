@@ -18,10 +18,10 @@ from tenantry_devkit.simulator.objects import (
     Card,
     CheckoutSession,
     Customer,
-    Event,
     Invoice,
     Json,
     Price,
+    ProviderEvent,
     ProviderObject,
     Shape,
     Subscription,
@@ -44,7 +44,7 @@ _OBJECTS: Final[Mapping[str, tuple[type[ProviderObject], type[params.ListParamet
     "invoices": (Invoice, params.InvoiceList),
     "checkout/sessions": (CheckoutSession, params.InvoiceList),
     "webhook_endpoints": (WebhookEndpoint, params.ListParameters),
-    "events": (Event, params.EventList),
+    "events": (ProviderEvent, params.EventList),
 }
 """What can be retrieved and listed, with the list's filters, by its path."""
 _EXPANDABLE: Final = {
@@ -174,7 +174,7 @@ class Api:
             return as_list(
                 path, [self._json(thing, path, shape) for thing in things], has_more=has_more
             )
-        if isinstance(result, Event):
+        if isinstance(result, ProviderEvent):
             return render_event(result, self._account.api_version)
         return result.render(shape) if isinstance(result, ProviderObject) else result
 
@@ -273,8 +273,8 @@ class Api:
             **fields,
         )
 
-    def _retry_event(self, given: params.EventRetry, event_id: str) -> Event:
-        event = self._retrieve(Event, given, event_id)
+    def _retry_event(self, given: params.EventRetry, event_id: str) -> ProviderEvent:
+        event = self._retrieve(ProviderEvent, given, event_id)
         self._engine.courier.again(event, given.webhook_endpoint)
         return event
 
@@ -298,4 +298,7 @@ class Api:
         ]
 
     def _is_listed(self, thing: ProviderObject) -> bool:
-        return not isinstance(thing, Event) or thing.created > self._account.now - _EVENT_SECONDS
+        return (
+            not isinstance(thing, ProviderEvent)
+            or thing.created > self._account.now - _EVENT_SECONDS
+        )

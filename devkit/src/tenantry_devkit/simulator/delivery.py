@@ -18,7 +18,7 @@ from tenantry.common.clock import Clock
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.signature import sign
 from tenantry_devkit.simulator.account import Account, Schedule
-from tenantry_devkit.simulator.objects import Event, WebhookEndpoint, render_event
+from tenantry_devkit.simulator.objects import ProviderEvent, WebhookEndpoint, render_event
 
 T = TypeVar("T")
 
@@ -39,9 +39,9 @@ class DeliveryRule:
     endpoint: str | None = None
     types: Collection[str] = ()
     events: Collection[str] = ()
-    only: Callable[[Event], bool] | None = None
+    only: Callable[[ProviderEvent], bool] | None = None
 
-    def matches(self, event: Event, endpoint: str) -> bool:
+    def matches(self, event: ProviderEvent, endpoint: str) -> bool:
         return (
             self.endpoint in {None, endpoint}
             and (not self.types or event.type in self.types)
@@ -128,12 +128,12 @@ class Courier:
         self.rules: list[DeliveryRule] = []
         self.log: list[Delivery] = []
 
-    def enqueue(self, event: Event) -> None:
+    def enqueue(self, event: ProviderEvent) -> None:
         for endpoint in self._account.table(WebhookEndpoint).values():
             if endpoint.wants(event.type):
                 self._add(event, endpoint.id, 0)
 
-    def again(self, event: Event, endpoint: str | None = None) -> list[Delivery]:
+    def again(self, event: ProviderEvent, endpoint: str | None = None) -> list[Delivery]:
         """Schedule an event once more, without faults, for one endpoint or all that want it. Raises
         `ApiError`.
         """
@@ -179,7 +179,9 @@ class Courier:
             count += len(batch)
         return count
 
-    def _add(self, event: Event, endpoint: str, copy: int, *, is_planned: bool = False) -> Delivery:
+    def _add(
+        self, event: ProviderEvent, endpoint: str, copy: int, *, is_planned: bool = False
+    ) -> Delivery:
         now, kind = self._account.now, event.type
         delivery = Delivery(
             event=event.id, type=kind, endpoint=endpoint, copy=copy, due=now, is_planned=is_planned
@@ -199,7 +201,7 @@ class Courier:
 
     def _plan(self, delivery: Delivery) -> None:
         """Apply the newest matching rule to a delivery, and schedule its copies."""
-        event = self._account.table(Event)[delivery.event]
+        event = self._account.table(ProviderEvent)[delivery.event]
         rule = next(
             (rule for rule in reversed(self.rules) if rule.matches(event, delivery.endpoint)),
             DeliveryRule(),
@@ -235,7 +237,9 @@ class Courier:
         if endpoint is None:
             delivery.state = State.FAILED
             return
-        status, error = await self._post(endpoint, self._account.table(Event)[delivery.event])
+        status, error = await self._post(
+            endpoint, self._account.table(ProviderEvent)[delivery.event]
+        )
         delivery.attempts.append(Attempt(now, status, error))
         if httpx2.codes.is_success(status or 0):
             delivery.state = State.DELIVERED
@@ -245,7 +249,9 @@ class Courier:
         else:
             delivery.state = State.FAILED
 
-    async def _post(self, endpoint: WebhookEndpoint, event: Event) -> tuple[int | None, str | None]:
+    async def _post(
+        self, endpoint: WebhookEndpoint, event: ProviderEvent
+    ) -> tuple[int | None, str | None]:
         client = self._client or self._own_client
         if client is None:
             # lazily: creating a client is slow
@@ -278,6 +284,6 @@ async def in_parallel(
             group.create_task(work())
 
 
-def event_body(event: Event, api_version: str) -> bytes:
+def event_body(event: ProviderEvent, api_version: str) -> bytes:
     """Return an event's body: indented JSON, the same bytes each time."""
     return msgspec.json.format(msgspec.json.encode(render_event(event, api_version)), indent=2)

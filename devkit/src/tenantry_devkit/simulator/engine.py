@@ -28,12 +28,12 @@ from tenantry_devkit.simulator.objects import (
     Card,
     CheckoutSession,
     Customer,
-    Event,
     Ids,
     MetadataChanges,
     MissingPaymentMethod,
     PortalSession,
     Price,
+    ProviderEvent,
     WebhookEndpoint,
     id_of,
     merged,
@@ -53,7 +53,7 @@ class AccountState(msgspec.Struct, frozen=True, kw_only=True):
     now: int
     url: str
     tasks: list[Task]
-    objects: list[BillingObject | PortalSession | WebhookEndpoint | Event]
+    objects: list[BillingObject | PortalSession | WebhookEndpoint | ProviderEvent]
     deliveries: list[Delivery]
 
     def encode(self) -> bytes:
@@ -176,11 +176,11 @@ class SimulationEngine(SubscriptionBilling):
             self.account.agenda.add(task.moment, task)
         self.courier.restore(state.deliveries)
 
-    def events(self, *types: str) -> list[Event]:
+    def events(self, *types: str) -> list[ProviderEvent]:
         """Return the events of these types, or all, oldest first."""
         return [
             event
-            for event in self.account.table(Event).values()
+            for event in self.account.table(ProviderEvent).values()
             if not types or event.type in types
         ]
 
@@ -190,15 +190,15 @@ class SimulationEngine(SubscriptionBilling):
             return await self.courier.deliver_due()
 
     async def resend(
-        self, event: Event | str, endpoint: WebhookEndpoint | str | None = None
+        self, event: ProviderEvent | str, endpoint: WebhookEndpoint | str | None = None
     ) -> list[Delivery]:
         """Deliver an event once more without faults, to one endpoint or all that want it."""
         endpoint_id = None if endpoint is None else id_of(endpoint)
-        deliveries = self.courier.again(self.account.find(Event, id_of(event)), endpoint_id)
+        deliveries = self.courier.again(self.account.find(ProviderEvent, id_of(event)), endpoint_id)
         await self.deliver()
         return deliveries
 
-    def deliveries(self, event: Event | str | None = None) -> list[Delivery]:
+    def deliveries(self, event: ProviderEvent | str | None = None) -> list[Delivery]:
         """Return every delivery, or an event's, in order, with their outcomes."""
         wanted = None if event is None else id_of(event)
         return [delivery for delivery in self.courier.log if wanted in {None, delivery.event}]
@@ -213,7 +213,7 @@ class SimulationEngine(SubscriptionBilling):
         endpoint: WebhookEndpoint | str | None = None,
         types: Collection[str] = (),
         events: Collection[str] = (),
-        only: Callable[[Event], bool] | None = None,
+        only: Callable[[ProviderEvent], bool] | None = None,
     ) -> None:
         """Add a `DeliveryRule` for events not yet being sent; of several matching rules, the newest
         counts.

@@ -418,7 +418,7 @@ class WebhookEndpoint(ProviderObject, frozen=True, kw_only=True):
 BillingObject = Price | Customer | Subscription | Invoice | CheckoutSession
 
 
-class Event(ProviderObject, frozen=True, kw_only=True):
+class ProviderEvent(ProviderObject, frozen=True, kw_only=True):
     """An object after a change and, for an update, ``before`` it."""
 
     type: str
@@ -439,7 +439,7 @@ def id_of(thing: ProviderObject | str) -> str:
     return thing if isinstance(thing, str) else thing.id
 
 
-def render_event(event: Event, api_version: str) -> Json:
+def render_event(event: ProviderEvent, api_version: str) -> Json:
     shape = Shape.of(api_version)
     data: Json = {"object": event.object.render(shape)}
     if event.before is not None:

@@ -17,11 +17,11 @@ from tenantry_devkit.simulator.objects import (
     BillingMode,
     Card,
     Customer,
-    Event,
     Json,
     MissingPaymentMethod,
     PauseCollection,
     Price,
+    ProviderEvent,
     Subscription,
 )
 
@@ -313,7 +313,7 @@ class EventList(ListParameters):
     wanted_type: str | None = field(name="type", default=None)
     types: tuple[str, ...] = ()
 
-    def matches(self, thing: Event) -> bool:
+    def matches(self, thing: ProviderEvent) -> bool:
         wanted = (self.wanted_type,) if self.wanted_type else self.types
         return super().matches(thing) and (
             not wanted or any(fnmatchcase(thing.type, each) for each in wanted)

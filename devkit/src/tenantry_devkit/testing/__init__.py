@@ -20,24 +20,24 @@ if TYPE_CHECKING:
         StartError,
         Variables,
     )
-    from tenantry_devkit.testing.fixture import Tenantry
+    from tenantry_devkit.testing.fixture import SuiteTenantry
     from tenantry_devkit.testing.provider import Events, Provider, SentEvent
     from tenantry_devkit.testing.service import RunningService, running_service
-    from tenantry_devkit.testing.tenants import Key, Member, Tenant
+    from tenantry_devkit.testing.tenants import Key, SuiteMember, SuiteTenant
 
 __all__ = [
     "Credential",
     "Events",
     "Key",
     "MailError",
-    "Member",
     "Provider",
     "RefusedError",
     "RunningService",
     "SentEvent",
     "StartError",
-    "Tenant",
-    "Tenantry",
+    "SuiteMember",
+    "SuiteTenant",
+    "SuiteTenantry",
     "Variables",
     "pytest_assertrepr_compare",
     "pytest_runtest_makereport",
@@ -52,14 +52,14 @@ _HOMES: Final = {
     "Events": "provider",
     "Key": "tenants",
     "MailError": "errors",
-    "Member": "tenants",
+    "SuiteMember": "tenants",
     "Provider": "provider",
     "RefusedError": "errors",
     "RunningService": "service",
     "SentEvent": "provider",
     "StartError": "errors",
-    "Tenant": "tenants",
-    "Tenantry": "fixture",
+    "SuiteTenant": "tenants",
+    "SuiteTenantry": "fixture",
     "Variables": "errors",
     "running_service": "service",
 }
@@ -103,11 +103,11 @@ def tenantry(
     tenantry_service: "RunningService",
     tenantry_settings: Mapping[str, object],
     request: pytest.FixtureRequest,
-) -> "Iterator[Tenantry]":
+) -> "Iterator[SuiteTenantry]":
     """The service as this test uses it: tenants, keys, tokens, events, mails, and its own payment
     provider.
     """
-    from tenantry_devkit.testing.fixture import Tenantry  # noqa: PLC0415  # as above
+    from tenantry_devkit.testing.fixture import SuiteTenantry  # noqa: PLC0415  # as above
     from tenantry_devkit.testing.service import as_variables  # noqa: PLC0415
 
     __tracebackhide__ = True  # as above
@@ -118,7 +118,7 @@ def tenantry(
             pytrace=False,
         )
     request.node.stash[_started] = tenantry_service, tenantry_service.log_length
-    with Tenantry(tenantry_service) as tenantry:
+    with SuiteTenantry(tenantry_service) as tenantry:
         yield tenantry
 
 

@@ -13,10 +13,10 @@ from tenantry_devkit.simulator import Subscription
 from tenantry_devkit.testing.errors import Credential, Variables, bearer
 from tenantry_devkit.testing.provider import Events, Provider
 from tenantry_devkit.testing.service import RunningService, TokenOptions
-from tenantry_devkit.testing.tenants import Key, Tenant
+from tenantry_devkit.testing.tenants import Key, SuiteTenant
 
 
-class Tenantry:
+class SuiteTenantry:
     """The service as a test uses it, with its own tenants, and a payment provider with its own
     clock.
 
@@ -31,14 +31,14 @@ class Tenantry:
         self.environment = service.environment
         """Environment variables for an application under test."""
         self._clients = ExitStack()
-        self._tenants: dict[str, Tenant] = {}
+        self._tenants: dict[str, SuiteTenant] = {}
         self.provider = Provider(service)
         """The simulated payment provider, attached to the service."""
         self.events = Events(service, self.client(), self.provider)
         """Signed events about tenants, one at a time."""
 
     def __repr__(self) -> str:
-        return f"<Tenantry {self.base_url}>"
+        return f"<SuiteTenantry {self.base_url}>"
 
     def __enter__(self) -> Self:
         return self
@@ -56,14 +56,16 @@ class Tenantry:
         tenant_id: str | None = None,
         owner_email: str | None = None,
         linked: bool = True,
-    ) -> Tenant:
+    ) -> SuiteTenant:
         """Create a tenant with an owner.
 
         On a plan other than ``free`` it has subscribed at the simulated provider, by `subscribe`.
         Without ``linked`` the service does not know its customer yet.
         """
         tenant_id = tenant_id or f"org-{secrets.token_hex(8)}"
-        tenant = Tenant(self.service, tenant_id, name, owner_email or f"owner@{tenant_id}.example")
+        tenant = SuiteTenant(
+            self.service, tenant_id, name, owner_email or f"owner@{tenant_id}.example"
+        )
         if plan != FREE:
             self._price(plan)  # fails early
         tenant.create(linked=linked)
@@ -74,7 +76,7 @@ class Tenantry:
             self.subscribe(tenant, plan, trial_days=trial_days)
         return tenant
 
-    def subscribe(self, tenant: Tenant, plan: str, *, trial_days: int = 0) -> Subscription:
+    def subscribe(self, tenant: SuiteTenant, plan: str, *, trial_days: int = 0) -> Subscription:
         """Subscribe a tenant to a plan at the simulated provider, and deliver the events.
 
         A tenant that has a subscription gets a further one.
@@ -93,7 +95,7 @@ class Tenantry:
     def token(
         self,
         user: str,
-        tenant: Tenant | str | None = None,
+        tenant: SuiteTenant | str | None = None,
         *,
         role: str | None = "member",
         **options: Unpack[TokenOptions],
@@ -101,7 +103,7 @@ class Tenantry:
         """Return an access token of a user, with a tenant and a role in it (owner, admin, member,
         or None).
         """
-        org_id = tenant.id if isinstance(tenant, Tenant) else tenant
+        org_id = tenant.id if isinstance(tenant, SuiteTenant) else tenant
         return self.service.token(user, org_id, role=role if org_id else None, **options)
 
     def client(self, credential: Key | str | None = None) -> httpx2.Client:
@@ -114,7 +116,7 @@ class Tenantry:
             self.service.client(Variables({}) if credential is None else bearer(credential))
         )
 
-    def mails(self, to: Tenant | str | None = None, *, within: float = 10.0) -> Sequence[Mail]:
+    def mails(self, to: SuiteTenant | str | None = None, *, within: float = 10.0) -> Sequence[Mail]:
         """Return the mails to the owners of this test's tenants so far, oldest first.
 
         ``to`` is one tenant, or an owner's address. It waits until all requested mails have

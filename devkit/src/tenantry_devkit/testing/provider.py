@@ -20,9 +20,9 @@ from tenantry_devkit.simulator import (
     NEW_VERSION,
     CheckoutSession,
     Customer,
-    Event,
     Invoice,
     Price,
+    ProviderEvent,
     Simulator,
     Subscription,
 )
@@ -30,7 +30,7 @@ from tenantry_devkit.simulator.delivery import event_body
 from tenantry_devkit.simulator.objects import BillingObject
 from tenantry_devkit.testing.errors import RefusedError
 from tenantry_devkit.testing.service import RunningService
-from tenantry_devkit.testing.tenants import Tenant
+from tenantry_devkit.testing.tenants import SuiteTenant
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -200,7 +200,7 @@ class Events:
 
     def subscription_updated(
         self,
-        tenant: Tenant,
+        tenant: SuiteTenant,
         plan: str | None = None,
         *,
         status: str = "active",
@@ -220,7 +220,9 @@ class Events:
         )
         return self._emit(ev.SUBSCRIPTION_UPDATED, updated, moment, options)
 
-    def subscription_deleted(self, tenant: Tenant, **options: Unpack[EventOptions]) -> SentEvent:
+    def subscription_deleted(
+        self, tenant: SuiteTenant, **options: Unpack[EventOptions]
+    ) -> SentEvent:
         """Send ``customer.subscription.deleted``: the tenant is on ``free`` and canceled."""
         moment, subscription, _, _ = self._objects(tenant, None, options)
         ended = replace(subscription, status="canceled", canceled_at=moment, ended_at=moment)
@@ -228,7 +230,7 @@ class Events:
 
     def payment_failed(
         self,
-        tenant: Tenant,
+        tenant: SuiteTenant,
         *,
         amount: int = _AMOUNT,
         invoice_url: str | None = "https://invoice.example/i/unpaid",
@@ -246,14 +248,14 @@ class Events:
         return self._emit(ev.PAYMENT_FAILED, unpaid, moment, options)
 
     def payment_succeeded(
-        self, tenant: Tenant, *, amount: int = _AMOUNT, **options: Unpack[EventOptions]
+        self, tenant: SuiteTenant, *, amount: int = _AMOUNT, **options: Unpack[EventOptions]
     ) -> SentEvent:
         """Send ``invoice.payment_succeeded``, which ends past due."""
         moment, _, invoice, _ = self._objects(tenant, None, options, amount)
         return self._emit(ev.PAYMENT_SUCCEEDED, invoice, moment, options)
 
     def checkout_completed(
-        self, tenant: Tenant, plan: str = "pro", **options: Unpack[EventOptions]
+        self, tenant: SuiteTenant, plan: str = "pro", **options: Unpack[EventOptions]
     ) -> SentEvent:
         """Send ``checkout.session.completed``: the tenant's customer is linked to it."""
         moment, _, _, session = self._objects(tenant, plan, options)
@@ -284,7 +286,7 @@ class Events:
         self, event_type: str, thing: BillingObject, moment: int, options: EventOptions
     ) -> SentEvent:
         event_id = f"evt_{secrets.token_hex(12)}"
-        event = Event(
+        event = ProviderEvent(
             id=event_id, type=event_type, created=moment, object=thing, pending_webhooks=1
         )
         sent = SentEvent(
@@ -298,7 +300,7 @@ class Events:
         return sent
 
     def _objects(
-        self, tenant: Tenant, plan: str | None, options: EventOptions, amount: int = _AMOUNT
+        self, tenant: SuiteTenant, plan: str | None, options: EventOptions, amount: int = _AMOUNT
     ) -> tuple[int, Subscription, Invoice, CheckoutSession]:
         """Return the moment of the event, and what a checkout of the plan, or of the current one,
         creates then.

@@ -380,7 +380,7 @@ class TokenOptions(TypedDict, total=False):
 
 class RunningService:
     """A service that runs as ``tenantry serve``, for a test session; tests use it through
-    `Tenantry`.
+    `SuiteTenantry`.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from tenantry_devkit.testing.errors import Credential, Variables, bearer
 from tenantry_devkit.testing.service import RunningService, TokenOptions, as_timedelta
 
 
-class Tenant:
+class SuiteTenant:
     """A tenant of a test. `record`, `plan` and `subscription_status` ask the service each time."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Tenant:
         """Its subscription in events, unless it has one at the simulated provider."""
 
     def __repr__(self) -> str:
-        return f"<Tenant {self.id}>"
+        return f"<SuiteTenant {self.id}>"
 
     @property
     def record(self) -> dict[str, Any]:
@@ -65,9 +65,9 @@ class Tenant:
             )
         return Key(self, self.call("POST", "/api-keys", wanted))
 
-    def member(self, user: str, role: str = "member") -> "Member":
+    def member(self, user: str, role: str = "member") -> "SuiteMember":
         """Add a user with this role, who has accepted the invitation."""
-        member = Member(self, self.call("POST", "/members", {"userId": user, "role": role}))
+        member = SuiteMember(self, self.call("POST", "/members", {"userId": user, "role": role}))
         self.service.call("POST", f"/memberships/{member.id}/accept", member.token())
         return member
 
@@ -79,12 +79,12 @@ class Tenant:
         **options: Unpack[TokenOptions],
     ) -> Credential:
         """Return a token that claims this tenant and a role, by default the owner's, like
-        `Tenantry.token`.
+        `SuiteTenantry.token`.
         """
         return self.service.token(user or self.owner, self.id, role=role, **options)
 
     def mails(self, *, within: float = 10.0) -> Sequence[Mail]:
-        """Return the mails to its owner so far, oldest first, like `Tenantry.mails`."""
+        """Return the mails to its owner so far, oldest first, like `SuiteTenantry.mails`."""
         return self.service.mails.of([self.id], within=within)
 
     def suspend(self) -> None:
@@ -119,7 +119,7 @@ class Key:
     `environment`.
     """
 
-    def __init__(self, tenant: Tenant, record: Mapping[str, Any]) -> None:
+    def __init__(self, tenant: SuiteTenant, record: Mapping[str, Any]) -> None:
         self.tenant = tenant
         self.id = str(record["id"])
         self.secret = Credential(record["secret"])
@@ -156,16 +156,16 @@ class Key:
         self.tenant.service.database.expire_key(self.tenant.id, self.id)
 
 
-class Member:
+class SuiteMember:
     """A user's membership in a tenant, on record."""
 
-    def __init__(self, tenant: Tenant, record: Mapping[str, Any]) -> None:
+    def __init__(self, tenant: SuiteTenant, record: Mapping[str, Any]) -> None:
         self.tenant = tenant
         self.id = str(record["id"])
         self.user = str(record["userId"])
 
     def __repr__(self) -> str:
-        return f"<Member {self.user} of {self.tenant.id}>"
+        return f"<SuiteMember {self.user} of {self.tenant.id}>"
 
     def token(self, **options: Unpack[TokenOptions]) -> Credential:
         """Return a token of the user without a role: the one on record counts."""

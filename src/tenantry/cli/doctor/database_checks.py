@@ -8,7 +8,7 @@ from typing import Final
 
 import psycopg
 
-from tenantry.auth import api_keys_store as api_keys
+from tenantry.auth import api_keys_store
 from tenantry.billing import ledger_queries_store as billing
 from tenantry.billing import reconcile_store as reconcile
 from tenantry.cli.doctor import Finding, Level, ok, problem, problem_if
@@ -305,7 +305,7 @@ async def _check_peppers(
     connection: Connection, settings: Settings, now: datetime
 ) -> list[Finding]:
     ids = [Pepper(pepper.reveal().encode()).id for pepper in settings.peppers]
-    return judge_peppers(await api_keys.count_by_pepper(connection, now), ids)
+    return judge_peppers(await api_keys_store.count_by_pepper(connection, now), ids)
 
 
 def judge_peppers(counts: Mapping[str | None, int], peppers: Sequence[str]) -> list[Finding]:
