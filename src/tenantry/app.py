@@ -44,8 +44,9 @@ from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.ledger_queries import LedgerQueries
-from tenantry.billing.reconcile import Reconciler, count_stale_tenants
+from tenantry.billing.reconcile import Reconciler
 from tenantry.billing.replay import ReplayService
+from tenantry.billing.stale_tenants import count_stale_tenants
 from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.common.tracing import Tracing, is_installed

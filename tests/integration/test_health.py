@@ -8,7 +8,7 @@ from typing import Final
 import psycopg
 import pytest
 
-from tenantry.billing.reconcile import count_stale_tenants
+from tenantry.billing.stale_tenants import count_stale_tenants
 from tenantry.db.database import Database
 from tests.support import events
 from tests.support.billing import Provider, rows

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from tenantry.billing.reconcile import count_stale_tenants
+from tenantry.billing.stale_tenants import count_stale_tenants
 from tenantry.common.clock import system_clock
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work

@@ -10,8 +10,9 @@ import psycopg
 import pytest
 
 from tenantry.billing.customer_links import CustomerLinks
-from tenantry.billing.reconcile import Comparison, RunObserver
+from tenantry.billing.reconcile_run import RunObserver
 from tenantry.billing.subscription_survey import UnplacedSubscription
+from tenantry.billing.tenant_comparison import Comparison
 from tenantry.db.database import Database
 from tenantry.domain.audit import BY_OPERATOR
 from tests.support.billing import Subscriber, rows, until_blocked

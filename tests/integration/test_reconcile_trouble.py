@@ -10,8 +10,10 @@ import msgspec
 import psycopg
 import pytest
 
-from tenantry.billing.reconcile import Comparison, Reconciler, RunObserver
+from tenantry.billing.reconcile import Reconciler
+from tenantry.billing.reconcile_run import RunObserver
 from tenantry.billing.subscription_survey import MOST_CHECKOUTS
+from tenantry.billing.tenant_comparison import Comparison
 from tenantry.domain.errors import (
     DatabaseUnavailableError,
     NotFoundError,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from tenantry.billing import reconcile_store as store
-from tenantry.billing.reconcile import count_stale_tenants
+from tenantry.billing.stale_tenants import count_stale_tenants
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tests.support import events
@@ -127,7 +127,7 @@ async def test_the_log_names_the_stalest_tenants(
     provider: Provider, count_stale: CountStale, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = [await subscriber(provider, period_end=LONG_AGO - age * HOUR) for age in (1, 3, 2)]
-    with caplog.at_level(logging.WARNING, "tenantry.billing.reconcile"):
+    with caplog.at_level(logging.WARNING, "tenantry.billing.stale_tenants"):
         await count_stale()
     named = ", ".join(made[place].id for place in (1, 2, 0))
     assert caplog.messages == [

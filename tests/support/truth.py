@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from tenantry.billing.ingest import WebhookService
-from tenantry.billing.reconcile import Comparison, Reconciler, Reconciliation
+from tenantry.billing.reconcile import Reconciler, Reconciliation
+from tenantry.billing.tenant_comparison import Comparison
 from tenantry.common.clock import Clock, from_epoch, system_clock
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Container, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Container, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -105,10 +105,14 @@ class Backfill:
         reached: BillingEvent | None = None
         stopped: DomainError | None = None
         interrupted = False
+        finding = self.missed_since(
+            since,
+            until=until,
+            types=types,
+            dry_run=dry_run,
+        )
         try:
-            async with aclosing(
-                self.missed_since(since, until=until, types=types, dry_run=dry_run)
-            ) as parts:
+            async with aclosing(finding) as parts:
                 async for part in parts:
                     listed, reached = listed + part.listed, part.oldest
                     outcomes.update(event.outcome for event in part.missed)
@@ -117,7 +121,14 @@ class Backfill:
         except DomainError as error:
             stopped = error
         by_outcome = {outcome: number for outcome, number in outcomes.items() if outcome}
-        return BackfillResult(listed, outcomes.total(), by_outcome, stopped, reached, interrupted)
+        return BackfillResult(
+            listed,
+            outcomes.total(),
+            by_outcome,
+            stopped,
+            reached,
+            interrupted,
+        )
 
     async def resend(self, event_id: str) -> MissedEvent | None:
         """Fetch one event from the provider and ingest it, whatever its type; None if the provider
@@ -130,11 +141,20 @@ class Backfill:
         event = None if body is None else self._decode(body)
         if body is None or event is None:
             return None
-        missed = await self._ingest_missed([(event, body)], None, dry_run=False)
-        return (
-            missed[0]
-            if missed
-            else MissedEvent(event.id, event.type, from_epoch(event.created), None, DUPLICATE)
+        missed = await self._ingest_missed(
+            [(event, body)],
+            None,
+            dry_run=False,
+        )
+        if missed:
+            return missed[0]
+        created = from_epoch(event.created)
+        return MissedEvent(
+            event.id,
+            event.type,
+            created,
+            None,
+            DUPLICATE,
         )
 
     async def missed_since(
@@ -156,18 +176,41 @@ class Backfill:
         events of one second come in the order in which they were created. Raises
         `ProviderUnavailableError`, `ProviderRefusedError` and `DatabaseUnavailableError`.
         """
-        async with aclosing(self._newest_first(max(second, 0), until, types)) as batches:
+        async with aclosing(
+            self._newest_first(
+                max(second, 0),
+                until,
+                types,
+            )
+        ) as batches:
             async for events in batches:
-                missed = await self._ingest_missed(events, only, dry_run=dry_run)
+                missed = await self._ingest_missed(
+                    events,
+                    only,
+                    dry_run=dry_run,
+                )
                 oldest = min((event for event, _ in events), key=lambda each: each.created)
-                yield BackfillPart(len(events), missed, oldest)
+                yield BackfillPart(
+                    len(events),
+                    missed,
+                    oldest,
+                )
 
     async def _newest_first(
-        self, since: int, until: int | None, types: Collection[str]
+        self,
+        since: int,
+        until: int | None,
+        types: Collection[str],
     ) -> AsyncGenerator[list[ListedEvent], None]:
         """Yield the listed events in batches of whole seconds."""
         batch, second = list[ListedEvent](), list[ListedEvent]()
-        async with aclosing(self.provider.events_since(since, types, until)) as bodies:
+        async with aclosing(
+            self.provider.events_since(
+                since,
+                types,
+                until,
+            )
+        ) as bodies:
             async for body in bodies:
                 event = self._decode(body)
                 if event is None:
@@ -196,31 +239,73 @@ class Backfill:
             return None
 
     async def _ingest_missed(
-        self, events: Sequence[ListedEvent], only: Container[str | None] | None, *, dry_run: bool
+        self,
+        events: Sequence[ListedEvent],
+        only: Container[str | None] | None,
+        *,
+        dry_run: bool,
     ) -> list[MissedEvent]:
-        async with self.database.transaction(ACROSS_TENANTS) as connection:
-            known = await store.known_events(connection, [event.id for event, _ in events])
-            tenant_of = await store.tenants_of_customers(connection, (event for event, _ in events))
-        missed, received, now = list[MissedEvent](), list[ReceivedEvent](), self.clock()
-        for event, body in events:
-            excluded = is_replaceable(event, self.policy)
-            # an event of a connected account does not concern the tenant that it names, unless the
-            # account is listed
-            tenant_id = None if excluded else event.org_id or tenant_of.get(event.customer_id or "")
-            is_missed = event.id not in known or (known[event.id] and not excluded)
-            if is_missed and (only is None or tenant_id in only):
-                missed.append(
-                    MissedEvent(event.id, event.type, from_epoch(event.created), tenant_id)
-                )
-                received.append(ReceivedEvent(event, now, body, belated=True))
+        """Return the events that the ledger lacks, of the tenants ``only``; ingest them unless it
+        is a ``dry_run``.
+        """
+        found = await self._find_missed(events, only)
+        missed = [each for each, _ in found]
         if dry_run:
             return missed
         # passed on together, so that events of one second, which may prove each other's order, are
         # one batch
-        results = await asyncio.gather(
-            *map(self.webhooks.receive, received), return_exceptions=True
-        )
+        receiving = [self.webhooks.receive(received) for _, received in found]
+        results = await asyncio.gather(*receiving, return_exceptions=True)
         return [
             msgspec.structs.replace(one, outcome=shown_outcome(result))
-            for one, result in zip(missed, results, strict=True)
+            for one, result in zip(
+                missed,
+                results,
+                strict=True,
+            )
         ]
+
+    async def _find_missed(
+        self,
+        events: Sequence[ListedEvent],
+        only: Container[str | None] | None,
+    ) -> list[tuple[MissedEvent, ReceivedEvent]]:
+        """Return the events that the ledger lacks, each as it is reported and as it is ingested."""
+        listed = [event for event, _ in events]
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            known = await store.known_events(connection, [event.id for event in listed])
+            tenant_of = await store.tenants_of_customers(connection, listed)
+        found, now = list[tuple[MissedEvent, ReceivedEvent]](), self.clock()
+        for event, body in events:
+            tenant_id = self._tenant_of(event, tenant_of)
+            if not self._is_missed(event, known) or (only is not None and tenant_id not in only):
+                continue
+            created = from_epoch(event.created)
+            missed = MissedEvent(
+                event.id,
+                event.type,
+                created,
+                tenant_id,
+            )
+            received = ReceivedEvent(
+                event,
+                now,
+                body,
+                belated=True,
+            )
+            found.append((missed, received))
+        return found
+
+    def _tenant_of(self, event: BillingEvent, tenant_of_customer: Mapping[str, str]) -> str | None:
+        """Return the tenant of an event. One of a connected account does not concern the tenant
+        that it names, unless the account is listed.
+        """
+        if is_replaceable(event, self.policy):
+            return None
+        return event.org_id or tenant_of_customer.get(event.customer_id or "")
+
+    def _is_missed(self, event: BillingEvent, known: Mapping[str, bool]) -> bool:
+        """Whether the ledger lacks an event, or has only an entry that this one replaces."""
+        if event.id not in known:
+            return True
+        return known[event.id] and not is_replaceable(event, self.policy)

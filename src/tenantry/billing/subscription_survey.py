@@ -2,7 +2,7 @@
 about.
 
 Finds; never writes. A listed subscription may be older than an event that has arrived since, so
-what differs here is fetched anew before it counts (`billing.reconcile`).
+what differs here is fetched anew before it counts (`billing.tenant_comparison`).
 """
 
 import logging
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -89,24 +89,51 @@ class SubscriptionSurvey:
     async def doubtful_on(self, page: Sequence[ListedSubscription]) -> list[LinkedTenant]:
         """Return the tenants that a page of the list says something else of than their state."""
         listed = [each for each in page if not self._is_of_other_mode(each)]
-        subscriptions = [each.subscription for each in listed if each.subscription is not None]
+        facts = await self._facts_of(listed)
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            customers = {each.customer_id for each in listed if each.customer_id is not None}
-            links = await ledger_store.tenants_of(connection, customers)
-        checkouts = await self._checkouts_of(subscriptions, links)
-        owners = {each.id: _owner(each, links, checkouts.get(each.id)) for each in subscriptions}
-        named = sorted({owner for owner in owners.values() if owner is not None})
-        async with self.database.transaction(ACROSS_TENANTS) as connection:
-            accounts = {
-                each.tenant_id: each for each in await read_accounts(connection, named, self.policy)
-            }
-            doubtful = self._unreadable(listed, links)
-            for subscription in subscriptions:
-                account = self._placed(subscription, owners[subscription.id], accounts)
-                if account is not None and self._differs(subscription, account, links, checkouts):
+            accounts = await read_accounts(
+                connection,
+                facts.named_tenants(),
+                self.policy,
+            )
+            account_of = {account.tenant_id: account for account in accounts}
+            doubtful = self._unreadable(listed, facts.links)
+            for subscription in facts.subscriptions:
+                account = self._placed(
+                    subscription,
+                    facts.owner(subscription),
+                    account_of,
+                )
+                if account is not None and self._differs(
+                    subscription,
+                    account,
+                    facts,
+                ):
                     doubtful.setdefault(account.tenant_id, []).append(subscription)
             found = await store.tenants_by_id(connection, doubtful)
-        return [_with_listed(tenant, doubtful[tenant.id], checkouts) for tenant in found]
+        return [
+            _with_listed(
+                tenant,
+                doubtful[tenant.id],
+                facts.checkouts,
+            )
+            for tenant in found
+        ]
+
+    async def _facts_of(self, listed: Sequence[ListedSubscription]) -> "_PageFacts":
+        """Find whose the subscriptions of a page are: by the links of customers, and by checkout
+        sessions.
+        """
+        subscriptions = [each.subscription for each in listed if each.subscription is not None]
+        customers = {each.customer_id for each in listed if each.customer_id is not None}
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            links = await ledger_store.tenants_of(connection, customers)
+        checkouts = await self._checkouts_of(subscriptions, links)
+        return _PageFacts(
+            subscriptions,
+            links,
+            checkouts,
+        )
 
     def _unreadable(
         self, listed: Sequence[ListedSubscription], links: Mapping[str, str]
@@ -120,7 +147,12 @@ class SubscriptionSurvey:
                 continue
             owner = links.get(each.customer_id or "")
             if owner is None:
-                self._leave_out(each.id, each.customer_id, None, f"it cannot be read: {each.fault}")
+                self._leave_out(
+                    each.id,
+                    each.customer_id,
+                    None,
+                    f"it cannot be read: {each.fault}",
+                )
             elif self._is_wanted(owner):
                 tenants[owner] = []
         return tenants
@@ -129,13 +161,16 @@ class SubscriptionSurvey:
         self,
         subscription: ProviderSubscription,
         account: BillingAccount,
-        links: Mapping[str, str],
-        checkouts: Mapping[str, BillingEvent],
+        facts: "_PageFacts",
     ) -> bool:
-        is_linked = (
-            links.get(subscription.customer_id) == account.tenant_id or subscription.id in checkouts
+        by_customer = facts.links.get(subscription.customer_id)
+        is_linked = by_customer == account.tenant_id or subscription.id in facts.checkouts
+        return may_differ(
+            subscription,
+            account,
+            self.policy,
+            is_linked=is_linked,
         )
-        return may_differ(subscription, account, self.policy, is_linked=is_linked)
 
     def _is_wanted(self, tenant_id: str) -> bool:
         return self.only is None or tenant_id in self.only
@@ -146,15 +181,18 @@ class SubscriptionSurvey:
         They have a living subscription that is not listed as theirs, or were never compared and
         have none: the provider may not know their customer.
         """
+        ids = [tenant.id for tenant in tenants]
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             accounts = await read_accounts(
-                connection, [tenant.id for tenant in tenants], self.policy
+                connection,
+                ids,
+                self.policy,
             )
         lost = {account.tenant_id for account in accounts if self._has_lost(account)}
-        new = {
-            tenant.id for tenant in tenants if tenant.compared_at is None and tenant.all_customers
-        }
-        return [tenant for tenant in tenants if tenant.id in lost | (new - self._owners)]
+        never_compared = [tenant for tenant in tenants if tenant.compared_at is None]
+        new = {tenant.id for tenant in never_compared if tenant.all_customers}
+        unlisted = lost | (new - self._owners)
+        return [tenant for tenant in tenants if tenant.id in unlisted]
 
     def _has_lost(self, account: BillingAccount) -> bool:
         return any(
@@ -182,7 +220,9 @@ class SubscriptionSurvey:
         found = {}
         for each in self._within_limit(nameless):
             session = await self.provider.checkout_of(
-                each.id, new_id("snapshot"), reference_links=self.policy.checkout_reference_links
+                each.id,
+                new_id("snapshot"),
+                reference_links=self.policy.checkout_reference_links,
             )
             if session is not None and session.customer_id == each.customer_id:
                 found[each.id] = session
@@ -216,13 +256,15 @@ class SubscriptionSurvey:
         """
         if not sessions:
             return {}
-        tenants = {each.org_id for each in sessions.values()}
+        tenants = {each.org_id or "" for each in sessions.values()}
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            applied = await store.subscriptions_of_checkouts(connection, tenants, sessions)
-            named = {
-                each.id: each
-                for each in await store.tenants_by_id(connection, {each or "" for each in tenants})
-            }
+            applied = await store.subscriptions_of_checkouts(
+                connection,
+                tenants,
+                sessions,
+            )
+            known = await store.tenants_by_id(connection, tenants)
+        named = {tenant.id: tenant for tenant in known}
         return {
             name: session
             for name, session in sessions.items()
@@ -238,7 +280,12 @@ class SubscriptionSurvey:
         """Return the tenant that a subscription belongs to, if it is to be compared; note one that
         has none.
         """
-        leave_out = partial(self._leave_out, subscription.id, subscription.customer_id, owner)
+        leave_out = partial(
+            self._leave_out,
+            subscription.id,
+            subscription.customer_id,
+            owner,
+        )
         account = accounts.get(owner or "")
         if account is None or account.deleted:
             if gives_access_or_may(subscription):
@@ -249,23 +296,47 @@ class SubscriptionSurvey:
         return account if self._is_wanted(account.tenant_id) else None
 
     def _leave_out(
-        self, subscription_id: str, customer_id: str | None, org_id: str | None, reason: str
+        self,
+        subscription_id: str,
+        customer_id: str | None,
+        org_id: str | None,
+        reason: str,
     ) -> None:
         if self.only is not None or subscription_id in self._left_out:
             return
         self._left_out.add(subscription_id)
         if len(self.unplaced) < _MOST_UNPLACED:
-            self.unplaced.append(UnplacedSubscription(subscription_id, customer_id, org_id, reason))
+            self.unplaced.append(
+                UnplacedSubscription(
+                    subscription_id,
+                    customer_id,
+                    org_id,
+                    reason,
+                )
+            )
 
 
-def _owner(
-    subscription: ProviderSubscription, links: Mapping[str, str], checkout: BillingEvent | None
-) -> str | None:
-    """Return the tenant that a subscription belongs to: as its events do, else that of its checkout
-    session.
+class _PageFacts(NamedTuple):
+    """The subscriptions of a page that can be read, the tenants of their customers, and their
+    checkout sessions where nothing else tells the tenant.
     """
-    by_customer = links.get(subscription.customer_id)
-    return subscription.org_id or by_customer or (checkout.org_id if checkout else None)
+
+    subscriptions: Sequence[ProviderSubscription]
+    links: Mapping[str, str]
+    checkouts: Mapping[str, BillingEvent]
+
+    def owner(self, subscription: ProviderSubscription) -> str | None:
+        """Return the tenant that a subscription belongs to: as its events do, else that of its
+        checkout session.
+        """
+        by_customer = self.links.get(subscription.customer_id)
+        checkout = self.checkouts.get(subscription.id)
+        by_checkout = checkout.org_id if checkout else None
+        return subscription.org_id or by_customer or by_checkout
+
+    def named_tenants(self) -> list[str]:
+        owners = {self.owner(each) for each in self.subscriptions}
+        return sorted(owner for owner in owners if owner is not None)
 
 
 def _is_accepted(session: BillingEvent, tenants: Mapping[str, LinkedTenant]) -> bool:
@@ -289,5 +360,7 @@ def _with_listed(
     }
     begun_at = min((each.created for each in subscriptions), default=None)
     return tenant.with_listed(
-        {each.customer_id for each in subscriptions}, sessions.values(), begun_at
+        {each.customer_id for each in subscriptions},
+        sessions.values(),
+        begun_at,
     )

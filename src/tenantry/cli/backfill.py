@@ -16,7 +16,8 @@ from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.billing.backfill import BackfillPart, BackfillResult, MissedEvent, Observer
 from tenantry.billing.ingest import FAILED as NOT_HANDLED
 from tenantry.billing.ingest import WebhookService
-from tenantry.billing.reconcile import EVENTS_KEPT, Reconciler
+from tenantry.billing.reconcile import Reconciler
+from tenantry.billing.reconcile_run import EVENTS_KEPT
 from tenantry.cli.database import exit_code, on_database
 from tenantry.cli.doctor.endpoint_checks import endpoints_at, known_types_of
 from tenantry.cli.interruption import STOPPED, Interruption

@@ -9,7 +9,9 @@ from typing import Any, Final
 import click
 
 from tenantry.billing.ledger_queries import BillingFields
-from tenantry.billing.reconcile import Comparison, Reconciliation, RunObserver
+from tenantry.billing.reconcile import Reconciliation
+from tenantry.billing.reconcile_run import RunObserver
+from tenantry.billing.tenant_comparison import Comparison
 from tenantry.cli.backfill import CONNECTIONS, event_line, provider_reconciler
 from tenantry.cli.database import exit_code, on_database
 from tenantry.cli.interruption import STOPPED, Interruption

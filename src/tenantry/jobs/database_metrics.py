@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily as Gauge
 
 from tenantry.billing import reconcile_store
 from tenantry.billing.ledger_queries_store import count_parked
-from tenantry.billing.reconcile import STALE_TENANTS
+from tenantry.billing.stale_tenants import STALE_TENANTS
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.db.job_names import PERIODIC, TASKS

@@ -1,0 +1,330 @@
+"""One run over tenants: which of them to compare with the provider, in which order, and what was
+found.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from tenantry.billing import reconcile_store as store
+from tenantry.billing.ledger_queries_store import read_accounts
+from tenantry.billing.reconcile_store import LinkedTenant
+from tenantry.billing.subscription_survey import SubscriptionSurvey
+from tenantry.billing.tenant_comparison import (
+    Comparison,
+    MovedSubscription,
+    Purpose,
+    TenantComparer,
+)
+from tenantry.common.clock import from_epoch
+from tenantry.db.connection import ACROSS_TENANTS
+from tenantry.domain.billing.events import KNOWN_TYPES
+from tenantry.domain.billing.ledger import BillingAccount
+from tenantry.domain.errors import (
+    DatabaseUnavailableError,
+    DomainError,
+    ProviderRefusedError,
+)
+from tenantry.domain.plans import OVER
+
+EVENTS_KEPT: Final = timedelta(days=30)
+"""How long the provider lists an event (its documentation of the events list)."""
+
+_AT_ONCE: Final = 4
+_PAGE: Final = 200
+_SKEW: Final = timedelta(hours=1)
+"""The most by which the provider's clock and ours may differ."""
+
+
+class RunObserver(msgspec.Struct, frozen=True):
+    """What is called during a run.
+
+    ``compared`` gets the number of tenants done since the last call, ``listed`` that of
+    subscriptions read; ``found`` each tenant that has drifted or could not be compared, before its
+    missed events are known. If ``stops`` returns True, the run ends after the tenants in flight,
+    with the missed events of those that it has repaired.
+    """
+
+    compared: Callable[[int], None] = lambda _: None
+    listed: Callable[[int], None] = lambda _: None
+    found: Callable[[Comparison], None] = lambda _: None
+    stops: Callable[[], bool] = lambda: False
+
+
+NOBODY: Final = RunObserver()
+
+
+@dataclass(eq=False)
+class ReconcileRun:
+    """Compares tenants, and keeps what it has found so far.
+
+    ``since`` is the second since which missed events may explain the drift. Methods raise the
+    errors of `TenantComparer`, and keep what they have found before.
+    """
+
+    comparer: TenantComparer
+    survey: SubscriptionSurvey
+    purpose: Purpose
+    observer: RunObserver
+    since: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.since = int(self.comparer.clock().timestamp())
+        self._database = self.comparer.database
+        self._compared: dict[str, Comparison] = {}
+        self._troubled: dict[str, Comparison] = {}
+        self._unchanged = 0
+
+    @property
+    def drifted(self) -> list[Comparison]:
+        """The tenants that have drifted, by id."""
+        found = [each for each in self._compared.values() if each.has_drifted]
+        return sorted(found, key=lambda each: each.tenant_id)
+
+    @property
+    def troubled(self) -> list[Comparison]:
+        """The tenants that could not be compared, by id."""
+        return sorted(self._troubled.values(), key=lambda each: each.tenant_id)
+
+    @property
+    def compared(self) -> int:
+        """The number of tenants compared."""
+        return self._unchanged + len(self._compared)
+
+    async def compare_account(self) -> None:
+        """List all subscriptions, and ask the provider about the customers of those tenants alone
+        that may differ.
+
+        Then compare all tenants of which the list has less than their state says.
+        """
+        if not self.survey.is_read:
+            await self._compare_listed()
+        async for tenants in self._linked_pages():
+            if self.observer.stops():
+                return
+            await self._compare_rest(tenants)
+
+    async def compare_named(self, tenants: Sequence[LinkedTenant]) -> None:
+        """Ask the provider about each customer of these tenants.
+
+        Then list all subscriptions for those that have no living one: another customer, without a
+        link, may have it.
+        """
+        await self.compare_each([tenant for tenant in tenants if tenant.all_customers])
+        without = await self._without_subscription(tenants)
+        if not without or self.observer.stops():
+            return
+        self.survey.only = {tenant.id for tenant in without}
+        await self._compare_listed()
+        if not self.observer.stops():
+            await self._compare_rest(without)
+
+    async def compare_each(self, tenants: Sequence[LinkedTenant]) -> None:
+        """Ask the provider about these tenants, and about those whose subscriptions have moved."""
+        for start in range(0, len(tenants), _AT_ONCE):
+            group = tenants[start : start + _AT_ONCE]
+            moved = await self._compare_group(group)
+            self.observer.compared(len(group))
+            while moved and not self.observer.stops():
+                others = await self._others_of(moved)
+                moved = await self._compare_group(self._undecided(others))
+            if self.observer.stops():
+                return
+
+    async def _linked_pages(self) -> AsyncIterator[Sequence[LinkedTenant]]:
+        after = ""
+        while True:
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
+                page = await store.linked_tenants(
+                    connection,
+                    after,
+                    None,
+                    _PAGE,
+                )
+            if page:
+                yield page
+            if len(page) < _PAGE:
+                return
+            after = page[-1].id
+
+    async def _without_subscription(self, tenants: Sequence[LinkedTenant]) -> list[LinkedTenant]:
+        """Return those of these tenants that have no living subscription."""
+        ids = [tenant.id for tenant in tenants]
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            accounts = await read_accounts(
+                connection,
+                ids,
+                self.comparer.policy,
+            )
+        without = {account.tenant_id for account in accounts if not _has_subscription(account)}
+        return [tenant for tenant in tenants if tenant.id in without]
+
+    async def _compare_listed(self) -> None:
+        """Read the list, and ask about the tenants of each page that may differ."""
+        survey = self.survey
+        subscriptions = self.comparer.provider.every_subscription(survey.after)
+        async with aclosing(subscriptions) as pages:
+            async for page in pages:
+                doubtful = await survey.doubtful_on(page)
+                self.observer.listed(len(page))
+                await self.compare_each(self._undecided(doubtful))
+                if self.observer.stops():
+                    return  # some of the doubtful ones may not be compared
+                survey.after = page[-1].id if page else None
+        survey.is_read = True
+
+    async def _compare_rest(self, tenants: Sequence[LinkedTenant]) -> None:
+        """Ask about those of these tenants of which the list has less than expected; the others are
+        compared by now.
+        """
+        rest = [tenant for tenant in tenants if tenant.id not in self.survey.asked]
+        await self.compare_each(await self.survey.doubtful_among(rest))
+        if self.observer.stops():
+            return  # some of the doubtful ones may not be compared
+        confirmed = [tenant.id for tenant in rest if tenant.id not in self.survey.asked]
+        self._unchanged += len(confirmed)
+        self.observer.compared(len(confirmed))
+        if self.purpose == "repair":
+            async with self._database.transaction(ACROSS_TENANTS) as connection:
+                await store.mark_compared(
+                    connection,
+                    confirmed,
+                    self.survey.begun_at,
+                )
+
+    async def _compare_group(self, group: Sequence[LinkedTenant]) -> list[MovedSubscription]:
+        """Compare tenants at the same time; return the subscriptions that have moved from them or
+        to them.
+
+        Others may have been repaired when an error that is not about its tenant is raised.
+        """
+        moved = list[MovedSubscription]()
+        results = await self._compare(group)
+        for tenant, result in zip(
+            group,
+            results,
+            strict=True,
+        ):
+            if isinstance(result, Comparison):
+                self.survey.asked[tenant.id].update(tenant.all_customers)
+                for comparison in (result, *result.others):
+                    self._add(comparison, self._missed_since(tenant))
+                moved += result.moved
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if errors:
+            raise errors[0]
+        return moved
+
+    async def _compare(self, group: Sequence[LinkedTenant]) -> list[Comparison | BaseException]:
+        """Compare tenants at the same time. Raises what the provider answers to all of them.
+
+        An error about its tenant becomes the trouble of its comparison; another one is in the place
+        of the comparison.
+        """
+        comparing = [self.comparer.compare(tenant, self.purpose) for tenant in group]
+        results = await asyncio.gather(*comparing, return_exceptions=True)
+        refusals = [result for result in results if _is_refusal(result)]
+        if len(refusals) == len(group):
+            await self._raise_common(refusals)
+        return [
+            Comparison(tenant.id, trouble=str(result)) if _is_refusal(result) else result
+            for tenant, result in zip(
+                group,
+                results,
+                strict=True,
+            )
+        ]
+
+    async def _raise_common(self, refusals: Iterable[object]) -> None:
+        """Raise what the provider answers to any request, if these refusals are not about their
+        tenants.
+        """
+        for refusal in refusals:
+            if isinstance(refusal, ProviderRefusedError) and refusal.of_key:
+                raise refusal  # the request below may not need the missing permission
+        now = int(self.comparer.clock().timestamp())
+        listing = self.comparer.provider.events_since(now, KNOWN_TYPES)
+        async with aclosing(listing) as events:
+            await anext(events, None)
+
+    async def _others_of(self, moved: Iterable[MovedSubscription]) -> list[LinkedTenant]:
+        """Return the other tenants of subscriptions that have moved, each with the customers of
+        these too.
+        """
+        customers = defaultdict[str, set[str]](set)
+        for tenant_id, customer_id in moved:
+            customers[tenant_id].add(customer_id)
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            found = await store.tenants_by_id(connection, customers)
+        return [tenant.with_listed(customers[tenant.id], ()) for tenant in found]
+
+    def _undecided(self, tenants: Iterable[LinkedTenant]) -> list[LinkedTenant]:
+        """Return the tenants that were not compared yet with all of these customers."""
+        asked = self.survey.asked
+        return [
+            tenant
+            for tenant in tenants
+            if not asked.get(tenant.id, set()).issuperset(tenant.all_customers)
+        ]
+
+    def _missed_since(self, tenant: LinkedTenant) -> int:
+        """Return the second since which missed events may explain a tenant's drift.
+
+        That is the second of its last comparison, else that in which its subscription began.
+        """
+        since = self.comparer.clock() - EVENTS_KEPT
+        began = tenant.compared_at or from_epoch(tenant.begun_at)
+        if began is not None:
+            since = max(since, began - _SKEW)
+        return int(since.timestamp())
+
+    def _add(self, comparison: Comparison, since: int) -> None:
+        """Count a comparison; of several of one tenant the drift of all, and the trouble of the
+        last.
+        """
+        tenant_id = comparison.tenant_id
+        if comparison.has_drifted or comparison.trouble:
+            self.observer.found(comparison)
+        if comparison.trouble:
+            self._troubled[tenant_id] = comparison
+            return
+        if comparison.has_drifted:
+            self.since = min(self.since, since)
+        self._troubled.pop(tenant_id, None)
+        former = self._compared.get(tenant_id)
+        self._compared[tenant_id] = comparison if former is None else _both(former, comparison)
+
+
+def _both(former: Comparison, later: Comparison) -> Comparison:
+    """Sum up two comparisons of a tenant: each field as it was at first, and as it is after the
+    later one.
+    """
+    drift = dict(former.drift)
+    for name, (ours, theirs) in later.drift.items():
+        first, _ = former.drift.get(name, (ours, theirs))
+        drift[name] = (first, theirs)
+    linked = dict.fromkeys((*former.linked, *later.linked))
+    return Comparison(
+        later.tenant_id,
+        drift,
+        repaired=former.repaired or later.repaired,
+        linked=tuple(linked),
+    )
+
+
+def _is_refusal(result: Comparison | BaseException) -> bool:
+    """Whether the provider rejected the requests about a tenant."""
+    return isinstance(result, DomainError) and not isinstance(result, DatabaseUnavailableError)
+
+
+def _has_subscription(account: BillingAccount) -> bool:
+    """Whether a subscription of a tenant has begun and has not ended."""
+    return any(
+        state.provider_status not in (None, "incomplete", *OVER) for state in account.states()
+    )

@@ -1,0 +1,469 @@
+"""Comparing one tenant with the provider: fetch its subscriptions, fold them as snapshots, and
+return what that changed.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from tenantry.billing import ingest, ledger_store
+from tenantry.billing import reconcile_store as store
+from tenantry.billing.backfill import MissedEvent
+from tenantry.billing.reconcile_store import LedgerPosition, LinkedTenant
+from tenantry.common.clock import Clock
+from tenantry.common.encoding import new_id
+from tenantry.db.connection import ACROSS_TENANTS, Connection
+from tenantry.db.database import Database, retry_on_conflict
+from tenantry.db.outbox import Outbox
+from tenantry.domain.billing.batch_application import BatchApplication
+from tenantry.domain.billing.events import Anomaly, BillingEvent, Fact
+from tenantry.domain.billing.ledger import (
+    BillingAccount,
+    LedgerEntry,
+    NameLock,
+    ReceivedEvent,
+)
+from tenantry.domain.billing.snapshot import (
+    CustomerSubscriptions,
+    ProviderSubscription,
+    drift_between,
+    is_of,
+    snapshots,
+    unconfirmed,
+)
+from tenantry.domain.billing.state import BillingPolicy, fold_key
+from tenantry.domain.plans import OVER
+from tenantry.integrations.stripe.client import ProviderApi
+
+Purpose = Literal["snapshot", "repair", "dry run"]
+"""What a fetched snapshot is for: only the ledger, or a comparison that finds drift."""
+
+_TRIES: Final = 3
+_CUSTOMERS_CHANGED: Final = "its customers changed while the provider was asked"
+
+
+class MovedSubscription(NamedTuple):
+    """The other tenant of a subscription that has moved, and the subscription's customer."""
+
+    tenant_id: str
+    customer_id: str
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A tenant compared with the provider.
+
+    ``drift`` has each field of the tenant record that differs: ours, then the provider's;
+    ``linked`` are the customers that this links (or would link); ``missed`` are the events that
+    never arrived, oldest first. ``trouble`` is why the tenant could not be compared. ``moved`` are
+    subscriptions that this finds to have moved, whose other tenants must be compared too;
+    ``others`` the tenants that the repair changes besides.
+    """
+
+    tenant_id: str
+    drift: dict[str, tuple[Fact, Fact]] = {}
+    repaired: bool = False
+    missed: tuple[MissedEvent, ...] = ()
+    trouble: str | None = None
+    linked: tuple[str, ...] = ()
+    moved: tuple[MovedSubscription, ...] = ()
+    others: tuple["Comparison", ...] = ()
+
+    @property
+    def has_drifted(self) -> bool:
+        return self.trouble is None and bool(self.drift or self.linked)
+
+
+class _Answer(NamedTuple):
+    """What the provider answered about the customers of a tenant.
+
+    ``fetched`` is None if it knows none of them; ``unknown`` are those that it does not know.
+    """
+
+    fetched: CustomerSubscriptions | None
+    unknown: Sequence[str]
+
+    @property
+    def subscriptions(self) -> Sequence[ProviderSubscription]:
+        return self.fetched.subscriptions if self.fetched else ()
+
+
+class _Question(NamedTuple):
+    """A tenant, and what we knew of it before the provider was asked.
+
+    ``names`` are those that the transaction that folds the answer has claimed.
+    """
+
+    tenant: LinkedTenant
+    before: BillingAccount
+    position: LedgerPosition
+    names: Collection[NameLock] = ()
+
+
+class _Attempt(NamedTuple):
+    """The result of an attempt to compare; ``again`` is the tenant with which to try once more."""
+
+    comparison: Comparison
+    again: LinkedTenant | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TenantComparer:
+    """Compares tenants one by one. Snapshots enter the ledger, so that a rebuild keeps them.
+
+    Methods raise `ProviderUnavailableError`, `ProviderRefusedError` and `DatabaseUnavailableError`.
+    """
+
+    database: Database
+    provider: ProviderApi
+    policy: BillingPolicy
+    outbox: Outbox
+    clock: Clock
+
+    async def compare(self, tenant: LinkedTenant, purpose: Purpose) -> Comparison:
+        """Fetch the subscriptions of all customers of a tenant and fold them."""
+        return await retry_on_conflict(
+            partial(
+                self._compare,
+                tenant,
+                purpose,
+            )
+        )
+
+    async def _compare(self, tenant: LinkedTenant, purpose: Purpose) -> Comparison:
+        """Compare a tenant; try again if the answer may be older than a change meanwhile."""
+        attempt = await self._attempt(tenant, purpose)
+        for _ in range(_TRIES - 1):
+            if attempt.again is None:
+                break
+            attempt = await self._attempt(attempt.again, purpose)
+        return attempt.comparison
+
+    async def _attempt(self, tenant: LinkedTenant, purpose: Purpose) -> _Attempt:
+        """Compare a tenant once.
+
+        To be repeated if the tenant's customers changed meanwhile, or if the snapshot cannot be
+        applied and an event changed the tenant's state meanwhile.
+        """
+        question = await self._ask(tenant)
+        answer = await self._fetch(tenant)
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            names = _names_to_claim(tenant, answer)
+            await ledger_store.lock_names(connection, names)
+            account = await self._lock(connection, tenant)
+            present = await store.tenant_by_id(connection, tenant.id)
+            if question is None or account is None or present is None:
+                return _Attempt(Comparison(tenant.id))  # it has ended meanwhile
+            present = present.with_listed(tenant.unlinked, tenant.checkouts)
+            if present.all_customers != tenant.all_customers:
+                return _Attempt(Comparison(tenant.id, trouble=_CUSTOMERS_CHANGED), again=present)
+            question = question._replace(tenant=present, names=names)
+            comparison = await self._fold(
+                connection,
+                account,
+                question,
+                answer,
+                purpose,
+            )
+        is_outdated = account.states() != question.before.states()
+        if comparison.trouble is not None and is_outdated:
+            return _Attempt(comparison, again=present)
+        return _Attempt(comparison)
+
+    async def _ask(self, tenant: LinkedTenant) -> _Question | None:
+        """Note what we know of a tenant before the request; None if it has ended."""
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            before = await ledger_store.lock_account(
+                connection,
+                tenant.id,
+                self.policy,
+            )
+            position = await store.read_position(connection, tenant.id)
+        return (
+            None
+            if before is None
+            else _Question(
+                tenant,
+                before,
+                position,
+            )
+        )
+
+    async def _fetch(self, tenant: LinkedTenant) -> _Answer:
+        """Fetch the subscriptions of a tenant's customers."""
+        found, unknown = list[CustomerSubscriptions](), list[str]()
+        for customer_id in tenant.all_customers:
+            fetched = await self.provider.subscriptions_of(customer_id)
+            if fetched is None:
+                unknown.append(customer_id)
+            else:
+                found.append(fetched)
+        if not found:
+            return _Answer(None, unknown)
+        as_of = min(each.as_of for each in found)
+        subscriptions = tuple(subscription for each in found for subscription in each.subscriptions)
+        return _Answer(CustomerSubscriptions(as_of, subscriptions), unknown)
+
+    async def _lock(self, connection: Connection, tenant: LinkedTenant) -> BillingAccount | None:
+        """Lock a tenant, together with those that have the customers that its snapshots may link.
+
+        In the order of ids, as all transactions lock tenants. The caller has claimed the names of
+        these customers.
+        """
+        holders = await ledger_store.tenants_of(connection, tenant.unlinked)
+        wanted = {tenant.id, *holders.values()}
+        accounts = await ledger_store.lock_accounts(
+            connection,
+            wanted,
+            self.policy,
+        )
+        return accounts.get(tenant.id)
+
+    async def _fold(
+        self,
+        connection: Connection,
+        account: BillingAccount,
+        question: _Question,
+        answer: _Answer,
+        purpose: Purpose,
+    ) -> Comparison:
+        """Fold snapshots into the locked account; return what that changes (or would change) in the
+        tenant.
+
+        A comparison with trouble has folded nothing: the provider does not know a customer, or a
+        living subscription that the tenant's state is from.
+        """
+        tenant, fetched, now = question.tenant, answer.fetched, self.clock()
+        if fetched is None or (answer.unknown and self._missing(account, fetched)):
+            customers = ", ".join(answer.unknown)
+            trouble = f"the provider does not know its customer: {customers}"
+            return Comparison(tenant.id, trouble=trouble)
+        events = self._snapshots(
+            account,
+            question,
+            fetched,
+            purpose,
+        )
+        if missing := self._unexplained(
+            account,
+            fetched,
+            events,
+        ):
+            trouble = f"the provider does not know its subscription {', '.join(missing)}"
+            return Comparison(tenant.id, trouble=trouble)
+        comparison = Comparison(tenant.id)
+        if events:
+            received = [ReceivedEvent(event, now) for event in (*tenant.checkouts, *events)]
+            application = await ingest.apply_batch(
+                connection,
+                received,
+                self.policy,
+                now,
+                question.names,
+            )
+            subscriptions = fetched.subscriptions
+            comparison = await self._changes(
+                connection,
+                application,
+                account,
+                subscriptions,
+                purpose,
+            )
+            await ingest.write(
+                connection,
+                application,
+                self.outbox,
+                now,
+            )
+        await self._conclude(
+            connection,
+            tenant.id,
+            purpose,
+            now,
+        )
+        return comparison
+
+    async def _conclude(
+        self,
+        connection: Connection,
+        tenant_id: str,
+        purpose: Purpose,
+        now: datetime,
+    ) -> None:
+        """Roll back a dry run; record that a repair has compared the tenant."""
+        if purpose == "dry run":
+            await connection.rollback()
+        elif purpose == "repair":
+            await store.mark_compared(
+                connection,
+                [tenant_id],
+                now,
+            )
+
+    def _snapshots(
+        self,
+        account: BillingAccount,
+        question: _Question,
+        fetched: CustomerSubscriptions,
+        purpose: Purpose,
+    ) -> list[BillingEvent]:
+        """Return the snapshots that the provider's answer makes for a tenant."""
+        tenant, position = question.tenant, question.position
+        with_checkout = {event.customer_id for event in tenant.checkouts}
+        unlinked = [each for each in tenant.unlinked if each not in with_checkout]
+        return snapshots(
+            fetched.subscriptions,
+            account,
+            self.policy,
+            new_id=partial(new_id, "snapshot"),
+            # events that had arrived before the request happened before the snapshot, whatever the
+            # clocks say
+            as_of=max(fetched.as_of, position.newest or 0),
+            arrival=position.arrival,
+            unlinked=unlinked,
+            links=purpose != "snapshot" and account.customer_id is None,
+        )
+
+    async def _changes(
+        self,
+        connection: Connection,
+        application: BatchApplication,
+        account: BillingAccount,
+        subscriptions: Iterable[ProviderSubscription],
+        purpose: Purpose,
+    ) -> Comparison:
+        """Compare a tenant's account with that after its snapshots, and mark the entries that say
+        so.
+        """
+        tenant_id, is_repair = account.tenant_id, purpose != "dry run"
+        drift, drifted = drift_between(
+            account,
+            application.account(tenant_id),
+            self.policy,
+        )
+        linked = tuple(link.customer_id for link in application.links)
+        moved, others = list[MovedSubscription](), list[Comparison]()
+        if drift:
+            moved = await self._moved(
+                connection,
+                account,
+                subscriptions,
+            )
+            others = self._others_changed(
+                application,
+                tenant_id,
+                is_repair=is_repair,
+            )
+        if purpose != "snapshot":
+            self._mark_drift(application, drifted)
+        return Comparison(
+            tenant_id,
+            drift,
+            repaired=bool(drift or linked) and is_repair,
+            linked=linked,
+            moved=tuple(moved),
+            others=tuple(others),
+        )
+
+    async def _moved(
+        self,
+        connection: Connection,
+        account: BillingAccount,
+        subscriptions: Iterable[ProviderSubscription],
+    ) -> list[MovedSubscription]:
+        """Return the subscriptions that have moved from a tenant to another, and those that may
+        have come from one.
+
+        With `SubscriptionRule.EACH` the latter have left their former tenant already.
+        """
+        gone, own = list[MovedSubscription](), dict[str, str]()
+        for each in subscriptions:
+            if each.org_id == account.tenant_id:
+                own[each.id] = each.customer_id
+            elif each.org_id is not None and is_of(
+                account,
+                each.id,
+                self.policy,
+            ):
+                gone.append(MovedSubscription(each.org_id, each.customer_id))
+        if self.policy.is_each:
+            return gone
+        former = await store.holders_of_customers(connection, own)
+        return gone + [
+            MovedSubscription(tenant_id, own[name])
+            for tenant_id, name in former
+            if tenant_id != account.tenant_id
+        ]
+
+    def _others_changed(
+        self,
+        application: BatchApplication,
+        tenant_id: str,
+        *,
+        is_repair: bool,
+    ) -> list[Comparison]:
+        """Return the comparisons of other tenants that lose a subscription by these events."""
+        others = list[Comparison]()
+        for after, before in application.changed_accounts():
+            drift, _ = drift_between(
+                before,
+                after,
+                self.policy,
+            )
+            if drift and after.tenant_id != tenant_id:
+                others.append(
+                    Comparison(
+                        after.tenant_id,
+                        drift,
+                        repaired=is_repair,
+                    )
+                )
+        return others
+
+    def _missing(self, account: BillingAccount, fetched: CustomerSubscriptions) -> list[str]:
+        """Return the subscriptions that give the tenant its state and that the provider did not
+        return.
+        """
+        found = {each.id for each in fetched.subscriptions}
+        return unconfirmed(
+            account,
+            found,
+            self.policy,
+        )
+
+    def _unexplained(
+        self,
+        account: BillingAccount,
+        fetched: CustomerSubscriptions,
+        events: Sequence[BillingEvent],
+    ) -> list[str]:
+        """Return the living subscriptions that the tenant's state is from and no snapshot is of."""
+        if self.policy.is_each:
+            return self._missing(account, fetched)
+        is_living = account.state.provider_status not in (None, *OVER)
+        if events or not is_living:
+            return []
+        return [account.state.subscription_id or "(without id)"]
+
+    def _mark_drift(self, application: BatchApplication, drifted: Collection[str]) -> None:
+        """Add the anomaly to the entries of the folds that have drifted."""
+
+        def marked(entry: LedgerEntry) -> LedgerEntry:
+            if fold_key(entry.received.event, self.policy) not in drifted:
+                return entry
+            found = (*entry.anomalies, Anomaly.DRIFT)
+            return msgspec.structs.replace(entry, anomalies=found)
+
+        application.entries[:] = [marked(entry) for entry in application.entries]
+
+
+def _names_to_claim(tenant: LinkedTenant, answer: _Answer) -> list[NameLock]:
+    """Return the locks of the customers that snapshots may link, and of the subscriptions that they
+    may add.
+    """
+    names = [f"customer {each}" for each in tenant.unlinked]
+    names += [f"subscription {each.id}" for each in answer.subscriptions]
+    return [NameLock(name, claimed=True) for name in names]
