@@ -354,10 +354,8 @@ def error_of(
         problem = msgspec.convert(document, _Problem)
     except NOT_JSON:
         # A gateway in front of the service answered.
-        document, problem = (
-            {},
-            _Problem(f"http_{status}", _excerpt(content) or "The response gives no reason."),
-        )
+        document = {}
+        problem = _Problem(f"http_{status}", _excerpt(content) or "The response gives no reason.")
     return _BY_STATUS.get(status, APIError)(
         status,
         code=problem.code,

@@ -40,7 +40,8 @@ logger = logging.getLogger(__name__)
 
 def path_of(scope: Mapping[str, Any]) -> str:
     """Return the path below the application's mount point (``root_path``)."""
-    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    path = str(scope["path"])
+    root = str(scope.get("root_path", ""))
     return path[len(root) :] if root and (path == root or path.startswith(f"{root}/")) else path
 
 
@@ -163,7 +164,8 @@ class TenantryAsgiMiddleware:
 
     async def _check(self, context: RequestContext, scope: Scope) -> None:
         has_credential = any(name == b"authorization" for name, _ in scope["headers"])
-        method, path = scope.get("method", WEBSOCKET), path_of(scope)
+        method = scope.get("method", WEBSOCKET)
+        path = path_of(scope)
         context.depends_on_caller |= self._rules.depends_on_caller(path)
         needed = self._rules.requirement(method, path, has_credential=has_credential)
         if needed is not None:

@@ -34,7 +34,8 @@ class AuditService:
     ) -> Page[AuditEvent]:
         """Read a page of entries, newest first. Raises `InvalidCursorError`."""
         check_mode(principal, Mode.LIVE)
-        org_id, window = principal.org_id, window_after(limit, cursor)
+        org_id = principal.org_id
+        window = window_after(limit, cursor)
         async with self._database.transaction(of_tenant(org_id)) as connection:
             return await audit.read_page(connection, org_id, wanted, window)
 
@@ -45,7 +46,8 @@ class AuditService:
         `InvalidCursorError`.
         """
         check_mode(principal, Mode.LIVE)
-        org_id, window = principal.org_id, window_after(limit, cursor)
+        org_id = principal.org_id
+        window = window_after(limit, cursor)
         async with self._database.transaction(of_tenant(org_id)) as connection:
             page = await audit.read_page(connection, org_id, wanted, window, bounded=True)
             ids = {row.target_id for row in page.data} | {
@@ -84,7 +86,8 @@ async def record(
         changed = [name for name in new if old.get(name) != new[name]]
         if not changed:
             return
-        old, new = {name: old.get(name) for name in changed}, {name: new[name] for name in changed}
+        old = {name: old.get(name) for name in changed}
+        new = {name: new[name] for name in changed}
     org_id, target_id = target
     of_author = author.kind, author.id, author.address, author.request_id
     await audit.insert(

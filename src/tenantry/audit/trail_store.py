@@ -106,7 +106,8 @@ async def read_all(
     """Read a tenant's entries since a time, oldest first, in batches because the time of a
     statement is limited.
     """
-    found, cursor = list[AuditEvent](), None
+    found = list[AuditEvent]()
+    cursor = None
     while True:
         page = await read_page(
             connection, org_id, AuditFilter(since=since), window_after(_BATCH, cursor)

@@ -235,7 +235,8 @@ def _change_link(
     if as_json:
         print_json(moved)
         return
-    former, present = moved.moved_from or "no tenant", moved.moved_to or "no tenant"
+    former = moved.moved_from or "no tenant"
+    present = moved.moved_to or "no tenant"
     click.echo(printable(f"{moved.customer_id}  {former} -> {present}"))
 
 
@@ -323,7 +324,8 @@ def after_restore(
         raise click.UsageError(
             "The exported audit trail is empty. Check the files; if there is none, pass --no-audit."
         )
-    outcomes, interruption = Counter[RestoreOutcome](), Interruption()
+    outcomes = Counter[RestoreOutcome]()
+    interruption = Interruption()
 
     async def restore(settings: Settings, database: Database) -> tuple[int | None, int | None]:
         keys = ApiKeyService(
@@ -373,7 +375,8 @@ def _written(sessions: int | None, mails: int | None, *, dry_run: bool) -> Itera
 
 
 def _show_change(lost: LostChange) -> None:
-    entry, why = lost.entry, f": {lost.why}" if lost.why else ""
+    entry = lost.entry
+    why = f": {lost.why}" if lost.why else ""
     line = (
         f"{shown(entry.at)}  {entry.action}  {entry.target_id}  {entry.org_id}  {lost.outcome}{why}"
     )

@@ -166,7 +166,9 @@ class CommandFailure(msgspec.Struct, rename="camel"):
 def failure_of(error: TenantryError, target: Target) -> CommandFailure:
     """Convert an error of the SDK into a message for the user, with an exit code."""
     service = target.base_url.value
-    detail, code, next_step = str(error), FAILED, None
+    detail = str(error)
+    code = FAILED
+    next_step = None
     match error:
         case APIError(status_code=status):
             code = _CODES_OF_REASONS.get(error.code, _CODES.get(status, FAILED))
@@ -182,17 +184,13 @@ def failure_of(error: TenantryError, target: Target) -> CommandFailure:
                 error.request_id,
             )
         case errors.ConnectionFailedError():
-            detail, code, next_step = (
-                f"There was no answer. {error}",
-                OUT_OF_REACH,
-                _hint(error, target),
-            )
+            detail = f"There was no answer. {error}"
+            code = OUT_OF_REACH
+            next_step = _hint(error, target)
         case errors.TokenRefreshError() if error.code in _ENDED:
-            detail, code, next_step = (
-                f"Your sign-in has ended. {error}",
-                NOT_AUTHENTICATED,
-                _SIGN_IN,
-            )
+            detail = f"Your sign-in has ended. {error}"
+            code = NOT_AUTHENTICATED
+            next_step = _SIGN_IN
         case errors.TokenRefreshError():
             code = FAILED if error.code in _FAULTY else OUT_OF_REACH
         case errors.ConfigurationError() if target.tokens is not None and not isinstance(
@@ -392,7 +390,8 @@ class ServiceCommand(click.Command):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")  # for terminals without Unicode
-        options, as_json = _pop_service_options(ctx), ctx.params.pop("as_json")
+        options = _pop_service_options(ctx)
+        as_json = ctx.params.pop("as_json")
         with _errors_as_json(as_json=as_json):
             try:
                 return self.call(ctx, options, as_json=as_json)

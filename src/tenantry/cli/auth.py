@@ -130,7 +130,8 @@ async def _explain(
 
 def as_document(explanation: AccessExplanation, config: OidcConfig) -> str:
     """Format the checks, the claims and the outcome as a JSON document."""
-    refusal, members = explanation.refusal, explanation.token.members
+    refusal = explanation.refusal
+    members = explanation.token.members
     document = {
         "valid": refusal is None,
         "status": None if refusal is None else STATUSES[type(refusal)].value,
@@ -151,7 +152,8 @@ def lines(explanation: AccessExplanation, config: OidcConfig) -> Iterator[str]:
     yield ""
     yield from _claim_lines(explanation.token, config)
     yield ""
-    access, refusal = explanation.access, explanation.refusal
+    access = explanation.access
+    refusal = explanation.refusal
     if access is not None:
         yield from _access_lines(access)
         yield ""

@@ -104,7 +104,8 @@ def resend(event_ids: tuple[str, ...], *, as_json: bool) -> None:
     request, with 4 if it rejects the API key, with 5 if it has no such event, and with 6 if the
     provider or the database is out of reach.
     """
-    events, missing = list[MissedEvent](), list[str]()
+    events = list[MissedEvent]()
+    missing = list[str]()
 
     async def action(settings: Settings, database: Database) -> None:
         async with provider_reconciler(settings, database) as reconciler:
@@ -190,7 +191,8 @@ def backfill(
     """
     span = _Span(since, until, system_clock())
     _check(span)
-    missed, interruption = list[MissedEvent](), Interruption()
+    missed = list[MissedEvent]()
+    interruption = Interruption()
 
     async def action(settings: Settings, database: Database) -> BackfillResult:
         async with provider_reconciler(settings, database) as reconciler:

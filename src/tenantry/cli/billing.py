@@ -112,7 +112,8 @@ def _entry_lines(entry: BillingEventView) -> Iterator[RenderableType]:
         for field, name in zip(
             entry.before.__struct_fields__, entry.before.__struct_encode_fields__, strict=True
         ):
-            before, after = getattr(entry.before, field), getattr(entry.after, field)
+            before = getattr(entry.before, field)
+            after = getattr(entry.after, field)
             if before != after:
                 yield _indented(f"{name}: {shown(before)} -> {shown(after)}", "cyan")
     if entry.anomalies:

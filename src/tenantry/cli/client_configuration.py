@@ -72,7 +72,8 @@ class Target(NamedTuple):
     demo: Demo | None = None
 
     def client(self, **options: Any) -> Tenantry:  # noqa: ANN401  # the SDK's
-        base_url, organization = self.base_url.value, self.organization
+        base_url = self.base_url.value
+        organization = self.organization
         return Tenantry(
             self.key, base_url=base_url, tokens=self.tokens, organization=organization, **options
         )
@@ -206,7 +207,8 @@ class ClientConfiguration:
         if key is None and sign_in is None:
             if demo is None:
                 raise CommandError(self._explain_missing(address), NOT_AUTHENTICATED)
-            key, source = Secret(demo.live_key), address.source
+            key = Secret(demo.live_key)
+            source = address.source
         tokens = None
         if key is None and sign_in is not None:
             store = self.storage.tokens(sign_in)

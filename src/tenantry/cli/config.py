@@ -87,7 +87,8 @@ def get(service: ServiceOptions, *, as_json: bool, key: str) -> None:
         where = "the configuration"
     else:
         configuration = ClientConfiguration(service, os.environ)
-        value, where = _values(configuration.profile).get(key), f"profile {configuration.name}"
+        value = _values(configuration.profile).get(key)
+        where = f"profile {configuration.name}"
     if value is None:
         raise CommandError(f"{key} is not set in {where}.", NOT_FOUND)
     print_json(value) if as_json else click.echo(shown(value))

@@ -131,9 +131,11 @@ def _values_of_demo(folder: Path, values: Mapping[str, str]) -> dict[str, str]:
 def _note_on_database(url: str, folder: Path) -> str:
     setting = Settings.database_url
     if is_set := inherited([setting.name, setting.file_name]):
-        source, remedy = "the environment", f"unset {next(iter(is_set))}"
+        source = "the environment"
+        remedy = f"unset {next(iter(is_set))}"
     else:
-        source, remedy = ".env", f"{setting.name}= {click.get_current_context().command_path}"
+        source = ".env"
+        remedy = f"{setting.name}= {click.get_current_context().command_path}"
     described = without_password(url)
     where = f" ({described})" if described else ""
     used = f"Using {setting.name} of {source}{where}, not the demo in {folder.resolve()}."

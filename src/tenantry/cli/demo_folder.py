@@ -83,7 +83,8 @@ def demo_here(environment: Mapping[str, str]) -> Demo | None:
     if folder is None:
         return None
     generated = _read(folder / DEMO_FILE)
-    address, key = generated.get(ADDRESS, ""), generated.get(LIVE_KEY, "")
+    address = generated.get(ADDRESS, "")
+    key = generated.get(LIVE_KEY, "")
     if not _ADDRESS.fullmatch(address) or not _KEY.fullmatch(key):
         return None
     issuer = generated.get("OIDC_ISSUER", "")

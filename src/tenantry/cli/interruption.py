@@ -34,7 +34,8 @@ class Interruption:
 
         Raises `CommandError` at the second.
         """
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
 
         def press() -> None:
             self._presses += 1

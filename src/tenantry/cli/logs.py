@@ -372,7 +372,8 @@ def _clean(text: str | None) -> str:
 
 
 def _follow_stdin(viewer: _Viewer) -> None:
-    stream, lines = cast("io.BufferedReader", sys.stdin.buffer), LineBuffer()
+    stream = cast("io.BufferedReader", sys.stdin.buffer)
+    lines = LineBuffer()
     while block := stream.read1(_BLOCK):
         viewer.show_each(lines.add(block))
     viewer.show_each(lines.add(b"\n"))

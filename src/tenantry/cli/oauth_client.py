@@ -176,7 +176,8 @@ def sign_in_with_browser(
     endpoint = provider.metadata.authorization_endpoint
     if endpoint is None:
         raise CommandError(f"{provider.issuer} has no sign-in for browsers.")
-    state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(48)
+    state = secrets.token_urlsafe(32)
+    verifier = secrets.token_urlsafe(48)
     with _CallbackServer(state, port) as server:
         url = prepare_grant_uri(
             endpoint,
@@ -339,7 +340,8 @@ def sign_in_with_code(
         "grant_type": "urn:ietf:params:oauth:grant-type:device_code",
         "device_code": device.device_code,
     }
-    interval, ends = min(max(device.interval, poll), _MINUTE), time.monotonic() + seconds
+    interval = min(max(device.interval, poll), _MINUTE)
+    ends = time.monotonic() + seconds
     while (left := ends - time.monotonic()) > 0:
         time.sleep(min(interval, left))  # the last poll is at the end
         try:

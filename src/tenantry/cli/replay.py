@@ -87,7 +87,8 @@ def _replay(run: _Run) -> None:
     """Fold the selected tenants again and print what differs, or in full every tenant with all its
     fields.
     """
-    report, interruption = ReplayReport(run.dry_run), Interruption()
+    report = ReplayReport(run.dry_run)
+    interruption = Interruption()
     last = run.selection.after
 
     async def action(settings: Settings, database: Database) -> None:
@@ -259,10 +260,8 @@ def rebuild(
     \b
       tenantry tenants rebuild acme --dry-run
     """
-    selection, command = (
-        Selection(org_ids or None, after=after or ""),
-        ("tenants", "rebuild", *org_ids),
-    )
+    selection = Selection(org_ids or None, after=after or "")
+    command = ("tenants", "rebuild", *org_ids)
     _replay(
         _Run(
             command,

@@ -162,7 +162,8 @@ def _check_schema(settings: Settings, conninfo: str) -> None:
         with psycopg.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
             check_sessions(connection, conninfo)
             check_database_is_own(connection)
-            revision, newest = current_revision(connection), newest_revision()
+            revision = current_revision(connection)
+            newest = newest_revision()
     except ForeignTablesError as error:
         raise of_others(error, conninfo) from None
     except TransactionPoolerError:
@@ -225,10 +226,8 @@ def run_server(
     if settings.port != port:
         values = {**values, "PORT": str(port)}
         settings = load(values)
-    address, health = (
-        f"http://{settings.host}:{port}",
-        f"http://{_reachable(settings.host)}:{port}/readyz",
-    )
+    address = f"http://{settings.host}:{port}"
+    health = f"http://{_reachable(settings.host)}:{port}/readyz"
     threading.Thread(
         target=_await_ready, args=(health, lambda: on_ready(address)), daemon=True
     ).start()

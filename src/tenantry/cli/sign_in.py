@@ -96,8 +96,10 @@ def login(
     """
     from tenantry.cli.oauth_client import IdentityProvider, sign_in_with_browser, sign_in_with_code  # noqa: PLC0415
 
-    configuration, waits = ClientConfiguration(service, os.environ, signs_in=True), wait_times()
-    storage, profile = configuration.storage, configuration.profile
+    configuration = ClientConfiguration(service, os.environ, signs_in=True)
+    waits = wait_times()
+    storage = configuration.storage
+    profile = configuration.profile
     address, sign_in, is_of_demo = _plan_sign_in(configuration, issuer, client_id)
     storage.check(keyring=sign_in.keyring)
     scope = scope or profile.scope or SCOPE
@@ -202,7 +204,8 @@ def _plan_sign_in(
     provider.
     """
     address, _ = configuration.address()
-    previous, demo = configuration.sign_in_for(address), demo_here(configuration.environment)
+    previous = configuration.sign_in_for(address)
+    demo = demo_here(configuration.environment)
     demo = demo if demo is not None and demo.base_url == address.value else None
     issuer = configuration.setting("issuer", issuer_option, previous, demo)
     client_id = configuration.setting("client_id", client_id_option, previous, demo)
@@ -218,7 +221,8 @@ def _plan_sign_in(
             "public client (one without a secret).",
             USAGE,
         )
-    organization, keyring = configuration.organization(previous), configuration.profile.keyring
+    organization = configuration.organization(previous)
+    keyring = configuration.profile.keyring
     sign_in = StoredSignIn(
         address.value,
         issuer.value,
@@ -254,7 +258,9 @@ def _revoke(tokens: Iterable[Token]) -> tuple[bool, list[CommandError]]:
     """
     from tenantry.cli.oauth_client import IdentityProvider  # noqa: PLC0415  # slow to import
 
-    is_supported, failures, seconds = True, list[CommandError](), wait_times().provider
+    is_supported = True
+    failures = list[CommandError]()
+    seconds = wait_times().provider
     for token in tokens:
         if token.refresh_token is not None:
             try:
@@ -291,7 +297,8 @@ def logout(service: ServiceOptions, *, as_json: bool) -> None:
       tenantry logout --profile staging
     """
     configuration = ClientConfiguration(service, os.environ)
-    storage, sign_in = configuration.storage, configuration.sign_in
+    storage = configuration.storage
+    sign_in = configuration.sign_in
     if not storage.exists():
         _report_logout("You are not signed in.", None, revoked=False, as_json=as_json)
         return
@@ -340,7 +347,8 @@ def whoami(api: ApiContext) -> None:
     \b
       tenantry whoami --profile staging
     """
-    who, target = api.client.auth.whoami(), api.target
+    who = api.client.auth.whoami()
+    target = api.target
     source = {
         "service": target.base_url.value,
         "credential": target.credential,

@@ -130,6 +130,7 @@ def _event_rows(event: BillingEvent) -> Iterator[tuple[str, str]]:
         yield "unexpected", ", ".join(event.anomalies)
     if event.before is not None and event.after is not None:
         for field in event.after.__struct_fields__:
-            old, new = getattr(event.before, field), getattr(event.after, field)
+            old = getattr(event.before, field)
+            new = getattr(event.after, field)
             if old != new:
                 yield field.replace("_", " "), f"{shown(old)} -> {shown(new)}"

@@ -50,7 +50,8 @@ class Tracing:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
 
-        self._context, self._trace = context, trace
+        self._context = context
+        self._trace = trace
         self._propagator = TraceContextTextMapPropagator()
         own = {
             "service.name": _NAME,

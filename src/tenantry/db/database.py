@@ -375,7 +375,8 @@ class Lane:
             self._connecting = None
 
     async def _drop(self) -> None:
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             await connection.close()
 

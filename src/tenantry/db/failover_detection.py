@@ -85,7 +85,8 @@ class FailoverDetector:
             await connection.close()
             raise psycopg.OperationalError("another server has replaced this primary")
         self._newest = connection.primary = epoch
-        host, port = connection.info.host, str(connection.info.port)
+        host = connection.info.host
+        port = str(connection.info.port)
         for server in self._servers:
             if (
                 host in (server.get("host"), server.get("hostaddr"))

@@ -76,7 +76,8 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
         _lock(connection)
         try:
             check_database_is_own(connection)
-            before, newest = current_revision(connection), newest_revision(migrations)
+            before = current_revision(connection)
+            newest = newest_revision(migrations)
             if before is None or before < newest:
                 retry_on_lock_timeout(lambda: _upgrade(conninfo, migrations))
             retry_on_lock_timeout(lambda: _upgrade_queue(connection))

@@ -189,10 +189,8 @@ class Listing(NamedTuple):
         if bounded:
             rows, last = await listing.search(connection, condition, filtered, values, window.limit)
         else:
-            rows, last = (
-                await listing.read(connection, condition, filtered, values, window.limit),
-                None,
-            )
+            rows = await listing.read(connection, condition, filtered, values, window.limit)
+            last = None
         end = None if last is None else SearchEnd(_position(last), last[0], self.most)
         page = to_page(rows, window.limit, _position, end)
         return SearchPage(

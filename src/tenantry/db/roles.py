@@ -151,7 +151,8 @@ def grant_membership(connection: Connection, login: str) -> None:
     statements = [_create(role) for role in missing_roles(connection)]
     held = _column(connection, _MEMBER_OF, list(SERVICE_ROLES), login)
     if lacking := [role for role in SERVICE_ROLES if role not in held]:
-        names, grantee = _identifiers(lacking), sql.Identifier(login)
+        names = _identifiers(lacking)
+        grantee = sql.Identifier(login)
         if connection.info.server_version >= _INHERIT_OPTION_SINCE:
             statements.append(
                 sql.SQL("GRANT {} TO {} WITH INHERIT FALSE, SET TRUE").format(names, grantee)
@@ -192,10 +193,8 @@ def privilege_changes(connection: Connection) -> Iterator[list[sql.Composed]]:
 
 def grant_schema_access(connection: Connection, login: str) -> None:
     """Let a login read the schema's revision without a role, as the start of the service does."""
-    schema, grantee = (
-        sql.Identifier(*_column(connection, "SELECT current_schema()")),
-        sql.Identifier(login),
-    )
+    schema = sql.Identifier(*_column(connection, "SELECT current_schema()"))
+    grantee = sql.Identifier(login)
     connection.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, grantee))
     connection.execute(
         sql.SQL("GRANT SELECT ON tenantry_version, queue_migrations TO {}").format(grantee)

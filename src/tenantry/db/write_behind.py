@@ -52,7 +52,8 @@ class WriteBehind(Generic[Item]):
         """Write the collected items; keep them for the next time while the database does not accept
         them.
         """
-        items, self.items = self.items, {}
+        items = self.items
+        self.items = {}
         while items:
             batch = dict(islice(items.items(), _MAX_ITEMS))
             try:

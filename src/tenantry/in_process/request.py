@@ -73,7 +73,8 @@ class RequestContext:
             except DomainError as error:
                 log_refused_token(error, self.request_id.decode())
                 raise
-            self.principal, self.rate_limit_status = admitted.principal, admitted.rate_limits
+            self.principal = admitted.principal
+            self.rate_limit_status = admitted.rate_limits
         return self.principal
 
     def headers_over(self, headers: Iterable[Header]) -> list[Header]:

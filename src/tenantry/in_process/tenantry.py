@@ -126,7 +126,8 @@ class AsgiAuthenticator(InProcessConfiguration):
         """Write pending data, and disconnect. While the database hangs, give up after the time
         limit of a request.
         """
-        running, self._running = self._running, None
+        running = self._running
+        self._running = None
         self._schema_checked = False
         if running is None:
             return

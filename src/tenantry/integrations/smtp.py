@@ -142,7 +142,8 @@ class Mailer:
 
     async def send(self, message: EmailMessage) -> None:
         """Send a mail, within 60 s. Raises `PermanentMailError` or `TemporaryMailError`."""
-        config, tracing = self.config, self._tracing
+        config = self.config
+        tracing = self._tracing
         with nullcontext() if tracing is None else tracing.mail(config.host, config.port):
             async with self._connected(_DELIVERY_TIMEOUT) as client:
                 await client.send_message(message)
@@ -171,7 +172,8 @@ class Mailer:
 
         Their causes are suppressed: the server's replies may contain addresses or credentials.
         """
-        client, where = self._client(), f"the mail server {self.config.host}:{self.config.port}"
+        client = self._client()
+        where = f"the mail server {self.config.host}:{self.config.port}"
         try:
             async with asyncio.timeout(seconds):
                 await client.connect()

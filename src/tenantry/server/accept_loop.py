@@ -38,7 +38,9 @@ class AcceptLoop(uvloop.Loop):
 
     async def create_server(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  # asyncio's own
         """Use a `ListeningSocket` for a given socket without TLS."""
-        sock, ssl, backlog = options.get("sock"), options.get("ssl"), options.get("backlog", 100)
+        sock = options.get("sock")
+        ssl = options.get("ssl")
+        backlog = options.get("backlog", 100)
         if sock is None or ssl is not None:
             return await super().create_server(*args, **options)
         return ListeningSocket(

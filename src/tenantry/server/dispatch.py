@@ -216,7 +216,8 @@ class Dispatcher:
             scope.setdefault("state", {}).update(self.state)
             await self._app(scope, receive, send)
             return
-        method, path = scope["method"], scope["path"]
+        method = scope["method"]
+        path = scope["path"]
         route = self._preflight_route(scope) or self.find(method, path)
         if method == "HEAD":
             send = _without_body(send)

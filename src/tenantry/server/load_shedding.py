@@ -89,7 +89,8 @@ class OverloadDetector:
                 self._limit = max(self._minimum, int((self._limit + throughput * MAX_WAIT) / 2))
             else:  # after a quiet period the old measurement says nothing about the present
                 self._limit = max(self._limit, self._initial)
-            self._measured_at, self._answered = now, answered
+            self._measured_at = now
+            self._answered = answered
         return concurrent - self.arriving - self._excluded() >= self._limit
 
     def count(self) -> None:
@@ -137,7 +138,8 @@ class LoadSheddingProtocol(HttpProtocol):
         """Shed the request that begins here; return False if only the parser can judge it."""
         if not self._is_between_requests():
             return False
-        request, end = _REQUEST.match(data), data.find(b"\r\n\r\n") + 4
+        request = _REQUEST.match(data)
+        end = data.find(b"\r\n\r\n") + 4
         if request is None or end < len(b"\r\n\r\n"):
             return False
         head = data[:end].lower()
@@ -175,7 +177,8 @@ class LoadSheddingProtocol(HttpProtocol):
     def _send_overloaded(
         self, request_id: bytes, more_headers: Sequence[Header], *, is_webhook: bool, closes: bool
     ) -> None:
-        head, body = _PROBLEM, _BODY.replace(_PLACEHOLDER, request_id)
+        head = _PROBLEM
+        body = _BODY.replace(_PLACEHOLDER, request_id)
         if is_webhook:
             head, body = _TEXT, b"Service unavailable"
         common = encode_headers([*self.server_state.default_headers, *more_headers])

@@ -262,7 +262,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _begin_asgi_request(self, version: str) -> None:
         self._chunks = 0
-        url, headers = _URL_WITHOUT_PATH.sub(rb"\g<0>/", self.url), self.headers
+        url = _URL_WITHOUT_PATH.sub(rb"\g<0>/", self.url)
+        headers = self.headers
         super().on_message_begin()
         self.url = url
         for name, value in headers:
@@ -351,7 +352,8 @@ class HttpProtocol(HttpToolsProtocol):
             self.waits = WaitState.NOTHING
             self._await_rest()
         elif not getattr(self.cycle, "response_complete", True):
-            self.waits, self.deadline = WaitState.NOTHING, NEVER
+            self.waits = WaitState.NOTHING
+            self.deadline = NEVER
         else:
             self._await_next()
 
@@ -362,7 +364,8 @@ class HttpProtocol(HttpToolsProtocol):
         size = self.transport.get_write_buffer_size()
         if self.waits is WaitState.READING:
             if size and size < self._unsent_bytes:
-                self._unsent_bytes, self.deadline = size, now + self._monitor.limits.reading
+                self._unsent_bytes = size
+                self.deadline = now + self._monitor.limits.reading
             elif size or self.transport.is_closing():
                 self._monitor.count("reading_seconds")
                 self.transport.abort()
@@ -418,7 +421,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self.flow.write_paused:
             self._await_reading()
         else:
-            self.waits, self.deadline = WaitState.NOTHING, NEVER
+            self.waits = WaitState.NOTHING
+            self.deadline = NEVER
 
     def _await_reading(self) -> None:
         self._unsent_bytes = self.transport.get_write_buffer_size()

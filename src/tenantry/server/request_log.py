@@ -34,7 +34,8 @@ class LoggingDispatcher(Dispatcher):
     async def answer(self, route: HotRoute, request: HotRequest) -> HotResponse:
         with self._recorded(request.scope, request.request_id) as record:
             response = await super().answer(route, request)
-            record.status, record.route = response.status, route.template
+            record.status = response.status
+            record.route = route.template
             return response
 
     async def _pass_on(
@@ -63,7 +64,8 @@ class LoggingDispatcher(Dispatcher):
             try:
                 yield record
             finally:
-                status, route = record.status, record.route
+                status = record.status
+                route = record.route
                 fields: dict[str, object] = {**_fields(scope, request_id, status)}
                 if span is not None:
                     span.note(

@@ -134,7 +134,8 @@ class GracefulServer(uvicorn.Server):
         seconds = 0 if self._skip_drain else self._drain_seconds
         logger.info("draining: not ready; accepting connections for %g s", seconds)
         loop = asyncio.get_running_loop()
-        until, counter = loop.time() + seconds, 0
+        until = loop.time() + seconds
+        counter = 0
         while loop.time() < until and not self._skip_drain and not self.force_exit:
             counter += 1
             await asyncio.sleep(_TICK)

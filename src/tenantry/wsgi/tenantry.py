@@ -108,7 +108,8 @@ class WsgiAuthenticator(InProcessConfiguration):
     def close(self) -> None:
         """Write pending data, and disconnect. Requests that come later start another loop."""
         with self._lock:
-            thread, self._thread = self._thread, None
+            thread = self._thread
+            self._thread = None
         if thread is not None:
             atexit.unregister(self.close)
             thread.end(self._timeouts.request + _MARGIN)
@@ -123,7 +124,8 @@ class WsgiAuthenticator(InProcessConfiguration):
         """Use no thread of a parent process. What belongs to it stays as it is: it shares sockets
         with the parent.
         """
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        self._thread = None
         if thread is not None:
             self._of_parents.append(thread)  # so that nothing of it is closed
         self._lock = Lock()  # another thread of the parent may have held it

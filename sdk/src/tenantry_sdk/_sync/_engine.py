@@ -109,7 +109,9 @@ class Engine:
     ) -> Response:
         from httpx2 import HTTPError, NetworkError, TimeoutException  # noqa: PLC0415  # slow to import
 
-        http, what, begun = self._http.client(), call.summary, time.monotonic()
+        http = self._http.client()
+        what = call.summary
+        begun = time.monotonic()
         try:
             response = fetch(http, self._request(http, call, credential, seconds), seconds)
         except (TimeoutException, TimeoutError):

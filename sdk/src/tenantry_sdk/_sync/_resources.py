@@ -747,7 +747,8 @@ def _rotate(
             replayed = _lost_key(error)
             if replayed is None:
                 raise _lost_rotation(error, key_id, lost) from error
-            lost, content = replayed, body(overlap_seconds=0)
+            lost = replayed
+            content = body(overlap_seconds=0)
     raise LostKeyError(
         f"Every response with the new key's secret was lost; the last key is {lost}: revoke it.",
         lost,

@@ -300,7 +300,8 @@ def _issuer(token: DecodedToken) -> str | None:
 
 def _directory_fault(token: DecodedToken) -> str | None:
     """Check the issuer against the template, with the directory that the token names."""
-    issuers, payload = token.config.issuers, token.payload
+    issuers = token.config.issuers
+    payload = token.payload
     directory = payload.tid
     if directory is None:
         return "tid is absent"
@@ -330,7 +331,8 @@ def _expected_audience(token: DecodedToken) -> str:
 
 
 def _said_audience(token: DecodedToken) -> str:
-    claim, aud = token.config.audience_claim, token.payload.aud
+    claim = token.config.audience_claim
+    aud = token.payload.aud
     said = format_json(claim_at(token.members, claim))
     if claim == STANDARD_AUDIENCE:
         return said
@@ -452,7 +454,8 @@ def _expected_lifetime(token: DecodedToken) -> str:
 
 @_check("lifetime", _expected_lifetime, _said_lifetime)
 def _lifetime(token: DecodedToken) -> str | None:
-    times, most = token.times, token.config.token_lifetime + LEEWAY_SECONDS
+    times = token.times
+    most = token.config.token_lifetime + LEEWAY_SECONDS
     return "lives longer than OIDC_TOKEN_LIFETIME" if times.expires > times.issued + most else None
 
 

@@ -256,7 +256,8 @@ def format_time(seconds: float, now: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """Format a duration in its two largest units: ``1 h``, ``59 min 30 s``."""
-    parts, rest = [], int(seconds)
+    parts = []
+    rest = int(seconds)
     for unit, size in _UNITS:
         if rest >= size:
             parts.append(f"{rest // size} {unit}")

@@ -242,7 +242,8 @@ def _purpose_fault(entry: dict[str, Any], members: dict[str, Any]) -> str | None
     """Return why an entry is not published for verifying signatures, if so."""
     if entry.get(_PRIVATE_MEMBER) is not None:
         return "its private part is published"
-    use, operations = members.get("use", "sig"), members.get("key_ops", ["verify"])
+    use = members.get("use", "sig")
+    operations = members.get("key_ops", ["verify"])
     if use != "sig":
         return f"it is for another use: {_shown(use)}"
     if not isinstance(operations, list) or "verify" not in operations:
@@ -252,7 +253,8 @@ def _purpose_fault(entry: dict[str, Any], members: dict[str, Any]) -> str | None
 
 def _type_fault(members: dict[str, Any]) -> str | None:
     """Return why no accepted algorithm has keys of an entry's type, if so."""
-    fitting, alg = _fitting_algorithms(members), members.get("alg")
+    fitting = _fitting_algorithms(members)
+    alg = members.get("alg")
     if not fitting:
         curve = f", curve {_shown(members['crv'])}" if "crv" in members else ""
         return f"its type is not supported: {_shown(members.get('kty'))}{curve}"
@@ -267,12 +269,14 @@ def _algorithms_of(members: dict[str, Any]) -> tuple[str, ...]:
     """Return the algorithms that a key of a supported type may verify: its own, else all that
     fit.
     """
-    fitting, alg = _fitting_algorithms(members), members.get("alg")
+    fitting = _fitting_algorithms(members)
+    alg = members.get("alg")
     return fitting if alg is None or fitting == _OF_ED25519 else (alg,)
 
 
 def _fitting_algorithms(members: dict[str, Any]) -> tuple[str, ...]:
-    kty, curve = members.get("kty"), members.get("crv")
+    kty = members.get("kty")
+    curve = members.get("crv")
     if kty == "RSA":
         return _OF_RSA
     curves = _CURVES.get(kty, ()) if isinstance(kty, str) else ()

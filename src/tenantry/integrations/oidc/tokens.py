@@ -236,7 +236,9 @@ def _explanation(
 
 
 def _described_role(token: checks.DecodedToken) -> str:
-    name, roles, found = token.config.role_claim, token.config.roles, token.role
+    name = token.config.role_claim
+    roles = token.config.roles
+    found = token.role
     if found.role is None:
         return f"the token has no {name}"
     said = f"{name} is {format_json(claim_at(token.members, name))}"
