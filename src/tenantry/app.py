@@ -9,6 +9,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, cast
 
+import httpx2
+import msgspec
 from litestar import Litestar
 from prometheus_client import Metric
 
@@ -20,18 +22,14 @@ from tenantry.accounts.projects import ProjectService
 from tenantry.accounts.tenant_directory import TenantDirectory
 from tenantry.accounts.tenants import TenantService
 from tenantry.api import auth, projects, webhooks
-from tenantry.api.api_keys import api_key_routes
 from tenantry.api.app import build_api
-from tenantry.api.audit import audit_routes
-from tenantry.api.auth import answer_gateway, auth_routes
-from tenantry.api.billing import billing_routes
+from tenantry.api.auth import answer_gateway
 from tenantry.api.guards import Access
-from tenantry.api.members import member_routes
 from tenantry.api.openapi import openapi_route
-from tenantry.api.operator import operator_routes
-from tenantry.api.projects import answer_project_list, project_routes
+from tenantry.api.projects import answer_project_list
 from tenantry.api.reference import reference_route
-from tenantry.api.tenants import tenant_routes
+from tenantry.api.routes import api_routes
+from tenantry.api.services import UseCases
 from tenantry.api.webhooks import WebhookReceiver
 from tenantry.audit.trail import AuditService
 from tenantry.auth.admission import AuthenticationParts, stop
@@ -51,7 +49,6 @@ from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.common.tracing import Tracing, is_installed
 from tenantry.dashboard.billing import waits_for_provider
-from tenantry.dashboard.context import DashboardServices
 from tenantry.dashboard.events import is_stream
 from tenantry.dashboard.routes import Dashboard
 from tenantry.dashboard.sign_in import CALLBACK
@@ -59,12 +56,15 @@ from tenantry.db.batcher import BatchMetrics
 from tenantry.db.database import Database
 from tenantry.db.migrate import is_current, schema_revision
 from tenantry.db.outbox import Outbox
+from tenantry.db.write_behind import WriteBehind
 from tenantry.domain.api_keys import RevocationReason
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.oidc.claim_checks import CHECKS
+from tenantry.integrations.oidc.claims import Claims
+from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.sign_in import SignIn, UserInfo
 from tenantry.integrations.smtp import Mailer
 from tenantry.integrations.stripe.client import ProviderApi
@@ -104,63 +104,21 @@ def build_app(
     to date.
     """
     parts = Parts(settings, conninfo, clock, monotonic, timeouts)
-    shutdown = Shutdown(on_drain=parts.end_jobs, on_close=parts.event_feed.end)
-
-    @asynccontextmanager
-    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
-        async with parts.running(with_jobs=settings.run_jobs):
-            yield
-
-    authenticator = parts.authentication.authenticator
-    access = Access(parts.admission, authenticator, settings.operator_token, parts.email_of_token)
-    dashboard = Dashboard(parts.dashboard())
-    routes = [
-        *health_routes(
-            [parts.check_database, parts.check_identity],
-            parts.metrics,
-            parts.read_database_metrics,
-            shutdown,
-        ),
-        *auth_routes(access),
-        *project_routes(parts.projects, access),
-        *api_key_routes(parts.api_keys, parts.leaks, access),
-        *tenant_routes(parts.tenants, access),
-        *member_routes(parts.members, parts.memberships, parts.tenants, access),
-        *audit_routes(parts.trail, access),
-        *operator_routes(
-            parts.directory, parts.tenants, parts.operator_keys, parts.unplaced_events, access
-        ),
-        *billing_routes(parts.billing, parts.checkout, settings.billing.catalog, access),
-        openapi_route(settings.base_url),
-        reference_route(settings.base_url, dashboard.assets),
-        *dashboard.routes(),
-    ]
-    verifier = SignatureVerifier(
-        [secret.reveal() for secret in settings.webhook_secrets], settings.webhook_tolerance
+    services = parts.services
+    dashboard = Dashboard(
+        services,
+        parts.authentication.authenticator,
+        parts.session_secret,
+        command=settings.command,
+        demo_pages=settings.demo_pages,
     )
-    hot = HotRoutes()
-    traceparent = parts.tracing.traceparent if parts.tracing else None
-    endpoint = WebhookReceiver(
-        parts.webhooks, verifier, parts.metrics, clock, settings.billing, traceparent
-    )
-    hot.add(None, webhooks.PATH, endpoint.handle)
-    hot.add("GET", projects.PATH, partial(answer_project_list, parts.admission))
-    hot.add_prefix(
-        auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, partial(answer_gateway, parts.admission)
-    )
-    api = cast(
-        "AsgiApp", build_api(routes, [lifespan], dashboard.page_of, [dashboard.before_page_of])
-    )
-    dispatcher: Callable[..., Dispatcher] = Dispatcher
-    logs_requests = settings.log_requests or settings.log_requests_to is not None
-    if parts.tracing is not None or logs_requests:
-        dispatcher = partial(LoggingDispatcher, tracing=parts.tracing, logs=logs_requests)
-    return dispatcher(
-        hot,
-        api,
-        parts.metrics,
+    shutdown = Shutdown(on_drain=parts.end_jobs, on_close=services.event_feed.end)
+    return _dispatcher_class(parts)(
+        hot_routes(parts),
+        litestar_app(parts, dashboard, shutdown),
+        parts.base.metrics,
         throttled=lambda: parts.admission.throttle.waiting,
-        no_deadline=lambda path: is_checkout(path) or waits_for_provider(path) or is_stream(path),
+        no_deadline=_waits_for_others,
         limits=ClientLimits(connections=settings.max_connections),
         shutdown=shutdown,
         error_page=dashboard.raw_page_of,
@@ -170,11 +128,278 @@ def build_app(
     )
 
 
+def _dispatcher_class(parts: "Parts") -> Callable[..., Dispatcher]:
+    """Return the dispatcher that writes traces and request logs, if they are enabled."""
+    settings, tracing = parts.base.settings, parts.base.tracing
+    logs_requests = settings.log_requests or settings.log_requests_to is not None
+    if tracing is None and not logs_requests:
+        return Dispatcher
+    return partial(LoggingDispatcher, tracing=tracing, logs=logs_requests)
+
+
+def litestar_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> AsgiApp:
+    """The application that answers every route but the hot ones."""
+    settings = parts.base.settings
+
+    @asynccontextmanager
+    async def lifespan(_app: Litestar) -> AsyncIterator[None]:
+        async with parts.running(with_jobs=settings.run_jobs):
+            yield
+
+    access = Access(
+        parts.admission,
+        parts.authentication.authenticator,
+        settings.operator_token,
+        parts.email_of_token,
+    )
+    routes = [
+        *health_routes(
+            [parts.check_database, parts.check_identity],
+            parts.base.metrics,
+            parts.read_database_metrics,
+            shutdown,
+        ),
+        *api_routes(),
+        openapi_route(settings.base_url),
+        reference_route(settings.base_url, dashboard.assets),
+        *dashboard.routes(),
+    ]
+    state = {"access": access, "services": parts.services, "pages": dashboard.components}
+    app = build_api(
+        routes,
+        state,
+        [lifespan],
+        page_of=dashboard.page_of,
+        before_refusal=[dashboard.before_page_of],
+    )
+    return cast("AsgiApp", app)
+
+
+def hot_routes(parts: "Parts") -> HotRoutes:
+    """The routes that are answered without Litestar: events, the project list, the check for
+    gateways.
+    """
+    base, settings = parts.base, parts.base.settings
+    secrets = [secret.reveal() for secret in settings.webhook_secrets]
+    receiver = WebhookReceiver(
+        parts.webhooks,
+        SignatureVerifier(secrets, settings.webhook_tolerance),
+        base.metrics,
+        base.clock,
+        settings.billing,
+        base.tracing.traceparent if base.tracing else None,
+    )
+    hot = HotRoutes()
+    hot.add(None, webhooks.PATH, receiver.handle)
+    hot.add("GET", projects.PATH, partial(answer_project_list, parts.admission))
+    hot.add_prefix(
+        auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, partial(answer_gateway, parts.admission)
+    )
+    return hot
+
+
+def _waits_for_others(path: str) -> bool:
+    """Whether a path waits for the payment provider, or for events, longer than for the
+    database.
+    """
+    return is_checkout(path) or waits_for_provider(path) or is_stream(path)
+
+
 async def run_jobs(settings: Settings, conninfo: str) -> None:
     """Run the jobs alone, in this one process, until cancelled."""
     parts = Parts(settings.replace(workers=1), conninfo, system_clock)
     async with parts.running(with_jobs=True, serves=False):
         await asyncio.Event().wait()
+
+
+class Base(msgspec.Struct, frozen=True):
+    """What the other parts are built on."""
+
+    settings: Settings
+    clock: Clock
+    metrics: Metrics
+    tracing: Tracing | None
+    database: Database
+    outbox: Outbox
+    http_client: httpx2.AsyncClient
+    """For requests to the identity provider."""
+    provider: ProviderApi | None
+    """The payment provider's API, if it is configured."""
+
+    def credential_refused(self, kind: str, error: DomainError) -> None:
+        """Count a rejected credential."""
+        self.metrics.refused.labels(kind, error.code).inc()
+        if error.token_fault is not None:
+            self.metrics.tokens_refused.labels(error.token_fault.check).inc()
+
+    def keys_revoked(self, reason: RevocationReason, number: int) -> None:
+        """Count revoked keys."""
+        self.metrics.revoked.labels(reason).inc(number)
+
+
+def build_base(settings: Settings, conninfo: str, clock: Clock, timeouts: Timeouts) -> Base:
+    """Build metrics, tracing, and the connections to others, without opening any."""
+    metrics = Metrics(several_processes=settings.workers > 1)
+    for reason in RevocationReason:
+        metrics.revoked.labels(reason)  # counters start at 0
+    for check in CHECKS:
+        metrics.tokens_refused.labels(check.word)
+    tracing = begin_tracing(settings)
+    database = Database(
+        conninfo,
+        settings.database_pool_size,
+        settings.database_pooler_url,
+        metrics_of=lambda name: BatchMetrics(name, metrics.lane(name), tracing),
+        tracing=tracing,
+        timeouts=timeouts,
+    )
+    provider: ProviderApi | None = None
+    if settings.provider_secret_key:
+        provider = ProviderApi(
+            settings.provider_secret_key,
+            settings.provider_api_base,
+            clock,
+            timeout=timeouts.payment_provider,
+            tracing=tracing,
+        )
+    return Base(
+        settings,
+        clock,
+        metrics,
+        tracing,
+        database,
+        Outbox(asks_provider=provider is not None, tracing=tracing),
+        new_http_client(peer="identity provider", tracing=tracing),
+        provider,
+    )
+
+
+def build_authentication(
+    base: Base,
+    monotonic: Callable[[], float],
+    owner_addresses: WriteBehind[Claims],
+    memberships: MembershipService,
+) -> AuthenticationParts:
+    """Build the authentication of requests, which records and counts what it sees."""
+    settings = base.settings
+    return AuthenticationParts(
+        base.database,
+        base.http_client,
+        peppers=settings.peppers,
+        oidc=settings.oidc,
+        catalog=settings.billing.catalog,
+        clock=base.clock,
+        monotonic=monotonic,
+        owner_seen=owner_addresses.record,
+        accept=memberships.accept_named,
+        limited=lambda policy: base.metrics.rate_limited.labels(policy).inc(),
+        refused=base.credential_refused,
+        unknown_role=base.metrics.unknown_roles.inc,
+    )
+
+
+def build_ingest(base: Base, name: str, *, lanes: int) -> WebhookService:
+    """Build what applies events, in as many batches at a time as there are ``lanes``."""
+    return WebhookService(
+        [base.database.lane(name=name) for _ in range(lanes)],
+        base.settings.billing,
+        base.outbox,
+        base.clock,
+    )
+
+
+def build_services(
+    base: Base,
+    authentication: AuthenticationParts,
+    memberships: MembershipService,
+    session_secret: SessionSecret,
+) -> UseCases:
+    """Build the use cases behind routes and pages."""
+    settings, database, outbox, clock = base.settings, base.database, base.outbox, base.clock
+    policy, issuers, peppers = settings.billing, settings.issuers, authentication.peppers
+    catalog, by_email = policy.catalog, settings.email_subjects
+    api_keys = ApiKeyService(database, catalog, peppers[0], clock, issuers, base.keys_revoked)
+    operator_keys = OperatorKeyService(api_keys)
+    return UseCases(
+        api_keys=api_keys,
+        leaks=LeakReportService(database, peppers, outbox, clock, base.keys_revoked),
+        projects=ProjectService(database, catalog, clock),
+        tenants=TenantService(
+            database,
+            policy,
+            outbox,
+            clock,
+            issuers,
+            base.keys_revoked,
+            tenants_per_user=settings.tenants_per_user,
+            email_subjects=by_email,
+        ),
+        members=MemberService(database, issuers, catalog, clock, email_subjects=by_email),
+        memberships=memberships,
+        trail=AuditService(database),
+        billing=LedgerQueries(database),
+        checkout=CheckoutService(database, base.provider, policy, settings.base_url),
+        directory=TenantDirectory(database, catalog, operator_keys, clock),
+        operator_keys=operator_keys,
+        unplaced_events=UnplacedEvents(database, clock),
+        catalog=catalog,
+        sessions=SessionService(database, session_secret, issuers, clock),
+        sign_in=build_sign_in(base, authentication.keys),
+        confirmations=OwnerConfirmations(database, outbox, clock),
+        overview=OverviewService(database, issuers, policy, clock),
+        event_feed=EventFeed(database),
+        replay=ReplayService(database, policy, clock),
+        base_url=settings.base_url,
+        people=settings.demo_people,
+        clock=clock,
+    )
+
+
+def build_sign_in(base: Base, keys: KeySet | None) -> SignIn | None:
+    """Build the sign-in, if the identity provider has this service as a client."""
+    settings, oidc = base.settings, base.settings.oidc
+    if oidc is None or oidc.client_id is None or keys is None:
+        return None
+    return SignIn(
+        oidc,
+        keys,
+        base.http_client,
+        client_id=oidc.client_id,
+        client_secret=settings.oidc_client_secret,
+        redirect_uri=settings.base_url + CALLBACK,
+        clock=base.clock,
+        timeout=base.database.timeouts.token_endpoint,
+    )
+
+
+def build_work(base: Base, fetched: WebhookService) -> Work:
+    """Build what the worker does; ``fetched`` applies snapshots."""
+    settings, database, outbox, clock = base.settings, base.database, base.outbox, base.clock
+    policy, provider = settings.billing, base.provider
+    mail: MailService | None = None
+    if settings.smtp:
+        mailer = Mailer(settings.smtp, base.tracing)
+        mail = MailService(database, mailer, clock, base_url=settings.base_url)
+    reconciler: Reconciler | None = None
+    if provider:
+        reconciler = Reconciler(database, provider, fetched, policy, outbox, clock)
+    stale = timedelta(hours=settings.stale_tenant_hours)
+    mails_ends = OwnerNotice.ACCESS_ENDED in policy.notices
+    return Work(
+        mail,
+        RetentionService(database, timedelta(days=settings.raw_body_days), clock),
+        count_stale_tenants=partial(count_stale_tenants, database, stale, clock),
+        reconciler=reconciler,
+        reconcile_hours=settings.reconcile_hours,
+        counted_in=database,
+        tracing=base.tracing,
+        mail_access_ends=(
+            partial(mail_access_ends, database, outbox, policy, clock) if mails_ends else None
+        ),
+        record_access_ends=partial(
+            record_access_ends, database, outbox, clock, asks_provider=provider is not None
+        ),
+    )
 
 
 class Parts:
@@ -188,197 +413,40 @@ class Parts:
         monotonic: Callable[[], float] = time.monotonic,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        self.settings = settings
-        self.clock = clock
-        oidc, policy, catalog = settings.oidc, settings.billing, settings.billing.catalog
-
-        # Metrics, traces, and connections to others
-        self.metrics = Metrics(several_processes=settings.workers > 1)
-        for reason in RevocationReason:
-            self.metrics.revoked.labels(reason)  # counters start at 0
-        for check in CHECKS:
-            self.metrics.tokens_refused.labels(check.word)
-        self.tracing = tracing = begin_tracing(settings)
-        self.database = Database(
-            conninfo,
-            settings.database_pool_size,
-            settings.database_pooler_url,
-            metrics_of=lambda name: BatchMetrics(name, self.metrics.lane(name), tracing),
-            tracing=tracing,
-            timeouts=timeouts,
-        )
-        self.database_metrics = DatabaseMetrics(self.database)
-        self.http_client = new_http_client(peer="identity provider", tracing=tracing)
-        self.outbox = outbox = Outbox(
-            asks_provider=settings.provider_secret_key is not None, tracing=tracing
-        )
-        self.queue = JobQueue(
-            conninfo, failover=self.database.failover, timeouts=timeouts, outbox=outbox
-        )
-        self.provider: ProviderApi | None = None
-        if key := settings.provider_secret_key:
-            base, seconds = settings.provider_api_base, timeouts.payment_provider
-            self.provider = ProviderApi(key, base, clock, timeout=seconds, tracing=tracing)
-
-        # Authentication
-        self.memberships = MembershipService(self.database, settings.issuers, clock)
-        self.owner_addresses = owner_address_writes(self.database, outbox, clock)
-        self.authentication = AuthenticationParts(
-            self.database,
-            self.http_client,
-            peppers=settings.peppers,
-            oidc=oidc,
-            catalog=catalog,
-            clock=clock,
-            monotonic=monotonic,
-            owner_seen=self.owner_addresses.record,
-            accept=self.memberships.accept_named,
-            limited=lambda policy: self.metrics.rate_limited.labels(policy).inc(),
-            refused=self._credential_refused,
-            unknown_role=self.metrics.unknown_roles.inc,
+        self.base = base = build_base(settings, conninfo, clock, timeouts)
+        self.owner_addresses = owner_address_writes(base.database, base.outbox, clock)
+        memberships = MembershipService(base.database, settings.issuers, clock)
+        self.authentication = build_authentication(
+            base, monotonic, self.owner_addresses, memberships
         )
         self.admission = self.authentication.admission
-        self.keys = keys = self.authentication.keys
-        self.userinfo: UserInfo | None = None
-        if oidc and keys:
-            self.userinfo = UserInfo(
-                oidc, keys, self.http_client, timeout=timeouts.identity_provider
-            )
-        peppers, issuers = self.authentication.peppers, settings.issuers
-        self.api_keys = ApiKeyService(
-            self.database, catalog, peppers[0], clock, issuers, self._keys_revoked
-        )
-        self.operator_keys = OperatorKeyService(self.api_keys)
-        self.leaks = LeakReportService(self.database, peppers, outbox, clock, self._keys_revoked)
-
-        # Accounts
-        self.projects = ProjectService(self.database, catalog, clock)
-        self.tenants = TenantService(
-            self.database,
-            policy,
-            outbox,
-            clock,
-            issuers,
-            self._keys_revoked,
-            tenants_per_user=settings.tenants_per_user,
-            email_subjects=settings.email_subjects,
-        )
-        self.directory = TenantDirectory(self.database, catalog, self.operator_keys, clock)
-        self.members = MemberService(
-            self.database, issuers, catalog, clock, email_subjects=settings.email_subjects
-        )
-        self.confirmations = OwnerConfirmations(self.database, outbox, clock)
-        self.trail = AuditService(self.database)
-
-        # Billing
-        lanes = [self.database.lane(name="events") for _ in range(2)]
-        self.webhooks = WebhookService(lanes, policy, outbox, clock)
+        self.session_secret = SessionSecret(settings.session_secret.reveal())
+        self.services = build_services(base, self.authentication, memberships, self.session_secret)
+        self.webhooks = build_ingest(base, "events", lanes=2)
         # one batch at a time: snapshots are applied in the order in which they were fetched
-        self.fetched = WebhookService([self.database.lane(name="fetched")], policy, outbox, clock)
-        self.billing = LedgerQueries(self.database)
-        self.unplaced_events = UnplacedEvents(self.database, clock)
-        self.event_feed = EventFeed(self.database)
-        self.checkout = CheckoutService(
-            self.database, self.provider, settings.billing, settings.base_url
+        self.fetched = build_ingest(base, "fetched", lanes=1)
+        self.work = build_work(base, self.fetched)
+        self.queue = JobQueue(
+            conninfo, failover=base.database.failover, timeouts=timeouts, outbox=base.outbox
         )
-
-        # What the worker does
-        mail: MailService | None = None
-        if settings.smtp:
-            mail = MailService(
-                self.database, Mailer(settings.smtp, tracing), clock, base_url=settings.base_url
-            )
-        reconciler: Reconciler | None = None
-        if self.provider:
-            reconciler = Reconciler(
-                self.database, self.provider, self.fetched, policy, outbox, clock
-            )
-        notices_access_ends = OwnerNotice.ACCESS_ENDED in policy.notices
-        self.work = Work(
-            mail,
-            RetentionService(self.database, timedelta(days=settings.raw_body_days), clock),
-            partial(
-                count_stale_tenants,
-                self.database,
-                timedelta(hours=settings.stale_tenant_hours),
-                clock,
-            ),
-            reconciler,
-            settings.reconcile_hours,
-            self.database,
-            tracing,
-            partial(mail_access_ends, self.database, outbox, policy, clock)
-            if notices_access_ends
-            else None,
-            partial(
-                record_access_ends,
-                self.database,
-                outbox,
-                clock,
-                asks_provider=self.provider is not None,
-            ),
-        )
+        self.database_metrics = DatabaseMetrics(base.database)
         self._jobs: asyncio.Task[None] | None = None
-
-    def dashboard(self) -> DashboardServices:
-        """The services behind the dashboard."""
-        settings = self.settings
-        secret = SessionSecret(settings.session_secret.reveal())
-        return DashboardServices(
-            secret=secret,
-            sessions=SessionService(self.database, secret, settings.issuers, self.clock),
-            authenticator=self.authentication.authenticator,
-            sign_in=self._sign_in(),
-            api_keys=self.api_keys,
-            tenants=self.tenants,
-            members=self.members,
-            confirmations=self.confirmations,
-            memberships=self.memberships,
-            projects=self.projects,
-            trail=self.trail,
-            billing=self.billing,
-            checkout=self.checkout,
-            overview=OverviewService(self.database, settings.issuers, settings.billing, self.clock),
-            event_feed=self.event_feed,
-            replay=ReplayService(self.database, settings.billing, self.clock),
-            catalog=settings.billing.catalog,
-            base_url=settings.base_url,
-            people=settings.demo_people,
-            demo_pages=settings.demo_pages,
-            command=settings.command,
-            clock=self.clock,
-        )
-
-    def _sign_in(self) -> SignIn | None:
-        """The sign-in, if the identity provider has this service as a client."""
-        oidc = self.settings.oidc
-        if oidc is None or oidc.client_id is None or self.keys is None:
-            return None
-        return SignIn(
-            oidc,
-            self.keys,
-            self.http_client,
-            client_id=oidc.client_id,
-            client_secret=self.settings.oidc_client_secret,
-            redirect_uri=self.settings.base_url + CALLBACK,
-            clock=self.clock,
-            timeout=self.database.timeouts.token_endpoint,
-        )
 
     @asynccontextmanager
     async def running(self, *, with_jobs: bool, serves: bool = True) -> AsyncIterator[None]:
         """Open and run every part while the block runs, and close them in reverse order."""
+        base = self.base
         async with AsyncExitStack() as stack:
-            if self.tracing is not None:
-                stack.push_async_callback(asyncio.to_thread, self.tracing.close)
-            stack.push_async_callback(self.http_client.aclose)
-            if self.provider is not None:
-                stack.push_async_callback(self.provider.aclose)
-            await self.database.open()
-            stack.push_async_callback(self.database.close)
+            if base.tracing is not None:
+                stack.push_async_callback(asyncio.to_thread, base.tracing.close)
+            stack.push_async_callback(base.http_client.aclose)
+            if base.provider is not None:
+                stack.push_async_callback(base.provider.aclose)
+            await base.database.open()
+            stack.push_async_callback(base.database.close)
             stack.push_async_callback(self.owner_addresses.write)
             stack.push_async_callback(stop, asyncio.create_task(self.owner_addresses.run()))
-            stack.push_async_callback(stop, asyncio.create_task(self.event_feed.run()))
+            stack.push_async_callback(stop, asyncio.create_task(self.services.event_feed.run()))
             await stack.enter_async_context(self.authentication.running())
             await self.queue.open()
             stack.push_async_callback(self.queue.close)
@@ -400,14 +468,15 @@ class Parts:
     async def check_database(self) -> str | None:
         """Return what makes the database not ready, if anything."""
         try:
-            revision = await schema_revision(self.database)
+            revision = await schema_revision(self.base.database)
         except DatabaseUnavailableError:
             return "database"
         return None if is_current(revision) else "schema"
 
     async def check_identity(self) -> str | None:
         """Return what makes the identity provider not ready: its keys were not requested yet."""
-        return None if self.keys is None or self.keys.attempted else "identity provider"
+        keys = self.authentication.keys
+        return None if keys is None or keys.attempted else "identity provider"
 
     async def read_database_metrics(self) -> list[Metric] | None:
         """Read the metrics that the database holds, and update those of this process."""
@@ -421,21 +490,18 @@ class Parts:
             await asyncio.sleep(_SAMPLED_EVERY)
 
     def _sample(self) -> None:
-        self.metrics.set_pool("ordinary", self.database.pool_stats())
-        self.metrics.set_pool("jobs", self.queue.pool_stats())
-        self.metrics.streams.set(len(self.event_feed))
-
-    def _credential_refused(self, kind: str, error: DomainError) -> None:
-        self.metrics.refused.labels(kind, error.code).inc()
-        if error.token_fault is not None:
-            self.metrics.tokens_refused.labels(error.token_fault.check).inc()
-
-    def _keys_revoked(self, reason: RevocationReason, number: int) -> None:
-        self.metrics.revoked.labels(reason).inc(number)
+        self.base.metrics.set_pool("ordinary", self.base.database.pool_stats())
+        self.base.metrics.set_pool("jobs", self.queue.pool_stats())
+        self.base.metrics.streams.set(len(self.services.event_feed))
 
     async def email_of_token(self, token: str, subject: str) -> str | None:
         """The verified address of an access token's user, from the identity provider."""
-        return await self.userinfo.userinfo_email(token, subject) if self.userinfo else None
+        oidc, keys = self.base.settings.oidc, self.authentication.keys
+        if oidc is None or keys is None:
+            return None
+        seconds = self.base.database.timeouts.identity_provider
+        userinfo = UserInfo(oidc, keys, self.base.http_client, timeout=seconds)
+        return await userinfo.userinfo_email(token, subject)
 
 
 def begin_tracing(settings: Settings) -> Tracing | None:

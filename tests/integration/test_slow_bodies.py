@@ -10,9 +10,8 @@ from typing import Final, NamedTuple, cast
 import httpx2
 import pytest
 from litestar import Litestar, route
-from litestar.handlers import BaseRouteHandler
 
-from tenantry.api.guards import Connection, Credential, RouteGuard
+from tenantry.api.guards import Connection, RouteGuard
 from tenantry.common.clock import DEFAULT_TIMEOUTS
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.protocol import HttpProtocol
@@ -251,14 +250,15 @@ async def checks_of(method: str, *parts: bytes) -> int:
     """Return how often a guard checks a request whose parts arrive one after another."""
     checked = []
 
-    async def check(connection: Connection, _handler: BaseRouteHandler) -> None:
-        checked.append(connection.scope["path"])
+    class CountingGuard(RouteGuard):
+        async def authorize(self, connection: Connection) -> None:
+            checked.append(connection.scope["path"])
 
     @route(
         "/",
         http_method=["GET", "POST", "DELETE"],
         status_code=200,
-        guards=[RouteGuard(check, Credential.CALLER)],
+        guards=[CountingGuard()],
     )
     async def answer() -> None: ...
 

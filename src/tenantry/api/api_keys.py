@@ -8,7 +8,7 @@ from litestar import Response, delete, get, patch, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import UNSET, UnsetType
 
-from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, Routes, raises
+from tenantry.api.guards import Caller, ChangeAuthor, IdempotencyClaim, needs, raises
 from tenantry.api.parameters import (
     DEFAULT_LIMIT,
     Cursor,
@@ -19,9 +19,10 @@ from tenantry.api.parameters import (
     ScopeName,
     path_parameter,
 )
-from tenantry.auth.api_keys import ApiKeyService, NewKey
+from tenantry.api.services import Services
+from tenantry.auth.api_keys import NewKey
 from tenantry.auth.api_keys_store import KeyFilter
-from tenantry.auth.leak_reports import EndedKey, LeakReportService
+from tenantry.auth.leak_reports import EndedKey
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
@@ -113,187 +114,191 @@ class LeakReport(msgspec.Struct, forbid_unknown_fields=True):
     ]
 
 
-def api_key_routes(keys: ApiKeyService, leaks: LeakReportService, access: Access) -> Routes:
-    """The routes of API keys, and that for reporting leaked ones, which needs no credential."""
+@post(
+    PATH,
+    guards=[needs("api-keys:write")],
+    summary="Create an API key",
+    opt=raises(
+        "org_mismatch",
+        "scope_escalation",
+        "mode_mismatch",
+        "key_limit_reached",
+        "idempotency_replay",
+    ),
+)
+async def create_api_key(
+    services: Services,
+    principal: Caller,
+    author: ChangeAuthor,
+    claim: IdempotencyClaim,
+    data: JSONBody[NewApiKey],
+) -> Response[ApiKeyWithSecret]:
+    """Create a key.
 
-    @post(
-        PATH,
-        guards=[access.needs("api-keys:write")],
-        summary="Create an API key",
-        opt=raises(
-            "org_mismatch",
-            "scope_escalation",
-            "mode_mismatch",
-            "key_limit_reached",
-            "idempotency_replay",
+    Only this answer contains its `secret`: store it at once. `accessLevel: OWNER`, or the
+    single scope `OWNER`, creates a key that may do everything; only an OWNER can create one. A
+    key cannot create a key that outlives it.
+    """
+    principal.require_org(data.org_id)
+    made = await services.api_keys.create(
+        principal,
+        author,
+        name=data.name,
+        scopes=tuple(data.scopes),
+        access_level=data.access_level,
+        mode=data.mode,
+        expires_at=data.expires_at,
+        claim=claim,
+    )
+    return _shown_once(made)
+
+
+@get(
+    PATH,
+    guards=[needs("api-keys:read")],
+    summary="List API keys",
+    opt=raises("org_mismatch"),
+)
+async def list_api_keys(
+    services: Services,
+    principal: Caller,
+    org_id: Annotated[
+        str | None, QueryParameter(name="orgId", description="The caller's own organization.")
+    ] = None,
+    status: Annotated[
+        KeyStatus | None,
+        QueryParameter(
+            name="status",
+            description="Only keys of this status; `active` includes rotated keys until their overlap ends.",
         ),
-    )
-    async def create_api_key(
-        principal: Caller, author: ChangeAuthor, claim: IdempotencyClaim, data: JSONBody[NewApiKey]
-    ) -> Response[ApiKeyWithSecret]:
-        """Create a key.
-
-        Only this answer contains its `secret`: store it at once. `accessLevel: OWNER`, or the
-        single scope `OWNER`, creates a key that may do everything; only an OWNER can create one. A
-        key cannot create a key that outlives it.
-        """
-        principal.require_org(data.org_id)
-        made = await keys.create(
-            principal,
-            author,
-            name=data.name,
-            scopes=tuple(data.scopes),
-            access_level=data.access_level,
-            mode=data.mode,
-            expires_at=data.expires_at,
-            claim=claim,
-        )
-        return _shown_once(made)
-
-    @get(
-        PATH,
-        guards=[access.needs("api-keys:read")],
-        summary="List API keys",
-        opt=raises("org_mismatch"),
-    )
-    async def list_api_keys(
-        principal: Caller,
-        org_id: Annotated[
-            str | None, QueryParameter(name="orgId", description="The caller's own organization.")
-        ] = None,
-        status: Annotated[
-            KeyStatus | None,
-            QueryParameter(
-                name="status",
-                description="Only keys of this status; `active` includes rotated keys until their overlap ends.",
-            ),
-        ] = None,
-        search: Annotated[
-            str | None,
-            QueryParameter(
-                name="search",
-                max_length=200,
-                description="Only keys with this in their name, id, or shown characters, such as `svc_live_AbCd`, "
-                "`wxyz` or `AbCd...wxyz`; upper and lower case are the same. Never send a whole secret.",
-            ),
-        ] = None,
-        limit: Limit = DEFAULT_LIMIT,
-        cursor: Cursor = None,
-    ) -> Page[ApiKey]:
-        """List the tenant's keys, newest first, without their secrets. A test-mode caller sees
-        test-mode keys only.
-        """
-        if org_id is not None:
-            principal.require_org(org_id)
-        if search is not None and "\x00" in search:
-            raise ValidationError(("search", "must not contain a NUL"))
-        wanted = KeyFilter(status=status, search=search)
-        return await keys.list_page(principal, wanted, limit, cursor)
-
-    @get(PATH + "/{key_id:str}", guards=[access.needs("api-keys:read")], summary="Get an API key")
-    async def get_api_key(principal: Caller, key_id: KeyId) -> ApiKey:
-        """Return one of the tenant's keys, without its secret."""
-        return await keys.get(principal, key_id)
-
-    @patch(
-        PATH + "/{key_id:str}",
-        guards=[access.needs("api-keys:write")],
-        summary="Change an API key",
-        opt=raises("scope_escalation", "key_not_active", "last_owner"),
-    )
-    async def update_api_key(
-        principal: Caller, author: ChangeAuthor, key_id: KeyId, data: JSONBody[ApiKeyChange]
-    ) -> ApiKey:
-        """Change the given fields of an active key. A null `expiresAt` means that the key never
-        expires.
-        """
-        scopes = data.scopes if data.scopes is UNSET else tuple(data.scopes)
-        return await keys.update(
-            principal, author, key_id, name=data.name, scopes=scopes, expires_at=data.expires_at
-        )
-
-    @delete(
-        PATH + "/{key_id:str}",
-        guards=[access.needs("api-keys:write")],
-        summary="Revoke an API key",
-        opt=raises("scope_escalation", "last_owner"),
-    )
-    async def delete_api_key(
-        principal: Caller,
-        author: ChangeAuthor,
-        key_id: KeyId,
-        *,
-        force: Annotated[
-            bool,
-            QueryParameter(
-                name="force", description="Also the last OWNER key of a tenant without an owner."
-            ),
-        ] = False,
-    ) -> None:
-        """Revoke the key.
-
-        After this answer every process rejects requests with it. Revoking a revoked key succeeds.
-        The record stays, with `status: revoked`. If no member owns the tenant, its last OWNER key
-        needs `force=true`.
-        """
-        await keys.revoke(principal, author, key_id, force=force)
-
-    @post(
-        PATH + "/{key_id:str}/rotate",
-        guards=[access.needs("api-keys:write")],
-        summary="Rotate an API key",
-        opt=raises(
-            "scope_escalation",
-            "mode_mismatch",
-            "key_not_active",
-            "key_limit_reached",
-            "idempotency_replay",
+    ] = None,
+    search: Annotated[
+        str | None,
+        QueryParameter(
+            name="search",
+            max_length=200,
+            description="Only keys with this in their name, id, or shown characters, such as `svc_live_AbCd`, "
+            "`wxyz` or `AbCd...wxyz`; upper and lower case are the same. Never send a whole secret.",
         ),
+    ] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[ApiKey]:
+    """List the tenant's keys, newest first, without their secrets. A test-mode caller sees
+    test-mode keys only.
+    """
+    if org_id is not None:
+        principal.require_org(org_id)
+    if search is not None and "\x00" in search:
+        raise ValidationError(("search", "must not contain a NUL"))
+    wanted = KeyFilter(status=status, search=search)
+    return await services.api_keys.list_page(principal, wanted, limit, cursor)
+
+
+@get(PATH + "/{key_id:str}", guards=[needs("api-keys:read")], summary="Get an API key")
+async def get_api_key(services: Services, principal: Caller, key_id: KeyId) -> ApiKey:
+    """Return one of the tenant's keys, without its secret."""
+    return await services.api_keys.get(principal, key_id)
+
+
+@patch(
+    PATH + "/{key_id:str}",
+    guards=[needs("api-keys:write")],
+    summary="Change an API key",
+    opt=raises("scope_escalation", "key_not_active", "last_owner"),
+)
+async def update_api_key(
+    services: Services,
+    principal: Caller,
+    author: ChangeAuthor,
+    key_id: KeyId,
+    data: JSONBody[ApiKeyChange],
+) -> ApiKey:
+    """Change the given fields of an active key. A null `expiresAt` means that the key never
+    expires.
+    """
+    scopes = data.scopes if data.scopes is UNSET else tuple(data.scopes)
+    return await services.api_keys.update(
+        principal, author, key_id, name=data.name, scopes=scopes, expires_at=data.expires_at
     )
-    async def rotate_api_key(
-        principal: Caller,
-        author: ChangeAuthor,
-        claim: IdempotencyClaim,
-        key_id: KeyId,
-        data: JSONBody[Rotation | None] = None,
-    ) -> Response[ApiKeyWithSecret]:
-        """Create a key with the same name, scopes, level, mode and expiry.
 
-        The old key ends after `overlapSeconds`, by default at once, and never later than its
-        expiry. `rotatedFrom` names it. Only this answer contains the new `secret`.
-        """
-        overlap = timedelta(seconds=(data or Rotation()).overlap_seconds)
-        return _shown_once(
-            await keys.rotate(principal, author, key_id, overlap=overlap, claim=claim)
-        )
 
-    @post(
-        LEAK_REPORT_PATH,
-        status_code=200,
-        opt={"public": True, **raises("not_found", "database_unavailable")},
-        summary="Report a leaked API key",
+@delete(
+    PATH + "/{key_id:str}",
+    guards=[needs("api-keys:write")],
+    summary="Revoke an API key",
+    opt=raises("scope_escalation", "last_owner"),
+)
+async def delete_api_key(
+    services: Services,
+    principal: Caller,
+    author: ChangeAuthor,
+    key_id: KeyId,
+    *,
+    force: Annotated[
+        bool,
+        QueryParameter(
+            name="force", description="Also the last OWNER key of a tenant without an owner."
+        ),
+    ] = False,
+) -> None:
+    """Revoke the key.
+
+    After this answer every process rejects requests with it. Revoking a revoked key succeeds.
+    The record stays, with `status: revoked`. If no member owns the tenant, its last OWNER key
+    needs `force=true`.
+    """
+    await services.api_keys.revoke(principal, author, key_id, force=force)
+
+
+@post(
+    PATH + "/{key_id:str}/rotate",
+    guards=[needs("api-keys:write")],
+    summary="Rotate an API key",
+    opt=raises(
+        "scope_escalation",
+        "mode_mismatch",
+        "key_not_active",
+        "key_limit_reached",
+        "idempotency_replay",
+    ),
+)
+async def rotate_api_key(
+    services: Services,
+    principal: Caller,
+    author: ChangeAuthor,
+    claim: IdempotencyClaim,
+    key_id: KeyId,
+    data: JSONBody[Rotation | None] = None,
+) -> Response[ApiKeyWithSecret]:
+    """Create a key with the same name, scopes, level, mode and expiry.
+
+    The old key ends after `overlapSeconds`, by default at once, and never later than its
+    expiry. `rotatedFrom` names it. Only this answer contains the new `secret`.
+    """
+    overlap = timedelta(seconds=(data or Rotation()).overlap_seconds)
+    return _shown_once(
+        await services.api_keys.rotate(principal, author, key_id, overlap=overlap, claim=claim)
     )
-    async def report_leaked_key(
-        author: ChangeAuthor, data: JSONBody[LeakReport]
-    ) -> Response[EndedKey]:
-        """Revoke a leaked key.
 
-        Any client can report one, without a credential. tenantry revokes the key at once, also in a
-        suspended tenant, and mails the owner once. Reporting it again succeeds. A key that replaced
-        it by rotation stays active.
-        """
-        ended = await leaks.report(author, data.secret)
-        return Response(ended, headers={"Cache-Control": "no-store"})
 
-    return [
-        create_api_key,
-        list_api_keys,
-        get_api_key,
-        update_api_key,
-        delete_api_key,
-        rotate_api_key,
-        report_leaked_key,
-    ]
+@post(
+    LEAK_REPORT_PATH,
+    status_code=200,
+    opt={"public": True, **raises("not_found", "database_unavailable")},
+    summary="Report a leaked API key",
+)
+async def report_leaked_key(
+    services: Services, author: ChangeAuthor, data: JSONBody[LeakReport]
+) -> Response[EndedKey]:
+    """Revoke a leaked key.
+
+    Any client can report one, without a credential. tenantry revokes the key at once, also in a
+    suspended tenant, and mails the owner once. Reporting it again succeeds. A key that replaced
+    it by rotation stays active.
+    """
+    ended = await services.leaks.report(author, data.secret)
+    return Response(ended, headers={"Cache-Control": "no-store"})
 
 
 def _shown_once(made: NewKey) -> Response[ApiKeyWithSecret]:

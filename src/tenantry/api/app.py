@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
 from http import HTTPStatus
@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import msgspec
 from litestar import Litestar, Request, Response, Router
+from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.exceptions import (
     HTTPException,
@@ -23,15 +24,10 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ExceptionHandlersMap, Scope
 
 from tenantry import __version__
-from tenantry.api.guards import (
-    AnyRequest,
-    Connection,
-    current_author,
-    current_claim,
-    current_claims,
-    current_principal,
-)
+from tenantry.api import guards
+from tenantry.api.guards import AnyRequest, Connection
 from tenantry.api.parameters import in_words
+from tenantry.api.services import current_services
 from tenantry.common.encoding import NOT_JSON, camel_case
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.server.asgi_types import MAX_BODY, OUTCOME, REQUEST_ID
@@ -94,11 +90,13 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401  # any typ
 
 def build_api(
     routes: Sequence[HTTPRouteHandler | Router],
-    lifespan: Sequence[_LIFESPAN],
+    state: Mapping[str, object],
+    lifespan: Sequence[_LIFESPAN] = (),
+    *,
     page_of: _PageOf = lambda _request, _error: None,
     before_refusal: Sequence[_BeforeRefusal] = (),
 ) -> Litestar:
-    """The Litestar application with these routes.
+    """The Litestar application with these routes. ``state`` holds what its requests share.
 
     ``page_of`` returns the page for a request without a route, or None for a problem document.
     Litestar's error handlers are synchronous, so ``before_refusal`` runs before them.
@@ -106,14 +104,18 @@ def build_api(
     return Litestar(
         route_handlers=list(routes),
         dependencies={
-            "principal": Provide(current_principal, sync_to_thread=False),
-            "claims": Provide(current_claims, sync_to_thread=False),
-            "author": Provide(current_author, sync_to_thread=False),
-            "claim": Provide(current_claim),
+            "services": Provide(current_services, sync_to_thread=False),
+            "principal": Provide(guards.current_principal, sync_to_thread=False),
+            "claims": Provide(guards.current_claims, sync_to_thread=False),
+            "token_claims": Provide(guards.current_token_claims),
+            "address": Provide(guards.current_address),
+            "author": Provide(guards.current_author, sync_to_thread=False),
+            "claim": Provide(guards.current_claim),
         },
         exception_handlers=_exception_handlers(page_of),
         after_exception=list(before_refusal),
         lifespan=list(lifespan),
+        state=State(state),
         before_request=_answer_options,
         request_class=JsonRequest,
         request_max_body_size=MAX_BODY,

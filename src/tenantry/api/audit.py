@@ -10,9 +10,10 @@ from litestar.di import NamedDependency, Provide
 from litestar.params import QueryParameter
 from litestar.response import Stream
 
-from tenantry.api.guards import Access, Caller, Routes, raises
+from tenantry.api.guards import Caller, needs, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
-from tenantry.audit.trail import AuditFilter, AuditService
+from tenantry.api.services import Services
+from tenantry.audit.trail import AuditFilter
 from tenantry.db.pagination import Page
 from tenantry.domain.audit import Action, AuditEvent
 from tenantry.domain.errors import ValidationError
@@ -63,42 +64,46 @@ def audit_filter(
     return AuditFilter(action, actor_id, target_id, since, until)
 
 
-def audit_routes(trail: AuditService, access: Access) -> Routes:
-    """The routes that read the audit trail. Nothing writes to it but the changes themselves."""
-    reader = access.needs("audit:read")
-    parameters = {"wanted": Provide(audit_filter, sync_to_thread=False)}
+_reader = needs("audit:read")
+_parameters = {"wanted": Provide(audit_filter, sync_to_thread=False)}
 
-    @get(
-        PATH,
-        guards=[reader],
-        dependencies=parameters,
-        summary="List audit events",
-        opt=raises("mode_mismatch"),
-    )
-    async def list_audit_events(
-        principal: Caller, wanted: WantedEvents, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
-    ) -> Page[AuditEvent]:
-        """List the audit trail of the caller's tenant, newest first. It has no test mode."""
-        return await trail.list_page(principal, wanted, limit, cursor)
 
-    @get(
-        PATH + "/export",
-        guards=[reader],
-        dependencies=parameters,
-        summary="Export the audit trail",
-        media_type=EXPORT_TYPE,
-        opt=raises("mode_mismatch"),
-    )
-    async def export_audit_events(principal: Caller, wanted: WantedEvents) -> Stream:
-        """Return the audit trail, or the selected part of it, newest first: one JSON object a
-        line.
-        """
-        pages = trail.export(principal, wanted)
-        # what is refused is refused before the answer begins
-        first: list[AuditEvent] = await anext(pages)
-        return Stream(ndjson(first, pages), media_type=EXPORT_TYPE)
+@get(
+    PATH,
+    guards=[_reader],
+    dependencies=_parameters,
+    summary="List audit events",
+    opt=raises("mode_mismatch"),
+)
+async def list_audit_events(
+    services: Services,
+    principal: Caller,
+    wanted: WantedEvents,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[AuditEvent]:
+    """List the audit trail of the caller's tenant, newest first. It has no test mode."""
+    return await services.trail.list_page(principal, wanted, limit, cursor)
 
-    return [list_audit_events, export_audit_events]
+
+@get(
+    PATH + "/export",
+    guards=[_reader],
+    dependencies=_parameters,
+    summary="Export the audit trail",
+    media_type=EXPORT_TYPE,
+    opt=raises("mode_mismatch"),
+)
+async def export_audit_events(
+    services: Services, principal: Caller, wanted: WantedEvents
+) -> Stream:
+    """Return the audit trail, or the selected part of it, newest first: one JSON object a
+    line.
+    """
+    pages = services.trail.export(principal, wanted)
+    # what is refused is refused before the answer begins
+    first: list[AuditEvent] = await anext(pages)
+    return Stream(ndjson(first, pages), media_type=EXPORT_TYPE)
 
 
 async def ndjson(

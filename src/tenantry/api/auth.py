@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 from litestar import get
 
-from tenantry.api.guards import Access, Caller, Routes, authenticate_and_count
+from tenantry.api.guards import Caller, authenticate_and_count, needs
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
 from tenantry.domain.access import TenantAccess, to_access
@@ -67,26 +67,21 @@ class Whoami(msgspec.Struct, frozen=True, rename="camel"):
     ]
 
 
-def auth_routes(access: Access) -> Routes:
-    """The route that shows the caller."""
-
-    @get(WHOAMI_PATH, guards=[access.needs(None)], summary="Show the caller")
-    async def whoami(principal: Caller) -> Whoami:
-        """Return the caller as the service sees it."""
-        return Whoami(
-            principal.kind,
-            principal.id,
-            principal.org_id,
-            principal.mode,
-            principal.scopes,
-            principal.access_level,
-            principal.plan,
-            principal.subscription_status,
-            to_access(principal.access_phase),
-            principal.expires_at,
-        )
-
-    return [whoami]
+@get(WHOAMI_PATH, guards=[needs(None)], summary="Show the caller")
+async def whoami(principal: Caller) -> Whoami:
+    """Return the caller as the service sees it."""
+    return Whoami(
+        principal.kind,
+        principal.id,
+        principal.org_id,
+        principal.mode,
+        principal.scopes,
+        principal.access_level,
+        principal.plan,
+        principal.subscription_status,
+        to_access(principal.access_phase),
+        principal.expires_at,
+    )
 
 
 async def answer_gateway(admission: Admission, request: HotRequest) -> HotResponse:

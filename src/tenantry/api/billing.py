@@ -6,13 +6,14 @@ import msgspec
 from litestar import Response, get, post
 from litestar.params import JSONBody
 
-from tenantry.api.guards import Access, Caller, ChangeAuthor, IdempotencyClaim, Routes, raises
+from tenantry.api.guards import Caller, ChangeAuthor, IdempotencyClaim, needs, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, WEB_ADDRESS, Cursor, Limit, path_parameter
-from tenantry.billing.checkout import LONGEST_URL, CheckoutService
-from tenantry.billing.ledger_queries import BillingEventView, LedgerQueries
+from tenantry.api.services import Services
+from tenantry.billing.checkout import LONGEST_URL
+from tenantry.billing.ledger_queries import BillingEventView
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
-from tenantry.domain.plans import Catalog, Limits
+from tenantry.domain.plans import Limits
 
 PLANS_PATH: Final = "/api/v1/plans"
 EVENTS_PATH: Final = "/api/v1/billing/events"
@@ -83,100 +84,95 @@ class SessionAddress(msgspec.Struct, frozen=True):
     ]
 
 
-def billing_routes(
-    billing: LedgerQueries, checkout: CheckoutService, catalog: Catalog, access: Access
-) -> Routes:
-    """The routes that read plans and the ledger, and those that make sessions at the payment
-    provider.
-    """
-
-    @get(PLANS_PATH, guards=[access.needs(None)], summary="List the plans")
-    async def list_plans() -> Page[PlanView]:
-        """List the plans of the catalog on one page."""
-        plans = [
-            PlanView(plan.id, plan.name, next(iter(plan.stripe_price_ids), None), plan.limits)
-            for plan in catalog.plans
-        ]
-        return Page(plans, None)
-
-    @get(EVENTS_PATH, guards=[access.needs("billing:read")], summary="List billing events")
-    async def list_billing_events(
-        principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
-    ) -> Page[BillingEventView]:
-        """List the tenant's billing events and their effect, newest first."""
-        return await billing.list_events(principal, limit, cursor)
-
-    @get(
-        EVENTS_PATH + "/{event_id:str}",
-        guards=[access.needs("billing:read")],
-        summary="Get a billing event",
-    )
-    async def get_billing_event(principal: Caller, event_id: EventId) -> BillingEventView:
-        """Return one event of the caller's tenant by the provider's id."""
-        return await billing.get_event(principal, event_id)
-
-    @post(
-        CHECKOUT_PATH,
-        guards=[access.needs("billing:write")],
-        summary="Begin a checkout",
-        opt=raises(
-            "subscription_exists",
-            "provider_not_configured",
-            "provider_refused",
-            "provider_unavailable",
-        ),
-    )
-    async def create_checkout_session(
-        principal: Caller,
-        author: ChangeAuthor,
-        claim: IdempotencyClaim,
-        data: JSONBody[NewCheckoutSession],
-    ) -> Response[SessionAddress]:
-        """Create a checkout at the payment provider for a plan.
-
-        Send the browser to `url`. The plan changes when the provider's event arrives. A tenant with
-        a subscription that has not ended changes it in the customer portal; only with
-        `SUBSCRIPTIONS=each` may it begin another.
-        """
-        url = await checkout.create_checkout(
-            principal,
-            author,
-            plan=data.plan,
-            success_url=data.success_url,
-            cancel_url=data.cancel_url,
-            claim=claim,
-        )
-        return _shown(url)
-
-    @post(
-        PORTAL_PATH,
-        guards=[access.needs("billing:write")],
-        summary="Open the customer portal",
-        opt=raises(
-            "no_customer", "provider_not_configured", "provider_refused", "provider_unavailable"
-        ),
-    )
-    async def create_portal_session(
-        principal: Caller,
-        author: ChangeAuthor,
-        claim: IdempotencyClaim,
-        data: JSONBody[NewPortalSession | None] = None,
-    ) -> Response[SessionAddress]:
-        """Open the payment provider's portal, in which the tenant changes its payment method or
-        cancels.
-        """
-        return_url = data.return_url if data else None
-        return _shown(
-            await checkout.create_portal(principal, author, return_url=return_url, claim=claim)
-        )
-
-    return [
-        list_plans,
-        list_billing_events,
-        get_billing_event,
-        create_checkout_session,
-        create_portal_session,
+@get(PLANS_PATH, guards=[needs(None)], summary="List the plans")
+async def list_plans(
+    services: Services,
+) -> Page[PlanView]:
+    """List the plans of the catalog on one page."""
+    plans = [
+        PlanView(plan.id, plan.name, next(iter(plan.stripe_price_ids), None), plan.limits)
+        for plan in services.catalog.plans
     ]
+    return Page(plans, None)
+
+
+@get(EVENTS_PATH, guards=[needs("billing:read")], summary="List billing events")
+async def list_billing_events(
+    services: Services, principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[BillingEventView]:
+    """List the tenant's billing events and their effect, newest first."""
+    return await services.billing.list_events(principal, limit, cursor)
+
+
+@get(
+    EVENTS_PATH + "/{event_id:str}",
+    guards=[needs("billing:read")],
+    summary="Get a billing event",
+)
+async def get_billing_event(
+    services: Services, principal: Caller, event_id: EventId
+) -> BillingEventView:
+    """Return one event of the caller's tenant by the provider's id."""
+    return await services.billing.get_event(principal, event_id)
+
+
+@post(
+    CHECKOUT_PATH,
+    guards=[needs("billing:write")],
+    summary="Begin a checkout",
+    opt=raises(
+        "subscription_exists",
+        "provider_not_configured",
+        "provider_refused",
+        "provider_unavailable",
+    ),
+)
+async def create_checkout_session(
+    services: Services,
+    principal: Caller,
+    author: ChangeAuthor,
+    claim: IdempotencyClaim,
+    data: JSONBody[NewCheckoutSession],
+) -> Response[SessionAddress]:
+    """Create a checkout at the payment provider for a plan.
+
+    Send the browser to `url`. The plan changes when the provider's event arrives. A tenant with
+    a subscription that has not ended changes it in the customer portal; only with
+    `SUBSCRIPTIONS=each` may it begin another.
+    """
+    url = await services.checkout.create_checkout(
+        principal,
+        author,
+        plan=data.plan,
+        success_url=data.success_url,
+        cancel_url=data.cancel_url,
+        claim=claim,
+    )
+    return _shown(url)
+
+
+@post(
+    PORTAL_PATH,
+    guards=[needs("billing:write")],
+    summary="Open the customer portal",
+    opt=raises(
+        "no_customer", "provider_not_configured", "provider_refused", "provider_unavailable"
+    ),
+)
+async def create_portal_session(
+    services: Services,
+    principal: Caller,
+    author: ChangeAuthor,
+    claim: IdempotencyClaim,
+    data: JSONBody[NewPortalSession | None] = None,
+) -> Response[SessionAddress]:
+    """Open the payment provider's portal, in which the tenant changes its payment method or
+    cancels.
+    """
+    return_url = data.return_url if data else None
+    return _shown(
+        await services.checkout.create_portal(principal, author, return_url=return_url, claim=claim)
+    )
 
 
 def _shown(url: str) -> Response[SessionAddress]:

@@ -3,15 +3,16 @@
 import hashlib
 import hmac
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
+import msgspec
 from litestar import Request
 from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency
-from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.handlers import BaseRouteHandler
 
 from tenantry.accounts.caller_address import UNVERIFIED, CallerAddress
 from tenantry.auth.admission import Admission, Admitted, credential_kind
@@ -36,16 +37,15 @@ from tenantry.server.asgi_types import (
     header_of,
 )
 
+_KEY_PREFIX: Final = b"svc_"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1)."""
 _IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 AnyRequest = Request[Any, Any, Any]
 Connection = ASGIConnection[Any, Any, Any, Any]
-Routes = Sequence[HTTPRouteHandler]
 EmailOfToken = Callable[[str, str], Awaitable[str | None]]
 """Asks the identity provider for the address of the user of an access token, given its subject."""
-Check = Callable[[Connection, BaseRouteHandler], Awaitable[None]]
 
 
 class Credential(StrEnum):
@@ -67,20 +67,22 @@ class RouteGuard:
     service therefore rejects a caller without the right before it holds a body for them.
     """
 
-    def __init__(self, check: Check, credential: Credential, scope: str | None = None) -> None:
-        self._check = check
-        self.credential = credential
-        self.scope = scope
+    credential: ClassVar[Credential]
+    scope: str | None = None
 
-    async def __call__(self, connection: Connection, handler: BaseRouteHandler) -> None:
+    async def __call__(self, connection: Connection, _handler: BaseRouteHandler) -> None:
         """Authorize the caller. Raises `DomainError`, and whatever reading the body raises."""
-        await self._check(connection, handler)
+        await self.authorize(connection)
         scope = extras(connection)
         if scope["method"] in _SAFE_METHODS or scope.get(BODY_COMPLETE):
             return
         await cast("AnyRequest", connection).body()
         scope[BODY_COMPLETE] = True
-        await self._check(connection, handler)
+        await self.authorize(connection)
+
+    async def authorize(self, connection: Connection) -> None:
+        """Authorize the caller of a connection. Raises `DomainError`."""
+        raise NotImplementedError
 
 
 RAISES: Final = "raises"
@@ -93,105 +95,114 @@ def raises(*codes: str) -> dict[str, Any]:
     return {RAISES: codes}
 
 
-class Access:
-    """Makes the guards of routes."""
+class Access(msgspec.Struct, frozen=True):
+    """What the guards of an application use: ``access`` in its state."""
 
-    def __init__(
-        self,
-        admission: Admission,
-        authenticator: Authenticator,
-        operator_token: Secret | None,
-        email_of_token: EmailOfToken,
-    ) -> None:
-        self._admission = admission
-        self._authenticator = authenticator
-        self._operator_token = operator_token
-        self._email_of_token = email_of_token
+    admission: Admission
+    authenticator: Authenticator
+    operator_token: Secret | None
+    email_of_token: EmailOfToken
 
-    def needs(self, scope: str | None) -> RouteGuard:
-        """Require a caller whose grants cover ``scope``, in live mode for `LIVE_MODE_SCOPES`; None:
-        any credential.
+    async def authenticate(self, connection: Connection) -> RequestPrincipal:
+        """Authenticate the caller, and count the request at the first call. Raises as
+        `Admission.admit`.
         """
-
-        async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
-            principal = await self._authenticate(connection)
-            if scope is not None:
-                principal.require(scope)
-            if scope in LIVE_MODE_SCOPES:
-                principal.require_mode(ACCEPTED_MODES["live"])
-
-        return RouteGuard(guard, Credential.CALLER, scope)
-
-    def needs_user(self, *, to_create: bool = False) -> RouteGuard:
-        """Require a user's token with any scopes, also of a user without a tenant.
-
-        Requests are limited for each user; the limit ``to_create`` tenants is lower.
-        """
-        what, limit = (
-            ("creations", USER_CREATIONS_PER_MINUTE)
-            if to_create
-            else ("requests", USER_REQUESTS_PER_MINUTE)
-        )
-
-        async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
-            authorization = header(connection, "authorization")
-            async with self._admission.delaying(credential_kind(authorization)):
-                credential = bearer_credential(authorization)
-                is_key = credential.startswith(b"svc_")
-                claims = None if is_key else await self._authenticator.verify_token(credential)
-                if to_create and claims is not None and claims.org_id is not None:
-                    requested_organization(claims.org_id, header(connection, "x-organization-id"))
-            if claims is None:
-                await self._authenticate(connection)
-                raise errors.UserTokenRequiredError(
-                    "This needs a user's token; an API key belongs to a tenant already."
-                )
-            if CLAIMS not in extras(connection):  # otherwise the first check counted it
-                extras(connection)[RATE_LIMITS] = await self._admission.count_user(
-                    claims, f"{what} of", limit
-                )
-            extras(connection)[CLAIMS] = claims
-
-        return RouteGuard(guard, Credential.USER)
-
-    def needs_operator(self) -> RouteGuard:
-        """Require the operator's token."""
-
-        async def guard(connection: Connection, _handler: BaseRouteHandler) -> None:
-            expected = self._operator_token
-            async with self._admission.delaying("operator_token"):
-                credential = bearer_credential(header(connection, "authorization"))
-                if expected is None or not hmac.compare_digest(
-                    credential, expected.reveal().encode()
-                ):
-                    raise errors.InvalidCredentialError("This needs the operator's token.")
-            extras(connection)[OPERATOR] = True
-
-        return RouteGuard(guard, Credential.OPERATOR)
-
-    async def _authenticate(self, connection: Connection) -> RequestPrincipal:
         scope = extras(connection)
         header_in = partial(header_of, scope)
-        if CALLER in scope:  # the first check admitted and counted it
-            return await authenticate_again(self._admission, scope, header_in)
-        return (await authenticate_and_count(self._admission, scope, header_in)).principal
+        if CALLER in scope:
+            return await authenticate_again(self.admission, scope, header_in)
+        return (await authenticate_and_count(self.admission, scope, header_in)).principal
 
-    async def claims_of(self, request: AnyRequest) -> Claims | None:
-        """The token's claims of an authenticated user; None for a key."""
-        credential = bearer_credential(header(request, "authorization"))
-        return (
-            None
-            if credential.startswith(b"svc_")
-            else await self._authenticator.verify_token(credential)
-        )
+    async def verify_token(self, credential: bytes) -> Claims | None:
+        """Return the verified claims of a token; None for an API key. Raises `DomainError`."""
+        if credential.startswith(_KEY_PREFIX):
+            return None
+        return await self.authenticator.verify_token(credential)
 
-    async def address_of(self, request: AnyRequest) -> CallerAddress:
-        """The verified address of an authenticated request's caller."""
-        claims = await self.claims_of(request)
+
+def access_of(connection: Connection) -> Access:
+    """Return what the guards of the connection's application use."""
+    access: Access = connection.app.state.access
+    return access
+
+
+class _CallerGuard(RouteGuard):
+    credential = Credential.CALLER
+
+    def __init__(self, scope: str | None) -> None:
+        self.scope = scope
+
+    async def authorize(self, connection: Connection) -> None:
+        principal = await access_of(connection).authenticate(connection)
+        if self.scope is not None:
+            principal.require(self.scope)
+        if self.scope in LIVE_MODE_SCOPES:
+            principal.require_mode(ACCEPTED_MODES["live"])
+
+
+class _UserGuard(RouteGuard):
+    credential = Credential.USER
+
+    def __init__(self, what: str, limit: int, *, to_create: bool) -> None:
+        self._what = what
+        self._limit = limit
+        self._to_create = to_create
+
+    async def authorize(self, connection: Connection) -> None:
+        access, authorization = access_of(connection), header(connection, "authorization")
+        async with access.admission.delaying(credential_kind(authorization)):
+            claims = await access.verify_token(bearer_credential(authorization))
+            if self._to_create and claims is not None and claims.org_id is not None:
+                requested_organization(claims.org_id, header(connection, "x-organization-id"))
         if claims is None:
-            return UNVERIFIED
-        token = bearer_credential(header(request, "authorization")).decode()
-        return CallerAddress(claims, partial(self._email_of_token, token, claims.subject))
+            await access.authenticate(connection)
+            raise errors.UserTokenRequiredError(
+                "This needs a user's token; an API key belongs to a tenant already."
+            )
+        scope = extras(connection)
+        if CLAIMS not in scope:  # otherwise the first check counted it
+            scope[RATE_LIMITS] = await access.admission.count_user(claims, self._what, self._limit)
+        scope[CLAIMS] = claims
+
+
+class _OperatorGuard(RouteGuard):
+    credential = Credential.OPERATOR
+
+    async def authorize(self, connection: Connection) -> None:
+        access = access_of(connection)
+        async with access.admission.delaying("operator_token"):
+            credential = bearer_credential(header(connection, "authorization"))
+            if not _is_secret(access.operator_token, credential):
+                raise errors.InvalidCredentialError("This needs the operator's token.")
+        extras(connection)[OPERATOR] = True
+
+
+def _is_secret(expected: Secret | None, credential: bytes) -> bool:
+    if expected is None:
+        return False
+    return hmac.compare_digest(credential, expected.reveal().encode())
+
+
+def needs(scope: str | None) -> RouteGuard:
+    """Require a caller whose grants cover ``scope``, in live mode for `LIVE_MODE_SCOPES`; None: any
+    credential.
+    """
+    return _CallerGuard(scope)
+
+
+def needs_user(*, to_create: bool = False) -> RouteGuard:
+    """Require a user's token with any scopes, also of a user without a tenant.
+
+    Requests are limited for each user; the limit ``to_create`` tenants is lower.
+    """
+    if to_create:
+        return _UserGuard("creations of", USER_CREATIONS_PER_MINUTE, to_create=True)
+    return _UserGuard("requests of", USER_REQUESTS_PER_MINUTE, to_create=False)
+
+
+def needs_operator() -> RouteGuard:
+    """Require the operator's token."""
+    return _OperatorGuard()
 
 
 def extras(connection: Connection) -> dict[str, Any]:
@@ -214,6 +225,12 @@ ChangeAuthor = NamedDependency[Author]
 """The type of a handler's argument ``author``: the author of a change by whom the route's guard
 authorized.
 """
+TokenClaims = NamedDependency[Claims | None]
+"""The type of a handler's argument ``token_claims``: those of an authorized user; None for a
+key.
+"""
+VerifiedAddress = NamedDependency[CallerAddress]
+"""The type of a handler's argument ``address``: the verified address of the authorized caller."""
 IdempotencyClaim = NamedDependency[Claim | None]
 """The type of a handler's argument ``claim``: that of a request with an ``Idempotency-Key``."""
 
@@ -234,6 +251,22 @@ def current_claims(request: AnyRequest) -> Claims:
     return claims
 
 
+async def current_token_claims(request: AnyRequest) -> Claims | None:
+    """Return the token's claims of an authorized user; None for a key."""
+    credential = bearer_credential(header(request, "authorization"))
+    return await access_of(request).verify_token(credential)
+
+
+async def current_address(request: AnyRequest) -> CallerAddress:
+    """Return the verified address of an authorized request's caller."""
+    claims = await current_token_claims(request)
+    if claims is None:
+        return UNVERIFIED
+    token = bearer_credential(header(request, "authorization")).decode()
+    find_email = access_of(request).email_of_token
+    return CallerAddress(claims, partial(find_email, token, claims.subject))
+
+
 async def current_claim(request: AnyRequest) -> Claim | None:
     """Return the idempotency claim of the caller or user that a guard authorized (CONTRACT 4).
 
@@ -249,18 +282,19 @@ async def current_claim(request: AnyRequest) -> Claim | None:
         )
     if redact(key) != key:  # a client may send a credential here by mistake; it must not be stored
         key = "sha256:" + hashlib.sha256(key.encode()).hexdigest()
-    user = extras(request).get(CLAIMS)
-    owner = (
-        f"user:{user.issuer}:{user.subject}"
-        if isinstance(user, Claims)
-        else claimant(current_principal(request))
-    )
     return Claim(
-        owner,
+        _claim_owner(request),
         f"{request.method} {request.url.path}",
         key,
         hashlib.sha256(await request.body()).digest(),
     )
+
+
+def _claim_owner(request: AnyRequest) -> str:
+    user = extras(request).get(CLAIMS)
+    if isinstance(user, Claims):
+        return f"user:{user.issuer}:{user.subject}"
+    return claimant(current_principal(request))
 
 
 def claimant(principal: RequestPrincipal) -> str:

@@ -6,18 +6,16 @@ import msgspec
 from litestar import Response, delete, get, patch, post
 from litestar.params import JSONBody, QueryParameter
 
-from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.members_store import MemberFilter
-from tenantry.accounts.tenants import TenantService
 from tenantry.api import tenants
 from tenantry.api.guards import (
-    Access,
-    AnyRequest,
     Caller,
     CallerClaims,
     ChangeAuthor,
     IdempotencyClaim,
-    Routes,
+    VerifiedAddress,
+    needs,
+    needs_user,
     raises,
 )
 from tenantry.api.parameters import (
@@ -30,6 +28,7 @@ from tenantry.api.parameters import (
     UserId,
     path_parameter,
 )
+from tenantry.api.services import Services
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.members import Member, Membership, MemberStatus
@@ -81,190 +80,194 @@ class OwnerTransfer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     owner_email: Annotated[Email, doc(example="grace@acme.example")]
 
 
-def member_routes(
-    members: MemberService, memberships: MembershipService, owned: TenantService, access: Access
-) -> Routes:
-    """The routes of members, and of a user's own memberships."""
-
-    @get(PATH, guards=[access.needs("members:read")], summary="List members")
-    async def list_members(
-        principal: Caller,
-        user_id: _OfUser = None,
-        role: Annotated[
-            Role | None, QueryParameter(name="role", description="Only members with this role.")
-        ] = None,
-        status: Annotated[
-            MemberStatus | None,
-            QueryParameter(
-                name="status",
-                description="Only these. Without it: the active and the invited ones.",
-            ),
-        ] = None,
-        limit: Limit = DEFAULT_LIMIT,
-        cursor: Cursor = None,
-    ) -> Page[Member]:
-        """List the tenant's members and invitations, newest first.
-
-        Users who have only an organization claim in their token are not listed.
-        """
-        wanted = MemberFilter(user_id, role, status, current=status is None)
-        return await members.list_page(principal, wanted, limit, cursor)
-
-    @post(
-        PATH,
-        guards=[access.needs("members:write")],
-        summary="Invite a member",
-        opt=raises(
-            "scope_escalation",
-            "mode_mismatch",
-            "member_exists",
-            "plan_limit_reached",
-            "last_owner",
-            "identity_provider_not_configured",
+@get(PATH, guards=[needs("members:read")], summary="List members")
+async def list_members(
+    services: Services,
+    principal: Caller,
+    user_id: _OfUser = None,
+    role: Annotated[
+        Role | None, QueryParameter(name="role", description="Only members with this role.")
+    ] = None,
+    status: Annotated[
+        MemberStatus | None,
+        QueryParameter(
+            name="status",
+            description="Only these. Without it: the active and the invited ones.",
         ),
+    ] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[Member]:
+    """List the tenant's members and invitations, newest first.
+
+    Users who have only an organization claim in their token are not listed.
+    """
+    wanted = MemberFilter(user_id, role, status, current=status is None)
+    return await services.members.list_page(principal, wanted, limit, cursor)
+
+
+@post(
+    PATH,
+    guards=[needs("members:write")],
+    summary="Invite a member",
+    opt=raises(
+        "scope_escalation",
+        "mode_mismatch",
+        "member_exists",
+        "plan_limit_reached",
+        "last_owner",
+        "identity_provider_not_configured",
+    ),
+)
+async def create_member(
+    services: Services,
+    principal: Caller,
+    author: ChangeAuthor,
+    claim: IdempotencyClaim,
+    data: JSONBody[NewMember],
+) -> Response[Member]:
+    """Invite a user of the identity provider.
+
+    The membership is `invited` until the user accepts; a user who adds themselves is active at
+    once. A removed member can be invited again and keeps the id. Invitations count against the
+    plan's limit `members`. The caller must hold everything that the role grants, with a token
+    or a key that does not expire.
+    """
+    member = await services.members.add(
+        principal, author, user_id=data.user_id, role=data.role, claim=claim
     )
-    async def create_member(
-        principal: Caller, author: ChangeAuthor, claim: IdempotencyClaim, data: JSONBody[NewMember]
-    ) -> Response[Member]:
-        """Invite a user of the identity provider.
+    return Response(member, headers={"Location": f"{PATH}/{member.id}"})
 
-        The membership is `invited` until the user accepts; a user who adds themselves is active at
-        once. A removed member can be invited again and keeps the id. Invitations count against the
-        plan's limit `members`. The caller must hold everything that the role grants, with a token
-        or a key that does not expire.
-        """
-        member = await members.add(
-            principal, author, user_id=data.user_id, role=data.role, claim=claim
-        )
-        return Response(member, headers={"Location": f"{PATH}/{member.id}"})
 
-    @get(PATH + "/{member_id:str}", guards=[access.needs("members:read")], summary="Get a member")
-    async def get_member(principal: Caller, member_id: MemberId) -> Member:
-        """Return a member of the caller's tenant, including a removed one."""
-        return await members.get(principal, member_id)
+@get(PATH + "/{member_id:str}", guards=[needs("members:read")], summary="Get a member")
+async def get_member(services: Services, principal: Caller, member_id: MemberId) -> Member:
+    """Return a member of the caller's tenant, including a removed one."""
+    return await services.members.get(principal, member_id)
 
-    @patch(
-        PATH + "/{member_id:str}",
-        guards=[access.needs("members:write")],
-        summary="Change a member's role",
-        opt=raises("scope_escalation", "mode_mismatch", "member_not_active", "last_owner"),
+
+@patch(
+    PATH + "/{member_id:str}",
+    guards=[needs("members:write")],
+    summary="Change a member's role",
+    opt=raises("scope_escalation", "mode_mismatch", "member_not_active", "last_owner"),
+)
+async def update_member(
+    services: Services,
+    principal: Caller,
+    author: ChangeAuthor,
+    member_id: MemberId,
+    data: JSONBody[MemberChange],
+) -> Member:
+    """Change the role.
+
+    It counts from the member's next request. A higher role needs the same rights as an
+    invitation. Only an OWNER can change an owner.
+    """
+    return await services.members.change_role(principal, author, member_id, data.role)
+
+
+@delete(
+    PATH + "/{member_id:str}",
+    guards=[needs("members:write")],
+    summary="Remove a member",
+    opt=raises("scope_escalation", "mode_mismatch", "last_owner"),
+)
+async def delete_member(
+    services: Services, principal: Caller, author: ChangeAuthor, member_id: MemberId
+) -> None:
+    """Remove a member or withdraw an invitation.
+
+    After this answer every process rejects the user's requests, whatever the token claims. Only
+    an OWNER can remove an owner, or a user whose token claims the role owner. Removing again
+    succeeds. The record stays, with `removedAt`.
+    """
+    await services.members.remove(principal, author, member_id)
+
+
+@post(
+    tenants.PATH + "/{tenant_id:str}/transfer",
+    guards=[needs("tenants:write")],
+    status_code=200,
+    summary="Transfer a tenant to another owner",
+    opt=raises("scope_escalation", "identity_provider_not_configured"),
+)
+async def transfer_tenant(
+    services: Services,
+    address: VerifiedAddress,
+    principal: Caller,
+    author: ChangeAuthor,
+    claim: IdempotencyClaim,
+    tenant_id: tenants.TenantId,
+    data: JSONBody[OwnerTransfer],
+) -> Tenant:
+    """Make an active member the owner of the tenant.
+
+    This sets `ownerId`, the role owner, and the address for billing mail. A previous owner who
+    is a member becomes an admin. Only an OWNER may do this.
+    """
+    return await services.tenants.transfer(
+        principal,
+        author,
+        tenant_id,
+        user_id=data.user_id,
+        owner_email=data.owner_email,
+        claim=claim,
+        address=address,
     )
-    async def update_member(
-        principal: Caller, author: ChangeAuthor, member_id: MemberId, data: JSONBody[MemberChange]
-    ) -> Member:
-        """Change the role.
 
-        It counts from the member's next request. A higher role needs the same rights as an
-        invitation. Only an OWNER can change an owner.
-        """
-        return await members.change_role(principal, author, member_id, data.role)
 
-    @delete(
-        PATH + "/{member_id:str}",
-        guards=[access.needs("members:write")],
-        summary="Remove a member",
-        opt=raises("scope_escalation", "mode_mismatch", "last_owner"),
-    )
-    async def delete_member(principal: Caller, author: ChangeAuthor, member_id: MemberId) -> None:
-        """Remove a member or withdraw an invitation.
+@get(OWN_PATH, guards=[needs_user()], summary="List the caller's memberships")
+async def list_own_memberships(
+    services: Services,
+    claims: CallerClaims,
+    status: Annotated[
+        MemberStatus | None,
+        QueryParameter(
+            name="status",
+            description="Only `active` ones, or only `invited` ones: invitations.",
+        ),
+    ] = None,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[Membership]:
+    """List the user's memberships and invitations, newest first.
 
-        After this answer every process rejects the user's requests, whatever the token claims. Only
-        an OWNER can remove an owner, or a user whose token claims the role owner. Removing again
-        succeeds. The record stays, with `removedAt`.
-        """
-        await members.remove(principal, author, member_id)
+    An invitation shows only the tenant's id and name.
+    """
+    return await services.memberships.list_page(claims.user, status, limit, cursor)
 
-    @post(
-        tenants.PATH + "/{tenant_id:str}/transfer",
-        guards=[access.needs("tenants:write")],
-        status_code=200,
-        summary="Transfer a tenant to another owner",
-        opt=raises("scope_escalation", "identity_provider_not_configured"),
-    )
-    async def transfer_tenant(
-        request: AnyRequest,
-        principal: Caller,
-        author: ChangeAuthor,
-        claim: IdempotencyClaim,
-        tenant_id: tenants.TenantId,
-        data: JSONBody[OwnerTransfer],
-    ) -> Tenant:
-        """Make an active member the owner of the tenant.
 
-        This sets `ownerId`, the role owner, and the address for billing mail. A previous owner who
-        is a member becomes an admin. Only an OWNER may do this.
-        """
-        address = await access.address_of(request)
-        return await owned.transfer(
-            principal,
-            author,
-            tenant_id,
-            user_id=data.user_id,
-            owner_email=data.owner_email,
-            claim=claim,
-            address=address,
-        )
+@post(
+    _MEMBERSHIPS_PATH + "/{membership_id:str}/accept",
+    guards=[needs_user()],
+    status_code=200,
+    summary="Accept an invitation",
+    opt=raises("member_not_active"),
+)
+async def accept_membership(
+    services: Services,
+    claims: CallerClaims,
+    author: ChangeAuthor,
+    claim: IdempotencyClaim,
+    membership_id: MembershipId,
+) -> Membership:
+    """Accept an invitation. Accepting again succeeds. Another user's membership is not
+    found.
+    """
+    return await services.memberships.accept(claims.user, author, membership_id, claim)
 
-    @get(OWN_PATH, guards=[access.needs_user()], summary="List the caller's memberships")
-    async def list_own_memberships(
-        claims: CallerClaims,
-        status: Annotated[
-            MemberStatus | None,
-            QueryParameter(
-                name="status",
-                description="Only `active` ones, or only `invited` ones: invitations.",
-            ),
-        ] = None,
-        limit: Limit = DEFAULT_LIMIT,
-        cursor: Cursor = None,
-    ) -> Page[Membership]:
-        """List the user's memberships and invitations, newest first.
 
-        An invitation shows only the tenant's id and name.
-        """
-        return await memberships.list_page(claims.user, status, limit, cursor)
+@delete(
+    OWN_PATH + "/{membership_id:str}",
+    guards=[needs_user()],
+    summary="Decline an invitation, or leave a tenant",
+    opt=raises("last_owner"),
+)
+async def delete_own_membership(
+    services: Services, claims: CallerClaims, author: ChangeAuthor, membership_id: MembershipId
+) -> None:
+    """Decline an invitation or leave the tenant; repeating it succeeds.
 
-    @post(
-        _MEMBERSHIPS_PATH + "/{membership_id:str}/accept",
-        guards=[access.needs_user()],
-        status_code=200,
-        summary="Accept an invitation",
-        opt=raises("member_not_active"),
-    )
-    async def accept_membership(
-        claims: CallerClaims,
-        author: ChangeAuthor,
-        claim: IdempotencyClaim,
-        membership_id: MembershipId,
-    ) -> Membership:
-        """Accept an invitation. Accepting again succeeds. Another user's membership is not
-        found.
-        """
-        return await memberships.accept(claims.user, author, membership_id, claim)
-
-    @delete(
-        OWN_PATH + "/{membership_id:str}",
-        guards=[access.needs_user()],
-        summary="Decline an invitation, or leave a tenant",
-        opt=raises("last_owner"),
-    )
-    async def delete_own_membership(
-        claims: CallerClaims, author: ChangeAuthor, membership_id: MembershipId
-    ) -> None:
-        """Decline an invitation or leave the tenant; repeating it succeeds.
-
-        The tenant's owner, and its last one, must transfer it first.
-        """
-        await memberships.end(claims.user, author, membership_id)
-
-    return [
-        list_members,
-        create_member,
-        get_member,
-        update_member,
-        delete_member,
-        transfer_tenant,
-        list_own_memberships,
-        accept_membership,
-        delete_own_membership,
-    ]
+    The tenant's owner, and its last one, must transfer it first.
+    """
+    await services.memberships.end(claims.user, author, membership_id)

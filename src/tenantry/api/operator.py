@@ -8,15 +8,13 @@ from litestar import delete, get
 from litestar.di import NamedDependency, Provide
 from litestar.params import QueryParameter
 
-from tenantry.accounts.tenant_directory import TenantDirectory
 from tenantry.accounts.tenant_directory_store import TenantFilter
-from tenantry.accounts.tenants import TenantService
 from tenantry.api.api_keys import KeyId
-from tenantry.api.guards import Access, ChangeAuthor, Routes, raises
+from tenantry.api.guards import ChangeAuthor, needs_operator, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
+from tenantry.api.services import Services
 from tenantry.api.tenants import TenantId
-from tenantry.auth.operator_keys import OperatorKeyService
-from tenantry.billing.unplaced_events import UnplacedEvent, UnplacedEvents
+from tenantry.billing.unplaced_events import UnplacedEvent
 from tenantry.db.pagination import Page
 from tenantry.domain.api_keys import ApiKey, check_search
 from tenantry.domain.errors import ValidationError
@@ -74,98 +72,89 @@ def tenant_filter(
     return TenantFilter(search or None, plan, status, access, suspended)
 
 
-def operator_routes(
-    directory: TenantDirectory,
-    tenants: TenantService,
-    keys: OperatorKeyService,
-    events: UnplacedEvents,
-    access: Access,
-) -> Routes:
-    """The routes across tenants. All of them need the operator's token."""
-    operator = access.needs_operator()
+_operator = needs_operator()
 
-    @get(
-        PATH + "/tenants",
-        guards=[operator],
-        dependencies={"wanted": Provide(tenant_filter, sync_to_thread=False)},
-        summary="List all tenants (operator)",
-    )
-    async def list_all_tenants(
-        wanted: WantedTenants, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
-    ) -> Page[ManagedTenant]:
-        """List the tenants that match every given condition, newest first. Ended tenants are left
-        out.
-        """
-        return await directory.list_page(wanted, limit, cursor)
 
-    @get(PATH + "/tenants/{tenant_id:str}", guards=[operator], summary="Get any tenant (operator)")
-    async def get_any_tenant(tenant_id: TenantId) -> ManagedTenant:
-        """Return a tenant that has not ended."""
-        return await tenants.show(tenant_id)
+@get(
+    PATH + "/tenants",
+    guards=[_operator],
+    dependencies={"wanted": Provide(tenant_filter, sync_to_thread=False)},
+    summary="List all tenants (operator)",
+)
+async def list_all_tenants(
+    services: Services, wanted: WantedTenants, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[ManagedTenant]:
+    """List the tenants that match every given condition, newest first. Ended tenants are left
+    out.
+    """
+    return await services.directory.list_page(wanted, limit, cursor)
 
-    @get(PATH + "/api-keys", guards=[operator], summary="Find API keys of all tenants (operator)")
-    async def list_any_api_keys(
-        search: Annotated[
-            str,
-            QueryParameter(
-                name="search",
-                max_length=200,
-                description="A key's id, its first or last four characters, or both, such as `svc_live_AbCd...wxyz`; "
-                "upper and lower case are the same. Never send a whole secret.",
-                schema_extra={"example": "svc_live_4fGh...x9Qz"},
-            ),
-        ],
-        limit: Limit = DEFAULT_LIMIT,
-        cursor: Cursor = None,
-    ) -> Page[ApiKey]:
-        """List the keys that the text means, newest first, without their secrets. `orgId` is the
-        tenant of each.
-        """
-        return await keys.search(search, limit, cursor)
 
-    @delete(
-        PATH + "/api-keys/{key_id:str}",
-        guards=[operator],
-        summary="Revoke any API key (operator)",
-        opt=raises("last_owner"),
-    )
-    async def delete_any_api_key(
-        author: ChangeAuthor,
-        key_id: KeyId,
-        *,
-        force: Annotated[
-            bool,
-            QueryParameter(
-                name="force", description="Also the last OWNER key of a tenant without an owner."
-            ),
-        ] = False,
-    ) -> None:
-        """Revoke a key of any tenant, also of a suspended one.
+@get(PATH + "/tenants/{tenant_id:str}", guards=[_operator], summary="Get any tenant (operator)")
+async def get_any_tenant(services: Services, tenant_id: TenantId) -> ManagedTenant:
+    """Return a tenant that has not ended."""
+    return await services.tenants.show(tenant_id)
 
-        After this answer every process rejects requests with it. Revoking a revoked key succeeds.
-        """
-        await keys.revoke(author, key_id, force=force)
 
-    @get(
-        PATH + "/parked-events",
-        guards=[operator],
-        summary="List events without a tenant (operator)",
-    )
-    async def list_parked_events(
-        limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
-    ) -> Page[UnplacedEvent]:
-        """List the events that belong to no tenant, the last received first, each with the command
-        that places it.
+@get(PATH + "/api-keys", guards=[_operator], summary="Find API keys of all tenants (operator)")
+async def list_any_api_keys(
+    services: Services,
+    search: Annotated[
+        str,
+        QueryParameter(
+            name="search",
+            max_length=200,
+            description="A key's id, its first or last four characters, or both, such as `svc_live_AbCd...wxyz`; "
+            "upper and lower case are the same. Never send a whole secret.",
+            schema_extra={"example": "svc_live_4fGh...x9Qz"},
+        ),
+    ],
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[ApiKey]:
+    """List the keys that the text means, newest first, without their secrets. `orgId` is the
+    tenant of each.
+    """
+    return await services.operator_keys.search(search, limit, cursor)
 
-        These are the parked events, and those of the last 30 days that name neither a tenant nor a
-        linked customer, or are invalid.
-        """
-        return await events.list_page(limit, cursor)
 
-    return [
-        list_all_tenants,
-        get_any_tenant,
-        list_any_api_keys,
-        delete_any_api_key,
-        list_parked_events,
-    ]
+@delete(
+    PATH + "/api-keys/{key_id:str}",
+    guards=[_operator],
+    summary="Revoke any API key (operator)",
+    opt=raises("last_owner"),
+)
+async def delete_any_api_key(
+    services: Services,
+    author: ChangeAuthor,
+    key_id: KeyId,
+    *,
+    force: Annotated[
+        bool,
+        QueryParameter(
+            name="force", description="Also the last OWNER key of a tenant without an owner."
+        ),
+    ] = False,
+) -> None:
+    """Revoke a key of any tenant, also of a suspended one.
+
+    After this answer every process rejects requests with it. Revoking a revoked key succeeds.
+    """
+    await services.operator_keys.revoke(author, key_id, force=force)
+
+
+@get(
+    PATH + "/parked-events",
+    guards=[_operator],
+    summary="List events without a tenant (operator)",
+)
+async def list_parked_events(
+    services: Services, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[UnplacedEvent]:
+    """List the events that belong to no tenant, the last received first, each with the command
+    that places it.
+
+    These are the parked events, and those of the last 30 days that name neither a tenant nor a
+    linked customer, or are invalid.
+    """
+    return await services.unplaced_events.list_page(limit, cursor)

@@ -8,14 +8,13 @@ from litestar import Response, delete, get, patch, post
 from litestar.params import JSONBody
 from msgspec import UNSET, UnsetType
 
-from tenantry.accounts.projects import ProjectService, page_of
+from tenantry.accounts.projects import page_of
 from tenantry.api.guards import (
-    Access,
     Caller,
     ChangeAuthor,
     IdempotencyClaim,
-    Routes,
     authenticate_and_count,
+    needs,
     raises,
 )
 from tenantry.api.parameters import (
@@ -27,6 +26,7 @@ from tenantry.api.parameters import (
     PageQuery,
     path_parameter,
 )
+from tenantry.api.services import Services
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page, Window, window_after
@@ -92,63 +92,65 @@ def parse_window(query: bytes) -> Window:
     return window_after(page.limit, page.cursor)
 
 
-def project_routes(projects: ProjectService, access: Access) -> Routes:
-    """The routes of projects.
+# The dispatcher answers the list with `answer_project_list`. This handler answers variants of the
+# address, such as one with a slash at the end, and describes the route for OpenAPI.
+@get(PATH, guards=[needs("projects:read")], summary="List projects")
+async def list_projects(
+    services: Services, principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Page[Project]:
+    """List the projects of the caller's tenant in the caller's mode, newest first."""
+    return await services.projects.list_page(principal, limit, cursor)
 
-    The dispatcher answers the list with `answer_project_list`. The handler here answers variants of
-    the address, such as one with a slash at the end, and describes the route for OpenAPI.
-    """
 
-    @get(PATH, guards=[access.needs("projects:read")], summary="List projects")
-    async def list_projects(
-        principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
-    ) -> Page[Project]:
-        """List the projects of the caller's tenant in the caller's mode, newest first."""
-        return await projects.list_page(principal, limit, cursor)
+@post(
+    PATH,
+    guards=[needs("projects:write")],
+    summary="Create a project",
+    opt=raises("plan_limit_reached"),
+)
+async def create_project(
+    services: Services,
+    principal: Caller,
+    author: ChangeAuthor,
+    claim: IdempotencyClaim,
+    data: JSONBody[NewProject],
+) -> Response[Project]:
+    """Create a project in the caller's mode. The plan may limit the projects of each mode."""
+    project = await services.projects.create(principal, author, data.name, data.description, claim)
+    return Response(project, headers={"Location": f"{PATH}/{project.id}"})
 
-    @post(
-        PATH,
-        guards=[access.needs("projects:write")],
-        summary="Create a project",
-        opt=raises("plan_limit_reached"),
+
+@get(PATH + "/{project_id:str}", guards=[needs("projects:read")], summary="Get a project")
+async def get_project(services: Services, principal: Caller, project_id: ProjectId) -> Project:
+    """Return one project of the caller's tenant and mode."""
+    return await services.projects.get(principal, project_id)
+
+
+@patch(
+    PATH + "/{project_id:str}",
+    guards=[needs("projects:write")],
+    summary="Change a project",
+)
+async def update_project(
+    services: Services,
+    principal: Caller,
+    author: ChangeAuthor,
+    project_id: ProjectId,
+    data: JSONBody[ProjectChange],
+) -> Project:
+    """Change the given fields; a null `description` clears it."""
+    return await services.projects.update(
+        principal, author, project_id, data.name, data.description
     )
-    async def create_project(
-        principal: Caller, author: ChangeAuthor, claim: IdempotencyClaim, data: JSONBody[NewProject]
-    ) -> Response[Project]:
-        """Create a project in the caller's mode. The plan may limit the projects of each mode."""
-        project = await projects.create(principal, author, data.name, data.description, claim)
-        return Response(project, headers={"Location": f"{PATH}/{project.id}"})
 
-    @get(
-        PATH + "/{project_id:str}", guards=[access.needs("projects:read")], summary="Get a project"
-    )
-    async def get_project(principal: Caller, project_id: ProjectId) -> Project:
-        """Return one project of the caller's tenant and mode."""
-        return await projects.get(principal, project_id)
 
-    @patch(
-        PATH + "/{project_id:str}",
-        guards=[access.needs("projects:write")],
-        summary="Change a project",
-    )
-    async def update_project(
-        principal: Caller,
-        author: ChangeAuthor,
-        project_id: ProjectId,
-        data: JSONBody[ProjectChange],
-    ) -> Project:
-        """Change the given fields; a null `description` clears it."""
-        return await projects.update(principal, author, project_id, data.name, data.description)
-
-    @delete(
-        PATH + "/{project_id:str}",
-        guards=[access.needs("projects:write")],
-        summary="Delete a project",
-    )
-    async def delete_project(
-        principal: Caller, author: ChangeAuthor, project_id: ProjectId
-    ) -> None:
-        """Delete the project permanently."""
-        await projects.delete(principal, author, project_id)
-
-    return [list_projects, create_project, get_project, update_project, delete_project]
+@delete(
+    PATH + "/{project_id:str}",
+    guards=[needs("projects:write")],
+    summary="Delete a project",
+)
+async def delete_project(
+    services: Services, principal: Caller, author: ChangeAuthor, project_id: ProjectId
+) -> None:
+    """Delete the project permanently."""
+    await services.projects.delete(principal, author, project_id)

@@ -8,15 +8,17 @@ from litestar.openapi import ResponseSpec
 from litestar.params import JSONBody
 from msgspec import UNSET, UnsetType
 
-from tenantry.accounts.tenants import TenantExport, TenantInput, TenantService
+from tenantry.accounts.tenants import TenantExport, TenantInput
 from tenantry.api.guards import (
-    Access,
-    AnyRequest,
     Caller,
     CallerClaims,
     ChangeAuthor,
     IdempotencyClaim,
-    Routes,
+    TokenClaims,
+    VerifiedAddress,
+    needs,
+    needs_operator,
+    needs_user,
     raises,
 )
 from tenantry.api.parameters import (
@@ -29,6 +31,7 @@ from tenantry.api.parameters import (
     UserId,
     path_parameter,
 )
+from tenantry.api.services import Services
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.errors import ValidationError
@@ -73,131 +76,128 @@ class OperatorTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True)
     suspended: Annotated[bool | None, doc("Whether the tenant's credentials are refused.")] = None
 
 
-def tenant_routes(tenants: TenantService, access: Access) -> Routes:
-    """The routes of tenants: for their members and keys, and for the operator's backend."""
+@get(PATH, guards=[needs("tenants:read")], summary="List the caller's tenants")
+async def list_tenants(
+    services: Services,
+    principal: Caller,
+    token_claims: TokenClaims,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Page[Tenant]:
+    """List the tenants of the caller, newest first: the one of an API key, or all of a user."""
+    return await services.tenants.list_page(principal, token_claims, limit, cursor)
 
-    @get(PATH, guards=[access.needs("tenants:read")], summary="List the caller's tenants")
-    async def list_tenants(
-        request: AnyRequest, principal: Caller, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
-    ) -> Page[Tenant]:
-        """List the tenants of the caller, newest first: the one of an API key, or all of a user."""
-        return await tenants.list_page(principal, await access.claims_of(request), limit, cursor)
 
-    @get(PATH + "/{tenant_id:str}", guards=[access.needs("tenants:read")], summary="Get a tenant")
-    async def get_tenant(principal: Caller, tenant_id: TenantId) -> Tenant:
-        """Return the caller's tenant. Any other tenant is not found."""
-        return await tenants.get(principal, tenant_id)
+@get(PATH + "/{tenant_id:str}", guards=[needs("tenants:read")], summary="Get a tenant")
+async def get_tenant(services: Services, principal: Caller, tenant_id: TenantId) -> Tenant:
+    """Return the caller's tenant. Any other tenant is not found."""
+    return await services.tenants.get(principal, tenant_id)
 
-    @post(
-        PATH,
-        guards=[access.needs_user(to_create=True)],
-        summary="Create a tenant",
-        opt=raises("tenant_exists", "tenant_limit_reached"),
+
+@post(
+    PATH,
+    guards=[needs_user(to_create=True)],
+    summary="Create a tenant",
+    opt=raises("tenant_exists", "tenant_limit_reached"),
+)
+async def create_tenant(
+    services: Services,
+    address: VerifiedAddress,
+    claims: CallerClaims,
+    author: ChangeAuthor,
+    claim: IdempotencyClaim,
+    data: JSONBody[NewTenant],
+) -> Response[Tenant]:
+    """Create a tenant with the user as its owner.
+
+    If the token's organization claim names no existing tenant, it becomes the id. Without
+    `ownerEmail` the token's verified address or the identity provider's counts.
+    `TENANTS_PER_USER` limits how many tenants a user may create.
+    """
+    tenant = await services.tenants.create(
+        claims,
+        author,
+        name=data.name,
+        owner_email=data.owner_email,
+        address=address,
+        claim=claim,
     )
-    async def create_tenant(
-        request: AnyRequest,
-        claims: CallerClaims,
-        author: ChangeAuthor,
-        claim: IdempotencyClaim,
-        data: JSONBody[NewTenant],
-    ) -> Response[Tenant]:
-        """Create a tenant with the user as its owner.
+    return Response(tenant, headers={"Location": f"{PATH}/{tenant.id}"})
 
-        If the token's organization claim names no existing tenant, it becomes the id. Without
-        `ownerEmail` the token's verified address or the identity provider's counts.
-        `TENANTS_PER_USER` limits how many tenants a user may create.
-        """
-        address = await access.address_of(request)
-        tenant = await tenants.create(
-            claims,
-            author,
-            name=data.name,
-            owner_email=data.owner_email,
-            address=address,
-            claim=claim,
-        )
-        return Response(tenant, headers={"Location": f"{PATH}/{tenant.id}"})
 
-    @patch(
-        PATH + "/{tenant_id:str}", guards=[access.needs("tenants:write")], summary="Change a tenant"
+@patch(PATH + "/{tenant_id:str}", guards=[needs("tenants:write")], summary="Change a tenant")
+async def update_tenant(
+    services: Services,
+    address: VerifiedAddress,
+    principal: Caller,
+    author: ChangeAuthor,
+    tenant_id: TenantId,
+    data: JSONBody[TenantChange],
+) -> Tenant:
+    """Change the name and, if given, the address for billing mail. A test-mode key may not."""
+    return await services.tenants.update(
+        principal,
+        author,
+        tenant_id,
+        name=data.name,
+        owner_email=data.owner_email,
+        address=address,
     )
-    async def update_tenant(
-        request: AnyRequest,
-        principal: Caller,
-        author: ChangeAuthor,
-        tenant_id: TenantId,
-        data: JSONBody[TenantChange],
-    ) -> Tenant:
-        """Change the name and, if given, the address for billing mail. A test-mode key may not."""
-        address = await access.address_of(request)
-        return await tenants.update(
-            principal,
-            author,
-            tenant_id,
-            name=data.name,
-            owner_email=data.owner_email,
-            address=address,
-        )
 
-    @put(
-        PATH + "/{tenant_id:str}",
-        guards=[access.needs_operator()],
-        summary="Create or set a tenant (operator)",
-        responses={201: ResponseSpec(ManagedTenant, description="The tenant is new.")},
-        opt=raises("customer_taken", "tenant_deleted"),
+
+@put(
+    PATH + "/{tenant_id:str}",
+    guards=[needs_operator()],
+    summary="Create or set a tenant (operator)",
+    responses={201: ResponseSpec(ManagedTenant, description="The tenant is new.")},
+    opt=raises("customer_taken", "tenant_deleted"),
+)
+async def put_tenant(
+    services: Services, author: ChangeAuthor, tenant_id: TenantId, data: JSONBody[OperatorTenant]
+) -> Response[ManagedTenant]:
+    """Create the tenant, or change the given fields of an existing one.
+
+    Its id is 1 to 64 of `A-Za-z0-9_-`. `stripeCustomerId` links the provider's customer, unless
+    another tenant has it; null removes the links of all the tenant's customers, and with them
+    what their invoices did. `suspended` rejects the tenant's credentials until it is false
+    again. The user `ownerId` becomes a member with the role owner, unless they were removed.
+    """
+    if not is_tenant_id(tenant_id):
+        raise ValidationError(("tenant_id", "must be 1 to 64 of A-Za-z0-9_-"))
+    wanted = TenantInput(
+        data.name, data.owner_email, data.owner_id, data.stripe_customer_id, data.suspended
     )
-    async def put_tenant(
-        author: ChangeAuthor, tenant_id: TenantId, data: JSONBody[OperatorTenant]
-    ) -> Response[ManagedTenant]:
-        """Create the tenant, or change the given fields of an existing one.
-
-        Its id is 1 to 64 of `A-Za-z0-9_-`. `stripeCustomerId` links the provider's customer, unless
-        another tenant has it; null removes the links of all the tenant's customers, and with them
-        what their invoices did. `suspended` rejects the tenant's credentials until it is false
-        again. The user `ownerId` becomes a member with the role owner, unless they were removed.
-        """
-        if not is_tenant_id(tenant_id):
-            raise ValidationError(("tenant_id", "must be 1 to 64 of A-Za-z0-9_-"))
-        wanted = TenantInput(
-            data.name, data.owner_email, data.owner_id, data.stripe_customer_id, data.suspended
-        )
-        tenant, created = await tenants.put(author, tenant_id, wanted)
-        return Response(
-            tenant, status_code=201 if created else 200, headers={"Location": f"{PATH}/{tenant.id}"}
-        )
-
-    @delete(
-        PATH + "/{tenant_id:str}",
-        guards=[access.needs_operator()],
-        summary="End a tenant (operator)",
+    tenant, created = await services.tenants.put(author, tenant_id, wanted)
+    return Response(
+        tenant, status_code=201 if created else 200, headers={"Location": f"{PATH}/{tenant.id}"}
     )
-    async def delete_tenant(author: ChangeAuthor, tenant_id: TenantId) -> None:
-        """Delete the tenant.
 
-        Its keys end with this answer. Its data can be exported for 30 days; then tenantry deletes
-        it.
-        """
-        await tenants.delete(author, tenant_id)
 
-    @get(
-        PATH + "/{tenant_id:str}/export",
-        guards=[access.needs_operator()],
-        summary="Export a tenant (operator)",
-    )
-    async def export_tenant(author: ChangeAuthor, tenant_id: TenantId) -> TenantExport:
-        """Return all data of a tenant except key digests and raw event bodies.
+@delete(
+    PATH + "/{tenant_id:str}",
+    guards=[needs_operator()],
+    summary="End a tenant (operator)",
+)
+async def delete_tenant(services: Services, author: ChangeAuthor, tenant_id: TenantId) -> None:
+    """Delete the tenant.
 
-        A tenant can be exported for 30 days after its deletion. The audit trail records each
-        export.
-        """
-        return await tenants.export(author, tenant_id)
+    Its keys end with this answer. Its data can be exported for 30 days; then tenantry deletes
+    it.
+    """
+    await services.tenants.delete(author, tenant_id)
 
-    return [
-        list_tenants,
-        get_tenant,
-        create_tenant,
-        update_tenant,
-        put_tenant,
-        delete_tenant,
-        export_tenant,
-    ]
+
+@get(
+    PATH + "/{tenant_id:str}/export",
+    guards=[needs_operator()],
+    summary="Export a tenant (operator)",
+)
+async def export_tenant(
+    services: Services, author: ChangeAuthor, tenant_id: TenantId
+) -> TenantExport:
+    """Return all data of a tenant except key digests and raw event bodies.
+
+    A tenant can be exported for 30 days after its deletion. The audit trail records each
+    export.
+    """
+    return await services.tenants.export(author, tenant_id)

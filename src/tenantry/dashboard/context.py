@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial, wraps
@@ -17,21 +17,8 @@ from litestar import MediaType, Response
 from litestar.di import NamedDependency
 from litestar.response import Stream
 
-from tenantry.accounts.members import MemberService, MembershipService
-from tenantry.accounts.overview import OverviewService
-from tenantry.accounts.owner_addresses import OwnerConfirmations
-from tenantry.accounts.projects import ProjectService
-from tenantry.accounts.tenants import TenantService
 from tenantry.api.guards import AnyRequest, author_of, claimant
-from tenantry.audit.trail import AuditService
-from tenantry.auth.api_keys import ApiKeyService
-from tenantry.auth.authentication import Authenticator
-from tenantry.auth.sessions import SessionService
-from tenantry.billing.checkout import CheckoutService
-from tenantry.billing.event_feed import EventFeed
-from tenantry.billing.ledger_queries import LedgerQueries
-from tenantry.billing.replay import ReplayService
-from tenantry.common.clock import Clock
+from tenantry.api.services import UseCases
 from tenantry.dashboard import forms, guards, labels
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.flash_messages import FlashMessage
@@ -42,9 +29,7 @@ from tenantry.domain.audit import ActorKind, Author
 from tenantry.domain.errors import DomainError, IdempotencyInFlightError, InvalidIdempotencyKeyError
 from tenantry.domain.names import display_text
 from tenantry.domain.permissions import RequestPrincipal
-from tenantry.domain.plans import Catalog, limit_words
-from tenantry.domain.sessions import SessionSecret
-from tenantry.integrations.oidc.sign_in import SignIn
+from tenantry.domain.plans import limit_words
 from tenantry.notifications.mail_composition import format_amount
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import RETRY_AFTER, STATUSES
@@ -59,36 +44,6 @@ _SHORTEST_ONCE: Final = 16
 _MOST_TRIES: Final = 20
 _BETWEEN_TRIES: Final = 0.1
 """Seconds."""
-
-
-class DashboardServices(msgspec.Struct, frozen=True, kw_only=True):
-    """The services behind the pages."""
-
-    secret: SessionSecret
-    sessions: SessionService
-    authenticator: Authenticator
-    sign_in: SignIn | None
-    api_keys: ApiKeyService
-    tenants: TenantService
-    members: MemberService
-    confirmations: OwnerConfirmations
-    memberships: MembershipService
-    projects: ProjectService
-    trail: AuditService
-    billing: LedgerQueries
-    checkout: CheckoutService
-    overview: OverviewService
-    event_feed: EventFeed
-    replay: ReplayService
-    catalog: Catalog
-    base_url: str
-    people: Sequence[tuple[str, str]]
-    """Login hints and names of the demo's users."""
-    demo_pages: Sequence[tuple[str, str]]
-    """Names and addresses of the demo's other pages."""
-    command: str
-    """How users run ``tenantry``, for the commands on pages."""
-    clock: Clock
 
 
 class Renderer:
@@ -164,16 +119,12 @@ class Renderer:
 
 
 class PageComponents(msgspec.Struct, frozen=True):
-    """What all requests share."""
+    """What the requests for pages share: ``pages`` in the application's state."""
 
-    services: DashboardServices
+    services: UseCases
     cookies: Cookies
     sessions: guards.SessionGuard
     renderer: Renderer
-
-    def __deepcopy__(self, _memo: object) -> "PageComponents":
-        """Return the same object: Litestar copies routers together with their options."""
-        return self
 
 
 class PageContext:
@@ -181,7 +132,7 @@ class PageContext:
 
     def __init__(self, request: AnyRequest) -> None:
         self.request = request
-        components: PageComponents = request.route_handler.opt[guards.DASHBOARD]
+        components: PageComponents = request.app.state.pages
         self.services = components.services
         self.cookies = components.cookies
         self.sessions = components.sessions

@@ -35,10 +35,6 @@ theirs.
 _ORG_OF_PATH: Final = re.compile(f"{ORGS}/(?P<org_id>[^/]+)")
 SCRIPT_ONLY: Final = "tenantry.script_only"
 """The option of routes that only the dashboard's script requests."""
-DASHBOARD: Final = "tenantry.dashboard"
-"""The option of all routes that holds what requests share; its ``sessions`` is the
-`SessionGuard`.
-"""
 _USER: Final = "tenantry.dashboard_user"
 _FORM: Final = "tenantry.form"
 
@@ -224,6 +220,40 @@ class SessionGuard(msgspec.Struct, frozen=True):
         )
 
 
+class _PageGuard(RouteGuard):
+    credential = Credential.SESSION
+
+    def __init__(
+        self,
+        scope: str | None,
+        owner_only: str | None,
+        *,
+        allow_stale_login: bool,
+        follows_form: bool,
+    ) -> None:
+        self.scope = scope
+        self._owner_only = owner_only
+        self._allow_stale_login = allow_stale_login
+        self._follows_form = follows_form
+
+    async def authorize(self, connection: Connection) -> None:
+        sessions: SessionGuard = connection.app.state.pages.sessions
+        try:
+            user = await sessions.authenticate(
+                connection,
+                allow_stale_login=self._allow_stale_login,
+                follows_form=self._follows_form,
+            )
+        except NotSignedInError as error:
+            raise NotSignedInError(await _same_origin_form(connection)) from error
+        extras(connection)[CALLER] = user.caller
+        if self.scope is not None and not self._is_covered(user, self.scope):
+            raise RoleTooLowError(user, self.scope, self._owner_only)
+
+    def _is_covered(self, user: DashboardUser, scope: str) -> bool:
+        return user.may(scope) and (self._owner_only is None or user.is_owner)
+
+
 def needs(
     scope: str | None = None,
     *,
@@ -237,20 +267,9 @@ def needs(
     With ``allow_stale_login`` the identity provider need not have confirmed the user recently; with
     ``follows_form`` only as recently as for the form that led to the page.
     """
-
-    async def guard(connection: Connection, handler: BaseRouteHandler) -> None:
-        sessions: SessionGuard = handler.opt[DASHBOARD].sessions
-        try:
-            user = await sessions.authenticate(
-                connection, allow_stale_login=allow_stale_login, follows_form=follows_form
-            )
-        except NotSignedInError as error:
-            raise NotSignedInError(await _same_origin_form(connection)) from error
-        extras(connection)[CALLER] = user.caller
-        if scope is not None and not (user.may(scope) and (owner_only is None or user.is_owner)):
-            raise RoleTooLowError(user, scope, owner_only)
-
-    return RouteGuard(guard, Credential.SESSION, scope)
+    return _PageGuard(
+        scope, owner_only, allow_stale_login=allow_stale_login, follows_form=follows_form
+    )
 
 
 async def check_form(request: AnyRequest) -> None:

@@ -7,6 +7,9 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.types import Scope
 
 from tenantry.api.guards import AnyRequest
+from tenantry.api.routes import handlers_of
+from tenantry.api.services import UseCases
+from tenantry.auth.authentication import Authenticator
 from tenantry.dashboard import (
     account,
     api_keys,
@@ -18,34 +21,36 @@ from tenantry.dashboard import (
     projects,
     sign_in,
 )
-from tenantry.dashboard.context import DashboardServices, PageComponents, PageContext, Renderer
+from tenantry.dashboard.context import PageComponents, PageContext, Renderer
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.error_pages import ErrorPages, is_unrouted_page
 from tenantry.dashboard.labels import ShownCatalog
 from tenantry.domain.errors import DomainError, IdempotencyReplayError
+from tenantry.domain.sessions import SessionSecret
 
 _MODULES = (account, api_keys, audit, billing, events, members, projects, sign_in)
-"""Each function decorated with ``@get`` or ``@post`` in these modules is a route."""
 
 
 class Dashboard:
     """The dashboard: its routes, and the error pages of requests without a route."""
 
-    def __init__(self, services: DashboardServices) -> None:
-        base_url, secret, clock = services.base_url, services.secret, services.clock
+    def __init__(
+        self,
+        services: UseCases,
+        authenticator: Authenticator,
+        secret: SessionSecret,
+        **shown: object,
+    ) -> None:
+        """``shown`` are further variables of all templates."""
+        base_url, clock = services.base_url, services.clock
         cookies = Cookies(secret, clock, secure=base_url.startswith("https://"))
-        renderer = Renderer(
-            cookies,
-            base_url,
-            catalog=ShownCatalog(services.catalog),
-            command=services.command,
-            demo_pages=services.demo_pages,
-        )
+        catalog = ShownCatalog(services.catalog)
+        renderer = Renderer(cookies, base_url, catalog=catalog, **shown)
         is_away = services.sign_in.is_away if services.sign_in else lambda: False
-        self._sessions = guards.SessionGuard(
-            services.sessions, services.authenticator, cookies, secret, clock, is_away
+        sessions = guards.SessionGuard(
+            services.sessions, authenticator, cookies, secret, clock, is_away
         )
-        self._components = PageComponents(services, cookies, self._sessions, renderer)
+        self.components = PageComponents(services, cookies, sessions, renderer)
         self._errors = ErrorPages(renderer)
         self.assets = renderer.assets
         self.page_of = self._errors.page_of
@@ -55,22 +60,16 @@ class Dashboard:
         """Look up the user for `page_of`, which cannot await."""
         request: AnyRequest = Request(scope)
         if is_unrouted_page(request, error):
-            await self._sessions.recognize(request)
+            await self.components.sessions.recognize(request)
 
     def routes(self) -> list[HTTPRouteHandler | Router]:
         """Return the routes."""
         errors = self._errors
         router = Router(
             "/",
-            route_handlers=[
-                value
-                for module in _MODULES
-                for value in vars(module).values()
-                if isinstance(value, HTTPRouteHandler)
-            ],
+            route_handlers=handlers_of(_MODULES),
             include_in_schema=False,
             before_request=guards.check_form,
-            opt={guards.DASHBOARD: self._components},
             dependencies={"ctx": Provide(PageContext, sync_to_thread=False)},
             exception_handlers={
                 guards.NotSignedInError: errors.not_signed_in,

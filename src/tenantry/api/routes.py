@@ -1,0 +1,37 @@
+"""All routes of the API that are answered by Litestar."""
+
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Final
+
+from litestar.handlers import HTTPRouteHandler
+
+from tenantry.api import (
+    api_keys,
+    audit,
+    auth,
+    billing,
+    members,
+    operator,
+    projects,
+    tenants,
+)
+
+_MODULES: Final = (auth, projects, api_keys, tenants, members, audit, operator, billing)
+
+
+def api_routes() -> list[HTTPRouteHandler]:
+    """Return the routes of every subject."""
+    return handlers_of(_MODULES)
+
+
+def handlers_of(modules: Iterable[ModuleType]) -> list[HTTPRouteHandler]:
+    """Return the routes of these modules: their functions decorated with ``@get``, ``@post`` and
+    the like.
+    """
+    return [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, HTTPRouteHandler)
+    ]

@@ -1,0 +1,68 @@
+"""The use cases behind routes and pages.
+
+Handlers of routes get them as ``services``, those of pages as ``ctx.services``.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from litestar.di import NamedDependency
+
+from tenantry.accounts.members import MemberService, MembershipService
+from tenantry.accounts.overview import OverviewService
+from tenantry.accounts.owner_addresses import OwnerConfirmations
+from tenantry.accounts.projects import ProjectService
+from tenantry.accounts.tenant_directory import TenantDirectory
+from tenantry.accounts.tenants import TenantService
+from tenantry.api.guards import AnyRequest
+from tenantry.audit.trail import AuditService
+from tenantry.auth.api_keys import ApiKeyService
+from tenantry.auth.leak_reports import LeakReportService
+from tenantry.auth.operator_keys import OperatorKeyService
+from tenantry.auth.sessions import SessionService
+from tenantry.billing.checkout import CheckoutService
+from tenantry.billing.event_feed import EventFeed
+from tenantry.billing.ledger_queries import LedgerQueries
+from tenantry.billing.replay import ReplayService
+from tenantry.billing.unplaced_events import UnplacedEvents
+from tenantry.common.clock import Clock
+from tenantry.domain.plans import Catalog
+from tenantry.integrations.oidc.sign_in import SignIn
+
+
+class UseCases(msgspec.Struct, frozen=True, kw_only=True):
+    """The use cases behind the API and the dashboard, and what both show."""
+
+    api_keys: ApiKeyService
+    leaks: LeakReportService
+    projects: ProjectService
+    tenants: TenantService
+    members: MemberService
+    memberships: MembershipService
+    trail: AuditService
+    billing: LedgerQueries
+    checkout: CheckoutService
+    directory: TenantDirectory
+    operator_keys: OperatorKeyService
+    unplaced_events: UnplacedEvents
+    sessions: SessionService
+    sign_in: SignIn | None
+    confirmations: OwnerConfirmations
+    overview: OverviewService
+    event_feed: EventFeed
+    replay: ReplayService
+    catalog: Catalog
+    base_url: str
+    people: Sequence[tuple[str, str]]
+    """Login hints and names of the demo's users."""
+    clock: Clock
+
+
+Services = NamedDependency[UseCases]
+"""The type of a handler's argument ``services``."""
+
+
+def current_services(request: AnyRequest) -> UseCases:
+    """Return the use cases of the request's application."""
+    services: UseCases = request.app.state.services
+    return services
