@@ -15,11 +15,12 @@ ON_PARTITIONS = $(addprefix tests/integration/test_, webhook_*.py replay*.py \
   reconcile*.py backfill.py billing_reads.py customer_links.py each_subscription.py several_subscriptions.py \
   event_feed.py explain.py retention.py raw_bodies.py doctor_billing.py row_level_security.py role_privileges.py \
   tenants.py mail_delivery.py)
+SCHEMA = $(BIN)/check-jsonschema --builtin-schema
 IMAGE_TESTS = tests/system/test_container_image.py
 PATRONI_TESTS = tests/system/test_patroni.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-lowest test-system faults check format bench fuzz audit docs dist clean
+.PHONY: help setup run test test-lowest test-system faults check check-forge-files format bench fuzz audit docs dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,9 +53,17 @@ check: $(VENV)/.dev ## Check style, types and the floors (what CI runs beside th
 	@$(BIN)/ruff check .
 	@$(BIN)/python sdk/make_sync.py --check
 	@$(BIN)/python docs/make_reference.py --check
+	@$(MAKE) --silent check-forge-files
 	@$(BIN)/mypy
 	@$(BIN)/mypy --python-version 3.10 sdk/src
 	@$(BIN)/lint-imports
+
+check-forge-files: $(VENV)/.dev
+	@$(SCHEMA)=vendor.github-workflows .github/workflows/*.yml
+	@$(SCHEMA)=custom.github-workflows-require-timeout .github/workflows/*.yml
+	@$(SCHEMA)=vendor.dependabot .github/dependabot.yml
+	@$(SCHEMA)=vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	@$(SCHEMA)=vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 
 format: $(VENV)/.dev ## Format the code
 	@$(BIN)/ruff format .
