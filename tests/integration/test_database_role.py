@@ -323,7 +323,7 @@ async def test_doctor_says_where_the_database_keeps_tenants_apart_too(logged_in:
     finding = await found_of_roles(logged_in)
     assert (finding.level, finding.message.partition("; ")[2]) == (
         Level.OK,
-        "tenantry_login has no privileges without a role",
+        "tenantry_login takes the service's roles",
     )
 
 
@@ -343,22 +343,6 @@ async def test_doctor_names_the_command_that_grants_the_roles(plain: str) -> Non
     finding = await found_of_roles(plain)
     assert finding.level is Level.WARNING
     assert "tenantry migrate --grant-to" in (finding.remedy or "")
-
-
-async def test_doctor_names_privileges_from_before_there_were_roles(
-    postgres: PostgresServer, role: str
-) -> None:
-    with postgres.database() as conninfo:
-        with psycopg.connect(conninfo) as connection:
-            connection.execute(
-                sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {}").format(
-                    sql.Identifier(role)
-                )
-            )
-        grant(conninfo, role)
-        finding = await found_of_roles(make_conninfo(conninfo, user=role))
-    assert finding.level is Level.WARNING
-    assert f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {role}" in (finding.remedy or "")
 
 
 def test_roles_are_created_by_a_login_that_may(empty_cluster: Path, tmp_path: Path) -> None:

@@ -444,20 +444,6 @@ async def test_a_comparison_counts_from_when_it_was_made(provider: Provider) -> 
     assert "not compared" in message(await check(provider, settings, later=12 * HOUR))
 
 
-# Raw bodies
-
-
-async def test_raw_bodies_beyond_their_retention_are_reported(provider: Provider) -> None:
-    subscriber = await provider.subscriber()
-    await provider.send(events.updated(**subscriber.names, period_end=None))
-    assert levels(await check(provider, later=92 * DAY - HOUR)) == {Level.OK}
-    findings = await check(provider, later=92 * DAY + HOUR)
-    assert message(findings) == "raw bodies are kept for 90 days; the oldest is 92 days old"
-    assert "tenantry worker" in remedy(findings)
-    longer = checked_settings(livemode=False, RAW_BODY_DAYS="98")
-    assert levels(await check(provider, longer, later=99 * DAY)) == {Level.OK}
-
-
 # How the rows are found
 
 SINCE: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -492,8 +478,3 @@ async def test_anomalies_are_found_by_their_index(
     plan = await plan_of(empty, statement, parameters)
     assert "billing_events_with_anomalies" in plan
     assert "Seq Scan" not in plan
-
-
-async def test_the_oldest_body_is_the_first_of_its_index(empty: str) -> None:
-    plan = await plan_of(empty, store.OLDEST_BODY, None)
-    assert "Index Scan using billing_bodies_pkey" in plan

@@ -3,26 +3,21 @@ show.
 """
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tenantry.auth import api_keys_store
-from tenantry.auth.api_keys import new_key
 from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import (
     check_database,
-    judge_queue,
     judge_revision,
     judge_server,
 )
-from tenantry.cli.doctor.doctor_store import MOST_LISTED
 from tenantry.cli.doctor.setup_checks import judge_catalog, judge_settings
 from tenantry.db.connection import Connection
 from tenantry.db.migrate import newest_revision
-from tenantry.domain.permissions import AccessLevel, Mode
 from tenantry.domain.plans import parse_catalog
 from tenantry.settings import SettingsError, load
 from tests.support import other_program
@@ -84,9 +79,7 @@ async def connection(emptied: str) -> AsyncIterator[Connection]:
 
 
 async def check(conninfo: str, **values: Any) -> list[Finding]:
-    """All findings but durability, which the tests' server gives up for speed."""
-    findings = await check_database(conninfo, checked_settings(**values), NOW)
-    return [finding for finding in findings if finding.subject != "durability"]
+    return await check_database(conninfo, checked_settings(**values), NOW)
 
 
 async def test_a_database_in_order(emptied: str) -> None:
@@ -97,8 +90,6 @@ async def test_a_database_in_order(emptied: str) -> None:
         "schema",
         "connections",
         "database roles",
-        "jobs",
-        "API keys",
         "billing ledger",
         "tenants",
     }
@@ -132,17 +123,14 @@ async def test_check_that_takes_too_long_is_skipped_and_the_others_run(
         findings = await check_database(
             emptied, checked_settings(API_KEY_PEPPER=PEPPER), NOW, statement_timeout=0.2
         )
-    found = {
-        finding.subject: finding.level for finding in findings if finding.subject != "durability"
-    }
-    assert found.pop("API keys") is found.pop("API_KEY_PEPPER") is Level.WARNING
+    found = {finding.subject: finding.level for finding in findings}
+    assert found.pop("API_KEY_PEPPER") is Level.WARNING
     assert found == dict.fromkeys(
         (
             "database",
             "schema",
             "connections",
             "database roles",
-            "jobs",
             "billing ledger",
             "tenants",
         ),
@@ -176,7 +164,6 @@ async def test_a_check_that_needs_a_faulty_setting_is_left_out(emptied: str) -> 
         "schema",
         "connections",
         "database roles",
-        "API keys",
         "billing ledger",
         "tenants",
     }
@@ -224,74 +211,3 @@ async def test_a_password_is_not_shown_however_the_address_is_mistyped(url: str)
     finding = only(await check(url), Level.ERROR)
     assert finding.subject == "database"
     assert "hunter2" not in repr(finding)
-
-
-async def add_key(
-    connection: Connection,
-    age: timedelta,
-    *,
-    expires_at: datetime | None = None,
-    revoked: bool = False,
-) -> str:
-    key = new_key(
-        "acme", "CI", ("*:*",), AccessLevel.SCOPED, Mode.LIVE, expires_at, "operator", NOW - age
-    )
-    await api_keys_store.insert(connection, key.record, key.secret.encode(), "pepper")
-    if revoked:
-        await api_keys_store.revoke_all(connection, "acme", NOW)
-    return key.record.id
-
-
-async def test_a_key_of_a_year_is_named(emptied: str, connection: Connection) -> None:
-    await add_key(connection, timedelta(days=364))
-    key_id = await add_key(connection, timedelta(days=365))
-    finding = only(await check(emptied), Level.WARNING)
-    assert (finding.subject, finding.message) == (
-        "API keys",
-        f"active ones older than a year: 1 ({key_id} of acme)",
-    )
-
-
-async def test_old_keys_that_no_longer_work_are_fine(emptied: str, connection: Connection) -> None:
-    await add_key(connection, timedelta(days=400), revoked=True)
-    await add_key(connection, timedelta(days=400), expires_at=NOW)
-    assert levels(await check(emptied)) == {Level.OK}
-
-
-async def test_many_old_keys_are_counted(emptied: str, connection: Connection) -> None:
-    for _ in range(MOST_LISTED + 2):
-        await add_key(connection, timedelta(days=400))
-    found = only(await check(emptied), Level.WARNING).message
-    assert found.startswith(f"active ones older than a year: {MOST_LISTED + 2} (key_")
-    assert found.endswith(" of acme and 2 more)")
-
-
-async def add_notification(connection: Connection, status: str) -> None:
-    await connection.execute(
-        "INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, status, created_at) "
-        "VALUES (gen_random_uuid(), 'billing.payment_failed', 'usr_1', 'acme', '{email}', '{}', "
-        "gen_random_uuid()::text, %s, now())",
-        (status,),
-    )
-
-
-async def test_without_a_mail_server_the_queue_is_counted(
-    emptied: str, connection: Connection
-) -> None:
-    await add_notification(connection, "queued")
-    await add_notification(connection, "sent")
-    finding = only(await check(emptied, SMTP_URL=""), Level.WARNING)
-    assert "mail stays queued (1 now)" in finding.message
-    assert "SMTP_URL" in (finding.remedy or "")
-
-
-async def test_failed_notifications_are_counted(emptied: str, connection: Connection) -> None:
-    await add_notification(connection, "failed")
-    assert (
-        "mails given up after all attempts: 1" in only(await check(emptied), Level.WARNING).message
-    )
-
-
-def test_a_queue_that_does_not_move() -> None:
-    assert "1.5 h" in only(judge_queue(3, 0, 5400, sends_mail=True), Level.WARNING).message
-    assert judge_queue(3, 0, 600, sends_mail=True) == []

@@ -4,7 +4,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 
 from tenantry.cli.doctor import Finding, Level
 from tenantry.cli.doctor.database_checks import check_database
-from tenantry.cli.doctor.doctor_store import count_unconfirmed
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.db.migrate import migrate
@@ -130,23 +129,6 @@ async def test_data_missing_on_the_standby_is_not_acknowledged(pair: Pair) -> No
         await asyncio.to_thread(pair.primary.until, "SELECT count(*) = 1 FROM projects")
         made = await served(lambda: org.owner.post(PROJECTS, {"name": "a"}, idempotency_key="once"))
         assert made.status_code == 201
-
-
-async def test_a_commit_that_waits_for_the_standby_is_found(pair: Pair) -> None:
-    async with await Connection.connect(pair.primary.conninfo, autocommit=True) as connection:
-        pair.standby.kill()
-        waiting = asyncio.create_task(
-            run(pair.primary.conninfo, "CREATE TABLE a (); CREATE TABLE b ()")
-        )
-        try:
-            assert await count_unconfirmed(connection, timedelta(hours=1)) == 0
-            async with asyncio.timeout(30):
-                while not await count_unconfirmed(connection, timedelta()):
-                    assert not waiting.done()
-        finally:
-            pair.standby.start()
-        await waiting
-        assert await count_unconfirmed(connection, timedelta()) == 0
 
 
 async def test_returning_primary_is_not_used_beside_the_new_one(pair: Pair) -> None:

@@ -98,7 +98,7 @@ def test_a_command_runs_as_the_service_user_and_returns_its_exit_code(started: M
     command = ("sh", str(UNITS / "command.sh"))
     done = started.run(*command, "doctor")
     assert done.code == 0, done.out
-    assert f"{LOGIN} has no privileges without a role" in done.out
+    assert f"{LOGIN} takes the service's roles" in done.out
     assert started.run(*command, "admin", "show-tenant", "missing").code == NOT_FOUND
 
 

@@ -1,14 +1,12 @@
 """Delivery of mail to an SMTP server."""
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
-from datetime import UTC, datetime
 from email.errors import MessageError
 from email.headerregistry import Address, AddressHeader
 from email.message import EmailMessage
-from typing import Any, Final
+from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import aiosmtplib
@@ -124,15 +122,6 @@ def parse_sender(sender: str) -> Address:
     )
 
 
-class SmtpProbe(msgspec.Struct, frozen=True):
-    """Whether a connection uses TLS, and when the server's certificate expires, if it was
-    verified.
-    """
-
-    over_tls: bool
-    good_until: datetime | None = None
-
-
 class Mailer:
     """Sends mails to one SMTP server, over a connection each."""
 
@@ -148,21 +137,13 @@ class Mailer:
             async with self._connected(_DELIVERY_TIMEOUT) as client:
                 await client.send_message(message)
 
-    async def probe(self) -> SmtpProbe:
+    async def probe(self) -> None:
         """Connect, start TLS and log in as `send` does, without a mail, within 20 s. Raises
         `TemporaryMailError`.
         """
         try:
             async with self._connected(_PROBE_TIMEOUT) as client:
                 await client.noop()
-                certificate: Mapping[str, Any] = client.get_transport_info("peercert") or {}
-                end = certificate.get("notAfter")
-                return SmtpProbe(
-                    over_tls=client.get_transport_info("sslcontext") is not None,
-                    good_until=datetime.fromtimestamp(ssl.cert_time_to_seconds(end), UTC)
-                    if end
-                    else None,
-                )
         except PermanentMailError as error:
             raise TemporaryMailError(str(error)) from None
 

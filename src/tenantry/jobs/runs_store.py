@@ -71,9 +71,3 @@ async def count_by_status(connection: Connection) -> dict[tuple[str, str], int]:
 async def longest_due(connection: Connection) -> dict[str, float]:
     """Return for how many seconds the longest waiting job of each queue has been due."""
     return {queue: float(seconds) for queue, seconds in await connection.fetch(LONGEST_DUE)}
-
-
-async def count_workers(connection: Connection) -> int:
-    """Count the workers with a heartbeat in the last minute; one sends it every ten seconds."""
-    statement = "SELECT count(*) FROM procrastinate_workers WHERE last_heartbeat > now() - interval '1 minute'"
-    return int(await connection.fetch_value(statement))

@@ -14,10 +14,10 @@ import msgspec
 from tenantry.cli.database import database, operator_values
 from tenantry.cli.doctor import Finding, Level, ok, problem
 from tenantry.cli.doctor.database_checks import check_database
+from tenantry.cli.doctor.endpoint_checks import check_provider
 from tenantry.cli.doctor.setup_checks import (
     check_identity,
     check_mail,
-    check_provider,
     check_values,
     judge_settings,
 )
@@ -33,6 +33,7 @@ _STYLES: Final = {
     Level.INFO: "cyan",
 }
 """By level, the worst first."""
+_DATABASE_URL: Final = Settings.database_url.name
 
 
 @click.command()
@@ -47,61 +48,72 @@ def doctor(*, as_json: bool) -> None:
       tenantry doctor --json
     """
     logs.configure("console", logging.CRITICAL)  # the findings contain what the checks log
-    findings = [
-        msgspec.structs.replace(finding, message=logs.redact(finding.message))
-        for finding in _check()
-    ]
+    findings = [_redacted(finding) for finding in _check()]
     worst = next(level for level in _STYLES if any(finding.level is level for finding in findings))
     if as_json:
         click.echo(msgspec.json.encode({"status": worst, "findings": findings}).decode())
     else:
         _show(findings)
-    name = Settings.database_url.name
-    if any(
-        finding.subject == name and finding.message.startswith("is missing") for finding in findings
-    ):
+    if any(map(_is_missing_database, findings)):
         sys.exit(USAGE)
     sys.exit(FAILED if worst is Level.ERROR else 0)
+
+
+def _redacted(finding: Finding) -> Finding:
+    return msgspec.structs.replace(finding, message=logs.redact(finding.message))
+
+
+def _is_missing_database(finding: Finding) -> bool:
+    return finding.subject == _DATABASE_URL and finding.message.startswith("is missing")
 
 
 def _check() -> list[Finding]:
     values, demo = operator_values()
     found = [ok("settings", "those of the demo")] if demo else []
     try:
-        settings, faults = load(values), list[str]()
+        settings = load(values)
     except SettingsError as error:
-        settings, faults = Settings(values), error.faults
-        if any(fault.startswith(Settings.database_url.name) for fault in faults):
-            return [*found, *judge_settings(faults), problem("connections.not_checked")]
-    found += judge_settings(faults)
-    found += [] if faults else check_values(settings)
+        found += judge_settings(error.faults)
+        if any(fault.startswith(_DATABASE_URL) for fault in error.faults):
+            return [*found, problem("connections.not_checked")]
+        found += _check_connections(values, Settings(values), is_complete=False)
+        return [*found, problem("connections.not_checked")]
+    found += judge_settings([])
+    found += check_values(settings)
+    return found + _check_connections(values, settings, is_complete=True)
+
+
+def _check_connections(
+    values: dict[str, str],
+    settings: Settings,
+    *,
+    is_complete: bool,
+) -> list[Finding]:
+    """Check what the settings name; without ``is_complete`` some are faulty, and the database alone
+    is checked.
+    """
+    found = []
     with ExitStack() as stack:
         conninfo = None
         try:
             conninfo = stack.enter_context(database(values))
         except CommandError as error:  # the embedded server does not start
             error.show()
-        found += [] if conninfo else [problem("database.not_started")]
-        found += asyncio.run(_check_connections(settings, conninfo, is_complete=not faults))
-    return found
+            found.append(problem("database.not_started"))
+        return found + asyncio.run(_check_together(settings, conninfo, is_complete=is_complete))
 
 
-async def _check_connections(
+async def _check_together(
     settings: Settings, conninfo: str | None, *, is_complete: bool
 ) -> list[Finding]:
-    """Check what the settings name; without ``is_complete`` some are faulty, and the database alone
-    is checked.
-    """
-    now = system_clock()
-    checks = [check_database(conninfo, settings, now)] if conninfo else []
+    checks = [check_database(conninfo, settings, system_clock())] if conninfo else []
     if is_complete:
         checks += [
-            check_mail(settings.smtp, now),
+            check_mail(settings.smtp),
             check_identity(settings.oidc),
             check_provider(settings),
         ]
-    findings = [finding for findings in await asyncio.gather(*checks) for finding in findings]
-    return findings if is_complete else [*findings, problem("connections.not_checked")]
+    return [finding for findings in await asyncio.gather(*checks) for finding in findings]
 
 
 def _show(findings: Sequence[Finding]) -> None:
@@ -111,18 +123,21 @@ def _show(findings: Sequence[Finding]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     width = max(len(level) for level in Level)
     for finding in findings:
-        level = f"{finding.level:{width}}"
-        line = Text.assemble(
-            (level, _STYLES[finding.level]), "  ", (finding.subject, "bold"), ": ", finding.message
-        )
-        console.print(line)
-        for detail in filter(None, (finding.why, finding.remedy and f"-> {finding.remedy}")):
+        level = (f"{finding.level:{width}}", _STYLES[finding.level])
+        subject = (finding.subject, "bold")
+        console.print(Text.assemble(level, "  ", subject, ": ", finding.message))
+        remedy = f"-> {finding.remedy}" if finding.remedy else None
+        for detail in filter(None, (finding.why, remedy)):
             console.print(Text(f"{'':{width}}  {detail}", style="dim"))
-    counts = Counter(finding.level for finding in findings)
     console.print()
+    console.print(_totals(findings))
+
+
+def _totals(findings: Sequence[Finding]) -> str:
+    counts = Counter(finding.level for finding in findings)
     present = [level for level in _STYLES if counts[level]]
     uncounted = (Level.OK, Level.INFO)
-    totals = [
-        f"{counts[one]} {one}" if one in uncounted else counted(counts[one], one) for one in present
-    ]
-    console.print(", ".join(totals))
+    return ", ".join(
+        f"{counts[level]} {level}" if level in uncounted else counted(counts[level], level)
+        for level in present
+    )

@@ -1,8 +1,8 @@
 """What `doctor` reads from the database."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import Any, Final, LiteralString, NamedTuple, cast
+from datetime import datetime
+from typing import Any, Final, LiteralString, NamedTuple
 
 from tenantry.billing.ledger_queries_store import FORMER_AMBIGUOUS_ORDER
 from tenantry.db.connection import Connection
@@ -19,18 +19,11 @@ SELECT nullif(d.datconnlimit, -1), nullif(r.rolconnlimit, -1),
   FROM pg_database d, pg_roles r
  WHERE d.datname = current_database() AND r.rolname = current_user
 """
-# Only a superuser sees what sessions of other users wait for.
-UNCONFIRMED: Final = """
-SELECT count(*)
-  FROM pg_stat_activity
- WHERE wait_event = 'SyncRep' AND state_change < clock_timestamp() - %s
-"""
 LOGIN: Final = f"""
 SELECT session_user::text,
        EXISTS ({TENANT_POLICY_EXISTS})
        AND (SELECT count(*) FROM pg_roles WHERE rolname = ANY(%(roles)s) AND {MAY_TAKE_BY_LOGIN}) = %(number)s,
-       pg_has_role(session_user, relowner, 'MEMBER'),
-       has_table_privilege(session_user, oid, 'SELECT')
+       pg_has_role(session_user, relowner, 'MEMBER')
   FROM pg_class
  WHERE oid = 'api_keys'::regclass
 """  # noqa: S608  # our own names
@@ -71,18 +64,9 @@ WITH ambiguous AS (
 SELECT (SELECT count(*) FROM ambiguous), (SELECT count(*) FROM ambiguous WHERE resolved),
        ARRAY(SELECT tenant_id FROM open ORDER BY tenant_id LIMIT %(most)s), (SELECT count(*) FROM open)
 """
-OLDEST_BODY: Final = "SELECT received_at FROM billing_bodies ORDER BY arrival LIMIT 1"
 
 # For `read_names`
 
-OLD_KEYS: Final = """
-SELECT concat(k.id, ' of ', k.org_id), count(*) OVER ()
-  FROM api_keys k
-  JOIN tenants t ON t.id = k.org_id AND t.deleted_at IS NULL
- WHERE k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > %(now)s) AND k.created_at <= %(created_until)s
- ORDER BY k.created_at, k.id
- LIMIT %(most)s
-"""
 # The reason says whether an event waits for a tenant, a customer or a subscription.
 WAITED_FOR: Final = """
 SELECT coalesce(substring(reason FROM '^Waits: (.*) is not known yet\\.$'), reason), count(*) OVER ()
@@ -110,6 +94,22 @@ SELECT t.id, count(*) OVER ()
 """
 
 
+class ConnectionLimits(NamedTuple):
+    """How many connections may be open; None: unlimited."""
+
+    of_database: int | None
+    of_user: int | None
+    open_now: int
+
+
+class Login(NamedTuple):
+    """The login of `DATABASE_URL`, and whether it takes the service's roles and owns the tables."""
+
+    name: str
+    takes_roles: bool
+    owns_tables: bool
+
+
 class Names(NamedTuple):
     """The first 20 names, and the number of all."""
 
@@ -125,6 +125,13 @@ class Names(NamedTuple):
         return f"{self.number} ({self})"
 
 
+class AnomalyCount(NamedTuple):
+    """How many events have an anomaly, and what they name (such as their prices)."""
+
+    events: int
+    names: Names
+
+
 async def reset_role(connection: Connection) -> None:
     """Give up the session's role: PostgreSQL shows the login its own sessions and limits only."""
     await connection.execute("SELECT set_config('role', 'none', false)")
@@ -135,26 +142,17 @@ async def read_settings(connection: Connection) -> dict[str, str]:
     return dict(await connection.fetch("SELECT name, setting FROM pg_settings"))
 
 
-async def read_connection_limits(connection: Connection) -> tuple[int | None, int | None, int]:
-    """Return the limits of the database and the user (None: unlimited), and how many connections
-    are open.
-    """
+async def read_connection_limits(connection: Connection) -> ConnectionLimits:
+    """Return how many connections the database and the user may open."""
     [row] = await connection.fetch(CONNECTION_LIMITS)
-    return cast("tuple[int | None, int | None, int]", row)
+    return ConnectionLimits(*row)
 
 
-async def count_unconfirmed(connection: Connection, longest: timedelta) -> int:
-    """Count commits that a synchronous standby has not confirmed for longer than this."""
-    return int(await connection.fetch_value(UNCONFIRMED, (longest,)))
-
-
-async def read_login(connection: Connection) -> tuple[str, bool, bool, bool]:
-    """Return the login's name, whether it takes the service's roles, owns the tables, and has
-    privileges of its own.
-    """
+async def read_login(connection: Connection) -> Login:
+    """Return what the session's login may do."""
     parameters = {"roles": list(SERVICE_ROLES), "number": len(SERVICE_ROLES)}
     [row] = await connection.fetch(LOGIN, parameters)
-    return cast("tuple[str, bool, bool, bool]", row)
+    return Login(*row)
 
 
 async def read_revision(connection: Connection) -> str | None:
@@ -173,9 +171,8 @@ async def read_foreign_tables(connection: Connection, *, is_migrated: bool) -> l
 
 async def read_anomalies(
     connection: Connection, since: datetime, policy: BillingPolicy
-) -> dict[str, tuple[int, Names]]:
-    """Return the anomalies of events received after ``since``, by kind: how many events have one,
-    and what they name (such as their prices), the latest first.
+) -> dict[str, AnomalyCount]:
+    """Return the anomalies of events received after ``since``, by kind; the names the latest first.
 
     Leaves out the prices that a plan has by now, the accounts that are listed by now, and, for the
     wrong mode, events of the policy's mode; without one, all of them.
@@ -188,7 +185,9 @@ async def read_anomalies(
         "most": MOST_LISTED,
     }
     rows = await connection.fetch(ANOMALIES, parameters)
-    return {kind: (events, Names(first, number)) for kind, events, first, number in rows}
+    return {
+        kind: AnomalyCount(events, Names(first, number)) for kind, events, first, number in rows
+    }
 
 
 async def read_ambiguities(connection: Connection, since: datetime) -> tuple[int, int, Names]:
@@ -204,8 +203,3 @@ async def read_names(connection: Connection, statement: LiteralString, **paramet
     """Run a statement of this module that lists names, with the number of all."""
     rows = await connection.fetch(statement, {**parameters, "most": MOST_LISTED})
     return Names([row[0] for row in rows], rows[0][1] if rows else 0)
-
-
-async def oldest_body(connection: Connection) -> datetime | None:
-    """Return when the oldest raw body was received; None if there is none."""
-    return cast("datetime | None", await connection.fetch_value(OLDEST_BODY))

@@ -1,29 +1,55 @@
-"""Checks of the webhook endpoints at the payment provider: their addresses, and the event types
-that they send.
+"""Checks of the payment provider: the API key, the webhook endpoint with its event types, and the
+prices of the plan catalog.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
+from contextlib import aclosing
 from typing import Final
 
+from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.cli.doctor import Finding, Level, ok, problem
-from tenantry.domain.billing import events as ev
-from tenantry.integrations.stripe.client import ProviderEndpoint
+from tenantry.domain.billing.events import KNOWN_TYPES, REQUIRED_TYPES
+from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
+from tenantry.domain.plans import Catalog
+from tenantry.integrations.stripe.client import ProviderApi, ProviderEndpoint, ProviderPrice
+from tenantry.settings import Settings
 
 _SUBJECT: Final = "payment provider"
 _EVERY_TYPE: Final = "*"
-BENEFITS: Final = {
-    ev.SUBSCRIPTION_CREATED: "a subscription that begins active or as a trial gives its plan at once "
-    "(trial without a card, 100 % coupon, created by API)",
-    ev.SUBSCRIPTION_PAUSED: "a trial that ends without a card ends the access even if its `updated` event is lost",
-    ev.SUBSCRIPTION_RESUMED: "a paused subscription gives access again even if its `updated` event is lost",
-    ev.TRIAL_WILL_END: "the owner can be mailed before a trial ends (OWNER_NOTICES=trial_ending)",
-    ev.INVOICE_PAID: "an invoice that is marked as paid by hand clears the past-due status at once",
-    ev.INVOICE_VOIDED: "voiding the unpaid invoice clears the past-due status that it caused",
-    ev.INVOICE_UNCOLLECTIBLE: "writing off the unpaid invoice clears the past-due status that it caused",
-    ev.ASYNC_PAYMENT_SUCCEEDED: "tenantry asks the provider for the state as soon as a bank debit is paid",
-    ev.ASYNC_PAYMENT_FAILED: "tenantry asks the provider for the state as soon as a bank debit fails",
-}
-"""What each further type is good for, beside those that are required."""
+
+
+async def check_provider(settings: Settings) -> list[Finding]:
+    """Check that the payment provider accepts the key, has the catalog's prices, and sends its
+    events to us.
+    """
+    if settings.provider_secret_key is None:
+        return [problem("payment provider.no_key")]
+    items = _priced_items(settings.billing.catalog)
+    api = ProviderApi(settings.provider_secret_key, settings.provider_api_base)
+    async with aclosing(api):
+        try:
+            endpoints = await api.webhook_endpoints()
+            prices = await api.prices(sorted(items))
+        except ProviderRefusedError as refusal:
+            return [problem("payment provider.refuses", trouble=refusal.detail)]
+        except ProviderUnavailableError as refusal:
+            return [problem("payment provider.unavailable", trouble=refusal.detail)]
+    return [
+        *judge_endpoints(endpoints, settings.base_url + WEBHOOK_PATH),
+        *judge_prices(items, prices),
+    ]
+
+
+def _priced_items(catalog: Catalog) -> dict[str, str]:
+    """Return what each price of the catalog is for."""
+    plans = {price: f"plan {plan.id}" for plan in catalog.plans for price in plan.stripe_price_ids}
+    addons = {
+        price: f"add-on {addon.id}" for addon in catalog.addons for price in addon.stripe_price_ids
+    }
+    return plans | addons
+
+
+# Endpoints
 
 
 def judge_endpoints(
@@ -34,64 +60,80 @@ def judge_endpoints(
     ``endpoints`` is None if the API key may not read them. Further types that they do not send are
     reported as information.
     """
-    required = _listed(ev.REQUIRED_TYPES)
+    required = _listed(REQUIRED_TYPES)
     if endpoints is None:
         return [problem("payment provider.endpoints_unreadable", types=required)]
     ours = endpoints_at(endpoints, webhook_url)
     if not ours:
         return [problem("payment provider.no_endpoint", url=webhook_url, types=required)]
-    return [*map(_judge_endpoint, ours), *_further_types(ours)]
+    findings = [_judge_endpoint(endpoint) for endpoint in ours]
+    if further := KNOWN_TYPES - REQUIRED_TYPES - known_types_of(ours):
+        text = f"can also send {_listed(further)} (docs/how-to/stripe.md)"
+        findings.append(Finding(Level.INFO, _SUBJECT, text))
+    return findings
 
 
 def _judge_endpoint(endpoint: ProviderEndpoint) -> Finding:
     enabled = set(endpoint.enabled_events)
-    missing = set() if _EVERY_TYPE in enabled else ev.REQUIRED_TYPES - enabled
+    missing = set() if _EVERY_TYPE in enabled else REQUIRED_TYPES - enabled
     faults = [] if endpoint.status == "enabled" else [f"is {endpoint.status}"]
     faults += [f"lacks {_listed(missing)}"] if missing else []
     if faults:
-        types = _listed(ev.REQUIRED_TYPES)
         return problem(
             "payment provider.wrong_endpoint",
             url=endpoint.url,
             faults=" and ".join(faults),
-            types=types,
+            types=_listed(REQUIRED_TYPES),
         )
     if _EVERY_TYPE in enabled:
-        return ok(
-            _SUBJECT,
-            f"sends every event type to {endpoint.url}; tenantry ignores those that it does not know",
-        )
-    unknown = enabled - ev.KNOWN_TYPES
-    ignored = f"; tenantry ignores {_listed(unknown)}" if unknown else ""
-    return ok(
-        _SUBJECT,
-        f"sends the {len(ev.REQUIRED_TYPES)} required event types to {endpoint.url}{ignored}",
-    )
-
-
-def _further_types(endpoints: Sequence[ProviderEndpoint]) -> list[Finding]:
-    sent = known_types_of(endpoints)
-    return [
-        Finding(Level.INFO, _SUBJECT, f"can also send {event_type}: {benefit}")
-        for event_type, benefit in BENEFITS.items()
-        if event_type not in sent
-    ]
+        text = f"sends every event type to {endpoint.url}; tenantry ignores those that it does not know"
+        return ok(_SUBJECT, text)
+    text = f"sends the {len(REQUIRED_TYPES)} required event types to {endpoint.url}"
+    unknown = enabled - KNOWN_TYPES
+    return ok(_SUBJECT, f"{text}; tenantry ignores {_listed(unknown)}" if unknown else text)
 
 
 def endpoints_at(
     endpoints: Collection[ProviderEndpoint], webhook_url: str
 ) -> list[ProviderEndpoint]:
     """Return the endpoints with this address."""
-    return [
-        endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == webhook_url.rstrip("/")
-    ]
+    wanted = webhook_url.rstrip("/")
+    return [endpoint for endpoint in endpoints if endpoint.url.rstrip("/") == wanted]
 
 
 def known_types_of(endpoints: Collection[ProviderEndpoint]) -> frozenset[str]:
     """Return the types that tenantry knows and that one of these endpoints sends."""
     enabled = {event_type for endpoint in endpoints for event_type in endpoint.enabled_events}
-    return ev.KNOWN_TYPES if _EVERY_TYPE in enabled else ev.KNOWN_TYPES & enabled
+    return KNOWN_TYPES if _EVERY_TYPE in enabled else KNOWN_TYPES & enabled
 
 
 def _listed(types: Collection[str]) -> str:
     return ", ".join(sorted(types))
+
+
+# Prices
+
+
+def judge_prices(
+    items: Mapping[str, str], prices: Mapping[str, ProviderPrice | None] | None
+) -> list[Finding]:
+    """Judge whether the provider has the prices of the catalog's ``items``; None if they cannot be
+    read.
+    """
+    if prices is None:
+        return [problem("prices.unreadable")]
+    found = []
+    for price_id, price in prices.items():
+        if fault := _fault_of(price):
+            found.append(problem("prices.wrong", item=items[price_id], price=price_id, fault=fault))
+    if prices and not found:
+        return [ok("prices", f"the provider has all of the plan catalog: {len(prices)}")]
+    return found
+
+
+def _fault_of(price: ProviderPrice | None) -> str | None:
+    if price is None:
+        return "the provider does not know"
+    if not price.recurring:
+        return "is not recurring"
+    return None if price.active else "is archived"
