@@ -154,8 +154,8 @@ async def test_billing_is_measured_by_its_settings(tmp_path: Path, database_url:
 async def test_the_key_determines_the_mode_of_events(tmp_path: Path, database_url: str) -> None:
     await rows(
         database_url,
-        "INSERT INTO billing_events (id, arrival, type, created, received_at, livemode, outcome, reason, anomalies) "
-        "VALUES ('evt', 1, 'x', 1, now(), true, 'ignored', '', '{wrong_livemode}')",
+        "INSERT INTO billing_events (id, arrival, type, created, received_at, outcome, anomalies, document) "
+        "VALUES ('evt', 1, 'x', 1, now(), 'ignored', '{wrong_livemode}', '{\"livemode\": true}')",
     )
     async with running_provider() as provider:
         values = {

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import psycopg
 import pytest
 
 from tenantry.billing import ledger_store as billing
@@ -160,7 +159,7 @@ async def test_an_event_that_waits_for_its_subscription_names_that(provider: Pro
     """It has a customer too, which is linked: another tenant has taken over the subscription."""
     unlinked = provider.unlinked()
     await provider.send(events.failed(customer=unlinked.customer))
-    statement = "UPDATE billing_events SET reason = 'Waits: subscription sub_1 is not known yet.'"
+    statement = """UPDATE billing_events SET document = '{"reason": "Waits: subscription sub_1 is not known yet."}'"""
     await rows(provider.service.conninfo, statement)
     assert message(await check(provider)).endswith(
         "that is not known: 1 (they wait for subscription sub_1)"
@@ -339,22 +338,6 @@ async def test_a_later_snapshot_resolves_the_ambiguity(provider: Provider) -> No
     findings = await check(provider)
     assert levels(findings) == {Level.OK}
     assert findings[0].message.endswith("within their second: 2, all resolved by the provider")
-
-
-async def test_a_pair_that_the_release_before_found_is_counted_under_its_name(
-    provider: Provider,
-) -> None:
-    subscriber = await provider.subscriber()
-    await send_ambiguous(provider, subscriber)
-    async with await psycopg.AsyncConnection.connect(provider.service.conninfo) as connection:
-        await connection.execute(
-            "UPDATE billing_events SET anomalies = array_replace(anomalies, 'ambiguous_order', 'undecidable_order')"
-        )
-    assert f"not resolved for {subscriber.id}" in message(await check(provider))
-    events_page = (await provider.service.operator.get(f"{TENANTS}/{subscriber.id}/export")).json()[
-        "billingEvents"
-    ]
-    assert len(events_page) == 2
 
 
 # Tenants

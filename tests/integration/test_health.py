@@ -174,8 +174,8 @@ async def test_tenants_that_drifted_in_the_last_day_are_counted(
     provider: Provider, emptied: str
 ) -> None:
     statement = (
-        "INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason, anomalies) "
-        "VALUES (%s, 1, 'tenantry.subscription.snapshot', 1, now() - %s, %s, 'applied', '', %s)"
+        "INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, anomalies) "
+        "VALUES (%s, 1, 'tenantry.subscription.snapshot', 1, now() - %s, %s, 'applied', %s)"
     )
     for event_id, age, tenant, anomaly in (
         ("a", 23, "acme", "drift"),

@@ -347,7 +347,7 @@ async def test_the_ledger_says_where_only_arrival_decides_between_two_tenants(
     assert states == {tenant: PAID if tenant == last else FORMER for tenant in "abc"}
     found = await rows(
         scene.conninfo,
-        "SELECT id, reason FROM billing_events WHERE anomalies @> '{ambiguous_order}'",
+        "SELECT id, document->>'reason' AS reason FROM billing_events WHERE anomalies @> '{ambiguous_order}'",
     )
     assert found
     assert all("u1" in entry["reason"] and "u2" in entry["reason"] for entry in found)

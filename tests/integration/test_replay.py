@@ -26,6 +26,7 @@ from tests.support.replays import (
     replay,
     replay_one,
     replaying,
+    with_fold,
     with_history,
 )
 from tests.support.service import Service
@@ -78,13 +79,17 @@ CORRUPTIONS: Final = {
     "a period end that is no time": ("current_period_end = 1767268800000000", {"currentPeriodEnd"}),
     "no period end": ("current_period_end = NULL", {"currentPeriodEnd"}),
     "cancel flag": ("cancel_at_period_end = NOT cancel_at_period_end", {"cancelAtPeriodEnd"}),
-    "provider status": ("provider_status = 'unpaid'", {"providerStatus"}),
-    "subscription": ("subscription_id = 'sub_other'", {"subscriptionId"}),
-    "age of the subscription": ("subscription_created = NULL", {"subscriptionCreated"}),
-    "newest second": (f"tip_created = {NOW - 1}", {"tipCreated"}),
-    "checkpoint": ('tip_state = tip_state::jsonb || \'{"plan": "pro"}\'', {"tipState.plan"}),
+    "provider status": (with_fold(state__provider_status='"unpaid"'), {"providerStatus"}),
+    "subscription": (with_fold(state__subscription_id='"sub_other"'), {"subscriptionId"}),
+    "age of the subscription": (
+        with_fold(state__subscription_created="null"),
+        {"subscriptionCreated"},
+    ),
+    "newest second": (with_fold(tip_created=str(NOW - 1)), {"tipCreated"}),
+    "plan of the fold": (with_fold(state__plan='"pro"'), {"state.plan"}),
+    "checkpoint": (with_fold(tip_state__plan='"pro"'), {"tipState.plan"}),
     "several": (
-        "plan = 'pro', tip_created = 5, subscription_id = NULL",
+        f"plan = 'pro', {with_fold(tip_created='5', state__subscription_id='null')}",
         {"plan", "tipCreated", "subscriptionId"},
     ),
 }
@@ -104,21 +109,29 @@ async def test_damage_is_found_and_repaired(
     assert (await replay_one(provider, subscriber)).is_right
 
 
-@pytest.mark.parametrize("stored", ["NULL", "'7'", "'{\"plan\": 7}'"])
-async def test_a_checkpoint_that_is_none_is_repaired(provider: Provider, stored: str) -> None:
+@pytest.mark.parametrize("stored", ["NULL", "'7'", '\'{"": {"state": 7}}\''])
+async def test_folds_that_are_none_are_repaired(provider: Provider, stored: str) -> None:
     subscriber = await with_history(provider)
     before = await tenant_row(provider, subscriber)
-    await corrupt(provider, subscriber, f"tip_state = {stored}")
+    await corrupt(provider, subscriber, f"folds = {stored}")
     assert (await replay_one(provider, subscriber)).repaired
     assert await tenant_row(provider, subscriber) == before
 
 
-async def test_a_checkpoint_of_no_events_is_removed(provider: Provider) -> None:
+async def test_a_fold_of_no_events_is_removed(provider: Provider) -> None:
     subscriber = await provider.subscriber()
-    await corrupt(provider, subscriber, "tip_created = 5, tip_state = '[]'")
+    fold = """'{"": {"state": {}, "tip_created": 5}}'"""
+    await corrupt(provider, subscriber, f"folded_by = 'any', folds = {fold}")
     assert (await replay_one(provider, subscriber)).repaired
-    row = await tenant_row(provider, subscriber)
-    assert (row["tip_created"], row["tip_state"]) == (None, None)
+    assert (await tenant_row(provider, subscriber))["folds"] == {}
+
+
+async def test_damaged_folds_are_folded_again_with_the_next_event(provider: Provider) -> None:
+    subscriber = await with_history(provider)
+    await corrupt(provider, subscriber, "folds = '[]'")
+    await provider.send(events.deleted(**subscriber.names, created=NOW + 5))
+    assert await provider.state(subscriber) == ("free", "canceled")
+    assert (await replay_one(provider, subscriber)).is_right
 
 
 async def test_the_difference_says_what_is_stored_and_what_the_events_say(
@@ -135,7 +148,7 @@ async def test_the_difference_says_what_is_stored_and_what_the_events_say(
 
 
 @pytest.mark.parametrize(
-    ("assignment", "changed"), [("plan = 'free'", True), ("tip_created = 5", False)]
+    ("assignment", "changed"), [("plan = 'free'", True), (with_fold(tip_created="5"), False)]
 )
 async def test_the_record_is_updated_now_only_where_it_shows(
     provider: Provider, assignment: str, changed: bool
@@ -171,7 +184,13 @@ async def test_a_dry_run_waits_for_no_lock(provider: Provider) -> None:
             "DELETE FROM billing_events WHERE tenant_id = %s AND type = 'invoice.payment_failed'",
             "subscriptionStatus",
         ),
-        ("UPDATE billing_events SET price_id = 'price_pro' WHERE tenant_id = %s", "plan"),
+        (
+            """
+            UPDATE billing_events SET document = document::jsonb || '{"price_id": "price_pro"}'
+             WHERE tenant_id = %s
+            """,
+            "plan",
+        ),
     ],
 )
 async def test_a_ledger_that_was_changed_shows(
@@ -216,9 +235,7 @@ async def test_a_replay_sends_no_mail_and_adds_no_job(provider: Provider) -> Non
     conninfo = provider.service.conninfo
     counts = "SELECT (SELECT count(*) FROM notifications) AS mails, (SELECT count(*) FROM procrastinate_jobs) AS jobs"
     before = await rows(conninfo, counts)
-    await corrupt(
-        provider, subscriber, "subscription_status = 'active', tip_created = NULL, tip_state = NULL"
-    )
+    await corrupt(provider, subscriber, "subscription_status = 'active', folds = NULL")
     assert (await replay_one(provider, subscriber)).repaired
     assert await rows(conninfo, counts) == before
 
@@ -286,9 +303,9 @@ async def test_a_history_of_many_fetches_is_folded_in_full(provider: Provider) -
     count = 2 * ledger_queries_store.ROWS_PER_FETCH + 7
     await rows(
         provider.service.conninfo,
-        "INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason) "
+        "INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome) "
         "SELECT %s || n, n, CASE n %% 2 WHEN 0 THEN 'invoice.payment_failed' ELSE 'invoice.payment_succeeded' END, "
-        "%s + n / 3, now(), %s, 'applied', '' FROM generate_series(1, %s::int) AS n",
+        "%s + n / 3, now(), %s, 'applied' FROM generate_series(1, %s::int) AS n",
         f"evt_{subscriber.id}_",
         NOW,
         subscriber.id,
@@ -296,7 +313,8 @@ async def test_a_history_of_many_fetches_is_folded_in_full(provider: Provider) -
     )
     checked = await replay_one(provider, subscriber)
     assert (checked.events, checked.repaired) == (count, True)
-    assert (await tenant_row(provider, subscriber))["tip_created"] == NOW + count // 3
+    folds = (await tenant_row(provider, subscriber))["folds"]
+    assert folds[""]["tip_created"] == NOW + count // 3
 
 
 async def test_histories_are_read_in_the_order_of_the_index(conninfo: str) -> None:
@@ -321,7 +339,7 @@ async def parked(provider: Provider, event: dict[str, Any]) -> None:
     await provider.send(event)
     await rows(
         provider.service.conninfo,
-        "UPDATE billing_events SET outcome = 'parked', tenant_id = NULL, before = NULL, after = NULL WHERE id = %s",
+        "UPDATE billing_events SET outcome = 'parked', tenant_id = NULL WHERE id = %s",
         event["id"],
     )
 
@@ -334,9 +352,7 @@ async def test_events_that_wait_although_their_tenant_is_known_take_their_place(
     failure = events.failed(customer=subscriber.customer, created=NOW + 1)
     await parked(provider, upgrade)
     await parked(provider, failure)
-    await corrupt(
-        provider, subscriber, "plan = 'free', subscription_status = 'none', tip_created = NULL"
-    )
+    await corrupt(provider, subscriber, "plan = 'free', subscription_status = 'none', folds = NULL")
     mails = await provider.notifications(subscriber)
     found = await replay_one(provider, subscriber, dry_run=True)
     assert (found.parked, found.repaired) == (2, False)
@@ -352,9 +368,7 @@ async def test_a_failure_that_waited_is_not_mailed(provider: Provider) -> None:
     subscriber = await provider.subscriber()
     failure = events.failed(customer=subscriber.customer, created=NOW + 10 * MONTH)
     await parked(provider, failure)
-    await corrupt(
-        provider, subscriber, "subscription_status = 'none', tip_created = NULL, tip_state = NULL"
-    )
+    await corrupt(provider, subscriber, "subscription_status = 'none', folds = NULL")
     await rows(
         provider.service.conninfo, "DELETE FROM notifications WHERE event_id = %s", failure["id"]
     )

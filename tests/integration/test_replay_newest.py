@@ -9,7 +9,7 @@ from tests.support import events
 from tests.support.billing import Provider
 from tests.support.events import NOW
 from tests.support.facts import CATALOG
-from tests.support.replays import HOUR, check_newest, corrupt, replay_one, with_history
+from tests.support.replays import HOUR, check_newest, corrupt, replay_one, with_fold, with_history
 from tests.support.service import Service
 
 
@@ -29,7 +29,7 @@ async def test_the_newest_events_are_enough_from_one_that_says_everything_on(
         events.updated(**subscriber.names, created=NOW - 2 * HOUR, cancel=True),
         events.failed(customer=subscriber.customer, created=NOW),
     )
-    await corrupt(provider, subscriber, "plan = 'gold', tip_state = NULL")
+    await corrupt(provider, subscriber, f"plan = 'gold', {with_fold(tip_state='null')}")
     whole = await replay_one(provider, subscriber, dry_run=True)
     folded = {most: await check_newest(provider, subscriber, most) for most in range(1, 7)}
     assert {most: one.checked and one.checked.events for most, one in folded.items()} == {

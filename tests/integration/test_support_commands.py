@@ -200,9 +200,10 @@ async def test_unknown_tenant_exits_with_5(shell: Shell, org_id: str) -> None:
 async def test_parked_event_is_placed_by_its_command(shell: Shell) -> None:
     with psycopg.connect(shell.database_url) as connection:
         connection.execute(
-            "INSERT INTO billing_events (id, arrival, type, created, received_at, outcome, reason, customer_id, "
-            "status, price_id) VALUES ('evt_1', 1, 'customer.subscription.updated', 1767268800, now(), 'parked', "
-            "'Waits: customer cus_New is not known yet.', 'cus_New', 'active', 'price_pro')"
+            "INSERT INTO billing_events (id, arrival, type, created, received_at, outcome, customer_id, "
+            "document) VALUES ('evt_1', 1, 'customer.subscription.updated', 1767268800, now(), 'parked', 'cus_New', "
+            """'{"reason": "Waits: customer cus_New is not known yet.", "status": "active", """
+            """"price_id": "price_pro"}')"""
         )
     [event] = await shell.lines("parked-events")
     assert event["command"] == "tenantry admin link cus_New --org ORG"

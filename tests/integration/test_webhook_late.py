@@ -18,7 +18,7 @@ from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy
 from tenantry.integrations.stripe.decode import decode_event
 from tests.support import events
 from tests.support.billing import Provider, rows
-from tests.support.events import MONTH, NOW
+from tests.support.events import NOW
 from tests.support.facts import ANY, EACH
 from tests.support.service import Service
 
@@ -116,50 +116,6 @@ async def test_replaced_quantities_in_the_ledger_order_the_events_of_one_second(
         assert await folded_right(database, policy, "acme")
 
 
-@pytest.mark.parametrize("late", [False, True])
-async def test_account_that_the_release_before_wrote_last_is_folded_from_its_first_event(
-    emptied_service: Service, *, late: bool
-) -> None:
-    """That release leaves the other subscriptions as they were, and keeps the checkpoint without
-    its edition.
-    """
-    provider = Provider(emptied_service)
-    subscriber = await provider.subscriber()
-    one, other = ({**subscriber.names, "subscription_id": f"sub_{name}"} for name in "ab")
-
-    def changed(old: str, new: str, created: int) -> dict[str, Any]:
-        items = {
-            "data": [
-                {"id": "si_1", "price": {"id": f"price_{old}"}, "current_period_end": NOW + MONTH}
-            ]
-        }
-        return events.updated(
-            **one, price=f"price_{new}", previous={"items": items}, created=created
-        )
-
-    await provider.send(
-        events.updated(**one, price="price_pro", created=NOW - 90),
-        events.updated(**other, price="price_pro", created=NOW - 80),
-    )
-    stale = "SELECT other_subscriptions::text AS others FROM tenants WHERE id = %s"
-    [before] = await rows(emptied_service.conninfo, stale, subscriber.id)
-    await provider.send(changed("pro", "business", NOW - 70))
-    await rows(
-        emptied_service.conninfo,
-        "UPDATE tenants SET other_subscriptions = %s::json, "
-        "tip_state = (tip_state::jsonb - 'edition' - 'others')::json WHERE id = %s RETURNING id",
-        before["others"],
-        subscriber.id,
-    )
-    down, up = changed("business", "pro", NOW), changed("pro", "business", NOW)
-    await provider.send(*((up, down) if late else (down, up)))
-    assert await provider.state(subscriber) == ("business", "active")
-    database = Database(emptied_service.conninfo, pool_size=2)
-    await database.open()
-    assert await folded_right(database, ANY, subscriber.id)
-    await database.close()
-
-
 @pytest.mark.parametrize(
     ("former", "present"), [(ANY, EACH), (EACH, ANY)], ids=["to each", "to any"]
 )
@@ -185,8 +141,9 @@ async def test_next_event_after_a_change_of_the_setting_folds_the_whole_ledger(
 
 HISTORY = (
     "INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, tenant_id, subscription_id, "
-    "customer_id, status, outcome, reason) "
-    "SELECT 'evt_' || n, n, %s, %s, now(), 'acme', 'acme', 'sub_1', 'cus_1', 'active', 'applied', '' "
+    "customer_id, outcome, document) "
+    "SELECT 'evt_' || n, n, %s, %s, now(), 'acme', 'acme', 'sub_1', 'cus_1', 'applied', "
+    """'{"status":"active"}' """
     "FROM generate_series(1, 5000) n RETURNING id"
 )
 FULL_STATE_TYPE = "customer.subscription.updated"
@@ -213,7 +170,9 @@ async def test_a_late_event_reads_back_to_the_last_that_says_everything_and_no_f
     await rows(emptied, HISTORY.replace("%s", every_tenth, 1).replace("%s", "n", 1))
     assert await seconds_read(emptied, 4985) == list(range(4980, 5001))
     # it does not say since when
-    await rows(emptied, "UPDATE billing_events SET status = 'past_due' RETURNING id")
+    await rows(
+        emptied, """UPDATE billing_events SET document = '{"status":"past_due"}' RETURNING id"""
+    )
     assert await seconds_read(emptied, 4985) == list(range(1, 5001))
 
 

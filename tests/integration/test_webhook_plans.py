@@ -14,15 +14,12 @@ from tenantry.domain.billing.state import WHOLE_TENANT
 from tests.support.facts import ANY
 
 CALLS: list[BoundStatement] = [
-    accounts.LOCK_ACCOUNTS(["a"], ["c"]),
-    accounts.LOCKED_FOLDS(["a"], ["s"]),
-    accounts.UPDATE_FOLDS(["a"], ["s"], *[[None]] * 20),
-    accounts.RENEW_FOLDS(["a"], ["s"], *[[None]] * 4),
+    accounts.LOCK_ACCOUNTS(["a"], ["c"], ["s"]),
+    accounts.HOLDERS(["s"]),
     billing.TENANTS_OF_CUSTOMERS(["c"]),
     billing.SEEN_EVENTS(["evt"]),
-    accounts.UPDATE_ACCOUNTS[False](["a"], *[[None]] * 17, None),
-    accounts.UPDATE_ACCOUNTS[True](["a"], *[[None]] * 12, None),
-    billing.UPDATE_PARKED(["evt"], *[[None]] * 6),
+    accounts.UPDATE_ACCOUNTS(["a"], *[[None]] * 12, None),
+    billing.UPDATE_PARKED(["evt"], *[[None]] * 4),
     billing.DELETE_ENTRIES(["evt"], "drift"),
 ]
 

@@ -129,9 +129,11 @@ class Provider:
             "SELECT e.*, b.body FROM billing_events e LEFT JOIN billing_bodies b USING (arrival) WHERE id = %s",
             event_id,
         )
-        for row in found:
-            row["body"] = unpack(row["body"]) if row["body"] is not None else None
-        return found[0] if found else None
+        if not found:
+            return None
+        [row] = found
+        body = None if row["body"] is None else unpack(row["body"])
+        return {"before": None, "after": None, **row.pop("document"), **row, "body": body}
 
 
 def notice(event: dict[str, Any], subscriber: Subscriber, owner: str) -> dict[str, Any]:

@@ -27,8 +27,9 @@ async def add_notification(
             (tenant_id, f"{tenant_id.title()} & Söhne", owner_email),
         )
     await connection.execute(
-        "INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason, amount_due, "
-        "currency) VALUES (%s, 1, 'invoice.payment_failed', 1, %s, %s, 'applied', '', 1250, 'eur')",
+        "INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, document) "
+        "VALUES (%s, 1, 'invoice.payment_failed', 1, %s, %s, 'applied', "
+        """'{"amount_due": 1250, "currency": "eur"}')""",
         (event_id, NOW, tenant_id),
     )
     [added] = await mails.insert_notifications(

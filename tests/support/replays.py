@@ -80,6 +80,15 @@ async def corrupt(provider: Provider, subscriber: Subscriber, assignment: str) -
     await rows(provider.service.conninfo, statement, subscriber.id)
 
 
+def with_fold(**facts: str) -> str:
+    """The assignment of facts to the one fold, as JSON by path, such as ``state__plan``."""
+    folds = "folds::jsonb"
+    for path, value in facts.items():
+        keys = path.replace("__", ",")
+        folds = f"""jsonb_set({folds}, '{{"",{keys}}}', '{value}')"""
+    return f"folds = {folds}::json"
+
+
 def fields(checked: TenantReplay) -> set[str]:
     """The fields in which what is stored differs."""
     return {field.field for field in checked.differences}

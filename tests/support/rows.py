@@ -13,16 +13,15 @@ _STATEMENTS: Final = """
 INSERT INTO tenants (id, name, owner_id, owner_email)
 VALUES ({id}, {id}, 'user', 'owner@' || {id} || '.example');
 INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_' || {id}, {id}, 'operator');
-INSERT INTO subscriptions (tenant_id, id, status, plan, cancel_at_period_end, tip_created)
-VALUES ({id}, 'sub_' || {id}, 'active', 'pro', false, 1);
+INSERT INTO subscription_tenants (subscription_id, tenant_id) VALUES ('sub_' || {id}, {id});
 INSERT INTO memberships (id, issuer, subject, tenant_id, role)
 VALUES ('mbr_' || {id}, 'https://id.example', 'user', {id}, 'owner');
 INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, created_by)
 VALUES ('key_' || {id}, {id}, convert_to({id}, 'UTF8'), {id}, '{{}}', 'SCOPED', 'live', '', '', now(), 'user');
 INSERT INTO projects (id, org_id, mode, name, created_at, updated_at)
 VALUES ('proj_' || {id}, {id}, 'live', {id}, now(), now());
-INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, tenant_id, outcome, reason)
-VALUES ('evt_' || {id}, ascii({id}), 'invoice.payment_failed', 1, now(), {id}, {id}, 'applied', '');
+INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, tenant_id, outcome)
+VALUES ('evt_' || {id}, ascii({id}), 'invoice.payment_failed', 1, now(), {id}, {id}, 'applied');
 INSERT INTO billing_bodies (arrival, received_at, body)
 SELECT arrival, now(), {body} FROM billing_events WHERE tenant_id = {id};
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at)
@@ -43,7 +42,7 @@ VALUES (sha256(convert_to({id}, 'UTF8')), 'https://id.example', 'user', '{{}}', 
 OWNER_OF: Final = {
     "tenants": "id",
     "customers": "tenant_id",
-    "subscriptions": "tenant_id",
+    "subscription_tenants": "tenant_id",
     "memberships": "tenant_id",
     "api_keys": "org_id",
     "projects": "org_id",

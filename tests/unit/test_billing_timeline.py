@@ -116,7 +116,7 @@ def test_the_tip_is_the_state_before_the_newest_second() -> None:
     timeline = place_last(
         updated(100), failed(200), updated(200, "evt_2", status="past_due")
     ).timeline
-    assert (timeline.folded(ANY).tip_created, timeline.folded(ANY).tip_state) == (
+    assert (timeline.folded().tip_created, timeline.folded().tip_state) == (
         200,
         place_last(updated(100)).after,
     )
@@ -132,7 +132,7 @@ HISTORY = [
 
 def after_history() -> tuple[BillingAccount, Timeline]:
     whole = begin(FRESH, HISTORY, ANY)
-    return account().with_folds({WHOLE_TENANT: whole.folded(ANY)}, ANY), whole
+    return account().with_folds({WHOLE_TENANT: whole.folded()}, ANY), whole
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_shorter_history_leads_to_the_same_state(
 ) -> None:
     stored, whole = after_history()
     short = place(begin(stored.checkpoint(WHOLE_TENANT, need, ANY), known, ANY), event, ANY)
-    assert short.timeline.folded(ANY) == place(whole, event, ANY).timeline.folded(ANY)
+    assert short.timeline.folded() == place(whole, event, ANY).timeline.folded()
 
 
 def test_a_tenant_begins_with_its_own_plan() -> None:

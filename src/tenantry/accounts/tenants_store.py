@@ -20,16 +20,18 @@ SELECT EXISTS (SELECT FROM tenants)
 """
 # Of each invoice the newest failure.
 FAILED_INVOICES: Final = f"""
-SELECT DISTINCT ON (coalesce(invoice_id, id))
-       id, created, invoice_url, coalesce(amount_remaining, amount_due), currency,
-       (details->>'next_attempt')::bigint, invoice_id, subscription_id, arrival
+SELECT DISTINCT ON (coalesce(document->>'invoice_id', id))
+       id, created, invoice_url,
+       coalesce(document->>'amount_remaining', document->>'amount_due')::bigint,
+       document->>'currency', (document->'details'->>'next_attempt')::bigint,
+       document->>'invoice_id', subscription_id, arrival
   FROM (SELECT *
           FROM billing_events
          WHERE tenant_id = %s
          ORDER BY created DESC, arrival DESC
          LIMIT {MAX_SCANNED_ROWS}) AS newest
  WHERE type = 'invoice.payment_failed' AND outcome IN ('applied', 'late', 'no_change')
- ORDER BY coalesce(invoice_id, id), created DESC, arrival DESC
+ ORDER BY coalesce(document->>'invoice_id', id), created DESC, arrival DESC
 """  # noqa: S608  # our own number
 
 

@@ -13,7 +13,7 @@ import msgspec
 from tenantry.audit import trail as audit
 from tenantry.billing import accounts_store, ingest, ledger_store
 from tenantry.billing import customer_links_store as store
-from tenantry.billing.ledger_queries_store import read_accounts
+from tenantry.billing.accounts_store import read_accounts
 from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection

@@ -19,9 +19,13 @@ HOLDER: Final = "SELECT tenant_id FROM customers WHERE id = %s"
 # been.
 PARK_AGAIN: Final = """
 UPDATE billing_events
-   SET tenant_id = NULL, outcome = 'parked', reason = 'Waits: customer ' || customer_id || ' is not known yet.',
-       before = NULL, after = NULL, anomalies = nullif(array_remove(anomalies, 'ambiguous_order'), '{}'),
-       parked_at = %(now)s
+   SET tenant_id = NULL,
+       outcome = 'parked',
+       parked_at = %(now)s,
+       anomalies = nullif(array_remove(anomalies, 'ambiguous_order'), '{}'),
+       document = jsonb_set(
+         document::jsonb - '{before,after}'::text[],
+         '{reason}', to_jsonb('Waits: customer ' || customer_id || ' is not known yet.'))
  WHERE tenant_id = %(tenant)s AND customer_id = ANY(%(customers)s) AND org_id IS NULL
    AND outcome IN ('applied', 'late', 'no_change')
    AND NOT (%(each)s AND type = ANY(%(invoices)s) AND coalesce(subscription_id, '') IN (
@@ -32,7 +36,7 @@ UPDATE billing_events
 """
 # A subscription of which only parked events are known has no tenant yet.
 SUBSCRIPTIONS_OF: Final = """
-SELECT id FROM subscriptions WHERE customer_id = %(customer)s
+SELECT subscription_id FROM subscription_tenants WHERE customer_id = %(customer)s
  UNION
 SELECT subscription_id
   FROM billing_events
@@ -40,9 +44,9 @@ SELECT subscription_id
 """
 # Of a subscription without metadata that named another tenant before, or names one later, both have
 # events.
-TENANTS_SHARING: Final = (
-    f"SELECT DISTINCT tenant_id FROM subscriptions WHERE id IN ({SUBSCRIPTIONS_OF})"  # noqa: S608
-)
+TENANTS_SHARING: Final = f"""
+SELECT DISTINCT tenant_id FROM subscription_tenants WHERE subscription_id IN ({SUBSCRIPTIONS_OF})
+"""  # noqa: S608  # our own condition
 SET_CUSTOMER: Final = "UPDATE tenants SET stripe_customer_id = %s, updated_at = %s WHERE id = %s"
 NEWEST_CUSTOMER: Final = (
     "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at DESC, id DESC LIMIT 1"

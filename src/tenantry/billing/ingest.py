@@ -213,11 +213,8 @@ async def settle_moves(
     if not subscriptions:
         return
     context = await store.read_context(connection, policy, (), (), subscriptions, ())
-    while missing := context.holders.difference(context.accounts):
-        holders = {*missing, *context.accounts}
-        context = await store.read_context(
-            connection, policy, sorted(holders), (), subscriptions, ()
-        )
+    while context.missing:
+        context = await store.read_context(connection, policy, (), (), subscriptions, ())
     application = await apply_work(connection, context, Work(moved=subscriptions), policy, now)
     await write(connection, application, outbox, now)
 
@@ -251,15 +248,13 @@ async def _lock_context(
         )
         wanted = held | batch.needed_locks(fresh, context, policy)
         wanted |= {NameLock(f"subscription {each}", claimed=True) for each in released}
-        # a transaction that this one waited for may have given a subscription to a further tenant
-        missing = context.holders.difference(context.accounts) | context.unread
-        if wanted == held and released <= subscriptions and not missing:
+        if wanted == held and released <= subscriptions and not context.missing:
             if await _release_from_ended(connection, fresh, context, policy, now):
                 return await _read_context(
                     connection, events, policy, tenants, customers, subscriptions
                 )
             return context
-        held, tenants, subscriptions = wanted, tenants | missing, subscriptions | released
+        held, subscriptions = wanted, subscriptions | released
         # names are locked before tenants: begin again (nothing is written; a rollback would
         # unprepare statements)
         await connection.commit()
@@ -472,13 +467,7 @@ async def _read_with_holders(
     """
     named, found = await _named_by_waiting(connection, tenant_id, customers)
     subscriptions = found if policy.is_each else ()
-    context = await store.read_context(connection, policy, [tenant_id], named, subscriptions, ())
-    missing = context.holders.difference(context.accounts) | context.unread
-    if not missing:
-        return context
-    return await store.read_context(
-        connection, policy, [tenant_id, *missing], named, subscriptions, ()
-    )
+    return await store.read_context(connection, policy, [tenant_id], named, subscriptions, ())
 
 
 def _is_for(event: BillingEvent, tenant_id: str, context: BatchContext) -> bool:

@@ -11,6 +11,7 @@ from typing import Annotated, Self
 import msgspec
 
 from tenantry.billing import ledger_queries_store as store
+from tenantry.billing.accounts_store import read_accounts
 from tenantry.billing.ledger_queries_store import LedgerRecord
 from tenantry.billing.ledger_store import customers_of
 from tenantry.billing.replay import FieldComparison, compare
@@ -269,7 +270,7 @@ async def explain(
         found = await find_tenant(connection, tenant_id)
         if found is None:
             raise NotFoundError(f"tenant: {tenant_id}")
-        [account] = await store.read_accounts(connection, [tenant_id], policy)
+        [account] = await read_accounts(connection, [tenant_id], policy)
         newest_first = await store.read_entries(connection, tenant_id, limit, None)
         records = newest_first[limit - 1 :: -1]
         folded, ordered = await _fold(

@@ -5,30 +5,25 @@ index; counts.
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from tenantry.billing import accounts_store
+from tenantry.billing.ledger_rows import decode_document, to_event
 from tenantry.billing.ledger_store import (
-    FACT_NAMES,
     FOLDED,
     FULL_STATE,
     REPLACEABLE,
-    to_event,
     unpack,
 )
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import MAX_SCANNED_ROWS, Listing
-from tenantry.domain.billing.events import INVOICE_TYPES, Anomaly, BillingEvent
-from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent
-from tenantry.domain.billing.state import BillingPolicy, BillingState
+from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent
+from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.domain.billing.tenant_record import BillingRecord
 
-FORMER_AMBIGUOUS_ORDER: Final = "undecidable_order"
-"""The previous release's name of `Anomaly.AMBIGUOUS_ORDER`, which its entries keep."""
 _ENTRY_COLUMNS: Final = (
-    "id, type, created, received_at, livemode, outcome, reason, "
-    "before::text, after::text, arrival, anomalies"
+    "id, type, created, received_at, outcome, arrival, anomalies, document::text"
 )
 _LISTING: Final = Listing(_ENTRY_COLUMNS, "billing_events", "created", "arrival")
 _OF_TENANT: Final = "tenant_id = %(tenant)s AND (created, arrival) < (%(created)s, %(arrival)s)"
@@ -45,7 +40,8 @@ _SECONDS: Final = 4 * 86_400
 _RECENT: Final = f"""
         SELECT arrival
           FROM billing_events
-         WHERE tenant_id = t.id AND created > coalesce(t.tip_created, 0) - {_SECONDS}
+         WHERE tenant_id = t.id AND created > coalesce((
+                 SELECT max(s.tip_created) FROM subscriptions s WHERE s.tenant_id = t.id), 0) - {_SECONDS}
          ORDER BY created DESC, arrival DESC
          LIMIT {MAX_SCANNED_ROWS}
 """  # noqa: S608  # our own numbers
@@ -67,8 +63,6 @@ SELECT watched.tenant_id, newest.arrival
 """  # noqa: S608  # our own statement
 
 ROWS_PER_FETCH: Final = 1000
-UNREADABLE: Final = BillingState(plan="unreadable")
-"""Replaces a stored state that cannot be decoded; it never equals a folded one."""
 
 # The index has the events in their order: without a sort, the first page comes as fast as the last.
 BY_INDEX: Final = (
@@ -85,7 +79,8 @@ SELECT wanted.id
           ORDER BY e.created DESC LIMIT 1) AS newest
 """
 FOLDED_EVENTS: Final = f"""
-SELECT tenant_id, {", ".join(FACT_NAMES)}
+SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice_url,
+       document::text, tenant_id
   FROM billing_events
  WHERE tenant_id = ANY(%s) AND created >= %s AND {FOLDED}
  ORDER BY tenant_id, created, arrival
@@ -119,21 +114,26 @@ SELECT tenant_id, count(*)
          WHERE c.tenant_id = ANY(%(tenants)s)
          UNION ALL
         SELECT s.tenant_id
-          FROM subscriptions s
+          FROM subscription_tenants known
+          JOIN subscriptions s ON s.tenant_id = known.tenant_id AND s.id = known.subscription_id
           JOIN billing_events e ON e.outcome = 'parked' AND e.org_id IS NULL AND e.subscription_id = s.id
          WHERE e.type = ANY(%(invoices)s)
            AND s.tenant_id = ANY(%(tenants)s) AND s.reported_at IS NOT NULL AND s.moved_at IS NULL
            AND NOT EXISTS (SELECT FROM customers c WHERE c.id = e.customer_id)
          UNION ALL
         SELECT t.id
-          FROM tenants t
-          JOIN billing_events e ON e.outcome = 'parked' AND e.org_id IS NULL AND e.subscription_id = t.subscription_id
+          FROM subscription_tenants known
+          JOIN tenants t ON t.id = known.tenant_id
+           AND t.folds->''->'state'->>'subscription_id' = known.subscription_id
+          JOIN billing_events e ON e.outcome = 'parked' AND e.org_id IS NULL
+           AND e.subscription_id = known.subscription_id
          WHERE e.type = ANY(%(invoices)s) AND e.customer_id IS NULL AND t.id = ANY(%(tenants)s)) AS waiting
  GROUP BY tenant_id
 """
 # All these entries have an anomaly, so the index of anomalies has them in this order.
 REPLACEABLE_ENTRIES: Final = f"""
-SELECT event_body(id), received_at, {", ".join(FACT_NAMES)}
+SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice_url,
+       document::text, received_at, event_body(id)
   FROM billing_events
  WHERE anomalies IS NOT NULL AND {REPLACEABLE} AND received_at >= %(since)s
    AND (received_at, arrival) > (%(received)s, %(arrival)s)
@@ -141,7 +141,19 @@ SELECT event_body(id), received_at, {", ".join(FACT_NAMES)}
  LIMIT %(most)s
 """  # noqa: S608  # our own condition
 _Place = tuple[int, int] | None  # of an entry: the second of its event, and its arrival number
-_state_decoder: Final = msgspec.json.Decoder(BillingState)
+
+
+class EntryRow(NamedTuple):
+    """A row of `_ENTRY_COLUMNS`."""
+
+    id: str
+    type: str
+    created: int
+    received_at: datetime
+    outcome: str
+    arrival: int
+    anomalies: list[str] | None
+    document: str
 
 
 class LedgerRecord(msgspec.Struct, frozen=True):
@@ -152,18 +164,28 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     livemode: bool | None
     outcome: str
     reason: str
-    before: BillingState | None
-    after: BillingState | None
+    before: BillingRecord | None
+    after: BillingRecord | None
     arrival: int
     anomalies: list[str]
 
 
 def _record(row: Sequence[Any]) -> LedgerRecord:
-    *facts, before, after, arrival, anomalies = row
-    states = [None if state is None else _state_decoder.decode(state) for state in (before, after)]
-    former = {FORMER_AMBIGUOUS_ORDER: Anomaly.AMBIGUOUS_ORDER.value}
-    values = [*facts, *states, arrival, [former.get(name, name) for name in anomalies or ()]]
-    return LedgerRecord(*values)
+    columns = EntryRow._make(row)
+    document = decode_document(columns.document)
+    return LedgerRecord(
+        columns.id,
+        columns.type,
+        columns.created,
+        columns.received_at,
+        document.livemode,
+        columns.outcome,
+        document.reason,
+        document.before,
+        document.after,
+        columns.arrival,
+        columns.anomalies or [],
+    )
 
 
 async def read_entries(
@@ -238,7 +260,7 @@ async def find_body_of_tenant(
 
 async def newest_second(connection: Connection) -> int | None:
     """Return the second of the newest event of all tenants (Unix time); reads every tenant."""
-    second: int | None = await connection.fetch_value("SELECT max(tip_created) FROM tenants")
+    second: int | None = await connection.fetch_value("SELECT max(tip_created) FROM subscriptions")
     return second
 
 
@@ -269,8 +291,8 @@ async def replaceable_entries(
     received, arrival = after
     values = {"since": since, "received": received, "arrival": arrival, "most": most}
     return [
-        ReceivedEvent(to_event(facts), received_at, unpack(body) if body is not None else None)
-        for body, received_at, *facts in await connection.fetch(REPLACEABLE_ENTRIES, values)
+        ReceivedEvent(to_event(columns), received_at, unpack(body) if body is not None else None)
+        for *columns, received_at, body in await connection.fetch(REPLACEABLE_ENTRIES, values)
     ]
 
 
@@ -298,24 +320,6 @@ async def tenants_with_news(
 ) -> list[str]:
     """Return those of these tenants that have an event received at this moment or later."""
     return [row[0] for row in await connection.fetch(WITH_RECENT_EVENTS, (list(tenants), since))]
-
-
-async def read_accounts(
-    connection: Connection, tenants: Sequence[str], policy: BillingPolicy, *, lock: bool = False
-) -> list[BillingAccount]:
-    """Return accounts by id, also with a damaged checkpoint; with ``lock`` lock them until the
-    transaction ends.
-    """
-    return await accounts_store.read_accounts(
-        connection, tenants, policy, lock=lock, read_state=_state
-    )
-
-
-def _state(text: str) -> BillingState:
-    try:
-        return _state_decoder.decode(text)
-    except msgspec.DecodeError:
-        return UNREADABLE
 
 
 async def count_entries(connection: Connection, tenant_id: str) -> int:
@@ -347,7 +351,7 @@ async def folded_events(
     async with connection.cursor("folded_events") as cursor:
         cursor.itersize = ROWS_PER_FETCH
         await cursor.execute(FOLDED_EVENTS, (list(tenants), since), binary=True)
-        yield ((tenant_id, to_event(facts)) async for tenant_id, *facts in cursor)
+        yield ((tenant_id, to_event(columns)) async for *columns, tenant_id in cursor)
 
 
 async def second_before_newest(connection: Connection, tenant_id: str, most: int) -> int | None:

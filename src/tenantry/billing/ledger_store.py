@@ -9,36 +9,31 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import psycopg
 from isal import isal_zlib
 
 from tenantry.billing import accounts_store as accounts
+from tenantry.billing.ledger_rows import encode_document, to_event
 from tenantry.db.connection import Connection
 from tenantry.db.statements import (
     BIGINTS,
     BLOBS,
-    BOOLEANS,
     JSONS,
     MOMENT,
     MOMENTS,
     TEXT,
     TEXTS,
     BoundStatement,
-    ParameterType,
     Statement,
 )
 from tenantry.domain.billing.events import (
     FOLDED_TYPES,
-    NO_DETAILS,
     PAYMENT_TYPES,
     WHOLE_SUBSCRIPTION_TYPES,
     Anomaly,
     BillingEvent,
-    SubscriptionDetails,
-    SubscriptionItem,
 )
 from tenantry.domain.billing.ledger import (
     BatchContext,
@@ -50,6 +45,8 @@ from tenantry.domain.billing.ledger import (
     NameLock,
     ReceivedEvent,
     ReplayNeed,
+    holders_of,
+    named_tenants,
 )
 from tenantry.domain.billing.state import BillingPolicy, fold_key
 
@@ -82,47 +79,22 @@ SELECT
           UNION
          SELECT tenant_id FROM customers WHERE id = ANY(%(customers)s)
           UNION
-         SELECT tenant_id FROM subscriptions WHERE id = ANY(%(subscriptions)s)
-          UNION
          SELECT tenant_id
-           FROM subscriptions
-          WHERE id IN (SELECT id FROM subscriptions WHERE customer_id = ANY(%(customers)s))))
+           FROM subscription_tenants
+          WHERE subscription_id = ANY(%(subscriptions)s)
+             OR subscription_id IN (
+                  SELECT subscription_id
+                    FROM subscription_tenants
+                   WHERE customer_id = ANY(%(customers)s))))
  ORDER BY id
    FOR NO KEY UPDATE
 """
 
-_FACT_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
-    "id": TEXTS,
-    "arrival": BIGINTS,
-    "type": TEXTS,
-    "created": BIGINTS,
-    "livemode": BOOLEANS,
-    "api_version": TEXTS,
-    "org_id": TEXTS,
-    "customer_id": TEXTS,
-    "subscription_id": TEXTS,
-    "subscription_created": BIGINTS,
-    "status": TEXTS,
-    "price_id": TEXTS,
-    "current_period_end": BIGINTS,
-    "cancel_at_period_end": BOOLEANS,
-    "invoice_id": TEXTS,
-    "invoice_url": TEXTS,
-    "amount_due": BIGINTS,
-    "amount_remaining": BIGINTS,
-    "attempt_count": BIGINTS,
-    "currency": TEXTS,
-    "checkout_mode": TEXTS,
-    "problem": TEXTS,
-    "account": TEXTS,
-    "previous": JSONS,
-    "details": JSONS,
-}
-FACT_NAMES: Final = tuple(_FACT_TYPES)
 FULL_STATE: Final = f"""
 bool_and(type = ANY('{{{",".join(sorted(WHOLE_SUBSCRIPTION_TYPES))}}}') AND subscription_id IS NOT NULL
-         AND customer_id IS NOT NULL AND status NOT IN ('past_due', 'unpaid')
-         AND details->>'pause' IS DISTINCT FROM 'void')
+         AND customer_id IS NOT NULL
+         AND document->>'status' NOT IN ('past_due', 'unpaid')
+         AND document->'details'->>'pause' IS DISTINCT FROM 'void')
 """
 """A condition on the events of a second: their result does not depend on earlier events, if it is
 the only one.
@@ -162,7 +134,8 @@ WITH beginnings AS MATERIALIZED (
            FROM unnest(%(tenants)s::text[], %(folds)s::text[], %(seconds)s::bigint[], %(late)s::boolean[],
                        %(until)s::bigint[])
                 WITH ORDINALITY AS wanted (tenant_id, fold, second, late, until, number))
-SELECT beginnings.number, {", ".join(f"e.{name}" for name in _FACT_TYPES)}
+SELECT e.id, e.type, e.created, e.arrival, e.org_id, e.customer_id, e.subscription_id, e.invoice_url,
+       e.document::text, beginnings.number
   FROM beginnings
   JOIN billing_events e ON e.tenant_id = beginnings.tenant_id
                        AND e.created BETWEEN beginnings.since AND beginnings.until
@@ -171,26 +144,28 @@ SELECT beginnings.number, {", ".join(f"e.{name}" for name in _FACT_TYPES)}
  ORDER BY beginnings.number, e.created, e.arrival
 """  # noqa: S608  # the names of our own columns
 PAYMENTS: Final = f"""
-SELECT e.tenant_id, e.invoice_id, max(e.created)
+SELECT e.tenant_id, wanted.invoice_id, max(e.created)
   FROM unnest(%s::text[], %s::text[]) AS wanted (tenant_id, invoice_id)
-  JOIN billing_events e ON e.tenant_id = wanted.tenant_id AND e.invoice_id = wanted.invoice_id
+  JOIN billing_events e ON e.tenant_id = wanted.tenant_id
+   AND e.document->>'invoice_id' = wanted.invoice_id
  WHERE e.type = ANY('{{{",".join(sorted(PAYMENT_TYPES))}}}') AND e.outcome IN ('applied', 'late', 'no_change')
- GROUP BY e.tenant_id, e.invoice_id
+ GROUP BY e.tenant_id, wanted.invoice_id
 """  # noqa: S608  # our own names
-READ_PARKED: Final = f"""
-SELECT received_at, {", ".join(_FACT_TYPES)}
+READ_PARKED: Final = """
+SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice_url,
+       document::text, received_at
   FROM billing_events
  WHERE outcome = 'parked'
    AND (org_id = ANY(%s) OR (org_id IS NULL AND (customer_id = ANY(%s) OR subscription_id = ANY(%s))))
  ORDER BY created, arrival
-"""  # noqa: S608  # the names of our own columns
+"""
 READ_SUBSCRIPTIONS: Final = f"""
-SELECT tenant_id, received_at, {", ".join(_FACT_TYPES)}
+SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice_url,
+       document::text, received_at, tenant_id
   FROM billing_events
  WHERE tenant_id = ANY(%(tenants)s) AND subscription_id = ANY(%(subscriptions)s) AND {FOLDED}
  ORDER BY created, arrival
 """  # noqa: S608  # the names of our own columns
-_encoder: Final = msgspec.json.Encoder()
 
 
 async def read_context(
@@ -205,28 +180,25 @@ async def read_context(
 
     ``subscriptions`` is empty with `SubscriptionRule.ANY`.
     """
-    of_each = [accounts.LOCKED_FOLDS(list(tenants), list(subscriptions))] if policy.is_each else []
-    # Links after the locks: the operator may have moved a customer while this waited for its
-    # tenant.
-    rows, links, seen, [(first_arrival,)], *more = await connection.run_batch(
-        accounts.LOCK_ACCOUNTS(list(tenants), list(customers)),
+    # Links and holders after the locks: another transaction may have changed them while this waited
+    # for a tenant.
+    rows, links, seen, [(first_arrival,)], *holders = await connection.run_batch(
+        accounts.LOCK_ACCOUNTS(list(tenants), list(customers), list(subscriptions)),
         TENANTS_OF_CUSTOMERS(list(customers)),
         SEEN_EVENTS(list(events)),
         NEXT_ARRIVAL(),
-        *of_each,
+        *([accounts.HOLDERS(list(subscriptions))] if subscriptions else []),
     )
-    folds = more[0] if more else []
-    holders = accounts.holders_of(folds, subscriptions)
+    locked = accounts.to_accounts(rows, policy)
+    with_subscriptions = holders_of(subscriptions, locked)
     return BatchContext(
-        accounts=accounts.to_accounts(rows, folds, policy),
-        known=KnownTenants(dict(links), holders.named),
+        accounts=locked,
+        known=KnownTenants(dict(links), named_tenants(with_subscriptions, locked)),
         seen=frozenset([row[0] for row in seen]),
         first_arrival=first_arrival,
         replaceable=frozenset([event_id for event_id, is_replaceable in seen if is_replaceable]),
-        tenants_of_subscription=holders.tenants,
-        unread=frozenset(row[0] for row in rows).difference(tenants, *holders.tenants.values())
-        if policy.is_each
-        else frozenset(),
+        tenants_of_subscription=with_subscriptions,
+        missing=frozenset(row[0] for found in holders for row in found).difference(locked),
     )
 
 
@@ -285,8 +257,8 @@ async def read_events(
     }
     ids = list(needs)
     events: dict[FoldId, list[BillingEvent]] = {fold_id: [] for fold_id in ids}
-    for number, *facts in await connection.fetch(READ_EVENTS, values):
-        event = to_event(facts)
+    for *columns, number in await connection.fetch(READ_EVENTS, values):
+        event = to_event(columns)
         if fold_key(event, policy) is not None:
             events[ids[number - 1]].append(event)
     return events
@@ -303,18 +275,6 @@ async def read_payments(
     return {(tenant_id, invoice_id): created for tenant_id, invoice_id, created in found}
 
 
-def to_event(row: Sequence[Any]) -> BillingEvent:
-    facts = dict(zip(_FACT_TYPES, row, strict=True))
-    details = facts.pop("details")
-    if details is not None:
-        facts["details"] = msgspec.convert(details, SubscriptionDetails)
-    if (previous := facts["previous"]) and "items" in previous:
-        facts["previous"] = previous | {
-            "items": msgspec.convert(previous["items"], tuple[SubscriptionItem, ...])
-        }
-    return BillingEvent(**facts)
-
-
 async def read_parked(
     connection: Connection,
     tenants: Sequence[str],
@@ -326,8 +286,8 @@ async def read_parked(
     """
     values = (list(tenants), list(customers), list(subscriptions))
     return [
-        ReceivedEvent(to_event(facts), received_at)
-        for received_at, *facts in await connection.fetch(READ_PARKED, values)
+        ReceivedEvent(to_event(columns), received_at)
+        for *columns, received_at in await connection.fetch(READ_PARKED, values)
     ]
 
 
@@ -344,8 +304,8 @@ async def read_subscriptions(
     """
     values = {"tenants": list(tenants), "subscriptions": list(subscriptions)}
     return [
-        (tenant_id, ReceivedEvent(to_event(facts), received_at))
-        for tenant_id, received_at, *facts in await connection.fetch(READ_SUBSCRIPTIONS, values)
+        (tenant_id, ReceivedEvent(to_event(columns), received_at))
+        for *columns, received_at, tenant_id in await connection.fetch(READ_SUBSCRIPTIONS, values)
     ]
 
 
@@ -372,9 +332,14 @@ async def tenants_of(connection: Connection, customers: Collection[str]) -> dict
     return dict(rows)
 
 
-TENANTS_OF_CURRENT: Final = (
-    "SELECT subscription_id, id FROM tenants WHERE subscription_id = ANY(%s) ORDER BY tip_created"
-)
+TENANTS_OF_CURRENT: Final = """
+SELECT s.subscription_id, t.id
+  FROM subscription_tenants s
+  JOIN tenants t ON t.id = s.tenant_id
+ WHERE s.subscription_id = ANY(%s)
+   AND t.folds->''->'state'->>'subscription_id' = s.subscription_id
+ ORDER BY (t.folds->''->>'tip_created')::bigint
+"""
 
 
 async def tenants_of_current(
@@ -391,30 +356,30 @@ async def customers_of(connection: Connection, tenant_id: str) -> list[str]:
     return [row[0] for row in await connection.fetch(query, (tenant_id,))]
 
 
-_ENTRY_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
-    **_FACT_TYPES,
-    "received_at": MOMENTS,
-    "tenant_id": TEXTS,
-    "outcome": TEXTS,
-    "reason": TEXTS,
-    "before": JSONS,
-    "after": JSONS,
-    "anomalies": TEXTS,
-}
-
-
-def _unnested(types: Mapping[str, ParameterType[Any]]) -> str:
-    """Return SQL for a table of parameters of these types, the first being ``$1``."""
-    return f"unnest({', '.join(f'${number}' for number in range(1, len(types) + 1))}) AS given ({', '.join(types)})"
-
-
 INSERT_ENTRIES: Final = Statement(
-    f"""
-INSERT INTO billing_events ({", ".join(_ENTRY_TYPES)})
-SELECT {", ".join(_ENTRY_TYPES).replace("anomalies", "string_to_array(anomalies, ' ')")}
-  FROM {_unnested(_ENTRY_TYPES)}
-""",  # noqa: S608  # our own columns
-    *_ENTRY_TYPES.values(),
+    """
+INSERT INTO billing_events (
+       id, type, created, arrival, received_at, org_id, customer_id, subscription_id, invoice_url,
+       tenant_id, outcome, anomalies, document)
+SELECT id, type, created, arrival, received_at, org_id, customer_id, subscription_id, invoice_url,
+       tenant_id, outcome, string_to_array(anomalies, ' '), document
+  FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) AS given (
+       id, type, created, arrival, received_at, org_id, customer_id, subscription_id, invoice_url,
+       tenant_id, outcome, anomalies, document)
+""",
+    TEXTS,
+    TEXTS,
+    BIGINTS,
+    BIGINTS,
+    MOMENTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    JSONS,
 )
 INSERT_LINKS: Final = Statement(
     """
@@ -440,19 +405,21 @@ DELETE FROM billing_bodies b USING gone WHERE b.arrival = gone.arrival AND b.arr
     TEXTS,
     BIGINTS,
 )
-_UNPARKED_TYPES: Final[Mapping[str, ParameterType[Any]]] = {
-    name: _ENTRY_TYPES[name]
-    for name in ("id", "tenant_id", "outcome", "reason", "before", "after", "anomalies")
-}
 UPDATE_PARKED: Final = Statement(
-    f"""
+    """
 UPDATE billing_events e
-   SET tenant_id = given.tenant_id, outcome = given.outcome, reason = given.reason, before = given.before,
-       after = given.after, anomalies = string_to_array(given.anomalies, ' ')
-  FROM {_unnested(_UNPARKED_TYPES)}
+   SET tenant_id = given.tenant_id,
+       outcome = given.outcome,
+       anomalies = string_to_array(given.anomalies, ' '),
+       document = given.document
+  FROM unnest($1, $2, $3, $4, $5) AS given (id, tenant_id, outcome, anomalies, document)
  WHERE e.id = given.id
-""",  # noqa: S608  # our own columns
-    *_UNPARKED_TYPES.values(),
+""",
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    JSONS,
 )
 
 INSERT_BODIES: Final = Statement(
@@ -473,15 +440,16 @@ uncompressed.
 _ENTRY_KEY: Final = re.compile(r"billing_events(_\w+)?_pkey")
 """The primary key of the ledger, or of one of its partitions."""
 
-_facts_of: Final = attrgetter(*_FACT_TYPES)
-
-
 PARK_AGAIN: Final = Statement(
     """
-UPDATE billing_events e
-   SET tenant_id = NULL, outcome = 'parked', reason = 'Waits: subscription ' || subscription_id || ' is not known yet.',
-       before = NULL, after = NULL, parked_at = $2
- WHERE e.id = ANY($1)
+UPDATE billing_events
+   SET tenant_id = NULL,
+       outcome = 'parked',
+       parked_at = $2,
+       document = jsonb_set(
+         document::jsonb - '{before,after}'::text[],
+         '{reason}', to_jsonb('Waits: subscription ' || subscription_id || ' is not known yet.'))
+ WHERE id = ANY($1)
 """,
     TEXTS,
     MOMENT,
@@ -492,23 +460,32 @@ class EntryTakenError(Exception):
     """Another transaction has added one of the events to the ledger meanwhile."""
 
 
+_columns_of: Final = attrgetter(
+    "event.id",
+    "event.type",
+    "event.created",
+    "event.arrival",
+    "received_at",
+    "event.org_id",
+    "event.customer_id",
+    "event.subscription_id",
+    "event.invoice_url",
+)
+
+
 def insert_entries(entries: Sequence[LedgerEntry], now: datetime) -> list[BoundStatement]:
     if not entries:
         return []
     # sorted by id, so that two batches with the same new events cannot deadlock
     entries = sorted(entries, key=lambda entry: entry.received.event.id)
-    *facts, previous, details = zip(
-        *[_facts_of(entry.received.event) for entry in entries], strict=True
-    )
+    columns = zip(*[_columns_of(entry.received) for entry in entries], strict=True)
     calls = [
         INSERT_ENTRIES(
-            *facts,
-            _jsons(previous),
-            _jsons([None if each == NO_DETAILS else each for each in details]),
-            [entry.received.received_at for entry in entries],
+            *columns,
             [entry.tenant_id for entry in entries],
             [entry.outcome for entry in entries],
-            *_decisions(entries),
+            [" ".join(entry.anomalies) or None for entry in entries],
+            [encode_document(entry) for entry in entries],
         )
     ]
     kept = [
@@ -529,19 +506,6 @@ def pack(body: bytes) -> bytes:
 
 def unpack(packed: bytes) -> bytes:
     return zlib.decompress(packed) if packed.startswith(_ZLIB) else packed
-
-
-def _decisions(entries: Sequence[LedgerEntry]) -> tuple[list[Any], ...]:
-    return (
-        [entry.reason for entry in entries],
-        _jsons([entry.before for entry in entries]),
-        _jsons([entry.after for entry in entries]),
-        [" ".join(entry.anomalies) or None for entry in entries],
-    )
-
-
-def _jsons(values: Iterable[object]) -> list[bytes | None]:
-    return [None if value is None else _encoder.encode(value) for value in values]
 
 
 def delete_entries(ids: Sequence[str]) -> list[BoundStatement]:
@@ -569,7 +533,8 @@ def update_parked(entries: Sequence[LedgerEntry]) -> list[BoundStatement]:
             [entry.received.event.id for entry in entries],
             [entry.tenant_id for entry in entries],
             [entry.outcome for entry in entries],
-            *_decisions(entries),
+            [" ".join(entry.anomalies) or None for entry in entries],
+            [encode_document(entry) for entry in entries],
         )
     ]
 

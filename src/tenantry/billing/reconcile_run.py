@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from tenantry.billing import reconcile_store as store
-from tenantry.billing.ledger_queries_store import read_accounts
+from tenantry.billing.accounts_store import read_accounts
 from tenantry.billing.reconcile_store import LinkedTenant
 from tenantry.billing.subscription_survey import SubscriptionSurvey
 from tenantry.billing.tenant_comparison import (

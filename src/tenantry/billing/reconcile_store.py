@@ -6,7 +6,6 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from tenantry.billing.ledger_queries_store import FORMER_AMBIGUOUS_ORDER
 from tenantry.db.connection import Connection
 from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.events import CHECKOUT_TYPES, Anomaly, BillingEvent
@@ -20,16 +19,18 @@ _OF_LIVING_SUBSCRIPTIONS: Final = f"""
 _MAY_HAVE_CUSTOMERS: Final = f"""(
        EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
     OR EXISTS (SELECT {_OF_LIVING_SUBSCRIPTIONS})
-    OR (t.subscription_id IS NOT NULL AND EXISTS (
+    OR (t.folds->''->'state'->>'subscription_id' IS NOT NULL AND EXISTS (
          SELECT FROM billing_events e
-          WHERE e.tenant_id = t.id AND e.subscription_id = t.subscription_id AND e.customer_id IS NOT NULL)))"""  # noqa: S608  # our own condition
+          WHERE e.tenant_id = t.id AND e.customer_id IS NOT NULL
+            AND e.subscription_id = t.folds->''->'state'->>'subscription_id')))"""  # noqa: S608  # our own condition
 # PostgreSQL evaluates the subqueries of the select list for the tenants of the page alone.
 _TENANTS: Final = f"""
 SELECT t.id,
        ARRAY(SELECT c.id FROM customers c WHERE c.tenant_id = t.id ORDER BY c.linked_at, c.id),
        ARRAY((SELECT e.customer_id
           FROM billing_events e
-         WHERE e.tenant_id = t.id AND e.subscription_id = t.subscription_id AND e.customer_id IS NOT NULL
+         WHERE e.tenant_id = t.id AND e.customer_id IS NOT NULL
+           AND e.subscription_id = t.folds->''->'state'->>'subscription_id'
          ORDER BY e.created DESC, e.arrival DESC
          LIMIT 1)
          UNION
@@ -55,7 +56,7 @@ COUNT_LINKED: Final = (
 )
 READ_POSITION: Final = """
 SELECT nextval('billing_arrivals'),
-       (SELECT tip_created FROM tenants WHERE id = %s AND tip_created IS NOT NULL)
+       (SELECT max(tip_created) FROM subscriptions WHERE tenant_id = %s)
 """
 # All transactions lock tenants in the order of their ids.
 MARK_COMPARED: Final = """
@@ -72,10 +73,11 @@ SELECT tenant_id, subscription_id
 """
 # With one state of each tenant. The link of a customer bounds what this reads.
 HOLDERS_OF_CUSTOMERS: Final = """
-SELECT t.id, t.subscription_id
+SELECT t.id, given.subscription_id
   FROM unnest(%(customers)s::text[], %(subscriptions)s::text[]) AS given (customer_id, subscription_id)
   JOIN customers c ON c.id = given.customer_id
-  JOIN tenants t ON t.id = c.tenant_id AND t.subscription_id = given.subscription_id
+  JOIN tenants t ON t.id = c.tenant_id
+   AND t.folds->''->'state'->>'subscription_id' = given.subscription_id
 """
 STALE: Final = """
 SELECT id, count(*) OVER ()
@@ -263,7 +265,7 @@ async def count_drift_and_ambiguity(connection: Connection) -> tuple[int, int]:
     """Count the tenants that drifted and the events in an ambiguous order, in the last 24 h."""
     kinds = {
         "drift": Anomaly.DRIFT.value,
-        "ambiguous": [Anomaly.AMBIGUOUS_ORDER.value, FORMER_AMBIGUOUS_ORDER],
+        "ambiguous": [Anomaly.AMBIGUOUS_ORDER.value],
     }
     [(drifted, ambiguous)] = await connection.fetch(DRIFT_AND_AMBIGUITY, kinds)
     return drifted, ambiguous

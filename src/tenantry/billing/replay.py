@@ -12,6 +12,7 @@ import msgspec
 
 from tenantry.billing import accounts_store, ingest, ledger_store
 from tenantry.billing import ledger_queries_store as store
+from tenantry.billing.accounts_store import read_accounts
 from tenantry.billing.ingest import WebhookService, shown_outcome
 from tenantry.billing.whole_ledgers import fold_ledgers
 from tenantry.common.clock import EPOCH_MAX, Clock, from_epoch
@@ -34,6 +35,10 @@ MOST_SECONDS: Final = 3.0
 """The longest replay on a dashboard page: less than a request may take."""
 _EVENTS_PER_CHUNK: Final = 100
 _CHECKPOINT: Final = "tipState."
+_STATE: Final = "state."
+"""Before the fields of a tenant's one fold that the record has too. They are shown only where the
+record's are right.
+"""
 _TIMES: Final = frozenset(
     {
         "currentPeriodEnd",
@@ -169,7 +174,7 @@ class ReplayService:
     async def _check_newest(
         self, connection: Connection, tenant_id: str, most: int
     ) -> RecentReplay:
-        accounts = await store.read_accounts(connection, [tenant_id], self._policy)
+        accounts = await read_accounts(connection, [tenant_id], self._policy)
         if not accounts:
             raise NotFoundError("organization")
         [account] = accounts
@@ -222,11 +227,7 @@ class ReplayService:
                     checked = [one if one.is_right else await self._repair(one) for one in checked]
                 yield ReplayChunk(len(tenants), tenants[-1], tuple(checked))
         if not dry_run:
-            await (
-                self._settle_moves(selection.tenants)
-                if self._policy.is_each
-                else self._forget_subscriptions()
-            )
+            await self._settle_moves(selection.tenants)
 
     async def reprocess(
         self, selection: Selection, *, dry_run: bool
@@ -299,7 +300,7 @@ class ReplayService:
         async with self._database.transaction(ACROSS_TENANTS, is_snapshot=True) as connection:
             if since is not None:
                 tenants = await store.tenants_with_news(connection, tenants, since)
-            accounts = await store.read_accounts(connection, tenants, self._policy)
+            accounts = await read_accounts(connection, tenants, self._policy)
             parked = await store.parked_for(connection, tenants)
             folds = await fold_ledgers(connection, accounts, self._policy)
             return [
@@ -315,7 +316,7 @@ class ReplayService:
                 await ingest.claim(
                     connection, tenant_id, await ledger_store.customers_of(connection, tenant_id)
                 )
-            accounts = await store.read_accounts(connection, [tenant_id], self._policy, lock=True)
+            accounts = await read_accounts(connection, [tenant_id], self._policy, lock=True)
             if not accounts:
                 return msgspec.structs.replace(found, fields=(), parked=0)
             [account] = accounts
@@ -335,6 +336,8 @@ class ReplayService:
         """Let subscriptions that several tenants have count for the tenant that they name, with its
         invoices.
         """
+        if not self._policy.is_each:
+            return
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             shared = await accounts_store.shared_subscriptions(connection, tenants)
         for subscription_id in shared:
@@ -342,11 +345,6 @@ class ReplayService:
                 await ingest.settle_moves(
                     connection, [subscription_id], self._policy, None, self._clock()
                 )
-
-    async def _forget_subscriptions(self) -> None:
-        """Delete the states of subscriptions that mode ``each`` has left behind."""
-        async with self._database.transaction(ACROSS_TENANTS) as connection:
-            await accounts_store.delete_folds_of_other_mode(connection)
 
     def _compared(
         self, account: BillingAccount, folded: FoldedLedger, parked: Mapping[str, int]
@@ -361,9 +359,16 @@ def compare(
     account: BillingAccount, folded: BillingAccount, policy: BillingPolicy
 ) -> tuple[FieldComparison, ...]:
     stored, result = _fields(account, policy), _fields(folded, policy)
-    return tuple(
+    compared = [
         FieldComparison(name, _shown(name, stored.get(name)), _shown(name, result.get(name)))
         for name in {**stored, **result}
+    ]
+    differing = {each.field for each in compared if each.differs}
+    return tuple(
+        each
+        for each in compared
+        if not each.field.startswith(_STATE)
+        or (each.differs and each.field.removeprefix(_STATE) not in differing)
     )
 
 
@@ -402,12 +407,12 @@ def _fields(account: BillingAccount, policy: BillingPolicy) -> dict[str, Fact]:
         tip = fold.tip_state
         checkpoint = dict.fromkeys(present) if tip is None else _facts(tip, is_each=policy.is_each)
         facts |= {
-            f"{prefix}{camel_case(name)}": fact
+            f"{prefix if prefix or name not in record else _STATE}{camel_case(name)}": fact
             for name, fact in present.items()
-            if prefix or name not in record
         }
-        if not policy.is_each:
-            facts |= {f"{_CHECKPOINT}{camel_case(name)}": fact for name, fact in checkpoint.items()}
+        facts |= {
+            f"{prefix}{_CHECKPOINT}{camel_case(name)}": fact for name, fact in checkpoint.items()
+        }
     return facts
 
 

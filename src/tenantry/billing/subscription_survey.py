@@ -17,7 +17,7 @@ import msgspec
 
 from tenantry.billing import ledger_store
 from tenantry.billing import reconcile_store as store
-from tenantry.billing.ledger_queries_store import read_accounts
+from tenantry.billing.accounts_store import read_accounts
 from tenantry.billing.reconcile_store import LinkedTenant
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS

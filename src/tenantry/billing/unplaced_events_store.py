@@ -14,7 +14,8 @@ from tenantry.domain.billing.events import Outcome
 
 # Whether the tenant or the customer is known by now, as after a restart in the middle of a repair.
 _COLUMNS: Final = """
-id, type, created, received_at, outcome, reason, org_id, customer_id, subscription_id, invoice_id,
+id, type, created, received_at, outcome, document->>'reason' AS reason, org_id, customer_id,
+subscription_id, document->>'invoice_id' AS invoice_id,
 EXISTS (SELECT FROM tenants t WHERE t.id = k.org_id) AS is_tenant_known,
 (SELECT c.tenant_id FROM customers c WHERE c.id = k.customer_id) AS tenant_of_customer
 """

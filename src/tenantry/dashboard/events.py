@@ -124,7 +124,7 @@ def _replay_page(
 
 def _difference(field: FieldComparison, catalog: Catalog) -> Change:
     """Return the stored value of a field, and the value that the events give."""
-    name = field.field.removeprefix("tipState.")
+    name = field.field.removeprefix("tipState.").removeprefix("state.")
     label = field_label(name) + (", before the newest second" if field.is_of_checkpoint else "")
     return Change(
         label, shown_value(name, field.stored, catalog), shown_value(name, field.folded, catalog)

@@ -41,7 +41,7 @@ RLS_POLICIES: Final[Mapping[str, LiteralString]] = {
     **dict.fromkeys(
         (
             "customers",
-            "subscriptions",
+            "subscription_tenants",
             "memberships",
             "billing_events",
             "notifications",

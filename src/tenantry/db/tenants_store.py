@@ -18,7 +18,7 @@ TENANT_COLUMNS: Final = (
 _RECORD: Final = len(TenantRecord.__struct_fields__)
 FIND: Final = f"""
 SELECT {TENANT_COLUMNS}, owner_email, owner_email_follows, suspended_at IS NOT NULL, deleted_at IS NOT NULL,
-       verified_email, provider_status
+       verified_email, folds->''->'state'->>'provider_status'
   FROM tenants
  WHERE id = %s
 """  # noqa: S608  # our own columns

@@ -14,7 +14,8 @@ PARKED_TOO_LONG: Final = "its tenant did not become known within 30 days"
 # parked.
 IGNORE_PARKED: Final = f"""
 UPDATE billing_events
-   SET outcome = 'ignored', reason = '{PARKED_TOO_LONG}'
+   SET outcome = 'ignored',
+       document = jsonb_set(document::jsonb, '{{reason}}', to_jsonb('{PARKED_TOO_LONG}'::text))
  WHERE id IN (
          SELECT id FROM billing_events
           WHERE outcome = 'parked' AND coalesce(parked_at, received_at) <= %(until)s

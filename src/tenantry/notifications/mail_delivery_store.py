@@ -52,7 +52,8 @@ SELECT gen_random_uuid(), given.type, given.owner_id, given.tenant_id, '{email}'
          type text, tenant_id text, owner_id text, cause text, data jsonb, paid_invoice text, begun bigint)
  WHERE (given.paid_invoice IS NULL
         OR EXISTS (SELECT FROM notifications n JOIN billing_events e ON e.id = n.event_id
-                    WHERE n.tenant_id = given.tenant_id AND n.type = %(failed)s AND e.invoice_id = given.paid_invoice))
+                    WHERE n.tenant_id = given.tenant_id AND n.type = %(failed)s
+                      AND e.document->>'invoice_id' = given.paid_invoice))
    AND (given.begun IS NULL
         OR NOT EXISTS (SELECT FROM notifications n
                         WHERE n.tenant_id = given.tenant_id AND n.type = %(access_ended)s
@@ -69,13 +70,14 @@ SELECT gen_random_uuid(), given.type, given.owner_id, given.tenant_id, '{{email}
   FROM json_to_recordset(%(notices)s::json) AS given (
          type text, tenant_id text, owner_id text, cause text, recovered text)
  CROSS JOIN LATERAL (
-         SELECT e.invoice_id, e.invoice_url
+         SELECT e.document->>'invoice_id' AS invoice_id, e.invoice_url
            FROM notifications n
            JOIN billing_events e ON e.id = n.event_id
           WHERE n.tenant_id = given.tenant_id AND n.type = %(failed)s
             AND coalesce(e.subscription_id, given.recovered) = given.recovered
             AND EXISTS (SELECT FROM billing_events p
-                         WHERE p.tenant_id = given.tenant_id AND p.invoice_id = e.invoice_id
+                         WHERE p.tenant_id = given.tenant_id
+                           AND p.document->>'invoice_id' = e.document->>'invoice_id'
                            AND p.type = ANY('{{{",".join(sorted(PAYMENT_TYPES))}}}') AND p.created >= e.created
                            AND p.outcome IN ('applied', 'late', 'no_change'))
           ORDER BY e.created DESC
@@ -109,8 +111,8 @@ RETURNING id
 PENDING_NOTIFICATION: Final = """
 SELECT n.id, n.attempts, n.created_at, t.name,
        coalesce(n.recipient, CASE WHEN n.type = %(leaked)s THEN t.verified_email END, t.owner_email), n.tenant_id,
-       n.data->>'invoiceUrl', e.amount_due, e.amount_remaining, e.currency,
-       n.type, n.data::text
+       n.data->>'invoiceUrl', (e.document->>'amount_due')::bigint,
+       (e.document->>'amount_remaining')::bigint, e.document->>'currency', n.type, n.data::text
   FROM notifications n
   JOIN tenants t ON t.id = n.tenant_id
   LEFT JOIN billing_events e ON e.id = n.event_id

@@ -12,9 +12,9 @@ from tests.support.dashboard_page import Page
 
 # Statements that fill each list: many rows, of which every n-th matches the filter.
 EVENTS: Final = """
-INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome, reason)
+INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, outcome)
 SELECT 'evt_' || n, %(rows)s - n, 'customer.subscription.updated', 2000000000 - n / 2, now(), %(tenant)s,
-       CASE WHEN n %% %(every)s = 0 THEN 'late' ELSE 'applied' END, ''
+       CASE WHEN n %% %(every)s = 0 THEN 'late' ELSE 'applied' END
   FROM generate_series(1, %(rows)s) AS n
 """
 ENTRIES: Final = """
@@ -180,7 +180,7 @@ async def test_unpaid_invoice_is_searched_among_the_newest_events(
         for number, shown in ((MAX_SCANNED_ROWS, True), (MAX_SCANNED_ROWS + 1, False)):
             await connection.execute(
                 "UPDATE billing_events SET type = CASE id WHEN %s THEN 'invoice.payment_failed' "
-                "ELSE 'customer.subscription.updated' END, amount_due = 2900, currency = 'eur'",
+                'ELSE \'customer.subscription.updated\' END, document = \'{"amount_due": 2900, "currency": "eur"}\'',
                 (f"evt_{number}",),
             )
             page = await owner.open(f"{AT_ACME}/billing")

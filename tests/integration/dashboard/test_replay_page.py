@@ -15,10 +15,10 @@ REPLAY: Final = f"{AT_ACME}/events/replay"
 BY_COMMAND: Final = f"tenantry events replay --dry-run --tenant {ACME}"
 # Number 1 is the newest; each second has one event.
 LEDGER: Final = """
-INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, customer_id, subscription_id, status,
-                            price_id, outcome, reason)
-SELECT 'evt_' || n, %(rows)s - n, %(type)s, 2000000000 - n, now(), %(tenant)s, 'cus_acme', 'sub_1', 'active',
-       'price_pro', 'applied', ''
+INSERT INTO billing_events (id, arrival, type, created, received_at, tenant_id, customer_id, subscription_id,
+                            outcome, document)
+SELECT 'evt_' || n, %(rows)s - n, %(type)s, 2000000000 - n, now(), %(tenant)s, 'cus_acme', 'sub_1', 'applied',
+       '{"status": "active", "price_id": "price_pro"}'
   FROM generate_series(1, %(rows)s) AS n
 """
 

@@ -7,8 +7,8 @@ from tests.support.billing import rows
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NEWEST = (
-    "INSERT INTO tenants (id, name, owner_id, owner_email, tip_created) "
-    "VALUES ('acme', 'Acme', 'usr', 'o@x.example', {})"
+    "INSERT INTO tenants (id, name, owner_id, owner_email, folds) "
+    """VALUES ('acme', 'Acme', 'usr', 'o@x.example', '{{"":{{"state":{{}},"tip_created":{}}}}}')"""
 )
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, LiteralString, NamedTuple
 
-from tenantry.billing.ledger_queries_store import FORMER_AMBIGUOUS_ORDER
 from tenantry.db.connection import Connection
 from tenantry.db.foreign_tables import FOREIGN_TABLES, own_tables
 from tenantry.db.roles import MAY_TAKE_BY_LOGIN, SERVICE_ROLES, TENANT_POLICY_EXISTS
@@ -34,8 +33,8 @@ SELECT kind, sum(events)::bigint,
   FROM (SELECT kind,
                CASE kind WHEN 'customer_taken' THEN concat(customer_id, ' for ', org_id)
                          WHEN 'reference_refused' THEN concat(customer_id, ' for ', org_id)
-                         WHEN 'unknown_price' THEN price_id
-                         WHEN 'connected_account' THEN account
+                         WHEN 'unknown_price' THEN document->>'price_id'
+                         WHEN 'connected_account' THEN document->>'account'
                          WHEN 'future_dated' THEN concat(id, ' of ', coalesce(tenant_id, 'no tenant'))
                          WHEN 'drift' THEN tenant_id
                 END AS name,
@@ -43,14 +42,15 @@ SELECT kind, sum(events)::bigint,
           FROM billing_events
          CROSS JOIN unnest(anomalies) AS kind
          WHERE anomalies IS NOT NULL AND received_at > %(since)s
-           AND (kind <> 'unknown_price' OR price_id <> ALL(%(prices)s))
-           AND (kind <> 'connected_account' OR account <> ALL(%(accounts)s))
-           AND (kind <> 'wrong_livemode' OR livemode <> %(livemode)s::boolean)
+           AND (kind <> 'unknown_price' OR document->>'price_id' <> ALL(%(prices)s))
+           AND (kind <> 'connected_account' OR document->>'account' <> ALL(%(accounts)s))
+           AND (kind <> 'wrong_livemode'
+                OR (document->>'livemode')::boolean <> %(livemode)s::boolean)
          GROUP BY 1, 2) named
  GROUP BY kind
 """
 # A later snapshot of the provider resolves the ambiguity. A deleted tenant has no plan.
-_AMBIGUOUS: Final = [Anomaly.AMBIGUOUS_ORDER.value, FORMER_AMBIGUOUS_ORDER]
+_AMBIGUOUS: Final = [Anomaly.AMBIGUOUS_ORDER.value]
 AMBIGUITIES: Final = """
 WITH ambiguous AS (
        SELECT e.tenant_id,
@@ -70,8 +70,9 @@ SELECT (SELECT count(*) FROM ambiguous), (SELECT count(*) FROM ambiguous WHERE r
 # The reason says whether an event waits for a tenant, a customer or a subscription.
 WAITED_FOR: Final = """
 SELECT coalesce(substring(reason FROM '^Waits: (.*) is not known yet\\.$'), reason), count(*) OVER ()
-  FROM billing_events
- WHERE outcome = 'parked'
+  FROM (SELECT document->>'reason' AS reason, received_at
+          FROM billing_events
+         WHERE outcome = 'parked') AS parked
  GROUP BY 1
  ORDER BY max(received_at) DESC, 1
  LIMIT %(most)s

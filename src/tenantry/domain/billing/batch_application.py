@@ -86,7 +86,7 @@ def replay_needs(
             continue
         fold = account.folds.get(key)
         if fold is None or fold.tip_created is None:
-            if policy.is_each and len(account.folds) >= MOST_SUBSCRIPTIONS:
+            if len(account.folds) >= MOST_SUBSCRIPTIONS:
                 # it may have been left out before
                 needed[account.tenant_id, key] = ReplayNeed(FIRST, late=True)
             continue
@@ -95,8 +95,7 @@ def replay_needs(
             need = ReplayNeed(FIRST if fold.state.others else event.created, late=True, until=until)
         elif event.created == fold.tip_created or event.type == ev.SNAPSHOT:
             # it may replace an older snapshot
-            # of a subscription no checkpoint is stored
-            need = ReplayNeed(fold.tip_created, late=policy.is_each)
+            need = ReplayNeed(fold.tip_created, late=False)
         else:
             with_newer.add((account.tenant_id, key))
             continue
@@ -289,7 +288,7 @@ class BatchApplication:
             account.beginning_of(subscription_id, self.policy), tuple(events), self.policy
         )
         if timeline.events:
-            folds[subscription_id] = timeline.folded(self.policy)
+            folds[subscription_id] = account.keep_move(subscription_id, timeline.folded())
         self._accounts[tenant_id] = account.with_folds(folds, self.policy)
 
     def settle(self, histories: Mapping[str, SubscriptionHistory]) -> None:
@@ -324,11 +323,10 @@ class BatchApplication:
     def _settle_move(
         self, account: BillingAccount, subscription_id: str, moved_at: int | None
     ) -> None:
-        if account.moved_at.get(subscription_id) == moved_at:
+        if account.folds[subscription_id].moved_at == moved_at:
             return
-        moves = {name: at for name, at in account.moved_at.items() if name != subscription_id}
-        moves |= {} if moved_at is None else {subscription_id: moved_at}
-        self._accounts[account.tenant_id] = account.with_folds(account.folds, self.policy, moves)
+        moved = account.with_move(subscription_id, moved_at, self.policy)
+        self._accounts[account.tenant_id] = moved
 
     def new_subscriptions(self) -> dict[str, str]:
         """Return the subscriptions that no tenant had before the batch, with the tenant of the
@@ -405,7 +403,7 @@ class BatchApplication:
         """Return the accounts to write back."""
         for tenant_id, account in self._accounts.items():
             if len(account.folds) > MOST_SUBSCRIPTIONS:
-                folds = within_bounds(account.folds, account.moved_at, self.policy)
+                folds = within_bounds(account.folds, self.policy)
                 self._accounts[tenant_id] = account.with_folds(folds, self.policy)
         return [
             AccountChange(account, stored)
@@ -569,7 +567,8 @@ class BatchApplication:
                 timeline = begin(checkpoint, timeline.events[:-1], self.policy)
         placement = place(timeline, event, self.policy)
         self._timelines[account.tenant_id, key] = placement.timeline
-        folds = {**account.folds, key: placement.timeline.folded(self.policy)}
+        folded = account.keep_move(key, placement.timeline.folded())
+        folds = {**account.folds, key: folded}
         self._accounts[account.tenant_id] = account.with_folds(folds, self.policy)
         return placement
 
@@ -586,7 +585,7 @@ class BatchApplication:
         for key, events in by_key.items():
             timeline = begin(account.beginning_of(key, self.policy), events, self.policy)
             self._timelines[tenant_id, key] = timeline
-            folds[key] = timeline.folded(self.policy)
+            folds[key] = timeline.folded()
         whole = msgspec.structs.replace(account, is_whole=True).with_folds(folds, self.policy)
         self._accounts[tenant_id] = whole
         return whole

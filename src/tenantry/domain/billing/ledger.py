@@ -1,6 +1,7 @@
 """The contents of the ledger and of the tenants' billing accounts."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -44,12 +45,11 @@ FoldId = tuple[str, str | None]
 
 
 class BillingAccount(msgspec.Struct, frozen=True):
-    """The billing state of a tenant: the result of its folds by key, and the tenant record that
+    """The billing state of a tenant: the results of its folds by key, and the tenant record that
     follows from them.
 
-    ``moved_at`` has, by key, the second since which a subscription names another tenant; such folds
-    count as ended. Without ``is_whole`` the folds were written in another mode or by the previous
-    release, and are out of date.
+    Without ``is_whole`` the stored folds have other groups, those of the other mode: there are
+    none then until the next event folds the whole ledger.
     """
 
     tenant_id: str
@@ -59,7 +59,6 @@ class BillingAccount(msgspec.Struct, frozen=True):
     base_plan: str
     record: BillingRecord
     folds: Mapping[str, Folded]
-    moved_at: Mapping[str, int] = {}
     is_whole: bool = True
 
     @property
@@ -82,7 +81,12 @@ class BillingAccount(msgspec.Struct, frozen=True):
 
     def states(self) -> list[BillingState]:
         """Return the states that decide the record."""
-        return _states(self.folds, self.moved_at) or [self.beginning]
+        return _states(self.folds) or [self.beginning]
+
+    @property
+    def moved_at(self) -> dict[str, int]:
+        """The seconds since which subscriptions name another tenant, by the keys of their folds."""
+        return {key: fold.moved_at for key, fold in self.folds.items() if fold.moved_at is not None}
 
     @property
     def has_status(self) -> bool:
@@ -107,42 +111,37 @@ class BillingAccount(msgspec.Struct, frozen=True):
             default=None,
         )
 
-    def with_folds(
-        self,
-        folds: Mapping[str, Folded],
-        policy: BillingPolicy,
-        moved_at: Mapping[str, int] | None = None,
-    ) -> "BillingAccount":
+    def with_folds(self, folds: Mapping[str, Folded], policy: BillingPolicy) -> "BillingAccount":
         """Return the account with these folds, and the record that follows from them."""
-        moved_at = self.moved_at if moved_at is None else moved_at
-        record = record_of(_states(folds, moved_at), policy, self.base_plan)
-        return BillingAccount(
-            self.tenant_id,
-            self.owner_id,
-            self.deleted,
-            self.customer_id,
-            self.base_plan,
-            record,
-            folds,
-            moved_at,
-            is_whole=self.is_whole,
-        )
+        record = record_of(_states(folds), policy, self.base_plan)
+        return msgspec.structs.replace(self, record=record, folds=folds)
+
+    def with_move(self, key: str, moved_at: int | None, policy: BillingPolicy) -> "BillingAccount":
+        """Return the account with the second since which a subscription names another tenant."""
+        moved = msgspec.structs.replace(self.folds[key], moved_at=moved_at)
+        return self.with_folds({**self.folds, key: moved}, policy)
+
+    def keep_move(self, key: str, folded: Folded) -> Folded:
+        """Return the new result of a fold with the move that is known of its subscription."""
+        known = self.folds.get(key)
+        if known is None or known.moved_at is None:
+            return folded
+        return msgspec.structs.replace(folded, moved_at=known.moved_at)
 
 
-def _states(folds: Mapping[str, Folded], moved_at: Mapping[str, int]) -> list[BillingState]:
+def counted_state(fold: Folded) -> BillingState:
+    """Return the state as which a fold counts: one that has moved to another tenant has ended."""
+    return fold.state if fold.moved_at is None else moved_away(fold.state, fold.moved_at)
+
+
+def _states(folds: Mapping[str, Folded]) -> list[BillingState]:
     """Return the states of folds that have a status: where only payments name a subscription, it
     has none yet.
     """
-    states = [
-        fold.state for fold in folds.values() if fold.state.subscription_status != NO_SUBSCRIPTION
-    ]
-    if not moved_at:
-        return states
     return [
-        moved_away(state, at)
-        if (at := moved_at.get(state.subscription_id or "")) is not None
-        else state
-        for state in states
+        counted_state(fold)
+        for fold in folds.values()
+        if fold.state.subscription_status != NO_SUBSCRIPTION
     ]
 
 
@@ -157,6 +156,29 @@ class AccountChange(NamedTuple):
         """Whether the tenant record changed."""
         account, before = self
         return account.record != before.record or account.customer_id != before.customer_id
+
+    def new_subscriptions(self) -> list[tuple[str, str | None]]:
+        """Return the subscriptions that the folds have and had not, each with its customer."""
+        known = self.before.folds
+        changed = [
+            (fold.state, known.get(key))
+            for key, fold in self.account.folds.items()
+            if known.get(key) is not fold
+        ]
+        return [
+            (state.subscription_id, state.customer_id)
+            for state, stored in changed
+            if state.subscription_id and not _has_names_of(stored, state)
+        ]
+
+
+def _has_names_of(stored: Folded | None, state: BillingState) -> bool:
+    """Whether a stored fold is of the same subscription and customer."""
+    return (
+        stored is not None
+        and stored.state.subscription_id == state.subscription_id
+        and stored.state.customer_id == state.customer_id
+    )
 
 
 class ReceivedEvent(msgspec.Struct, frozen=True):
@@ -251,12 +273,43 @@ class SnapshotRequest(NamedTuple):
     later: bool
 
 
+def holders_of(
+    subscriptions: Collection[str], accounts: Mapping[str, BillingAccount]
+) -> dict[str, tuple[str, ...]]:
+    """Return the tenants of ``accounts`` that have each of these subscriptions."""
+    if not subscriptions:
+        return {}
+    wanted, found = set(subscriptions), defaultdict[str, list[str]](list)
+    for tenant_id, account in accounts.items():
+        for key in account.folds:
+            if key in wanted:
+                found[key].append(tenant_id)
+    return {key: tuple(tenants) for key, tenants in found.items()}
+
+
+def named_tenants(
+    holders: Mapping[str, Sequence[str]], accounts: Mapping[str, BillingAccount]
+) -> dict[str, str]:
+    """Return the tenant that the newest event of each subscription names."""
+    folds = [
+        (key, tenant_id, accounts[tenant_id].folds[key])
+        for key, tenants in holders.items()
+        for tenant_id in tenants
+    ]
+    return {
+        key: tenant_id
+        for key, tenant_id, fold in folds
+        if fold.moved_at is None and fold.state.reported_at is not None
+    }
+
+
 class BatchContext(msgspec.Struct, frozen=True):
     """The state before a batch is applied; the accounts in it are locked.
 
     ``replaceable`` are the ids of entries that a valid event of the same id replaces;
     ``tenants_of_subscription`` the tenants that have each of the batch's subscriptions, by invoices
-    alone too. The folds of ``unread`` accounts, which only a customer names, are not read yet.
+    alone too. ``missing`` are tenants that have one of these and are not in ``accounts``: another
+    transaction has added them meanwhile.
     """
 
     accounts: Mapping[str, BillingAccount]
@@ -265,11 +318,4 @@ class BatchContext(msgspec.Struct, frozen=True):
     first_arrival: int
     replaceable: frozenset[str] = frozenset()
     tenants_of_subscription: Mapping[str, tuple[str, ...]] = {}
-    unread: frozenset[str] = frozenset()
-
-    @property
-    def holders(self) -> set[str]:
-        """The tenants that have one of the batch's subscriptions."""
-        return {
-            tenant_id for tenants in self.tenants_of_subscription.values() for tenant_id in tenants
-        }
+    missing: frozenset[str] = frozenset()

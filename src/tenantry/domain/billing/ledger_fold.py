@@ -6,10 +6,10 @@ from typing import NamedTuple
 import msgspec
 
 from tenantry.domain.billing.events import BillingEvent
-from tenantry.domain.billing.ledger import BillingAccount
+from tenantry.domain.billing.ledger import BillingAccount, counted_state
 from tenantry.domain.billing.state import BillingPolicy, fold_key
 from tenantry.domain.billing.subscription_access import Rank, status_rank
-from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS, moved_away
+from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
 from tenantry.domain.billing.timeline import Fold, Folded, Steps
 
 
@@ -40,29 +40,21 @@ class LedgerFold:
     def end(self) -> tuple[FoldedLedger, Steps]:
         """Return the result of all events, and the last steps."""
         ended = {key: fold.end() for key, fold in self._folds.items()}
-        folds = {key: self._stored(folded) for key, (folded, _) in ended.items()}
+        folds = {key: self._account.keep_move(key, folded) for key, (folded, _) in ended.items()}
         whole = msgspec.structs.replace(self._account, is_whole=True)
-        account = whole.with_folds(within_bounds(folds, whole.moved_at, self._policy), self._policy)
-        number = sum(folded.events for folded, _ in ended.values())
+        account = whole.with_folds(within_bounds(folds, self._policy), self._policy)
+        number = sum(fold.events for fold in self._folds.values())
         return FoldedLedger(account, number), [
             step for _, steps in ended.values() for step in steps
         ]
 
-    def _stored(self, folded: Folded) -> Folded:
-        return Folded(
-            folded.state, folded.tip_created, None if self._policy.is_each else folded.tip_state
-        )
 
-
-def within_bounds(
-    folds: Mapping[str, Folded], moved_at: Mapping[str, int], policy: BillingPolicy
-) -> Mapping[str, Folded]:
+def within_bounds(folds: Mapping[str, Folded], policy: BillingPolicy) -> Mapping[str, Folded]:
     """Return at most `MOST_SUBSCRIPTIONS` of a tenant's folds, those that count first."""
     if len(folds) <= MOST_SUBSCRIPTIONS:
         return folds
 
     def place(key: str) -> Rank:
-        state, moved = folds[key].state, moved_at.get(key)
-        return status_rank(state if moved is None else moved_away(state, moved), policy)
+        return status_rank(counted_state(folds[key]), policy)
 
     return {key: folds[key] for key in sorted(folds, key=place, reverse=True)[:MOST_SUBSCRIPTIONS]}

@@ -201,8 +201,7 @@ def _gave_access(account: BillingAccount, moved: str, policy: BillingPolicy, now
     """Whether an account without access had some if its moved subscription still counted."""
     if _has_access(account.record, policy.catalog, now):
         return False
-    moved_at = {key: at for key, at in account.moved_at.items() if key != moved}
-    stayed = account.with_folds(account.folds, policy, moved_at)
+    stayed = account.with_move(moved, None, policy)
     return _has_access(stayed.record, policy.catalog, now)
 
 

@@ -181,7 +181,8 @@ def may_differ(
         key = fold_key(event, policy)
         if key is not None:
             before = folds[key].state if key in folds else account.beginning_of(key, policy)
-            folds[key] = Folded(apply(before, event, policy).state, newest)
+            after = Folded(apply(before, event, policy).state, newest)
+            folds[key] = account.keep_move(key, after)
     return bool(drift_between(account, account.with_folds(folds, policy), policy)[0])
 
 

@@ -27,16 +27,17 @@ Steps = list[tuple[BillingEvent, Transition]]
 """Events in the order of the fold, each with the state after it."""
 
 
-class Folded(msgspec.Struct, frozen=True):
+class Folded(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a fold: the state, the newest event's second, and the state before that second.
 
-    ``events`` is the number of events of a whole fold.
+    ``moved_at`` is the second since which the subscription names another tenant; the fold counts as
+    ended then.
     """
 
     state: BillingState
     tip_created: int | None = None
     tip_state: BillingState | None = None
-    events: int = 0
+    moved_at: int | None = None
 
 
 class Fold:
@@ -45,6 +46,8 @@ class Fold:
     """
 
     def __init__(self, beginning: BillingState, policy: BillingPolicy) -> None:
+        self.events = 0
+        """The number of events of the seconds that are complete."""
         self._policy = policy
         self._folded = Folded(beginning)
         self._second: list[BillingEvent] = []
@@ -71,7 +74,8 @@ class Fold:
             return []
         before, created = self._folded.state, self._second[0].created
         steps = fold_second(self._second, before, self._policy)
-        self._folded = Folded(steps[-1][1].state, created, before, self._folded.events + len(steps))
+        self._folded = Folded(steps[-1][1].state, created, before)
+        self.events += len(steps)
         self._second = []
         return steps
 
@@ -116,17 +120,11 @@ class Timeline(msgspec.Struct, frozen=True):
             return self.rest.tip_created
         return self.events[-1].created if self.events else -1
 
-    def folded(self, policy: BillingPolicy) -> Folded:
-        """Return the result of the fold as it is stored. The timeline must have an event.
-
-        That of a tenant has the checkpoint for the next event. Most events of a subscription do not
-        need one.
-        """
+    def folded(self) -> Folded:
+        """Return the result of the fold as it is stored. The timeline must have an event."""
         if self.rest is not None:
             return self.rest
-        return Folded(
-            self.state, self.newest, None if policy.is_each else self.before_second(self.newest)
-        )
+        return Folded(self.state, self.newest, self.before_second(self.newest))
 
     def before(self, position: int) -> BillingState:
         return self.states[position - 1] if position else self.checkpoint

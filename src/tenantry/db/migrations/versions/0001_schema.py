@@ -43,15 +43,11 @@ CREATE TABLE tenants (
     -- The phases of the access; NULL where plan and status say everything.
     access                   json,
 
-    -- What the next event is folded into: the rest of the state, and the checkpoint before the
-    -- second of the newest event. json, not jsonb: it is only read whole, and never searched.
-    provider_status          text,
-    subscription_id          text,
-    subscription_created     bigint,
-    other_subscriptions      json,
-    billing_details          json,
-    tip_created              bigint,
-    tip_state                json,
+    -- What the next event is folded into: the value of SUBSCRIPTIONS by which the events are
+    -- grouped, and the result of each group by its key, which is the id of a subscription with each
+    -- and empty with any. json, not jsonb: an event reads and writes it whole.
+    folded_by                text,
+    folds                    json,
     reconciled_at            timestamptz
 ) WITH (fillfactor = 70);
 COMMENT ON COLUMN tenants.verified_email IS
@@ -61,8 +57,6 @@ CREATE INDEX tenants_deleted ON tenants (deleted_at) WHERE deleted_at IS NOT NUL
 -- For the operator's lists. A billing event changes no column of theirs.
 CREATE INDEX tenants_by_age ON tenants (created_at DESC, id DESC) WHERE deleted_at IS NULL;
 CREATE INDEX tenants_by_owner_email ON tenants (lower(owner_email));
--- An invoice without a customer finds its tenant by the subscription.
-CREATE INDEX tenants_by_subscription ON tenants (subscription_id) WHERE subscription_id IS NOT NULL;
 -- For the job that records access that ended by time: the end of the first phase.
 CREATE INDEX tenants_by_first_access_end ON tenants (((access->0->>'until')::bigint))
     WHERE (access->0->>'until')::bigint IS NOT NULL;
@@ -265,38 +259,45 @@ CREATE TABLE customers (
 );
 CREATE INDEX customers_of_tenant ON customers (tenant_id);
 
--- With SUBSCRIPTIONS=each: the state of each subscription, derived from its events.
-CREATE TABLE subscriptions (
-    tenant_id            text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
-    id                   text COLLATE "C" NOT NULL,
-    customer_id          text,
-    created              bigint,
-    status               text NOT NULL,
-    plan                 text NOT NULL,
-    quantity             bigint,
-    items                json,
-    current_period_start bigint,
-    current_period_end   bigint,
-    cancel_at            bigint,
-    cancel_at_period_end boolean NOT NULL,
-    trial_end            bigint,
-    pause_behavior       text,
-    past_due_since       bigint,
-    ended_at             bigint,
-    -- What the fold needs besides: the invoices that are past due, the end of the paid period if
-    -- payments are paused, the status and time of the last subscription event, and the second of
-    -- the newest event.
-    unpaid_invoices      json,
-    paid_until           bigint,
-    provider_status      text,
-    reported_at          bigint,
-    tip_created          bigint NOT NULL,
-    -- The second since which the subscription names another tenant.
-    moved_at             bigint,
-    PRIMARY KEY (tenant_id, id)
-) WITH (fillfactor = 70);
--- An invoice finds its tenant by the subscription.
-CREATE INDEX subscriptions_by_id ON subscriptions (id);
+-- Finds tenants by the subscriptions of their folds. Rows stay when a fold has gone.
+CREATE TABLE subscription_tenants (
+    subscription_id text COLLATE "C" NOT NULL,
+    tenant_id       text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    customer_id     text,
+    PRIMARY KEY (subscription_id, tenant_id)
+);
+CREATE INDEX subscription_tenants_of_tenant ON subscription_tenants (tenant_id);
+CREATE INDEX subscription_tenants_of_customer ON subscription_tenants (customer_id)
+    WHERE customer_id IS NOT NULL;
+
+-- The folds by column, for queries. The id is empty if no subscription is current or it has none.
+CREATE VIEW subscriptions WITH (security_invoker = true) AS
+SELECT t.id AS tenant_id,
+       coalesce(nullif(fold.key, ''), fold.state->>'subscription_id', '') AS id,
+       fold.state->>'customer_id' AS customer_id,
+       (fold.state->>'subscription_created')::bigint AS created,
+       coalesce(fold.state->>'subscription_status', 'none') AS status,
+       coalesce(fold.state->>'plan', 'free') AS plan,
+       (fold.state->>'seats')::bigint AS quantity,
+       fold.state->'details'->'items' AS items,
+       (fold.state->'details'->>'period_start')::bigint AS current_period_start,
+       (fold.state->>'current_period_end')::bigint AS current_period_end,
+       (fold.state->'details'->>'cancel_at')::bigint AS cancel_at,
+       coalesce((fold.state->>'cancel_at_period_end')::boolean, false) AS cancel_at_period_end,
+       (fold.state->'details'->>'trial_end')::bigint AS trial_end,
+       fold.state->'details'->>'pause' AS pause_behavior,
+       (fold.state->>'past_due_since')::bigint AS past_due_since,
+       (fold.state->'details'->>'ended_at')::bigint AS ended_at,
+       fold.state->'unpaid_invoices' AS unpaid_invoices,
+       (fold.state->>'paid_until')::bigint AS paid_until,
+       fold.state->>'provider_status' AS provider_status,
+       (fold.state->>'reported_at')::bigint AS reported_at,
+       (fold.value->>'tip_created')::bigint AS tip_created,
+       (fold.value->>'moved_at')::bigint AS moved_at
+  FROM tenants t
+ CROSS JOIN LATERAL (
+         SELECT key, value, value->'state' AS state FROM json_each(
+                CASE WHEN json_typeof(t.folds) = 'object' THEN t.folds END)) AS fold;
 """
 
 LEDGER = """
@@ -304,44 +305,28 @@ LEDGER = """
 CREATE SEQUENCE billing_arrivals INCREMENT BY 1024;
 
 CREATE TABLE billing_events (
-    id                   text COLLATE "C" PRIMARY KEY,
-    arrival              bigint NOT NULL,
-    received_at          timestamptz NOT NULL,
-    type                 text NOT NULL,
-    created              bigint NOT NULL,
-    livemode             boolean,
-    api_version          text,
-    account              text,
+    id              text COLLATE "C" PRIMARY KEY,
+    arrival         bigint NOT NULL,
+    received_at     timestamptz NOT NULL,
+    type            text NOT NULL,
+    created         bigint NOT NULL,
 
-    -- The facts of the event.
-    org_id               text COLLATE "C",
-    customer_id          text COLLATE "C",
-    subscription_id      text,
-    subscription_created bigint,
-    status               text,
-    price_id             text,
-    current_period_end   bigint,
-    cancel_at_period_end boolean,
-    previous             json,
-    invoice_id           text,
-    invoice_url          text,
-    amount_due           bigint,
-    amount_remaining     bigint,
-    attempt_count        bigint,
-    currency             text,
-    checkout_mode        text,
-    details              json,
-    problem              text,
+    -- What parked events wait for.
+    org_id          text COLLATE "C",
+    customer_id     text COLLATE "C",
+    subscription_id text,
+    -- A bearer secret: whoever has the address can see and pay the invoice.
+    invoice_url     text,
 
-    -- Its effect.
-    tenant_id            text COLLATE "C",
-    outcome              text NOT NULL,
-    reason               text NOT NULL,
-    before               json,
-    after                json,
-    anomalies            text[],
+    tenant_id       text COLLATE "C",
+    outcome         text NOT NULL,
+    anomalies       text[],
     -- When the operator's removal of the customer's link parked it again; NULL: at its arrival.
-    parked_at            timestamptz
+    parked_at       timestamptz,
+
+    -- The other facts of the event, the reason of the outcome, and the tenant's record before and
+    -- after it. json, not jsonb: a row is written once, and most queries read it whole.
+    document        json NOT NULL DEFAULT '{}'
 );
 CREATE INDEX billing_events_of_tenant ON billing_events (tenant_id, created, arrival)
     WHERE tenant_id IS NOT NULL;
