@@ -58,7 +58,7 @@ def _key(projects: list[str]) -> KeyRow:
         deleted=False,
         digest=b"",
         recent_address=None,
-        projects=projects,
+        page=projects,
     )
 
 

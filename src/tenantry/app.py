@@ -19,6 +19,7 @@ from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.overview import OverviewService
 from tenantry.accounts.owner_addresses import OwnerConfirmations, owner_address_writes
 from tenantry.accounts.projects import ProjectService
+from tenantry.accounts.projects_store import PAGE_OF_CALLER
 from tenantry.accounts.tenant_directory import TenantDirectory
 from tenantry.accounts.tenants import TenantService
 from tenantry.api import auth, projects, webhooks
@@ -295,6 +296,7 @@ def build_authentication(
         limited=lambda policy: base.metrics.rate_limited.labels(policy).inc(),
         refused=base.credential_refused,
         unknown_role=base.metrics.unknown_roles.inc,
+        page=PAGE_OF_CALLER,
     )
 
 

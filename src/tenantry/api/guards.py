@@ -15,8 +15,13 @@ from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
 
 from tenantry.accounts.caller_address import UNVERIFIED, CallerAddress
-from tenantry.auth.admission import Admission, Admitted, credential_kind
-from tenantry.auth.authentication import Authenticator, bearer_credential, requested_organization
+from tenantry.auth.admission import Admission, credential_kind
+from tenantry.auth.authentication import (
+    Authenticated,
+    Authenticator,
+    bearer_credential,
+    requested_organization,
+)
 from tenantry.common.logs import redact
 from tenantry.common.secret import Secret
 from tenantry.db.idempotency_store import Claim
@@ -105,12 +110,12 @@ class Access(msgspec.Struct, frozen=True):
 
     async def authenticate(self, connection: Connection) -> RequestPrincipal:
         """Authenticate the caller, and count the request at the first call. Raises as
-        `Admission.admit`.
+        `authenticate_and_count`.
         """
         scope = extras(connection)
         header_in = partial(header_of, scope)
         if CALLER in scope:
-            return await authenticate_again(self.admission, scope, header_in)
+            return (await authenticate(self.admission, scope, header_in)).principal
         return (await authenticate_and_count(self.admission, scope, header_in)).principal
 
     async def verify_token(self, credential: bytes) -> Claims | None:
@@ -327,27 +332,32 @@ async def authenticate_and_count(
     scope: Scope,
     header: Callable[[bytes], bytes | None],
     window: Window | None = None,
-) -> Admitted:
-    """Authenticate and count a request; store caller and status in the scope. Raises as
-    `Admission.admit`.
+) -> Authenticated:
+    """Authenticate and count a request; store caller and status in the scope.
+
+    Raises as `Admission.authenticate` and `Admission.count`.
+    """
+    began = admission.monotonic()
+    found = await authenticate(admission, scope, header, window)
+    scope[RATE_LIMITS] = await admission.count(found.principal, began)
+    return found
+
+
+async def authenticate(
+    admission: Admission,
+    scope: Scope,
+    header: Callable[[bytes], bytes | None],
+    window: Window | None = None,
+) -> Authenticated:
+    """Authenticate a request as of now, and store the caller in the scope. Raises as
+    `Admission.authenticate`.
     """
     client = scope.get("client")
-    address = client[0] if client else None
-    note = partial(scope.__setitem__, CALLER)
-    admitted = await admission.admit(
-        header(b"authorization"), header(b"x-organization-id"), address, window, note
+    found = await admission.authenticate(
+        header(b"authorization"),
+        header(b"x-organization-id"),
+        client[0] if client else None,
+        window,
     )
-    scope[RATE_LIMITS] = admitted.rate_limits
-    return admitted
-
-
-async def authenticate_again(
-    admission: Admission, scope: Scope, header: Callable[[bytes], bytes | None]
-) -> RequestPrincipal:
-    """Authenticate an admitted request as of now. Raises the errors of authentication."""
-    client = scope.get("client")
-    caller = await admission.authenticate_again(
-        header(b"authorization"), header(b"x-organization-id"), client[0] if client else None
-    )
-    scope[CALLER] = caller
-    return caller
+    scope[CALLER] = found.principal
+    return found

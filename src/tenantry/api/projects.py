@@ -59,24 +59,24 @@ class ProjectChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     ] = UNSET
 
 
+_READ_SCOPE: Final = "projects:read"
 _FIRST: Final = Window(DEFAULT_LIMIT)
-_NOTHING: Final = Window(-1)
 
 
 async def answer_project_list(admission: Admission, request: HotRequest) -> HotResponse:
     """Answer the hot route ``GET /api/v1/projects`` with a page of the caller's projects, newest
     first.
     """
-    window, fault = _NOTHING, None
     try:
         window = parse_window(request.scope["query_string"])
-    except DomainError as error:
-        fault = error
+    except DomainError:
+        # a rejected caller learns nothing else
+        admitted = await authenticate_and_count(admission, request.scope, request.header)
+        admitted.principal.require(_READ_SCOPE)
+        raise
     admitted = await authenticate_and_count(admission, request.scope, request.header, window)
-    admitted.principal.require("projects:read")
-    if fault is not None:
-        raise fault
-    return HotResponse(200, [JSON], page_of(admitted.projects, window.limit))
+    admitted.principal.require(_READ_SCOPE)
+    return HotResponse(200, [JSON], page_of(admitted.page, window.limit))
 
 
 def parse_window(query: bytes) -> Window:

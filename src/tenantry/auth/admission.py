@@ -12,7 +12,8 @@ import msgspec
 
 from tenantry.auth import rate_limits_store as rate_limits
 from tenantry.auth.api_keys_store import record_uses
-from tenantry.auth.authentication import AcceptInvitation, Authenticator
+from tenantry.auth.authentication import AcceptInvitation, Authenticated, Authenticator
+from tenantry.auth.authentication_store import NO_PAGE
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rejection_throttle import THROTTLED, Throttle, credential_throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
@@ -34,13 +35,10 @@ _RECANCEL_AFTER: Final = 1.0
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """The sender of an accepted request, the status of their rate limits, and projects as of
-    `Authenticator`.
-    """
+    """The sender of an accepted request, and the status of their rate limits."""
 
     principal: RequestPrincipal
     rate_limits: RateLimitStatus
-    projects: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -62,46 +60,44 @@ class Admission:
     throttle: Throttle = field(default_factory=credential_throttle)
 
     async def admit(
+        self, authorization: bytes | None, organization: bytes | None, address: str | None
+    ) -> Admitted:
+        """Authenticate a request, and count it. Raises as `authenticate` and `count`."""
+        began = self.monotonic()
+        principal = (await self.authenticate(authorization, organization, address)).principal
+        return Admitted(principal, await self.count(principal, began))
+
+    async def authenticate(
         self,
         authorization: bytes | None,
         organization: bytes | None,
         address: str | None,
         window: Window | None = None,
-        known: Callable[[RequestPrincipal], None] = lambda _: None,
-    ) -> Admitted:
-        """Admit a request by its ``Authorization`` and ``X-Organization-Id`` headers and its
+    ) -> Authenticated:
+        """Authenticate a request by its ``Authorization`` and ``X-Organization-Id`` headers and its
         client's address.
 
-        ``window`` requests a page of projects in the same lookup; ``known`` receives the principal
-        before the request is counted. Raises the errors of authentication (CONTRACT 5),
-        `RateLimitedError`, and `AuthUnavailableError` when the request cannot be authenticated or
-        counted.
+        ``window`` requests a page in the same lookup. Raises the errors of authentication
+        (CONTRACT 5), such as `AuthUnavailableError`.
         """
-        began = self.monotonic()
         try:
-            principal, projects = await self.authenticator.authenticate(
+            return await self.authenticator.authenticate(
                 authorization, organization, address, window
             )
         except errors.DomainError as error:
             await self._delay(error, credential_kind(authorization))
             raise
-        known(principal)
-        status = self.limiter.count_locally(principal)
-        if status is None:
-            remaining = self.deadline - (self.monotonic() - began)
-            status = await _within(remaining, self.limiter.count(principal))
-        return Admitted(principal, status, projects)
 
-    async def authenticate_again(
-        self, authorization: bytes | None, organization: bytes | None, address: str | None
-    ) -> RequestPrincipal:
-        """Return the principal of an admitted request as of now, without counting the request
-        again.
+    async def count(self, principal: RequestPrincipal, began: float) -> RateLimitStatus:
+        """Count the request of a principal that arrived at ``began`` on the ``monotonic`` clock.
 
-        Raises the errors of authentication (CONTRACT 5).
+        Raises `RateLimitedError`, and `AuthUnavailableError` if it cannot be counted in time.
         """
-        async with self.delaying(credential_kind(authorization)):
-            return (await self.authenticator.authenticate(authorization, organization, address))[0]
+        status = self.limiter.count_locally(principal)
+        if status is not None:
+            return status
+        remaining = self.deadline - (self.monotonic() - began)
+        return await _within(remaining, self.limiter.count(principal))
 
     async def count_user(self, claims: Claims, what: str, limit: int) -> RateLimitStatus:
         """Count a user's request outside any tenant, such as creating one: ``limit`` of ``what`` a
@@ -171,13 +167,14 @@ class AuthenticationParts:
         refused: Callable[[str, errors.DomainError], None] = lambda _kind, _error: None,
         unknown_role: Callable[[], None] = lambda: None,
         throttle: Throttle | None = None,
+        page: str = NO_PAGE,
     ) -> None:
         """``monotonic`` is a monotonic clock, in seconds; ``throttle`` delays rejections, by
         default as in the service.
 
-        ``owner_seen`` and ``accept`` are as in `Authenticator`. ``limited`` receives the policy
-        whose limit a request exceeds; ``refused`` is as in `Admission`, ``unknown_role`` as in
-        `TokenVerifier`.
+        ``owner_seen``, ``accept`` and ``page`` are as in `Authenticator`. ``limited`` receives the
+        policy whose limit a request exceeds; ``refused`` is as in `Admission`, ``unknown_role`` as
+        in `TokenVerifier`.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
         timeout = database.timeouts.identity_provider
@@ -198,6 +195,7 @@ class AuthenticationParts:
             key_used=self.key_uses.record,
             owner_seen=owner_seen,
             accept=accept,
+            page=page,
         )
         self.limiter = RateLimiter(
             database.lane(rate_limits.SESSION, name="rate_limits"), catalog, clock, limited

@@ -5,7 +5,7 @@ tenant's lock.
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import psycopg
@@ -13,6 +13,7 @@ import psycopg
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys_store import KeyUse
 from tenantry.auth.authentication_store import (
+    NO_PAGE,
     KeyQuery,
     KeyRow,
     UserAccessRow,
@@ -55,10 +56,14 @@ AcceptInvitation = Callable[[Claims, str, str | None], Awaitable[None]]
 
 Raises `MemberNotActiveError`, `NotFoundError` and `DatabaseUnavailableError`.
 """
-Authenticated = tuple[RequestPrincipal, Sequence[str]]
-"""The sender of a request, and the requested projects as JSON: one more than the limit if there are
-more.
-"""
+
+
+class Authenticated(NamedTuple):
+    """The sender of a request, and the page that the request asked for."""
+
+    principal: RequestPrincipal
+    page: Sequence[str] = ()
+    """JSON documents: one more than the limit if there are more."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -73,7 +78,8 @@ class Authenticator:
     address or the pepper differs from the stored one. ``owner_seen`` receives the tenant's id and
     the claims of an owner whose verified address differs from the stored one. ``accept`` is called
     for an invitation to the tenant that a request's ``X-Organization-Id`` names; without it the
-    request is accepted and nothing is written.
+    request is accepted and nothing is written. ``page`` is the query of the pages that requests ask
+    for, as in `authentication_store`.
     """
 
     keys: Lane
@@ -85,6 +91,7 @@ class Authenticator:
     key_used: Callable[[str, KeyUse], None] = lambda _key_id, _use: None
     owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None
     accept: AcceptInvitation | None = None
+    page: str = NO_PAGE
 
     def __post_init__(self) -> None:
         keys, users, limits = self.keys, self.users, self.users.timeouts
@@ -110,8 +117,8 @@ class Authenticator:
     ) -> Authenticated:
         """Authenticate by the ``Authorization`` and ``X-Organization-Id`` headers.
 
-        ``address`` is the client's, for the key's last use; ``window`` requests a page of projects
-        in the same lookup, whatever the principal's scopes. Raises the errors of CONTRACT 5,
+        ``address`` is the client's, for the key's last use; ``window`` requests a page in the same
+        lookup, whatever the principal's scopes. Raises the errors of CONTRACT 5,
         `AuthUnavailableError` when the database is unavailable.
         """
         credential = bearer_credential(authorization)
@@ -170,7 +177,7 @@ class Authenticator:
         principal = _principal_of_key(key, self.catalog, now)
         if key.recent_address != (address or "") or key.digest != digests[0]:
             self.key_used(key.id, KeyUse(key.id, now, address, digests[0], self.peppers[0].id))
-        return principal, key.projects
+        return Authenticated(principal, key.page)
 
     async def _by_claims(
         self, claims: Claims, organization: bytes | None, address: str | None, window: Window | None
@@ -187,7 +194,7 @@ class Authenticator:
                     "The user does not belong to this organization any more."
                 ) from error
         self._check_owner_email(row, claims, principal.org_id)
-        return principal, row.projects
+        return Authenticated(principal, row.page)
 
     def _principal_of_user(self, claims: Claims, row: UserAccessRow) -> RequestPrincipal:
         role, scopes, level = _grants_of_user(claims, row)
@@ -222,13 +229,13 @@ class Authenticator:
 
     async def _find_keys(self, queries: Sequence[KeyQuery]) -> list[KeyRow | Exception | None]:
         async with self.keys.use(autocommit=True) as connection:
-            return list(await find_keys(connection, queries, self.clock()))
+            return list(await find_keys(connection, queries, self.clock(), self.page))
 
     async def _find_user_access(
         self, queries: Sequence[UserQuery]
     ) -> list[list[UserAccessRow] | Exception]:
         async with self.users.use(autocommit=True) as connection:
-            return list(await find_user_access(connection, queries))
+            return list(await find_user_access(connection, queries, self.page))
 
 
 def bearer_credential(authorization: bytes | None) -> bytes:

@@ -1,10 +1,13 @@
 """Look up principals in batches: keys by digest, users by issuer and subject.
 
-The statement also reads a requested page of projects, which saves a second round trip.
+A lookup may also read a page of JSON documents of the caller's tenant in the same round trip. Its
+query is a parameter: an array expression with ``{org_id}`` and ``{mode}`` for the caller's columns,
+over the bounds ``query.most``, ``query.after_at`` and ``query.after_id``.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -20,7 +23,6 @@ BINDS_OWNER: Final = (
 MEMBER_STATUS: Final = (
     "CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN invited THEN 'invited' ELSE 'active' END"
 )
-_NO_WINDOW: Final = Window(-1)
 
 
 class KeyRow(msgspec.Struct, frozen=True):
@@ -44,8 +46,8 @@ class KeyRow(msgspec.Struct, frozen=True):
     """The address of the stored last use, empty if unknown; None if that was more than a minute
     ago.
     """
-    projects: list[str]
-    """The JSON of the page's projects, and of one more if there are more."""
+    page: list[str]
+    """The requested documents, and one more if there are more."""
 
 
 class UserAccessRow(msgspec.Struct, frozen=True):
@@ -67,19 +69,21 @@ class UserAccessRow(msgspec.Struct, frozen=True):
     follows the identity provider's; the last verified address where the owner address is not
     verified.
     """
-    projects: list[str]
+    page: list[str]
     """As in `KeyRow`, in live mode."""
 
 
 class KeyQuery(msgspec.Struct, frozen=True):
-    """The digests of a secret under every pepper, and the requested projects."""
+    """The digests of a secret under every pepper, and the bounds of the requested page."""
 
     digests: Sequence[bytes]
     window: Window | None = None
 
 
 class UserQuery(msgspec.Struct, frozen=True):
-    """A user, the requested tenant (None: the user's only one), and the requested projects."""
+    """A user, the requested tenant (None: the user's only one), and the bounds of the requested
+    page.
+    """
 
     issuer: str
     subject: str
@@ -87,18 +91,11 @@ class UserQuery(msgspec.Struct, frozen=True):
     window: Window | None = None
 
 
-def _page(org_id: str, mode: str) -> str:
-    return f"""ARRAY(SELECT p.document
-               FROM projects p
-              WHERE p.org_id = {org_id} AND p.mode = {mode}
-                AND (p.created_at, p.id) < (coalesce(query.after_at, 'infinity'), coalesce(query.after_id, ''))
-              ORDER BY p.created_at DESC, p.id DESC
-              LIMIT query.most)"""  # noqa: S608  # our own columns
+NO_PAGE: Final = "'{}'::text[]"
+"""The query of a page for lookups without one, or by a role that may not read the table."""
 
 
-_NO_PAGE: Final = "'{}'::text[]"
-
-
+@cache
 def _keys(page: str) -> Statement:
     return Statement(
         f"""
@@ -127,6 +124,7 @@ _ACCESS: Final = f"""t.id, t.plan, t.subscription_status, t.access::text, t.susp
             WHEN t.owner_email_follows THEN t.owner_email END"""
 
 
+@cache
 def _named_tenants(page: str) -> Statement:
     """Read the requested tenants, with or without a membership."""
     return Statement(
@@ -147,6 +145,7 @@ SELECT query.number, {_ACCESS},
     )
 
 
+@cache
 def _only_tenants(page: str) -> Statement:
     """Read the tenants of users who name none: at most two, because only the single tenant of a
     user is a default.
@@ -174,24 +173,17 @@ SELECT query.number, own.*,
     )
 
 
-# Without and with pages: an application that only authenticates may lack the privilege to read
-# projects.
-KEYS: Final = _keys(_NO_PAGE), _keys(_page("k.org_id", "k.mode"))
-NAMED_TENANTS: Final = _named_tenants(_NO_PAGE), _named_tenants(_page("t.id", "'live'"))
-ONLY_TENANTS: Final = _only_tenants(_NO_PAGE), _only_tenants(_page("own.org_id", "'live'"))
-
-
 async def find_keys(
-    connection: Connection, queries: Sequence[KeyQuery], now: datetime
+    connection: Connection, queries: Sequence[KeyQuery], now: datetime, page: str = NO_PAGE
 ) -> list[KeyRow | None]:
-    """Find the key of each secret."""
+    """Find the key of each secret; ``page`` is the query of the pages that queries ask for."""
     found: list[KeyRow | None] = [None] * len(queries)
     batch = [
         (number, digest, *_bounds(query.window))
         for number, query in enumerate(queries)
         for digest in query.digests
     ]
-    statement = KEYS[any(query.window for query in queries)]
+    statement = _keys(_page_of(queries, page, org_id="k.org_id", mode="k.mode"))
     [rows] = await connection.run_batch(statement(*zip(*batch, strict=True), now))
     for number, *key in rows:
         found[number] = KeyRow(*key)
@@ -199,21 +191,25 @@ async def find_keys(
 
 
 async def find_user_access(
-    connection: Connection, users: Sequence[UserQuery]
+    connection: Connection, users: Sequence[UserQuery], page: str = NO_PAGE
 ) -> list[list[UserAccessRow]]:
     """Find each user's requested tenant, or else the tenant of their only active membership, or two
-    of several.
+    of several. ``page`` as for `find_keys`.
     """
     found: list[list[UserAccessRow]] = [[] for _ in users]
-    with_pages = any(user.window for user in users)
     named, only = list[Sequence[object]](), list[Sequence[object]]()
     for number, user in enumerate(users):
         if user.org_id is None:
             only.append((number, user.issuer, user.subject, *_bounds(user.window)))
         else:
             named.append((number, user.issuer, user.subject, user.org_id, *_bounds(user.window)))
-    batches = ((NAMED_TENANTS[with_pages], named), (ONLY_TENANTS[with_pages], only))
-    calls = [statement(*zip(*rows, strict=True)) for statement, rows in batches if rows]
+    calls = []
+    if named:
+        statement = _named_tenants(_page_of(users, page, org_id="t.id", mode="'live'"))
+        calls.append(statement(*zip(*named, strict=True)))
+    if only:
+        statement = _only_tenants(_page_of(users, page, org_id="own.org_id", mode="'live'"))
+        calls.append(statement(*zip(*only, strict=True)))
     for rows in await connection.run_batch(*calls):
         for number, *row in rows:
             found[number].append(UserAccessRow(*row))
@@ -221,5 +217,15 @@ async def find_user_access(
 
 
 def _bounds(window: Window | None) -> tuple[int, datetime | None, str | None]:
-    limit, after_at, after_id = window or _NO_WINDOW
-    return limit + 1, after_at, after_id
+    if window is None:
+        return 0, None, None
+    return window.limit + 1, window.after_at, window.after_id
+
+
+def _page_of(
+    queries: Sequence[KeyQuery] | Sequence[UserQuery], page: str, *, org_id: str, mode: str
+) -> str:
+    """Return the query of the page, or `NO_PAGE` if nobody asks for one."""
+    if all(query.window is None for query in queries):
+        return NO_PAGE
+    return page.format(org_id=org_id, mode=mode)
