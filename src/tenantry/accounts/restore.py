@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenantry.accounts import projects_store as projects
 from tenantry.accounts.members import MemberService
@@ -24,7 +24,7 @@ from tenantry.db.database import Database
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain.audit import BY_OPERATOR, Action, AuditEvent
 from tenantry.domain.errors import DomainError, NotFoundError
-from tenantry.domain.members import MemberStatus
+from tenantry.domain.members import Member, MemberStatus
 from tenantry.domain.permissions import OWNER_ALIAS, AccessLevel, Mode, Role, lower_role
 from tenantry.notifications import mail_delivery_store as mails
 
@@ -32,6 +32,7 @@ HELD_BACK: Final = "held back by the operator after a restore"
 _TENANTS_AT_A_TIME: Final = 100
 _REMOVALS: Final = (Action.MEMBER_REMOVED, Action.MEMBER_DECLINED, Action.MEMBER_LEFT)
 _ADDITIONS: Final = (Action.MEMBER_ADDED, Action.MEMBER_INVITED)
+_KEY_ENDS: Final = (Action.KEY_REVOKED, Action.KEY_LEAKED)
 _NO_CHANGES: Final = (Action.BILLING_CHECKOUT, Action.BILLING_PORTAL, Action.TENANT_EXPORTED)
 """They change nothing here: there is nothing to redo, and they supersede nothing."""
 _CHANGES: Final = (
@@ -94,26 +95,17 @@ class Restore:
         """
         unique = {entry.id: entry for entry in trail}
         entries = sorted(unique.values(), key=lambda entry: (entry.at, entry.id))
-        by_org: defaultdict[str, list[AuditEvent]] = defaultdict(list)
-        for entry in entries:
-            by_org[entry.org_id].append(entry)
         known: set[str] = set()
         newest: dict[tuple[str, str], dict[Action, datetime]] = {}
-        for org_id, own in by_org.items():
+        for org_id, own in _by_organization(entries).items():
             async with self.database.transaction(of_tenant(org_id)) as connection:
                 known |= await audit.existing_ids(connection, org_id, [entry.id for entry in own])
                 changes = await audit.newest_by_target(
                     connection, org_id, {entry.target_id for entry in own}
                 )
             newest |= {(org_id, target): ways for target, ways in changes.items()}
-        last_suspensions = {
-            entry.org_id: entry.id
-            for entry in entries
-            if entry.action is Action.TENANT_UPDATED and "suspended" in (entry.after or {})
-        }
-        return LostEntries(
-            [entry for entry in entries if entry.id not in known], newest, last_suspensions
-        )
+        lost = [entry for entry in entries if entry.id not in known]
+        return LostEntries(lost, newest, _last_suspensions(entries))
 
     async def reapply_revocations(
         self, lost: LostEntries, *, dry_run: bool
@@ -186,74 +178,56 @@ class Restore:
         raise NotFoundError("project")
 
     async def _redo_key(self, entry: AuditEvent, *, dry_run: bool) -> Verdict:
-        operator, after, key_id = (
-            operator_principal(entry.org_id),
-            entry.after or {},
-            entry.target_id,
-        )
+        operator, key_id = operator_principal(entry.org_id), entry.target_id
         if (await self.keys.get(operator, key_id)).revoked_at is not None:
             return RestoreOutcome.ALREADY_DONE, ""
-        end = after.get("expiresAt")
-        ends_at = None if end is None else datetime.fromisoformat(end).astimezone(UTC)
-        has_ended = ends_at is not None and ends_at <= self.clock()
         if dry_run:
-            pass
-        elif (
-            entry.action in (Action.KEY_REVOKED, Action.KEY_LEAKED)
-            or "revokedAt" in after
-            or has_ended
-        ):
+            return RestoreOutcome.REDONE, ""
+        after = entry.after or {}
+        ends_at = _end_of(after)
+        has_ended = ends_at is not None and ends_at <= self.clock()
+        if entry.action in _KEY_ENDS or "revokedAt" in after or has_ended:
             await self.keys.revoke(operator, BY_OPERATOR, key_id, force=True)
         else:
-            scopes = (
-                (OWNER_ALIAS,)
-                if after.get("accessLevel") == AccessLevel.OWNER
-                else after.get("scopes")
-            )
             await self.keys.update(
                 operator,
                 BY_OPERATOR,
                 key_id,
-                name=after.get("name", msgspec.UNSET),
-                scopes=msgspec.UNSET if scopes is None else tuple(scopes),
-                expires_at=ends_at if "expiresAt" in after else msgspec.UNSET,
+                name=after.get("name", UNSET),
+                scopes=_scopes_of(after),
+                expires_at=ends_at if "expiresAt" in after else UNSET,
             )
         return RestoreOutcome.REDONE, ""
 
     async def _redo_member(self, entry: AuditEvent, *, dry_run: bool) -> Verdict:
-        operator, after, action = operator_principal(entry.org_id), entry.after or {}, entry.action
-        # the change made the membership binding for a user whose token claims the role owner
-        binds = bool(after.get("bindsOwner"))
+        operator = operator_principal(entry.org_id)
         member = await self.members.get(operator, entry.target_id)
-        is_removed, is_removal = member.status is MemberStatus.REMOVED, action in _REMOVALS
-        if action in _ADDITIONS or action is Action.MEMBER_ACCEPTED:
-            is_pending = action is Action.MEMBER_ACCEPTED and member.status is MemberStatus.INVITED
-            if is_removed or is_pending:
-                return (
-                    RestoreOutcome.MANUAL,
-                    f"the user was added or accepted, but is {member.status}",
-                )
-            return RestoreOutcome.ALREADY_DONE, ""
-        if is_removed and not (is_removal and binds):
+        if entry.action in _ADDITIONS or entry.action is Action.MEMBER_ACCEPTED:
+            return _examine_addition(entry.action, member)
+        # the change made the membership binding for a user whose token claims the role owner
+        binds = bool((entry.after or {}).get("bindsOwner"))
+        if member.status is MemberStatus.REMOVED and not (entry.action in _REMOVALS and binds):
             return RestoreOutcome.ALREADY_DONE, "the member is removed"
-        role = Role(after.get("role", member.role))
-        if not is_removal and role is member.role and not binds:
+        if entry.action not in _REMOVALS:
+            return await self._redo_role(entry, member, binds=binds, dry_run=dry_run)
+        if not dry_run:
+            await self.members.remove(operator, BY_OPERATOR, member.id, binds=binds)
+        return RestoreOutcome.REDONE, ""
+
+    async def _redo_role(
+        self, entry: AuditEvent, member: Member, *, binds: bool, dry_run: bool
+    ) -> Verdict:
+        role = Role((entry.after or {}).get("role", member.role))
+        if role is member.role and not binds:
             return RestoreOutcome.ALREADY_DONE, ""
-        if (
-            not is_removal
-            and role is not member.role
-            and lower_role(role, member.role) is member.role
-        ):
+        if role is not member.role and lower_role(role, member.role) is member.role:
             return (
                 RestoreOutcome.MANUAL,
                 f"the member has the former role {member.role} instead of {role}",
             )
-        if is_removal and not dry_run:
-            await self.members.remove(operator, BY_OPERATOR, entry.target_id, binds=binds)
-        elif not dry_run:
-            await self.members.change_role(
-                operator, BY_OPERATOR, entry.target_id, role, binds=binds
-            )
+        if not dry_run:
+            operator = operator_principal(entry.org_id)
+            await self.members.change_role(operator, BY_OPERATOR, member.id, role, binds=binds)
         return RestoreOutcome.REDONE, ""
 
     async def _redo_tenant(
@@ -281,18 +255,55 @@ class Restore:
         return RestoreOutcome.ALREADY_DONE, ""
 
 
+def _by_organization(entries: Iterable[AuditEvent]) -> dict[str, list[AuditEvent]]:
+    by_org: defaultdict[str, list[AuditEvent]] = defaultdict(list)
+    for entry in entries:
+        by_org[entry.org_id].append(entry)
+    return by_org
+
+
+def _last_suspensions(entries: Iterable[AuditEvent]) -> dict[str, str]:
+    """Return the id of the last change of a suspension, by organization."""
+    return {
+        entry.org_id: entry.id
+        for entry in entries
+        if entry.action is Action.TENANT_UPDATED and "suspended" in (entry.after or {})
+    }
+
+
+def _end_of(after: Mapping[str, Any]) -> datetime | None:
+    """Return when a changed key expires."""
+    end = after.get("expiresAt")
+    return None if end is None else datetime.fromisoformat(end).astimezone(UTC)
+
+
+def _scopes_of(after: Mapping[str, Any]) -> tuple[str, ...] | UnsetType:
+    """Return the scopes of a changed key, if they changed."""
+    if after.get("accessLevel") == AccessLevel.OWNER:
+        return (OWNER_ALIAS,)
+    scopes = after.get("scopes")
+    return UNSET if scopes is None else tuple(scopes)
+
+
+def _examine_addition(action: Action, member: Member) -> Verdict:
+    is_pending = action is Action.MEMBER_ACCEPTED and member.status is MemberStatus.INVITED
+    if is_pending or member.status is MemberStatus.REMOVED:
+        reason = f"the user was added or accepted, but is {member.status}"
+        return RestoreOutcome.MANUAL, reason
+    return RestoreOutcome.ALREADY_DONE, ""
+
+
 def _superseded_by(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
     """Return the reason why a later change supersedes an entry; empty without one.
 
     Only adding a member again supersedes a removal: an interrupted run may have changed the role.
     """
+    later = {action for action, at in newest.items() if at > entry.at}
     if entry.action in _REMOVALS:
-        added = [newest[action] for action in _ADDITIONS if action in newest]
-        return "the member was added again since" if added and max(added) > entry.at else ""
+        return "the member was added again since" if later.intersection(_ADDITIONS) else ""
     # a user may accept before the operator examines the lost changes
-    irrelevant = (Action.MEMBER_ACCEPTED, *_NO_CHANGES)
-    later = [action for action, at in newest.items() if at > entry.at and action not in irrelevant]
-    return "it was changed since" if entry.action in _CHANGES and later else ""
+    relevant = later.difference((Action.MEMBER_ACCEPTED, *_NO_CHANGES))
+    return "it was changed since" if entry.action in _CHANGES and relevant else ""
 
 
 async def export_trail(

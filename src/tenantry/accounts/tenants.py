@@ -403,23 +403,9 @@ class TenantService:
         only_new: bool,
     ) -> TenantRow | None:
         """Create a tenant, or update an existing one and return its former row."""
-        customer = wanted.stripe_customer_id if isinstance(wanted.stripe_customer_id, str) else None
-        unlinked = (
-            await billing.customers_of(connection, tenant_id)
-            if wanted.stripe_customer_id is None
-            else []
-        )
-        async with connection.within(ACROSS_TENANTS):  # parked events have no tenant yet
-            await ingest.claim(connection, tenant_id, [customer] if customer else unlinked)
-            if customer:
-                await release_from_ended(connection, self.policy, author, tenant_id, customer, now)
-        address = OwnerAddress(
-            wanted.owner_email, wanted.owner_email if wanted.email_verified else ""
-        )
-        owner_id, plan = wanted.owner_id or new_id("usr"), wanted.plan or FREE
-        created = await tenants.insert(
-            connection, tenant_id, wanted.name, owner_id, address, plan, now
-        )
+        customer, unlinked = await _customers_to_change(connection, tenant_id, wanted)
+        await self._claim(connection, author, tenant_id, customer, unlinked, now)
+        created = await _insert(connection, tenant_id, wanted, now)
         if only_new and not created:
             raise errors.TenantExistsError(f"The organization {tenant_id} exists already.")
         found = await get_tenant(connection, tenant_id, lock=True, even_ended=True)
@@ -427,41 +413,99 @@ class TenantService:
             raise errors.TenantDeletedError(
                 "The tenant has ended; its id is free again after 30 days."
             )
-        address = found.owner_address.changed(wanted.owner_email, verified=wanted.email_verified)
-        await tenants.update(
-            connection,
-            found,
-            address,
-            now,
-            name=wanted.name,
-            owner_id=wanted.owner_id,
-            suspended=wanted.suspended,
-        )
-        if customer == found.record.stripe_customer_id:
-            customer = None
+        await _update(connection, found, wanted, now)
         if unlinked:
-            async with connection.within(ACROSS_TENANTS):
-                await unlink_customers(connection, self.policy, author, tenant_id, unlinked, now)
-                await self.outbox.defer_snapshots(
-                    connection, [SnapshotRequest(tenant_id, later=False)]
-                )
-        if customer and not await tenants.link_customer(
-            connection, tenant_id, customer, "operator", now
-        ):
-            raise errors.CustomerTakenError(f"Customer {customer} belongs to another tenant.")
+            await self._unlink(connection, author, tenant_id, unlinked, now)
+        is_linked = customer is not None and customer != found.record.stripe_customer_id
+        if customer is not None and is_linked:
+            await _link(connection, tenant_id, customer, now)
         if created:
-            after = audited(
-                await get_tenant(connection, tenant_id), UNSET if wanted.plan is None else plan
-            )
-            await audit.record(
-                connection, author, Action.TENANT_CREATED, (tenant_id, tenant_id), now, after=after
-            )
+            await _record_creation(connection, author, tenant_id, wanted, now)
         else:
             await record_update(connection, author, found, now)
-        if created or customer:
+        if created or is_linked:
             async with connection.within(ACROSS_TENANTS):
                 await ingest.apply_parked(connection, tenant_id, self.policy, self.outbox, now)
         return None if created else found
+
+    async def _claim(
+        self,
+        connection: Connection,
+        author: Author,
+        tenant_id: str,
+        customer: str | None,
+        unlinked: list[str],
+        now: datetime,
+    ) -> None:
+        """Lock the tenant and the customers whose links change: parked events have no tenant yet.
+
+        Release the ``customer`` to link from a tenant that has ended.
+        """
+        async with connection.within(ACROSS_TENANTS):
+            await ingest.claim(connection, tenant_id, [customer] if customer else unlinked)
+            if customer:
+                await release_from_ended(connection, self.policy, author, tenant_id, customer, now)
+
+    async def _unlink(
+        self,
+        connection: Connection,
+        author: Author,
+        tenant_id: str,
+        customers: list[str],
+        now: datetime,
+    ) -> None:
+        async with connection.within(ACROSS_TENANTS):
+            await unlink_customers(connection, self.policy, author, tenant_id, customers, now)
+            request = SnapshotRequest(tenant_id, later=False)
+            await self.outbox.defer_snapshots(connection, [request])
+
+
+async def _customers_to_change(
+    connection: Connection, tenant_id: str, wanted: TenantInput
+) -> tuple[str | None, list[str]]:
+    """Return the customer to link, and those to unlink."""
+    if wanted.stripe_customer_id is None:
+        return None, await billing.customers_of(connection, tenant_id)
+    return wanted.stripe_customer_id or None, []
+
+
+async def _insert(
+    connection: Connection, tenant_id: str, wanted: TenantInput, now: datetime
+) -> bool:
+    """Insert a tenant; return False if there is one with this id."""
+    verified = wanted.owner_email if wanted.email_verified else ""
+    address = OwnerAddress(wanted.owner_email, verified)
+    owner_id, plan = wanted.owner_id or new_id("usr"), wanted.plan or FREE
+    return await tenants.insert(connection, tenant_id, wanted.name, owner_id, address, plan, now)
+
+
+async def _update(
+    connection: Connection, found: TenantRow, wanted: TenantInput, now: datetime
+) -> None:
+    address = found.owner_address.changed(wanted.owner_email, verified=wanted.email_verified)
+    await tenants.update(
+        connection,
+        found,
+        address,
+        now,
+        name=wanted.name,
+        owner_id=wanted.owner_id,
+        suspended=wanted.suspended,
+    )
+
+
+async def _link(connection: Connection, tenant_id: str, customer: str, now: datetime) -> None:
+    if not await tenants.link_customer(connection, tenant_id, customer, "operator", now):
+        raise errors.CustomerTakenError(f"Customer {customer} belongs to another tenant.")
+
+
+async def _record_creation(
+    connection: Connection, author: Author, tenant_id: str, wanted: TenantInput, now: datetime
+) -> None:
+    plan = UNSET if wanted.plan is None else wanted.plan
+    after = audited(await get_tenant(connection, tenant_id), plan)
+    target = (tenant_id, tenant_id)
+    await audit.record(connection, author, Action.TENANT_CREATED, target, now, after=after)
 
 
 async def record_update(

@@ -6,7 +6,7 @@ reads a route's credential and scope from its guard, its description from the ha
 and those of fields from the structs.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, Final, NamedTuple
@@ -83,26 +83,13 @@ def describe(app: Litestar, base_url: str) -> dict[str, Any]:
     document["info"] = {**generated["info"], **document["info"]}
 
     routes = sorted(_routes(app), key=lambda route: _METHODS.index(route.method))
-    types = {
-        str(kind): kind
-        for route in routes
-        for kind in (route.body, route.answer)
-        if kind is not None
-    }
-    schemas, found = msgspec.json.schema_components(
-        (Problem, *types.values()), ref_template=REF_PREFIX + "{name}"
-    )
+    schema_of, found = _schemas_of(routes)
     components["schemas"] = _completed(found, generated["components"]["schemas"])
-    schema_of = dict(zip(types, schemas[1:], strict=True))
     tag_of = {part: tag["name"] for tag in document["tags"] for part in tag.pop("x-paths", ())}
     for route in routes:
         operation = route.describe(generated["paths"][route.path][route.method], schema_of, texts)
-        operation["tags"] = [
-            tag_of[route.path.removeprefix("/api/v1/").strip("/").partition("/")[0]]
-        ]
-        if route.credential is Credential.OPERATOR:
-            operation["tags"] = ["Operator"]
-        elif route.credential is not None and route.method == "post":
+        operation["tags"] = [route.tag(tag_of)]
+        if route.takes_idempotency_key:
             operation["parameters"].append(shared["IdempotencyKey"])
         document["paths"].setdefault(route.path, {})[route.method] = operation
     document["paths"] = dict(sorted(document["paths"].items()))
@@ -110,6 +97,16 @@ def describe(app: Litestar, base_url: str) -> dict[str, Any]:
         for method, operation in operations.items():
             _add_errors(path, method, operation, texts)
     return document
+
+
+def _schemas_of(routes: Sequence["_Route"]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the schema of each type of a body, by its text, and the components of all."""
+    bodies = [kind for route in routes for kind in (route.body, route.answer)]
+    types = {str(kind): kind for kind in bodies if kind is not None}
+    schemas, components = msgspec.json.schema_components(
+        (Problem, *types.values()), ref_template=REF_PREFIX + "{name}"
+    )
+    return dict(zip(types, schemas[1:], strict=True)), components
 
 
 def openapi_route(base_url: str) -> HTTPRouteHandler:
@@ -138,6 +135,17 @@ class _Route(NamedTuple):
     credential: Credential | None
     scope: str | None
 
+    @property
+    def takes_idempotency_key(self) -> bool:
+        is_of_caller = self.credential not in (None, Credential.OPERATOR)
+        return is_of_caller and self.method == "post"
+
+    def tag(self, tag_of: Mapping[str, str]) -> str:
+        """Return the tag of the route's part of the API."""
+        if self.credential is Credential.OPERATOR:
+            return "Operator"
+        return tag_of[self.path.removeprefix("/api/v1/").strip("/").partition("/")[0]]
+
     def describe(
         self, generated: dict[str, Any], schema_of: dict[str, Any], texts: dict[str, str]
     ) -> dict[str, Any]:
@@ -161,14 +169,9 @@ class _Route(NamedTuple):
     def _successes(
         self, statuses: Iterable[str], schema_of: dict[str, Any], texts: dict[str, str]
     ) -> dict[str, Any]:
-        own = {
-            str(status): spec.description for status, spec in (self.handler.responses or {}).items()
-        }
-        answer: dict[str, Any] = {}
-        if self.answer is not None:
-            answer["content"] = {"application/json": {"schema": schema_of[str(self.answer)]}}
-        elif self.handler.parsed_return_field.is_subclass_of(Stream):
-            answer["content"] = {self.handler.media_type: {"schema": {"type": "string"}}}
+        specified = self.handler.responses or {}
+        own = {str(status): spec.description for status, spec in specified.items()}
+        answer = self._content(schema_of)
         if "201" in statuses and "id" in getattr(self.answer, "__struct_fields__", ()):
             answer["headers"] = _headers("Location")
         return {
@@ -176,6 +179,13 @@ class _Route(NamedTuple):
             for status in statuses
             if status in own or status.startswith("2")
         }
+
+    def _content(self, schema_of: dict[str, Any]) -> dict[str, Any]:
+        if self.answer is not None:
+            return {"content": {"application/json": {"schema": schema_of[str(self.answer)]}}}
+        if self.handler.parsed_return_field.is_subclass_of(Stream):
+            return {"content": {self.handler.media_type: {"schema": {"type": "string"}}}}
+        return {}
 
 
 def _routes(app: Litestar) -> Iterator[_Route]:
@@ -264,25 +274,36 @@ def _codes(path: str, method: str, operation: dict[str, Any]) -> set[str]:
         return codes - {"invalid_request"}  # the other errors of this route are plain text
     if path.startswith(PREFIX):
         codes.add("overloaded")
-    for scheme, scopes in operation["security"][0].items() if operation["security"] else ():
-        codes |= _CREDENTIAL_CODES[scheme]
-        codes.update("insufficient_scope" for _ in scopes)
-        codes.update("mode_mismatch" for scope in scopes if scope in LIVE_MODE_SCOPES)
+    for security in operation["security"]:
+        codes |= _codes_of_credential(security)
     if "requestBody" in operation:
         codes |= _BODY
     for parameter in operation.get("parameters", ()):
-        match parameter:
-            case {"name": "Idempotency-Key"}:
-                codes |= _IDEMPOTENCY
-            case {"in": "path"} if method != "put":
-                codes.add("not_found")
-            case {"in": "query", "name": name}:
-                codes |= (
-                    {"validation_failed", "invalid_cursor"}
-                    if name == "cursor"
-                    else {"validation_failed"}
-                )
+        codes |= _codes_of_parameter(parameter, method)
     return codes
+
+
+def _codes_of_credential(security: Mapping[str, Sequence[str]]) -> set[str]:
+    [(scheme, scopes)] = security.items()
+    codes = set(_CREDENTIAL_CODES[scheme])
+    if scopes:
+        codes.add("insufficient_scope")
+    if not LIVE_MODE_SCOPES.isdisjoint(scopes):
+        codes.add("mode_mismatch")
+    return codes
+
+
+def _codes_of_parameter(parameter: Mapping[str, Any], method: str) -> set[str]:
+    match parameter:
+        case {"name": "Idempotency-Key"}:
+            return _IDEMPOTENCY
+        case {"in": "path"} if method != "put":
+            return {"not_found"}
+        case {"in": "query", "name": "cursor"}:
+            return {"validation_failed", "invalid_cursor"}
+        case {"in": "query"}:
+            return {"validation_failed"}
+    return set()
 
 
 def _completed(components: dict[str, Any], generated: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
@@ -169,23 +169,26 @@ class Schemas:
         if given:
             return given[0]
         if "anyOf" in schema:
-            is_null = any(choice.get("type") == "null" for choice in schema["anyOf"])
-            return schema.get("default") if is_null else self.example(schema["anyOf"][0])
+            first, *_ = choices = schema["anyOf"]
+            is_nullable = {"type": "null"} in choices
+            return schema.get("default") if is_nullable else self.example(first)
         if "$ref" in schema:
             return self.example(self.resolve(schema))
         if "default" in schema:
             return schema["default"]
         if "properties" in schema:
-            required = schema.get("required", ())
-            shown = {
-                k: v for k, v in schema["properties"].items() if k in required or "examples" in v
-            }
-            return {name: self.example(field) for name, field in shown.items()}
-        return (
-            [self.example(schema["items"])]
-            if "items" in schema
-            else _PLACEHOLDERS.get(schema.get("type"))
-        )
+            return self._example_of_object(schema)
+        items = schema.get("items")
+        return [self.example(items)] if items else _PLACEHOLDERS.get(schema.get("type"))
+
+    def _example_of_object(self, schema: Schema) -> dict[str, Any]:
+        """Return the fields that are required, or have an example of their own."""
+        required = schema.get("required", ())
+        return {
+            name: self.example(field)
+            for name, field in schema["properties"].items()
+            if name in required or "examples" in field
+        }
 
     def type_of(self, schema: Schema) -> str:
         if "anyOf" in schema:
@@ -241,25 +244,28 @@ def _operation(path: str, method: str, operation: Schema, schemas: Schemas) -> S
 
 def _request(path: str, method: str, operation: Schema, token: str | None, body: object) -> str:
     """Return a command line that makes the request."""
-    needed = []
-    for parameter in operation.get("parameters", ()):
-        if parameter["in"] == "path":
-            path = path.replace(f"{{{parameter['name']}}}", quote(parameter["example"], safe=":"))
-        elif parameter["in"] == "query" and parameter["required"]:
-            needed.append((parameter["name"], parameter["example"]))
-    path += f"?{urlencode(needed)}" if needed else ""
-    option = (
-        ""
-        if method == "get" or (method == "post" and body is not None)
-        else f"-X {method.upper()} "
-    )
-    lines = [f'curl {option}"$TENANTRY_BASE_URL{path}"']
+    is_default = method == "get" or (method == "post" and body is not None)
+    option = "" if is_default else f"-X {method.upper()} "
+    target = _target(path, operation.get("parameters", ()))
+    lines = [f'curl {option}"$TENANTRY_BASE_URL{target}"']
     if token is not None:
         lines.append(f'-H "Authorization: Bearer ${token}"')
     if body is not None:
         text = pretty(body).replace("\n", "\n  ")
         lines += ['-H "Content-Type: application/json"', f"-d {shlex.quote(text)}"]
     return " \\\n  ".join(lines)
+
+
+def _target(path: str, parameters: Sequence[Schema]) -> str:
+    """Return the path with the examples of its parameters, and of those that the query needs."""
+    needed = []
+    for parameter in parameters:
+        name, example = parameter["name"], parameter.get("example")
+        if parameter["in"] == "path":
+            path = path.replace(f"{{{name}}}", quote(str(example), safe=":"))
+        elif parameter["in"] == "query" and parameter["required"]:
+            needed.append((name, example))
+    return f"{path}?{urlencode(needed)}" if needed else path
 
 
 def _json_schema(part: Schema) -> Schema | None:

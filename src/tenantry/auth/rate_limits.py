@@ -193,19 +193,7 @@ class RateLimiter:
 
     async def _serve(self, entries: Sequence[_Entry]) -> list[None]:
         second = self._second()
-        demand = Counter(share for entry in entries for share in entry.shares if entry.number)
-        if demand:
-            demand.update(dict.fromkeys(self._next_prefetched(second), 0))
-        requests = {
-            share: request
-            for share, number in demand.items()
-            if (request := share.request(second, number))
-        }
-        for entry in entries:
-            if not entry.number:
-                requests |= {
-                    share: share.release() for share in entry.shares if share not in demand
-                }
+        requests = self._requests_of(entries, second)
         if requests:
             await self._send_requests(requests, second)
         for entry in entries:
@@ -218,6 +206,19 @@ class RateLimiter:
                 entry.is_late = entry.accepted
                 _refund(entry)
         return [None] * len(entries)
+
+    def _requests_of(self, entries: Sequence[_Entry], second: int) -> dict[Share, ShareRequest]:
+        """Return what to ask the database for: new shares, and the return of unused ones."""
+        demand = Counter(share for entry in entries for share in entry.shares if entry.number)
+        if demand:
+            demand.update(dict.fromkeys(self._next_prefetched(second), 0))
+        requests = {}
+        for share, number in demand.items():
+            if request := share.request(second, number):
+                requests[share] = request
+        returned = [share for entry in entries if not entry.number for share in entry.shares]
+        requests |= {share: share.release() for share in returned if share not in demand}
+        return requests
 
     def _next_prefetched(self, second: int) -> list[Share]:
         """Return some of the shares that were used in the second before."""
@@ -244,16 +245,14 @@ class RateLimiter:
         shut = [share for share in shares if share.is_exhausted(second)]
         for share in shut:
             self._refused(share.policy)
+        reached = [
+            f"The {_NAMES[share.policy]}'s {share.limit} requests per minute are used up."
+            for share in shut
+        ]
         known = [share for share in shares if share in shut or share.second == second]
         used_up = [share for share in shares if share in shut or share.seems_exhausted(second)]
-        raise RateLimitedError(
-            " ".join(
-                f"The {_NAMES[share.policy]}'s {share.limit} requests per minute are used up."
-                for share in shut
-            ),
-            _status_of(known, second),
-            max(share.quota(second).reset for share in used_up),
-        )
+        reset = max(share.quota(second).reset for share in used_up)
+        raise RateLimitedError(" ".join(reached), _status_of(known, second), reset)
 
 
 def subject_of_tenant(tenant_id: str) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from tenantry.auth import sessions_store as sessions
 from tenantry.auth.sessions_store import TenantOfUser
 from tenantry.common.clock import Clock
-from tenantry.db.connection import OF_PEOPLE, of_tenant
+from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.pagination import Page
 from tenantry.domain import sessions as rules
@@ -133,32 +134,35 @@ class SessionService:
             return None
         now = self.clock()
         async with self.database.transaction(OF_PEOPLE) as connection:
-            session = await sessions.find(connection, digest)
+            session = await self._find_valid(connection, digest, now)
             if session is None:
-                return None
-            is_trusted = self.issuers is not None and self.issuers.trusts(session.issuer)
-            if session.is_expired(now) or not is_trusted:
-                await sessions.delete(connection, digest)
                 return None
             claims = msgspec.json.decode(session.claims, type=Claims)
             requested = tenant_id if tenant_id is not None and is_tenant_id(tenant_id) else None
-            first = (requested, session.tenant_id, claims.org_id)
             tenants, total = await sessions.tenants_of_user(
-                connection, claims, first=first, most=MAX_LISTED_TENANTS
+                connection,
+                claims,
+                first=(requested, session.tenant_id, claims.org_id),
+                most=MAX_LISTED_TENANTS,
             )
             invitations = await sessions.count_invitations(connection, session.user)
-            known = (
-                tenant_id
-                if any(one.id == tenant_id and not one.suspended for one in tenants)
-                else None
-            )
-            if is_use and (
-                now >= session.used_at + rules.WRITE_EVERY or (known and known != session.tenant_id)
-            ):
-                await sessions.touch(connection, digest, now, known)
-                if known is not None and session.name is not None:
-                    await sessions.store_name(connection, known, session, now)
+            if is_use:
+                opened = [one.id for one in tenants if one.id == tenant_id and not one.suspended]
+                await _record_use(connection, session, next(iter(opened), None), now)
         return ActiveSession(session, claims, tenants, total, invitations)
+
+    async def _find_valid(
+        self, connection: Connection, digest: bytes, now: datetime
+    ) -> Session | None:
+        """Find a session that is still valid; delete one that has expired."""
+        session = await sessions.find(connection, digest)
+        if session is None:
+            return None
+        is_trusted = self.issuers is not None and self.issuers.trusts(session.issuer)
+        if is_trusted and not session.is_expired(now):
+            return session
+        await sessions.delete(connection, digest)
+        return None
 
     async def search_tenants(
         self, claims: Claims, text: str, limit: int, after: str | None
@@ -196,3 +200,15 @@ class SessionService:
         """End all other sessions of a session's user; return how many."""
         async with self.database.transaction(OF_PEOPLE) as connection:
             return await sessions.delete_others(connection, session)
+
+
+async def _record_use(
+    connection: Connection, session: Session, opened: str | None, now: datetime
+) -> None:
+    """Record that a session is used, and the tenant that it has opened; not at every request."""
+    is_other = opened is not None and opened != session.tenant_id
+    if now < session.used_at + rules.WRITE_EVERY and not is_other:
+        return
+    await sessions.touch(connection, session.digest, now, opened)
+    if opened is not None and session.name is not None:
+        await sessions.store_name(connection, opened, session, now)

@@ -147,18 +147,14 @@ class SessionGuard(msgspec.Struct, frozen=True):
         `NotSignedInError`, `StaleSignInError`, and `NotFoundError` for a tenant that is not theirs.
         """
         org_id = org_id or connection.path_params.get("org_id")
-        token = self.cookies.session(connection)
-        is_get = extras(connection)["method"] == "GET"
-        is_visit = is_get and is_navigation(connection)
+        is_post = extras(connection)["method"] != "GET"
+        is_visit = not is_post and is_navigation(connection)
         # the script's polling extends no session
-        is_use = not is_head(connection) and (is_visit or not is_get)
-        visit = await self.sessions.look_up(token, org_id, is_use=is_use) if token else None
-        if visit is None:
-            raise NotSignedInError
+        is_use = not is_head(connection) and (is_visit or is_post)
+        visit = await self._look_up(connection, org_id, is_use=is_use)
         if not allow_stale_login and not self._is_fresh(visit.session):
-            self._check_grace(
-                visit.session, is_visit=is_visit, is_form=follows_form if is_visit else not is_get
-            )
+            is_form = follows_form if is_visit else is_post
+            self._check_grace(visit.session, is_visit=is_visit, is_form=is_form)
         user = DashboardUser(
             **msgspec.structs.asdict(visit),
             form_token=self.secret.form_token(visit.session.digest),
@@ -171,6 +167,16 @@ class SessionGuard(msgspec.Struct, frozen=True):
         user = await self._with_role(user)
         extras(connection)[_USER] = user
         return user
+
+    async def _look_up(
+        self, connection: Connection, org_id: str | None, *, is_use: bool
+    ) -> ActiveSession:
+        """Return the session of the connection's cookie. Raises `NotSignedInError`."""
+        token = self.cookies.session(connection)
+        visit = await self.sessions.look_up(token, org_id, is_use=is_use) if token else None
+        if visit is None:
+            raise NotSignedInError
+        return visit
 
     async def _with_role(self, user: DashboardUser) -> DashboardUser:
         """Return the user as a principal of the tenant of the address. Raises `NotFoundError` if it

@@ -210,23 +210,30 @@ def field_label(name: str) -> str:
 
 def shown_value(name: str, value: Any, catalog: Catalog) -> str | datetime | None:  # noqa: ANN401  # any JSON
     """Return a field's value as a page shows it; None for an empty one."""
-    if isinstance(value, bool):
-        value = "yes" if value else "no"
-    elif isinstance(value, list):
-        value = ", ".join(map(str, value))
-    if value in (None, "") or isinstance(value, datetime):
-        return value or None
-    text = str(value)
-    if name == "plan":
+    if value is None or isinstance(value, datetime):
+        return value
+    text = _text_of(value)
+    if name == "plan" and text:
         return catalog.name(text)
     if name in ("subscriptionStatus", "providerStatus"):
-        return labels().subscription_statuses.get(text, text)
+        text = labels().subscription_statuses.get(text, text)
+    return _moment_of(text) or text or None
+
+
+def _text_of(value: Any) -> str:  # noqa: ANN401  # any JSON
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _moment_of(text: str) -> datetime | None:
+    """Return the moment that a text is in the API's form, if it is one."""
+    if not text[:1].isdigit() or not text.endswith("Z"):
+        return None
     try:
-        return (
-            msgspec.convert(text, datetime) if text[:1].isdigit() and text.endswith("Z") else text
-        )
+        return msgspec.convert(text, datetime)
     except msgspec.ValidationError:
-        return text
+        return None
 
 
 # Times
