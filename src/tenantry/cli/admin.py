@@ -20,6 +20,7 @@ from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing.customer_links import CustomerLinks, CustomerMove
 from tenantry.cli.database import on_database
 from tenantry.cli.interruption import STOPPED, Interruption
+from tenantry.cli.options import dry_run_option, json_option
 from tenantry.cli.output import (
     FAILED,
     CommandError,
@@ -44,8 +45,6 @@ from tenantry.domain.errors import ValidationError
 from tenantry.domain.permissions import AccessLevel, Mode, is_scope
 from tenantry.domain.tenants import ManagedTenant, is_tenant_id
 from tenantry.settings import Settings
-
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -157,7 +156,7 @@ def create_key(
 
 @admin.command("show-tenant")
 @click.argument("org_id", metavar="ORG")
-@click.option("--json", "as_json", is_flag=True, help="The record as the API gives it.")
+@json_option("The record as the API gives it.")
 def show_tenant(org_id: str, *, as_json: bool) -> None:
     """Show a tenant.
 
@@ -181,7 +180,7 @@ def show_tenant(org_id: str, *, as_json: bool) -> None:
 @admin.command("link")
 @click.argument("customer")
 @click.option("--org", required=True, help="The tenant.")
-@_as_json
+@json_option()
 def link(customer: str, org: str, *, as_json: bool) -> None:
     """Link a customer of the payment provider to a tenant.
 
@@ -195,7 +194,7 @@ def link(customer: str, org: str, *, as_json: bool) -> None:
 
 @admin.command("unlink")
 @click.argument("customer")
-@_as_json
+@json_option()
 def unlink(customer: str, *, as_json: bool) -> None:
     """Remove the link of a customer of the payment provider.
 
@@ -211,7 +210,7 @@ def unlink(customer: str, *, as_json: bool) -> None:
 @admin.command("move")
 @click.argument("customer")
 @click.option("--org", required=True, help="The tenant that the customer belongs to from now on.")
-@_as_json
+@json_option()
 def move(customer: str, org: str, *, as_json: bool) -> None:
     """Move a customer of the payment provider to another tenant, with the customer's events.
 
@@ -300,7 +299,7 @@ def export_audit(since: datetime | None) -> None:
 @click.option(
     "--hold-mail", is_flag=True, help="Drop the queued mails: most were sent after the backup."
 )
-@click.option("--dry-run", is_flag=True, help="Only print the changes to redo: write nothing.")
+@dry_run_option("Only print the changes to redo: write nothing.")
 def after_restore(
     files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool, dry_run: bool
 ) -> None:

@@ -25,6 +25,7 @@ from tenantry.cli.client_configuration import (
     config_path,
     read_config,
 )
+from tenantry.cli.options import Decorator
 from tenantry.cli.output import (
     FAILED,
     NOT_AUTHENTICATED,
@@ -39,7 +40,6 @@ from tenantry_sdk import Backoff, Fault, NewApiKey, Pager, Secret, Tenantry, err
 from tenantry_sdk.errors import APIError, TenantryError
 
 T = TypeVar("T")
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _PAGE: Final = 100
 """The largest page of a list."""
@@ -106,10 +106,6 @@ _SERVICE_OPTIONS: Final = (
         ["--api-key-file"], metavar="FILE", type=click.Path(dir_okay=False), help=_KEY_HELP
     ),
 )
-limit_option: Final = click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest so many."
-)
-yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 class WaitTimes(NamedTuple):

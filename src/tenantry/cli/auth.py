@@ -13,6 +13,7 @@ import msgspec
 
 from tenantry.auth.authentication import AccessExplanation, ExplainedAccess, explain_token
 from tenantry.cli.database import database, operator_values, settings_errors
+from tenantry.cli.options import json_option
 from tenantry.cli.output import (
     NOT_AUTHENTICATED,
     OUT_OF_REACH,
@@ -56,9 +57,7 @@ def auth() -> None:
     help="The file that holds the token, instead of standard input.",
 )
 @click.option("--organization", metavar="ORG", help="What the request sends as X-Organization-Id.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Checks, claims and outcome as one JSON document."
-)
+@json_option("Checks, claims and outcome as one JSON document.")
 def explain_token_command(
     source: str, *, token_file: BinaryIO | None, organization: str | None, as_json: bool
 ) -> None:

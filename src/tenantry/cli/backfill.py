@@ -21,6 +21,7 @@ from tenantry.billing.reconcile_run import EVENTS_KEPT
 from tenantry.cli.database import exit_code, on_database
 from tenantry.cli.doctor.endpoint_checks import endpoints_at, known_types_of
 from tenantry.cli.interruption import STOPPED, Interruption
+from tenantry.cli.options import dry_run_option, json_option
 from tenantry.cli.output import (
     FAILED,
     NOT_FOUND,
@@ -85,9 +86,7 @@ def _event_id(text: str) -> str:
     required=True,
     type=_event_id,
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="The events and their outcomes as one JSON document."
-)
+@json_option("The events and their outcomes as one JSON document.")
 def resend(event_ids: tuple[str, ...], *, as_json: bool) -> None:
     """Fetch events from the payment provider by their ids, and process them as if the provider sent
     them again.
@@ -159,13 +158,8 @@ class _Span(NamedTuple):
 @click.option(
     "--until", type=past, metavar="TIME", help="Events created until then; continues a stopped run."
 )
-@click.option("--dry-run", is_flag=True, help="Only print what was missed: write nothing.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="The missed events and their outcomes as one JSON document.",
-)
+@dry_run_option("Only print what was missed: write nothing.")
+@json_option("The missed events and their outcomes as one JSON document.")
 def backfill(
     since: datetime,
     until: datetime | None,

@@ -19,13 +19,14 @@ from tenantry.billing.ledger_queries import (
 )
 from tenantry.cli import output
 from tenantry.cli.database import on_database
+from tenantry.cli.options import json_option
 from tenantry.cli.output import aligned, counted, own_command, print_json, printable, shown
 from tenantry.common.clock import system_clock
 
 
 @click.command("explain")
 @click.argument("org_id", metavar="ORG")
-@click.option("--json", "as_json", is_flag=True, help="Entries and state as one JSON document.")
+@json_option("Entries and state as one JSON document.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),

@@ -11,6 +11,7 @@ from typing import IO, Final
 import click
 import msgspec
 
+from tenantry.cli.options import json_option
 from tenantry.cli.output import counted, printable
 from tenantry.domain.api_keys import is_well_formed, shown_parts
 
@@ -127,7 +128,7 @@ def _is_excluded(path: str, globs: tuple[str, ...]) -> bool:
 @click.option(
     "--exclude", "globs", metavar="GLOB", multiple=True, help="Skip files and folders that match."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option("Print one JSON document.")
 def scan_command(paths: tuple[str, ...], *, globs: tuple[str, ...], as_json: bool) -> None:
     """Search files and folders (- is standard input) for API keys.
 

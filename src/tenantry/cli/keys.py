@@ -7,7 +7,8 @@ from functools import partial
 
 import click
 
-from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option, yes_option
+from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument
+from tenantry.cli.options import limit_option, yes_option
 from tenantry.cli.output import Column, ago, confirm, day, pairs, shown
 from tenantry.cli.times import future, parse_duration
 from tenantry_sdk import ApiKey, NewApiKey

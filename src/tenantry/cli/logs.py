@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tenantry.cli.database import local_values
+from tenantry.cli.options import json_option
 from tenantry.cli.output import (
     CELL_STYLES,
     USAGE,
@@ -213,7 +214,7 @@ def _parse_tenant(text: str) -> str:
 @click.option(
     "--follow/--no-follow", default=True, help="Wait for more, until Ctrl-C (default: yes)."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document a line.")
+@json_option("One JSON document a line.")
 def tail(
     *,
     file: str | None,

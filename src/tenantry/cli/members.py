@@ -6,10 +6,9 @@ from tenantry.cli.api_command import (
     ApiCommand,
     ApiContext,
     id_argument,
-    limit_option,
     parse_id,
-    yes_option,
 )
+from tenantry.cli.options import limit_option, yes_option
 from tenantry.cli.output import columns, pairs
 from tenantry_sdk.types import Role
 

@@ -2,7 +2,8 @@
 
 import click
 
-from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option, yes_option
+from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument
+from tenantry.cli.options import limit_option, yes_option
 from tenantry.cli.output import Column, columns, day, pairs
 
 _COLUMNS = (

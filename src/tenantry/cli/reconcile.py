@@ -15,6 +15,7 @@ from tenantry.billing.tenant_comparison import Comparison
 from tenantry.cli.backfill import CONNECTIONS, event_line, provider_reconciler
 from tenantry.cli.database import exit_code, on_database
 from tenantry.cli.interruption import STOPPED, Interruption
+from tenantry.cli.options import dry_run_option, json_option
 from tenantry.cli.output import (
     DIFFERENCES,
     FAILED,
@@ -46,8 +47,8 @@ _JSON_NAMES: Final = dict(
 @click.option(
     "--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable."
 )
-@click.option("--dry-run", is_flag=True, help="Only print what differs: write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="The drift and repairs as one JSON document.")
+@dry_run_option("Only print what differs: write nothing.")
+@json_option("The drift and repairs as one JSON document.")
 def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None:
     """Compare tenants with their subscriptions at the payment provider, and repair those that have
     drifted.

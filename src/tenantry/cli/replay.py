@@ -22,6 +22,7 @@ from tenantry.billing.replay import (
 )
 from tenantry.cli.database import on_database
 from tenantry.cli.interruption import STOPPED, Interruption
+from tenantry.cli.options import dry_run_option, json_option
 from tenantry.cli.output import (
     DIFFERENCES,
     CommandError,
@@ -233,14 +234,8 @@ _after: Final = click.option(
 @click.command("rebuild")
 @click.argument("org_ids", metavar="[ORG]...", nargs=-1)
 @_after
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Only print what differs: write nothing, exit with 3 if anything does.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="The fields and repairs as one JSON document."
-)
+@dry_run_option("Only print what differs: write nothing, exit with 3 if anything does.")
+@json_option("The fields and repairs as one JSON document.")
 def rebuild(
     org_ids: tuple[str, ...],
     *,
@@ -284,12 +279,8 @@ def rebuild(
     help="Only tenants with an event since then: 1h, 7d or an RFC 3339 time.",
 )
 @_after
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Only print what differs: write nothing, exit with 3 if anything does.",
-)
-@click.option("--json", "as_json", is_flag=True, help="The differences as one JSON document.")
+@dry_run_option("Only print what differs: write nothing, exit with 3 if anything does.")
+@json_option("The differences as one JSON document.")
 def replay(
     tenants: tuple[str, ...],
     since: datetime | None,

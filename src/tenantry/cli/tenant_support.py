@@ -16,6 +16,7 @@ from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.cli import output
 from tenantry.cli.database import on_database
+from tenantry.cli.options import json_option, limit_option, yes_option
 from tenantry.cli.output import (
     NOT_FOUND,
     Column,
@@ -42,13 +43,7 @@ T = TypeVar("T")
 ReadPage = Callable[[int, str | None], Awaitable[Page[T]]]
 
 _PAGE: Final = 100
-_json_lines: Final = click.option(
-    "--json", "as_json", is_flag=True, help="Print one line of JSON each."
-)
-_as_json: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_limit: Final = click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest so many."
-)
+_json_lines: Final = json_option("Print one line of JSON each.")
 
 
 def _text(text: str) -> str:
@@ -122,7 +117,7 @@ def _directory(settings: Settings, database: Database) -> TenantDirectory:
 @click.option(
     "--suspended/--not-suspended", default=None, help="Only suspended tenants, or only the others."
 )
-@_limit
+@limit_option
 @_json_lines
 def list_tenants(
     *,
@@ -180,8 +175,8 @@ def find(text: str, *, as_json: bool) -> None:
 @click.command("revoke-key", short_help="Revoke an API key of any tenant.")
 @click.argument("key_id", metavar="KEY", type=_text)
 @click.option("--force", is_flag=True, help="Also the last OWNER key of a tenant without an owner.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@_as_json
+@yes_option
+@json_option()
 def revoke_key(
     key_id: str,
     *,
@@ -219,7 +214,7 @@ def revoke_key(
 
 @click.command("suspend", short_help="Reject all credentials of a tenant.")
 @click.argument("org_id", metavar="ORG")
-@_as_json
+@json_option()
 def suspend(org_id: str, *, as_json: bool) -> None:
     """Suspend a tenant: its keys and tokens are rejected with 403 org_suspended until you resume
     it.
@@ -234,7 +229,7 @@ def suspend(org_id: str, *, as_json: bool) -> None:
 
 @click.command("resume", short_help="End the suspension of a tenant.")
 @click.argument("org_id", metavar="ORG")
-@_as_json
+@json_option()
 def resume(org_id: str, *, as_json: bool) -> None:
     """End the suspension of a tenant: its keys and tokens work again.
 
@@ -245,7 +240,7 @@ def resume(org_id: str, *, as_json: bool) -> None:
 
 
 @click.command("parked-events", short_help="List events that belong to no tenant.")
-@_limit
+@limit_option
 @_json_lines
 def parked_events(*, limit: int | None, as_json: bool) -> None:
     """List provider events that belong to no tenant, the last received first, with the command that

@@ -5,7 +5,8 @@ from itertools import chain
 
 import click
 
-from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument, limit_option
+from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument
+from tenantry.cli.options import limit_option
 from tenantry.cli.output import Column, ago, columns, minute, pairs, shown
 from tenantry.cli.status import plan_rows
 from tenantry_sdk import BillingEvent
