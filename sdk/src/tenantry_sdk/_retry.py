@@ -133,11 +133,9 @@ class RetryState:
         taken.
         """
         seconds = f"{now - attempt_began:.1f} s"
-        return (
-            seconds
-            if self._attempt == 1
-            else f"{seconds} ({self.attempt}, {self._passed(now):.1f} s in all)"
-        )
+        if self._attempt == 1:
+            return seconds
+        return f"{seconds} ({self.attempt}, {self._passed(now):.1f} s in all)"
 
     def _passed(self, now: float) -> float:
         """Return the seconds since the call began."""

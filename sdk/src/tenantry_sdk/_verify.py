@@ -139,7 +139,9 @@ def _text(value: str | bytes) -> str:
 
 def _sendable(value: str) -> str:
     text = _INVISIBLE.sub("?", value.strip(" \t"))
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}?"
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}?"
 
 
 def _is_address(text: str) -> bool:

@@ -42,7 +42,9 @@ def path_of(scope: Mapping[str, Any]) -> str:
     """Return the path below the application's mount point (``root_path``)."""
     path = str(scope["path"])
     root = str(scope.get("root_path", ""))
-    return path[len(root) :] if root and (path == root or path.startswith(f"{root}/")) else path
+    if root and (path == root or path.startswith(f"{root}/")):
+        return path[len(root) :]
+    return path
 
 
 class HasScope(Protocol):

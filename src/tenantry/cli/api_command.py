@@ -205,11 +205,9 @@ def _next_step(error: errors.APIError, target: Target) -> str | None:
     if error.retry_after is not None:
         return f"Try again in {error.retry_after:.0f} s."
     step = _NEXT_STEPS.get(error.code, error.next_step)
-    return (
-        f"{step} This one is from {target.credential}."
-        if is_rejected and step is not None
-        else step
-    )
+    if is_rejected and step is not None:
+        return f"{step} This one is from {target.credential}."
+    return step
 
 
 def _hint(error: errors.ConnectionFailedError, target: Target) -> str:
@@ -449,11 +447,9 @@ def _pop_service_options(ctx: click.Context) -> ServiceOptions:
     options = ServiceOptions(
         **{name: ctx.params.pop(name, None) for name in ServiceOptions._fields}
     )
-    return (
-        options
-        if options.profile is not None
-        else options._replace(profile=ctx.find_root().params.get("profile"))
-    )
+    if options.profile is not None:
+        return options
+    return options._replace(profile=ctx.find_root().params.get("profile"))
 
 
 def id_argument(

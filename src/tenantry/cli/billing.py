@@ -189,11 +189,9 @@ def _subscription_lines(subscription: SubscriptionView) -> Iterator[RenderableTy
 def _delay(event: BillingEventView) -> str:
     """Format how long after its creation an event arrived."""
     seconds = int((event.received_at - event.created).total_seconds())
-    return (
-        f"{output.largest_unit(abs(seconds))} {'later' if seconds > 0 else 'too early'}"
-        if seconds
-        else "at once"
-    )
+    if seconds:
+        return f"{output.largest_unit(abs(seconds))} {'later' if seconds > 0 else 'too early'}"
+    return "at once"
 
 
 @click.command("body")

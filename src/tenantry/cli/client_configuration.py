@@ -148,11 +148,9 @@ class ClientConfiguration:
 
     def sign_in_for(self, address: SourcedValue) -> StoredSignIn | None:
         """Return the stored sign-in, if it is for this service."""
-        return (
-            self.sign_in
-            if self.sign_in is not None and self.sign_in.base_url == address.value
-            else None
-        )
+        if self.sign_in is not None and self.sign_in.base_url == address.value:
+            return self.sign_in
+        return None
 
     def setting(
         self, name: str, option: str | None, sign_in: StoredSignIn | None, demo: Demo | None = None
@@ -240,7 +238,9 @@ class ClientConfiguration:
             variable = ""
         if variable:
             return _checked_key(variable, "TENANTRY_API_KEY")
-        return None if file is None else _read_key(self._folder, file, self._file)
+        if file is None:
+            return None
+        return _read_key(self._folder, file, self._file)
 
     def _is_of_another_service(self, address: SourcedValue) -> bool:
         """Whether the key of the environment is for another service than that of the profile."""

@@ -98,7 +98,9 @@ def local_values() -> tuple[dict[str, str], bool]:
     """
     values = read_environment()
     folder = find_demo(values)
-    return (values, False) if folder is None else (_values_of_demo(folder, values), True)
+    if folder is None:
+        return (values, False)
+    return (_values_of_demo(folder, values), True)
 
 
 def operator_values() -> tuple[dict[str, str], bool]:

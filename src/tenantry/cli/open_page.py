@@ -56,7 +56,9 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     resource = next(
         (name for prefix, name in _RESOURCES.items() if incomplete.startswith(prefix)), None
     )
-    return pages if resource is None else complete_ids(resource, {}, ctx, param, incomplete)
+    if resource is None:
+        return pages
+    return complete_ids(resource, {}, ctx, param, incomplete)
 
 
 @click.command(

@@ -72,12 +72,16 @@ def confirm(question: str) -> None:
 
 def day(moment: datetime | None) -> str:
     """Format the day in UTC; None is a dash."""
-    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d}"
+    if moment is None:
+        return "-"
+    return f"{moment.astimezone(UTC):%Y-%m-%d}"
 
 
 def minute(moment: datetime | None) -> str:
     """Format day and minute in UTC; None is a dash."""
-    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"
+    if moment is None:
+        return "-"
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def ago(moment: datetime | None, now: datetime) -> str:
@@ -178,7 +182,9 @@ def discard_stdout() -> None:
 
 def counted(number: int, what: str) -> str:
     """Format a count: ``1 event``, ``2 events``, ``12,000 events``."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    if number == 1:
+        return f"{number:,} {what}"
+    return f"{number:,} {what}s"
 
 
 def own_command(prefix: str = sys.prefix) -> str:
@@ -205,7 +211,9 @@ def _one_time_command(prefix: Sequence[str]) -> str | None:
         # pipx can bring an uv, which is on no path
         is_of_pipx = shutil.which("pipx") and not shutil.which("uvx")
         return f"pipx run {package}" if is_of_pipx else f"uvx {package}"
-    return f"pipx run {package}" if {"pipx", ".cache"} <= set(prefix) else None
+    if {"pipx", ".cache"} <= set(prefix):
+        return f"pipx run {package}"
+    return None
 
 
 class Column(NamedTuple):

@@ -195,9 +195,9 @@ def _all_fields(checked: TenantReplay) -> Iterator[str]:
 
 
 def _change(field: FieldComparison) -> str:
-    return (
-        f"{shown(field.stored)} -> {shown(field.folded)}" if field.differs else shown(field.stored)
-    )
+    if field.differs:
+        return f"{shown(field.stored)} -> {shown(field.folded)}"
+    return shown(field.stored)
 
 
 def _parked(checked: TenantReplay) -> str:

@@ -406,7 +406,9 @@ class Supervisor:
         """Return the seconds until the kernel must refuse new connections; None if it need not or
         already does.
         """
-        return None if self._refuses_at is None else max(0, self._refuses_at - time.monotonic())
+        if self._refuses_at is None:
+            return None
+        return max(0, self._refuses_at - time.monotonic())
 
     def _refuse(self) -> None:
         self._refuses_at = None

@@ -155,7 +155,9 @@ class _SignInTokens:
 
     @store_errors()
     def load(self) -> Token | None:
-        return self.store.load() if self.storage.load() == self.sign_in else None
+        if self.storage.load() == self.sign_in:
+            return self.store.load()
+        return None
 
     @store_errors()
     def save(self, token: Token) -> None:

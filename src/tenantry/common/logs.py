@@ -59,7 +59,9 @@ logger = logging.getLogger(__name__)
 
 def redact(text: str) -> str:
     """Mask credentials with a known prefix, and user and password in a URL."""
-    return _CREDENTIAL.sub(_MASK, text) if any(hint in text for hint in _HINTS) else text
+    if any(hint in text for hint in _HINTS):
+        return _CREDENTIAL.sub(_MASK, text)
+    return text
 
 
 class Redactor:
@@ -124,7 +126,9 @@ class ConsoleFormatter(_RedactingFormatter):
         fields = "".join(f" {name}={value}" for name, value in self._fields(record).items())
         line = f"{time} {record.levelname:7} {record.name}  {_one_line(self._message(record) + fields)}"
         trace = self._traceback(record)
-        return "\n  ".join([line, *map(_one_line, trace.split("\n"))]) if trace else line
+        if trace:
+            return "\n  ".join([line, *map(_one_line, trace.split("\n"))])
+        return line
 
 
 class JsonFormatter(_RedactingFormatter):

@@ -45,4 +45,6 @@ def keeps_sessions(conninfo: str) -> bool:
 
 def _backend_pid(connection: psycopg.Connection[Any]) -> int:
     row = connection.execute(_PID).fetchone()
-    return -1 if row is None else int(row[0])
+    if row is None:
+        return -1
+    return int(row[0])

@@ -53,7 +53,9 @@ async def find_tenant(
 ) -> TenantRow | None:
     """Find a tenant, ended ones included."""
     row = await connection.fetch_row(FIND_AND_LOCK if lock else FIND, (tenant_id,))
-    return TenantRow(TenantRecord(*row[:_RECORD]), *row[_RECORD:]) if row else None
+    if row:
+        return TenantRow(TenantRecord(*row[:_RECORD]), *row[_RECORD:])
+    return None
 
 
 async def get_tenant(

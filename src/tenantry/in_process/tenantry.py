@@ -208,4 +208,6 @@ def client_address(text: str | None) -> str | None:
     """Return what a server says of its client's address if that can be stored: a proxy's header may
     have any text.
     """
-    return text if text and len(text) <= _LONGEST_ADDRESS and text.isprintable() else None
+    if text and len(text) <= _LONGEST_ADDRESS and text.isprintable():
+        return text
+    return None

@@ -215,7 +215,9 @@ def header_in(environ: Mapping[str, Any], name: str) -> bytes | None:
     section 4.1.18).
     """
     value = environ.get(name)
-    return None if value is None else str(value).encode("latin-1", "replace")
+    if value is None:
+        return None
+    return str(value).encode("latin-1", "replace")
 
 
 def credentials_of(environ: Mapping[str, Any]) -> Credentials:

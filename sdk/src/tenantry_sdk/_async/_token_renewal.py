@@ -114,7 +114,9 @@ class AsyncTokenRenewer:
 
     def _begun(self) -> float:
         now = time.monotonic()
-        return now if self._renewal is None or self._renewal.is_over else self._renewal.begun
+        if self._renewal is None or self._renewal.is_over:
+            return now
+        return self._renewal.begun
 
     async def _renew(self, old: Token | None) -> Token:
         try:

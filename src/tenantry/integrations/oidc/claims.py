@@ -206,9 +206,9 @@ def texts(value: object) -> list[str] | None:
     """Return the texts of a claim that holds one or a list of them; None for anything else."""
     if isinstance(value, str):
         return [value]
-    return (
-        value if isinstance(value, list) and all(isinstance(each, str) for each in value) else None
-    )
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return value
+    return None
 
 
 def verified_email(email: object, verified: object) -> str | None:
@@ -220,7 +220,9 @@ def verified_email(email: object, verified: object) -> str | None:
         return None
     if not isinstance(email, str) or len(email) > _MAX_EMAIL:
         return None
-    return email if "@" in email and email.isprintable() and " " not in email else None
+    if "@" in email and email.isprintable() and " " not in email:
+        return email
+    return None
 
 
 def format_json(value: object) -> str:
@@ -231,7 +233,9 @@ def format_json(value: object) -> str:
         text = json.dumps(value)
     except RecursionError:
         return "nested deeply"
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... ({len(text):,} characters)"
+    if len(text) <= _MAX_SHOWN:
+        return text
+    return f"{text[:_MAX_SHOWN]}... ({len(text):,} characters)"
 
 
 def format_time(seconds: float, now: float) -> str:
@@ -247,11 +251,9 @@ def format_time(seconds: float, now: float) -> str:
     distance = int(seconds - now)
     if not distance:
         return f"{shown}, now"
-    return (
-        f"{shown}, in {format_duration(distance)}"
-        if distance > 0
-        else f"{shown}, {format_duration(-distance)} ago"
-    )
+    if distance > 0:
+        return f"{shown}, in {format_duration(distance)}"
+    return f"{shown}, {format_duration(-distance)} ago"
 
 
 def format_duration(seconds: float) -> str:

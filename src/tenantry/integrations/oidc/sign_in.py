@@ -120,11 +120,9 @@ class UserInfo:
             )
             return None
         # OpenID Connect Core 5.3.2: a response for another subject must not be used.
-        return (
-            verified_email(response.email, response.email_verified)
-            if response.sub == subject
-            else None
-        )
+        if response.sub == subject:
+            return verified_email(response.email, response.email_verified)
+        return None
 
 
 @dataclass(eq=False)
@@ -270,7 +268,9 @@ class SignIn:
         otherwise.
         """
         api = self.config.resource
-        return {"resource": api} if api is not None and urlsplit(api).scheme else {}
+        if api is not None and urlsplit(api).scheme:
+            return {"resource": api}
+        return {}
 
     def _client_auth(self, metadata: IssuerMetadata) -> ClientAuth:
         """Authenticate this client (RFC 6749 section 2.3.1)."""
@@ -323,9 +323,9 @@ class SignIn:
             return claims  # opaque, or for another API
         if found.user != claims.user:
             raise SignInFailedError("The identity provider's two tokens are for different users.")
-        return (
-            found if found.email is not None else msgspec.structs.replace(found, email=claims.email)
-        )
+        if found.email is not None:
+            return found
+        return msgspec.structs.replace(found, email=claims.email)
 
 
 def _code(
