@@ -84,7 +84,8 @@ def sign(body: bytes | str, secret: str | Secret, *, at: datetime | float | None
     """Return the `Provider-Signature` header of a body, signed at ``at`` (Unix time or datetime;
     default: now).
     """
-    moment = time.time() if at is None else at.timestamp() if isinstance(at, datetime) else at
+    now = time.time() if at is None else at
+    moment = now.timestamp() if isinstance(now, datetime) else now
     raw = body.encode() if isinstance(body, str) else body
     stamp = str(int(moment))
     return f"t={stamp},v1={_signature(raw, _keys(secret)[0], stamp)}"

@@ -77,8 +77,11 @@ def show(api: ApiContext, *, key_id: str) -> None:
 
 
 def _status(key: ApiKey) -> str:
-    is_replaced = key.status == "active" and key.superseded_by
-    return f"{key.status}{' (leaked)' if key.leak_reported_at else ' (replaced)' if is_replaced else ''}"
+    if key.leak_reported_at:
+        return f"{key.status} (leaked)"
+    if key.status == "active" and key.superseded_by:
+        return "active (replaced)"
+    return key.status
 
 
 def _scopes(key: ApiKey) -> str:

@@ -274,9 +274,9 @@ def _log_path(file: str | None) -> Path:
         )
     path = Path(found)
     if not path.exists():
-        source = (
-            "" if file else " of the demo" if is_demo and found == values[name] else f" of {name}"
-        )
+        source = "" if file else f" of {name}"
+        if not file and is_demo and found == values[name]:
+            source = " of the demo"
         raise CommandError(
             f"The request log{source} does not exist: {path}. Start the service first.", USAGE
         )

@@ -102,7 +102,9 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
         raise CommandError(f"{where}: {found.stopped.detail}", exit_code(found.stopped))
     if found.interrupted:
         raise CommandError(f"{where}: {STOPPED}\nWhat is repaired stays. Continue with: {again}")
-    sys.exit(DIFFERENCES if found.drifted else FAILED if found.troubled else 0)
+    if found.drifted:
+        sys.exit(DIFFERENCES)
+    sys.exit(FAILED if found.troubled else 0)
 
 
 def _observer(bar: ProgressBar, interruption: Interruption, *, as_json: bool) -> RunObserver:

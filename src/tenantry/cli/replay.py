@@ -185,7 +185,9 @@ def _differences(checked: TenantReplay) -> Iterator[str]:
 
 
 def _all_fields(checked: TenantReplay) -> Iterator[str]:
-    result = "right as it is" if checked.is_right else "repaired" if checked.repaired else "differs"
+    result = "repaired" if checked.repaired else "differs"
+    if checked.is_right:
+        result = "right as it is"
     yield f"{checked.tenant_id}: {counted(checked.events, 'event')} folded, {result}"
     fields = (field for field in checked.fields if field.differs or not field.is_of_checkpoint)
     for line in aligned((field.field, _change(field)) for field in fields):

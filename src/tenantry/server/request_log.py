@@ -112,9 +112,10 @@ def _fields(scope: Scope, request_id: bytes, status: int) -> dict[str, str]:
     fields = {"request_id": request_id.decode()}
     if tenant := caller.org_id if caller else scope.get(asgi_types.TENANT):
         fields["tenant"] = tenant
-    fields["principal"] = (
-        caller.kind.value if caller else "operator" if asgi_types.OPERATOR in scope else "none"
-    )
+    if caller:
+        fields["principal"] = caller.kind.value
+    else:
+        fields["principal"] = "operator" if asgi_types.OPERATOR in scope else "none"
     if event := scope.get(asgi_types.EVENT):
         fields["event"], fields["event_type"] = event
     fields["outcome"] = scope.get(asgi_types.OUTCOME) or (

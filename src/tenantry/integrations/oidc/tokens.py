@@ -248,21 +248,24 @@ def _described_role(token: checks.DecodedToken) -> str:
 
 
 def _steps(token: checks.DecodedToken, failure: checks.CheckFailure | None) -> Iterator[CheckStep]:
-    reached = True
-    for each in checks.CHECKS:
-        failed = failure is not None and each is failure.check
-        result = (
-            CheckResult.FAILED if failed else CheckResult.OK if reached else CheckResult.NOT_REACHED
-        )
-        said = (each.said(token) or None) if reached else None
-        yield CheckStep(
-            each.name,
-            result,
-            said,
-            each.expected(token),
-            failure.reason if failure and failed else None,
-        )
-        reached = reached and not failed
+    remaining = iter(checks.CHECKS)
+    for check in remaining:
+        if failure is not None and check is failure.check:
+            yield _step(token, check, CheckResult.FAILED, failure.reason)
+            break
+        yield _step(token, check, CheckResult.OK)
+    for check in remaining:
+        yield CheckStep(check.name, CheckResult.NOT_REACHED, None, check.expected(token))
+
+
+def _step(
+    token: checks.DecodedToken,
+    check: checks.Check,
+    result: CheckResult,
+    reason: str | None = None,
+) -> CheckStep:
+    said = check.said(token) or None
+    return CheckStep(check.name, result, said, check.expected(token), reason)
 
 
 def _members(token: checks.DecodedToken) -> dict[str, Any] | None:
