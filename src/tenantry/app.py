@@ -131,7 +131,8 @@ def build_app(
 
 def _dispatcher_class(parts: "Parts") -> Callable[..., Dispatcher]:
     """Return the dispatcher that writes traces and request logs, if they are enabled."""
-    settings, tracing = parts.base.settings, parts.base.tracing
+    settings = parts.base.settings
+    tracing = parts.base.tracing
     logs_requests = settings.log_requests or settings.log_requests_to is not None
     if tracing is None and not logs_requests:
         return Dispatcher
@@ -180,7 +181,8 @@ def hot_routes(parts: "Parts") -> HotRoutes:
     """The routes that are answered without Litestar: events, the project list, the check for
     gateways.
     """
-    base, settings = parts.base, parts.base.settings
+    base = parts.base
+    settings = parts.base.settings
     secrets = [secret.reveal() for secret in settings.webhook_secrets]
     receiver = WebhookReceiver(
         parts.webhooks,
@@ -317,14 +319,33 @@ def build_services(
     session_secret: SessionSecret,
 ) -> UseCases:
     """Build the use cases behind routes and pages."""
-    settings, database, outbox, clock = base.settings, base.database, base.outbox, base.clock
-    policy, issuers, peppers = settings.billing, settings.issuers, authentication.peppers
-    catalog, by_email = policy.catalog, settings.email_subjects
-    api_keys = ApiKeyService(database, catalog, peppers[0], clock, issuers, base.keys_revoked)
+    settings = base.settings
+    database = base.database
+    outbox = base.outbox
+    clock = base.clock
+    policy = settings.billing
+    issuers = settings.issuers
+    peppers = authentication.peppers
+    catalog = policy.catalog
+    by_email = settings.email_subjects
+    api_keys = ApiKeyService(
+        database,
+        catalog,
+        peppers[0],
+        clock,
+        issuers,
+        base.keys_revoked,
+    )
     operator_keys = OperatorKeyService(api_keys)
     return UseCases(
         api_keys=api_keys,
-        leaks=LeakReportService(database, peppers, outbox, clock, base.keys_revoked),
+        leaks=LeakReportService(
+            database,
+            peppers,
+            outbox,
+            clock,
+            base.keys_revoked,
+        ),
         projects=ProjectService(database, catalog, clock),
         tenants=TenantService(
             database,
@@ -336,16 +357,37 @@ def build_services(
             tenants_per_user=settings.tenants_per_user,
             email_subjects=by_email,
         ),
-        members=MemberService(database, issuers, catalog, clock, email_subjects=by_email),
+        members=MemberService(
+            database,
+            issuers,
+            catalog,
+            clock,
+            email_subjects=by_email,
+        ),
         memberships=memberships,
         trail=AuditService(database),
         billing=LedgerQueries(database),
-        checkout=CheckoutService(database, base.provider, policy, settings.base_url),
-        directory=TenantDirectory(database, catalog, operator_keys, clock),
+        checkout=CheckoutService(
+            database,
+            base.provider,
+            policy,
+            settings.base_url,
+        ),
+        directory=TenantDirectory(
+            database,
+            catalog,
+            operator_keys,
+            clock,
+        ),
         operator_keys=operator_keys,
         unplaced_events=UnplacedEvents(database, clock),
         catalog=catalog,
-        sessions=SessionService(database, session_secret, issuers, clock),
+        sessions=SessionService(
+            database,
+            session_secret,
+            issuers,
+            clock,
+        ),
         sign_in=build_sign_in(base, authentication.keys),
         confirmations=OwnerConfirmations(database, outbox, clock),
         overview=OverviewService(database, issuers, policy, clock),
@@ -359,7 +401,8 @@ def build_services(
 
 def build_sign_in(base: Base, keys: KeySet | None) -> SignIn | None:
     """Build the sign-in, if the identity provider has this service as a client."""
-    settings, oidc = base.settings, base.settings.oidc
+    settings = base.settings
+    oidc = base.settings.oidc
     if oidc is None or oidc.client_id is None or keys is None:
         return None
     return SignIn(
@@ -376,15 +419,31 @@ def build_sign_in(base: Base, keys: KeySet | None) -> SignIn | None:
 
 def build_work(base: Base, fetched: WebhookService) -> Work:
     """Build what the worker does; ``fetched`` applies snapshots."""
-    settings, database, outbox, clock = base.settings, base.database, base.outbox, base.clock
-    policy, provider = settings.billing, base.provider
+    settings = base.settings
+    database = base.database
+    outbox = base.outbox
+    clock = base.clock
+    policy = settings.billing
+    provider = base.provider
     mail: MailService | None = None
     if settings.smtp:
         mailer = Mailer(settings.smtp, base.tracing)
-        mail = MailService(database, mailer, clock, base_url=settings.base_url)
+        mail = MailService(
+            database,
+            mailer,
+            clock,
+            base_url=settings.base_url,
+        )
     reconciler: Reconciler | None = None
     if provider:
-        reconciler = Reconciler(database, provider, fetched, policy, outbox, clock)
+        reconciler = Reconciler(
+            database,
+            provider,
+            fetched,
+            policy,
+            outbox,
+            clock,
+        )
     stale = timedelta(hours=settings.stale_tenant_hours)
     mails_ends = OwnerNotice.ACCESS_ENDED in policy.notices
     return Work(
@@ -396,10 +455,22 @@ def build_work(base: Base, fetched: WebhookService) -> Work:
         counted_in=database,
         tracing=base.tracing,
         mail_access_ends=(
-            partial(mail_access_ends, database, outbox, policy, clock) if mails_ends else None
+            partial(
+                mail_access_ends,
+                database,
+                outbox,
+                policy,
+                clock,
+            )
+            if mails_ends
+            else None
         ),
         record_access_ends=partial(
-            record_access_ends, database, outbox, clock, asks_provider=provider is not None
+            record_access_ends,
+            database,
+            outbox,
+            clock,
+            asks_provider=provider is not None,
         ),
     )
 
@@ -419,17 +490,28 @@ class Parts:
         self.owner_addresses = owner_address_writes(base.database, base.outbox, clock)
         memberships = MembershipService(base.database, settings.issuers, clock)
         self.authentication = build_authentication(
-            base, monotonic, self.owner_addresses, memberships
+            base,
+            monotonic,
+            self.owner_addresses,
+            memberships,
         )
         self.admission = self.authentication.admission
         self.session_secret = SessionSecret(settings.session_secret.reveal())
-        self.services = build_services(base, self.authentication, memberships, self.session_secret)
+        self.services = build_services(
+            base,
+            self.authentication,
+            memberships,
+            self.session_secret,
+        )
         self.webhooks = build_ingest(base, "events", lanes=2)
         # one batch at a time: snapshots are applied in the order in which they were fetched
         self.fetched = build_ingest(base, "fetched", lanes=1)
         self.work = build_work(base, self.fetched)
         self.queue = JobQueue(
-            conninfo, failover=base.database.failover, timeouts=timeouts, outbox=base.outbox
+            conninfo,
+            failover=base.database.failover,
+            timeouts=timeouts,
+            outbox=base.outbox,
         )
         self.database_metrics = DatabaseMetrics(base.database)
         self._jobs: asyncio.Task[None] | None = None
@@ -498,11 +580,17 @@ class Parts:
 
     async def email_of_token(self, token: str, subject: str) -> str | None:
         """The verified address of an access token's user, from the identity provider."""
-        oidc, keys = self.base.settings.oidc, self.authentication.keys
+        oidc = self.base.settings.oidc
+        keys = self.authentication.keys
         if oidc is None or keys is None:
             return None
         seconds = self.base.database.timeouts.identity_provider
-        userinfo = UserInfo(oidc, keys, self.base.http_client, timeout=seconds)
+        userinfo = UserInfo(
+            oidc,
+            keys,
+            self.base.http_client,
+            timeout=seconds,
+        )
         return await userinfo.userinfo_email(token, subject)
 
 

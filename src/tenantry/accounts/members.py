@@ -72,10 +72,16 @@ class MemberService:
         """Read a page of members, newest first; with ``bounded`` of a bounded search. Raises
         `InvalidCursorError`.
         """
-        org_id, window = principal.org_id, window_after(limit, cursor)
+        org_id = principal.org_id
+        window = window_after(limit, cursor)
         async with self.database.transaction(of_tenant(org_id)) as connection:
             return await members.read_page(
-                connection, org_id, self.issuers, wanted, window, bounded=bounded
+                connection,
+                org_id,
+                self.issuers,
+                wanted,
+                window,
+                bounded=bounded,
             )
 
     async def get(self, principal: RequestPrincipal, member_id: str) -> Member:
@@ -107,7 +113,12 @@ class MemberService:
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             tenant = await get_tenant(connection, principal.org_id)
             owner = User(viewer.issuer, tenant.record.owner_id)
-            return await members.find_owner(connection, principal.org_id, self.issuers, owner)
+            return await members.find_owner(
+                connection,
+                principal.org_id,
+                self.issuers,
+                owner,
+            )
 
     async def add(
         self,
@@ -130,27 +141,61 @@ class MemberService:
         status = rules.status_of_new(author, user_id)
         action = Action.MEMBER_INVITED if status is MemberStatus.INVITED else Action.MEMBER_ADDED
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            repeated = await idempotency.begin(connection, claim, Member, self.clock())
+            repeated = await idempotency.begin(
+                connection,
+                claim,
+                Member,
+                self.clock(),
+            )
             if repeated is not None:
                 return repeated
             tenant, caller, now = await lock_and_reauthorize(
-                connection, principal, _SCOPE, self.clock
+                connection,
+                principal,
+                _SCOPE,
+                self.clock,
             )
             rules.check_may_give(caller, role)
             before = await members.find_user(connection, principal.org_id, User(issuer, user_id))
-            is_owner = await _is_tenant_owner(connection, tenant, self.issuers, user_id, before)
+            is_owner = await _is_tenant_owner(
+                connection,
+                tenant,
+                self.issuers,
+                user_id,
+                before,
+            )
             rules.check_initial_role(role, is_tenant_owner=is_owner)
             _check_not_current(before)
             await self._check_limit(connection, tenant, now)
             written = rules.writer(author, caller.access_level)
             if before is None:
                 member = Member(
-                    new_id("mbr"), principal.org_id, user_id, role, status, now, now, None
+                    new_id("mbr"),
+                    principal.org_id,
+                    user_id,
+                    role,
+                    status,
+                    now,
+                    now,
+                    None,
                 )
                 await _insert(connection, author, written, issuer, member)
             else:
-                again = msgspec.structs.replace(before, role=role, status=status, removed_at=None)
-                member = await _save(connection, author, written, action, before, again, now)
+                again = msgspec.structs.replace(
+                    before,
+                    role=role,
+                    status=status,
+                    removed_at=None,
+                )
+                member = await _save(
+                    connection,
+                    author,
+                    written,
+                    action,
+                    before,
+                    again,
+                    now,
+                )
             await idempotency.keep(connection, claim, member, now)
             return member
 
@@ -171,7 +216,10 @@ class MemberService:
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             tenant, caller, now = await lock_and_reauthorize(
-                connection, principal, _SCOPE, self.clock
+                connection,
+                principal,
+                _SCOPE,
+                self.clock,
             )
             before = await self._find(connection, caller, member_id)
             rules.check_may_change(caller, before.role, role)
@@ -180,9 +228,21 @@ class MemberService:
                     "The membership has ended: invite the user with POST /api/v1/members."
                 )
             if lower_role(before.role, role) is not before.role:
-                await _check_not_last_owner(connection, tenant, self.issuers, before)
+                await _check_not_last_owner(
+                    connection,
+                    tenant,
+                    self.issuers,
+                    before,
+                )
             written = rules.writer(author, caller.access_level, binds=binds)
-            return await _set_role(connection, author, written, before, role, now)
+            return await _set_role(
+                connection,
+                author,
+                written,
+                before,
+                role,
+                now,
+            )
 
     async def remove(
         self, principal: RequestPrincipal, author: Author, member_id: str, *, binds: bool = True
@@ -197,20 +257,41 @@ class MemberService:
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             tenant, caller, now = await lock_and_reauthorize(
-                connection, principal, _SCOPE, self.clock
+                connection,
+                principal,
+                _SCOPE,
+                self.clock,
             )
             before = await self._find(connection, caller, member_id)
             rules.check_may_manage(caller, before.role)
             written = rules.writer(author, caller.access_level, binds=binds)
             if before.status is not MemberStatus.REMOVED:
-                await _check_not_last_owner(connection, tenant, self.issuers, before)
+                await _check_not_last_owner(
+                    connection,
+                    tenant,
+                    self.issuers,
+                    before,
+                )
             after = before if before.status is MemberStatus.REMOVED else rules.removed(before, now)
-            await _save(connection, author, written, Action.MEMBER_REMOVED, before, after, now)
+            await _save(
+                connection,
+                author,
+                written,
+                Action.MEMBER_REMOVED,
+                before,
+                after,
+                now,
+            )
 
     async def _find(
         self, connection: Connection, principal: RequestPrincipal, member_id: str
     ) -> Member:
-        member = await members.find(connection, principal.org_id, self.issuers, member_id)
+        member = await members.find(
+            connection,
+            principal.org_id,
+            self.issuers,
+            member_id,
+        )
         if member is None:
             raise errors.NotFoundError("member")
         return member
@@ -222,10 +303,20 @@ class MemberService:
         return self.email_subjects or not rules.is_email(user_id)
 
     async def _check_limit(self, connection: Connection, tenant: TenantRow, now: datetime) -> None:
-        limit = limit_in_force(MEMBERS, tenant.record, self.catalog, now)
+        limit = limit_in_force(
+            MEMBERS,
+            tenant.record,
+            self.catalog,
+            now,
+        )
         if limit is not None:
             limit.check(
-                await members.count_current(connection, tenant.record.id, self.issuers, limit.most)
+                await members.count_current(
+                    connection,
+                    tenant.record.id,
+                    self.issuers,
+                    limit.most,
+                )
             )
 
 
@@ -285,7 +376,10 @@ class MembershipService:
             if member is None:
                 raise errors.NotFoundError("membership")
             await _accept(
-                connection, Author(ActorKind.USER, claims.subject, address), member, self.clock()
+                connection,
+                Author(ActorKind.USER, claims.subject, address),
+                member,
+                self.clock(),
             )
 
     async def check_may_end(self, user: User, membership_id: str) -> None:
@@ -294,7 +388,12 @@ class MembershipService:
             self.database.transaction(OF_PEOPLE) as connection,
             self._locked(connection, user, membership_id) as (tenant, member),
         ):
-            await _check_not_last_owner(connection, tenant, self.issuers, member)
+            await _check_not_last_owner(
+                connection,
+                tenant,
+                self.issuers,
+                member,
+            )
 
     async def end(
         self, user: User, author: Author, membership_id: str, *, leaves: bool = False
@@ -309,14 +408,25 @@ class MembershipService:
         ):
             if member.status is MemberStatus.REMOVED:
                 return
-            await _check_not_last_owner(connection, tenant, self.issuers, member)
+            await _check_not_last_owner(
+                connection,
+                tenant,
+                self.issuers,
+                member,
+            )
             declines = member.status is MemberStatus.INVITED and not leaves
             action, written = (
                 (Action.MEMBER_DECLINED, BY_USER) if declines else (Action.MEMBER_LEFT, BY_LEAVER)
             )
             now = self.clock()
             await _save(
-                connection, author, written, action, member, rules.removed(member, now), now
+                connection,
+                author,
+                written,
+                action,
+                member,
+                rules.removed(member, now),
+                now,
             )
 
     @asynccontextmanager
@@ -331,7 +441,12 @@ class MembershipService:
             raise errors.NotFoundError("membership")
         async with connection.within(of_tenant(org_id)):
             tenant = await get_tenant(connection, org_id, lock=True)
-            member = await members.find(connection, org_id, Issuers(user.issuer), membership_id)
+            member = await members.find(
+                connection,
+                org_id,
+                Issuers(user.issuer),
+                membership_id,
+            )
             if member is None:
                 raise errors.NotFoundError("membership")
             yield tenant, member
@@ -376,15 +491,37 @@ async def add_owner(
     before = await members.find_user(connection, org_id, user)
     if before is None:
         member = Member(
-            new_id("mbr"), org_id, user.subject, Role.OWNER, MemberStatus.ACTIVE, now, now, None
+            new_id("mbr"),
+            org_id,
+            user.subject,
+            Role.OWNER,
+            MemberStatus.ACTIVE,
+            now,
+            now,
+            None,
         )
-        await _insert(connection, author, written, user.issuer, member, is_founder=is_founder)
+        await _insert(
+            connection,
+            author,
+            written,
+            user.issuer,
+            member,
+            is_founder=is_founder,
+        )
     elif before.status is not MemberStatus.REMOVED:
         action = (
             Action.MEMBER_ADDED if before.status is MemberStatus.INVITED else Action.MEMBER_UPDATED
         )
         after = msgspec.structs.replace(before, role=Role.OWNER, status=MemberStatus.ACTIVE)
-        await _save(connection, author, written, action, before, after, now)
+        await _save(
+            connection,
+            author,
+            written,
+            action,
+            before,
+            after,
+            now,
+        )
 
 
 async def hand_over(
@@ -410,20 +547,46 @@ async def hand_over(
     if member is None or member.status is not MemberStatus.ACTIVE:
         raise errors.ValidationError(("userId", "is not an active member of the tenant"))
     former = await members.find_owner(
-        connection, caller.org_id, issuers, User(successor.issuer, owner_id)
+        connection,
+        caller.org_id,
+        issuers,
+        User(successor.issuer, owner_id),
     )
-    await _set_role(connection, author, written, member, Role.OWNER, now)
+    await _set_role(
+        connection,
+        author,
+        written,
+        member,
+        Role.OWNER,
+        now,
+    )
     if former is not None and former.id != member.id and former.status is MemberStatus.ACTIVE:
         await _set_role(
-            connection, author, written, former, rules.role_of_former_owner(former.role), now
+            connection,
+            author,
+            written,
+            former,
+            rules.role_of_former_owner(former.role),
+            now,
         )
 
 
 async def _check_not_last_owner(
     connection: Connection, tenant: TenantRow, issuers: Issuers | None, member: Member
 ) -> None:
-    others = await members.count_owners(connection, member.org_id, issuers, except_id=member.id)
-    is_owner = await _is_tenant_owner(connection, tenant, issuers, member.user_id, member)
+    others = await members.count_owners(
+        connection,
+        member.org_id,
+        issuers,
+        except_id=member.id,
+    )
+    is_owner = await _is_tenant_owner(
+        connection,
+        tenant,
+        issuers,
+        member.user_id,
+        member,
+    )
     rules.check_not_last_owner(member, is_tenant_owner=is_owner, other_owners=others)
 
 
@@ -445,7 +608,11 @@ async def _is_tenant_owner(
     own_id = member.id if member is not None else ""
     org_id = tenant.record.id
     return not await members.count_owners(
-        connection, org_id, issuers, except_id=own_id, user_id=user_id
+        connection,
+        org_id,
+        issuers,
+        except_id=own_id,
+        user_id=user_id,
     )
 
 
@@ -466,11 +633,22 @@ async def _insert(
     *,
     is_founder: bool = False,
 ) -> Member:
-    await members.insert(connection, issuer, member, written, is_founder=is_founder)
+    await members.insert(
+        connection,
+        issuer,
+        member,
+        written,
+        is_founder=is_founder,
+    )
     action = Action.MEMBER_INVITED if member.status is MemberStatus.INVITED else Action.MEMBER_ADDED
     after = rules.audited(member, binds_owner=written.access != AccessLevel.SCOPED)
     await audit.record(
-        connection, author, action, (member.org_id, member.id), member.created_at, after=after
+        connection,
+        author,
+        action,
+        (member.org_id, member.id),
+        member.created_at,
+        after=after,
     )
     return member
 
@@ -484,7 +662,15 @@ async def _set_role(
     now: datetime,
 ) -> Member:
     after = msgspec.structs.replace(before, role=role)
-    return await _save(connection, author, written, Action.MEMBER_UPDATED, before, after, now)
+    return await _save(
+        connection,
+        author,
+        written,
+        Action.MEMBER_UPDATED,
+        before,
+        after,
+        now,
+    )
 
 
 async def _save(
@@ -522,9 +708,21 @@ async def _save(
 
 async def _accept(connection: Connection, author: Author, member: Member, now: datetime) -> Member:
     return await _save(
-        connection, author, BY_USER, Action.MEMBER_ACCEPTED, member, rules.accepted(member), now
+        connection,
+        author,
+        BY_USER,
+        Action.MEMBER_ACCEPTED,
+        member,
+        rules.accepted(member),
+        now,
     )
 
 
 def _shown(tenant: TenantRow, member: Member) -> Membership:
-    return Membership(member.id, member.org_id, tenant.record.name, member.role, member.status)
+    return Membership(
+        member.id,
+        member.org_id,
+        tenant.record.name,
+        member.role,
+        member.status,
+    )

@@ -26,7 +26,12 @@ SELECT {_COLUMNS} FROM memberships
  WHERE tenant_id = %(org)s AND {_OF_ISSUERS} AND subject = %(subject)s
  ORDER BY role <> 'owner' OR invited OR removed_at IS NOT NULL, issuer <> %(issuer)s, created_at LIMIT 1
 """  # noqa: S608  # our own
-_LISTING: Final = Listing(_COLUMNS, "memberships", "created_at", most=MAX_SCANNED_RECORDS)
+_LISTING: Final = Listing(
+    _COLUMNS,
+    "memberships",
+    "created_at",
+    most=MAX_SCANNED_RECORDS,
+)
 _NAMED: Final = """
 (SELECT m.id, m.tenant_id, m.issuer, m.subject, m.role, m.invited, m.removed_at, m.created_at, t.name, t.deleted_at
    FROM memberships m JOIN tenants t ON t.id = m.tenant_id)
@@ -69,7 +74,13 @@ def _member(row: Sequence[Any]) -> Member:
 
 def _membership(row: Sequence[Any]) -> Membership:
     member_id, org_id, name, role, status = row
-    return Membership(member_id, org_id, name, Role(role), MemberStatus(status))
+    return Membership(
+        member_id,
+        org_id,
+        name,
+        Role(role),
+        MemberStatus(status),
+    )
 
 
 def _issuer_values(issuers: Issuers | None) -> dict[str, Any]:
@@ -112,7 +123,13 @@ async def read_page(
         "current": wanted.current,
     }
     return await _LISTING.page(
-        connection, indexed, values, window, _member, filtered=filtered, bounded=bounded
+        connection,
+        indexed,
+        values,
+        window,
+        _member,
+        filtered=filtered,
+        bounded=bounded,
     )
 
 
@@ -188,7 +205,12 @@ async def count_owners(
         f"SELECT count(*) FROM memberships WHERE tenant_id = %(org)s AND {_OF_ISSUERS} "  # noqa: S608  # our own
         "AND role = 'owner' AND removed_at IS NULL AND NOT invited AND id <> %(except)s "
         "AND (%(user)s::text IS NULL OR subject = %(user)s)",
-        {"org": org_id, **_issuer_values(issuers), "except": except_id, "user": user_id},
+        {
+            "org": org_id,
+            **_issuer_values(issuers),
+            "except": except_id,
+            "user": user_id,
+        },
     )
 
 

@@ -106,28 +106,57 @@ class OverviewService:
 
     async def read(self, principal: RequestPrincipal) -> Overview:
         """Read the content of the tenant's first page. Raises `NotFoundError`."""
-        now, org_id = self.clock(), principal.org_id
+        now = self.clock()
+        org_id = principal.org_id
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             found = await self._billing(connection, principal)
-            keys, leaked, expiring = list[ApiKey](), list[ApiKey](), 0
+            keys = list[ApiKey]()
+            leaked = list[ApiKey]()
+            expiring = 0
             if covers(principal.scopes, "api-keys:read"):
-                keys = await api_keys_store.recently_used(connection, org_id, now, _MOST_KEYS)
-                expiring = await api_keys_store.count(connection, org_id, now, KeyState.EXPIRING)
+                keys = await api_keys_store.recently_used(
+                    connection,
+                    org_id,
+                    now,
+                    _MOST_KEYS,
+                )
+                expiring = await api_keys_store.count(
+                    connection,
+                    org_id,
+                    now,
+                    KeyState.EXPIRING,
+                )
                 leaked = await api_keys_store.leaked_since(
-                    connection, org_id, now, now - LEAK_SHOWN_FOR, _MOST_KEYS
+                    connection,
+                    org_id,
+                    now,
+                    now - LEAK_SHOWN_FOR,
+                    _MOST_KEYS,
                 )
             has_used_key = await api_keys_store.is_any_used(connection, org_id)
             rows = []
             if covers(principal.scopes, "billing:read"):
-                rows = await billing.read_entries(connection, org_id, _MOST_EVENTS, None)
+                rows = await billing.read_entries(
+                    connection,
+                    org_id,
+                    _MOST_EVENTS,
+                    None,
+                )
         return Overview(
-            found, keys, expiring, leaked, has_used_key, [view(row) for row in rows[:_MOST_EVENTS]]
+            found,
+            keys,
+            expiring,
+            leaked,
+            has_used_key,
+            [view(row) for row in rows[:_MOST_EVENTS]],
         )
 
     async def _billing(
         self, connection: Connection, principal: RequestPrincipal
     ) -> BillingOverview:
-        now, org_id, catalog = self.clock(), principal.org_id, self.policy.catalog
+        now = self.clock()
+        org_id = principal.org_id
+        catalog = self.policy.catalog
         found = await get_tenant(connection, org_id, even_ended=True)
         requests = None
         access = access_of(found.record, catalog, now)
@@ -138,24 +167,55 @@ class OverviewService:
         members_used = 0
         if self.issuers is not None:
             members_used = await members.count_current(
-                connection, org_id, self.issuers, MOST_COUNTED + 1
+                connection,
+                org_id,
+                self.issuers,
+                MOST_COUNTED + 1,
             )
         use = PlanUse(
             await count_for_page(connection, principal),
             count_up_to(members_used, MOST_COUNTED),
-            Count(await api_keys_store.count(connection, org_id, now, KeyState.ACTIVE)),
-            await api_keys_store.count(connection, org_id, now, KeyState.REPLACED),
+            Count(
+                await api_keys_store.count(
+                    connection,
+                    org_id,
+                    now,
+                    KeyState.ACTIVE,
+                )
+            ),
+            await api_keys_store.count(
+                connection,
+                org_id,
+                now,
+                KeyState.REPLACED,
+            ),
             None if requests is None else Count(requests),
         )
         [account] = await read_accounts(connection, [org_id], self.policy)
         states = account.states()
-        debts = await self._debts(connection, principal, states, found.record.subscription_status)
+        debts = await self._debts(
+            connection,
+            principal,
+            states,
+            found.record.subscription_status,
+        )
         lines = list[SubscriptionLine]()
         if self.policy.is_each and account.has_status:
-            lines = subscription_lines(states, self.policy, now.timestamp(), account.base_plan)
+            lines = subscription_lines(
+                states,
+                self.policy,
+                now.timestamp(),
+                account.base_plan,
+            )
         tenant = to_tenant(found.record, catalog, now)
         return BillingOverview(
-            tenant, found.is_subscribed, limits, access.addons, use, debts, lines
+            tenant,
+            found.is_subscribed,
+            limits,
+            access.addons,
+            use,
+            debts,
+            lines,
         )
 
     async def _debts(
@@ -170,7 +230,12 @@ class OverviewService:
                 return ()
             states = [BillingState(subscription_status=status)]  # SUBSCRIPTIONS has changed since
         invoices = await tenants.failed_invoices(connection, principal.org_id)
-        debts = debts_of(states, invoices, self.policy, self.clock().timestamp())
+        debts = debts_of(
+            states,
+            invoices,
+            self.policy,
+            self.clock().timestamp(),
+        )
         may_pay = covers(principal.scopes, "billing:write")
         return [
             debt if may_pay and _is_link(debt.url) else msgspec.structs.replace(debt, url=None)

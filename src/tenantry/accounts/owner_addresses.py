@@ -49,9 +49,20 @@ def owner_address_writes(database: Database, outbox: Outbox, clock: Clock) -> Wr
             if (
                 tenant
                 and email
-                and await tenants.move_owner_email(connection, org_id, email, claim.issued_at, now)
+                and await tenants.move_owner_email(
+                    connection,
+                    org_id,
+                    email,
+                    claim.issued_at,
+                    now,
+                )
             ):
-                await record_update(connection, Author(ActorKind.SYSTEM), tenant, now)
+                await record_update(
+                    connection,
+                    Author(ActorKind.SYSTEM),
+                    tenant,
+                    now,
+                )
                 await announce(
                     connection,
                     outbox,
@@ -62,7 +73,10 @@ def owner_address_writes(database: Database, outbox: Outbox, clock: Clock) -> Wr
                 )
 
     return WriteBehind(
-        database, "owner addresses", store, lambda old, new: old.issued_at <= new.issued_at
+        database,
+        "owner addresses",
+        store,
+        lambda old, new: old.issued_at <= new.issued_at,
     )
 
 
@@ -115,13 +129,20 @@ class OwnerConfirmations:
         tenant_id = principal.org_id
         async with self._database.transaction(of_tenant(tenant_id)) as connection:
             found, _, now = await lock_and_reauthorize(
-                connection, principal, WRITE_SCOPE, self._clock
+                connection,
+                principal,
+                WRITE_SCOPE,
+                self._clock,
             )
             if found.owner_address.is_verified:
                 return ConfirmationRequest.VERIFIED
             async with connection.within(ACROSS_TENANTS):
                 queued = await request_confirmation(
-                    connection, self._outbox, tenant_id, found.owner_email, now
+                    connection,
+                    self._outbox,
+                    tenant_id,
+                    found.owner_email,
+                    now,
                 )
         return ConfirmationRequest.QUEUED if queued else ConfirmationRequest.LIMITED
 
@@ -182,10 +203,15 @@ async def verify_as_operator(
 
 async def _verify(connection: Connection, author: Author, tenant: TenantRow, now: datetime) -> None:
     """Mark the address as verified, and end the links to confirm it."""
-    tenant_id, address = tenant.record.id, OwnerAddress(tenant.owner_email, tenant.owner_email)
+    tenant_id = tenant.record.id
+    address = OwnerAddress(tenant.owner_email, tenant.owner_email)
     async with connection.within(of_tenant(tenant_id)):
         await tenants.update(
-            connection, tenant, address, now, owner_email_follows=tenant.owner_email_follows
+            connection,
+            tenant,
+            address,
+            now,
+            owner_email_follows=tenant.owner_email_follows,
         )
         await record_update(connection, author, tenant, now)
     async with connection.within(ACROSS_TENANTS):

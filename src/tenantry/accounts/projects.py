@@ -51,7 +51,12 @@ class ProjectService:
         """Read a page of the principal's projects, newest first. Raises `InvalidCursorError`."""
         window = window_after(limit, cursor)
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            return await projects.read_page(connection, principal.org_id, principal.mode, window)
+            return await projects.read_page(
+                connection,
+                principal.org_id,
+                principal.mode,
+                window,
+            )
 
     async def count(self, principal: RequestPrincipal) -> PlanLimit:
         """Return the use of the plan's limit of projects."""
@@ -73,18 +78,49 @@ class ProjectService:
         errors of idempotency and those of `lock_and_reauthorize`.
         """
         check_name(name)
-        org_id, mode = principal.org_id, principal.mode
+        org_id = principal.org_id
+        mode = principal.mode
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            repeated = await idempotency.begin(connection, claim, Project, self.clock())
+            repeated = await idempotency.begin(
+                connection,
+                claim,
+                Project,
+                self.clock(),
+            )
             if repeated is not None:
                 return repeated
-            tenant, _, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
-            limit = limit_in_force(PROJECTS, tenant.record, self.catalog, now)
+            tenant, _, now = await lock_and_reauthorize(
+                connection,
+                principal,
+                _SCOPE,
+                self.clock,
+            )
+            limit = limit_in_force(
+                PROJECTS,
+                tenant.record,
+                self.catalog,
+                now,
+            )
             if limit is not None:
                 limit.check(await projects.count(connection, org_id, mode, limit.most))
-            project = Project(new_id("proj"), org_id, name, description, mode, now, now)
+            project = Project(
+                new_id("proj"),
+                org_id,
+                name,
+                description,
+                mode,
+                now,
+                now,
+            )
             await projects.insert(connection, project)
-            await _record(connection, author, Action.PROJECT_CREATED, None, project, now)
+            await _record(
+                connection,
+                author,
+                Action.PROJECT_CREATED,
+                None,
+                project,
+                now,
+            )
             await idempotency.keep(connection, claim, project, now)
             return project
 
@@ -92,7 +128,12 @@ class ProjectService:
         """Read a project. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return _require(
-                await projects.find(connection, principal.org_id, principal.mode, project_id)
+                await projects.find(
+                    connection,
+                    principal.org_id,
+                    principal.mode,
+                    project_id,
+                )
             )
 
     async def update(
@@ -107,29 +148,71 @@ class ProjectService:
         `lock_and_reauthorize`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            _, _, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+            _, _, now = await lock_and_reauthorize(
+                connection,
+                principal,
+                _SCOPE,
+                self.clock,
+            )
             project = _require(
-                await projects.find(connection, principal.org_id, principal.mode, project_id)
+                await projects.find(
+                    connection,
+                    principal.org_id,
+                    principal.mode,
+                    project_id,
+                )
             )
             name = project.name if name is UNSET else name
             description = project.description if description is UNSET else description
             check_name(name, project.name)
             changed = msgspec.structs.replace(
-                project, name=name, description=description, updated_at=now
+                project,
+                name=name,
+                description=description,
+                updated_at=now,
             )
             await projects.update(connection, changed)
-            await _record(connection, author, Action.PROJECT_UPDATED, project, changed, now)
+            await _record(
+                connection,
+                author,
+                Action.PROJECT_UPDATED,
+                project,
+                changed,
+                now,
+            )
             return changed
 
     async def delete(self, principal: RequestPrincipal, author: Author, project_id: str) -> None:
         """Delete a project permanently. Raises `NotFoundError` and as `lock_and_reauthorize`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            _, _, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
-            project = _require(
-                await projects.find(connection, principal.org_id, principal.mode, project_id)
+            _, _, now = await lock_and_reauthorize(
+                connection,
+                principal,
+                _SCOPE,
+                self.clock,
             )
-            await projects.delete(connection, principal.org_id, principal.mode, project_id)
-            await _record(connection, author, Action.PROJECT_DELETED, project, None, now)
+            project = _require(
+                await projects.find(
+                    connection,
+                    principal.org_id,
+                    principal.mode,
+                    project_id,
+                )
+            )
+            await projects.delete(
+                connection,
+                principal.org_id,
+                principal.mode,
+                project_id,
+            )
+            await _record(
+                connection,
+                author,
+                Action.PROJECT_DELETED,
+                project,
+                None,
+                now,
+            )
 
 
 async def _record(
@@ -145,14 +228,25 @@ async def _record(
         return
     target = _require(after or before)
     await audit.record(
-        connection, author, action, (target.org_id, target.id), now, before=before, after=after
+        connection,
+        author,
+        action,
+        (target.org_id, target.id),
+        now,
+        before=before,
+        after=after,
     )
 
 
 async def count_for_page(connection: Connection, principal: RequestPrincipal) -> Count:
     """Count the projects of the principal's tenant in its mode."""
     return count_up_to(
-        await projects.count(connection, principal.org_id, principal.mode, MOST_COUNTED + 1),
+        await projects.count(
+            connection,
+            principal.org_id,
+            principal.mode,
+            MOST_COUNTED + 1,
+        ),
         MOST_COUNTED,
     )
 

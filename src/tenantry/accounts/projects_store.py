@@ -28,8 +28,15 @@ async def read_page(
     connection: Connection, org_id: str, mode: Mode, window: Window
 ) -> Page[Project]:
     """Read a page of a tenant's projects, newest first."""
-    condition, values = "org_id = %(org)s AND mode = %(mode)s", {"org": org_id, "mode": mode}
-    return await _LISTING.page(connection, condition, values, window, lambda row: Project(*row))
+    condition = "org_id = %(org)s AND mode = %(mode)s"
+    values = {"org": org_id, "mode": mode}
+    return await _LISTING.page(
+        connection,
+        condition,
+        values,
+        window,
+        lambda row: Project(*row),
+    )
 
 
 async def count(connection: Connection, org_id: str, mode: Mode, most: int) -> int:

@@ -161,14 +161,22 @@ class Restore:
         if kind == "project":
             return await self._examine_project(entry)
         return await self._redo_tenant(
-            entry, tenant, is_last_suspension=is_last_suspension, dry_run=dry_run
+            entry,
+            tenant,
+            is_last_suspension=is_last_suspension,
+            dry_run=dry_run,
         )
 
     async def _examine_project(self, entry: AuditEvent) -> Verdict:
         """Report a project's change or deletion, which is never redone."""
         async with self.database.transaction(of_tenant(entry.org_id)) as connection:
             found = [
-                await projects.find(connection, entry.org_id, mode, entry.target_id)
+                await projects.find(
+                    connection,
+                    entry.org_id,
+                    mode,
+                    entry.target_id,
+                )
                 for mode in Mode
             ]
         if any(found):
@@ -178,7 +186,8 @@ class Restore:
         raise NotFoundError("project")
 
     async def _redo_key(self, entry: AuditEvent, *, dry_run: bool) -> Verdict:
-        operator, key_id = operator_principal(entry.org_id), entry.target_id
+        operator = operator_principal(entry.org_id)
+        key_id = entry.target_id
         if (await self.keys.get(operator, key_id)).revoked_at is not None:
             return RestoreOutcome.ALREADY_DONE, ""
         if dry_run:
@@ -187,7 +196,12 @@ class Restore:
         ends_at = _end_of(after)
         has_ended = ends_at is not None and ends_at <= self.clock()
         if entry.action in _KEY_ENDS or "revokedAt" in after or has_ended:
-            await self.keys.revoke(operator, BY_OPERATOR, key_id, force=True)
+            await self.keys.revoke(
+                operator,
+                BY_OPERATOR,
+                key_id,
+                force=True,
+            )
         else:
             await self.keys.update(
                 operator,
@@ -209,9 +223,19 @@ class Restore:
         if member.status is MemberStatus.REMOVED and not (entry.action in _REMOVALS and binds):
             return RestoreOutcome.ALREADY_DONE, "the member is removed"
         if entry.action not in _REMOVALS:
-            return await self._redo_role(entry, member, binds=binds, dry_run=dry_run)
+            return await self._redo_role(
+                entry,
+                member,
+                binds=binds,
+                dry_run=dry_run,
+            )
         if not dry_run:
-            await self.members.remove(operator, BY_OPERATOR, member.id, binds=binds)
+            await self.members.remove(
+                operator,
+                BY_OPERATOR,
+                member.id,
+                binds=binds,
+            )
         return RestoreOutcome.REDONE, ""
 
     async def _redo_role(
@@ -227,7 +251,13 @@ class Restore:
             )
         if not dry_run:
             operator = operator_principal(entry.org_id)
-            await self.members.change_role(operator, BY_OPERATOR, member.id, role, binds=binds)
+            await self.members.change_role(
+                operator,
+                BY_OPERATOR,
+                member.id,
+                role,
+                binds=binds,
+            )
         return RestoreOutcome.REDONE, ""
 
     async def _redo_tenant(
@@ -243,9 +273,13 @@ class Restore:
         if not is_last_suspension or changed["suspended"] == tenant.suspended:
             changed.pop("suspended", None)
         if changed.get("suspended"):
-            name, address = tenant.record.name, tenant.owner_address
+            name = tenant.record.name
+            address = tenant.owner_address
             wanted = TenantInput(
-                name, address.email, suspended=True, email_verified=address.is_verified
+                name,
+                address.email,
+                suspended=True,
+                email_verified=address.is_verified,
             )
             if not dry_run:
                 await self.tenants.put(BY_OPERATOR, entry.org_id, wanted)

@@ -42,7 +42,13 @@ class TenantDirectory:
         """Read a page of tenants, newest first. Raises `InvalidCursorError`."""
         window = window_after(limit, cursor)
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            return await directory.read_page(connection, wanted, window, self.catalog, self.clock())
+            return await directory.read_page(
+                connection,
+                wanted,
+                window,
+                self.catalog,
+                self.clock(),
+            )
 
     async def find(self, text: str) -> list[TenantMatch]:
         """Find tenants by their id, a customer, the owner's address, or a key's id, first or last
@@ -55,9 +61,19 @@ class TenantDirectory:
         if find_key_hint(text) is not None:
             keys = (await self.keys.search(text, directory.MOST_FOUND, None)).data
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            named = await directory.read_named(connection, text, self.catalog, self.clock())
+            named = await directory.read_named(
+                connection,
+                text,
+                self.catalog,
+                self.clock(),
+            )
             owners = {key.org_id for key in keys}
-            tenants = await directory.read_by_id(connection, owners, self.catalog, self.clock())
+            tenants = await directory.read_by_id(
+                connection,
+                owners,
+                self.catalog,
+                self.clock(),
+            )
         matches = [TenantMatch(found_by, given, tenant) for found_by, given, tenant in named]
         keys_of_tenants = [key for key in keys if key.org_id in tenants]
         return matches + [

@@ -144,5 +144,9 @@ async def read_by_id(
 def _tenant(row: Sequence[Any], catalog: Catalog, now: datetime) -> ManagedTenant:
     owner_email, suspended = row[_RECORD:]
     return to_managed_tenant(
-        TenantRecord(*row[:_RECORD]), owner_email, catalog, now, suspended=suspended
+        TenantRecord(*row[:_RECORD]),
+        owner_email,
+        catalog,
+        now,
+        suspended=suspended,
     )

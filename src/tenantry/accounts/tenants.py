@@ -144,9 +144,15 @@ class TenantService:
                 found = await get_tenant(connection, principal.org_id, even_ended=True)
             return Page([self._shown(found)] if cursor is None else [], None)
         async with self.database.transaction(OF_PEOPLE) as connection:
-            catalog, now = self.policy.catalog, self.clock()
+            catalog = self.policy.catalog
+            now = self.clock()
             return await tenants.read_of_user(
-                connection, claims.user, principal.org_id, window, catalog, now
+                connection,
+                claims.user,
+                principal.org_id,
+                window,
+                catalog,
+                now,
             )
 
     async def get(self, principal: RequestPrincipal, tenant_id: str) -> Tenant:
@@ -188,14 +194,40 @@ class TenantService:
             if repeated is not None:
                 return repeated
             await self._check_tenant_limit(connection, claims.user)
-            wanted = TenantInput(name, email, claims.subject, email_verified=is_verified)
+            wanted = TenantInput(
+                name,
+                email,
+                claims.subject,
+                email_verified=is_verified,
+            )
             async with connection.within(of_tenant(tenant_id)):
-                await self._set(connection, author, tenant_id, wanted, now, only_new=True)
-                await add_owner(connection, author, claims.user, tenant_id, now, is_founder=True)
+                await self._set(
+                    connection,
+                    author,
+                    tenant_id,
+                    wanted,
+                    now,
+                    only_new=True,
+                )
+                await add_owner(
+                    connection,
+                    author,
+                    claims.user,
+                    tenant_id,
+                    now,
+                    is_founder=True,
+                )
                 if owner_email is None:
                     await tenants.let_owner_email_follow(connection, tenant_id, claims.issued_at)
                 row = await get_tenant(connection, tenant_id)
-                await announce(connection, self.outbox, tenant_id, None, row.owner_address, now)
+                await announce(
+                    connection,
+                    self.outbox,
+                    tenant_id,
+                    None,
+                    row.owner_address,
+                    now,
+                )
             created = self._shown(row)
             await idempotency.keep(connection, claim, created, now)
             return created
@@ -219,18 +251,33 @@ class TenantService:
         is_verified = await address.verifies(owner_email)
         async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
             found, _, now = await lock_and_reauthorize(
-                connection, principal, WRITE_SCOPE, self.clock
+                connection,
+                principal,
+                WRITE_SCOPE,
+                self.clock,
             )
             check_name(name, found.record.name)
             was = found.owner_address
             becomes = was if owner_email is None else was.changed(owner_email, verified=is_verified)
             follows = found.owner_email_follows and owner_email is None
             await tenants.update(
-                connection, found, becomes, now, name=name, owner_email_follows=follows
+                connection,
+                found,
+                becomes,
+                now,
+                name=name,
+                owner_email_follows=follows,
             )
             updated = await record_update(connection, author, found, now)
             if owner_email is not None:
-                await announce(connection, self.outbox, tenant_id, was, becomes, now)
+                await announce(
+                    connection,
+                    self.outbox,
+                    tenant_id,
+                    was,
+                    becomes,
+                    now,
+                )
             return self._shown(updated)
 
     async def transfer(
@@ -257,20 +304,57 @@ class TenantService:
         self._check_user_id(user_id, "userId")
         is_verified = await address.verifies(owner_email)
         async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
-            repeated = await idempotency.begin(connection, claim, Tenant, self.clock())
+            repeated = await idempotency.begin(
+                connection,
+                claim,
+                Tenant,
+                self.clock(),
+            )
             if repeated is not None:
                 return repeated
             found, caller, now = await lock_and_reauthorize(
-                connection, principal, WRITE_SCOPE, self.clock
+                connection,
+                principal,
+                WRITE_SCOPE,
+                self.clock,
             )
-            owner_id, successor = found.record.owner_id, User(issuer, user_id)
-            await hand_over(connection, author, caller, self.issuers, owner_id, successor, now)
-            was, row = found.owner_address, found
+            owner_id = found.record.owner_id
+            successor = User(issuer, user_id)
+            await hand_over(
+                connection,
+                author,
+                caller,
+                self.issuers,
+                owner_id,
+                successor,
+                now,
+            )
+            was = found.owner_address
+            row = found
             becomes = was.changed(owner_email, verified=is_verified)
             if user_id != owner_id or becomes != was or found.owner_email_follows:
-                await tenants.update(connection, found, becomes, now, owner_id=user_id)
-                row = await record_update(connection, author, found, now, Action.TENANT_TRANSFERRED)
-            await announce(connection, self.outbox, tenant_id, was, becomes, now)
+                await tenants.update(
+                    connection,
+                    found,
+                    becomes,
+                    now,
+                    owner_id=user_id,
+                )
+                row = await record_update(
+                    connection,
+                    author,
+                    found,
+                    now,
+                    Action.TENANT_TRANSFERRED,
+                )
+            await announce(
+                connection,
+                self.outbox,
+                tenant_id,
+                was,
+                becomes,
+                now,
+            )
             transferred = self._shown(row)
             await idempotency.keep(connection, claim, transferred, now)
             return transferred
@@ -291,15 +375,33 @@ class TenantService:
             if not is_printable_name(wanted.name):  # an older tenant may keep such a name
                 present = await find_tenant(connection, tenant_id)
                 check_name(wanted.name, present.record.name if present else None)
-            before = await self._set(connection, author, tenant_id, wanted, now, only_new=only_new)
+            before = await self._set(
+                connection,
+                author,
+                tenant_id,
+                wanted,
+                now,
+                only_new=only_new,
+            )
             if before is not None and wanted.email_verified:
                 address = before.owner_address.changed(wanted.owner_email, verified=True)
                 await announce(
-                    connection, self.outbox, tenant_id, before.owner_address, address, now
+                    connection,
+                    self.outbox,
+                    tenant_id,
+                    before.owner_address,
+                    address,
+                    now,
                 )
             issuer = self.issuers.only if self.issuers is not None else None
             if issuer is not None and wanted.owner_id is not None:
-                await add_owner(connection, author, User(issuer, wanted.owner_id), tenant_id, now)
+                await add_owner(
+                    connection,
+                    author,
+                    User(issuer, wanted.owner_id),
+                    tenant_id,
+                    now,
+                )
             return self._managed(await get_tenant(connection, tenant_id)), before is None
 
     async def show(self, tenant_id: str) -> ManagedTenant:
@@ -318,7 +420,12 @@ class TenantService:
             found = await get_tenant(connection, tenant_id, lock=True)
             if found.suspended == suspended:
                 return self._managed(found)
-            await tenants.set_suspended(connection, tenant_id, now, suspended=suspended)
+            await tenants.set_suspended(
+                connection,
+                tenant_id,
+                now,
+                suspended=suspended,
+            )
             return self._managed(await record_update(connection, author, found, now))
 
     async def delete(self, author: Author, tenant_id: str) -> None:
@@ -327,14 +434,24 @@ class TenantService:
         """
         now = self.clock()
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
-            found = await get_tenant(connection, tenant_id, lock=True, even_ended=True)
+            found = await get_tenant(
+                connection,
+                tenant_id,
+                lock=True,
+                even_ended=True,
+            )
             if found.deleted:
                 return
             await tenants.mark_deleted(connection, tenant_id, now)
             revoked = await api_keys_store.revoke_all(connection, tenant_id, now)
             target = (tenant_id, tenant_id)
             await audit.record(
-                connection, author, Action.TENANT_ENDED, target, now, before=audited(found)
+                connection,
+                author,
+                Action.TENANT_ENDED,
+                target,
+                now,
+                before=audited(found),
             )
         if revoked:
             self.keys_revoked(RevocationReason.TENANT_ENDED, revoked)
@@ -364,7 +481,11 @@ class TenantService:
                 billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
             )
             await audit.record(
-                connection, author, Action.TENANT_EXPORTED, (tenant_id, tenant_id), now
+                connection,
+                author,
+                Action.TENANT_EXPORTED,
+                (tenant_id, tenant_id),
+                now,
             )
             return exported
 
@@ -372,9 +493,14 @@ class TenantService:
         return to_tenant(tenant.record, self.policy.catalog, self.clock())
 
     def _managed(self, tenant: TenantRow) -> ManagedTenant:
-        catalog, now = self.policy.catalog, self.clock()
+        catalog = self.policy.catalog
+        now = self.clock()
         return to_managed_tenant(
-            tenant.record, tenant.owner_email, catalog, now, suspended=tenant.suspended
+            tenant.record,
+            tenant.owner_email,
+            catalog,
+            now,
+            suspended=tenant.suspended,
         )
 
     def _check_user_id(self, user_id: str, location: str) -> None:
@@ -404,28 +530,49 @@ class TenantService:
     ) -> TenantRow | None:
         """Create a tenant, or update an existing one and return its former row."""
         customer, unlinked = await _customers_to_change(connection, tenant_id, wanted)
-        await self._claim(connection, author, tenant_id, customer, unlinked, now)
+        await self._claim(
+            connection,
+            author,
+            tenant_id,
+            customer,
+            unlinked,
+            now,
+        )
         created = await _insert(connection, tenant_id, wanted, now)
         if only_new and not created:
             raise errors.TenantExistsError(f"The organization {tenant_id} exists already.")
-        found = await get_tenant(connection, tenant_id, lock=True, even_ended=True)
-        if found.deleted:
-            raise errors.TenantDeletedError(
-                "The tenant has ended; its id is free again after 30 days."
-            )
+        found = await _lock_current(connection, tenant_id)
         await _update(connection, found, wanted, now)
         if unlinked:
-            await self._unlink(connection, author, tenant_id, unlinked, now)
-        is_linked = customer is not None and customer != found.record.stripe_customer_id
-        if customer is not None and is_linked:
-            await _link(connection, tenant_id, customer, now)
+            await self._unlink(
+                connection,
+                author,
+                tenant_id,
+                unlinked,
+                now,
+            )
+        newly_linked = customer if customer != found.record.stripe_customer_id else None
+        if newly_linked is not None:
+            await _link(connection, tenant_id, newly_linked, now)
         if created:
-            await _record_creation(connection, author, tenant_id, wanted, now)
+            await _record_creation(
+                connection,
+                author,
+                tenant_id,
+                wanted,
+                now,
+            )
         else:
             await record_update(connection, author, found, now)
-        if created or is_linked:
+        if created or newly_linked is not None:
             async with connection.within(ACROSS_TENANTS):
-                await ingest.apply_parked(connection, tenant_id, self.policy, self.outbox, now)
+                await ingest.apply_parked(
+                    connection,
+                    tenant_id,
+                    self.policy,
+                    self.outbox,
+                    now,
+                )
         return None if created else found
 
     async def _claim(
@@ -444,7 +591,14 @@ class TenantService:
         async with connection.within(ACROSS_TENANTS):
             await ingest.claim(connection, tenant_id, [customer] if customer else unlinked)
             if customer:
-                await release_from_ended(connection, self.policy, author, tenant_id, customer, now)
+                await release_from_ended(
+                    connection,
+                    self.policy,
+                    author,
+                    tenant_id,
+                    customer,
+                    now,
+                )
 
     async def _unlink(
         self,
@@ -455,7 +609,14 @@ class TenantService:
         now: datetime,
     ) -> None:
         async with connection.within(ACROSS_TENANTS):
-            await unlink_customers(connection, self.policy, author, tenant_id, customers, now)
+            await unlink_customers(
+                connection,
+                self.policy,
+                author,
+                tenant_id,
+                customers,
+                now,
+            )
             request = SnapshotRequest(tenant_id, later=False)
             await self.outbox.defer_snapshots(connection, [request])
 
@@ -475,8 +636,25 @@ async def _insert(
     """Insert a tenant; return False if there is one with this id."""
     verified = wanted.owner_email if wanted.email_verified else ""
     address = OwnerAddress(wanted.owner_email, verified)
-    owner_id, plan = wanted.owner_id or new_id("usr"), wanted.plan or FREE
-    return await tenants.insert(connection, tenant_id, wanted.name, owner_id, address, plan, now)
+    owner_id = wanted.owner_id or new_id("usr")
+    plan = wanted.plan or FREE
+    return await tenants.insert(
+        connection,
+        tenant_id,
+        wanted.name,
+        owner_id,
+        address,
+        plan,
+        now,
+    )
+
+
+async def _lock_current(connection: Connection, tenant_id: str) -> TenantRow:
+    """Lock a tenant. Raises `TenantDeletedError` for one that has ended."""
+    found = await get_tenant(connection, tenant_id, lock=True, even_ended=True)
+    if found.deleted:
+        raise errors.TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
+    return found
 
 
 async def _update(
@@ -495,7 +673,13 @@ async def _update(
 
 
 async def _link(connection: Connection, tenant_id: str, customer: str, now: datetime) -> None:
-    if not await tenants.link_customer(connection, tenant_id, customer, "operator", now):
+    if not await tenants.link_customer(
+        connection,
+        tenant_id,
+        customer,
+        "operator",
+        now,
+    ):
         raise errors.CustomerTakenError(f"Customer {customer} belongs to another tenant.")
 
 
@@ -505,7 +689,14 @@ async def _record_creation(
     plan = UNSET if wanted.plan is None else wanted.plan
     after = audited(await get_tenant(connection, tenant_id), plan)
     target = (tenant_id, tenant_id)
-    await audit.record(connection, author, Action.TENANT_CREATED, target, now, after=after)
+    await audit.record(
+        connection,
+        author,
+        Action.TENANT_CREATED,
+        target,
+        now,
+        after=after,
+    )
 
 
 async def record_update(
@@ -519,14 +710,21 @@ async def record_update(
     after = await get_tenant(connection, before.record.id)
     target = (after.record.id, after.record.id)
     await audit.record(
-        connection, author, action, target, now, before=audited(before), after=audited(after)
+        connection,
+        author,
+        action,
+        target,
+        now,
+        before=audited(before),
+        after=audited(after),
     )
     return after
 
 
 def audited(row: TenantRow, plan: str | UnsetType = UNSET) -> AuditedTenant:
     """Return the fields that callers change. The ledger records the billing state."""
-    is_verified, record = row.owner_address.is_verified, row.record
+    is_verified = row.owner_address.is_verified
+    record = row.record
     return AuditedTenant(
         record.name,
         record.owner_id,

@@ -55,7 +55,11 @@ async def read_of_user(
         "WHERE issuer = %(issuer)s AND subject = %(subject)s AND removed_at IS NULL AND NOT invited))"
     )
     return await _LISTING.page(
-        connection, condition, {**user._asdict(), "claimed": claimed}, window, row_of
+        connection,
+        condition,
+        {**user._asdict(), "claimed": claimed},
+        window,
+        row_of,
     )
 
 

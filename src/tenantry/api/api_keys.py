@@ -192,7 +192,12 @@ async def list_api_keys(
     if search is not None and "\x00" in search:
         raise ValidationError(("search", "must not contain a NUL"))
     wanted = KeyFilter(status=status, search=search)
-    return await services.api_keys.list_page(principal, wanted, limit, cursor)
+    return await services.api_keys.list_page(
+        principal,
+        wanted,
+        limit,
+        cursor,
+    )
 
 
 @get(PATH + "/{key_id:str}", guards=[needs("api-keys:read")], summary="Get an API key")
@@ -219,7 +224,12 @@ async def update_api_key(
     """
     scopes = data.scopes if data.scopes is UNSET else tuple(data.scopes)
     return await services.api_keys.update(
-        principal, author, key_id, name=data.name, scopes=scopes, expires_at=data.expires_at
+        principal,
+        author,
+        key_id,
+        name=data.name,
+        scopes=scopes,
+        expires_at=data.expires_at,
     )
 
 
@@ -248,7 +258,12 @@ async def delete_api_key(
     The record stays, with `status: revoked`. If no member owns the tenant, its last OWNER key
     needs `force=true`.
     """
-    await services.api_keys.revoke(principal, author, key_id, force=force)
+    await services.api_keys.revoke(
+        principal,
+        author,
+        key_id,
+        force=force,
+    )
 
 
 @post(
@@ -278,7 +293,13 @@ async def rotate_api_key(
     """
     overlap = timedelta(seconds=(data or Rotation()).overlap_seconds)
     return _shown_once(
-        await services.api_keys.rotate(principal, author, key_id, overlap=overlap, claim=claim)
+        await services.api_keys.rotate(
+            principal,
+            author,
+            key_id,
+            overlap=overlap,
+            claim=claim,
+        )
     )
 
 

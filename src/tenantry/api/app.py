@@ -125,7 +125,10 @@ def build_api(
             version=__version__,
             render_plugins=[JsonRenderPlugin()],
             openapi_router=Router(
-                "/-", route_handlers=[], guards=[_nothing_here], include_in_schema=False
+                "/-",
+                route_handlers=[],
+                guards=[_nothing_here],
+                include_in_schema=False,
             ),
             use_handler_docstrings=True,
         ),
@@ -215,7 +218,15 @@ def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]
     headers = [
         (name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()
     ]
-    return _response(request, refuse(code, detail, _request_id(request), headers=headers))
+    return _response(
+        request,
+        refuse(
+            code,
+            detail,
+            _request_id(request),
+            headers=headers,
+        ),
+    )
 
 
 def _on_fault(request: AnyRequest, error: Exception) -> Response[bytes]:

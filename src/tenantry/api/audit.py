@@ -83,7 +83,12 @@ async def list_audit_events(
     cursor: Cursor = None,
 ) -> Page[AuditEvent]:
     """List the audit trail of the caller's tenant, newest first. It has no test mode."""
-    return await services.trail.list_page(principal, wanted, limit, cursor)
+    return await services.trail.list_page(
+        principal,
+        wanted,
+        limit,
+        cursor,
+    )
 
 
 @get(

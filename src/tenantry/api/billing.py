@@ -90,7 +90,12 @@ async def list_plans(
 ) -> Page[PlanView]:
     """List the plans of the catalog on one page."""
     plans = [
-        PlanView(plan.id, plan.name, next(iter(plan.stripe_price_ids), None), plan.limits)
+        PlanView(
+            plan.id,
+            plan.name,
+            next(iter(plan.stripe_price_ids), None),
+            plan.limits,
+        )
         for plan in services.catalog.plans
     ]
     return Page(plans, None)
@@ -156,7 +161,10 @@ async def create_checkout_session(
     guards=[needs("billing:write")],
     summary="Open the customer portal",
     opt=raises(
-        "no_customer", "provider_not_configured", "provider_refused", "provider_unavailable"
+        "no_customer",
+        "provider_not_configured",
+        "provider_refused",
+        "provider_unavailable",
     ),
 )
 async def create_portal_session(
@@ -171,7 +179,12 @@ async def create_portal_session(
     """
     return_url = data.return_url if data else None
     return _shown(
-        await services.checkout.create_portal(principal, author, return_url=return_url, claim=claim)
+        await services.checkout.create_portal(
+            principal,
+            author,
+            return_url=return_url,
+            claim=claim,
+        )
     )
 
 

@@ -154,7 +154,8 @@ class _UserGuard(RouteGuard):
         self._to_create = to_create
 
     async def authorize(self, connection: Connection) -> None:
-        access, authorization = access_of(connection), header(connection, "authorization")
+        access = access_of(connection)
+        authorization = header(connection, "authorization")
         async with access.admission.delaying(credential_kind(authorization)):
             claims = await access.verify_token(bearer_credential(authorization))
             if self._to_create and claims is not None and claims.org_id is not None:
@@ -313,7 +314,8 @@ def claimant(principal: RequestPrincipal) -> str:
 def current_author(request: AnyRequest) -> Author:
     """Return the author of a change: whom a guard authorized, or an anonymous client."""
     scope = extras(request)
-    claims, principal = scope.get(CLAIMS), scope.get(CALLER)
+    claims = scope.get(CLAIMS)
+    principal = scope.get(CALLER)
     if isinstance(claims, Claims):
         return author_of(request, ActorKind.USER, claims.subject)
     if isinstance(principal, RequestPrincipal):
@@ -324,7 +326,12 @@ def current_author(request: AnyRequest) -> Author:
 def author_of(request: AnyRequest, kind: ActorKind, actor_id: str | None = None) -> Author:
     """Return the author of a change by this request."""
     address = request.client.host if request.client else None
-    return Author(kind, actor_id, address, str(request.scope.get(REQUEST_ID, "")) or None)
+    return Author(
+        kind,
+        actor_id,
+        address,
+        str(request.scope.get(REQUEST_ID, "")) or None,
+    )
 
 
 async def authenticate_and_count(

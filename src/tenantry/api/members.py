@@ -102,8 +102,18 @@ async def list_members(
 
     Users who have only an organization claim in their token are not listed.
     """
-    wanted = MemberFilter(user_id, role, status, current=status is None)
-    return await services.members.list_page(principal, wanted, limit, cursor)
+    wanted = MemberFilter(
+        user_id,
+        role,
+        status,
+        current=status is None,
+    )
+    return await services.members.list_page(
+        principal,
+        wanted,
+        limit,
+        cursor,
+    )
 
 
 @post(
@@ -134,7 +144,11 @@ async def create_member(
     or a key that does not expire.
     """
     member = await services.members.add(
-        principal, author, user_id=data.user_id, role=data.role, claim=claim
+        principal,
+        author,
+        user_id=data.user_id,
+        role=data.role,
+        claim=claim,
     )
     return Response(member, headers={"Location": f"{PATH}/{member.id}"})
 
@@ -149,7 +163,12 @@ async def get_member(services: Services, principal: Caller, member_id: MemberId)
     PATH + "/{member_id:str}",
     guards=[needs("members:write")],
     summary="Change a member's role",
-    opt=raises("scope_escalation", "mode_mismatch", "member_not_active", "last_owner"),
+    opt=raises(
+        "scope_escalation",
+        "mode_mismatch",
+        "member_not_active",
+        "last_owner",
+    ),
 )
 async def update_member(
     services: Services,
@@ -163,7 +182,12 @@ async def update_member(
     It counts from the member's next request. A higher role needs the same rights as an
     invitation. Only an OWNER can change an owner.
     """
-    return await services.members.change_role(principal, author, member_id, data.role)
+    return await services.members.change_role(
+        principal,
+        author,
+        member_id,
+        data.role,
+    )
 
 
 @delete(
@@ -234,7 +258,12 @@ async def list_own_memberships(
 
     An invitation shows only the tenant's id and name.
     """
-    return await services.memberships.list_page(claims.user, status, limit, cursor)
+    return await services.memberships.list_page(
+        claims.user,
+        status,
+        limit,
+        cursor,
+    )
 
 
 @post(
@@ -254,7 +283,12 @@ async def accept_membership(
     """Accept an invitation. Accepting again succeeds. Another user's membership is not
     found.
     """
-    return await services.memberships.accept(claims.user, author, membership_id, claim)
+    return await services.memberships.accept(
+        claims.user,
+        author,
+        membership_id,
+        claim,
+    )
 
 
 @delete(

@@ -39,7 +39,12 @@ _SCHEMES: Final = {
 }
 _MALFORMED: Final = {"invalid_request", "request_timeout", "head_too_large"}
 """The server rejects these before a request exists (docs/reference/limits.md)."""
-_BODY: Final = {"invalid_json", "unsupported_media_type", "payload_too_large", "validation_failed"}
+_BODY: Final = {
+    "invalid_json",
+    "unsupported_media_type",
+    "payload_too_large",
+    "validation_failed",
+}
 _IDEMPOTENCY: Final = {"invalid_idempotency_key", "idempotency_in_flight", "idempotency_mismatch"}
 _OF_CALLERS: Final = {
     *CREDENTIAL,
@@ -254,7 +259,8 @@ def _add_errors(path: str, method: str, operation: dict[str, Any], texts: dict[s
             **_headers("X-Request-Id", *_HEADERS.get(status, limits)),
         }
     for number, known in CODES.items():
-        status, names = str(number), [code for code in known if code in codes]
+        status = str(number)
+        names = [code for code in known if code in codes]
         if not names:
             continue
         operation["responses"][status] = {

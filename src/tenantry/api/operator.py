@@ -69,7 +69,13 @@ def tenant_filter(
     if faults:
         raise ValidationError(*faults)
     check_search(search or "")
-    return TenantFilter(search or None, plan, status, access, suspended)
+    return TenantFilter(
+        search or None,
+        plan,
+        status,
+        access,
+        suspended,
+    )
 
 
 _operator = needs_operator()

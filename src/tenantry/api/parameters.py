@@ -70,7 +70,12 @@ ExpiresAt = Annotated[datetime, msgspec.Meta(tz=True, description="When the key 
 
 Limit = Annotated[
     int,
-    QueryParameter(name="limit", ge=1, le=MOST_ON_A_PAGE, description="Most objects on a page."),
+    QueryParameter(
+        name="limit",
+        ge=1,
+        le=MOST_ON_A_PAGE,
+        description="Most objects on a page.",
+    ),
 ]
 Cursor = Annotated[
     str | None,

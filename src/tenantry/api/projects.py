@@ -74,7 +74,12 @@ async def answer_project_list(admission: Admission, request: HotRequest) -> HotR
         admitted = await authenticate_and_count(admission, request.scope, request.header)
         admitted.principal.require(_READ_SCOPE)
         raise
-    admitted = await authenticate_and_count(admission, request.scope, request.header, window)
+    admitted = await authenticate_and_count(
+        admission,
+        request.scope,
+        request.header,
+        window,
+    )
     admitted.principal.require(_READ_SCOPE)
     return HotResponse(200, [JSON], page_of(admitted.page, window.limit))
 
@@ -116,7 +121,13 @@ async def create_project(
     data: JSONBody[NewProject],
 ) -> Response[Project]:
     """Create a project in the caller's mode. The plan may limit the projects of each mode."""
-    project = await services.projects.create(principal, author, data.name, data.description, claim)
+    project = await services.projects.create(
+        principal,
+        author,
+        data.name,
+        data.description,
+        claim,
+    )
     return Response(project, headers={"Location": f"{PATH}/{project.id}"})
 
 
@@ -140,7 +151,11 @@ async def update_project(
 ) -> Project:
     """Change the given fields; a null `description` clears it."""
     return await services.projects.update(
-        principal, author, project_id, data.name, data.description
+        principal,
+        author,
+        project_id,
+        data.name,
+        data.description,
     )
 
 

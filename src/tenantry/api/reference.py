@@ -234,7 +234,11 @@ def _operation(path: str, method: str, operation: Schema, schemas: Schemas) -> S
         },
         "body": body,
         "request": _request(
-            path, method, operation, token, schemas.example(schemas.resolve(body)) if body else None
+            path,
+            method,
+            operation,
+            token,
+            schemas.example(schemas.resolve(body)) if body else None,
         ),
         "answer": f"{status} {HTTPStatus(int(status)).phrase}",
         "answer_schema": answer,
@@ -260,7 +264,8 @@ def _target(path: str, parameters: Sequence[Schema]) -> str:
     """Return the path with the examples of its parameters, and of those that the query needs."""
     needed = []
     for parameter in parameters:
-        name, example = parameter["name"], parameter.get("example")
+        name = parameter["name"]
+        example = parameter.get("example")
         if parameter["in"] == "path":
             path = path.replace(f"{{{name}}}", quote(str(example), safe=":"))
         elif parameter["in"] == "query" and parameter["required"]:

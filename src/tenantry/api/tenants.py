@@ -85,7 +85,12 @@ async def list_tenants(
     cursor: Cursor = None,
 ) -> Page[Tenant]:
     """List the tenants of the caller, newest first: the one of an API key, or all of a user."""
-    return await services.tenants.list_page(principal, token_claims, limit, cursor)
+    return await services.tenants.list_page(
+        principal,
+        token_claims,
+        limit,
+        cursor,
+    )
 
 
 @get(PATH + "/{tenant_id:str}", guards=[needs("tenants:read")], summary="Get a tenant")
@@ -165,7 +170,11 @@ async def put_tenant(
     if not is_tenant_id(tenant_id):
         raise ValidationError(("tenant_id", "must be 1 to 64 of A-Za-z0-9_-"))
     wanted = TenantInput(
-        data.name, data.owner_email, data.owner_id, data.stripe_customer_id, data.suspended
+        data.name,
+        data.owner_email,
+        data.owner_id,
+        data.stripe_customer_id,
+        data.suspended,
     )
     tenant, created = await services.tenants.put(author, tenant_id, wanted)
     return Response(

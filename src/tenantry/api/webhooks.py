@@ -111,9 +111,20 @@ class WebhookReceiver:
         try:
             body = await request.body()
         except PayloadTooLargeError:
-            return self._refuse(request, _NoEvent.TOO_LARGE, 413, "Payload too large")
+            return self._refuse(
+                request,
+                _NoEvent.TOO_LARGE,
+                413,
+                "Payload too large",
+            )
         except CompressedBodyError as error:
-            return self._refuse(request, _NoEvent.COMPRESSED, 415, error.detail, UNCOMPRESSED)
+            return self._refuse(
+                request,
+                _NoEvent.COMPRESSED,
+                415,
+                error.detail,
+                UNCOMPRESSED,
+            )
         return self._verified(request, body)
 
     def _verified(self, request: HotRequest, body: bytes) -> ReceivedEvent | HotResponse:
@@ -122,7 +133,12 @@ class WebhookReceiver:
         if signature is None:
             signature = request.header(b"stripe-signature")
         if not signature or signature.isspace():
-            return self._refuse(request, _NoEvent.MISSING_SIGNATURE, 400, MISSING_SIGNATURE)
+            return self._refuse(
+                request,
+                _NoEvent.MISSING_SIGNATURE,
+                400,
+                MISSING_SIGNATURE,
+            )
         now = self._clock()
         if refusal := self._verifier.check(signature, body, now.timestamp()):
             return self._refuse(request, refusal, 400, INVALID_SIGNATURE)
@@ -134,9 +150,17 @@ class WebhookReceiver:
                 reference_links=self._policy.checkout_reference_links,
             )
         except NotAnEventError:
-            return self._refuse(request, _NoEvent.INVALID_PAYLOAD, 400, INVALID_PAYLOAD)
+            return self._refuse(
+                request,
+                _NoEvent.INVALID_PAYLOAD,
+                400,
+                INVALID_PAYLOAD,
+            )
         return ReceivedEvent(
-            event, now, body, trace=self._traceparent() if self._traceparent else None
+            event,
+            now,
+            body,
+            trace=self._traceparent() if self._traceparent else None,
         )
 
     def _count(

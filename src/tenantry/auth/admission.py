@@ -82,7 +82,10 @@ class Admission:
         """
         try:
             return await self.authenticator.authenticate(
-                authorization, organization, address, window
+                authorization,
+                organization,
+                address,
+                window,
             )
         except errors.DomainError as error:
             await self._delay(error, credential_kind(authorization))
@@ -179,12 +182,24 @@ class AuthenticationParts:
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
         timeout = database.timeouts.identity_provider
         self.keys = (
-            KeySet(oidc, http_client, monotonic=monotonic, timeout=timeout) if oidc else None
+            KeySet(
+                oidc,
+                http_client,
+                monotonic=monotonic,
+                timeout=timeout,
+            )
+            if oidc
+            else None
         )
         self.key_uses = WriteBehind(database, "uses of keys", record_uses)
         tokens: TokenVerifier | None = None
         if oidc and self.keys:
-            tokens = TokenVerifier(oidc, self.keys, clock=clock, unknown_role=unknown_role)
+            tokens = TokenVerifier(
+                oidc,
+                self.keys,
+                clock=clock,
+                unknown_role=unknown_role,
+            )
         self.authenticator = Authenticator(
             keys=database.lane(name="keys"),
             users=database.lane(name="users"),
@@ -198,7 +213,10 @@ class AuthenticationParts:
             page=page,
         )
         self.limiter = RateLimiter(
-            database.lane(rate_limits.SESSION, name="rate_limits"), catalog, clock, limited
+            database.lane(rate_limits.SESSION, name="rate_limits"),
+            catalog,
+            clock,
+            limited,
         )
         self.admission = Admission(
             self.authenticator,

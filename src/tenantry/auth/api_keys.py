@@ -96,15 +96,38 @@ class ApiKeyService:
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             await self._begin(connection, claim)
             tenant, caller, now = await lock_and_reauthorize(
-                connection, principal, _SCOPE, self.clock
+                connection,
+                principal,
+                _SCOPE,
+                self.clock,
             )
             end = _to_end(expires_at, now)
-            rules.check_may_create(caller, scopes, level, mode, end)
-            await self._check_limit(connection, tenant.record, KeyState.ACTIVE, now)
+            rules.check_may_create(
+                caller,
+                scopes,
+                level,
+                mode,
+                end,
+            )
+            await self._check_limit(
+                connection,
+                tenant.record,
+                KeyState.ACTIVE,
+                now,
+            )
             leaked = None
             if replaces is not None:
                 leaked = await self._find_leaked(connection, caller, replaces)
-            key = new_key(caller.org_id, name, scopes, level, mode, end, caller.id, now)
+            key = new_key(
+                caller.org_id,
+                name,
+                scopes,
+                level,
+                mode,
+                end,
+                caller.id,
+                now,
+            )
             made = await self._insert(connection, author, key, now, leaked)
             await idempotency.keep(connection, claim, made.record, now)
             return made
@@ -121,25 +144,37 @@ class ApiKeyService:
         """Read a page of keys, newest first; with ``bounded`` of a bounded search. Raises
         `InvalidCursorError`.
         """
-        window, now = window_after(limit, cursor), self.clock()
+        window = window_after(limit, cursor)
+        now = self.clock()
         if principal.mode is Mode.TEST:
             wanted = msgspec.structs.replace(wanted, mode=Mode.TEST)
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await api_keys_store.read_page(
-                connection, principal.org_id, now, wanted, window, bounded=bounded
+                connection,
+                principal.org_id,
+                now,
+                wanted,
+                window,
+                bounded=bounded,
             )
 
     async def count(self, principal: RequestPrincipal) -> tuple[PlanLimit, int]:
         """Return the use of the plan's limit of active keys, and the number of replaced keys."""
-        org_id, now, most = (
-            principal.org_id,
-            self.clock(),
-            limits_of(principal.access_phase, self.catalog).api_keys,
-        )
+        org_id = principal.org_id
+        now = self.clock()
+        most = limits_of(principal.access_phase, self.catalog).api_keys
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            active = await api_keys_store.count(connection, org_id, now, KeyState.ACTIVE)
+            active = await api_keys_store.count(
+                connection,
+                org_id,
+                now,
+                KeyState.ACTIVE,
+            )
             return PlanLimit(Count(active), most), await api_keys_store.count(
-                connection, org_id, now, KeyState.REPLACED
+                connection,
+                org_id,
+                now,
+                KeyState.REPLACED,
             )
 
     async def get(self, principal: RequestPrincipal, key_id: str) -> ApiKey:
@@ -163,7 +198,12 @@ class ApiKeyService:
         `ValidationError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            _, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+            _, caller, now = await lock_and_reauthorize(
+                connection,
+                principal,
+                _SCOPE,
+                self.clock,
+            )
             changed = key = await self._find(connection, caller, key_id, lock=True)
             if name is not UNSET:
                 check_name(name, key.name)
@@ -184,7 +224,14 @@ class ApiKeyService:
                 )
             if changed.access_level is not key.access_level:
                 await self._check_not_last_owner(connection, key, now)
-            await save(connection, author, Action.KEY_UPDATED, key, changed, now)
+            await save(
+                connection,
+                author,
+                Action.KEY_UPDATED,
+                key,
+                changed,
+                now,
+            )
             return changed
 
     async def rotate(
@@ -207,7 +254,10 @@ class ApiKeyService:
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             await self._begin(connection, claim)
             tenant, caller, now = await lock_and_reauthorize(
-                connection, principal, _SCOPE, self.clock
+                connection,
+                principal,
+                _SCOPE,
+                self.clock,
             )
             old = await self._find(connection, caller, key_id, lock=True)
             caller.require_holding((), old.access_level)
@@ -216,9 +266,20 @@ class ApiKeyService:
                 raise errors.KeyNotActiveError(
                     "The key has been rotated before; rotate the key that took its place."
                 )
-            rules.check_may_create(caller, old.scopes, old.access_level, old.mode, old.expires_at)
+            rules.check_may_create(
+                caller,
+                old.scopes,
+                old.access_level,
+                old.mode,
+                old.expires_at,
+            )
             if overlap:
-                await self._check_limit(connection, tenant.record, KeyState.REPLACED, now)
+                await self._check_limit(
+                    connection,
+                    tenant.record,
+                    KeyState.REPLACED,
+                    now,
+                )
             key = new_key(
                 old.org_id,
                 old.name,
@@ -229,7 +290,14 @@ class ApiKeyService:
                 caller.id,
                 now,
             )
-            made = await self._insert(connection, author, key, now, old, overlap)
+            made = await self._insert(
+                connection,
+                author,
+                key,
+                now,
+                old,
+                overlap,
+            )
             await idempotency.keep(connection, claim, made.record, now)
         if not overlap:
             self.revoked(RevocationReason.ROTATED, 1)
@@ -244,7 +312,12 @@ class ApiKeyService:
         Raises `NotFoundError`, `ScopeEscalationError` and `LastOwnerError`.
         """
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            _, caller, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+            _, caller, now = await lock_and_reauthorize(
+                connection,
+                principal,
+                _SCOPE,
+                self.clock,
+            )
             key = await self._find(connection, caller, key_id, lock=True)
             caller.require_holding((), key.access_level)
             revoked = await self._revoke(connection, author, key, now, force=force)
@@ -260,9 +333,25 @@ class ApiKeyService:
         Raises `NotFoundError` and `LastOwnerError`.
         """
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            await get_tenant(connection, org_id, lock=True, even_ended=True)
-            key = await self._find(connection, operator_principal(org_id), key_id, lock=True)
-            revoked = await self._revoke(connection, author, key, self.clock(), force=force)
+            await get_tenant(
+                connection,
+                org_id,
+                lock=True,
+                even_ended=True,
+            )
+            key = await self._find(
+                connection,
+                operator_principal(org_id),
+                key_id,
+                lock=True,
+            )
+            revoked = await self._revoke(
+                connection,
+                author,
+                key,
+                self.clock(),
+                force=force,
+            )
         if revoked is not key:
             self.revoked(RevocationReason.REVOKED, 1)
         return revoked
@@ -276,7 +365,14 @@ class ApiKeyService:
         if not force:
             await self._check_not_last_owner(connection, key, now)
         revoked = rules.revoked(key, now)
-        await save(connection, author, Action.KEY_REVOKED, key, revoked, now)
+        await save(
+            connection,
+            author,
+            Action.KEY_REVOKED,
+            key,
+            revoked,
+            now,
+        )
         return revoked
 
     async def _find(
@@ -290,7 +386,12 @@ class ApiKeyService:
         test_only = principal.mode is Mode.TEST
         now = self.clock()
         key = await api_keys_store.find(
-            connection, principal.org_id, key_id, now, test_only=test_only, lock=lock
+            connection,
+            principal.org_id,
+            key_id,
+            now,
+            test_only=test_only,
+            lock=lock,
         )
         if key is None:
             raise errors.NotFoundError("API key")
@@ -314,7 +415,12 @@ class ApiKeyService:
         """Begin the creation of a key. Raises `IdempotencyReplayError` if the same request created
         one before: its secret is not stored.
         """
-        repeated = await idempotency.begin(connection, claim, ApiKey, self.clock())
+        repeated = await idempotency.begin(
+            connection,
+            claim,
+            ApiKey,
+            self.clock(),
+        )
         if repeated is not None:
             raise errors.IdempotencyReplayError(repeated.id)
 
@@ -334,14 +440,29 @@ class ApiKeyService:
                 record, rotated_from=replaced.id, rotated_from_last_used_at=replaced.last_used_at
             )
         await api_keys_store.insert(
-            connection, record, self.pepper.digest(key.secret.encode()), self.pepper.id
+            connection,
+            record,
+            self.pepper.digest(key.secret.encode()),
+            self.pepper.id,
         )
         await audit.record(
-            connection, author, Action.KEY_CREATED, (record.org_id, record.id), now, after=record
+            connection,
+            author,
+            Action.KEY_CREATED,
+            (record.org_id, record.id),
+            now,
+            after=record,
         )
         if replaced is not None:
             ending = rules.superseded(replaced, record.id, overlap, now)
-            await save(connection, author, Action.KEY_ROTATED, replaced, ending, now)
+            await save(
+                connection,
+                author,
+                Action.KEY_ROTATED,
+                replaced,
+                ending,
+                now,
+            )
         return NewKey(record, key.secret)
 
     async def _check_limit(
@@ -357,7 +478,10 @@ class ApiKeyService:
     ) -> None:
         """Raise `LastOwnerError` if this key is the only way to create another OWNER key."""
         if rules.is_live_owner(key) and not await api_keys_store.has_other_owner(
-            connection, key, self.issuers, now
+            connection,
+            key,
+            self.issuers,
+            now,
         ):
             raise errors.LastOwnerError(
                 "This is the last OWNER key of a tenant without an owner: make or rotate to another first, "
@@ -376,7 +500,13 @@ async def save(
     """Store a changed key and record the change in the audit trail."""
     await api_keys_store.update(connection, after)
     await audit.record(
-        connection, author, action, (after.org_id, after.id), now, before=before, after=after
+        connection,
+        author,
+        action,
+        (after.org_id, after.id),
+        now,
+        before=before,
+        after=after,
     )
 
 

@@ -29,7 +29,11 @@ _COLUMNS: Final = (
 )
 _SELECT: Final = f"SELECT {_COLUMNS} FROM api_keys k"  # noqa: S608  # our own columns
 _LISTING: Final = Listing(
-    _COLUMNS, "api_keys", "created_at", most=MAX_SCANNED_RECORDS, source_columns=_SHOWN
+    _COLUMNS,
+    "api_keys",
+    "created_at",
+    most=MAX_SCANNED_RECORDS,
+    source_columns=_SHOWN,
 )
 # The rule of `status_at`, in SQL.
 _STATUS: Final = {
@@ -206,7 +210,11 @@ async def find_hinted(
     condition = f"({(' OR ' if hint.either else ' AND ').join(conditions)})"
     values = {"key_id": hint.key_id, "starts": list(hint.starts), "last4": hint.last4}
     return await _HINTED_LISTING.page(
-        connection, condition, values, window, lambda row: (row[0], row[1])
+        connection,
+        condition,
+        values,
+        window,
+        lambda row: (row[0], row[1]),
     )
 
 

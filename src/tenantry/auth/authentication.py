@@ -94,7 +94,9 @@ class Authenticator:
     page: str = NO_PAGE
 
     def __post_init__(self) -> None:
-        keys, users, limits = self.keys, self.users, self.users.timeouts
+        keys = self.keys
+        users = self.users
+        limits = self.users.timeouts
         self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(
             self._find_keys,
             start_timeout=keys.timeouts.batch_start,
@@ -176,14 +178,30 @@ class Authenticator:
         now = self.clock()
         principal = _principal_of_key(key, self.catalog, now)
         if key.recent_address != (address or "") or key.digest != digests[0]:
-            self.key_used(key.id, KeyUse(key.id, now, address, digests[0], self.peppers[0].id))
+            self.key_used(
+                key.id,
+                KeyUse(
+                    key.id,
+                    now,
+                    address,
+                    digests[0],
+                    self.peppers[0].id,
+                ),
+            )
         return Authenticated(principal, key.page)
 
     async def _by_claims(
         self, claims: Claims, organization: bytes | None, address: str | None, window: Window | None
     ) -> Authenticated:
         org_id = requested_organization(claims.org_id, organization)
-        rows = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id, window))
+        rows = await self._users.submit(
+            UserQuery(
+                claims.issuer,
+                claims.subject,
+                org_id,
+                window,
+            )
+        )
         row = _only_access(claims, rows)
         principal = self._principal_of_user(claims, row)
         if row.invited and organization is not None and self.accept is not None:
@@ -298,7 +316,13 @@ def _principal_of_key(key: KeyRow, catalog: Catalog, now: datetime) -> RequestPr
 
 
 def _access_of(row: KeyRow | UserAccessRow, catalog: Catalog, now: datetime) -> AccessPhase:
-    return current_phase(row.access, row.plan, row.subscription_status, now.timestamp(), catalog)
+    return current_phase(
+        row.access,
+        row.plan,
+        row.subscription_status,
+        now.timestamp(),
+        catalog,
+    )
 
 
 def _only_access(claims: Claims, rows: Sequence[UserAccessRow]) -> UserAccessRow:
@@ -346,7 +370,12 @@ async def lock_and_reauthorize(
     Raises `ApiKeyRevokedError`, `ApiKeyExpiredError`, `NoOrganizationError`, `OrgSuspendedError`,
     `InsufficientScopeError`, and `NotFoundError` for an ended tenant.
     """
-    tenant = await get_tenant(connection, principal.org_id, lock=True, even_ended=True)
+    tenant = await get_tenant(
+        connection,
+        principal.org_id,
+        lock=True,
+        even_ended=True,
+    )
     now = clock()
     if _is_operator(principal):
         caller = principal
@@ -376,13 +405,20 @@ async def _reauthorize_key(
     connection: Connection, principal: RequestPrincipal, now: datetime
 ) -> RequestPrincipal:
     key = await api_keys_store.find(
-        connection, principal.org_id, principal.id, now, test_only=False
+        connection,
+        principal.org_id,
+        principal.id,
+        now,
+        test_only=False,
     )
     if key is None:
         raise errors.ApiKeyRevokedError(_REVOKED)
     _check_active(key.status)
     return msgspec.structs.replace(
-        principal, scopes=key.scopes, access_level=key.access_level, expires_at=key.expires_at
+        principal,
+        scopes=key.scopes,
+        access_level=key.access_level,
+        expires_at=key.expires_at,
     )
 
 
@@ -450,8 +486,12 @@ async def explain_token(
     Runs the verifier's checks, then with a database those of the tenant and the membership.
     """
     explained = await verifier.explain(token)
-    claims, access_found, refusal = explained.claims, None, explained.refusal
-    result, said, reason = CheckResult.NOT_REACHED, None, None
+    claims = explained.claims
+    access_found = None
+    refusal = explained.refusal
+    result = CheckResult.NOT_REACHED
+    said = None
+    reason = None
     if claims is not None:
         role = permissions.lower_role(claims.role, None)
         scopes, level = permissions.role_grants(role, claims.scopes)
@@ -490,12 +530,26 @@ async def explain_token(
         except psycopg.Error as error:
             reason = f"the database's schema is not that of this release ({type(error).__name__})"
         except errors.DomainError as error:
-            result, reason, refusal, access_found = CheckResult.FAILED, error.detail, error, None
+            result = CheckResult.FAILED
+            reason = error.detail
+            refusal = error
+            access_found = None
         if result is not CheckResult.NOT_REACHED:
             said = _describe(claims, organization, rows)
     expected = "one tenant, neither ended nor suspended, that the user was not removed from"
-    step = CheckStep("tenant and membership", result, said, expected, reason)
-    return AccessExplanation(explained, [*explained.steps, step], refusal, access_found)
+    step = CheckStep(
+        "tenant and membership",
+        result,
+        said,
+        expected,
+        reason,
+    )
+    return AccessExplanation(
+        explained,
+        [*explained.steps, step],
+        refusal,
+        access_found,
+    )
 
 
 def _role_origin(claims: Claims, claim: str, row: UserAccessRow | None) -> str:

@@ -183,7 +183,14 @@ async def find_keys(
         for number, query in enumerate(queries)
         for digest in query.digests
     ]
-    statement = _keys(_page_of(queries, page, org_id="k.org_id", mode="k.mode"))
+    statement = _keys(
+        _page_of(
+            queries,
+            page,
+            org_id="k.org_id",
+            mode="k.mode",
+        )
+    )
     [rows] = await connection.run_batch(statement(*zip(*batch, strict=True), now))
     for number, *key in rows:
         found[number] = KeyRow(*key)
@@ -197,7 +204,8 @@ async def find_user_access(
     of several. ``page`` as for `find_keys`.
     """
     found: list[list[UserAccessRow]] = [[] for _ in users]
-    named, only = list[Sequence[object]](), list[Sequence[object]]()
+    named = list[Sequence[object]]()
+    only = list[Sequence[object]]()
     for number, user in enumerate(users):
         if user.org_id is None:
             only.append((number, user.issuer, user.subject, *_bounds(user.window)))
@@ -208,7 +216,14 @@ async def find_user_access(
         statement = _named_tenants(_page_of(users, page, org_id="t.id", mode="'live'"))
         calls.append(statement(*zip(*named, strict=True)))
     if only:
-        statement = _only_tenants(_page_of(users, page, org_id="own.org_id", mode="'live'"))
+        statement = _only_tenants(
+            _page_of(
+                users,
+                page,
+                org_id="own.org_id",
+                mode="'live'",
+            )
+        )
         calls.append(statement(*zip(*only, strict=True)))
     for rows in await connection.run_batch(*calls):
         for number, *row in rows:

@@ -78,17 +78,48 @@ class LeakReportService:
             if row is None:
                 raise errors.NotFoundError("API key")
             async with connection.within(of_tenant(row.org_id)):
-                tenant = await get_tenant(connection, row.org_id, lock=True, even_ended=True)
+                tenant = await get_tenant(
+                    connection,
+                    row.org_id,
+                    lock=True,
+                    even_ended=True,
+                )
                 key = await api_keys_store.find(
-                    connection, row.org_id, row.id, now, test_only=False, lock=True
+                    connection,
+                    row.org_id,
+                    row.id,
+                    now,
+                    test_only=False,
+                    lock=True,
                 )
                 if key is None:
                     raise errors.NotFoundError("API key")
                 if key.revoked_at is not None:
                     return EndedKey(key.id, "revoked", key.revoked_at)
-                await save(connection, author, Action.KEY_LEAKED, key, rules.revoked(key, now), now)
+                await save(
+                    connection,
+                    author,
+                    Action.KEY_LEAKED,
+                    key,
+                    rules.revoked(key, now),
+                    now,
+                )
             if key.status is KeyStatus.ACTIVE:
-                notice = KeyLeakedData(key.id, key.name, key.start, key.last4, now, author.address)
-                await notify(connection, self.outbox, key.org_id, tenant.owner_address, notice, now)
+                notice = KeyLeakedData(
+                    key.id,
+                    key.name,
+                    key.start,
+                    key.last4,
+                    now,
+                    author.address,
+                )
+                await notify(
+                    connection,
+                    self.outbox,
+                    key.org_id,
+                    tenant.owner_address,
+                    notice,
+                    now,
+                )
         self.revoked(RevocationReason.LEAKED, 1)
         return EndedKey(key.id, "revoked", now)

@@ -26,7 +26,8 @@ class OperatorKeyService:
         `InvalidCursorError`.
         """
         check_search(text)
-        hint, window = find_key_hint(text), window_after(limit, cursor)
+        hint = find_key_hint(text)
+        window = window_after(limit, cursor)
         if hint is None:
             raise ValidationError(
                 ("search", "must be a key's id, or four characters of its start or end")
@@ -38,7 +39,13 @@ class OperatorKeyService:
             for key_id, org_id in page.data:
                 async with connection.within(of_tenant(org_id)):
                     found.append(
-                        await api_keys_store.find(connection, org_id, key_id, now, test_only=False)
+                        await api_keys_store.find(
+                            connection,
+                            org_id,
+                            key_id,
+                            now,
+                            test_only=False,
+                        )
                     )
         return Page([key for key in found if key is not None], page.next_cursor)
 
@@ -51,7 +58,10 @@ class OperatorKeyService:
         `ApiKeyService.revoke_as_operator`.
         """
         return await self.keys.revoke_as_operator(
-            await self._tenant_of(key_id), author, key_id, force=force
+            await self._tenant_of(key_id),
+            author,
+            key_id,
+            force=force,
         )
 
     async def _tenant_of(self, key_id: str) -> str:

@@ -161,7 +161,8 @@ class RateLimiter:
 
     def _shares_of(self, principal: RequestPrincipal) -> list[Share]:
         limits = limits_of(principal.access_phase, self._catalog)
-        of_tenant, of_key = limits.requests_per_minute, limits.requests_per_minute_per_key
+        of_tenant = limits.requests_per_minute
+        of_key = limits.requests_per_minute_per_key
         shares: list[Share] = []
         if of_tenant is None and of_key is None:
             return shares
@@ -209,22 +210,30 @@ class RateLimiter:
 
     def _requests_of(self, entries: Sequence[_Entry], second: int) -> dict[Share, ShareRequest]:
         """Return what to ask the database for: new shares, and the return of unused ones."""
-        demand = Counter(share for entry in entries for share in entry.shares if entry.number)
-        if demand:
-            demand.update(dict.fromkeys(self._next_prefetched(second), 0))
+        demand = self._demand_of(entries, second)
         requests = {}
         for share, number in demand.items():
             if request := share.request(second, number):
                 requests[share] = request
-        returned = [share for entry in entries if not entry.number for share in entry.shares]
-        requests |= {share: share.release() for share in returned if share not in demand}
+        for entry in entries:
+            if not entry.number:
+                unused = [share for share in entry.shares if share not in demand]
+                requests |= {share: share.release() for share in unused}
         return requests
+
+    def _demand_of(self, entries: Sequence[_Entry], second: int) -> Counter[Share]:
+        """Count the requests that wait for each share; 0 for those to reserve ahead."""
+        demand = Counter(share for entry in entries for share in entry.shares if entry.number)
+        if demand:
+            demand.update(dict.fromkeys(self._next_prefetched(second), 0))
+        return demand
 
     def _next_prefetched(self, second: int) -> list[Share]:
         """Return some of the shares that were used in the second before."""
         if self._turn != second:
             self._to_prefetch = deque(self._taken)
-            self._taken, self._turn = [], second
+            self._taken = []
+            self._turn = second
         ahead = [
             self._to_prefetch.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._to_prefetch)))
         ]
@@ -245,14 +254,21 @@ class RateLimiter:
         shut = [share for share in shares if share.is_exhausted(second)]
         for share in shut:
             self._refused(share.policy)
-        reached = [
-            f"The {_NAMES[share.policy]}'s {share.limit} requests per minute are used up."
-            for share in shut
-        ]
-        known = [share for share in shares if share in shut or share.second == second]
         used_up = [share for share in shares if share in shut or share.seems_exhausted(second)]
         reset = max(share.quota(second).reset for share in used_up)
-        raise RateLimitedError(" ".join(reached), _status_of(known, second), reset)
+        raise RateLimitedError(_text_of(shut), _known_status(shares, shut, second), reset)
+
+
+def _known_status(shares: Sequence[Share], shut: Sequence[Share], second: int) -> RateLimitStatus:
+    known = [share for share in shares if share in shut or share.second == second]
+    return _status_of(known, second)
+
+
+def _text_of(reached: Sequence[Share]) -> str:
+    return " ".join(
+        f"The {_NAMES[share.policy]}'s {share.limit} requests per minute are used up."
+        for share in reached
+    )
 
 
 def subject_of_tenant(tenant_id: str) -> str:

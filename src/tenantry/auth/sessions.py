@@ -57,14 +57,24 @@ class SessionService:
         """Use a sign-in's ``state`` once; return False if any process has used it before."""
         digest = hashlib.sha256(state.encode()).hexdigest()
         async with self.database.transaction(OF_PEOPLE) as connection:
-            return await sessions.use_once(connection, "state", digest, self.clock())
+            return await sessions.use_once(
+                connection,
+                "state",
+                digest,
+                self.clock(),
+            )
 
     async def use_secret(self, key_id: str) -> bool:
         """Use the one display of a new key's secret; return False if any process has shown it
         before.
         """
         async with self.database.transaction(OF_PEOPLE) as connection:
-            return await sessions.use_once(connection, "secret", key_id, self.clock())
+            return await sessions.use_once(
+                connection,
+                "secret",
+                key_id,
+                self.clock(),
+            )
 
     async def begin(
         self,
@@ -117,7 +127,12 @@ class SessionService:
         content = msgspec.json.encode(claims).decode()
         async with self.database.transaction(OF_PEOPLE) as connection:
             return await sessions.renew(
-                connection, digest, claims.user, content, name, self.clock()
+                connection,
+                digest,
+                claims.user,
+                content,
+                name,
+                self.clock(),
             )
 
     async def look_up(
@@ -148,8 +163,19 @@ class SessionService:
             invitations = await sessions.count_invitations(connection, session.user)
             if is_use:
                 opened = [one.id for one in tenants if one.id == tenant_id and not one.suspended]
-                await _record_use(connection, session, next(iter(opened), None), now)
-        return ActiveSession(session, claims, tenants, total, invitations)
+                await _record_use(
+                    connection,
+                    session,
+                    next(iter(opened), None),
+                    now,
+                )
+        return ActiveSession(
+            session,
+            claims,
+            tenants,
+            total,
+            invitations,
+        )
 
     async def _find_valid(
         self, connection: Connection, digest: bytes, now: datetime
@@ -173,7 +199,11 @@ class SessionService:
         """
         async with self.database.transaction(OF_PEOPLE) as connection:
             rows = await sessions.search_tenants(
-                connection, claims, text=text, after=after, limit=limit
+                connection,
+                claims,
+                text=text,
+                after=after,
+                limit=limit,
             )
         return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
 

@@ -184,7 +184,12 @@ async def search_tenants(
 
     Returns one more than ``limit`` if there are more.
     """
-    values = {**_identity(claims), "text": text, "after": after, "most": limit + 1}
+    values = {
+        **_identity(claims),
+        "text": text,
+        "after": after,
+        "most": limit + 1,
+    }
     return [TenantOfUser(*row) for row in await connection.fetch(_SEARCHED, values)]
 
 

@@ -51,7 +51,8 @@ async def show_start(ctx: Context) -> Response[str]:
 
 @get(ORG, guards=[needs()])
 async def show_overview(ctx: Context) -> Response[str]:
-    services, user = ctx.services, ctx.user
+    services = ctx.services
+    user = ctx.user
     overview = await services.overview.read(user.principal)
     tenant = overview.billing.tenant
     return ctx.render(
@@ -89,9 +90,21 @@ async def end_other_sessions(ctx: Context) -> Response[str]:
 
 @get(ORGS, guards=[needs()])
 async def show_organizations(ctx: Context) -> Response[str]:
-    user, text, last = ctx.user, ctx.query("name"), ctx.query("after")
-    page = await ctx.services.sessions.search_tenants(user.claims, text, _PAGE_SIZE, last or None)
-    return ctx.render("organizations.html", page=page, text=text, is_first=not last)
+    user = ctx.user
+    text = ctx.query("name")
+    last = ctx.query("after")
+    page = await ctx.services.sessions.search_tenants(
+        user.claims,
+        text,
+        _PAGE_SIZE,
+        last or None,
+    )
+    return ctx.render(
+        "organizations.html",
+        page=page,
+        text=text,
+        is_first=not last,
+    )
 
 
 @get(_MEMBERSHIPS, guards=[needs()])
@@ -103,7 +116,10 @@ async def show_memberships(ctx: Context, cursor: Cursor = None) -> Response[str]
 async def accept_invitation(ctx: Context, membership_id: MembershipId) -> Response[str]:
     try:
         membership = await ctx.services.memberships.accept(
-            ctx.user.session.user, ctx.author, membership_id, None
+            ctx.user.session.user,
+            ctx.author,
+            membership_id,
+            None,
         )
     except MemberNotActiveError as error:
         return await _memberships_page(ctx, None, error)
@@ -112,7 +128,8 @@ async def accept_invitation(ctx: Context, membership_id: MembershipId) -> Respon
 
 @post(_MEMBERSHIP + "/decline", guards=[needs()])
 async def decline_invitation(ctx: Context, membership_id: MembershipId) -> Response[str]:
-    user, memberships = ctx.user, ctx.services.memberships
+    user = ctx.user
+    memberships = ctx.services.memberships
     membership = await memberships.get(user.session.user, membership_id)
     if membership.status is MemberStatus.ACTIVE or user.claims.org_id == membership.org_id:
         # declining would end access that the user has
@@ -132,10 +149,18 @@ async def leave_organization(ctx: Context, membership_id: MembershipId) -> Respo
         return await _leave_page(ctx, membership_id, {"leaving": "Check this box to leave."})
     try:
         await ctx.services.memberships.end(
-            ctx.user.session.user, ctx.author, membership_id, leaves=True
+            ctx.user.session.user,
+            ctx.author,
+            membership_id,
+            leaves=True,
         )
     except LastOwnerError as error:
-        return await _leave_page(ctx, membership_id, {}, STATUSES[type(error)])
+        return await _leave_page(
+            ctx,
+            membership_id,
+            {},
+            STATUSES[type(error)],
+        )
     return ctx.redirect_with(FlashMessage.ORGANIZATION_LEFT, _MEMBERSHIPS)
 
 
@@ -147,21 +172,32 @@ def leave_path(membership_id: str) -> str:
 async def _memberships_page(
     ctx: PageContext, cursor: str | None, error: Exception | None = None
 ) -> Response[str]:
-    page = await ctx.services.memberships.list_page(ctx.user.session.user, None, _PAGE_SIZE, cursor)
+    page = await ctx.services.memberships.list_page(
+        ctx.user.session.user,
+        None,
+        _PAGE_SIZE,
+        cursor,
+    )
     return ctx.render("memberships.html", error, page=page)
 
 
 async def _leave_page(
     ctx: PageContext, membership_id: str, errors: Mapping[str, str], status: int | None = None
 ) -> Response[str]:
-    user, memberships = ctx.user.session.user, ctx.services.memberships
-    membership, may_leave = await memberships.get(user, membership_id), True
+    user = ctx.user.session.user
+    memberships = ctx.services.memberships
+    membership = await memberships.get(user, membership_id)
+    may_leave = True
     try:
         await memberships.check_may_end(user, membership_id)
     except LastOwnerError:
         may_leave = False
     return ctx.render(
-        "membership_leave.html", status, membership=membership, may_leave=may_leave, errors=errors
+        "membership_leave.html",
+        status,
+        membership=membership,
+        may_leave=may_leave,
+        errors=errors,
     )
 
 
@@ -178,7 +214,12 @@ async def show_confirmation(
     found = await ctx.services.confirmations.look_up(token)
     if found is None:
         return ctx.render("confirm_address_invalid.html", 404)
-    return ctx.render("confirm_address.html", found=found, token=token, action=CONFIRM_PATH)
+    return ctx.render(
+        "confirm_address.html",
+        found=found,
+        token=token,
+        action=CONFIRM_PATH,
+    )
 
 
 @post(CONFIRM_PATH, opt={"public": True}, before_request=_skip_form_check)

@@ -65,9 +65,14 @@ class KeyForm(msgspec.Struct, frozen=True):
 def submitted_values(form: Form) -> KeyForm:
     texts = {name: form.text(name) for name in ("name", "access", "own", "expiry", "until")}
     mode = form.text("mode") or Mode.LIVE  # a form of an existing key has none
-    sure, everything = form.checked("sure"), form.checked("everything")
+    sure = form.checked("sure")
+    everything = form.checked("everything")
     return KeyForm(
-        checked=tuple(form.all("scope")), sure=sure, everything=everything, mode=mode, **texts
+        checked=tuple(form.all("scope")),
+        sure=sure,
+        everything=everything,
+        mode=mode,
+        **texts,
     )
 
 
@@ -75,11 +80,22 @@ def values_of(key: ApiKey) -> KeyForm:
     """Return the values with which the form of an existing key begins."""
     name = key.name.strip()  # as a form submits it
     if key.access_level is AccessLevel.OWNER:
-        return KeyForm(name=name, access=_OWNER, mode=key.mode, expiry=_UNCHANGED)
+        return KeyForm(
+            name=name,
+            access=_OWNER,
+            mode=key.mode,
+            expiry=_UNCHANGED,
+        )
     known = labels().scopes
     checked = tuple(scope for scope in key.scopes if scope in known)
     own = " ".join(scope for scope in key.scopes if scope not in known)
-    return KeyForm(name=name, checked=checked, own=own, mode=key.mode, expiry=_UNCHANGED)
+    return KeyForm(
+        name=name,
+        checked=checked,
+        own=own,
+        mode=key.mode,
+        expiry=_UNCHANGED,
+    )
 
 
 def only_changed(values: KeyForm, changed: Collection[str], key: ApiKey) -> KeyForm:
@@ -91,7 +107,10 @@ def only_changed(values: KeyForm, changed: Collection[str], key: ApiKey) -> KeyF
         values = msgspec.structs.replace(values, name=current.name)
     if "scope" not in changed:
         values = msgspec.structs.replace(
-            values, access=current.access, checked=current.checked, own=current.own
+            values,
+            access=current.access,
+            checked=current.checked,
+            own=current.own,
         )
     return values
 
@@ -116,10 +135,18 @@ def expiry_choices(now: datetime, key: ApiKey | None = None) -> ExpiryChoices:
     days = [(count, now + int(count) * _DAY) for count in DAYS]
     latest = _latest_end(key)
     if latest is None:
-        return ExpiryChoices(days, now.date(), None, may_be_later=True)
+        return ExpiryChoices(
+            days,
+            now.date(),
+            None,
+            may_be_later=True,
+        )
     earlier = [(count, end) for count, end in days if end < latest]
     return ExpiryChoices(
-        earlier, now.date(), latest.astimezone(UTC).date() - _DAY, may_be_later=False
+        earlier,
+        now.date(),
+        latest.astimezone(UTC).date() - _DAY,
+        may_be_later=False,
     )
 
 
@@ -152,7 +179,12 @@ def check(
         except InvalidFormError as error:
             found |= error.errors
     try:
-        validate(_CheckedFields, {"name": values.name, "mode": values.mode}, _MESSAGES, found)
+        validate(
+            _CheckedFields,
+            {"name": values.name, "mode": values.mode},
+            _MESSAGES,
+            found,
+        )
     except InvalidFormError as error:
         raise InvalidFormError(
             {name: error.errors[name] for name in _ORDER if name in error.errors}

@@ -51,17 +51,27 @@ _writer = needs("api-keys:write")
 
 @get(PATH, guards=[_reader])
 async def show_keys(ctx: Context, cursor: Cursor = None) -> Response[str]:
-    state, mode = ctx.choice("status", KeyState), ctx.choice("mode", Mode)
+    state = ctx.choice("status", KeyState)
+    mode = ctx.choice("mode", Mode)
     wanted = KeyFilter(state=state, mode=mode, search=ctx.query("search") or None)
     query = forms.query_string(
         {"status": wanted.state, "mode": wanted.mode, "search": wanted.search}
     )
     page = await ctx.services.api_keys.list_page(
-        ctx.principal, wanted, _PAGE_SIZE, cursor, bounded=True
+        ctx.principal,
+        wanted,
+        _PAGE_SIZE,
+        cursor,
+        bounded=True,
     )
     room, replaced = await ctx.services.api_keys.count(ctx.principal)
     return ctx.render(
-        "api_keys.html", page=page, room=room, replaced=replaced, wanted=wanted, query=query
+        "api_keys.html",
+        page=page,
+        room=room,
+        replaced=replaced,
+        wanted=wanted,
+        query=query,
     )
 
 
@@ -71,7 +81,13 @@ async def show_key(ctx: Context, key_id: KeyId) -> Response[str]:
     key = await keys.get(ctx.principal, key_id)
     old = await keys.get(ctx.principal, key.rotated_from) if key.rotated_from else None
     expected = _confirmation_of(key)
-    return ctx.render("api_key.html", key=key, old=old, expected=expected, overlaps=_OVERLAPS)
+    return ctx.render(
+        "api_key.html",
+        key=key,
+        old=old,
+        expected=expected,
+        overlaps=_OVERLAPS,
+    )
 
 
 @get(_KEY + "/first-use", guards=[_reader])
@@ -89,7 +105,8 @@ async def show_new_key(ctx: Context) -> Response[str]:
 @post(PATH + "/new", guards=[_writer])
 @waits_for_duplicate
 async def create_key(ctx: Context) -> Response[str]:
-    values, replaces = api_key_form.submitted_values(ctx.form), ctx.form.text("replaces")
+    values = api_key_form.submitted_values(ctx.form)
+    replaces = ctx.form.text("replaces")
     denied = _denied_scopes(ctx, values)
     try:
         expires_at = api_key_form.check(values, ctx.services.clock(), further=denied)
@@ -117,7 +134,11 @@ async def show_created_key(ctx: Context, key_id: KeyId) -> Response[str]:
     # Last: if a query failed now, the secret would be lost.
     secret = await _take_secret(ctx, key_id)
     page = ctx.render(
-        "api_key_created.html", key=key, old=old, is_rotation=_is_rotation(key, old), secret=secret
+        "api_key_created.html",
+        key=key,
+        old=old,
+        is_rotation=_is_rotation(key, old),
+        secret=secret,
     )
     if secret is not None:
         page.set_cookie(ctx.cookies.without_secret(_created_path(ctx, key_id), key_id))
@@ -133,16 +154,27 @@ async def show_edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
 @post(_KEY + "/edit", guards=[_writer])
 async def edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
     key = await _changeable_key(ctx, key_id)
-    values, current = api_key_form.submitted_values(ctx.form), api_key_form.values_of(key).editable
+    values = api_key_form.submitted_values(ctx.form)
+    current = api_key_form.values_of(key).editable
     changed, conflicts = forms.find_edits(ctx.form, values.editable, current)
     values = api_key_form.only_changed(values, changed, key)
     try:
         denied = _denied_scopes(ctx, values) if "scope" in changed else {}
-        expires_at = api_key_form.check(values, ctx.services.clock(), key, {**denied, **conflicts})
+        expires_at = api_key_form.check(
+            values,
+            ctx.services.clock(),
+            key,
+            {**denied, **conflicts},
+        )
         name = values.name if "name" in changed else UNSET
         scopes = values.scopes if "scope" in changed else UNSET
         await ctx.services.api_keys.update(
-            ctx.principal, ctx.author, key_id, name=name, scopes=scopes, expires_at=expires_at
+            ctx.principal,
+            ctx.author,
+            key_id,
+            name=name,
+            scopes=scopes,
+            expires_at=expires_at,
         )
     except errors.LastOwnerError:
         return _edit_page(ctx, key, values, _LAST_OWNER_KEY)
@@ -184,13 +216,30 @@ async def show_revoke_key(ctx: Context, key_id: KeyId) -> Response[str]:
 @post(_KEY + "/revoke", guards=[_writer])
 async def revoke_key(ctx: Context, key_id: KeyId) -> Response[str]:
     key = await _writable_key(ctx, key_id)
-    typed, force = ctx.form.text("word"), ctx.form.checked("force")
+    typed = ctx.form.text("word")
+    force = ctx.form.checked("force")
     if mismatch := forms.confirmation_errors(typed, "word", _confirmation_of(key)):
-        return _revoke_page(ctx, key, errors=mismatch, typed=typed, force=force)
+        return _revoke_page(
+            ctx,
+            key,
+            errors=mismatch,
+            typed=typed,
+            force=force,
+        )
     try:
-        await ctx.services.api_keys.revoke(ctx.principal, ctx.author, key_id, force=force)
+        await ctx.services.api_keys.revoke(
+            ctx.principal,
+            ctx.author,
+            key_id,
+            force=force,
+        )
     except errors.LastOwnerError:
-        return _revoke_page(ctx, key, error=_LAST_OWNER_KEY, typed=typed)
+        return _revoke_page(
+            ctx,
+            key,
+            error=_LAST_OWNER_KEY,
+            typed=typed,
+        )
     return ctx.redirect(_path_of(ctx, key_id))
 
 
@@ -240,7 +289,12 @@ async def _new_page(
         values = msgspec.structs.replace(old, expiry=KeyForm().expiry)
     choices = api_key_form.expiry_choices(ctx.services.clock())
     return ctx.render(
-        "api_key_new.html", error, values=values, choices=choices, kept=(), replaced=replaced
+        "api_key_new.html",
+        error,
+        values=values,
+        choices=choices,
+        kept=(),
+        replaced=replaced,
     )
 
 
@@ -261,7 +315,12 @@ def _edit_page(
 
 
 def _rotate_page(ctx: PageContext, key: ApiKey, error: Exception | None = None) -> Response[str]:
-    return ctx.render("api_key_rotate.html", error, key=key, overlaps=_OVERLAPS)
+    return ctx.render(
+        "api_key_rotate.html",
+        error,
+        key=key,
+        overlaps=_OVERLAPS,
+    )
 
 
 def _revoke_page(
@@ -269,7 +328,11 @@ def _revoke_page(
 ) -> Response[str]:
     context = {"force": False, **context}
     return ctx.render(
-        "api_key_revoke.html", error, key=key, expected=_confirmation_of(key), **context
+        "api_key_revoke.html",
+        error,
+        key=key,
+        expected=_confirmation_of(key),
+        **context,
     )
 
 
@@ -282,7 +345,12 @@ def _redirect_to_secret(ctx: PageContext, made: NewKey) -> Response[str]:
     path = _created_path(ctx, made.record.id)
     response = ctx.redirect(path)
     response.set_cookie(
-        ctx.cookies.with_secret(ctx.user.session, path, made.record.id, made.secret)
+        ctx.cookies.with_secret(
+            ctx.user.session,
+            path,
+            made.record.id,
+            made.secret,
+        )
     )
     return response
 

@@ -74,18 +74,29 @@ def _parse(submitted: Mapping[str, str]) -> AuditFilter:
     until = None
     if valid.until is not None and valid.until < date.max:
         until = datetime.combine(valid.until + timedelta(days=1), time(), UTC)
-    return AuditFilter(valid.action, valid.actor_id, valid.target_id, since, until)
+    return AuditFilter(
+        valid.action,
+        valid.actor_id,
+        valid.target_id,
+        since,
+        until,
+    )
 
 
 @get(PATH, guards=[needs("audit:read")])
 async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
-    services, principal = ctx.services, ctx.principal
+    services = ctx.services
+    principal = ctx.principal
     submitted = {name: ctx.query(name) for name in _FILTERS}
     entries: list[tuple[AuditEvent, AuditParty, AuditParty | None]] = []
-    page, rejection = None, None
+    page = None
+    rejection = None
     try:
         page, names = await services.trail.search_page(
-            principal, _parse(submitted), _PAGE_SIZE, cursor
+            principal,
+            _parse(submitted),
+            _PAGE_SIZE,
+            cursor,
         )
     except forms.InvalidFormError as error:
         rejection = error
@@ -131,13 +142,17 @@ def _actor(event: AuditEvent, names: Mapping[str, str]) -> AuditParty:
     if event.actor_kind is ActorKind.API_KEY:
         page = f"/settings/api-keys/{event.actor_id}" if event.actor_id in names else None
         return AuditParty(
-            names.get(event.actor_id, event.actor_id), event.actor_id, page, label="The key"
+            names.get(event.actor_id, event.actor_id),
+            event.actor_id,
+            page,
+            label="The key",
         )
     return AuditParty(id=event.actor_id, user_id=event.actor_id)
 
 
 def _target(event: AuditEvent, names: Mapping[str, str]) -> AuditParty | None:
-    kind, target_id = event.action.partition(".")[0], event.target_id
+    kind = event.action.partition(".")[0]
+    target_id = event.target_id
     if kind not in _PAGES:
         return None
     page = f"{_PAGES[kind]}/{target_id}" if target_id in names else None

@@ -32,7 +32,8 @@ def is_ending(tenant: Tenant) -> bool:
 
 def is_last_period(tenant: Tenant) -> bool:
     """Whether the tenant's subscription will end with the current period, or before."""
-    ends_at, period_end = tenant.ends_at, tenant.current_period_end
+    ends_at = tenant.ends_at
+    period_end = tenant.current_period_end
     ends_before = ends_at is not None and period_end is not None and ends_at <= period_end
     return is_ending(tenant) and (tenant.cancel_at_period_end or ends_before)
 
@@ -49,7 +50,8 @@ async def show_billing(ctx: Context) -> Response[str]:
 
 @get(PATH + "/back", guards=[needs("billing:read")])
 async def return_from_provider(ctx: Context) -> Response[str]:
-    path, plan = f"{ctx.user.base}/billing", ctx.query("plan")
+    path = f"{ctx.user.base}/billing"
+    plan = ctx.query("plan")
     message = ctx.cookies.verified_flash(ctx.user.session, f"{path}/back", ctx.query("notice"))
     if message is None:
         return ctx.redirect(path)
@@ -126,7 +128,8 @@ def _check_is_address(url: str) -> None:
 async def _billing_page(
     ctx: PageContext, *, awaits: str = "", problem: errors.DomainError | None = None
 ) -> Response[str]:
-    services, catalog = ctx.services, ctx.services.catalog
+    services = ctx.services
+    catalog = ctx.services.catalog
     # First, so that the stream repeats events rather than skip one. A page with an error is not
     # updated.
     newest = None if problem else await services.billing.newest_arrival(ctx.principal)

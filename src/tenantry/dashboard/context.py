@@ -92,7 +92,10 @@ class Renderer:
         content = self._templates.get_template(template).render(context, user=user)
         headers = {**PAGE_HEADERS, **({"Retry-After": RETRY_AFTER} if status_code == 503 else {})}  # noqa: PLR2004
         response = Response(
-            content, status_code=status_code, media_type=MediaType.HTML, headers=headers
+            content,
+            status_code=status_code,
+            media_type=MediaType.HTML,
+            headers=headers,
         )
         if user is not None and user.flash is not None:
             response.set_cookie(self._cookies.without_flash())
@@ -186,7 +189,12 @@ class PageContext:
             )
         digest = hashlib.sha256(await self.request.body())
         route = f"POST {self.request.url.path}"
-        return Claim(claimant(self.principal), route, f"form:{digest.hexdigest()}", digest.digest())
+        return Claim(
+            claimant(self.principal),
+            route,
+            f"form:{digest.hexdigest()}",
+            digest.digest(),
+        )
 
     def render(
         self, template: str, outcome: int | Exception | None = None, /, **context: object

@@ -66,11 +66,9 @@ class Cookies:
         self._clock = clock
         self._secure = secure
         prefix = "__Host-tenantry" if secure else "tenantry"
-        self._session, self._sign_in, self._flash = (
-            f"{prefix}_session",
-            f"{prefix}_sign_in_",
-            f"{prefix}_notice",
-        )
+        self._session = f"{prefix}_session"
+        self._sign_in = f"{prefix}_sign_in_"
+        self._flash = f"{prefix}_notice"
         # __Host- allows no other path
         self._new_secret = "__Secure-tenantry_secret_" if secure else "tenantry_secret_"
 
@@ -125,7 +123,8 @@ class Cookies:
                 and kept < MOST_PENDING - 1
                 and size + len(sealed) <= _MOST_SIGN_IN_BYTES
             ):
-                kept, size = kept + 1, size + len(sealed)
+                kept = kept + 1
+                size = size + len(sealed)
             else:
                 deleted.append(self._cookie(name, "", timedelta()))
         return deleted
@@ -166,7 +165,12 @@ class Cookies:
         until = to_micros(self._clock() + SECRET_LIFETIME)
         content = msgspec.json.encode(NewSecret(key_id, secret, until))
         encrypted = jwe.encrypt_compact(dict(_JWE_HEADER), content, self._session_key(session))
-        return self._cookie(self._new_secret + key_id, encrypted, SECRET_LIFETIME, path)
+        return self._cookie(
+            self._new_secret + key_id,
+            encrypted,
+            SECRET_LIFETIME,
+            path,
+        )
 
     def secret(self, request: AnyRequest, session: Session, key_id: str) -> str | None:
         """Return the secret of this key; None if the cookie is missing, of another session or key,
@@ -177,7 +181,12 @@ class Cookies:
         return found.secret if found is not None and found.key_id == key_id else None
 
     def without_secret(self, path: str, key_id: str) -> Cookie:
-        return self._cookie(self._new_secret + key_id, "", timedelta(), path)
+        return self._cookie(
+            self._new_secret + key_id,
+            "",
+            timedelta(),
+            path,
+        )
 
     def _session_key(self, session: Session) -> OctKey:
         return OctKey.import_key(self._secret.key(f"new secret {session.digest.hex()}"))

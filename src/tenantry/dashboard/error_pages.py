@@ -90,42 +90,73 @@ class ErrorPages:
         if error.form is not None and (page := self._resubmission(request, 403, error.form)):
             return page
         message = "It belongs to another session or another site. Nothing was changed. Open the page again and retry."
-        return self._page(request.scope, 403, message, "This form is invalid")
+        return self._page(
+            request.scope,
+            403,
+            message,
+            "This form is invalid",
+        )
 
     def domain_error(self, request: AnyRequest, error: DomainError) -> Response[str]:
-        scope, status = request.scope, STATUSES[type(error)]
+        scope = request.scope
+        status = STATUSES[type(error)]
         if isinstance(error, InvalidCursorError):
             return self._page(
-                scope, status, "This link to a part of a list is invalid.", back=_first_page(scope)
+                scope,
+                status,
+                "This link to a part of a list is invalid.",
+                back=_first_page(scope),
             )
         title = _ERROR_TITLES.get(type(error), "")
         # only errors of these statuses leave an object to open
         back = (
             _object_page(scope) if status in (HTTPStatus.FORBIDDEN, HTTPStatus.CONFLICT) else None
         )
-        return self._page(scope, status, error.detail, title, back=back)
+        return self._page(
+            scope,
+            status,
+            error.detail,
+            title,
+            back=back,
+        )
 
     def http_error(self, request: AnyRequest, error: HTTPException) -> Response[str]:
         return self._page(
-            request.scope, error.status_code, error.detail, HTTPStatus(error.status_code).phrase
+            request.scope,
+            error.status_code,
+            error.detail,
+            HTTPStatus(error.status_code).phrase,
         )
 
     def invalid_address(self, request: AnyRequest, error: ValidationException) -> Response[str]:
         """Answer an invalid path or query, without repeating any of it."""
         if any(isinstance(one, dict) and one.get("source") == "path" for one in error.extra or ()):
             return self._page(request.scope, 404, _UNROUTED[HTTPStatus.NOT_FOUND])
-        return self._page(request.scope, 400, _CHECK_ADDRESS, back=_first_page(request.scope))
+        return self._page(
+            request.scope,
+            400,
+            _CHECK_ADDRESS,
+            back=_first_page(request.scope),
+        )
 
     def role_too_low(self, request: AnyRequest, error: guards.RoleTooLowError) -> Response[str]:
         message = denial_text(
-            error.user.role, error.user.claims.scopes, error.scope, error.owner_only
+            error.user.role,
+            error.user.claims.scopes,
+            error.scope,
+            error.owner_only,
         )
         return self._page(request.scope, 403, message)
 
     def internal_error(self, request: AnyRequest, error: Exception) -> Response[str]:
         logger.error("request %s failed", request.scope.get(REQUEST_ID, ""), exc_info=error)
         message = "Internal server error. Try again; if it persists, send the operator the request id below."
-        return self._page(request.scope, 500, message, "Something went wrong")
+        return self._page(
+            request.scope,
+            500,
+            message,
+            "Something went wrong",
+        )
 
     def raw_page_of(self, scope: Scope, status: int, request_id: str) -> HotResponse | None:
         """Return the page of a request that never reached a route; None as for `page_of`."""
@@ -140,7 +171,12 @@ class ErrorPages:
             scope["path"], Accept(accept.decode("latin-1"))
         ):
             return None
-        response = self._page(scope, status, messages[HTTPStatus(status)], request_id=request_id)
+        response = self._page(
+            scope,
+            status,
+            messages[HTTPStatus(status)],
+            request_id=request_id,
+        )
         headers = {"Content-Type": f"{MediaType.HTML.value}; charset=utf-8", **response.headers}
         lines = [
             (name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()
@@ -187,10 +223,17 @@ class ErrorPages:
         Return None if the page would be larger than `_MOST_PAGE_BYTES`.
         """
         known = labels().form_fields
-        user, path, entries = guards.current_user(request.scope), request.url.path, form.entries()
+        user = guards.current_user(request.scope)
+        path = request.url.path
+        entries = form.entries()
         shown = [(known[name], text) for name, text in entries if text and name in known]
         page = self._renderer.page(
-            "resubmit.html", status, user=user, path=path, entries=entries, shown=shown
+            "resubmit.html",
+            status,
+            user=user,
+            path=path,
+            entries=entries,
+            shown=shown,
         )
         return page if len(page.content.encode()) <= _MOST_PAGE_BYTES else None
 

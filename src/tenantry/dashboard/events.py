@@ -51,13 +51,18 @@ async def show_events(
     outcome: Annotated[str, QueryParameter(name="outcome", max_length=20)] = "",
     cursor: Cursor = None,
 ) -> Response[str]:
-    billing, principal = ctx.services.billing, ctx.principal
+    billing = ctx.services.billing
+    principal = ctx.principal
     wanted = Outcome(outcome) if outcome in set(Outcome) else None
     of_type = event_type if event_type in labels().event_types else ""
     # first, so that the stream repeats events rather than skip one
     newest = await billing.newest_arrival(principal)
     page = await billing.seek_events(
-        principal, _PAGE_SIZE, cursor, event_type=of_type or None, outcome=wanted
+        principal,
+        _PAGE_SIZE,
+        cursor,
+        event_type=of_type or None,
+        outcome=wanted,
     )
     return ctx.render(
         "events.html",
@@ -174,7 +179,9 @@ async def stream_events(
     ``live`` gives the seconds until the next message. ``bye`` is the last message: ``over``, or
     ``renew`` if the identity provider must confirm the user first.
     """
-    feed, org_id, session = ctx.services.event_feed, ctx.principal.org_id, ctx.user.session
+    feed = ctx.services.event_feed
+    org_id = ctx.principal.org_id
+    session = ctx.user.session
     watcher = f"{session.issuer} {session.subject}".encode()
     feed.check_room(watcher, org_id)
 

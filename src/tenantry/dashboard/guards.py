@@ -69,7 +69,9 @@ class RoleTooLowError(Exception):
     """
 
     def __init__(self, user: "DashboardUser", scope: str, owner_only: str | None) -> None:
-        self.user, self.scope, self.owner_only = user, scope, owner_only
+        self.user = user
+        self.scope = scope
+        self.owner_only = owner_only
 
 
 class DashboardUser(ActiveSession, frozen=True, kw_only=True):
@@ -152,15 +154,11 @@ class SessionGuard(msgspec.Struct, frozen=True):
         # the script's polling extends no session
         is_use = not is_head(connection) and (is_visit or is_post)
         visit = await self._look_up(connection, org_id, is_use=is_use)
-        if not allow_stale_login and not self._is_fresh(visit.session):
+        if not allow_stale_login:
             is_form = follows_form if is_visit else is_post
-            self._check_grace(visit.session, is_visit=is_visit, is_form=is_form)
-        user = DashboardUser(
-            **msgspec.structs.asdict(visit),
-            form_token=self.secret.form_token(visit.session.digest),
-            flash=self.cookies.flash(connection, visit.session) if is_visit and is_use else None,
-            tenant=next((one for one in visit.tenants if one.id == org_id), None),
-        )
+            self._check_fresh(visit.session, is_visit=is_visit, is_form=is_form)
+        flash = self.cookies.flash(connection, visit.session) if is_visit and is_use else None
+        user = self._user_of(visit, org_id, flash)
         extras(connection)[_USER] = user
         if org_id is None:
             return user
@@ -178,6 +176,16 @@ class SessionGuard(msgspec.Struct, frozen=True):
             raise NotSignedInError
         return visit
 
+    def _user_of(
+        self, visit: ActiveSession, org_id: str | None, flash: FlashMessage | None
+    ) -> DashboardUser:
+        return DashboardUser(
+            **msgspec.structs.asdict(visit),
+            form_token=self.secret.form_token(visit.session.digest),
+            flash=flash,
+            tenant=next((one for one in visit.tenants if one.id == org_id), None),
+        )
+
     async def _with_role(self, user: DashboardUser) -> DashboardUser:
         """Return the user as a principal of the tenant of the address. Raises `NotFoundError` if it
         is not theirs.
@@ -187,13 +195,13 @@ class SessionGuard(msgspec.Struct, frozen=True):
         caller, role = await self.authenticator.as_user(user.claims, user.tenant.id)
         return msgspec.structs.replace(user, caller=caller, role=role)
 
-    def _check_grace(self, session: Session, *, is_visit: bool, is_form: bool) -> None:
-        """Raise unless a form, or the page that follows it, is still accepted without a new
-        confirmation of the user.
+    def _check_fresh(self, session: Session, *, is_visit: bool, is_form: bool) -> None:
+        """Raise unless the user was confirmed recently enough; for a form, and the page that
+        follows it, less recently.
 
         Raises `StaleSignInError` for a page that a user visits, else `NotSignedInError`.
         """
-        if is_form and session.may_send_forms(self.clock()):
+        if self._is_fresh(session) or (is_form and session.may_send_forms(self.clock())):
             return
         raise StaleSignInError(session.subject) if is_visit else NotSignedInError
 
@@ -274,7 +282,10 @@ def needs(
     ``follows_form`` only as recently as for the form that led to the page.
     """
     return _PageGuard(
-        scope, owner_only, allow_stale_login=allow_stale_login, follows_form=follows_form
+        scope,
+        owner_only,
+        allow_stale_login=allow_stale_login,
+        follows_form=follows_form,
     )
 
 

@@ -249,8 +249,12 @@ def show_time(moment: datetime, text: str = "%b %Y, %H:%M UTC", attribute: str =
     ``data-day``.
     """
     moment = moment.astimezone(UTC)
-    exact, shown = moment.strftime("%Y-%m-%d %H:%M:%S UTC"), f"{moment.day} {moment.strftime(text)}"
+    exact = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    shown = f"{moment.day} {moment.strftime(text)}"
     element = Markup('<time datetime="{}"{} title="{}" dir="auto">{}</time>')
     return element.format(
-        moment.isoformat(timespec="seconds"), attribute and f" {attribute}", exact, shown
+        moment.isoformat(timespec="seconds"),
+        attribute and f" {attribute}",
+        exact,
+        shown,
     )

@@ -71,12 +71,22 @@ _writer = needs("members:write")
 
 @get(PATH, guards=[_reader])
 async def show_members(ctx: Context, cursor: Cursor = None) -> Response[str]:
-    services, principal = ctx.services, ctx.principal
+    services = ctx.services
+    principal = ctx.principal
     status = ctx.choice("status", MemberStatus)
     wanted = MemberFilter(
-        ctx.query("userId") or None, ctx.choice("role", Role), status, current=status is None
+        ctx.query("userId") or None,
+        ctx.choice("role", Role),
+        status,
+        current=status is None,
     )
-    page = await services.members.list_page(principal, wanted, _PAGE_SIZE, cursor, bounded=True)
+    page = await services.members.list_page(
+        principal,
+        wanted,
+        _PAGE_SIZE,
+        cursor,
+        bounded=True,
+    )
     return ctx.render(
         "members.html",
         page=page,
@@ -122,14 +132,32 @@ async def invite_member(ctx: Context) -> Response[str]:
 
 @post(_MEMBER + "/role", guards=[_writer])
 async def change_role(ctx: Context, member_id: MemberId) -> Response[str]:
-    role, sure, members = ctx.form.text("role"), ctx.form.checked("sure"), ctx.services.members
+    role = ctx.form.text("role")
+    sure = ctx.form.checked("sure")
+    members = ctx.services.members
     try:
         member = await members.get(ctx.principal, member_id)
         further = _sure_errors(member.role, role, sure=sure) if await _is_own(ctx, member) else {}
-        wanted = forms.validate(MemberChange, {"role": role}, _MESSAGES, further).role
-        await members.change_role(ctx.principal, ctx.author, member_id, wanted)
+        wanted = forms.validate(
+            MemberChange,
+            {"role": role},
+            _MESSAGES,
+            further,
+        ).role
+        await members.change_role(
+            ctx.principal,
+            ctx.author,
+            member_id,
+            wanted,
+        )
     except _REJECTIONS as error:
-        return await _member_page(ctx, member_id, error, role=role, sure=sure)
+        return await _member_page(
+            ctx,
+            member_id,
+            error,
+            role=role,
+            sure=sure,
+        )
     return ctx.redirect_with(
         FlashMessage.MEMBER_CHANGED, f"{ctx.user.base}/settings/members/{member_id}"
     )
@@ -155,7 +183,12 @@ async def remove_member(ctx: Context, member_id: MemberId) -> Response[str]:
             raise InvalidFormError({"status": "The user has accepted the invitation."})
         await members.remove(ctx.principal, ctx.author, member_id)
     except _REJECTIONS as error:
-        return await _member_page(ctx, member_id, error, "member_remove.html")
+        return await _member_page(
+            ctx,
+            member_id,
+            error,
+            "member_remove.html",
+        )
     is_invited = member.status is MemberStatus.INVITED
     message = FlashMessage.INVITATION_WITHDRAWN if is_invited else FlashMessage.MEMBER_REMOVED
     return ctx.redirect_with(message, f"{ctx.user.base}/settings/members")
@@ -215,7 +248,8 @@ async def _people(ctx: PageContext, found: Sequence[Member]) -> dict[str, Member
     """Return who these members are, by the member's id. A user of another directory may have the
     same user id.
     """
-    services, viewer = ctx.services, ctx.user.session.user
+    services = ctx.services
+    viewer = ctx.user.session.user
     users = await services.members.users_of(ctx.principal, found)
     names = await services.sessions.names_of(ctx.principal.org_id, list(users.values()))
     owner = await services.members.owner_of(ctx.principal, viewer)
@@ -281,13 +315,19 @@ async def show_transfer(ctx: Context) -> Response[str]:
 @waits_for_duplicate
 async def transfer(ctx: Context) -> Response[str]:
     values = {name: ctx.form.text(name) for name in ("userId", "ownerEmail")}
-    typed, tenants = ctx.form.text("name"), ctx.services.tenants
+    typed = ctx.form.text("name")
+    tenants = ctx.services.tenants
     tenant = await tenants.get(ctx.principal, ctx.principal.org_id)
     expected = forms.confirmation_text(tenant.name, tenant.id)
     further = await _successor_errors(ctx, values["userId"])
     further |= forms.confirmation_errors(typed, "name", expected)
     try:
-        valid = forms.validate(OwnerTransfer, values, _MESSAGES, further)
+        valid = forms.validate(
+            OwnerTransfer,
+            values,
+            _MESSAGES,
+            further,
+        )
         await tenants.transfer(
             ctx.principal,
             ctx.author,
@@ -300,7 +340,12 @@ async def transfer(ctx: Context) -> Response[str]:
     except InvalidFormError as error:
         return await _transfer_page(ctx, values, typed, error)
     except errors.ValidationError:  # the member was removed meanwhile
-        return await _transfer_page(ctx, values, typed, InvalidFormError({"userId": _NOT_A_MEMBER}))
+        return await _transfer_page(
+            ctx,
+            values,
+            typed,
+            InvalidFormError({"userId": _NOT_A_MEMBER}),
+        )
     return ctx.redirect_with(FlashMessage.TRANSFERRED, f"{ctx.user.base}/settings/members")
 
 
@@ -310,7 +355,12 @@ async def _successor_errors(ctx: PageContext, user_id: str) -> dict[str, str]:
     if not members.accepts_user_id(user_id):
         return {"userId": _EMAIL_AS_ID}
     wanted = MemberFilter(user_id=user_id, status=MemberStatus.ACTIVE)
-    page = await members.list_page(ctx.principal, wanted, MOST_ON_A_PAGE, None)
+    page = await members.list_page(
+        ctx.principal,
+        wanted,
+        MOST_ON_A_PAGE,
+        None,
+    )
     users = await members.users_of(ctx.principal, page.data)
     is_member = any(user.issuer == ctx.user.session.issuer for user in users.values())
     return {} if is_member else {"userId": _NOT_A_MEMBER}
@@ -319,10 +369,14 @@ async def _successor_errors(ctx: PageContext, user_id: str) -> dict[str, str]:
 async def _transfer_page(
     ctx: PageContext, values: dict[str, str], typed: str = "", error: Exception | None = None
 ) -> Response[str]:
-    services, principal = ctx.services, ctx.principal
+    services = ctx.services
+    principal = ctx.principal
     tenant = await services.tenants.get(principal, principal.org_id)
     page = await services.members.list_page(
-        principal, MemberFilter(status=MemberStatus.ACTIVE), MOST_ON_A_PAGE, None
+        principal,
+        MemberFilter(status=MemberStatus.ACTIVE),
+        MOST_ON_A_PAGE,
+        None,
     )
     viewer = ctx.user.session.user
     owner = await services.members.owner_of(principal, viewer)

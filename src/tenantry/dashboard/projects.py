@@ -58,7 +58,12 @@ async def create_project(ctx: Context) -> Response[str]:
         )
     except PlanLimitReachedError as error:
         limit = {"name": f"{error.detail} Delete a project, or change the plan."}
-        return _form_page(ctx, values, None, forms.InvalidFormError(limit))
+        return _form_page(
+            ctx,
+            values,
+            None,
+            forms.InvalidFormError(limit),
+        )
     except (forms.InvalidFormError, ValidationError) as error:
         return _form_page(ctx, values, None, error)
     return ctx.redirect(f"{ctx.user.base}/projects/{project.id}")
@@ -73,16 +78,28 @@ async def show_edit_project(ctx: Context, project_id: ProjectId) -> Response[str
 @post(_PROJECT + "/edit", guards=[_writer])
 async def edit_project(ctx: Context, project_id: ProjectId) -> Response[str]:
     project = await ctx.services.projects.get(ctx.principal, project_id)
-    submitted, current = _values(ctx.form), _current_values(project)
+    submitted = _values(ctx.form)
+    current = _current_values(project)
     changed, conflicts = forms.find_edits(ctx.form, submitted, current)
     values = {
         field: submitted[field] if field in changed else current[field] for field in submitted
     }
     try:
-        valid = forms.validate(NewProject, values, _MESSAGES, conflicts)
+        valid = forms.validate(
+            NewProject,
+            values,
+            _MESSAGES,
+            conflicts,
+        )
         name = valid.name if "name" in changed else UNSET
         description = (valid.description or None) if "description" in changed else UNSET
-        await ctx.services.projects.update(ctx.principal, ctx.author, project_id, name, description)
+        await ctx.services.projects.update(
+            ctx.principal,
+            ctx.author,
+            project_id,
+            name,
+            description,
+        )
     except (forms.InvalidFormError, ValidationError) as error:
         return _form_page(ctx, values, project, error)
     return ctx.redirect(f"{ctx.user.base}/projects/{project_id}")
@@ -102,7 +119,11 @@ async def delete_project(ctx: Context, project_id: ProjectId) -> Response[str]:
     )
     if errors:
         return await _confirmation_page(
-            ctx, "project_delete.html", project_id, errors=errors, typed=typed
+            ctx,
+            "project_delete.html",
+            project_id,
+            errors=errors,
+            typed=typed,
         )
     await ctx.services.projects.delete(ctx.principal, ctx.author, project_id)
     return ctx.redirect_with(FlashMessage.PROJECT_DELETED, f"{ctx.user.base}/projects")
@@ -128,7 +149,13 @@ async def _confirmation_page(
 ) -> Response[str]:
     project = await ctx.services.projects.get(ctx.principal, project_id)
     expected = forms.confirmation_text(project.name, project.id)
-    return ctx.render(template, None, project=project, expected=expected, **context)
+    return ctx.render(
+        template,
+        None,
+        project=project,
+        expected=expected,
+        **context,
+    )
 
 
 def _current_values(project: Project) -> dict[str, str]:

@@ -42,13 +42,19 @@ class Dashboard:
         **shown: object,
     ) -> None:
         """``shown`` are further variables of all templates."""
-        base_url, clock = services.base_url, services.clock
+        base_url = services.base_url
+        clock = services.clock
         cookies = Cookies(secret, clock, secure=base_url.startswith("https://"))
         catalog = ShownCatalog(services.catalog)
         renderer = Renderer(cookies, base_url, catalog=catalog, **shown)
         is_away = services.sign_in.is_away if services.sign_in else lambda: False
         sessions = guards.SessionGuard(
-            services.sessions, authenticator, cookies, secret, clock, is_away
+            services.sessions,
+            authenticator,
+            cookies,
+            secret,
+            clock,
+            is_away,
         )
         self.components = PageComponents(services, cookies, sessions, renderer)
         self._errors = ErrorPages(renderer)

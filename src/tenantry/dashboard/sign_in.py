@@ -55,7 +55,9 @@ async def start_sign_in(
     hint: Annotated[str | None, QueryParameter(name="hint", max_length=255)] = None,
     here: Annotated[str, QueryParameter(name="here", max_length=1)] = "",
 ) -> Response[str]:
-    request, sign_in, base_url = ctx.request, ctx.services.sign_in, ctx.services.base_url
+    request = ctx.request
+    sign_in = ctx.services.sign_in
+    base_url = ctx.services.base_url
     if sign_in is None:
         return ctx.redirect(SIGN_IN)
     if request.headers.get("host", "") != urlsplit(base_url).netloc and not here:
@@ -102,7 +104,8 @@ async def _redeem(
     ctx: PageContext, sign_in: SignIn, pending: SignInCookie, answer: Mapping[str, str]
 ) -> Response[str]:
     """Exchange the provider's authorization code, and begin or renew the session."""
-    request, sessions = ctx.request, ctx.services.sessions
+    request = ctx.request
+    sessions = ctx.services.sessions
     try:
         await _use_state(ctx, pending)
         person = await sign_in.finish(pending.begun, answer)
@@ -117,7 +120,11 @@ async def _redeem(
     address = request.client.host if request.client else None
     agent = request.headers.get("user-agent")
     session = await sessions.begin(
-        person.claims, person.name, address=address, agent=agent, before=before
+        person.claims,
+        person.name,
+        address=address,
+        agent=agent,
+        before=before,
     )
     response = ctx.redirect(pending.return_to)
     response.set_cookie(ctx.cookies.with_session(session))
@@ -202,9 +209,14 @@ def _sign_in_page(
     status_code = (
         200 if error is None else 400 if isinstance(error, oidc.SignInFailedError) else 503
     )
-    start, people = start_path(return_to), ctx.services.people
+    start = start_path(return_to)
+    people = ctx.services.people
     return ctx.render(
-        "sign_in.html", status_code, start=start, people=people, problem=str(error or "")
+        "sign_in.html",
+        status_code,
+        start=start,
+        people=people,
+        problem=str(error or ""),
     )
 
 
@@ -221,7 +233,10 @@ def _log_failure(request: AnyRequest, error: Exception) -> None:
         else ""
     )
     logger.warning(
-        "request %s: a sign-in failed. %s%s", request.scope.get(REQUEST_ID, ""), error, behind
+        "request %s: a sign-in failed. %s%s",
+        request.scope.get(REQUEST_ID, ""),
+        error,
+        behind,
     )
 
 

@@ -30,11 +30,17 @@ async def mail_access_ends(
 
     Several processes may run it at the same time. Raises `DatabaseUnavailableError`.
     """
-    now, total = clock(), 0
+    now = clock()
+    total = 0
     for _ in range(_MOST_ROUNDS):
         async with database.transaction(ACROSS_TENANTS) as connection:
             mails = await store.insert_access_ends(
-                connection, now - ACCESS_END_MAILED, now - _SETTLED, now, _MOST_AT_ONCE, policy
+                connection,
+                now - ACCESS_END_MAILED,
+                now - _SETTLED,
+                now,
+                _MOST_AT_ONCE,
+                policy,
             )
             await outbox.defer_mail(connection, mails)
         total += len(mails)

@@ -55,15 +55,37 @@ async def notify(
             else rules.OWNER_ADDRESS_CHANGED
         )
         mail_id = await store.insert_owner_mail(
-            connection, tenant_id, mail_type, recipient, notice, now
+            connection,
+            tenant_id,
+            mail_type,
+            recipient,
+            notice,
+            now,
         )
         await outbox.defer_mail(connection, [mail_id])
-    elif not await store.add_to_digest(connection, tenant_id, recipient, notice):
-        digest, due_at = rules.DigestData([], [], 0), latest[-1] + rules.NOTICE_WINDOW
+    elif not await store.add_to_digest(
+        connection,
+        tenant_id,
+        recipient,
+        notice,
+    ):
+        digest = rules.DigestData([], [], 0)
+        due_at = latest[-1] + rules.NOTICE_WINDOW
         mail_id = await store.insert_owner_mail(
-            connection, tenant_id, rules.SECURITY_DIGEST, recipient, digest, now, due_at
+            connection,
+            tenant_id,
+            rules.SECURITY_DIGEST,
+            recipient,
+            digest,
+            now,
+            due_at,
         )
-        await store.add_to_digest(connection, tenant_id, recipient, notice)
+        await store.add_to_digest(
+            connection,
+            tenant_id,
+            recipient,
+            notice,
+        )
         await outbox.defer_mail(connection, [mail_id], delay=due_at - now)
 
 
@@ -85,9 +107,20 @@ async def announce(
             former = before.for_security
             if former is not None and not rules.same_address(former, after.email):
                 change = rules.AddressChangedData(after.email, now, after.is_verified)
-                await notify(connection, outbox, tenant_id, before, change, now)
+                await notify(
+                    connection,
+                    outbox,
+                    tenant_id,
+                    before,
+                    change,
+                    now,
+                )
         if not after.is_verified and not await request_confirmation(
-            connection, outbox, tenant_id, after.email, now
+            connection,
+            outbox,
+            tenant_id,
+            after.email,
+            now,
         ):
             logger.info("tenant %s: no confirmation mail, the limit is reached", tenant_id)
 
@@ -103,7 +136,11 @@ async def request_confirmation(
     key = rules.limit_key(email)
     await connection.lock_name(f"confirmations to {key}")
     for_tenant, to_address, to_address_today = await store.count_confirmations(
-        connection, tenant_id, key, hour=now - timedelta(hours=1), day=now - timedelta(days=1)
+        connection,
+        tenant_id,
+        key,
+        hour=now - timedelta(hours=1),
+        day=now - timedelta(days=1),
     )
     if (
         max(for_tenant, to_address) >= rules.CONFIRMATIONS_PER_HOUR
@@ -111,7 +148,12 @@ async def request_confirmation(
     ):
         return False
     mail_id = await store.insert_owner_mail(
-        connection, tenant_id, rules.OWNER_ADDRESS_CONFIRMATION, email, None, now
+        connection,
+        tenant_id,
+        rules.OWNER_ADDRESS_CONFIRMATION,
+        email,
+        None,
+        now,
     )
     await outbox.defer_mail(connection, [mail_id])
     return True
@@ -121,7 +163,12 @@ def retry_delay(attempt: int) -> float:
     """Return the seconds to wait after failed attempt number ``attempt``, from 1: 10 s, then twice
     as long after each further one, at most an hour.
     """
-    return exponential(min(attempt, MOST_ATTEMPTS), first=10, factor=2, ceiling=3600)
+    return exponential(
+        min(attempt, MOST_ATTEMPTS),
+        first=10,
+        factor=2,
+        ceiling=3600,
+    )
 
 
 def standard_schedule(attempt: int) -> float | None:
@@ -192,7 +239,10 @@ class MailService(msgspec.Struct, frozen=True):
                 return None
             token = secrets.token_urlsafe(32)
             await store.set_link(
-                connection, mail_id, rules.link_digest(token), now + rules.CONFIRMATION_VALID
+                connection,
+                mail_id,
+                rules.link_digest(token),
+                now + rules.CONFIRMATION_VALID,
             )
             link = f"{self.base_url}{rules.CONFIRM_PATH}?token={token}"
             about = rules.Confirmation(link, int(rules.CONFIRMATION_VALID.total_seconds() // 3600))
@@ -218,7 +268,12 @@ class MailService(msgspec.Struct, frozen=True):
         delay = None if isinstance(error, PermanentMailError) else self.schedule(attempt)
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             reason = f"{error}: {error.reply}" if error.reply else str(error)
-            await store.mark_attempt(connection, mail, reason, final=delay is None)
+            await store.mark_attempt(
+                connection,
+                mail,
+                reason,
+                final=delay is None,
+            )
         # The log omits the server's reply, which may contain the owner's address.
         about = (
             f"mail {mail.notification_id} of tenant {mail.tenant_id}, attempt {attempt}: {error}"

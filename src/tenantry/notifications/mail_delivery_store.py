@@ -276,7 +276,12 @@ async def insert_access_ends(
     """Store notices for tenants whose access ended by time; return the ids of new ones."""
     seconds = {"since": math.ceil(since.timestamp()), "until": math.floor(until.timestamp())}
     seconds |= {"grace": time_to_end("grace", policy), "other": time_to_end("full", policy)}
-    values = {"type": rules.OwnerNotice.ACCESS_ENDED.mail_type, "now": now, "most": most, **seconds}
+    values = {
+        "type": rules.OwnerNotice.ACCESS_ENDED.mail_type,
+        "now": now,
+        "most": most,
+        **seconds,
+    }
     return [row[0] for row in await connection.fetch(INSERT_ACCESS_ENDS, values)]
 
 
@@ -375,7 +380,12 @@ async def count_confirmations(
     """Count confirmations since ``hour`` of a tenant, and to an address since ``hour`` and since
     ``day``.
     """
-    values = {"tenant": tenant_id, "key": limit_key, "hour": hour, "day": day}
+    values = {
+        "tenant": tenant_id,
+        "key": limit_key,
+        "hour": hour,
+        "day": day,
+    }
     values["confirmation"] = OWNER_ADDRESS_CONFIRMATION
     [(for_tenant, to_address, to_address_today)] = await connection.fetch(
         COUNT_CONFIRMATIONS, values
@@ -395,11 +405,9 @@ async def insert_owner_mail(
     """Store a mail and return its id; one with ``due_at`` is a digest, which collects notices until
     then.
     """
-    mail_id, key, status = (
-        uuid4(),
-        rules.limit_key(recipient),
-        "queued" if due_at is None else "collecting",
-    )
+    mail_id = uuid4()
+    key = rules.limit_key(recipient)
+    status = "queued" if due_at is None else "collecting"
     content = "{}" if data is None else msgspec.json.encode(data).decode()
     values = (mail_id, tenant_id, mail_type, recipient, key, content, status, now, due_at or now)
     await connection.execute(INSERT_OWNER_MAIL, values)
