@@ -79,12 +79,10 @@ def parse_smtp_url(url: str, sender: str, *, allow_plaintext: bool = False) -> S
     try:
         parts = urlsplit(url)
         port = parts.port
-        username = unquote(parts.username or "", errors="strict")
-        password = unquote(parts.password or "", errors="strict")
+        username, password = _credentials(parts)
     except ValueError:
         raise ValueError(_URL_FORM) from None
-    is_half = bool(username) != bool(password)
-    if is_half or not (username + password).isprintable() or not _is_server(parts):
+    if not _is_server(parts):
         raise ValueError(_URL_FORM)
     parse_sender(sender)
     return SmtpConfig(
@@ -96,6 +94,15 @@ def parse_smtp_url(url: str, sender: str, *, allow_plaintext: bool = False) -> S
         sender=sender,
         allow_plaintext=allow_plaintext,
     )
+
+
+def _credentials(parts: SplitResult) -> tuple[str, str]:
+    """Return user and password; both are empty without them. Raises `ValueError`."""
+    username = unquote(parts.username or "", errors="strict")
+    password = unquote(parts.password or "", errors="strict")
+    if bool(username) != bool(password) or not (username + password).isprintable():
+        raise ValueError("a user without a password, or characters that cannot be printed")
+    return username, password
 
 
 def _is_server(parts: SplitResult) -> bool:
