@@ -57,7 +57,12 @@ async def provider_reconciler(settings: Settings, database: Database) -> AsyncIt
             "The payment provider's API is not set up here: PROVIDER_SECRET_KEY is unset."
         )
     outbox = Outbox(asks_provider=False)
-    webhooks = WebhookService([database.lane()], settings.billing, outbox, system_clock)
+    webhooks = WebhookService(
+        [database.lane()],
+        settings.billing,
+        outbox,
+        system_clock,
+    )
     async with aclosing(
         ProviderApi(settings.provider_secret_key, settings.provider_api_base)
     ) as provider:

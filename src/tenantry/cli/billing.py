@@ -58,7 +58,11 @@ def show(explanation: BillingExplanation, console: Console | None = None) -> Non
 
 
 def _indented(text: str, style: str = "") -> Padding:
-    return Padding(Text(text.rstrip(), style), (0, 0, 0, 2), expand=False)
+    return Padding(
+        Text(text.rstrip(), style),
+        (0, 0, 0, 2),
+        expand=False,
+    )
 
 
 def _explanation_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
@@ -183,7 +187,11 @@ def _subscription_lines(subscription: SubscriptionView) -> Iterator[RenderableTy
         else []
     )
     yield _indented(f"{printable(subscription.id) or '(without id)'}  {', '.join(facts)}")
-    yield Padding(Text(printable(subscription.reason), "dim"), (0, 0, 0, 4), expand=False)
+    yield Padding(
+        Text(printable(subscription.reason), "dim"),
+        (0, 0, 0, 4),
+        expand=False,
+    )
 
 
 def _delay(event: BillingEventView) -> str:

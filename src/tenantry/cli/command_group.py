@@ -82,7 +82,11 @@ class Root(LazyGroup):
 
     def __init__(self, name: str, sections: Mapping[str, Mapping[str, Entry]], **more: Any) -> None:  # noqa: ANN401
         self._own = {heading: commands_of(entries) for heading, entries in sections.items()}
-        super().__init__(name, dict(ChainMap(*self._own.values())), **more)
+        super().__init__(
+            name,
+            dict(ChainMap(*self._own.values())),
+            **more,
+        )
 
     @cached_property
     def sections(self) -> dict[str, dict[str, click.Command]]:

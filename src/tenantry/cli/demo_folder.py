@@ -65,11 +65,17 @@ def find_demo(values: Mapping[str, str]) -> Path | None:
 
 def demo_values(folder: Path) -> dict[str, str]:
     """Read the settings that a demo runs with, its address, and the path of its request log."""
-    own = {_DATA_DIR: str(folder), _REQUEST_LOG_SETTING: str(folder / REQUEST_LOG)}
+    own = {
+        _DATA_DIR: str(folder),
+        _REQUEST_LOG_SETTING: str(folder / REQUEST_LOG),
+    }
     generated = {**_read(folder / DEMO_FILE), **own}
     if _ADDRESS.fullmatch(generated.get(ADDRESS, "")):
         parts = urlsplit(generated[ADDRESS])
-        generated |= {"HOST": parts.hostname or "", "PORT": str(parts.port)}
+        generated |= {
+            "HOST": parts.hostname or "",
+            "PORT": str(parts.port),
+        }
     return generated
 
 

@@ -190,7 +190,11 @@ def rotate(
     with _warning_if_interrupted():
         key = api.client.api_keys.rotate(key_id, overlap_seconds=int(overlap.total_seconds()))
     ends = f"works until {shown(api.now + overlap)} at most" if overlap else "is revoked"
-    _print_new(api, key, f'Rotated "{key.name}": {key_id} {ends}, replaced by')
+    _print_new(
+        api,
+        key,
+        f'Rotated "{key.name}": {key_id} {ends}, replaced by',
+    )
 
 
 def _described(api: ApiContext, key_id: str) -> str:

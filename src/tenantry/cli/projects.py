@@ -67,7 +67,11 @@ def create(api: ApiContext, *, name: str, description: str | None) -> None:
       PROJECT=$(tenantry projects create --name "First project")
     """
     project = api.client.projects.create(name=name, description=description)
-    api.done(project, f'Made "{project.name}" ({project.mode}).', project.id)
+    api.done(
+        project,
+        f'Made "{project.name}" ({project.mode}).',
+        project.id,
+    )
 
 
 @click.command("update", cls=ApiCommand, json_help="The project as one JSON document.")

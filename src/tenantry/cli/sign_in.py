@@ -265,7 +265,11 @@ def _revoke(tokens: Iterable[Token]) -> tuple[bool, list[CommandError]]:
         if token.refresh_token is not None:
             try:
                 with contextlib.closing(
-                    IdentityProvider(token.issuer or "", token.client_id or "", seconds=seconds)
+                    IdentityProvider(
+                        token.issuer or "",
+                        token.client_id or "",
+                        seconds=seconds,
+                    )
                 ) as provider:
                     is_supported = provider.revoke(token.refresh_token) and is_supported
             except CommandError as error:

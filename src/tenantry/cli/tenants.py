@@ -67,7 +67,14 @@ def show(api: ApiContext, *, org_id: str | None) -> None:
         "updated": "updated_at",
     }
     plan = plan_rows(api.client, tenant)
-    api.record(tenant, chain(pairs(tenant, "id", "name"), plan, pairs(tenant, **state, **names)))
+    api.record(
+        tenant,
+        chain(
+            pairs(tenant, "id", "name"),
+            plan,
+            pairs(tenant, **state, **names),
+        ),
+    )
 
 
 @click.command("plans", cls=ApiCommand, json_help="One line of JSON a plan.")

@@ -150,7 +150,11 @@ class Tracing:
         }
         if port is not None:
             attributes["server.port"] = port
-        with self._span(f"{method} {peer}", self._trace.SpanKind.CLIENT, attributes) as span:
+        with self._span(
+            f"{method} {peer}",
+            self._trace.SpanKind.CLIENT,
+            attributes,
+        ) as span:
             yield RequestSpan(span, method, self._trace.StatusCode.ERROR, _CLIENT_ERROR)
 
     def mail(self, host: str, port: int) -> AbstractContextManager[object]:

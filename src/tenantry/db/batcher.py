@@ -163,7 +163,11 @@ class Batcher(Generic[Item, Answer]):
             self._ended_at, self._submitters = loop.time(), len(batch) + len(self._waiting)
             del self._running[number]
             self._hanging.discard(number)
-            self.metrics.observe(len(batch), started - batch[0].queued_at, loop.time() - started)
+            self.metrics.observe(
+                len(batch),
+                started - batch[0].queued_at,
+                loop.time() - started,
+            )
 
     async def _answer(
         self, batch: Sequence["_QueuedItem[Item, Answer]"]

@@ -36,7 +36,11 @@ async def set_session(connection: psycopg.AsyncConnection[Any], settings: Sessio
     what is set here.
     """
     if settings:
-        await connection.execute(_SET, (list(settings), list(settings.values())), prepare=False)
+        await connection.execute(
+            _SET,
+            (list(settings), list(settings.values())),
+            prepare=False,
+        )
 
 
 class TransactionScope(NamedTuple):

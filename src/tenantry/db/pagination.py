@@ -67,7 +67,11 @@ def encode_cursor(position: Position) -> str:
 def decode_cursor(cursor: str) -> Position:
     """Return the position in a cursor. Raises `InvalidCursorError`."""
     try:
-        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        raw = base64.b64decode(
+            cursor + "=" * (-len(cursor) % 4),
+            altchars=b"-_",
+            validate=True,
+        )
         position = _decoder.decode(raw)
     except (ValueError, msgspec.MsgspecError) as error:
         raise InvalidCursorError(INVALID_CURSOR) from error

@@ -237,7 +237,11 @@ def _table_grants(table: str, grants: Mapping[str, str]) -> Iterator[sql.Compose
     name = sql.Identifier(table)
     yield sql.SQL("REVOKE ALL ON {} FROM {}").format(name, _identifiers(ROLES))
     for role, granted in grants.items():
-        yield sql.SQL("GRANT {} ON {} TO {}").format(sql.SQL(granted), name, sql.Identifier(role))
+        yield sql.SQL("GRANT {} ON {} TO {}").format(
+            sql.SQL(granted),
+            name,
+            sql.Identifier(role),
+        )
 
 
 def _policies(table: str) -> Iterator[sql.Composed]:
@@ -252,7 +256,11 @@ def _policies(table: str) -> Iterator[sql.Composed]:
     }.items():
         parts = {"policy": sql.Identifier(policy), "table": name}
         yield sql.SQL("DROP POLICY IF EXISTS {policy} ON {table}").format(**parts)
-        yield statement.format(**parts, role=sql.Identifier(API), rows=sql.SQL(RLS_POLICIES[table]))
+        yield statement.format(
+            **parts,
+            role=sql.Identifier(API),
+            rows=sql.SQL(RLS_POLICIES[table]),
+        )
 
 
 def _column(connection: Connection, query: LiteralString, *values: object) -> list[Any]:

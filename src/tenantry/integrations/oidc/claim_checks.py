@@ -205,7 +205,11 @@ def _header(token: DecodedToken) -> str | None:
     return None
 
 
-@_check("algorithm", f"one of {', '.join(ALGORITHMS)}", lambda token: format_json(token.header.alg))
+@_check(
+    "algorithm",
+    f"one of {', '.join(ALGORITHMS)}",
+    lambda token: format_json(token.header.alg),
+)
 def _algorithm(token: DecodedToken) -> str | None:
     return None if token.header.alg in ALGORITHMS else "algorithm not accepted"
 

@@ -255,7 +255,12 @@ def _steps(token: checks.DecodedToken, failure: checks.CheckFailure | None) -> I
             break
         yield _step(token, check, CheckResult.OK)
     for check in remaining:
-        yield CheckStep(check.name, CheckResult.NOT_REACHED, None, check.expected(token))
+        yield CheckStep(
+            check.name,
+            CheckResult.NOT_REACHED,
+            None,
+            check.expected(token),
+        )
 
 
 def _step(
@@ -265,7 +270,13 @@ def _step(
     reason: str | None = None,
 ) -> CheckStep:
     said = check.said(token) or None
-    return CheckStep(check.name, result, said, check.expected(token), reason)
+    return CheckStep(
+        check.name,
+        result,
+        said,
+        check.expected(token),
+        reason,
+    )
 
 
 def _members(token: checks.DecodedToken) -> dict[str, Any] | None:
