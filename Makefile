@@ -9,8 +9,8 @@ TESTS ?= tests
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # Python keeps the tests as pytest has compiled them, whatever the environment says: that takes 10 s in each process.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal --durations 20
-ON_OLDEST_POSTGRES = $(addprefix tests/system/test_, failover.py disk_full.py hosts_that_stand_still.py \
-  clocks_that_differ.py)
+ON_OLDEST_POSTGRES = $(addprefix tests/system/test_, promoted_standby.py disk_full.py hosts_that_stand_still.py \
+  server_clocks_that_differ.py)
 ON_PARTITIONS = $(addprefix tests/integration/test_, webhook_*.py replay*.py \
   reconcile*.py backfill.py billing_reads.py customer_links.py each_subscription.py several_subscriptions.py \
   event_feed.py explain.py retention.py raw_bodies.py doctor_billing.py row_level_security.py role_privileges.py \

@@ -1,7 +1,7 @@
-"""The service conforms to its OpenAPI document under a thousand generated requests.
+"""The service conforms to its OpenAPI document under the examples of the document.
 
-These are the examples of the document, and for each parameter and field the values within and
-beyond its bounds. `tests/system/test_openapi_fuzzing.py` adds random requests.
+`tests/system/test_openapi_fuzzing.py` adds, for each parameter and field, the values within and
+beyond its bounds, and random requests.
 """
 
 from collections.abc import AsyncIterator
@@ -27,8 +27,6 @@ async def test_service_conforms_to_its_description(
     service: Described, tmp_path: Path, caller: str, options: tuple[str, ...]
 ) -> None:
     credential = getattr(service, caller)
-    code, report = await service.conformance(
-        credential, tmp_path, "--phases", "examples,coverage", *options
-    )
+    code, report = await service.conformance(credential, tmp_path, "--phases", "examples", *options)
     assert code == 0, report
     assert "No issues found" in report

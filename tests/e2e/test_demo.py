@@ -9,6 +9,7 @@ import signal
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from html import unescape
@@ -108,72 +109,113 @@ async def test_its_dashboard_is_a_click_away(shared: Shared) -> None:
         assert "<h1><bdi>Demo Company</bdi></h1>" in page.text
 
 
-def test_demo_works_from_nothing_and_keeps_its_data(place: Path) -> None:
+def test_demo_works_from_nothing_keeps_its_data_and_is_reset(place: Path) -> None:
     """The demo has an event loop in a thread: `trigger` handles signals, so it needs the main
     thread.
     """
-    port = free_port()
-    base = f"http://127.0.0.1:{port}"
+    folder = place / "it's a 'demo' für müß"
+    folder.mkdir()
     with (
         start_blocking_portal() as portal,
-        # plain HTTP
-        httpx2.Client(base_url=base, trust_env=False, timeout=30, verify=False) as client,
+        httpx2.Client(trust_env=False, timeout=30, verify=False) as client,  # plain HTTP
     ):
-
-        def get(path: str, credential: str | None = None) -> Any:
-            headers = {"Authorization": f"Bearer {credential}"} if credential else {}
-            answer = client.get(path, headers=headers)
-            assert answer.status_code == 200, answer.text
-            return answer.json()
-
-        with portal.wrap_async_context_manager(demo(place, port)) as first:
+        port = free_port()
+        with portal.wrap_async_context_manager(demo(folder, port)) as first:
+            client.base_url = f"http://127.0.0.1:{port}"
             banner = first.text["out"]
-            for promised in (
-                base,
-                "tenant           demo",
-                "cus_demo",
-                "webhook secret   whsec_",
-                "operator token   op_",
-            ):
-                assert promised in banner
             keys = keys_in(banner)
-            assert keys["live"].startswith("svc_live_")
-            assert keys["test"].startswith("svc_test_")
-            projects = get("/api/v1/projects", keys["live"])
-            assert [project["name"] for project in projects["data"]] == ["First project"]
-            assert get("/api/v1/projects", keys["test"])["data"][0]["mode"] == "test"
-            assert get("/readyz")["status"] == "ok"
+            check_banner(banner, port)
+            projects = answer_of(client, "/api/v1/projects", keys["live"])
+            check_credentials(client, keys, folder)
+            buy_business(client, keys["live"])
+            portal.call(end_without_a_trace, first, folder, signal.SIGINT)
+        data = folder / ".tenantry"
+        assert (data / ".gitignore").read_text() == "*\n"
+        (data / "own.txt").touch()
 
-            who = get("/api/v1/auth/whoami", token(place))
-            assert (who["id"], who["orgId"], who["accessLevel"]) == ("olivia", "demo", "OWNER")
-            member = get("/api/v1/auth/whoami", token(place, "--user", "mia"))
-            assert member["scopes"] == ["projects:*", "tenants:read", "billing:read"]
-
-            sent = invoke("trigger", "customer.subscription.updated", folder=place, PORT=str(port))
-            assert (sent.code, sent.err) == (0, "")
-            assert "plan                free -> pro" in sent.out
-            assert get("/api/v1/tenants/demo", keys["live"])["plan"] == "pro"
-            # what `tenantry listen` signs is taken too
-            signed = invoke(
-                "trigger",
-                "invoice.payment_failed",
-                "--sign-as",
-                "listener",
-                folder=place,
-                PORT=str(port),
-            )
-            assert (signed.code, signed.err) == (0, "")
-            played = invoke("trigger", "story:failed-renewal", folder=place, PORT=str(port))
-            assert (played.code, played.err) == (0, "")
-            assert played.out.count("mail: Payment failed") == 2
-            assert get("/api/v1/tenants/demo", keys["live"])["subscriptionStatus"] == "past_due"
-            portal.call(end_without_a_trace, first, place, signal.SIGINT)
-
-        with portal.wrap_async_context_manager(demo(place, port)) as second:
+        port = free_port()  # another one: what the provider has made goes with it
+        with portal.wrap_async_context_manager(demo(folder, port)) as second:
+            client.base_url = f"http://127.0.0.1:{port}"
             assert keys_in(second.text["out"]) == keys
-            assert get("/api/v1/projects", keys["live"]) == projects
-            assert get("/api/v1/tenants/demo", keys["live"])["plan"] == "pro"
-            portal.call(end_without_a_trace, second, place, signal.SIGHUP)  # handled as SIGTERM
+            assert answer_of(client, "/api/v1/projects", keys["live"]) == projects
+            assert answer_of(client, "/api/v1/tenants/demo", keys["live"])["plan"] == "business"
+            agrees = invoke("reconcile", folder=folder)
+            compared = "1 tenant compared: 0 drifted, 0 repaired\n"
+            assert (agrees.code, agrees.err, agrees.out) == (0, "", compared)
+            checked = invoke("doctor", folder=folder)
+            assert (checked.code, "warning" in checked.out) == (0, False), checked.out
+            check_events(client, keys["live"], folder, port)
+            portal.call(end_without_a_trace, second, folder, signal.SIGHUP)  # handled as SIGTERM
+
+    unconfirmed = invoke("demo", "reset", folder=folder)
+    assert (unconfirmed.code, unconfirmed.out) == (2, "")
+    assert (data / "demo.env").exists()
+    done = invoke("demo", "reset", "--yes", folder=folder)
+    assert (done.code, done.out) == (0, ""), done
+    assert sorted(left.name for left in data.iterdir()) == [".gitignore", "own.txt"]
+    assert "There is no demo" in invoke("demo", "reset", "--yes", folder=folder).err
+
+
+def answer_of(client: httpx2.Client, path: str, credential: str | None = None) -> Any:
+    headers = {"Authorization": f"Bearer {credential}"} if credential else {}
+    answer = client.get(path, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def check_banner(banner: str, port: int) -> None:
+    for promised in (
+        f"http://127.0.0.1:{port}",
+        "tenant           demo",
+        "cus_demo",
+        "webhook secret   whsec_",
+        "operator token   op_",
+        f"start again: end the demo (Ctrl-C), then {COMMAND} demo reset\n",
+        f"$({COMMAND} demo token --user olivia)",
+    ):
+        assert promised in banner
+
+
+def check_credentials(client: httpx2.Client, keys: dict[str, str], folder: Path) -> None:
+    """Assert that the keys and tokens of a new demo work."""
+    assert keys["live"].startswith("svc_live_")
+    assert keys["test"].startswith("svc_test_")
+    projects = answer_of(client, "/api/v1/projects", keys["live"])["data"]
+    assert [project["name"] for project in projects] == ["First project"]
+    assert answer_of(client, "/api/v1/projects", keys["test"])["data"][0]["mode"] == "test"
+    assert answer_of(client, "/readyz")["status"] == "ok"
+    who = answer_of(client, "/api/v1/auth/whoami", token(folder))
+    assert (who["id"], who["orgId"], who["accessLevel"]) == ("olivia", "demo", "OWNER")
+    member = answer_of(client, "/api/v1/auth/whoami", token(folder, "--user", "mia"))
+    assert member["scopes"] == ["projects:*", "tenants:read", "billing:read"]
+
+
+def buy_business(client: httpx2.Client, key: str) -> None:
+    asked = client.post(
+        "/api/v1/billing/checkout-sessions",
+        json={"plan": "business"},
+        headers={"Authorization": f"Bearer {key}"},
+    )
+    client.post(asked.json()["url"], data={"card": "works"})
+    end = time.monotonic() + PATIENCE
+    while answer_of(client, "/api/v1/tenants/demo", key)["plan"] != "business":
+        assert time.monotonic() < end
+
+
+def check_events(client: httpx2.Client, key: str, folder: Path, port: int) -> None:
+    """Assert that signed events of `trigger` change the demo's tenant."""
+    sent = invoke("trigger", "customer.subscription.updated", folder=folder, PORT=str(port))
+    assert (sent.code, sent.err) == (0, "")
+    assert re.search(r"plan +business +-> pro\n", sent.out)
+    assert answer_of(client, "/api/v1/tenants/demo", key)["plan"] == "pro"
+    # what `tenantry listen` signs is taken too
+    listener = ("invoice.payment_failed", "--sign-as", "listener")
+    signed = invoke("trigger", *listener, folder=folder, PORT=str(port))
+    assert (signed.code, signed.err) == (0, "")
+    played = invoke("trigger", "story:failed-renewal", folder=folder, PORT=str(port))
+    assert (played.code, played.err) == (0, "")
+    assert played.out.count("mail: Payment failed") == 2
+    assert answer_of(client, "/api/v1/tenants/demo", key)["subscriptionStatus"] == "past_due"
 
 
 async def test_a_checkout_of_the_demo_is_paid_at_the_simulated_provider(shared: Shared) -> None:
@@ -230,12 +272,13 @@ async def test_commands_find_the_demo_and_its_port_from_a_folder_below(shared: S
     state = {"XDG_STATE_HOME": str(shared.folder / "state")}
     who = await get(f"{shared.base}/api/v1/auth/whoami", token(below, "--user", "adam"))
     assert who["id"] == "adam"
+    sent = await run("trigger", "invoice.payment_failed", folder=below, **state)
+    assert (sent.code, "invoice.payment_failed  200" in sent.out) == (0, True), sent
     for arguments, promised in (
-        (("trigger", "invoice.payment_failed"), "invoice.payment_failed  200"),
         (("keys", "list"), "Demo live key"),
         (("doctor",), f"sends the 5 required event types to {shared.base}/api/v1/"),
     ):
-        done = await run(*arguments, folder=below, **state)
+        done = await invoke_async(*arguments, folder=below, **state)
         assert (done.code, promised in done.out) == (0, True), done
 
 
@@ -272,7 +315,7 @@ async def test_commands_below_use_the_settings_that_the_demo_runs_with(tmp_path:
         ), story
         paid = await run("trigger", "invoice.paid", folder=below)
         assert (paid.code, paid.out.startswith("invoice.paid  200")) == (0, True), paid
-        explained = await run("tenants", "explain", "demo", folder=below)
+        explained = await invoke_async("tenants", "explain", "demo", folder=below)
         assert "gives just that" in explained.out, explained
         made = await invoke_async(
             "admin", "create-key", "--org", "demo", "--name", "below", "--owner", folder=below
@@ -281,7 +324,7 @@ async def test_commands_below_use_the_settings_that_the_demo_runs_with(tmp_path:
         who = await get(f"http://127.0.0.1:{port}/api/v1/auth/whoami", made.out.strip())
         assert who["orgId"] == "demo"
         assert await command.end(signal.SIGINT) == 0
-    hint = (await run("keys", "list", folder=below)).err
+    hint = (await invoke_async("keys", "list", folder=below)).err
     assert f"Start it in {tmp_path}: " in hint
 
 
@@ -300,64 +343,6 @@ async def test_running_demo_is_not_reset(shared: Shared) -> None:
     assert (done.code, done.out) == (1, "")
     assert f"runs already, at port {shared.port}. Stop it first" in done.err
     assert (await get(f"{shared.base}/readyz"))["status"] == "ok"
-
-
-async def test_demo_of_a_folder_with_any_name_is_kept_over_a_restart_and_reset(
-    tmp_path: Path,
-) -> None:
-    folder = tmp_path / "it's a 'demo' für müß"
-    folder.mkdir()
-    port = free_port()
-    async with (
-        demo(folder, port) as command,
-        httpx2.AsyncClient(trust_env=False, timeout=30) as client,
-    ):
-        key = keys_in(command.text["out"])["live"]
-        assert (
-            f"start again: end the demo (Ctrl-C), then {COMMAND} demo reset\n"
-            in command.text["out"]
-        )
-        assert f"$({COMMAND} demo token --user olivia)" in command.text["out"]
-        asked = await client.post(
-            f"http://127.0.0.1:{port}/api/v1/billing/checkout-sessions",
-            json={"plan": "business"},
-            headers={"Authorization": f"Bearer {key}"},
-        )
-        await client.post(asked.json()["url"], data={"card": "works"})
-        async with asyncio.timeout(PATIENCE):
-            while (await get(f"http://127.0.0.1:{port}/api/v1/tenants/demo", key))[
-                "plan"
-            ] != "business":
-                pass
-        assert await command.end(signal.SIGINT) == 0
-    assert (folder / ".tenantry" / ".gitignore").read_text() == "*\n"
-    (folder / ".tenantry" / "own.txt").touch()
-
-    port = free_port()  # another one: what the provider has made goes with it
-    async with demo(folder, port) as command:
-        agrees = await invoke_async("reconcile", folder=folder)
-        assert (agrees.code, agrees.err, agrees.out) == (
-            0,
-            "",
-            "1 tenant compared: 0 drifted, 0 repaired\n",
-        )
-        checked = await invoke_async("doctor", folder=folder)
-        assert (checked.code, "warning" in checked.out) == (0, False), checked.out
-        assert (await get(f"http://127.0.0.1:{port}/api/v1/tenants/demo", key))[
-            "plan"
-        ] == "business"
-        assert await command.end(signal.SIGTERM) == 0
-
-    asked_in_vain = await invoke_async("demo", "reset", folder=folder)
-    assert (asked_in_vain.code, asked_in_vain.out) == (2, "")
-    assert (folder / ".tenantry" / "demo.env").exists()
-    done = await invoke_async("demo", "reset", "--yes", folder=folder)
-    assert (done.code, done.out) == (0, ""), done
-    assert sorted(left.name for left in (folder / ".tenantry").iterdir()) == [
-        ".gitignore",
-        "own.txt",
-    ]
-    assert "There is no demo" in (await invoke_async("demo", "reset", "--yes", folder=folder)).err
 
 
 async def test_second_demo_of_a_folder_is_refused_and_leaves_the_first_as_it_is(

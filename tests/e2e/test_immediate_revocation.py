@@ -29,8 +29,8 @@ from tests.support.postgres import PostgresServer, as_url
 from tests.support.slow_request import SlowRequest
 
 PROCESSES: Final = "2"
-REVOCATIONS: Final = 200
-OTHERS: Final = 60
+REVOCATIONS: Final = 60
+OTHERS: Final = 30
 PATH: Final = "/api/v1/auth/verify/-"
 PROJECTS: Final = "/api/v1/projects"
 OPERATOR: Final = "operator-of-the-revocations-0123456789"

@@ -1,4 +1,6 @@
-"""The service conforms to its OpenAPI document under random requests."""
+"""The service conforms to its OpenAPI document under generated requests: the values within and
+beyond the bounds of each parameter and field, and random ones.
+"""
 
 from pathlib import Path
 
@@ -7,14 +9,13 @@ import pytest
 from tests.support.conformance import AS_OPERATOR, described_service
 
 
+@pytest.mark.parametrize("phases", ["coverage", "fuzzing"])
 @pytest.mark.parametrize(("caller", "options"), [("owner", ()), ("operator", AS_OPERATOR)])
-async def test_service_conforms_to_its_description_when_fuzzed(
-    conninfo: str, tmp_path: Path, caller: str, options: tuple[str, ...]
+async def test_service_conforms_to_its_description_under_generated_requests(
+    conninfo: str, tmp_path: Path, caller: str, options: tuple[str, ...], phases: str
 ) -> None:
     async with described_service(conninfo, tmp_path) as service:
         credential = getattr(service, caller)
-        code, report = await service.conformance(
-            credential, tmp_path, "--phases", "fuzzing", *options
-        )
+        code, report = await service.conformance(credential, tmp_path, "--phases", phases, *options)
     assert code == 0, report
     assert "No issues found" in report

@@ -105,12 +105,10 @@ def test_object_that_ended_before_the_newest(tenantry_service):
 """
 
 
-@pytest.fixture(scope="module")
-def together(tmp_path_factory: pytest.TempPathFactory) -> pytest.RunResult:
-    """One run of several files, which share a service, with variables that are meant for another
-    database.
+def test_files_that_share_a_service(suite: Suite) -> None:
+    """One run of several files, with variables that are meant for another database: each file shows
+    another behavior, and a run takes seconds.
     """
-    suite = Suite(tmp_path_factory.mktemp("suite"))
     suite.write(
         "services.conf",
         "[x]\nhost=db.example\nport=5433\noptions=-c search_path=foo\nsslmode=require\n",
@@ -122,7 +120,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> pytest.RunResult:
     suite.write("test_wide.py", WIDE)
     # its last error is that of the last test of the session
     suite.write("test_zz_failing.py", FAILING)
-    return suite.run(
+    done = suite.run(
         "test_async.py",
         "test_database.py",
         "part",
@@ -130,50 +128,31 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> pytest.RunResult:
         "test_zz_failing.py",
         **FOR_ANOTHER_DATABASE,
     )
-
-
-def test_settings_for_a_part_of_a_session_are_rejected(together: pytest.RunResult) -> None:
-    assert outcomes(together, "test_database.py") == {"test_database": {"PASSED"}}
-    assert outcomes(together, "part/test_part.py") == {"test_part": {"ERROR"}}
-    together.stdout.fnmatch_lines(
-        ["*The service runs with other tenantry_settings than this test's.*"]
-    )
-
-
-def test_a_fixture_that_fails_beside_it_is_reported_as_any_other(
-    together: pytest.RunResult,
-) -> None:
-    assert outcomes(together, "test_zz_failing.py") == {"test_it": {"ERROR"}}
-    together.assert_outcomes(passed=7, errors=3)
-    together.stdout.fnmatch_lines(
+    # libpq's variables do not affect the tests' database
+    assert outcomes(done, "test_database.py") == {"test_database": {"PASSED"}}
+    # settings for a part of a session are rejected
+    assert outcomes(done, "part/test_part.py") == {"test_part": {"ERROR"}}
+    done.stdout.fnmatch_lines(["*The service runs with other tenantry_settings than this test's.*"])
+    # a fixture that fails beside the plugin's is reported as any other
+    assert outcomes(done, "test_zz_failing.py") == {"test_it": {"ERROR"}}
+    done.assert_outcomes(passed=7, errors=3)
+    done.stdout.fnmatch_lines(
         ["*LookupError: it is broken*", "*LookupError: it breaks in the end*"]
     )
-    together.stdout.no_fnmatch_line("*INTERNALERROR*")
-
-
-def test_libpq_variables_do_not_affect_the_tests_database(together: pytest.RunResult) -> None:
-    assert outcomes(together, "test_database.py") == {"test_database": {"PASSED"}}
-
-
-def test_other_event_loop_is_supported(together: pytest.RunResult) -> None:
-    assert outcomes(together, "test_async.py") == {
+    done.stdout.no_fnmatch_line("*INTERNALERROR*")
+    # another event loop is supported
+    assert outcomes(done, "test_async.py") == {
         "test_async[asyncio]": {"PASSED"},
         "test_async[trio]": {"PASSED"},
     }
-
-
-def test_object_of_a_wider_scope_works_after_a_test_with_another(
-    together: pytest.RunResult,
-) -> None:
-    assert outcomes(together, "test_wide.py") == {
-        name: {"PASSED"}
-        for name in (
-            "test_wide",
-            "test_own",
-            "test_wide_again",
-            "test_object_that_ended_before_the_newest",
-        )
-    }
+    # an object of a wider scope works after a test with another
+    names = (
+        "test_wide",
+        "test_own",
+        "test_wide_again",
+        "test_object_that_ended_before_the_newest",
+    )
+    assert outcomes(done, "test_wide.py") == {name: {"PASSED"} for name in names}
 
 
 def test_suite_settings_and_catalog(suite: Suite) -> None:
