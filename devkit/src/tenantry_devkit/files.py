@@ -20,5 +20,9 @@ def create_private(path: Path, content: bytes) -> None:
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, OWNER_ONLY)) as file:
+    with open(
+        path,
+        "xb",
+        opener=lambda name, flags: os.open(name, flags, OWNER_ONLY),
+    ) as file:
         file.write(content)

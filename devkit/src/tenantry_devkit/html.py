@@ -55,7 +55,12 @@ class Pages:
         )
 
     def message(self, title: str, message: str, status_code: int = 200) -> Response[str]:
-        return self.page("message.html", status_code=status_code, title=title, message=message)
+        return self.page(
+            "message.html",
+            status_code=status_code,
+            title=title,
+            message=message,
+        )
 
     def style_sheet(self) -> Response[str]:
         """Return the dashboard's styles and those of the folder."""

@@ -115,7 +115,17 @@ class Grants:
         """
         code = secrets.token_urlsafe(32)
         lifetime = self._clock() + CODE_LIFETIME
-        self._store(code, _OneTimeToken(_CODE, grant, code, lifetime, redirect_uri, code_challenge))
+        self._store(
+            code,
+            _OneTimeToken(
+                _CODE,
+                grant,
+                code,
+                lifetime,
+                redirect_uri,
+                code_challenge,
+            ),
+        )
         return code
 
     def redeem(self, code: str, *, redirect_uri: str, code_verifier: str) -> tuple[Grant, str]:
@@ -150,7 +160,13 @@ class Grants:
         """Return a refresh token of the sign-in that began with this code."""
         token = secrets.token_urlsafe(32)
         self._store(
-            token, _OneTimeToken(_REFRESH_TOKEN, grant, sign_in, self._clock() + REFRESH_LIFETIME)
+            token,
+            _OneTimeToken(
+                _REFRESH_TOKEN,
+                grant,
+                sign_in,
+                self._clock() + REFRESH_LIFETIME,
+            ),
         )
         return token
 
@@ -158,7 +174,12 @@ class Grants:
         """Return a device code and a user code."""
         now, letters = self._clock(), "".join(secrets.choice(_LETTERS) for _ in range(8))
         user_code, device_code = f"{letters[:4]}-{letters[4:]}", secrets.token_urlsafe(32)
-        device = _Device(user_code, scopes, now + DEVICE_LIFETIME, now + DEVICE_INTERVAL)
+        device = _Device(
+            user_code,
+            scopes,
+            now + DEVICE_LIFETIME,
+            now + DEVICE_INTERVAL,
+        )
         self._devices = {**self._unexpired(self._devices), device_code: device}
         return device_code, user_code
 
@@ -234,7 +255,11 @@ def create_identity_provider(
     localhost, as a protection against DNS rebinding.
     """
     provider = _IdentityProvider(
-        tokens, users, client_secret, Grants(tokens.clock), Pages(COMPANION_PAGES)
+        tokens,
+        users,
+        client_secret,
+        Grants(tokens.clock),
+        Pages(COMPANION_PAGES),
     )
     address = urlsplit(tokens.issuer)
     local = "localhost" if address.port is None else f"localhost:{address.port}"
@@ -253,7 +278,11 @@ def create_identity_provider(
 
 async def _log_failure(error: Exception, scope: Scope) -> None:
     if not isinstance(error, HTTPException | OAuthError):
-        _log.error("%s failed", scope["path"], exc_info=error)
+        _log.error(
+            "%s failed",
+            scope["path"],
+            exc_info=error,
+        )
 
 
 def _oauth_error(request: AnyRequest, error: OAuthError) -> Response[dict[str, str]]:
@@ -262,7 +291,9 @@ def _oauth_error(request: AnyRequest, error: OAuthError) -> Response[dict[str, s
         headers["WWW-Authenticate"] = 'Basic realm="token"'
     body = {"error": error.code, "error_description": str(error)}
     return Response(
-        body, status_code=401 if error.code == "invalid_client" else 400, headers=headers
+        body,
+        status_code=401 if error.code == "invalid_client" else 400,
+        headers=headers,
     )
 
 
@@ -280,7 +311,10 @@ async def _parameters_of(request: AnyRequest) -> Parameters:
         raw = await request.body()
     try:
         pairs = parse_qsl(
-            raw.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS
+            raw.decode(),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=_MAX_PARAMETERS,
         )
     except ValueError:
         raise OAuthError("invalid_request", "The parameters are malformed.") from None
@@ -402,7 +436,10 @@ class _IdentityProvider:
         return {
             "keys": [
                 key.as_dict(
-                    private=False, kid=key.thumbprint(), alg=self.tokens.algorithm, use="sig"
+                    private=False,
+                    kid=key.thumbprint(),
+                    alg=self.tokens.algorithm,
+                    use="sig",
                 )
             ]
         }
@@ -421,11 +458,17 @@ class _IdentityProvider:
     async def _authorize(self, parameters: Parameters) -> Response[str]:
         """Show the users, or send the client the code of the one that it names."""
         return self._answer_client(
-            parameters, self._user(parameters.get("login_hint")), chosen=False
+            parameters,
+            self._user(parameters.get("login_hint")),
+            chosen=False,
         )
 
     async def _choose(self, parameters: Parameters) -> Response[str]:
-        return self._answer_client(parameters, self._user(parameters.get("user")), chosen=True)
+        return self._answer_client(
+            parameters,
+            self._user(parameters.get("user")),
+            chosen=True,
+        )
 
     def _answer_client(
         self, parameters: Parameters, user: DemoUser | None, *, chosen: bool
@@ -467,7 +510,9 @@ class _IdentityProvider:
         )
         return answer(
             code=self.grants.new_code(
-                grant, redirect_uri=redirect_uri, code_challenge=parameters["code_challenge"]
+                grant,
+                redirect_uri=redirect_uri,
+                code_challenge=parameters["code_challenge"],
             )
         )
 
@@ -495,17 +540,7 @@ class _IdentityProvider:
         is_authenticated = self._check_client(parameters, request)
         match parameters.get("grant_type"):
             case "authorization_code":
-                verifier = _required(parameters, "code_verifier")
-                if _CODE_VERIFIER.fullmatch(verifier) is None:
-                    raise OAuthError("invalid_grant", "code_verifier is malformed.")
-                code, redirect_uri = (
-                    _required(parameters, "code"),
-                    _required(parameters, "redirect_uri"),
-                )
-                grant, refresh_token = self.grants.redeem(
-                    code, redirect_uri=redirect_uri, code_verifier=verifier
-                )
-                return self._all_tokens(grant, refresh_token, nonce=grant.nonce)
+                return self._redeem_code(parameters)
             case "refresh_token":
                 grant, refresh_token = self.grants.rotate(_required(parameters, "refresh_token"))
                 # without nonce: OpenID Connect Core 12.2
@@ -514,22 +549,44 @@ class _IdentityProvider:
                 device_code = _required(parameters, "device_code")
                 grant = self.grants.poll_device(device_code)
                 return self._all_tokens(grant, self.grants.new_refresh_token(grant, device_code))
+            case "client_credentials" if is_authenticated:
+                return self._machine_token(parameters)
             case "client_credentials":
-                if not is_authenticated:
-                    raise OAuthError(
-                        "invalid_client", "client_credentials needs the client's secret."
-                    )
-                scopes = _granted_scopes(parameters.get("scope", ""))
-                org_id = next((user.org_id for user in self.users if user.org_id), None)
-                client_id = self.tokens.client_id
-                machine = DemoUser(client_id, client_id, None, org_id, "member" if org_id else None)
-                return self._access_token(
-                    machine, tuple(scope for scope in scopes if scope not in OIDC_SCOPES)
-                )
+                raise OAuthError("invalid_client", "client_credentials needs the client's secret.")
             case None:
                 raise OAuthError("invalid_request", "grant_type is missing.")
             case _:
                 raise OAuthError("unsupported_grant_type", "This grant_type is not supported.")
+
+    def _redeem_code(self, parameters: Parameters) -> dict[str, Any]:
+        verifier = _required(parameters, "code_verifier")
+        if _CODE_VERIFIER.fullmatch(verifier) is None:
+            raise OAuthError("invalid_grant", "code_verifier is malformed.")
+        grant, refresh_token = self.grants.redeem(
+            _required(parameters, "code"),
+            redirect_uri=_required(parameters, "redirect_uri"),
+            code_verifier=verifier,
+        )
+        return self._all_tokens(
+            grant,
+            refresh_token,
+            nonce=grant.nonce,
+        )
+
+    def _machine_token(self, parameters: Parameters) -> dict[str, Any]:
+        """Return a token of the client itself, in the first tenant that a user has."""
+        org_id = next((user.org_id for user in self.users if user.org_id), None)
+        client_id = self.tokens.client_id
+        machine = DemoUser(
+            client_id,
+            client_id,
+            None,
+            org_id,
+            "member" if org_id else None,
+        )
+        granted = _granted_scopes(parameters.get("scope", ""))
+        scopes = tuple(scope for scope in granted if scope not in OIDC_SCOPES)
+        return self._access_token(machine, scopes)
 
     def _access_token(self, user: DemoUser, scopes: tuple[str, ...]) -> dict[str, Any]:
         scope, expires_in = " ".join(scopes), int(ACCESS_TOKEN_LIFETIME.total_seconds())
@@ -546,7 +603,11 @@ class _IdentityProvider:
     ) -> dict[str, Any]:
         body = {**self._access_token(grant.user, grant.scopes), "refresh_token": refresh_token}
         if "openid" in grant.scopes:
-            body["id_token"] = self.tokens.id_token(grant, body["access_token"], nonce=nonce)
+            body["id_token"] = self.tokens.id_token(
+                grant,
+                body["access_token"],
+                nonce=nonce,
+            )
         return body
 
     async def _userinfo(self, request: AnyRequest) -> Response[dict[str, Any]]:
@@ -607,14 +668,26 @@ class _IdentityProvider:
     async def _ask_for_device(self, parameters: Parameters) -> Response[str]:
         user_code = parameters.get("user_code", "")
         return self.pages.page(
-            "device.html", form_action="'self'", user_code=user_code, users=self.users
+            "device.html",
+            form_action="'self'",
+            user_code=user_code,
+            users=self.users,
         )
 
     async def _decide_device(self, parameters: Parameters) -> Response[str]:
         user = self._user(parameters.get("user"))
         if user is None and "deny" not in parameters:
             return self._reject("Choose a user.")
-        grant = Grant(user, (), None, self.tokens.clock()) if user else None
+        grant = (
+            Grant(
+                user,
+                (),
+                None,
+                self.tokens.clock(),
+            )
+            if user
+            else None
+        )
         if not self.grants.decide_device(parameters.get("user_code", ""), grant):
             return self._reject("No device is waiting with this code.")
         title = f"The device is signed in as {user.name}" if user else "The device was denied"

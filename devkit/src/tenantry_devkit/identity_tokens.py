@@ -108,7 +108,11 @@ class TokenIssuer(msgspec.Struct, frozen=True):
         """Return the ID token (OpenID Connect Core 1.0, section 2) of an access token."""
         half = hashlib.sha256(access_token.encode()).digest()[:16]
         claims = {
-            **self._claims(self.client_id, grant.user, ACCESS_TOKEN_LIFETIME),
+            **self._claims(
+                self.client_id,
+                grant.user,
+                ACCESS_TOKEN_LIFETIME,
+            ),
             "at_hash": base64.urlsafe_b64encode(half).rstrip(b"=").decode(),
             "auth_time": int(grant.authenticated_at.timestamp()),
             **({} if nonce is None else {"nonce": nonce}),
@@ -124,7 +128,11 @@ class TokenIssuer(msgspec.Struct, frozen=True):
             "exp": {"essential": True},
         }
         try:
-            decoded = jwt.decode(access_token, self.signing_key, algorithms=[self.algorithm])
+            decoded = jwt.decode(
+                access_token,
+                self.signing_key,
+                algorithms=[self.algorithm],
+            )
             jwt.JWTClaimsRegistry(now=int(self.clock().timestamp()), **expected).validate(
                 decoded.claims
             )
@@ -149,8 +157,17 @@ class TokenIssuer(msgspec.Struct, frozen=True):
         }
 
     def _sign(self, claims: dict[str, Any], kind: str) -> str:
-        header = {"alg": self.algorithm, "typ": kind, "kid": self.signing_key.thumbprint()}
-        return jwt.encode(header, claims, self.signing_key, algorithms=[self.algorithm])
+        header = {
+            "alg": self.algorithm,
+            "typ": kind,
+            "kid": self.signing_key.thumbprint(),
+        }
+        return jwt.encode(
+            header,
+            claims,
+            self.signing_key,
+            algorithms=[self.algorithm],
+        )
 
 
 def user_claims(user: DemoUser, scopes: tuple[str, ...]) -> dict[str, Any]:

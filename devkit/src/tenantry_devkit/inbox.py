@@ -89,7 +89,11 @@ class Inbox:
         content = envelope.content
         assert isinstance(content, bytes)  # noqa: S101  # the SMTP server does not decode messages
         try:
-            self.store(content, sender=envelope.mail_from or "", recipients=envelope.rcpt_tos)
+            self.store(
+                content,
+                sender=envelope.mail_from or "",
+                recipients=envelope.rcpt_tos,
+            )
         except OSError as error:
             _log.warning("cannot store a message: %s", error)
             return "452 4.3.1 The message could not be stored"
@@ -220,7 +224,11 @@ def inbox_routes(inbox: Inbox, pages: Pages) -> list[ControllerRouterHandler]:
         summaries = [
             {name: getattr(mail, field) for name, field in names.items()} for mail in inbox.mails()
         ]
-        return Response(msgspec.json.encode(summaries), media_type=MediaType.JSON, headers=HEADERS)
+        return Response(
+            msgspec.json.encode(summaries),
+            media_type=MediaType.JSON,
+            headers=HEADERS,
+        )
 
     @get("/inbox/{mail_id:str}")
     async def mail(mail_id: FromPath[str]) -> Response[str]:
@@ -233,6 +241,10 @@ def inbox_routes(inbox: Inbox, pages: Pages) -> list[ControllerRouterHandler]:
         if found is None or found.html is None:
             return missing()
         headers = {**HEADERS, "Content-Security-Policy": _MAIL_POLICY}
-        return Response(found.html, media_type=MediaType.HTML, headers=headers)
+        return Response(
+            found.html,
+            media_type=MediaType.HTML,
+            headers=headers,
+        )
 
     return [mails, messages, mail, html_part]

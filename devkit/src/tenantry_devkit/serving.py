@@ -47,9 +47,17 @@ def bind(port: int) -> socket.socket:
         # with the protocol named, asyncio sets TCP_NODELAY: small responses do not wait for
         # acknowledgements
         bound = on_error.enter_context(
-            socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            socket.socket(
+                socket.AF_INET,
+                socket.SOCK_STREAM,
+                socket.IPPROTO_TCP,
+            )
         )
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(
+            socket.SOL_SOCKET,
+            socket.SO_REUSEADDR,
+            1,
+        )
         bound.bind((HOST, port))
         bound.listen()  # only now does the port reject a second socket
         on_error.pop_all()

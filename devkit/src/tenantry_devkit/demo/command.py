@@ -206,7 +206,14 @@ def _run_demo(environment: dict[str, str], directory: Path, url: str | None) -> 
             seed=secrets.randbits(64),  # new ids in each run: the ledger has those of earlier runs
             not_before=start,
         )
-        companion = stack.enter_context(_companion(file, directory, provider, environment["PORT"]))
+        companion = stack.enter_context(
+            _companion(
+                file,
+                directory,
+                provider,
+                environment["PORT"],
+            )
+        )
         file.save(_rules(environment, file))
         file.save(_own_settings(companion, provider))
         if token := environment.get(OPERATOR_TOKEN):
@@ -223,10 +230,21 @@ def _run_demo(environment: dict[str, str], directory: Path, url: str | None) -> 
                 DATABASE: url or EmbeddedServer(directory).url,
             }
         )
-        keys = asyncio.run(example_data.seed(settings, conninfo, has_keys=LIVE_KEY in file.values))
+        keys = asyncio.run(
+            example_data.seed(
+                settings,
+                conninfo,
+                has_keys=LIVE_KEY in file.values,
+            )
+        )
         if keys is not None:
             file.save({LIVE_KEY: keys[0], example_data.TEST_KEY: keys[1]})
-        _fill(provider, settings.billing, base + WEBHOOK_PATH, settings.webhook_secrets[0])
+        _fill(
+            provider,
+            settings.billing,
+            base + WEBHOOK_PATH,
+            settings.webhook_secrets[0],
+        )
         configure_logs(settings)
         banner = _banner(settings, file, base, companion, provider)
 
@@ -244,7 +262,11 @@ def _prepared_database(directory: Path, url: str | None) -> Iterator[str]:
     with database(wanted) as conninfo:
         if url is None:
             remedy = f"an older version has made it; delete that demo: {own_command()} demo reset"
-            migrated(conninfo, setting=str(directory), remedy=remedy)
+            migrated(
+                conninfo,
+                setting=str(directory),
+                remedy=remedy,
+            )
         else:
             _check_tenants(conninfo)
             migrated(conninfo, setting=_DATABASE_OPTION)
@@ -329,7 +351,12 @@ def _values(
 def _for_pages(companion: Companion, provider: PersistentProvider) -> dict[str, str]:
     people = ";".join(f"{user.sub}={_describe(user)}" for user in example_data.USERS)
     pages = f"Mail inbox={companion.http_url}/inbox;Payment provider={provider.url}/"
-    return {DEMO_FLAG: "true", DEMO_PEOPLE: people, DEMO_PAGES: pages, DEMO_COMMAND: own_command()}
+    return {
+        DEMO_FLAG: "true",
+        DEMO_PEOPLE: people,
+        DEMO_PAGES: pages,
+        DEMO_COMMAND: own_command(),
+    }
 
 
 def _describe(user: DemoUser) -> str:
@@ -349,7 +376,11 @@ def _fill(
 ) -> None:
     if example_data.CUSTOMER not in provider.customers:
         owner = example_data.USERS[0]
-        provider.customer(example_data.CUSTOMER, email=owner.email, name=owner.name)
+        provider.customer(
+            example_data.CUSTOMER,
+            email=owner.email,
+            name=owner.name,
+        )
     for price_id, amount in catalog_prices(policy.catalog).items():
         present = provider.prices.get(price_id)
         if present is None or present.unit_amount != amount:
@@ -357,7 +388,12 @@ def _fill(
     types = tuple(sorted(REQUIRED_TYPES))
     secret = webhook_secret.reveal()
     provider.store_endpoint(
-        WebhookEndpoint(id=_ENDPOINT, url=webhook_url, secret=secret, enabled_events=types)
+        WebhookEndpoint(
+            id=_ENDPOINT,
+            url=webhook_url,
+            secret=secret,
+            enabled_events=types,
+        )
     )
 
 
@@ -373,7 +409,9 @@ def _banner(
     is_chosen = bool(inherited([_DATA_DIR]).get(_DATA_DIR))
     url = settings.database_url
     banner: str = Template(
-        template.read_text("utf-8"), trim_blocks=True, undefined=StrictUndefined
+        template.read_text("utf-8"),
+        trim_blocks=True,
+        undefined=StrictUndefined,
     ).render(
         base=base,
         command=own_command(),
@@ -396,11 +434,19 @@ def _banner(
     "--user", "user_id", default="olivia", show_default=True, help="The user (the token's sub)."
 )
 @click.option("--org", "org_id", help="The organization to claim (default: the demo user's own).")
-@click.option("--role", type=click.Choice(["owner", "admin", "member"]), help="The role to claim.")
+@click.option(
+    "--role",
+    type=click.Choice(["owner", "admin", "member"]),
+    help="The role to claim.",
+)
 @click.option("--scope", default=DEFAULT_SCOPE, show_default=True, help="The token's scope.")
 @click.option("--email", help="A verified address to claim (default: the demo user's own).")
 @click.option(
-    "--lifetime", default=3600, show_default=True, type=click.IntRange(1, 86_400), help="Seconds."
+    "--lifetime",
+    default=3600,
+    show_default=True,
+    type=click.IntRange(1, 86_400),
+    help="Seconds.",
 )
 def token(
     user_id: str, org_id: str | None, role: str | None, scope: str, email: str | None, lifetime: int
@@ -419,13 +465,25 @@ def token(
         DemoUser(user_id, user_id, None),
     )
     user = msgspec.structs.replace(
-        known, org_id=org_id or known.org_id, role=role or known.role, email=email or known.email
+        known,
+        org_id=org_id or known.org_id,
+        role=role or known.role,
+        email=email or known.email,
     )
     key = load_or_create_signing_key(signing_key_path(directory))
     tokens = TokenIssuer(
-        key, values["OIDC_ISSUER"], values["OIDC_AUDIENCE"], values["OIDC_CLIENT_ID"]
+        key,
+        values["OIDC_ISSUER"],
+        values["OIDC_AUDIENCE"],
+        values["OIDC_CLIENT_ID"],
     )
-    click.echo(tokens.access_token(user, scope=scope, lifetime=timedelta(seconds=lifetime)))
+    click.echo(
+        tokens.access_token(
+            user,
+            scope=scope,
+            lifetime=timedelta(seconds=lifetime),
+        )
+    )
 
 
 @demo.command()

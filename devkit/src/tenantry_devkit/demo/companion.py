@@ -97,7 +97,13 @@ class Companion:
         file is damaged.
         """
         key = load_or_create_signing_key(signing_key_path(self._directory))
-        return TokenIssuer(key, self.issuer, self._audience, self._client_id, self._clock)
+        return TokenIssuer(
+            key,
+            self.issuer,
+            self._audience,
+            self._client_id,
+            self._clock,
+        )
 
     def __enter__(self) -> Self:
         """Return once all servers listen.
@@ -146,9 +152,16 @@ class Companion:
         async def style_sheet() -> Response[str]:
             return pages.style_sheet()
 
-        more_routes = [home, style_sheet, *inbox_routes(inbox, pages)]
+        more_routes = [
+            home,
+            style_sheet,
+            *inbox_routes(inbox, pages),
+        ]
         return create_identity_provider(
-            self.tokens, self._users, client_secret=self._client_secret, more_routes=more_routes
+            self.tokens,
+            self._users,
+            client_secret=self._client_secret,
+            more_routes=more_routes,
         )
 
 

@@ -45,10 +45,26 @@ _SAVE_SECONDS: Final = 1.0
 TEST_KEY: Final = "TENANTRY_DEMO_TEST_KEY"
 USERS: Final = (
     DemoUser(
-        sub="olivia", name="Olivia Owner", email="olivia@demo.example", org_id=TENANT, role="owner"
+        sub="olivia",
+        name="Olivia Owner",
+        email="olivia@demo.example",
+        org_id=TENANT,
+        role="owner",
     ),
-    DemoUser(sub="adam", name="Adam Admin", email="adam@demo.example", org_id=TENANT, role="admin"),
-    DemoUser(sub="mia", name="Mia Member", email="mia@demo.example", org_id=TENANT, role="member"),
+    DemoUser(
+        sub="adam",
+        name="Adam Admin",
+        email="adam@demo.example",
+        org_id=TENANT,
+        role="admin",
+    ),
+    DemoUser(
+        sub="mia",
+        name="Mia Member",
+        email="mia@demo.example",
+        org_id=TENANT,
+        role="member",
+    ),
     DemoUser(sub="nora", name="Nora Newcomer", email="nora@new.example"),
 )
 
@@ -123,7 +139,12 @@ async def seed(settings: Settings, conninfo: str, *, has_keys: bool) -> tuple[st
 async def _create_keys(settings: Settings, database: Database) -> tuple[str, str]:
     """Create the demo's keys; return the live and the test key."""
     pepper = Pepper(settings.peppers[0].reveal().encode())
-    keys = ApiKeyService(database, settings.billing.catalog, pepper, system_clock)
+    keys = ApiKeyService(
+        database,
+        settings.billing.catalog,
+        pepper,
+        system_clock,
+    )
     live, test = [
         await keys.create(
             replace(operator_principal(TENANT), mode=mode),
@@ -175,7 +196,13 @@ class PersistentProvider(Simulator):
         self._written = b""
         self._previous = _read(file)
         start = not_before if self._previous is None else from_epoch(self._previous.now)
-        super().__init__(secret_key=secret_key, seed=seed, prices={}, start=start, running=True)
+        super().__init__(
+            secret_key=secret_key,
+            seed=seed,
+            prices={},
+            start=start,
+            running=True,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await super().__call__(scope, receive, send)

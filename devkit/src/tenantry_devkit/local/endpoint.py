@@ -82,7 +82,13 @@ def is_on_this_machine(address: str) -> bool:
 
 
 def origin_of(address: str) -> str:
-    return urlunsplit(urlsplit(address)._replace(path="", query="", fragment=""))
+    return urlunsplit(
+        urlsplit(address)._replace(
+            path="",
+            query="",
+            fragment="",
+        )
+    )
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -152,7 +158,12 @@ class RetryPolicy(NamedTuple):
 
     def delay(self, failures: int) -> float:
         """Return an exponential delay with jitter after so many failures in a row."""
-        longest = exponential(failures, first=self.first, factor=2, ceiling=self.ceiling)
+        longest = exponential(
+            failures,
+            first=self.first,
+            factor=2,
+            ceiling=self.ceiling,
+        )
         return random.uniform(longest / 2, longest)  # noqa: S311  # jitter, no secret
 
 
@@ -206,7 +217,9 @@ class Endpoint:
         secret.
         """
         return sign(
-            body, secret or self.secret.reveal(), int(system_clock().timestamp()) - seconds_ago
+            body,
+            secret or self.secret.reveal(),
+            int(system_clock().timestamp()) - seconds_ago,
         )
 
     async def post(self, body: bytes, signature: str | None = None) -> EndpointResponse:
@@ -222,7 +235,10 @@ class Endpoint:
         started = time.monotonic()
         try:
             async with self.client.stream(
-                "POST", self.url, content=body, headers=headers
+                "POST",
+                self.url,
+                content=body,
+                headers=headers,
             ) as response:
                 text = await _read_beginning(response)
         except httpx2.HTTPError as error:

@@ -169,9 +169,24 @@ def listen(
     )
     source = f"{settings.provider_api_base}{_MODES[mode_of_key(settings.provider_secret_key)]}"
     policy = RetryPolicy(interval=interval, retries=retries)
-    session = _Session(source, wanted, address, signing_secret(values), extra, as_json=as_json)
+    session = _Session(
+        source,
+        wanted,
+        address,
+        signing_secret(values),
+        extra,
+        as_json=as_json,
+    )
     try:
-        code = asyncio.run(session.run(provider, since, words, policy, concurrency))
+        code = asyncio.run(
+            session.run(
+                provider,
+                since,
+                words,
+                policy,
+                concurrency,
+            )
+        )
     except (ProviderRefusedError, ProviderUnavailableError) as error:
         raise CommandError(error.detail, exit_code(error)) from None
     sys.exit(code)
@@ -211,7 +226,17 @@ def _parse_command(command: str | None) -> list[str]:
     if not words:
         raise click.BadParameter("names no program", param_hint="--exec")
     # -P: import nothing from the current folder
-    return [sys.executable, "-P", "-m", "tenantry", *words[1:]] if words[0] == "tenantry" else words
+    return (
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "tenantry",
+            *words[1:],
+        ]
+        if words[0] == "tenantry"
+        else words
+    )
 
 
 class _Session:
@@ -253,15 +278,30 @@ class _Session:
         Raises `ProviderRefusedError`, and `ProviderUnavailableError` at the start.
         """
         for number in _SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, self._handle_signal, number)
+            asyncio.get_running_loop().add_signal_handler(
+                number,
+                self._handle_signal,
+                number,
+            )
         async with aclosing(provider), new_http_client(TIMEOUT) as client:
             feed = ProviderEventFeed(provider, self._types)
             if not await self._until_stopped(
                 feed.begin(None if since is None else max(0, int(since.timestamp())))
             ):
                 return 0
-            endpoint = Endpoint(client, self._address, self._secret, headers=self._headers)
-            relay = Relay(feed, endpoint, self, policy=policy, concurrency=concurrency)
+            endpoint = Endpoint(
+                client,
+                self._address,
+                self._secret,
+                headers=self._headers,
+            )
+            relay = Relay(
+                feed,
+                endpoint,
+                self,
+                policy=policy,
+                concurrency=concurrency,
+            )
             self._introduce(has_child=bool(words))
             code = 0
             try:
@@ -285,7 +325,11 @@ class _Session:
             # in its own process group: a signal of the terminal reaches it once, through this
             # process
             self._child = child = await asyncio.create_subprocess_exec(
-                *words, env=environment, stdin=stdin, stdout=stdout, start_new_session=True
+                *words,
+                env=environment,
+                stdin=stdin,
+                stdout=stdout,
+                start_new_session=True,
             )
         except OSError as error:
             raise CommandError(
@@ -345,7 +389,12 @@ class _Session:
         self._print("")
 
     def _print(self, text: str, style: str = "dim") -> None:
-        self._stderr.print(text, style=style, soft_wrap=True, markup=False)
+        self._stderr.print(
+            text,
+            style=style,
+            soft_wrap=True,
+            markup=False,
+        )
 
     def notice(self, text: str) -> None:
         self._print(text, style="yellow")
@@ -374,7 +423,12 @@ def write_attempt(console: Console, attempt: RelayAttempt) -> None:
     status = "---" if response.status is None else str(response.status)
     taken = "" if response.milliseconds is None else f"{response.milliseconds:,} ms"
     time, style = f"{attempt.at.astimezone():%H:%M:%S}", _STYLES.get(attempt.outcome, "bold red")
-    head = Text.assemble((time, "dim"), "  ", (status, style), f"{taken:>10}  ")
+    head = Text.assemble(
+        (time, "dim"),
+        "  ",
+        (status, style),
+        f"{taken:>10}  ",
+    )
     indent, event_type = head.cell_len, printable(event.type)
     about = Text(
         "  ".join(printable(part) for part in (event.id, event.tenant, event.customer) if part),
@@ -382,7 +436,16 @@ def write_attempt(console: Console, attempt: RelayAttempt) -> None:
     )
     more = [_problem(attempt)] if attempt.outcome is not RelayOutcome.DELIVERED else []
     if not console.is_terminal:
-        console.print(Text("  ").join([head + event_type, about, *more]), soft_wrap=True)
+        console.print(
+            Text("  ").join(
+                [
+                    head + event_type,
+                    about,
+                    *more,
+                ]
+            ),
+            soft_wrap=True,
+        )
         return
     console.print(head + event_type, soft_wrap=True)
     for text in (about, *more):

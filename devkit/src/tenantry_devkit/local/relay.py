@@ -63,7 +63,14 @@ def read_event(body: bytes) -> ListedEvent | None:
     customer = thing if thing.get("object") == "customer" else thing.get("customer")
     customer = customer.get("id") if isinstance(customer, dict) else customer
     known = customer if isinstance(customer, str) else None
-    return ListedEvent(event.id, event.type, event.created, tenant, known, body)
+    return ListedEvent(
+        event.id,
+        event.type,
+        event.created,
+        tenant,
+        known,
+        body,
+    )
 
 
 def _at(value: object, *path: str) -> Mapping[str, Any]:
@@ -112,14 +119,18 @@ class ProviderEventFeed:
             self._since = max(0, newest.created - OVERLAP)
             await self.fetch()
 
-    async def fetch(self) -> list[ListedEvent]:
-        """Return the events that have appeared since the last call, oldest first."""
+    async def _unseen_events(self) -> list[ListedEvent]:
         found: list[ListedEvent] = []
         async with aclosing(self._provider.events_since(self._since, self._filter)) as listed:
             async for body in listed:
                 event = read_event(body)
                 if event and event.id not in self._seen:
                     found.append(event)
+        return found
+
+    async def fetch(self) -> list[ListedEvent]:
+        """Return the events that have appeared since the last call, oldest first."""
+        found = await self._unseen_events()
         # after all pages: a failure on the way must not lose events
         self._seen |= {event.id: event.created for event in found}
         if found:
@@ -245,7 +256,15 @@ class Relay:
                     if number <= self._policy.retries
                     else RelayOutcome.GIVEN_UP
                 )
-            self._observer.attempted(RelayAttempt(system_clock(), event, outcome, number, response))
+            self._observer.attempted(
+                RelayAttempt(
+                    system_clock(),
+                    event,
+                    outcome,
+                    number,
+                    response,
+                )
+            )
             if outcome is not RelayOutcome.RETRYING:
                 return outcome
             await asyncio.sleep(

@@ -154,7 +154,9 @@ class EventSubject(Struct, frozen=True):
             url=_HOSTED_PAGES,
         )
         simulator.customer(
-            self.customer, email=f"billing@{self.tenant.lower()}.example", name=self.tenant
+            self.customer,
+            email=f"billing@{self.tenant.lower()}.example",
+            name=self.tenant,
         )
         return simulator
 
@@ -222,7 +224,12 @@ async def sample_event(
     sessions are new each time.
     """
     simulator = subject.simulator(created - _DAYS_BEFORE.get(event_type, 0) * _DAY)
-    await _act_out(event_type, simulator, subject, is_trial=status == "trialing")
+    await _act_out(
+        event_type,
+        simulator,
+        subject,
+        is_trial=status == "trialing",
+    )
     event = simulator.events(event_type)[0 if event_type == ev.PAYMENT_FAILED else -1]
     thing, own_id = event.object, subscription_id or Ids(_seed(subject.tenant)).new("sub")
     if isinstance(thing, Subscription):
@@ -238,6 +245,19 @@ async def sample_event(
     )
 
 
+def _check_out(event_type: str, simulator: Simulator, subject: EventSubject) -> None:
+    session = simulator.checkout(
+        subject.price,
+        metadata=subject.metadata,
+        customer=subject.customer,
+    )
+    simulator.complete(session, async_payment=event_type != ev.CHECKOUT_COMPLETED)
+    if event_type == ev.ASYNC_PAYMENT_SUCCEEDED:
+        simulator.async_payment_succeeds(session)
+    elif event_type == ev.ASYNC_PAYMENT_FAILED:
+        simulator.async_payment_fails(session)
+
+
 async def _act_out(
     event_type: str, simulator: Simulator, subject: EventSubject, *, is_trial: bool
 ) -> None:
@@ -246,12 +266,7 @@ async def _act_out(
     """
     customer = subject.customer
     if event_type in ev.CHECKOUT_TYPES:
-        session = simulator.checkout(subject.price, metadata=subject.metadata, customer=customer)
-        simulator.complete(session, async_payment=event_type != ev.CHECKOUT_COMPLETED)
-        if event_type == ev.ASYNC_PAYMENT_SUCCEEDED:
-            simulator.async_payment_succeeds(session)
-        elif event_type == ev.ASYNC_PAYMENT_FAILED:
-            simulator.async_payment_fails(session)
+        _check_out(event_type, simulator, subject)
         return
     if event_type in _TRIAL_TYPES:
         simulator.account.set_card(customer, Card.MISSING)

@@ -145,7 +145,13 @@ class ServiceReader:
         api_key: Secret | None = None,
         operator: Secret | None = None,
     ) -> None:
-        sdk = partial(AsyncTenantry, base_url=base, http_client=client, retries=0, allow_http=True)
+        sdk = partial(
+            AsyncTenantry,
+            base_url=base,
+            http_client=client,
+            retries=0,
+            allow_http=True,
+        )
         self.operator = sdk(operator.reveal()) if operator is not None else None
         """The service as the operator, if there is a token."""
         self._own = sdk(api_key.reveal()) if api_key is not None else None
@@ -199,7 +205,10 @@ class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
         """Return what events are about: the tenant and its own customer, if it has one."""
         known = view.tenant.stripe_customer_id if view.tenant else None
         return EventSubject(
-            tenant_id, known or customer_of(tenant_id), self.price, self.prices[self.price]
+            tenant_id,
+            known or customer_of(tenant_id),
+            self.price,
+            self.prices[self.price],
         )
 
     async def sample_events(
@@ -255,7 +264,11 @@ class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
         yield tenant_id, view
 
     def write(self, text: Text | str, indent: int = 0, *, style: str = "") -> None:
-        write(self.console, Text(text, style) if isinstance(text, str) else text, indent)
+        write(
+            self.console,
+            Text(text, style) if isinstance(text, str) else text,
+            indent,
+        )
 
     def write_json(self, document: object, *, indent: int = 2) -> None:
         """Print JSON; ``indent`` 0 is for one line."""
@@ -286,7 +299,11 @@ def changes(before: Tenant | None, after: Tenant | None) -> list[FieldChange]:
         return []
     names = zip(Tenant.__struct_fields__, Tenant.__struct_encode_fields__, strict=True)
     found = (
-        FieldChange(label, _value(before, name), _value(after, name))
+        FieldChange(
+            label,
+            _value(before, name),
+            _value(after, name),
+        )
         for name, label in names
         if name not in _UNCHANGED_BY_EVENTS
     )
@@ -305,7 +322,10 @@ def change_lines(changed: list[FieldChange]) -> Iterator[Text]:
     width, middle = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
     for field, old, new in rows:
         yield Text.assemble(
-            f"{field:{width}}  ", (f"{old:{middle}}", "dim"), " -> ", (new, "bold cyan")
+            f"{field:{width}}  ",
+            (f"{old:{middle}}", "dim"),
+            " -> ",
+            (new, "bold cyan"),
         )
 
 

@@ -79,7 +79,11 @@ class StoryStage(NamedTuple):
                     seconds=self.subscription.period_end - self.simulator.now.timestamp()
                 )
             case ["seats", number]:
-                _set_seats(self.simulator, self.subscription, int(number))
+                _set_seats(
+                    self.simulator,
+                    self.subscription,
+                    int(number),
+                )
             case _:
                 _STORY_ACTS[act](self)
 
@@ -95,7 +99,11 @@ _STORY_ACTS: Final[Mapping[str, Callable[[StoryStage], object]]] = {
     "subscribe flexible": lambda stage: subscribe(
         stage.simulator, stage.subject, billing_mode="flexible"
     ),
-    "subscribe higher": lambda stage: subscribe(stage.simulator, stage.subject, stage.higher_price),
+    "subscribe higher": lambda stage: subscribe(
+        stage.simulator,
+        stage.subject,
+        stage.higher_price,
+    ),
     "begin trial": lambda stage: subscribe(stage.simulator, stage.subject, trial_days=14),
     "card declines": lambda stage: stage.simulator.card_declines(stage.subject.customer),
     "card works": lambda stage: stage.simulator.card_works(stage.subject.customer),
@@ -153,7 +161,11 @@ async def play(story: Story, stage: StoryStage) -> AsyncIterator[Scene]:
         await stage.simulator.deliver()
         deliveries = stage.simulator.deliveries()[shown:]
         shown += len(deliveries)
-        yield Scene(stage.simulator.now, script.text, deliveries)
+        yield Scene(
+            stage.simulator.now,
+            script.text,
+            deliveries,
+        )
 
 
 def chosen_story(session: TriggerSession) -> Story:
@@ -185,19 +197,37 @@ def stage_for(
         first_second(view, current_second() - story.days * _DAY),
     )
     simulator = subject.simulator(
-        start, prices=catalog_prices(catalog), api_version=shape, client=client
+        start,
+        prices=catalog_prices(catalog),
+        api_version=shape,
+        client=client,
     )
     return StoryStage(
-        simulator, subject, min(higher, key=prices.__getitem__, default=session.price), addon
+        simulator,
+        subject,
+        min(
+            higher,
+            key=prices.__getitem__,
+            default=session.price,
+        ),
+        addon,
     )
 
 
 async def run_story(session: TriggerSession) -> int:
     story, options, endpoint = chosen_story(session), session.options, session.endpoint
     async with session.tenant_of_story() as (tenant_id, view):
-        stage = stage_for(session, story, tenant_id, view, endpoint.client)
+        stage = stage_for(
+            session,
+            story,
+            tenant_id,
+            view,
+            endpoint.client,
+        )
         stage.simulator.add_endpoint(
-            endpoint.url, endpoint.secret.reveal(), enabled_events=REQUIRED_TYPES
+            endpoint.url,
+            endpoint.secret.reveal(),
+            enabled_events=REQUIRED_TYPES,
         )
         if session.inbox:
             await session.inbox.begin()
@@ -250,23 +280,41 @@ def _fail_scene(session: TriggerSession, delivery: Delivery) -> NoReturn:
 
 def _scene_document(scene: Scene, mails: Sequence[InboxMessage]) -> Json:
     events = [
-        {"id": each.event, "type": each.type, "status": each.attempts[-1].status}
+        {
+            "id": each.event,
+            "type": each.type,
+            "status": each.attempts[-1].status,
+        }
         for each in scene.deliveries
     ]
     listed = [
         {name: getattr(mail, name) for name in ("id", "to", "subject", "date")} for mail in mails
     ]
-    return {"at": scene.at, "text": scene.text, "events": events, "mails": listed}
+    return {
+        "at": scene.at,
+        "text": scene.text,
+        "events": events,
+        "mails": listed,
+    }
 
 
 def _show_scene(
     session: TriggerSession, scene: Scene, changed: list[FieldChange], mails: Sequence[InboxMessage]
 ) -> None:
     session.console.print()
-    write(session.console, Text(scene.text), _INDENT, Text(f"{scene.at:%Y-%m-%d}", "bold"))
+    write(
+        session.console,
+        Text(scene.text),
+        _INDENT,
+        Text(f"{scene.at:%Y-%m-%d}", "bold"),
+    )
     for event_type, number in Counter(delivery.type for delivery in scene.deliveries).items():
         times = f" ({counted(number, 'time')})" if number > 1 else ""
-        session.write(f"{event_type}{times}", _INDENT, style="dim")
+        session.write(
+            f"{event_type}{times}",
+            _INDENT,
+            style="dim",
+        )
     for line in change_lines(changed):
         session.write(line, _INDENT)
     if not changed:

@@ -164,7 +164,16 @@ def trigger(*, as_list: bool, **arguments: Any) -> None:  # noqa: ANN401  # thos
     values, is_demo = local_values()
     settings = admin_settings(values)
     try:
-        code = asyncio.run(_until_signal(_run(options, values, settings.billing, is_demo=is_demo)))
+        code = asyncio.run(
+            _until_signal(
+                _run(
+                    options,
+                    values,
+                    settings.billing,
+                    is_demo=is_demo,
+                )
+            )
+        )
     except AuthenticationError as error:
         message = f"The service does not accept the credential: {error.detail}"
         raise CommandError(message, NOT_AUTHENTICATED) from None
@@ -176,38 +185,35 @@ def trigger(*, as_list: bool, **arguments: Any) -> None:  # noqa: ANN401  # thos
 def _check(options: TriggerOptions) -> None:
     """Reject contradictory arguments."""
     what = options.what
-    is_story = what is not None and what.startswith(STORY)
-    for is_wrong, message in (
-        (
-            what is None,
-            "Missing argument: a type or a story. `tenantry trigger --list` shows them.",
-        ),
-        (
-            what is not None and not is_story and what not in TYPES,
-            f"{what!r} is neither a type that tenantry handles nor a story. `--list` shows them.",
-        ),
-        (
-            options.status is not None and what != SUBSCRIPTION_UPDATED,
-            f"--status is for {SUBSCRIPTION_UPDATED}: no other type has a status to choose.",
-        ),
-        (
-            options.subscription and is_story,
-            "--subscription is for events of a TYPE.",
-        ),
-        (
-            options.overrides and is_story,
-            "--override is for events of a TYPE.",
-        ),
-        (
-            options.times is not None and is_story,
-            "--times is not for stories: their events are fixed.",
-        ),
-        (options.dry_run and is_story, "--dry-run is for events of a TYPE."),
-    ):
-        if is_wrong:
-            raise click.UsageError(message)
+    if what is None:
+        raise click.UsageError(
+            "Missing argument: a type or a story. `tenantry trigger --list` shows them."
+        )
+    is_story = what.startswith(STORY)
+    if not is_story and what not in TYPES:
+        raise click.UsageError(
+            f"{what!r} is neither a type that tenantry handles nor a story. `--list` shows them."
+        )
+    if options.status is not None and what != SUBSCRIPTION_UPDATED:
+        raise click.UsageError(
+            f"--status is for {SUBSCRIPTION_UPDATED}: no other type has a status to choose."
+        )
+    if is_story:
+        _check_story(options)
     if options.tenant is not None and not is_tenant_id(options.tenant):
         raise click.BadParameter("is no tenant id: 1 to 64 of A-Za-z0-9_-", param_hint="--tenant")
+
+
+def _check_story(options: TriggerOptions) -> None:
+    """Reject options that are for single events."""
+    if options.subscription:
+        raise click.UsageError("--subscription is for events of a TYPE.")
+    if options.overrides:
+        raise click.UsageError("--override is for events of a TYPE.")
+    if options.times is not None:
+        raise click.UsageError("--times is not for stories: their events are fixed.")
+    if options.dry_run:
+        raise click.UsageError("--dry-run is for events of a TYPE.")
 
 
 def _show_list(*, as_json: bool) -> None:
@@ -228,7 +234,11 @@ async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
     """Return the result, or cancel the work at a signal and return 128 and its number."""
     task = asyncio.ensure_future(work)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel, number)
+        asyncio.get_running_loop().add_signal_handler(
+            number,
+            task.cancel,
+            number,
+        )
     try:
         return await task
     except asyncio.CancelledError as canceled:
@@ -256,7 +266,11 @@ async def _run(
             plan=plan,
             prices=plan_prices(policy.catalog),
             endpoint=Endpoint(client, address, secret),
-            reader=ServiceReader(client, base or origin_of(address), **credentials),
+            reader=ServiceReader(
+                client,
+                base or origin_of(address),
+                **credentials,
+            ),
             inbox=InboxPoller(client, values["OIDC_ISSUER"])
             if is_demo and values.get("OIDC_ISSUER")
             else None,
@@ -332,41 +346,93 @@ class _SentEvent(msgspec.Struct):
 
 async def _run_events(session: TriggerSession) -> int:
     """Send events of one type, show the tenant before and after, and return the exit code."""
-    options = session.options
-    tenant_id = options.tenant or (TENANT if options.dry_run else await session.reader.own_tenant())
+    if session.options.dry_run:
+        return await _print_events(session)
+    tenant_id = session.options.tenant or await session.reader.own_tenant()
     if tenant_id is None:
         raise click.UsageError(
             "Say which tenant: --tenant ORG, or a tenant's own key in TENANTRY_API_KEY."
         )
-    before = TenantView() if options.dry_run else await session.reader.tenant_view(tenant_id)
+    before = await session.reader.tenant_view(tenant_id)
     subject = session.subject(tenant_id, before)
-    events = session.sample_events(subject, before, options.times or 1)
-    if options.dry_run:
-        async for event in events:
-            session.write_json(event)
-        return 0
-    sent: list[_SentEvent] = []
-    async for event in events:
-        response = await session.endpoint.deliver(
-            msgspec.json.encode(event), policy=RetryPolicy(retries=0)
-        )
-        answer = response.status, response.milliseconds, response.text
-        sent.append(_SentEvent(event["id"], event["type"], event["created"], *answer))
+    sent = await _send(session, subject, before)
     after = await session.reader.tenant_view(tenant_id)
+    _add_outcomes(sent, after)
+    if session.options.as_json:
+        _print_result(session, tenant_id, sent, before, after)
+    else:
+        _show_events(session, sent, subject, after)
+        _show_tenant(session, before, after)
+    _report_hidden_tenant(tenant_id, after)
+    return 0 if all(each.is_accepted for each in sent) else FAILED
+
+
+async def _print_events(session: TriggerSession) -> int:
+    """Print the events instead of sending them."""
+    before = TenantView()
+    subject = session.subject(session.options.tenant or TENANT, before)
+    async for event in session.sample_events(
+        subject,
+        before,
+        session.options.times or 1,
+    ):
+        session.write_json(event)
+    return 0
+
+
+async def _send(
+    session: TriggerSession,
+    subject: EventSubject,
+    before: TenantView,
+) -> list[_SentEvent]:
+    sent = []
+    async for event in session.sample_events(
+        subject,
+        before,
+        session.options.times or 1,
+    ):
+        body = msgspec.json.encode(event)
+        response = await session.endpoint.deliver(body, policy=RetryPolicy(retries=0))
+        answer = response.status, response.milliseconds, response.text
+        sent.append(
+            _SentEvent(
+                event["id"],
+                event["type"],
+                event["created"],
+                *answer,
+            )
+        )
+    return sent
+
+
+def _add_outcomes(sent: list[_SentEvent], after: TenantView) -> None:
     entries = {entry.id: entry for entry in after.ledger or ()}
     for each in sent:
         if entry := entries.get(str(each.id)):
-            each.outcome, each.reason = entry.outcome, entry.reason
-    if options.as_json:
-        tenants = {
+            each.outcome = entry.outcome
+            each.reason = entry.reason
+
+
+def _print_result(
+    session: TriggerSession,
+    tenant_id: str,
+    sent: list[_SentEvent],
+    before: TenantView,
+    after: TenantView,
+) -> None:
+    session.write_json(
+        {
+            "tenantId": tenant_id,
+            "events": sent,
             "before": before.tenant,
             "after": after.tenant,
             "changed": changes(before.tenant, after.tenant),
         }
-        session.write_json({"tenantId": tenant_id, "events": sent, **tenants})
-    else:
-        _show_events(session, sent, subject, after)
-        _show_tenant(session, before, after)
+    )
+
+
+def _report_hidden_tenant(tenant_id: str, after: TenantView) -> None:
+    """Say why the tenant cannot be shown, if it cannot."""
     if after.is_missing:
         message = (
             f"There is no tenant {tenant_id}. The service parks its events until the tenant exists."
@@ -374,7 +440,6 @@ async def _run_events(session: TriggerSession) -> int:
         click.echo(message, err=True)
     elif after.tenant is None:
         click.echo(f"The tenant cannot be shown: {after.problem}.", err=True)
-    return 0 if all(each.is_accepted for each in sent) else FAILED
 
 
 def _show_events(
@@ -384,7 +449,13 @@ def _show_events(
         status = (str(each.status), "green" if each.is_accepted else "bold red")
         taken = f"  {each.milliseconds:,} ms  "
         session.write(
-            Text.assemble((str(each.type), "bold"), "  ", status, taken, (str(each.id), "dim"))
+            Text.assemble(
+                (str(each.type), "bold"),
+                "  ",
+                status,
+                taken,
+                (str(each.id), "dim"),
+            )
         )
         if not each.is_accepted:
             for line in rejection_lines(each.answer, session.options.sign_as):
@@ -392,16 +463,20 @@ def _show_events(
         elif each.outcome:
             session.write(f"{each.outcome}: {printable(each.reason or '')}", 2)
         elif after.ledger is not None:
-            tenant, customer = subject.tenant, subject.customer
-            parked = f"The event is parked: customer {customer} is not linked to {tenant} yet. This links it:"
-            session.write(parked, 2, style="yellow")
-            session.write(
-                f"{own_command()} trigger checkout.session.completed --tenant {tenant}", 2
-            )
+            _show_parked(session, subject)
     if rest := sent[_MAX_SHOWN:]:
         accepted = sum(each.is_accepted for each in rest)
         rejected = f", {len(rest) - accepted:,} rejected" if accepted < len(rest) else ""
         session.write(f"and {counted(len(rest), 'event')} more: {accepted:,} accepted{rejected}")
+
+
+def _show_parked(session: TriggerSession, subject: EventSubject) -> None:
+    tenant, customer = subject.tenant, subject.customer
+    parked = (
+        f"The event is parked: customer {customer} is not linked to {tenant} yet. This links it:"
+    )
+    session.write(parked, 2, style="yellow")
+    session.write(f"{own_command()} trigger checkout.session.completed --tenant {tenant}", 2)
 
 
 def _show_tenant(session: TriggerSession, before: TenantView, after: TenantView) -> None:
@@ -409,7 +484,13 @@ def _show_tenant(session: TriggerSession, before: TenantView, after: TenantView)
     if tenant is None:
         return
     session.console.print()
-    session.write(Text.assemble((tenant.id, "bold"), "  ", printable(tenant.name)))
+    session.write(
+        Text.assemble(
+            (tenant.id, "bold"),
+            "  ",
+            printable(tenant.name),
+        )
+    )
     changed = changes(before.tenant, tenant)
     for line in change_lines(changed):
         session.write(line, 2)

@@ -101,7 +101,11 @@ def period_end(anchor: int, interval: str, count: int, after: int) -> int:
 def _months_later(start: datetime, months: int) -> datetime:
     years, month = divmod(start.month - 1 + months, 12)
     year, month = start.year + years, month + 1
-    return start.replace(year=year, month=month, day=min(start.day, monthrange(year, month)[1]))
+    return start.replace(
+        year=year,
+        month=month,
+        day=min(start.day, monthrange(year, month)[1]),
+    )
 
 
 class ApiError(Exception):
@@ -116,11 +120,21 @@ class ApiError(Exception):
 def missing(kind: type, wanted: str, *, param: str = "id") -> ApiError:
     """Return the error for an unknown id: 404 in the path, 400 in a parameter."""
     message = f"No such {_KINDS[kind]}: '{wanted}'"
-    return ApiError(404 if param == "id" else 400, message, code="resource_missing", param=param)
+    return ApiError(
+        404 if param == "id" else 400,
+        message,
+        code="resource_missing",
+        param=param,
+    )
 
 
 def missing_parameter(name: str) -> ApiError:
-    return ApiError(400, f"Missing required param: {name}.", code="parameter_missing", param=name)
+    return ApiError(
+        400,
+        f"Missing required param: {name}.",
+        code="parameter_missing",
+        param=name,
+    )
 
 
 _KINDS: Final[Mapping[type, str]] = {

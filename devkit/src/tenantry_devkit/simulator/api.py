@@ -107,7 +107,12 @@ class Api:
         version = request.headers.get("stripe-version") or self._account.api_version
         headers = {"Request-Id": request_id, "Stripe-Version": version}
         try:
-            status, answer = self._answer(request, body, Shape.of(version), headers)
+            status, answer = self._answer(
+                request,
+                body,
+                Shape.of(version),
+                headers,
+            )
         except ApiError as error:
             status, answer = error.status, {"error": error.error}
             if status == 401:  # noqa: PLR2004
@@ -136,7 +141,12 @@ class Api:
             headers |= {"Idempotent-Replayed": "true", "Original-Request": original}
             return status, answer
         with self._account.request(request_id, key):
-            status, answer = self._act(request.method, path, parameters, shape)
+            status, answer = self._act(
+                request.method,
+                path,
+                parameters,
+                shape,
+            )
         if key is not None:
             self._answers[key] = (path, parameters), request_id, status, answer
         return status, answer
@@ -156,7 +166,9 @@ class Api:
                 continue
             try:
                 answer = self._json(
-                    action(params.decode(parameters, kind), *match.groups()), path, shape
+                    action(params.decode(parameters, kind), *match.groups()),
+                    path,
+                    shape,
                 )
             except ApiError as error:
                 # a declined charge has happened: its response is stored with the key
@@ -164,7 +176,11 @@ class Api:
                     raise
                 return error.status, {"error": error.error}
             for wanted in params.decode(parameters, params.Expansion).expand:
-                self._expand(answer, wanted.split("."), shape)
+                self._expand(
+                    answer,
+                    wanted.split("."),
+                    shape,
+                )
             return 200, answer
         raise ApiError(404, f"Unrecognized request URL ({method}: {path}).")
 
@@ -172,7 +188,9 @@ class Api:
         if isinstance(result, tuple):
             things, has_more = result
             return as_list(
-                path, [self._json(thing, path, shape) for thing in things], has_more=has_more
+                path,
+                [self._json(thing, path, shape) for thing in things],
+                has_more=has_more,
             )
         if isinstance(result, ProviderEvent):
             return render_event(result, self._account.api_version)
@@ -190,7 +208,11 @@ class Api:
         things = self._account.tables[_EXPANDABLE[name]] if name in _EXPANDABLE else {}
         if isinstance(value, str) and value in things:
             answer[name] = things[value].render(shape)
-        self._expand(answer.get(name), rest, shape)
+        self._expand(
+            answer.get(name),
+            rest,
+            shape,
+        )
 
     def _retrieve(self, kind: type[T], _: Struct, wanted: str) -> T:
         thing = self._account.find(kind, wanted)
@@ -209,23 +231,38 @@ class Api:
         if customer is not None:  # of thousands, in a fraction of the time of all filters
             things = [thing for thing in things if getattr(thing, "customer", None) == customer]
         matching = [thing for thing in things if given.matches(thing) and self._is_listed(thing)]
-        return params.page(matching[::-1], kind, given)
+        return params.page(
+            matching[::-1],
+            kind,
+            given,
+        )
 
     def _create_price(self, given: params.NewPrice) -> Price:
         fields = asdict(given) | asdict(given.recurring) | {"currency": given.currency.lower()}
         del fields["recurring"]
-        return self._engine.price(None, fields.pop("unit_amount"), **fields)
+        return self._engine.price(
+            None,
+            fields.pop("unit_amount"),
+            **fields,
+        )
 
     def _create_customer(self, given: params.CustomerFields) -> Customer:
         return self._engine.customer(
-            metadata=given.metadata, card=given.card or Card.WORKS, **given.fields
+            metadata=given.metadata,
+            card=given.card or Card.WORKS,
+            **given.fields,
         )
 
     def _update_customer(self, given: params.CustomerFields, customer_id: str) -> Customer:
         before = self._account.find_customer(customer_id)
         before = self._account.set_card(customer_id, given.card or before.card)
         metadata = merged(before.metadata, given.metadata)
-        return self._account.change(before, "customer.updated", metadata=metadata, **given.fields)
+        return self._account.change(
+            before,
+            "customer.updated",
+            metadata=metadata,
+            **given.fields,
+        )
 
     def _create_subscription(self, given: params.NewSubscription) -> Subscription:
         return self._engine.subscribe(
@@ -248,7 +285,9 @@ class Api:
         fields = asdict(given)
         missing_payment_method = fields.pop("trial_settings").end_behavior.missing_payment_method
         return self._engine.update_subscription(
-            subscription_id, **fields, missing_payment_method=missing_payment_method
+            subscription_id,
+            **fields,
+            missing_payment_method=missing_payment_method,
         )
 
     def _create_checkout(self, given: params.CheckoutParameters) -> CheckoutSession:
@@ -293,7 +332,14 @@ class Api:
 
     def _priced(self, items: Sequence[params.NewItem], name: str) -> list[tuple[Price, int]]:
         return [
-            (self._account.find(Price, item.price, param=f"{name}[{number}][price]"), item.quantity)
+            (
+                self._account.find(
+                    Price,
+                    item.price,
+                    param=f"{name}[{number}][price]",
+                ),
+                item.quantity,
+            )
             for number, item in enumerate(items)
         ]
 

@@ -162,14 +162,24 @@ class SubscriptionBilling:
         prices = self._with_quantities(price)
         if trial_days:
             trial_end = now + trial_days * DAY
-        end = trial_end or period_end(now, prices[0][0].interval, prices[0][0].interval_count, now)
+        end = trial_end or period_end(
+            now,
+            prices[0][0].interval,
+            prices[0][0].interval_count,
+            now,
+        )
         subscription = Subscription(
             id=account.ids.new("sub"),
             created=now,
             customer=payer.id,
             status="trialing" if trial_end else "incomplete",
             items=tuple(
-                Item(id=account.ids.new("si"), created=now, price=price, quantity=quantity)
+                Item(
+                    id=account.ids.new("si"),
+                    created=now,
+                    price=price,
+                    quantity=quantity,
+                )
                 for price, quantity in prices
             ),
             anchor=end if trial_end else now,
@@ -182,20 +192,23 @@ class SubscriptionBilling:
             billing_mode=billing_mode or self._rules.billing_mode,
         )
         ends = _cancellation(
-            subscription, now, at_period_end=cancel_at_period_end, moment=cancel_at or UNSET
+            subscription,
+            now,
+            at_period_end=cancel_at_period_end,
+            moment=cancel_at or UNSET,
         )
         subscription = replace(subscription, **ends)
         invoice = self._draft(subscription, "subscription_create")
         is_pending = first_payment is FirstPayment.PENDING and invoice.amount_due > 0
         can_pay = is_pending or self._can_pay(invoice)
-        begun = {"status": "active"} if can_pay and not trial_end else {}
-        paid = {**begun, "default_payment_method": payer.default_payment_method}
+        active = {"status": "active"} if can_pay and not trial_end else {}
+        paid = {**active, "default_payment_method": payer.default_payment_method}
         # what the subscription has already in its `created` event
         created_with: dict[str, Any] = {}
         if first_payment is FirstPayment.ALLOW_INCOMPLETE:
             created_with = paid
         elif not invoice.amount_due:
-            created_with = begun
+            created_with = active
         subscription = account.add(replace(subscription, latest_invoice=invoice.id, **created_with))
         account.emit("customer.subscription.created", subscription)
         account.emit("invoice.created", invoice)
@@ -205,18 +218,33 @@ class SubscriptionBilling:
         elif not is_pending:
             self._mark_paid(invoice)
         subscription = account.change(subscription, _UPDATED, **paid)
+        self._plan_first_period(subscription)
+        return subscription
+
+    def _plan_first_period(self, subscription: Subscription) -> None:
+        """Plan what happens to a new subscription without an act of the customer."""
+        account, now, end = self.account, self.account.now, subscription.period_end
         if subscription.status == "incomplete":
-            account.plan(now + _FIRST_PAYMENT_TIME, "expire_incomplete", subscription.id)
-        if trial_end:
             account.plan(
-                max(now, trial_end - _TRIAL_WARNING),
+                now + _FIRST_PAYMENT_TIME,
+                "expire_incomplete",
+                subscription.id,
+            )
+        if subscription.trial_end:
+            warning = max(now, subscription.trial_end - _TRIAL_WARNING)
+            account.plan(
+                warning,
                 "warn_of_trial_end",
                 subscription.id,
-                trial_end,
+                subscription.trial_end,
             )
-        account.plan(end, "end_period", subscription.id, end)
+        account.plan(
+            end,
+            "end_period",
+            subscription.id,
+            end,
+        )
         self._plan_cancellation(subscription)
-        return subscription
 
     def change_plan(self, subscription: Subscription | str, price: Price | str) -> Subscription:
         """Replace the first item's price."""
@@ -282,7 +310,12 @@ class SubscriptionBilling:
         if self.customers[before.customer].default_payment_method is None:
             message = "This customer has no attached payment source or default payment method."
             raise ApiError(400, message, code="resource_missing")
-        self._begin_period(before, self.account.now, "subscription_update", anchor=self.account.now)
+        self._begin_period(
+            before,
+            self.account.now,
+            "subscription_update",
+            anchor=self.account.now,
+        )
         return self.subscriptions[before.id]
 
     def update_subscription(
@@ -312,7 +345,10 @@ class SubscriptionBilling:
             "items": self._changed_items(before, items),
             "metadata": merged(before.metadata, metadata),
             **_cancellation(
-                before, account.now, at_period_end=cancel_at_period_end, moment=cancel_at
+                before,
+                account.now,
+                at_period_end=cancel_at_period_end,
+                moment=cancel_at,
             ),
             "pause_collection": before.pause_collection
             if pause_collection is UNSET
@@ -336,7 +372,11 @@ class SubscriptionBilling:
             )
         if begins_period:
             self._begin_period(
-                before, account.now, "subscription_update", anchor=account.now, **fields
+                before,
+                account.now,
+                "subscription_update",
+                anchor=account.now,
+                **fields,
             )
         else:
             account.change(before, _UPDATED, **fields)
@@ -486,7 +526,12 @@ class SubscriptionBilling:
 
     def _void(self, invoice: Invoice) -> Invoice:
         over = {"status": "void", "auto_advance": False, "next_payment_attempt": None}
-        return self.account.change(invoice, "invoice.voided", **over, voided_at=self.account.now)
+        return self.account.change(
+            invoice,
+            "invoice.voided",
+            **over,
+            voided_at=self.account.now,
+        )
 
     def _write_off(self, invoice: Invoice) -> Invoice:
         over = {"status": "uncollectible", "auto_advance": False, "next_payment_attempt": None}
@@ -516,14 +561,26 @@ class SubscriptionBilling:
                 {} if change.quantity is None else {"quantity": change.quantity}
             )
             if change.price is not None:
-                fields["price"] = account.find(Price, change.price, param=f"items[{number}][price]")
+                fields["price"] = account.find(
+                    Price,
+                    change.price,
+                    param=f"items[{number}][price]",
+                )
             if change.id is None and change.price is None:
                 raise missing_parameter(f"items[{number}][price]")
             if change.id is None:
-                item = Item(id=account.ids.new("si"), created=account.now, **fields)
+                item = Item(
+                    id=account.ids.new("si"),
+                    created=account.now,
+                    **fields,
+                )
                 items[item.id] = item
             elif change.id not in items:
-                raise missing(Item, change.id, param=f"items[{number}][id]")
+                raise missing(
+                    Item,
+                    change.id,
+                    param=f"items[{number}][id]",
+                )
             elif change.deleted:
                 del items[change.id]
             else:
@@ -548,7 +605,10 @@ class SubscriptionBilling:
     def _plan_cancellation(self, subscription: Subscription) -> None:
         if subscription.cancel_at is not None:
             self.account.plan(
-                subscription.cancel_at, "cancel", subscription.id, subscription.cancel_at
+                subscription.cancel_at,
+                "cancel",
+                subscription.id,
+                subscription.cancel_at,
             )
 
     def _cancel_when_due(self, subscription_id: str, moment: int) -> None:
@@ -570,11 +630,19 @@ class SubscriptionBilling:
             and not has_payment_method
         ):
             account.change(
-                before, _UPDATED, "customer.subscription.paused", **fields, status="paused"
+                before,
+                _UPDATED,
+                "customer.subscription.paused",
+                **fields,
+                status="paused",
             )
             return
         after = replace(before, **fields, period_start=start)
-        end = period_end(after.anchor, *_interval(after.items), start)
+        end = period_end(
+            after.anchor,
+            *_interval(after.items),
+            start,
+        )
         after = replace(
             after,
             period_end=end,
@@ -586,16 +654,35 @@ class SubscriptionBilling:
             invoice = self._draft(after, reason)
             after = replace(after, latest_invoice=invoice.id)
         resumed = ["customer.subscription.resumed"] if before.status == "paused" else []
-        account.change(before, _UPDATED, *resumed, **asdict(after))
-        account.plan(after.period_end, "end_period", after.id, after.period_end)
+        account.change(
+            before,
+            _UPDATED,
+            *resumed,
+            **asdict(after),
+        )
+        account.plan(
+            after.period_end,
+            "end_period",
+            after.id,
+            after.period_end,
+        )
         if invoice is not None:
-            account.emit("invoice.created", invoice)
-            if after.pause_collection is not None:
-                self._withhold(invoice, after.pause_collection)
-            elif self._rules.draft_seconds and reason == "subscription_cycle":
-                account.plan(account.now + self._rules.draft_seconds, "collect", invoice.id)
-            else:
-                self._collect(invoice.id)
+            self._bill_period(after, invoice, reason)
+
+    def _bill_period(self, subscription: Subscription, invoice: Invoice, reason: str) -> None:
+        """Send the invoice of a period, and collect, plan or withhold its payment."""
+        account = self.account
+        account.emit("invoice.created", invoice)
+        if subscription.pause_collection is not None:
+            self._withhold(invoice, subscription.pause_collection)
+        elif self._rules.draft_seconds and reason == "subscription_cycle":
+            account.plan(
+                account.now + self._rules.draft_seconds,
+                "collect",
+                invoice.id,
+            )
+        else:
+            self._collect(invoice.id)
 
     def _withhold(self, invoice: Invoice, pause: PauseCollection) -> None:
         """Do with a draft what a pause of collection says; the subscription's status stays as it
@@ -638,7 +725,12 @@ class SubscriptionBilling:
         self._mark_failed(invoice, moment)
         subscription = self.subscriptions[invoice.subscription]
         if moment is not None:
-            account.plan(moment, "retry", invoice.id, moment)
+            account.plan(
+                moment,
+                "retry",
+                invoice.id,
+                moment,
+            )
         elif self._rules.when_retries_end == "cancel":
             self._end(subscription, "payment_failed")
             return
@@ -672,7 +764,12 @@ class SubscriptionBilling:
         account, now = self.account, self.account.now
         subscription = self.subscriptions[subscription_id]
         if subscription.status == "incomplete":
-            account.change(subscription, _UPDATED, status="incomplete_expired", ended_at=now)
+            account.change(
+                subscription,
+                _UPDATED,
+                status="incomplete_expired",
+                ended_at=now,
+            )
             self._void(self.invoices[subscription.latest_invoice or ""])
 
     def _warn_of_trial_end(self, subscription_id: str, trial_end: int) -> None:

@@ -141,7 +141,12 @@ class Courier:
             self._account.find(WebhookEndpoint, endpoint, param="webhook_endpoint")
         sent = Counter(delivery.endpoint for delivery in self.log if delivery.event == event.id)
         return [
-            self._add(event, wanting.id, sent[wanting.id], is_planned=True)
+            self._add(
+                event,
+                wanting.id,
+                sent[wanting.id],
+                is_planned=True,
+            )
             for wanting in self._account.table(WebhookEndpoint).values()
             if wanting.id == endpoint or (endpoint is None and wanting.wants(event.type))
         ]
@@ -175,7 +180,11 @@ class Courier:
         """
         count = 0
         while batch := self._shuffled(self._take_due()):
-            await in_parallel(batch, self._attempt, tasks=min(self._concurrency, len(batch)))
+            await in_parallel(
+                batch,
+                self._attempt,
+                tasks=min(self._concurrency, len(batch)),
+            )
             count += len(batch)
         return count
 
@@ -184,7 +193,12 @@ class Courier:
     ) -> Delivery:
         now, kind = self._account.now, event.type
         delivery = Delivery(
-            event=event.id, type=kind, endpoint=endpoint, copy=copy, due=now, is_planned=is_planned
+            event=event.id,
+            type=kind,
+            endpoint=endpoint,
+            copy=copy,
+            due=now,
+            is_planned=is_planned,
         )
         self.log.append(delivery)
         self.queue.add(delivery.due, delivery)
@@ -259,11 +273,19 @@ class Courier:
         body = event_body(event, endpoint.api_version or self._account.api_version)
         headers = {
             "Content-Type": "application/json; charset=utf-8",
-            "Stripe-Signature": sign(body, endpoint.secret, int(self._wall_clock().timestamp())),
+            "Stripe-Signature": sign(
+                body,
+                endpoint.secret,
+                int(self._wall_clock().timestamp()),
+            ),
             "User-Agent": "tenantry-simulator",
         }
         try:
-            response = await client.post(endpoint.url, content=body, headers=headers)
+            response = await client.post(
+                endpoint.url,
+                content=body,
+                headers=headers,
+            )
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             return None, f"{type(error).__name__}: {error}"
         return response.status_code, None

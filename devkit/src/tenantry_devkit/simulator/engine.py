@@ -92,11 +92,23 @@ class SimulationEngine(SubscriptionBilling):
         clock = SimulatedClock(moment, running=wall_clock if running else None)
         self.secret_key = secret_key
         """The API key that it accepts."""
-        account = Account(clock=clock, ids=Ids(seed), api_version=api_version)
-        self.courier = Courier(
-            account, wall_clock=wall_clock, seed=seed, concurrency=concurrency, client=client
+        account = Account(
+            clock=clock,
+            ids=Ids(seed),
+            api_version=api_version,
         )
-        super().__init__(account, rules or Rules(), url)
+        self.courier = Courier(
+            account,
+            wall_clock=wall_clock,
+            seed=seed,
+            concurrency=concurrency,
+            client=client,
+        )
+        super().__init__(
+            account,
+            rules or Rules(),
+            url,
+        )
         self.checkout_sessions: Mapping[str, CheckoutSession] = account.table(CheckoutSession)
         self.endpoints: Mapping[str, WebhookEndpoint] = account.table(WebhookEndpoint)
         self._auto_deliver = auto_deliver
@@ -245,7 +257,10 @@ class SimulationEngine(SubscriptionBilling):
         """Send future events there too, by default in the account's shape."""
         types = tuple(enabled_events)
         endpoint = WebhookEndpoint(
-            url=url, secret=secret, enabled_events=types, api_version=api_version
+            url=url,
+            secret=secret,
+            enabled_events=types,
+            api_version=api_version,
         )
         return self.store_endpoint(endpoint)
 
@@ -253,7 +268,11 @@ class SimulationEngine(SubscriptionBilling):
         """Send future events there too; replaces the endpoint with this id, if it has one."""
         account = self.account
         return account.add(
-            replace(endpoint, id=endpoint.id or account.ids.new("we"), created=account.now)
+            replace(
+                endpoint,
+                id=endpoint.id or account.ids.new("we"),
+                created=account.now,
+            )
         )
 
     def customer(
@@ -392,7 +411,12 @@ class SimulationEngine(SubscriptionBilling):
             fields |= {"subscription": subscription.id, "invoice": subscription.latest_invoice}
             if not session.is_due:
                 fields["payment_status"] = "no_payment_required"
-        return account.change(session, "checkout.session.completed", customer=customer, **fields)
+        return account.change(
+            session,
+            "checkout.session.completed",
+            customer=customer,
+            **fields,
+        )
 
     def async_payment_succeeds(self, session: CheckoutSession | str) -> CheckoutSession:
         """Let a pending payment succeed; raises `ApiError` if there is none."""
@@ -420,7 +444,12 @@ class SimulationEngine(SubscriptionBilling):
     def expire(self, session: CheckoutSession | str) -> CheckoutSession:
         """End an open checkout; raises `ApiError` if it is not open."""
         before = self._open_session(session)
-        return self.account.change(before, "checkout.session.expired", status="expired", url=None)
+        return self.account.change(
+            before,
+            "checkout.session.expired",
+            status="expired",
+            url=None,
+        )
 
     def portal(self, customer: Customer | str, return_url: str | None = None) -> PortalSession:
         """Open the portal for a customer; raises `ApiError` for an unknown customer or a malformed
@@ -434,7 +463,11 @@ class SimulationEngine(SubscriptionBilling):
         )
         url = f"{self.url}/p/session/{session_id}"
         session = PortalSession(
-            id=session_id, created=account.now, customer=known, url=url, return_url=return_url
+            id=session_id,
+            created=account.now,
+            customer=known,
+            url=url,
+            return_url=return_url,
         )
         return account.add(session)
 

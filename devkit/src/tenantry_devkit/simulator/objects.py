@@ -115,7 +115,12 @@ class Price(ProviderObject, frozen=True, kw_only=True):
 
     def plan(self) -> Json:
         """Return the object that preceded prices, which subscriptions and lines still have."""
-        return _filled("plan", self, amount=self.unit_amount, amount_decimal=str(self.unit_amount))
+        return _filled(
+            "plan",
+            self,
+            amount=self.unit_amount,
+            amount_decimal=str(self.unit_amount),
+        )
 
 
 class Customer(ProviderObject, frozen=True, kw_only=True):
@@ -218,7 +223,9 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
             },
             currency=first.price.currency,
             items=as_list(
-                f"/v1/subscription_items?subscription={self.id}", items, total_count=count
+                f"/v1/subscription_items?subscription={self.id}",
+                items,
+                total_count=count,
             ),
             pause_collection=None
             if self.pause_collection is None
@@ -333,7 +340,11 @@ class Invoice(ProviderObject, frozen=True, kw_only=True):
             effective_at=self.finalized_at,
             ending_balance=None if self.status == "draft" else 0,
             invoice_pdf=self.hosted_invoice_url and f"{self.hosted_invoice_url}/pdf",
-            lines=as_list(f"/v1/invoices/{self.id}/lines", lines, total_count=len(lines)),
+            lines=as_list(
+                f"/v1/invoices/{self.id}/lines",
+                lines,
+                total_count=len(lines),
+            ),
             next_payment_attempt=self.next_payment_attempt if is_payable else None,
             status_transitions=_filled("status_transitions", self),
             subtotal=self.amount_due,
@@ -448,7 +459,12 @@ def render_event(event: ProviderEvent, api_version: str) -> Json:
         )
     request = {"id": event.request_id, "idempotency_key": event.idempotency_key}
     return _filled(
-        "Event", event, object="event", api_version=api_version, data=data, request=request
+        "Event",
+        event,
+        object="event",
+        api_version=api_version,
+        data=data,
+        request=request,
     )
 
 

@@ -79,7 +79,12 @@ def _checkout_page(session: CheckoutSession, problem: str | None = None) -> Resp
     if session.status != "open":
         return pages().message("Checkout", f"This session is {session.status}.")
     policy = form_action_to(session.success_url)
-    return pages().page("checkout.html", form_action=policy, session=session, problem=problem)
+    return pages().page(
+        "checkout.html",
+        form_action=policy,
+        session=session,
+        problem=problem,
+    )
 
 
 @get("/c/pay/{session_id:str}")
@@ -93,7 +98,11 @@ async def complete_checkout(
 ) -> Response[str]:
     form = await _read(request, _CheckoutForm)
     try:
-        done = engine.complete(session_id, form.card, async_payment=form.async_payment)
+        done = engine.complete(
+            session_id,
+            form.card,
+            async_payment=form.async_payment,
+        )
     except ApiError as error:
         if error.error.get("code") != "card_declined":
             raise
@@ -106,7 +115,11 @@ async def show_portal(session_id: FromPath[str], engine: Engine) -> Response[str
     session = engine.account.find(PortalSession, session_id)
     customer = engine.customers[session.customer]
     return pages().page(
-        "portal.html", form_action="'self'", session=session, customer=customer, engine=engine
+        "portal.html",
+        form_action="'self'",
+        session=session,
+        customer=customer,
+        engine=engine,
     )
 
 
@@ -142,7 +155,12 @@ async def change_subscription(
 @get("/i/{invoice_id:str}")
 async def show_invoice(invoice_id: FromPath[str], engine: Engine) -> Response[str]:
     invoice = engine.account.find(Invoice, invoice_id)
-    return pages().page("invoice.html", form_action="'self'", invoice=invoice, problem=None)
+    return pages().page(
+        "invoice.html",
+        form_action="'self'",
+        invoice=invoice,
+        problem=None,
+    )
 
 
 @post("/i/{invoice_id:str}")
@@ -152,7 +170,10 @@ async def pay_invoice(invoice_id: FromPath[str], engine: Engine) -> Response[str
     except ApiError as error:
         invoice = engine.account.find(Invoice, invoice_id)
         return pages().page(
-            "invoice.html", form_action="'self'", invoice=invoice, problem=str(error)
+            "invoice.html",
+            form_action="'self'",
+            invoice=invoice,
+            problem=str(error),
         )
     return redirect(f"/i/{invoice_id}")
 
@@ -202,7 +223,12 @@ def _answer(request: AnyRequest, result: Mapping[str, object], page: str = "/") 
 @get("/")
 async def overview(engine: Engine) -> Response[str]:
     events = engine.events()[-_SHOWN_EVENTS:][::-1]
-    return pages().page("overview.html", form_action="'self'", engine=engine, events=events)
+    return pages().page(
+        "overview.html",
+        form_action="'self'",
+        engine=engine,
+        events=events,
+    )
 
 
 @get("/_simulator/clock")

@@ -90,7 +90,11 @@ def decode(values: Mapping[str, Any], kind: type[S]) -> S:
         param = re.sub(r"\.(\w+)", r"[\1]", ".".join(names))
         if match["missing"] or match[1].endswith("got `null`"):
             raise missing_parameter(param) from None
-        raise ApiError(400, f"Invalid {param}: {match[1]}", param=param) from None
+        raise ApiError(
+            400,
+            f"Invalid {param}: {match[1]}",
+            param=param,
+        ) from None
 
 
 class Range(Struct):
@@ -185,7 +189,11 @@ class CustomerFields(Struct):
 
     @property
     def fields(self) -> dict[str, Any]:
-        given = {"email": self.email, "name": self.name, "description": self.description}
+        given = {
+            "email": self.email,
+            "name": self.name,
+            "description": self.description,
+        }
         return {name: value for name, value in given.items() if value is not UNSET}
 
     @property
@@ -365,4 +373,9 @@ def json_response(
 ) -> Response[bytes]:
     """Return JSON, indented like the provider's."""
     content = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    return Response(content, status_code=status, media_type=MediaType.JSON, headers=headers)
+    return Response(
+        content,
+        status_code=status,
+        media_type=MediaType.JSON,
+        headers=headers,
+    )

@@ -57,7 +57,11 @@ class Simulator(SimulationEngine):
         return Api(self)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _application()({**scope, _SIMULATOR: self, _API: self._api}, receive, send)
+        await _application()(
+            {**scope, _SIMULATOR: self, _API: self._api},
+            receive,
+            send,
+        )
         await self.catch_up()
 
     def serving(self, port: int = 0) -> AbstractAsyncContextManager["Simulator"]:
@@ -113,12 +117,20 @@ def _show_error(request: AnyRequest, error: ApiError | HTTPException) -> Respons
         error = ApiError(error.status_code, error.detail)
     if request.url.path.startswith(_JSON_PATHS) and request.content_type[0] != FORM:
         return json_response({"error": error.error}, error.status)
-    return pages().message("This does not work", str(error), error.status)
+    return pages().message(
+        "This does not work",
+        str(error),
+        error.status,
+    )
 
 
 async def _log_failure(error: Exception, scope: LitestarScope) -> None:
     if not isinstance(error, ApiError | HTTPException):
-        _log.error("%s failed", scope["path"], exc_info=error)
+        _log.error(
+            "%s failed",
+            scope["path"],
+            exc_info=error,
+        )
 
 
 async def _set_date(message: Message, scope: LitestarScope) -> None:

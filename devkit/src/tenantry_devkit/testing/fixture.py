@@ -34,7 +34,11 @@ class SuiteTenantry:
         self._tenants: dict[str, SuiteTenant] = {}
         self.provider = Provider(service)
         """The simulated payment provider, attached to the service."""
-        self.events = Events(service, self.client(), self.provider)
+        self.events = Events(
+            service,
+            self.client(),
+            self.provider,
+        )
         """Signed events about tenants, one at a time."""
 
     def __repr__(self) -> str:
@@ -64,14 +68,21 @@ class SuiteTenantry:
         """
         tenant_id = tenant_id or f"org-{secrets.token_hex(8)}"
         tenant = SuiteTenant(
-            self.service, tenant_id, name, owner_email or f"owner@{tenant_id}.example"
+            self.service,
+            tenant_id,
+            name,
+            owner_email or f"owner@{tenant_id}.example",
         )
         if plan != FREE:
             self._price(plan)  # fails early
         tenant.create(linked=linked)
         self._tenants[tenant.id] = tenant
         if linked:
-            self.provider.customer(tenant.customer, email=tenant.owner_email, name=name)
+            self.provider.customer(
+                tenant.customer,
+                email=tenant.owner_email,
+                name=name,
+            )
         if plan != FREE:
             self.subscribe(tenant, plan, trial_days=trial_days)
         return tenant
@@ -85,9 +96,16 @@ class SuiteTenantry:
         """
         price, metadata = self._price(plan), {"orgId": tenant.id}
         if tenant.customer not in self.provider.customers:
-            self.provider.customer(tenant.customer, email=tenant.owner_email, name=tenant.name)
+            self.provider.customer(
+                tenant.customer,
+                email=tenant.owner_email,
+                name=tenant.name,
+            )
         subscription = self.provider.subscribe(
-            tenant.customer, price, metadata=metadata, trial_days=trial_days
+            tenant.customer,
+            price,
+            metadata=metadata,
+            trial_days=trial_days,
         )
         self.provider.deliver()
         return subscription
@@ -104,7 +122,12 @@ class SuiteTenantry:
         or None).
         """
         org_id = tenant.id if isinstance(tenant, SuiteTenant) else tenant
-        return self.service.token(user, org_id, role=role if org_id else None, **options)
+        return self.service.token(
+            user,
+            org_id,
+            role=role if org_id else None,
+            **options,
+        )
 
     def client(self, credential: Key | str | None = None) -> httpx2.Client:
         """Return an HTTP client of the service that sends this key or token; it is closed after the

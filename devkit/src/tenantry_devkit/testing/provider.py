@@ -48,7 +48,11 @@ def _method(
     @functools.wraps(method)
     def call(self: "Provider", /, *args: P.args, **kwargs: P.kwargs) -> R:
         async def act() -> R:
-            return method(self._simulator, *args, **kwargs)
+            return method(
+                self._simulator,
+                *args,
+                **kwargs,
+            )
 
         return self._server.call(act())
 
@@ -62,7 +66,13 @@ def _coroutine(
 
     @functools.wraps(method)
     def call(self: "Provider", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._server.call(method(self._simulator, *args, **kwargs))
+        return self._server.call(
+            method(
+                self._simulator,
+                *args,
+                **kwargs,
+            )
+        )
 
     return call
 
@@ -85,7 +95,9 @@ class Provider:
         )
         webhook_url, secret = f"{service.base_url}{WEBHOOK_PATH}", service.webhook_secret
         self._endpoint = self._simulator.add_endpoint(
-            webhook_url, secret, enabled_events=ev.REQUIRED_TYPES
+            webhook_url,
+            secret,
+            enabled_events=ev.REQUIRED_TYPES,
         )
         server.attached.append(self._simulator)
 
@@ -218,7 +230,12 @@ class Events:
             period_end=int(period_end.timestamp()) if period_end else moment + _PERIOD_SECONDS,
             cancel_at_period_end=cancel_at_period_end,
         )
-        return self._emit(ev.SUBSCRIPTION_UPDATED, updated, moment, options)
+        return self._emit(
+            ev.SUBSCRIPTION_UPDATED,
+            updated,
+            moment,
+            options,
+        )
 
     def subscription_deleted(
         self, tenant: SuiteTenant, **options: Unpack[EventOptions]
@@ -226,7 +243,12 @@ class Events:
         """Send ``customer.subscription.deleted``: the tenant is on ``free`` and canceled."""
         moment, subscription, _, _ = self._objects(tenant, None, options)
         ended = replace(subscription, status="canceled", canceled_at=moment, ended_at=moment)
-        return self._emit(ev.SUBSCRIPTION_DELETED, ended, moment, options)
+        return self._emit(
+            ev.SUBSCRIPTION_DELETED,
+            ended,
+            moment,
+            options,
+        )
 
     def payment_failed(
         self,
@@ -243,23 +265,42 @@ class Events:
         """
         moment, _, invoice, _ = self._objects(tenant, None, options, amount)
         unpaid = replace(
-            invoice, status="open", hosted_invoice_url=invoice_url, amount_paid=0, paid_at=None
+            invoice,
+            status="open",
+            hosted_invoice_url=invoice_url,
+            amount_paid=0,
+            paid_at=None,
         )
-        return self._emit(ev.PAYMENT_FAILED, unpaid, moment, options)
+        return self._emit(
+            ev.PAYMENT_FAILED,
+            unpaid,
+            moment,
+            options,
+        )
 
     def payment_succeeded(
         self, tenant: SuiteTenant, *, amount: int = _AMOUNT, **options: Unpack[EventOptions]
     ) -> SentEvent:
         """Send ``invoice.payment_succeeded``, which ends past due."""
         moment, _, invoice, _ = self._objects(tenant, None, options, amount)
-        return self._emit(ev.PAYMENT_SUCCEEDED, invoice, moment, options)
+        return self._emit(
+            ev.PAYMENT_SUCCEEDED,
+            invoice,
+            moment,
+            options,
+        )
 
     def checkout_completed(
         self, tenant: SuiteTenant, plan: str = "pro", **options: Unpack[EventOptions]
     ) -> SentEvent:
         """Send ``checkout.session.completed``: the tenant's customer is linked to it."""
         moment, _, _, session = self._objects(tenant, plan, options)
-        return self._emit(ev.CHECKOUT_COMPLETED, session, moment, options)
+        return self._emit(
+            ev.CHECKOUT_COMPLETED,
+            session,
+            moment,
+            options,
+        )
 
     def send(
         self, event: SentEvent | Mapping[str, Any] | bytes, *, signature: str | None = None
@@ -274,12 +315,18 @@ class Events:
         header = self.sign(body) if signature is None else signature
         signed = {"Provider-Signature": header} if header else {}
         headers = {"Content-Type": "application/json; charset=utf-8", **signed}
-        return self._http.post(WEBHOOK_PATH, content=body, headers=headers)
+        return self._http.post(
+            WEBHOOK_PATH,
+            content=body,
+            headers=headers,
+        )
 
     def sign(self, body: bytes, *, at: datetime | None = None, secret: str | None = None) -> str:
         """Return the signature header of a body, by default made now with the service's secret."""
         return sign(
-            body, secret or self._service.webhook_secret, int(at.timestamp() if at else time.time())
+            body,
+            secret or self._service.webhook_secret,
+            int(at.timestamp() if at else time.time()),
         )
 
     def _emit(
@@ -287,10 +334,17 @@ class Events:
     ) -> SentEvent:
         event_id = f"evt_{secrets.token_hex(12)}"
         event = ProviderEvent(
-            id=event_id, type=event_type, created=moment, object=thing, pending_webhooks=1
+            id=event_id,
+            type=event_type,
+            created=moment,
+            object=thing,
+            pending_webhooks=1,
         )
         sent = SentEvent(
-            event_id, event_type, moment, event_body(event, options.get("api_version", NEW_VERSION))
+            event_id,
+            event_type,
+            moment,
+            event_body(event, options.get("api_version", NEW_VERSION)),
         )
         response = self.send(sent)
         if not response.is_success:
@@ -314,7 +368,12 @@ class Events:
             created = self._provider.now
         moment = created if isinstance(created, int) else int(created.timestamp())
         price = self._service.price_of(plan or tenant.plan) or "price_unknown"
-        subject = EventSubject(tenant.id, tenant.customer, price, amount)
+        subject = EventSubject(
+            tenant.id,
+            tenant.customer,
+            price,
+            amount,
+        )
         simulator = subject.simulator(min(max(moment, 0), EPOCH_MAX))
         subscription = replace(subscribe(simulator, subject), id=tenant.subscription_id)
         for known in self._provider.subscriptions.values():

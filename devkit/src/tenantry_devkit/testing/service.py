@@ -186,7 +186,12 @@ class ServiceProcess:
         self._log = folder / LOG
         with self._log.open("ab") as log:
             self._supervisor = subprocess.Popen(  # noqa: S603  # our own module
-                [sys.executable, "-P", supervisor.__file__, str(folder)],
+                [
+                    sys.executable,
+                    "-P",
+                    supervisor.__file__,
+                    str(folder),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -266,7 +271,11 @@ class ProviderServer:
         # without the caller's context, which may belong to another kind of event loop
         return (
             Context()
-            .run(asyncio.run_coroutine_threadsafe, action, self._running.result()[0])
+            .run(
+                asyncio.run_coroutine_threadsafe,
+                action,
+                self._running.result()[0],
+            )
             .result()
         )
 
@@ -453,7 +462,10 @@ class RunningService:
     def call(self, method: str, path: str, credential: Credential, json: object = None) -> Any:  # noqa: ANN401
         """Return the body of a successful response of the API; raises `RefusedError`."""
         response = self._http.request(
-            method, f"/api/v1{path}", headers=bearer(credential), json=json
+            method,
+            f"/api/v1{path}",
+            headers=bearer(credential),
+            json=json,
         )
         if not response.is_success:
             raise RefusedError(response)
@@ -520,5 +532,13 @@ def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
         )
         stack.enter_context(companion)
         stack.callback(process.close)  # before the servers that the service calls
-        service = RunningService(chosen, values, process, companion, provider_server, inbox, users)
+        service = RunningService(
+            chosen,
+            values,
+            process,
+            companion,
+            provider_server,
+            inbox,
+            users,
+        )
         yield stack.enter_context(closing(service))

@@ -49,7 +49,14 @@ class _TestSession:
         """Wait for input, a signal or the parent's end; return False if one of them came in
         time.
         """
-        has_input = bool(select.select([sys.stdin, self._signals], [], [], seconds)[0])
+        has_input = bool(
+            select.select(
+                [sys.stdin, self._signals],
+                [],
+                [],
+                seconds,
+            )[0]
+        )
         return not has_input and os.getppid() == self._parent
 
     def wait(self) -> None:
@@ -59,7 +66,16 @@ class _TestSession:
     def read_line(self) -> str:
         """Return the next line of input, or an empty string at the end of the session."""
         self.wait()
-        return sys.stdin.readline() if select.select([sys.stdin], [], [], 0)[0] else ""
+        return (
+            sys.stdin.readline()
+            if select.select(
+                [sys.stdin],
+                [],
+                [],
+                0,
+            )[0]
+            else ""
+        )
 
 
 def main() -> None:
@@ -80,7 +96,11 @@ def _run(folder: Path, session: _TestSession) -> None:
         return
     try:
         if environment := session.read_line():
-            _serve(folder, {**json.loads(environment), "DATABASE_URL": server.url}, session)
+            _serve(
+                folder,
+                {**json.loads(environment), "DATABASE_URL": server.url},
+                session,
+            )
     finally:
         server.stop()
 

@@ -56,7 +56,12 @@ class SuiteTenant:
         """Create a key for these scopes, or an OWNER key without scopes. ``expires_in`` is a time
         or seconds.
         """
-        wanted: dict[str, Any] = {"orgId": self.id, "name": name, "scopes": scopes, "mode": mode}
+        wanted: dict[str, Any] = {
+            "orgId": self.id,
+            "name": name,
+            "scopes": scopes,
+            "mode": mode,
+        }
         if not scopes:
             wanted["accessLevel"] = "OWNER"
         if expires_in is not None:
@@ -67,8 +72,19 @@ class SuiteTenant:
 
     def member(self, user: str, role: str = "member") -> "SuiteMember":
         """Add a user with this role, who has accepted the invitation."""
-        member = SuiteMember(self, self.call("POST", "/members", {"userId": user, "role": role}))
-        self.service.call("POST", f"/memberships/{member.id}/accept", member.token())
+        member = SuiteMember(
+            self,
+            self.call(
+                "POST",
+                "/members",
+                {"userId": user, "role": role},
+            ),
+        )
+        self.service.call(
+            "POST",
+            f"/memberships/{member.id}/accept",
+            member.token(),
+        )
         return member
 
     def token(
@@ -81,7 +97,12 @@ class SuiteTenant:
         """Return a token that claims this tenant and a role, by default the owner's, like
         `SuiteTenantry.token`.
         """
-        return self.service.token(user or self.owner, self.id, role=role, **options)
+        return self.service.token(
+            user or self.owner,
+            self.id,
+            role=role,
+            **options,
+        )
 
     def mails(self, *, within: float = 10.0) -> Sequence[Mail]:
         """Return the mails to its owner so far, oldest first, like `SuiteTenantry.mails`."""
@@ -104,14 +125,24 @@ class SuiteTenant:
 
     def call(self, method: str, path: str, json: object = None) -> Any:  # noqa: ANN401
         """Call the API as the owner."""
-        return self.service.call(method, path, self.token(), json)
+        return self.service.call(
+            method,
+            path,
+            self.token(),
+            json,
+        )
 
     def _set(self, **more: object) -> None:
         self._as_operator("PUT", json={"name": self.name, "ownerEmail": self.owner_email, **more})
 
     def _as_operator(self, method: str, more: str = "", json: object = None) -> Any:  # noqa: ANN401
         token = self.service.values["OPERATOR_TOKEN"]
-        return self.service.call(method, f"/tenants/{self.id}{more}", token, json)
+        return self.service.call(
+            method,
+            f"/tenants/{self.id}{more}",
+            token,
+            json,
+        )
 
 
 class Key:
@@ -149,7 +180,14 @@ class Key:
     def rotate(self, *, overlap_seconds: int = 0) -> "Key":
         """Create its successor; the old key keeps working for ``overlap_seconds``."""
         wanted = {"overlapSeconds": overlap_seconds}
-        return Key(self.tenant, self.tenant.call("POST", f"/api-keys/{self.id}/rotate", wanted))
+        return Key(
+            self.tenant,
+            self.tenant.call(
+                "POST",
+                f"/api-keys/{self.id}/rotate",
+                wanted,
+            ),
+        )
 
     def expire(self) -> None:
         """Move its expiry into the past, in the database."""
@@ -169,11 +207,19 @@ class SuiteMember:
 
     def token(self, **options: Unpack[TokenOptions]) -> Credential:
         """Return a token of the user without a role: the one on record counts."""
-        return self.tenant.token(self.user, role=None, **options)
+        return self.tenant.token(
+            self.user,
+            role=None,
+            **options,
+        )
 
     def change(self, role: str) -> None:
         """Give the member another role, from the next request on."""
-        self.tenant.call("PATCH", f"/members/{self.id}", {"role": role})
+        self.tenant.call(
+            "PATCH",
+            f"/members/{self.id}",
+            {"role": role},
+        )
 
     def remove(self) -> None:
         """Remove the member: the user's very next request is rejected."""
