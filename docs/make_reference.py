@@ -26,7 +26,8 @@ from tenantry.api import reference
 from tenantry.api.openapi import CODES_KEY, REMEDIES_KEY, hand_written_part
 from tenantry.cli import main as tenantry
 from tenantry.server.problems import CODES
-from tenantry.settings import FILE_SUFFIX, REQUIRED, SETTINGS, Setting, Settings
+from tenantry.settings import FILE_SUFFIX, REQUIRED, SETTINGS, Setting
+from tenantry.settings.declarations import DeclaredSettings
 from tenantry_sdk import Tenantry, errors, oauth, types, webhooks
 
 FOLDER: Final = Path(__file__).parent
@@ -131,7 +132,7 @@ def _commands(
 def configuration() -> str:
     """Each environment variable of the service."""
     parts = [_MADE, "# Settings\n", _filled(_SETTINGS)]
-    meanings = _attribute_docstrings(Settings)
+    meanings = _attribute_docstrings(DeclaredSettings)
     for attribute, setting in SETTINGS.items():
         if setting.name in _SECTIONS:
             title, about = _SECTIONS[setting.name]

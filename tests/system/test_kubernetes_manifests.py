@@ -21,7 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tenantry import __version__
 from tenantry.server.shutdown import REQUEST_SECONDS
-from tenantry.settings import OTHER_CONNECTIONS, SECRETS, Settings, load
+from tenantry.settings import OTHER_CONNECTIONS, VARIABLES, Settings, load
 from tests.support.container import CONTAINERFILE
 from tests.support.installed import ROOT
 from tests.support.kubernetes import (
@@ -259,8 +259,7 @@ def test_the_scrape_configuration_selects_the_pods_of_the_service(
 
 
 def test_every_setting_is_one_of_tenantry(manifests: list[Manifest]) -> None:
-    known = {setting.name for setting in vars(Settings).values() if hasattr(setting, "file_name")}
-    known |= {secret.file_name for secret in SECRETS}
+    known = VARIABLES
     named_here = {
         variable["name"]
         for pod in pods(manifests).values()

@@ -204,14 +204,6 @@ def test_anything_else_is_refused_with_the_bounds(name: str, least: int, most: i
         assert faults_of(**{name: value}) == [f"{name}: must be a whole number, {least} to {most}"]
 
 
-def test_the_former_name_of_a_setting_counts_where_the_present_one_is_unset(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    assert loaded(PERIOD_NEWS_HOURS="48").stale_tenant_hours == 48
-    assert "PERIOD_NEWS_HOURS is deprecated: set STALE_TENANT_HOURS instead" in caplog.text
-    assert loaded(PERIOD_NEWS_HOURS="48", STALE_TENANT_HOURS="2").stale_tenant_hours == 2
-
-
 def test_hours_and_days_of_billing_are_read() -> None:
     settings = loaded(RECONCILE_HOURS="0", STALE_TENANT_HOURS="48", RAW_BODY_DAYS="30")
     assert (settings.reconcile_hours, settings.stale_tenant_hours, settings.raw_body_days) == (

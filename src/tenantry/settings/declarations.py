@@ -1,0 +1,280 @@
+"""Every setting, declared once: its variable, its kind, its default and its meaning.
+
+docs/reference/configuration.md is made from the declarations and their docstrings.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+from tenantry.integrations.oidc.claims import STANDARD_AUDIENCE, TOKEN_LIFETIME
+from tenantry.settings.kinds import (
+    AUDIENCES,
+    CLAIM,
+    DATABASE_URL,
+    DIRECTORIES,
+    FLAG,
+    NOTICES,
+    ORIGIN,
+    OTLP_HEADERS,
+    POOLER_URL,
+    ROLE_MAP,
+    TEXT,
+    TEXT_WITH_PASSWORD,
+    URL,
+    Kind,
+    check_webhook_secret,
+    choice,
+    number,
+    read_account,
+    read_network,
+    read_notice,
+    read_page_origin,
+    secret,
+    secrets,
+    several,
+)
+from tenantry.settings.setting import REQUIRED, Setting, SettingValues
+
+_HOURS_OF_A_YEAR: Final = 8760
+
+
+class DeclaredSettings(SettingValues):
+    """Each attribute reads and checks its variable when it is first used."""
+
+    webhook_secrets = Setting(
+        "PROVIDER_WEBHOOK_SECRET", secrets(16, check_webhook_secret), REQUIRED
+    )
+    """The signing secret of the provider's webhook endpoint, `whsec_...`. Several, separated by
+    commas, during a rotation: any of them may match.
+    """
+    peppers = Setting("API_KEY_PEPPER", secrets(32), REQUIRED)
+    """The key that API keys are hashed with. Several, separated by commas, during a rotation: the
+    service writes with the first and reads with all. Keep a copy: if it is lost, every API key is
+    invalid.
+    """
+    session_secret = Setting("SESSION_SECRET", secret(32), REQUIRED)
+    """The key that dashboard sessions are signed and encrypted with. A new one ends all sessions
+    and changes nothing else.
+    """
+
+    database_url = Setting("DATABASE_URL", DATABASE_URL, None, default_text="required")
+    """A PostgreSQL, 15 or newer: `postgresql://user:password@host:port/name`, or a `key=value`
+    connection string. `embedded`: a PostgreSQL under `TENANTRY_DATA_DIR` that the command starts,
+    for development. The database must be tenantry's own, without tables of others. `tenantry demo`
+    ignores this setting: see [The demo](../how-to/demo.md).
+    """
+    _pooler_url = Setting("DATABASE_POOLER_URL", POOLER_URL, None, default_text="unset: no pooler")
+    """The same database through a connection pooler in transaction mode, for ordinary work;
+    `DATABASE_URL` must bypass the pooler.
+    """
+    database_pool_size = Setting("DATABASE_POOL_SIZE", number(1, 1000), 5)
+    """Connections of each process for ordinary work. Each process uses up to eight more: five for
+    grouped paths, one for snapshots fetched from the provider, two for the job queue; and one more
+    if it runs jobs.
+    """
+    data_dir = Setting("TENANTRY_DATA_DIR", Kind("text", Path), Path(".tenantry"))
+    """The folder of the embedded database or of the demo."""
+
+    host = Setting("HOST", Kind("text", str), "127.0.0.1")
+    """The address to listen on. The demo always listens on 127.0.0.1."""
+    port = Setting("PORT", number(0, 65535), 3001)
+    """The port to listen on; 0 chooses a free one."""
+    _base_url = Setting("BASE_URL", ORIGIN, None, default_text="`http://127.0.0.1:PORT`")
+    """The address at which users and the provider reach the service. The identity provider,
+    checkout and portal send users back to it. With https, browsers send cookies over https alone.
+    Capital letters and the scheme's default port make no difference. A path prefix is not
+    supported.
+    """
+    cors_origins = Setting[tuple[str, ...]](
+        "CORS_ORIGINS", several(read_page_origin, "origins, or `*`"), ()
+    )
+    """The origins, separated by commas, whose pages may call the API with a credential of their
+    own, such as `https://app.example.com`; `*` for all. Webhook and dashboard stay closed to other
+    origins. See [Call the API from a browser](../how-to/browsers.md).
+    """
+    workers = Setting("WORKERS", number(1, 64), 1)
+    """Server processes."""
+    drain_seconds = Setting("DRAIN_SECONDS", number(0, 3600), 5)
+    """How long a service that received SIGTERM still accepts connections, while `/readyz` answers
+    503: as long as a load balancer needs to notice; in the demo 0. See [Stopping and
+    restarting](../how-to/stopping.md).
+    """
+    max_connections = Setting("MAX_CONNECTIONS", number(64, 1_000_000), 8192)
+    """Connections that each server process keeps open, or 256 fewer than the files that it may open
+    if that is less. At the limit, the connection that has been idle longest closes. All limits:
+    [Limits](limits.md).
+    """
+    run_jobs = Setting("RUN_JOBS", FLAG, default=True)
+    """Whether server processes also run the background jobs (`serve --jobs`, `--no-jobs`)."""
+    trusted_proxies = Setting[tuple[str, ...]](
+        "TRUSTED_PROXIES", several(read_network, "IP addresses, networks"), ()
+    )
+    """Addresses or networks, separated by commas, whose `X-Forwarded-For` and `X-Forwarded-Proto`
+    the service trusts.
+    """
+    log_format = Setting("LOG_FORMAT", choice("console", "json"), "console")
+    """Log lines on stderr, for people or for machines."""
+    log_requests = Setting("LOG_REQUESTS", FLAG, default=False)
+    """Log a line for each request ([operations.md](../how-to/operations.md#logs))."""
+    log_requests_to = Setting[Path | None]("LOG_REQUESTS_TO", Kind("text", Path), None)
+    """The path of a file for these lines, as JSON, with or without `LOG_REQUESTS`. `tenantry logs
+    tail` follows it. The service opens a new file after a rotation.
+    """
+    operator_token = Setting("OPERATOR_TOKEN", secret(32), None)
+    """The bearer token of your own backend, for `PUT`, `DELETE` and export of tenants. Unset: these
+    answer 401.
+    """
+
+    webhook_tolerance = Setting("PROVIDER_WEBHOOK_TOLERANCE", number(1, 86_400), 300)
+    """The maximum age of a signature in seconds, and how far in the future it may be."""
+    provider_secret_key = Setting("PROVIDER_SECRET_KEY", secret(), None)
+    """The key of the provider's API: for checkout and portal sessions, for resolving ambiguous
+    events, and for reconciling tenants with the provider. Its prefix names its mode (`sk_live_`,
+    `sk_test_`, `rk_live_`, `rk_test_`): events of the other mode are handled and counted as
+    unexpected, unless `PROVIDER_LIVEMODE` is set. Unset: sessions answer 501, tenantry never calls
+    the provider, and everything else works.
+    """
+    provider_api_base = Setting("PROVIDER_API_BASE", URL, "https://api.stripe.com")
+    """The address of the provider's API."""
+    _accounts = Setting[tuple[str, ...]](
+        "PROVIDER_ACCOUNTS", several(read_account, "`acct_...` ids"), ()
+    )
+    """The connected accounts (Stripe Connect), separated by commas, whose events count like the
+    platform's. Events of other connected accounts are ignored.
+    """
+    _livemode = Setting("PROVIDER_LIVEMODE", choice("any", "live", "test"), "any")
+    """Which mode's events count. `live` or `test`: events of the other mode are ignored; an event
+    without a mode counts. `any`: the mode is recorded and counted, and filters nothing.
+    """
+    _plans = Setting("TENANTRY_PLANS", TEXT, None, default_text="the packaged catalog")
+    """The path of the plan catalog."""
+    _subscriptions = Setting("SUBSCRIPTIONS", choice("any", "each"), "any")
+    """How the events of several subscriptions of one tenant count. `any`: every event changes the
+    tenant, whichever subscription it is about. `each`: each subscription has its own state, and one
+    of them gives the tenant its plan and status; for tenants that can have several. After a change
+    run `tenantry tenants rebuild`.
+    """
+    _past_due_grace_days = Setting("PAST_DUE_GRACE_DAYS", number(0, 3650), 65)
+    """How many days after a subscription became past due its tenant keeps the plan's limits. The
+    provider's own retries should end earlier. 0: not at all. A change takes effect for a tenant
+    with its next event or a rebuild.
+    """
+    _checkout_reference_links = Setting("CHECKOUT_REFERENCE_LINKS", FLAG, default=False)
+    """Whether a checkout session's `client_reference_id` may name the tenant if its metadata does
+    not. A buyer can set it on a payment link, so it links only a tenant that has no customer.
+    """
+    _parked_mail_hours = Setting("PARKED_MAIL_HOURS", number(0, _HOURS_OF_A_YEAR), 72)
+    """A failed payment that was parked until its tenant became known still mails the owner if it is
+    no older than this.
+    """
+    _owner_notices = Setting[tuple[str, ...]]("OWNER_NOTICES", several(read_notice, NOTICES), ())
+    """Which [billing notices](../explanation/subscriptions.md#notices) owners get by mail beside
+    those of failed payments, separated by commas. `trial_ending` needs
+    `customer.subscription.trial_will_end` to be enabled at the provider.
+    """
+    reconcile_hours = Setting("RECONCILE_HOURS", number(0, _HOURS_OF_A_YEAR), 24)
+    """How often tenantry compares all subscriptions at the provider with the tenants and repairs
+    drift. 0: never. Needs `PROVIDER_SECRET_KEY`.
+    """
+    stale_tenant_hours = Setting("STALE_TENANT_HOURS", number(1, _HOURS_OF_A_YEAR), 24)
+    """How long after the end of its paid period a tenant may have no event before it is reported as
+    stale: an event was lost, or the endpoint does not receive events.
+    """
+    raw_body_days = Setting("RAW_BODY_DAYS", number(1, 36_500), 90)
+    """How many days the raw bodies of events are kept. Folding, replay and explain use the ledger,
+    which is kept permanently.
+    """
+
+    _issuer = Setting("OIDC_ISSUER", Kind("text", str, "https; http on loopback"), None)
+    """The issuer, exactly as tokens name it in `iss`. It may contain `{tenantid}`, as Microsoft
+    Entra ID's template of several directories; then set `OIDC_DIRECTORIES` too.
+    """
+    _directories = Setting[tuple[str, ...]]("OIDC_DIRECTORIES", DIRECTORIES, ())
+    """The directories whose users are accepted, separated by commas: the values of `tid`, which
+    takes the place of `{tenantid}` in the issuer. `*`: every directory of the provider
+    ([Tokens](tokens.md#several-directories)).
+    """
+    _audiences = Setting[tuple[str, ...]]("OIDC_AUDIENCE", AUDIENCES, ())
+    """The audience of access tokens for this API, or several: a token needs one of them. Required
+    with `OIDC_ISSUER`. The dashboard's sign-in asks for tokens for the first.
+    """
+    _audience_claim = Setting("OIDC_AUDIENCE_CLAIM", CLAIM, STANDARD_AUDIENCE)
+    """The claim that holds the audience. `client_id` or `azp`, with the ids of your clients as
+    `OIDC_AUDIENCE`, is for providers whose access tokens have no `aud`; tokens that have one are
+    then rejected.
+    """
+    _token_lifetime = Setting("OIDC_TOKEN_LIFETIME", number(1, 31_536_000), TOKEN_LIFETIME)
+    """How many seconds may lie between `iat` and `exp` of a token; 30 s of leeway are added."""
+    _client_id = Setting(
+        "OIDC_CLIENT_ID", Kind("text", str, "no audience, unless these are clients"), None
+    )
+    """The client that users sign in to the dashboard with. Unset: the dashboard has no sign-in. The
+    API rejects a token whose only audience in `aud` is this client: it is an ID token.
+    """
+    oidc_client_secret = Setting("OIDC_CLIENT_SECRET", secret(), None)
+    """That client's secret. Unset: a public client, with PKCE alone."""
+    _org_claim = Setting("OIDC_ORG_CLAIM", TEXT, "org_id")
+    """The claim that names the tenant; dots reach into objects."""
+    _role_claim = Setting("OIDC_ROLE_CLAIM", TEXT, "org_role")
+    """The claim that names the role, as a text or a list of texts, of which the highest counts.
+    `owner`, `admin`, `member` and the same after `org:` are known; any other value counts as
+    `member`.
+    """
+    _role_map = Setting("OIDC_ROLE_MAP", ROLE_MAP, None)
+    """The provider's names of the roles: `Owner=owner,Writer=admin`. Set, it replaces the names
+    that are known without it.
+    """
+    email_subjects = Setting("OIDC_EMAIL_SUBJECTS", FLAG, default=False)
+    """Whether the provider's user ids (`sub`) may be email addresses, as in Okta's access tokens.
+    By default an address is rejected as a user id: it is almost always a mistake.
+    """
+    _allow_http = Setting("OIDC_ALLOW_HTTP", FLAG, default=False)
+    """Accept a plain-http issuer that is not on loopback. An attacker on the network can then forge
+    its keys.
+    """
+    tenants_per_user = Setting("TENANTS_PER_USER", number(0, 1_000_000), 20)
+    """How many tenants one user may create; deleted ones do not count. 0: users create none. The
+    operator may create any number.
+    """
+
+    _smtp_url = Setting("SMTP_URL", TEXT_WITH_PASSWORD, None)
+    """`smtp://user:password@host:port` (port 587 by default, STARTTLS) or `smtps://...` (port 465,
+    TLS from the start). User and password are percent-encoded and optional together.
+    """
+    _mail_from = Setting("MAIL_FROM", Kind("text", str, "one ASCII address"), None)
+    """The sender, `billing@example.com` or `Name <billing@example.com>`; required with
+    `SMTP_URL`.
+    """
+    _allow_plaintext_smtp = Setting("SMTP_ALLOW_PLAINTEXT", FLAG, default=False)
+    """Send mail, and the password, to a server without TLS that is not on loopback."""
+
+    # OpenTelemetry's own variables
+    _otlp_endpoint = Setting(
+        "OTEL_EXPORTER_OTLP_ENDPOINT", TEXT, None, default_text="unset: no traces"
+    )
+    """Where spans are sent to: a collector that accepts OTLP over HTTP."""
+    _otlp_traces_endpoint = Setting("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", TEXT, None)
+    """The same, for traces alone."""
+    _otlp_headers = Setting("OTEL_EXPORTER_OTLP_HEADERS", OTLP_HEADERS, None)
+    """Headers that spans are sent with; their values are kept out of logs like secrets."""
+    _otlp_traces_headers = Setting("OTEL_EXPORTER_OTLP_TRACES_HEADERS", OTLP_HEADERS, None)
+    """The same, for traces alone."""
+    _traces_exporter = Setting("OTEL_TRACES_EXPORTER", choice("otlp", "none"), None)
+    """`otlp` sends spans even without an endpoint (to `http://localhost:4318`), `none` never does.
+    Unset: spans are sent if there is an endpoint.
+    """
+    _telemetry_disabled = Setting("OTEL_SDK_DISABLED", FLAG, default=False)
+    """`true` sends no spans."""
+
+
+SETTINGS: Final[dict[str, Setting[Any]]] = {
+    attribute: setting
+    for attribute, setting in vars(DeclaredSettings).items()
+    if isinstance(setting, Setting)
+}
+"""Every setting, in the order of the reference."""
+SECRETS: Final = tuple(setting for setting in SETTINGS.values() if setting.is_secret)
+VARIABLES: Final = frozenset(
+    [setting.name for setting in SETTINGS.values()] + [secret.file_name for secret in SECRETS]
+)
+"""The variable of each setting, and those that name a secret's file."""

@@ -1,0 +1,298 @@
+"""The settings of a deployment: those that are declared, and what follows from several of them."""
+
+from collections.abc import Mapping
+from functools import cached_property, partial
+from importlib import resources
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import psycopg
+
+from tenantry.common.secret import Secret
+from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
+from tenantry.domain.issuers import ANY_DIRECTORY, DIRECTORY, Issuers
+from tenantry.domain.owner_mails import OwnerNotice
+from tenantry.domain.plans import Catalog, CatalogError, parse_catalog
+from tenantry.integrations.http_client import is_secure
+from tenantry.integrations.oidc.claims import DEFAULT_ROLES, OidcConfig
+from tenantry.integrations.smtp import SmtpConfig, parse_smtp_url
+from tenantry.integrations.stripe.client import mode_of_key
+from tenantry.settings.declarations import SETTINGS, DeclaredSettings
+from tenantry.settings.setting import SettingsError
+
+OTHER_CONNECTIONS: Final = 8
+"""Connections of each process beside the pool: five for grouped paths, one for fetched snapshots,
+two for jobs.
+"""
+DEMO_PEOPLE: Final = "TENANTRY_DEMO_PEOPLE"
+"""The users on the demo's sign-in page, as `sub=Name`, separated by semicolons."""
+DEMO_PAGES: Final = "TENANTRY_DEMO_PAGES"
+"""The demo's own pages on other ports, as `Label=address`, separated by semicolons."""
+DEMO_COMMAND: Final = "TENANTRY_DEMO_COMMAND"
+"""The path of the command, for the commands that pages show."""
+_PLACEHOLDER_SENDER: Final = "sender@localhost"
+_DAY: Final = 86_400
+_COMPOSED: Final = (
+    "catalog",
+    "billing",
+    "issuers",
+    "oidc",
+    "smtp",
+    "traces",
+    "base_url",
+    "database_pooler_url",
+)
+_BILLING: Final = (
+    "catalog",
+    "_accounts",
+    "_livemode",
+    "_subscriptions",
+    "_checkout_reference_links",
+    "_parked_mail_hours",
+    "_owner_notices",
+    "provider_secret_key",
+    "provider_api_base",
+    "stale_tenant_hours",
+)
+
+
+class Settings(DeclaredSettings):
+    """The settings of a deployment. An attribute reads and checks its variable when it is first
+    used.
+
+    The ``load`` functions check all that a process needs before anything starts.
+    """
+
+    @cached_property
+    def base_url(self) -> str:
+        """The address of the service, without a slash at the end."""
+        return self._base_url or f"http://127.0.0.1:{self.port}"
+
+    @cached_property
+    def own_database(self) -> str | None:
+        """The connection string of the service's database; None for the embedded one, the default
+        of the demo alone.
+        """
+        setting = Settings.database_url
+        if setting.text(self.values) is None and not self.demo:
+            expected = "the address of a PostgreSQL, or `embedded` for one that this command starts"
+            raise SettingsError([f"{setting.name}: is missing: {expected}"])
+        return self.database_url
+
+    @cached_property
+    def shared_database(self) -> str:
+        """The connection string of a database that another process runs."""
+        setting = Settings.database_url
+        if setting.text(self.values) is None:
+            raise SettingsError([f"{setting.name}: is missing"])
+        if self.database_url is None:
+            fault = "must be the address of the service's database, not `embedded`"
+            raise SettingsError([f"{setting.name}: {fault}"])
+        return self.database_url
+
+    @cached_property
+    def database_pooler_url(self) -> str | None:
+        """The connection string of the pooler."""
+        if self._pooler_url is not None and self.database_url is None:
+            raise SettingsError(
+                ["DATABASE_POOLER_URL: needs DATABASE_URL too, which bypasses the pooler"]
+            )
+        return self._pooler_url
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The plan catalog in the file that a setting names, or the one that the package
+        contains.
+        """
+        path = self._plans
+        packaged = resources.files("tenantry").joinpath("plans.toml")
+        file = packaged if path is None else Path(path)
+        try:
+            return parse_catalog(file.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError([f"TENANTRY_PLANS: {path} cannot be read: {error}"]) from error
+        except CatalogError as error:
+            raise SettingsError([f"TENANTRY_PLANS: {fault}" for fault in error.faults]) from error
+
+    @cached_property
+    def billing(self) -> BillingPolicy:
+        """The rules that the fold of events follows."""
+        chosen = {"live": True, "test": False}.get(self._livemode)
+        of_key = mode_of_key(self.provider_secret_key or Secret(""))
+        return BillingPolicy(
+            catalog=self.catalog,
+            subscriptions=SubscriptionRule(self._subscriptions),
+            past_due_grace=self._past_due_grace_days * _DAY,
+            checkout_reference_links=self._checkout_reference_links,
+            parked_mail_hours=self._parked_mail_hours,
+            livemode=of_key if chosen is None else chosen,
+            ignores_other_mode=chosen is not None,
+            accounts=frozenset(self._accounts),
+            notices=frozenset(map(OwnerNotice, self._owner_notices)),
+        )
+
+    @cached_property
+    def issuers(self) -> Issuers | None:
+        """The issuers whose users are members."""
+        directories, is_template = self._directories, DIRECTORY in (self._issuer or "")
+        fault = None
+        if is_template and not directories:
+            fault = f"is missing; OIDC_ISSUER contains {DIRECTORY}, so list the directories (`tid`) that are accepted"
+        elif directories and not is_template:
+            fault = f"needs an OIDC_ISSUER that contains {DIRECTORY}"
+        elif ANY_DIRECTORY in directories and len(directories) > 1:
+            fault = "`*` accepts every directory: list ids, or `*` alone"
+        if fault is not None:
+            raise SettingsError([f"OIDC_DIRECTORIES: {fault}"])
+        return None if self._issuer is None else Issuers(self._issuer, directories)
+
+    @cached_property
+    def oidc(self) -> OidcConfig | None:
+        """The trusted identity provider, if there is one."""
+        issuers = self.issuers
+        if issuers is None:
+            return None
+        faults = []
+        if not self._audiences:
+            faults.append(
+                "OIDC_AUDIENCE: is missing; it is the audience of access tokens for this API"
+            )
+        if not is_secure(issuers.name, allow_http=self._allow_http):
+            faults.append(
+                "OIDC_ISSUER: must be https (plain http only on loopback, or with OIDC_ALLOW_HTTP=true)"
+            )
+        if faults:
+            raise SettingsError(faults)
+        return OidcConfig(
+            issuers=issuers,
+            audiences=self._audiences,
+            audience_claim=self._audience_claim,
+            client_id=self._client_id,
+            org_claim=self._org_claim,
+            role_claim=self._role_claim,
+            roles=self._role_map or DEFAULT_ROLES,
+            token_lifetime=self._token_lifetime,
+            allow_http=self._allow_http,
+        )
+
+    @cached_property
+    def smtp(self) -> SmtpConfig | None:
+        """The mail server and the sender, if there is one."""
+        if self._smtp_url is None:
+            return None
+        read = partial(parse_smtp_url, self._smtp_url, allow_plaintext=self._allow_plaintext_smtp)
+        try:
+            read(_PLACEHOLDER_SENDER)
+        except ValueError as error:
+            raise SettingsError([f"SMTP_URL: {error}"]) from error
+        if self._mail_from is None:
+            raise SettingsError(
+                ["MAIL_FROM: is missing; mail needs a sender where SMTP_URL is set"]
+            )
+        try:
+            return read(self._mail_from)
+        except ValueError as error:
+            raise SettingsError([f"MAIL_FROM: {error}"]) from error
+
+    @cached_property
+    def traces(self) -> bool:
+        """Whether OpenTelemetry's variables ask for traces."""
+        if self._telemetry_disabled:
+            return False
+        if self._traces_exporter is None:
+            return bool(self._otlp_endpoint or self._otlp_traces_endpoint)
+        return self._traces_exporter == "otlp"
+
+    @property
+    def demo_people(self) -> tuple[tuple[str, str], ...]:
+        """The users that the demo's sign-in page offers: subject and name."""
+        return _pairs(self.values.get(DEMO_PEOPLE, "")) if self.demo else ()
+
+    @property
+    def demo_pages(self) -> tuple[tuple[str, str], ...]:
+        """The demo's own pages: label and address."""
+        return _pairs(self.values.get(DEMO_PAGES, "")) if self.demo else ()
+
+    @property
+    def command(self) -> str:
+        """The command, as pages show it."""
+        return self.values.get(DEMO_COMMAND, "tenantry") if self.demo else "tenantry"
+
+    @property
+    def connections(self) -> int:
+        """How many connections to PostgreSQL itself all processes of ``serve`` may open
+        together.
+        """
+        ordinary = 0 if self.database_pooler_url else self.database_pool_size
+        listening = 1 if self.run_jobs else 0  # for new jobs
+        return self.workers * (ordinary + OTHER_CONNECTIONS + listening)
+
+    def named_secrets(self) -> list[tuple[str, Secret]]:
+        """The secrets that grant access, each with its variable."""
+        found = list[tuple[str, Secret]]()
+        for attribute, setting in SETTINGS.items():
+            if setting.kind.name == "secrets":
+                found += [(setting.name, each) for each in getattr(self, attribute)]
+            elif setting.kind.name == "secret" and (value := getattr(self, attribute)):
+                found.append((setting.name, value))
+        return found
+
+    def secrets(self) -> list[Secret]:
+        """Every secret, so that logs can hide it."""
+        found = [secret for _, secret in self.named_secrets()]
+        if self.smtp is not None and self.smtp.password is not None:
+            found.append(self.smtp.password)
+        for address in filter(None, (self.database_url, self._pooler_url)):
+            found += _database_password(address)
+        for headers in filter(None, (self._otlp_headers, self._otlp_traces_headers)):
+            found += _header_credentials(headers)
+        return found
+
+
+def load(values: Mapping[str, str]) -> Settings:
+    """Read and check every setting. Raises `SettingsError`.
+
+    The demo accepts weak secrets, but none may be missing.
+    """
+    return Settings(values).check(("own_database", *SETTINGS, *_COMPOSED))
+
+
+def load_for_admin(values: Mapping[str, str], *, needs_pepper: bool) -> Settings:
+    """Read and check the settings of the operator commands that use the database. Raises
+    `SettingsError`.
+    """
+    needed = ("database_url", "data_dir", *_BILLING, "billing", "issuers", "email_subjects")
+    return Settings(values).check([*needed, "peppers"] if needs_pepper else needed)
+
+
+def load_for_authentication(values: Mapping[str, str]) -> Settings:
+    """Read and check the settings of an application that authenticates in its process. Raises
+    `SettingsError`.
+    """
+    needed = (
+        "shared_database",
+        "database_pooler_url",
+        "database_pool_size",
+        "catalog",
+        "peppers",
+        "oidc",
+    )
+    return Settings(values).check(needed)
+
+
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = (entry.partition("=") for entry in text.split(";") if entry)
+    return tuple((first, second) for first, _, second in pairs)
+
+
+def _database_password(conninfo: str) -> list[Secret]:
+    password = psycopg.conninfo.conninfo_to_dict(conninfo).get("password")
+    return [Secret(str(password))] if password else []
+
+
+def _header_credentials(headers: str) -> list[Secret]:
+    """Return the values of headers, and the credentials in them without their scheme."""
+    values = [unquote(pair.partition("=")[2].strip()) for pair in headers.split(",")]
+    credentials = [value.rpartition(" ")[2] for value in values]
+    return [Secret(text) for text in dict.fromkeys((*values, *credentials)) if text]

@@ -1,0 +1,315 @@
+"""How the text of a variable is read: each kind with its bounds and the messages for its faults."""
+
+import contextlib
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final, Generic, NamedTuple, TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+import psycopg
+
+from tenantry.common.secret import Secret
+from tenantry.domain.issuers import ANY_DIRECTORY, is_directory_id
+from tenantry.domain.owner_mails import OwnerNotice
+from tenantry.domain.permissions import Role
+from tenantry.server.cors import ANY_ORIGIN
+
+EMBEDDED: Final = "embedded"
+"""The `DATABASE_URL` of a PostgreSQL that the command itself starts."""
+
+_KNOWN_DEFAULTS: Final = (
+    "changeme",
+    "change-me",
+    "change_me",
+    "password",
+    "example",
+    "your-",
+    "your_",
+)
+_FEWEST_CHARACTERS: Final = 4
+"""A secret of fewer different characters, such as "aaaa", counts as a known default."""
+_QUOTES: Final = frozenset("\"'`\u201c\u201d\u2018\u2019\u201e")
+_OTHER_THAN_SECRETS: Final = {
+    "sk": "a key of the provider's API, which belongs to PROVIDER_SECRET_KEY",
+    "rk": "a restricted key of the provider's API, which belongs to PROVIDER_SECRET_KEY",
+    "pk": "a publishable key of the provider",
+    "we": "the id of an endpoint",
+}
+"""What people copy instead of a webhook secret, by the prefix."""
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_ACCOUNT: Final = re.compile(r"acct_[A-Za-z0-9_]{1,250}")
+_HOST: Final = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
+_WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")
+_NOT_AN_ADDRESS: Final = "must be an http or https address"
+
+Value = TypeVar("Value")
+Parsed_co = TypeVar("Parsed_co", covariant=True)
+
+
+class Kind(NamedTuple, Generic[Parsed_co]):
+    """How the text of a variable is read. ``parse`` raises `ValueError` with one message for each
+    fault.
+
+    A secret may be in a file that the variable ``NAME_FILE`` names.
+    """
+
+    name: str
+    parse: Callable[[str], Parsed_co]
+    bounds: str = ""
+    is_secret: bool = False
+    parse_in_demo: Callable[[str], Parsed_co] | None = None
+
+
+def number(least: int, most: int) -> Kind[int]:
+    def parse(text: str) -> int:
+        if _WHOLE_NUMBER.fullmatch(text) and least <= int(text) <= most:
+            return int(text)
+        raise ValueError(f"must be a whole number, {least} to {most}")
+
+    return Kind("number", parse, f"{least} to {most}")
+
+
+def choice(*choices: str) -> Kind[str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return text
+
+    return Kind("choice", parse, ", ".join(f"`{choice}`" for choice in choices))
+
+
+def several(parse: Callable[[str], str], bounds: str) -> Kind[tuple[str, ...]]:
+    """Read a list separated by commas; ``parse`` reads an entry."""
+    return Kind("text", lambda text: _read_each(parse, _entries(text)), bounds)
+
+
+def _entries(text: str) -> list[str]:
+    entries = [entry.strip() for entry in text.split(",")]
+    return [entry for entry in entries if entry]
+
+
+def secret(shortest: int = 1) -> Kind[Secret]:
+    """Read a secret of at least ``shortest`` characters. 1: a third party issues it, and it is not
+    checked.
+    """
+    bounds = f"at least {shortest} characters" if shortest > 1 else ""
+    return Kind(
+        "secret",
+        partial(_read_secret, shortest=shortest),
+        bounds,
+        is_secret=True,
+        parse_in_demo=_read_secret,
+    )
+
+
+def secrets(
+    shortest: int, check: Callable[[str], None] = lambda _: None
+) -> Kind[tuple[Secret, ...]]:
+    """Read secrets separated by commas, for a rotation. ``check`` raises `ValueError` for one that
+    cannot be right.
+    """
+
+    def read(text: str, shortest: int) -> Secret:
+        check(text)
+        return _read_secret(text, shortest)
+
+    def parse(text: str, shortest: int = shortest) -> tuple[Secret, ...]:
+        return _read_each(partial(read, shortest=shortest), map(str.strip, text.split(",")))
+
+    return Kind(
+        "secrets",
+        parse,
+        f"each at least {shortest} characters",
+        is_secret=True,
+        parse_in_demo=partial(parse, shortest=1),
+    )
+
+
+def _read_each(read: Callable[[str], Value], texts: Iterable[str]) -> tuple[Value, ...]:
+    values, faults = list[Value](), list[str]()
+    for text in texts:
+        try:
+            values.append(read(text))
+        except ValueError as error:
+            faults += error.args
+    if faults:
+        raise ValueError(*faults)
+    return tuple(values)
+
+
+def _read_secret(text: str, shortest: int = 1) -> Secret:
+    if not text:
+        raise ValueError("holds an empty secret")
+    if len(text) < shortest:
+        raise ValueError(f"is shorter than {shortest} characters")
+    if shortest > 1 and _is_known_default(text.lower().removeprefix("whsec_")):
+        raise ValueError("is a well-known default; make a new secret (openssl rand -hex 32)")
+    return Secret(text)
+
+
+def _is_known_default(text: str) -> bool:
+    return text.startswith(_KNOWN_DEFAULTS) or len(set(text)) < _FEWEST_CHARACTERS
+
+
+def check_webhook_secret(text: str) -> None:
+    """Raise `ValueError` for a text that the payment provider issues for another purpose, or that
+    was copied badly.
+    """
+    if text[:1] in _QUOTES or text[-1:] in _QUOTES:
+        raise ValueError(
+            "has quotes around it: remove them, because not every reader of such a file does"
+        )
+    if any(character.isspace() for character in text):
+        raise ValueError(
+            "contains white space: copy the endpoint's signing secret (whsec_...) again"
+        )
+    prefix = text.partition("_")[0]
+    if prefix in _OTHER_THAN_SECRETS:
+        what = _OTHER_THAN_SECRETS[prefix]
+        raise ValueError(
+            f"is {what} ({prefix}_...): copy the signing secret (whsec_...) of the webhook endpoint"
+        )
+
+
+def _read_flag(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise ValueError("must be true or false")
+    return text.lower() in ("true", "1")
+
+
+def _read_url(text: str) -> str:
+    _split(text)
+    return text.rstrip("/")
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise ValueError(_NOT_AN_ADDRESS) from None
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+        raise ValueError(_NOT_AN_ADDRESS)
+    return parts
+
+
+def read_conninfo(text: str) -> str:
+    """Return an address of PostgreSQL as it is. Raises `ValueError` for what is none."""
+    try:
+        psycopg.conninfo.conninfo_to_dict(text)
+    except (psycopg.ProgrammingError, UnicodeDecodeError):
+        # libpq's message quotes the text, and so the password
+        raise ValueError(
+            "must be an address of PostgreSQL (postgresql://...), with the special characters of its password "
+            "percent-encoded (@ is %40, / is %2F), and parameters that libpq knows"
+        ) from None
+    return text
+
+
+def _read_origin(text: str, no_path: str = "the service is at the root of its host") -> str:
+    """The scheme, host and port of an address, as browsers write them (RFC 6454 section 6.2)."""
+    parts = _split(text)
+    host = parts.hostname or ""
+    port = None
+    with contextlib.suppress(ValueError):
+        port = parts.port or _DEFAULT_PORTS[parts.scheme]
+    ascii_host = "must name its host in ASCII letters (`xn--...`), digits, dots and hyphens"
+    checks = {
+        "must not contain a user or password": "@" in parts.netloc,
+        "must not have a query or a fragment: no `?`, no `#`": "?" in text or "#" in text,
+        f"must not have a path: {no_path}": parts.path not in ("", "/"),
+        "has an invalid port": port is None,
+        ascii_host: _HOST.fullmatch(host) is None,
+    }
+    faults = [fault for fault, applies in checks.items() if applies]
+    if faults:
+        raise ValueError(*faults)
+    authority = f"[{host}]" if ":" in host else host
+    shown_port = "" if port == _DEFAULT_PORTS[parts.scheme] else f":{port}"
+    return f"{parts.scheme}://{authority}{shown_port}"
+
+
+def read_page_origin(text: str) -> str:
+    """The origin of pages, or `ANY_ORIGIN`."""
+    if text == ANY_ORIGIN:
+        return text
+    if text.lower() == "null":
+        raise ValueError(
+            "must not contain null: every sandboxed page and local file has this origin"
+        )
+    shown = "an entry" if "@" in text else repr(text)  # not its password
+    try:
+        return _read_origin(text, "an origin is a scheme, a host and maybe a port")
+    except ValueError as error:
+        raise ValueError(*(f"{shown} {fault}" for fault in error.args)) from None
+
+
+def read_network(text: str) -> str:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an address or network") from None
+    return text
+
+
+def read_account(text: str) -> str:
+    if _ACCOUNT.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not an account id (acct_...)")
+    return text
+
+
+def read_notice(text: str) -> str:
+    if text not in set(OwnerNotice):
+        raise ValueError(f"{text!r} is not a notice: choose from {', '.join(OwnerNotice)}")
+    return text
+
+
+def _read_claim(text: str) -> str:
+    if any(character.isspace() or not character.isprintable() for character in text):
+        raise ValueError("must be the name of one claim")
+    return text
+
+
+def _read_directory(text: str) -> str:
+    if text != ANY_DIRECTORY and not is_directory_id(text):
+        raise ValueError(
+            f"{text!r} is not the id of a directory: it is `tid` of its tokens, not a domain name"
+        )
+    return text
+
+
+def _read_role(text: str) -> tuple[str, Role]:
+    theirs, _, ours = (part.strip() for part in text.rpartition("="))
+    if not theirs or ours not in set(Role):
+        raise ValueError(f"{text!r} is not `theirs=ours`: ours is one of {', '.join(Role)}")
+    return theirs, Role(ours)
+
+
+def _read_role_map(text: str) -> Mapping[str, Role]:
+    pairs = _read_each(_read_role, _entries(text))
+    if not pairs:
+        raise ValueError("maps no role")
+    counts = Counter(theirs for theirs, _ in pairs)
+    twice = [theirs for theirs, count in counts.items() if count > 1]
+    if twice:
+        raise ValueError(*(f"{theirs!r} is mapped twice" for theirs in twice))
+    return dict(pairs)
+
+
+NOTICES: Final = ", ".join(f"`{notice}`" for notice in OwnerNotice)
+TEXT: Final = Kind("text", str)
+TEXT_WITH_PASSWORD: Final = Kind("text", str, is_secret=True)
+DATABASE_URL: Final = Kind(
+    "text", lambda text: None if text == EMBEDDED else read_conninfo(text), is_secret=True
+)
+POOLER_URL: Final = Kind("text", read_conninfo, "needs `DATABASE_URL`", is_secret=True)
+URL: Final = Kind("address", _read_url, "http or https")
+ORIGIN: Final = Kind("address", _read_origin, "http or https, a host, maybe a port")
+AUDIENCES: Final = several(str, "separated by commas")
+CLAIM: Final = Kind("text", _read_claim, "the name of a claim")
+ROLE_MAP: Final = Kind("text", _read_role_map, "`theirs=ours`, separated by commas")
+DIRECTORIES: Final = several(_read_directory, "ids, or `*`")
+OTLP_HEADERS: Final = Kind("text", str, "`name=value`, separated by commas")
+FLAG: Final = Kind("flag", _read_flag, "true, false, 1, 0")
