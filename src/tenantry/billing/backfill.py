@@ -141,11 +141,7 @@ class Backfill:
         event = None if body is None else self._decode(body)
         if body is None or event is None:
             return None
-        missed = await self._ingest_missed(
-            [(event, body)],
-            None,
-            dry_run=False,
-        )
+        missed = await self._ingest_missed([(event, body)], None, dry_run=False)
         if missed:
             return missed[0]
         created = from_epoch(event.created)
@@ -176,25 +172,11 @@ class Backfill:
         events of one second come in the order in which they were created. Raises
         `ProviderUnavailableError`, `ProviderRefusedError` and `DatabaseUnavailableError`.
         """
-        async with aclosing(
-            self._newest_first(
-                max(second, 0),
-                until,
-                types,
-            )
-        ) as batches:
+        async with aclosing(self._newest_first(max(second, 0), until, types)) as batches:
             async for events in batches:
-                missed = await self._ingest_missed(
-                    events,
-                    only,
-                    dry_run=dry_run,
-                )
+                missed = await self._ingest_missed(events, only, dry_run=dry_run)
                 oldest = min((event for event, _ in events), key=lambda each: each.created)
-                yield BackfillPart(
-                    len(events),
-                    missed,
-                    oldest,
-                )
+                yield BackfillPart(len(events), missed, oldest)
 
     async def _newest_first(
         self,
@@ -204,13 +186,7 @@ class Backfill:
     ) -> AsyncGenerator[list[ListedEvent], None]:
         """Yield the listed events in batches of whole seconds."""
         batch, second = list[ListedEvent](), list[ListedEvent]()
-        async with aclosing(
-            self.provider.events_since(
-                since,
-                types,
-                until,
-            )
-        ) as bodies:
+        async with aclosing(self.provider.events_since(since, types, until)) as bodies:
             async for body in bodies:
                 event = self._decode(body)
                 if event is None:
@@ -258,17 +234,11 @@ class Backfill:
         results = await asyncio.gather(*receiving, return_exceptions=True)
         return [
             msgspec.structs.replace(one, outcome=shown_outcome(result))
-            for one, result in zip(
-                missed,
-                results,
-                strict=True,
-            )
+            for one, result in zip(missed, results, strict=True)
         ]
 
     async def _find_missed(
-        self,
-        events: Sequence[ListedEvent],
-        only: Container[str | None] | None,
+        self, events: Sequence[ListedEvent], only: Container[str | None] | None
     ) -> list[tuple[MissedEvent, ReceivedEvent]]:
         """Return the events that the ledger lacks, each as it is reported and as it is ingested."""
         listed = [event for event, _ in events]

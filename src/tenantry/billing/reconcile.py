@@ -132,18 +132,10 @@ class Reconciler:
         """
         purpose: Purpose = "dry run" if dry_run else "repair"
         if tenants is None:
-            run = self._new_run(
-                self._new_survey(None),
-                purpose,
-                observer,
-            )
+            run = self._new_run(self._new_survey(None), purpose, observer)
             return await self._finish(run, run.compare_account())
         named = await self._named(tenants)
-        run = self._new_run(
-            self._new_survey(named),
-            purpose,
-            observer,
-        )
+        run = self._new_run(self._new_survey(named), purpose, observer)
         return await self._finish(run, run.compare_named(named))
 
     async def run_due(self, older_than: timedelta, most: int) -> Reconciliation:
@@ -168,11 +160,7 @@ class Reconciler:
         if listed_at is None or listed_at <= now - older_than:
             found = await self._continue_with_account(now)
         else:
-            run = self._new_run(
-                self._new_survey(due),
-                "repair",
-                NOBODY,
-            )
+            run = self._new_run(self._new_survey(due), "repair", NOBODY)
             found = await self._finish(run, run.compare_each(due))
         self.skipped |= {comparison.tenant_id: now + _SKIPPED_FOR for comparison in found.troubled}
         _log(found)
@@ -191,11 +179,7 @@ class Reconciler:
         self.unfinished = None
         until = now + _LONGEST_RUN
         observer = RunObserver(stops=lambda: self.clock() >= until)
-        run = self._new_run(
-            survey,
-            "repair",
-            observer,
-        )
+        run = self._new_run(survey, "repair", observer)
         found = await self._finish(run, run.compare_account())
         is_complete = found.stopped is None and not found.interrupted
         if not is_complete and not isinstance(found.stopped, ProviderRefusedError):
@@ -296,10 +280,7 @@ class Reconciler:
         ]
 
     async def _missed_of(
-        self,
-        since: Mapping[str, int],
-        *,
-        dry_run: bool,
+        self, since: Mapping[str, int], *, dry_run: bool
     ) -> dict[str, list[MissedEvent]]:
         """Find the missed events of tenants, by tenant, oldest first; ``since`` has the second of
         each. Ingest them, unless it is a dry run.

@@ -26,11 +26,7 @@ from tenantry.common.clock import from_epoch
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.domain.billing.events import KNOWN_TYPES
 from tenantry.domain.billing.ledger import BillingAccount
-from tenantry.domain.errors import (
-    DatabaseUnavailableError,
-    DomainError,
-    ProviderRefusedError,
-)
+from tenantry.domain.errors import DatabaseUnavailableError, DomainError, ProviderRefusedError
 from tenantry.domain.plans import OVER
 
 EVENTS_KEPT: Final = timedelta(days=30)
@@ -157,11 +153,7 @@ class ReconcileRun:
         """Return those of these tenants that have no living subscription."""
         ids = [tenant.id for tenant in tenants]
         async with self._database.transaction(ACROSS_TENANTS) as connection:
-            accounts = await read_accounts(
-                connection,
-                ids,
-                self.comparer.policy,
-            )
+            accounts = await read_accounts(connection, ids, self.comparer.policy)
         without = {account.tenant_id for account in accounts if not _has_subscription(account)}
         return [tenant for tenant in tenants if tenant.id in without]
 
@@ -192,11 +184,7 @@ class ReconcileRun:
         self.observer.compared(len(confirmed))
         if self.purpose == "repair":
             async with self._database.transaction(ACROSS_TENANTS) as connection:
-                await store.mark_compared(
-                    connection,
-                    confirmed,
-                    self.survey.begun_at,
-                )
+                await store.mark_compared(connection, confirmed, self.survey.begun_at)
 
     async def _compare_group(self, group: Sequence[LinkedTenant]) -> list[MovedSubscription]:
         """Compare tenants at the same time; return the subscriptions that have moved from them or
@@ -206,11 +194,7 @@ class ReconcileRun:
         """
         moved = list[MovedSubscription]()
         results = await self._compare(group)
-        for tenant, result in zip(
-            group,
-            results,
-            strict=True,
-        ):
+        for tenant, result in zip(group, results, strict=True):
             if isinstance(result, Comparison):
                 self.survey.asked[tenant.id].update(tenant.all_customers)
                 for comparison in (result, *result.others):
@@ -234,11 +218,7 @@ class ReconcileRun:
             await self._raise_common(refusals)
         return [
             Comparison(tenant.id, trouble=str(result)) if _is_refusal(result) else result
-            for tenant, result in zip(
-                group,
-                results,
-                strict=True,
-            )
+            for tenant, result in zip(group, results, strict=True)
         ]
 
     async def _raise_common(self, refusals: Iterable[object]) -> None:

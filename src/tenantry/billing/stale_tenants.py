@@ -29,11 +29,7 @@ async def count_stale_tenants(
     now = clock()
     ended_until = int((now - grace).timestamp())
     async with database.transaction(ACROSS_TENANTS) as connection:
-        stale, number = await store.stale_tenants(
-            connection,
-            ended_until,
-            _MOST_NAMED,
-        )
+        stale, number = await store.stale_tenants(connection, ended_until, _MOST_NAMED)
         await store.record_finding(
             connection,
             STALE_TENANTS,

@@ -91,34 +91,15 @@ class SubscriptionSurvey:
         listed = [each for each in page if not self._is_of_other_mode(each)]
         facts = await self._facts_of(listed)
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            accounts = await read_accounts(
-                connection,
-                facts.named_tenants(),
-                self.policy,
-            )
+            accounts = await read_accounts(connection, facts.named_tenants(), self.policy)
             account_of = {account.tenant_id: account for account in accounts}
             doubtful = self._unreadable(listed, facts.links)
             for subscription in facts.subscriptions:
-                account = self._placed(
-                    subscription,
-                    facts.owner(subscription),
-                    account_of,
-                )
-                if account is not None and self._differs(
-                    subscription,
-                    account,
-                    facts,
-                ):
+                account = self._placed(subscription, facts.owner(subscription), account_of)
+                if account is not None and self._differs(subscription, account, facts):
                     doubtful.setdefault(account.tenant_id, []).append(subscription)
             found = await store.tenants_by_id(connection, doubtful)
-        return [
-            _with_listed(
-                tenant,
-                doubtful[tenant.id],
-                facts.checkouts,
-            )
-            for tenant in found
-        ]
+        return [_with_listed(tenant, doubtful[tenant.id], facts.checkouts) for tenant in found]
 
     async def _facts_of(self, listed: Sequence[ListedSubscription]) -> "_PageFacts":
         """Find whose the subscriptions of a page are: by the links of customers, and by checkout
@@ -129,11 +110,7 @@ class SubscriptionSurvey:
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             links = await ledger_store.tenants_of(connection, customers)
         checkouts = await self._checkouts_of(subscriptions, links)
-        return _PageFacts(
-            subscriptions,
-            links,
-            checkouts,
-        )
+        return _PageFacts(subscriptions, links, checkouts)
 
     def _unreadable(
         self, listed: Sequence[ListedSubscription], links: Mapping[str, str]
@@ -183,11 +160,7 @@ class SubscriptionSurvey:
         """
         ids = [tenant.id for tenant in tenants]
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            accounts = await read_accounts(
-                connection,
-                ids,
-                self.policy,
-            )
+            accounts = await read_accounts(connection, ids, self.policy)
         lost = {account.tenant_id for account in accounts if self._has_lost(account)}
         never_compared = [tenant for tenant in tenants if tenant.compared_at is None]
         new = {tenant.id for tenant in never_compared if tenant.all_customers}
@@ -258,11 +231,7 @@ class SubscriptionSurvey:
             return {}
         tenants = {each.org_id or "" for each in sessions.values()}
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            applied = await store.subscriptions_of_checkouts(
-                connection,
-                tenants,
-                sessions,
-            )
+            applied = await store.subscriptions_of_checkouts(connection, tenants, sessions)
             known = await store.tenants_by_id(connection, tenants)
         named = {tenant.id: tenant for tenant in known}
         return {

@@ -21,12 +21,7 @@ from tenantry.db.database import Database, retry_on_conflict
 from tenantry.db.outbox import Outbox
 from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Fact
-from tenantry.domain.billing.ledger import (
-    BillingAccount,
-    LedgerEntry,
-    NameLock,
-    ReceivedEvent,
-)
+from tenantry.domain.billing.ledger import BillingAccount, LedgerEntry, NameLock, ReceivedEvent
 from tenantry.domain.billing.snapshot import (
     CustomerSubscriptions,
     ProviderSubscription,
@@ -125,13 +120,7 @@ class TenantComparer:
 
     async def compare(self, tenant: LinkedTenant, purpose: Purpose) -> Comparison:
         """Fetch the subscriptions of all customers of a tenant and fold them."""
-        return await retry_on_conflict(
-            partial(
-                self._compare,
-                tenant,
-                purpose,
-            )
-        )
+        return await retry_on_conflict(partial(self._compare, tenant, purpose))
 
     async def _compare(self, tenant: LinkedTenant, purpose: Purpose) -> Comparison:
         """Compare a tenant; try again if the answer may be older than a change meanwhile."""
@@ -176,21 +165,9 @@ class TenantComparer:
     async def _ask(self, tenant: LinkedTenant) -> _Question | None:
         """Note what we know of a tenant before the request; None if it has ended."""
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            before = await ledger_store.lock_account(
-                connection,
-                tenant.id,
-                self.policy,
-            )
+            before = await ledger_store.lock_account(connection, tenant.id, self.policy)
             position = await store.read_position(connection, tenant.id)
-        return (
-            None
-            if before is None
-            else _Question(
-                tenant,
-                before,
-                position,
-            )
-        )
+        return None if before is None else _Question(tenant, before, position)
 
     async def _fetch(self, tenant: LinkedTenant) -> _Answer:
         """Fetch the subscriptions of a tenant's customers."""
@@ -215,11 +192,7 @@ class TenantComparer:
         """
         holders = await ledger_store.tenants_of(connection, tenant.unlinked)
         wanted = {tenant.id, *holders.values()}
-        accounts = await ledger_store.lock_accounts(
-            connection,
-            wanted,
-            self.policy,
-        )
+        accounts = await ledger_store.lock_accounts(connection, wanted, self.policy)
         return accounts.get(tenant.id)
 
     async def _fold(
@@ -247,11 +220,7 @@ class TenantComparer:
             fetched,
             purpose,
         )
-        if missing := self._unexplained(
-            account,
-            fetched,
-            events,
-        ):
+        if missing := self._unexplained(account, fetched, events):
             trouble = f"the provider does not know its subscription {', '.join(missing)}"
             return Comparison(tenant.id, trouble=trouble)
         comparison = Comparison(tenant.id)
@@ -297,11 +266,7 @@ class TenantComparer:
         if purpose == "dry run":
             await connection.rollback()
         elif purpose == "repair":
-            await store.mark_compared(
-                connection,
-                [tenant_id],
-                now,
-            )
+            await store.mark_compared(connection, [tenant_id], now)
 
     def _snapshots(
         self,
@@ -339,24 +304,12 @@ class TenantComparer:
         so.
         """
         tenant_id, is_repair = account.tenant_id, purpose != "dry run"
-        drift, drifted = drift_between(
-            account,
-            application.account(tenant_id),
-            self.policy,
-        )
+        drift, drifted = drift_between(account, application.account(tenant_id), self.policy)
         linked = tuple(link.customer_id for link in application.links)
         moved, others = list[MovedSubscription](), list[Comparison]()
         if drift:
-            moved = await self._moved(
-                connection,
-                account,
-                subscriptions,
-            )
-            others = self._others_changed(
-                application,
-                tenant_id,
-                is_repair=is_repair,
-            )
+            moved = await self._moved(connection, account, subscriptions)
+            others = self._others_changed(application, tenant_id, is_repair=is_repair)
         if purpose != "snapshot":
             self._mark_drift(application, drifted)
         return Comparison(
@@ -383,11 +336,7 @@ class TenantComparer:
         for each in subscriptions:
             if each.org_id == account.tenant_id:
                 own[each.id] = each.customer_id
-            elif each.org_id is not None and is_of(
-                account,
-                each.id,
-                self.policy,
-            ):
+            elif each.org_id is not None and is_of(account, each.id, self.policy):
                 gone.append(MovedSubscription(each.org_id, each.customer_id))
         if self.policy.is_each:
             return gone
@@ -408,19 +357,9 @@ class TenantComparer:
         """Return the comparisons of other tenants that lose a subscription by these events."""
         others = list[Comparison]()
         for after, before in application.changed_accounts():
-            drift, _ = drift_between(
-                before,
-                after,
-                self.policy,
-            )
+            drift, _ = drift_between(before, after, self.policy)
             if drift and after.tenant_id != tenant_id:
-                others.append(
-                    Comparison(
-                        after.tenant_id,
-                        drift,
-                        repaired=is_repair,
-                    )
-                )
+                others.append(Comparison(after.tenant_id, drift, repaired=is_repair))
         return others
 
     def _missing(self, account: BillingAccount, fetched: CustomerSubscriptions) -> list[str]:
@@ -428,11 +367,7 @@ class TenantComparer:
         return.
         """
         found = {each.id for each in fetched.subscriptions}
-        return unconfirmed(
-            account,
-            found,
-            self.policy,
-        )
+        return unconfirmed(account, found, self.policy)
 
     def _unexplained(
         self,

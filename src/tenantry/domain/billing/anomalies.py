@@ -57,19 +57,28 @@ def rejection(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str]
         return Outcome.IGNORED, "This type is not handled."
     if event.problem is not None:
         return Outcome.INVALID, event.problem
-    missing = None
+    missing = _missing(event)
+    return (Outcome.IGNORED, missing) if missing else None
+
+
+def _missing(event: BillingEvent) -> str | None:
+    """Return what an event lacks to ever have a tenant."""
     if event.type in ev.INVOICE_TYPES:
         is_named = event.customer_id or event.subscription_id
-        missing = None if is_named else "The invoice names neither a customer nor a subscription."
-    elif event.type in ev.CHECKOUT_TYPES and event.checkout_mode != _SUBSCRIPTION_MODE:
-        missing = "The checkout session is not for a subscription."
-    elif event.type == ev.CHECKOUT_COMPLETED and event.customer_id is None:
-        missing = "The checkout session names no customer."
-    elif not event.org_id and event.type in ev.CHECKOUT_TYPES:
-        missing = "The metadata names no orgId."
-    elif not event.org_id and not event.customer_id:
-        missing = "The metadata names no orgId, and the subscription no customer."
-    return (Outcome.IGNORED, missing) if missing else None
+        return None if is_named else "The invoice names neither a customer nor a subscription."
+    if event.type in ev.CHECKOUT_TYPES:
+        return _missing_of_checkout(event)
+    if not event.org_id and not event.customer_id:
+        return "The metadata names no orgId, and the subscription no customer."
+    return None
+
+
+def _missing_of_checkout(event: BillingEvent) -> str | None:
+    if event.checkout_mode != _SUBSCRIPTION_MODE:
+        return "The checkout session is not for a subscription."
+    if event.type == ev.CHECKOUT_COMPLETED and event.customer_id is None:
+        return "The checkout session names no customer."
+    return None if event.org_id else "The metadata names no orgId."
 
 
 def anomalies(received: ReceivedEvent, policy: BillingPolicy) -> tuple[Anomaly, ...]:

@@ -2,7 +2,7 @@
 each cause.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -121,7 +121,13 @@ def notice_of_change(
             if OwnerNotice.PAYMENT_RECOVERED in policy.notices
             else None
         )
-    ending = _ending_of(placement, before, after, policy, now)
+    ending = _ending_of(
+        placement,
+        before,
+        after,
+        policy,
+        now,
+    )
     is_paid = ending is OwnerNotice.ACCESS_ENDED and _is_paid_since(event, placement)
     return None if is_paid else ending
 
@@ -191,13 +197,30 @@ def moves_of(
         known = {key for key, fold in former.folds.items() if fold.state.reported_at is not None}
         for key in sorted(account.moved_at.keys() & known - former.moved_at.keys()):
             moved_at = account.moved_at[key]
-            if moved_at > since and _gave_access(account, key, policy, now):
+            if moved_at > since and _gave_access(
+                account,
+                key,
+                policy,
+                now,
+            ):
                 plan = account.folds[key].state.plan
-                moves.append(Move(tenant_id, key, plan, moved_at))
+                moves.append(
+                    Move(
+                        tenant_id,
+                        key,
+                        plan,
+                        moved_at,
+                    )
+                )
     return moves
 
 
-def _gave_access(account: BillingAccount, moved: str, policy: BillingPolicy, now: datetime) -> bool:
+def _gave_access(
+    account: BillingAccount,
+    moved: str,
+    policy: BillingPolicy,
+    now: datetime,
+) -> bool:
     """Whether an account without access had some if its moved subscription still counted."""
     if _has_access(account.record, policy.catalog, now):
         return False
@@ -218,35 +241,44 @@ def due_notices(
 
     Of one tenant the end of a subscription covers the end of its access.
     """
-    notices: dict[str, BillingNotice] = {}
-    access: dict[str, BillingNotice] = {}
-    for occasion in occasions:
-        account = after[occasion.tenant_id]
-        if account.deleted or not (notice := _notice(occasion, account, policy, now)):
-            continue
-        if occasion.notice is OwnerNotice.ACCESS_ENDED:
-            access[account.tenant_id] = notice
+    return _without_covered(
+        [
+            *_notices_of_lapses(
+                before,
+                after,
+                policy,
+                now,
+            ),
+            *_notices_of_occasions(
+                occasions,
+                after,
+                policy,
+                now,
+            ),
+            *_notices_of_moves(
+                moves,
+                after,
+                policy,
+                now,
+            ),
+        ]
+    )
+
+
+def _without_covered(notices: Iterable[BillingNotice]) -> list[BillingNotice]:
+    """Return one notice for each cause, and one end of access for each tenant: the last of several,
+    and none beside the end of a subscription.
+    """
+    lost, others = dict[str, BillingNotice](), dict[str, BillingNotice]()
+    for notice in notices:
+        if notice.type == OwnerNotice.ACCESS_ENDED.mail_type:
+            lost[notice.tenant_id] = notice
         else:
-            notices[notice.cause] = notice
-    for move in moves:
-        if notice := _notice_of_move(move, after[move.tenant_id], policy, now):
-            if notice.type == OwnerNotice.SUBSCRIPTION_ENDED.mail_type:
-                notices[notice.cause] = notice
-            else:
-                access[notice.tenant_id] = notice
-    if OwnerNotice.ACCESS_ENDED in policy.notices:
-        for tenant_id, account in after.items():
-            if not account.deleted and (notice := _lapsed(before[tenant_id], account, policy, now)):
-                access.setdefault(tenant_id, notice)
-    ended = {
-        each.tenant_id
-        for each in notices.values()
-        if each.type == OwnerNotice.SUBSCRIPTION_ENDED.mail_type
-    }
-    return [
-        *notices.values(),
-        *(notice for tenant_id, notice in access.items() if tenant_id not in ended),
-    ]
+            others[notice.cause] = notice
+    for notice in others.values():
+        if notice.type == OwnerNotice.SUBSCRIPTION_ENDED.mail_type:
+            lost.pop(notice.tenant_id, None)
+    return [*others.values(), *lost.values()]
 
 
 def access_end_cause(tenant_id: str, ended_at: int) -> str:
@@ -256,76 +288,203 @@ def access_end_cause(tenant_id: str, ended_at: int) -> str:
     return _cause(OwnerNotice.ACCESS_ENDED, tenant_id, str(ended_at))
 
 
-def _cause(notice: OwnerNotice, tenant_id: str, name: str) -> str:
+def _cause(
+    notice: OwnerNotice,
+    tenant_id: str,
+    name: str,
+) -> str:
     return f"{notice.mail_type} {tenant_id} {name}"  # no event id: it has spaces
 
 
-def _has_access(record: BillingRecord, catalog: Catalog, now: datetime) -> bool:
+def _has_access(
+    record: BillingRecord,
+    catalog: Catalog,
+    now: datetime,
+) -> bool:
     return access_phase(record, now.timestamp(), catalog).state != "none"
 
 
-def _notice(
-    occasion: Occasion, account: BillingAccount, policy: BillingPolicy, now: datetime
+def _notices_of_occasions(
+    occasions: Iterable[Occasion],
+    accounts: Mapping[str, BillingAccount],
+    policy: BillingPolicy,
+    now: datetime,
+) -> Iterator[BillingNotice]:
+    """Yield the notices of the occasions that are still true of their tenants' accounts."""
+    for occasion in occasions:
+        account = accounts[occasion.tenant_id]
+        if account.deleted:
+            continue
+        if notice := _notice_of(
+            occasion,
+            account,
+            policy,
+            now,
+        ):
+            yield notice
+
+
+def _notice_of(
+    occasion: Occasion,
+    account: BillingAccount,
+    policy: BillingPolicy,
+    now: datetime,
 ) -> BillingNotice | None:
-    """Return the notice of an occasion, if it is still true of its tenant's account."""
-    notice, tenant_id, event, plan, _ = occasion
-    data: NoticeData
-    paid_invoice = recovered = begun = None
-    if notice is OwnerNotice.TRIAL_ENDING:
-        trial_end = event.details.trial_end
-        if trial_end is None or not _is_trialing(event, trial_end, account, policy, now):
-            return None
-        name = f"{event.subscription_id or event.id} {trial_end}"
-        data = TrialEndingData(
-            policy.catalog.name(plan_item(event, policy).plan), from_epoch(trial_end)
+    event = occasion.event
+    if occasion.notice is OwnerNotice.TRIAL_ENDING:
+        return _trial_ending(
+            event,
+            account,
+            policy,
+            now,
         )
-    elif notice is OwnerNotice.PAYMENT_RECOVERED:
-        name = event.invoice_id or ""
-        key = fold_key(event, policy)
-        fold = None if key is None else account.folds.get(key)
-        if fold is not None and fold.state.subscription_status in OWING:
-            return None
-        if event.type in ev.PAYMENT_TYPES:
-            paid_invoice = name
-        else:
-            recovered = event.subscription_id or ""
-        data = PaymentRecoveredData(event.invoice_url)
-    elif _has_access(account.record, policy.catalog, now):
+    if occasion.notice is OwnerNotice.PAYMENT_RECOVERED:
+        return _payment_recovered(event, account, policy)
+    if _has_access(account.record, policy.catalog, now):
         return None
-    elif notice is OwnerNotice.SUBSCRIPTION_ENDED:
-        begun, name = event.created, event.subscription_id or event.id
-        data = SubscriptionEndedData(None if plan == FREE else policy.catalog.name(plan))
-    else:
-        begun, name = event.created, str(event.created)
-        data = AccessEndedData(access_phase(account.record, now.timestamp(), policy.catalog).reason)
-    cause = _cause(notice, tenant_id, name)
-    return BillingNotice(
-        notice.mail_type, tenant_id, account.owner_id, cause, data, paid_invoice, recovered, begun
+    if occasion.notice is OwnerNotice.SUBSCRIPTION_ENDED:
+        name = event.subscription_id or event.id
+        return _subscription_ended(
+            account,
+            name,
+            occasion.plan,
+            event.created,
+            policy,
+        )
+    return _access_ended(
+        account,
+        event.created,
+        policy,
+        now,
     )
 
 
-def _notice_of_move(
-    move: Move, after: BillingAccount, policy: BillingPolicy, now: datetime
+def _trial_ending(
+    event: BillingEvent,
+    account: BillingAccount,
+    policy: BillingPolicy,
+    now: datetime,
 ) -> BillingNotice | None:
-    """Return the notice to the tenant that a subscription has left: it has ended there, or else the
+    trial_end = event.details.trial_end
+    if trial_end is None or not _is_trialing(
+        event,
+        trial_end,
+        account,
+        policy,
+        now,
+    ):
+        return None
+    name = f"{event.subscription_id or event.id} {trial_end}"
+    plan = policy.catalog.name(plan_item(event, policy).plan)
+    data = TrialEndingData(plan, from_epoch(trial_end))
+    return _built(
+        account,
+        OwnerNotice.TRIAL_ENDING,
+        name,
+        data,
+    )
+
+
+def _payment_recovered(
+    event: BillingEvent,
+    account: BillingAccount,
+    policy: BillingPolicy,
+) -> BillingNotice | None:
+    """Return the notice of a payment; None while its subscription is past due or unpaid."""
+    key = fold_key(event, policy)
+    fold = None if key is None else account.folds.get(key)
+    if fold is not None and fold.state.subscription_status in OWING:
+        return None
+    invoice, data = event.invoice_id or "", PaymentRecoveredData(event.invoice_url)
+    notice = _built(
+        account,
+        OwnerNotice.PAYMENT_RECOVERED,
+        invoice,
+        data,
+    )
+    if event.type in ev.PAYMENT_TYPES:
+        return msgspec.structs.replace(notice, paid_invoice=invoice)
+    return msgspec.structs.replace(notice, recovered=event.subscription_id or "")
+
+
+def _subscription_ended(
+    account: BillingAccount,
+    subscription_id: str,
+    plan: str,
+    second: int,
+    policy: BillingPolicy,
+) -> BillingNotice:
+    data = SubscriptionEndedData(None if plan == FREE else policy.catalog.name(plan))
+    return _built(
+        account,
+        OwnerNotice.SUBSCRIPTION_ENDED,
+        subscription_id,
+        data,
+        begun=second,
+    )
+
+
+def _access_ended(
+    account: BillingAccount,
+    second: int,
+    policy: BillingPolicy,
+    now: datetime,
+) -> BillingNotice:
+    phase = access_phase(account.record, now.timestamp(), policy.catalog)
+    return _built(
+        account,
+        OwnerNotice.ACCESS_ENDED,
+        str(second),
+        AccessEndedData(phase.reason),
+        begun=second,
+    )
+
+
+def _built(
+    account: BillingAccount,
+    notice: OwnerNotice,
+    name: str,
+    data: NoticeData,
+    begun: int | None = None,
+) -> BillingNotice:
+    return BillingNotice(
+        notice.mail_type,
+        account.tenant_id,
+        account.owner_id,
+        _cause(notice, account.tenant_id, name),
+        data,
+        begun=begun,
+    )
+
+
+def _notices_of_moves(
+    moves: Iterable[Move],
+    accounts: Mapping[str, BillingAccount],
+    policy: BillingPolicy,
+    now: datetime,
+) -> Iterator[BillingNotice]:
+    """Yield the notices to tenants that a subscription has left: it has ended there, or else the
     access has.
     """
-    if after.deleted:
-        return None
-    catalog = policy.catalog
-    tenant_id, owner_id = after.tenant_id, after.owner_id
-    if OwnerNotice.SUBSCRIPTION_ENDED in policy.notices:
-        cause = _cause(OwnerNotice.SUBSCRIPTION_ENDED, tenant_id, move.subscription_id)
-        ended = SubscriptionEndedData(None if move.plan == FREE else catalog.name(move.plan))
-        kind = OwnerNotice.SUBSCRIPTION_ENDED.mail_type
-        return BillingNotice(kind, tenant_id, owner_id, cause, ended, begun=move.moved_at)
-    if OwnerNotice.ACCESS_ENDED not in policy.notices:
-        return None
-    cause = access_end_cause(tenant_id, move.moved_at)
-    lost = AccessEndedData(access_phase(after.record, now.timestamp(), catalog).reason)
-    return BillingNotice(
-        OwnerNotice.ACCESS_ENDED.mail_type, tenant_id, owner_id, cause, lost, begun=move.moved_at
-    )
+    for move in moves:
+        account = accounts[move.tenant_id]
+        if account.deleted:
+            continue
+        if OwnerNotice.SUBSCRIPTION_ENDED in policy.notices:
+            yield _subscription_ended(
+                account,
+                move.subscription_id,
+                move.plan,
+                move.moved_at,
+                policy,
+            )
+        elif OwnerNotice.ACCESS_ENDED in policy.notices:
+            yield _access_ended(
+                account,
+                move.moved_at,
+                policy,
+                now,
+            )
 
 
 def _is_trialing(
@@ -338,19 +497,17 @@ def _is_trialing(
     """Whether a trial will end when an event says so, by all that is known of its subscription."""
     if trial_end <= now.timestamp() or event.status != TRIALING:
         return False
-    fold = account.folds.get(
-        (event.subscription_id or WHOLE_TENANT) if policy.is_each else WHOLE_TENANT
-    )
+    subscription_id = event.subscription_id
+    key = subscription_id if policy.is_each else None
+    fold = account.folds.get(key or WHOLE_TENANT)
     if fold is None or not _is_newer(fold, event):
         return True
-    # of several, with `SubscriptionRule.ANY`
-    if fold.state.subscription_id != event.subscription_id:
-        known = known_of(fold.state, event.subscription_id)
+    state = fold.state
+    if state.subscription_id != subscription_id:  # of several, with `SubscriptionRule.ANY`
+        known = known_of(state, subscription_id)
         return known is not None and known.status == TRIALING
-    return fold.state.subscription_status == TRIALING and fold.state.details.trial_end in (
-        None,
-        trial_end,
-    )
+    has_same_end = state.details.trial_end in (None, trial_end)
+    return state.subscription_status == TRIALING and has_same_end
 
 
 def _is_newer(fold: Folded, event: BillingEvent) -> bool:
@@ -367,31 +524,32 @@ def _is_newer(fold: Folded, event: BillingEvent) -> bool:
     return known is not None and known.status not in (None, INCOMPLETE)
 
 
-def _lapsed(
-    before: BillingAccount, after: BillingAccount, policy: BillingPolicy, now: datetime
-) -> BillingNotice | None:
-    """Return the notice of access that has ended by time, if a change of the account hides that
+def _notices_of_lapses(
+    before: Mapping[str, BillingAccount],
+    after: Mapping[str, BillingAccount],
+    policy: BillingPolicy,
+    now: datetime,
+) -> Iterator[BillingNotice]:
+    """Yield the notices of access that has ended by time, where a change of the account hides that
     from the job.
     """
-    ended_at = access_end(before.record)
-    if ended_at is None or ended_at == access_end(after.record):
-        return None
-    age = now.timestamp() - ended_at
-    if not 0 <= age < ACCESS_END_MAILED.total_seconds() or _has_access(
-        after.record, policy.catalog, now
-    ):
-        return None
-    cause = access_end_cause(after.tenant_id, ended_at)
-    data = AccessEndedData(before.record.access[-1].reason)
-    begun = ended_at - time_to_end(before.record.access[-2].state, policy)
-    return BillingNotice(
-        OwnerNotice.ACCESS_ENDED.mail_type,
-        after.tenant_id,
-        after.owner_id,
-        cause,
-        data,
-        begun=begun,
-    )
+    if OwnerNotice.ACCESS_ENDED not in policy.notices:
+        return
+    for tenant_id, account in after.items():
+        former = before[tenant_id].record
+        ended_at = access_end(former)
+        if ended_at is None or account.deleted or ended_at == access_end(account.record):
+            continue
+        age = now.timestamp() - ended_at
+        is_recent = 0 <= age < ACCESS_END_MAILED.total_seconds()
+        if is_recent and not _has_access(account.record, policy.catalog, now):
+            yield _built(
+                account,
+                OwnerNotice.ACCESS_ENDED,
+                str(ended_at),
+                AccessEndedData(former.access[-1].reason),
+                begun=ended_at - time_to_end(former.access[-2].state, policy),
+            )
 
 
 def time_to_end(access: AccessState, policy: BillingPolicy) -> int:

@@ -90,23 +90,9 @@ def snapshots(
       never gave access to its plan.
     """
     every = list(subscriptions)
-    own = [
-        each
-        for each in every
-        if each.org_id == account.tenant_id
-        or (each.org_id is None and each.customer_id not in unlinked)
-    ]
-    if policy.is_each:
-        counted = [
-            each for each in own if each.id in account.folds or each.status not in _WITHOUT_ACCESS
-        ]
-        known = account.folds.keys() - account.moved_at.keys()
-        counted += [_moved(each) for each in every if each not in own and each.id in known]
-    else:
-        chosen = _choose(own, account.state)
-        if chosen is None and (moved := _by_id(every, account.state.subscription_id)):
-            chosen = _moved(moved)
-        counted = [] if chosen is None else [chosen]
+    counted = (_of_each if policy.is_each else _of_tenant)(every, account, unlinked)
+    # an unlinked customer may be another tenant's, and this event concerns only its own
+    hidden = () if links else unlinked
     return [
         BillingEvent(
             id=new_id(),
@@ -114,8 +100,7 @@ def snapshots(
             created=as_of,
             arrival=arrival + number,
             org_id=account.tenant_id,
-            # an unlinked customer may be another tenant's, and this event concerns only its own
-            customer_id=None if each.customer_id in unlinked and not links else each.customer_id,
+            customer_id=None if each.customer_id in hidden else each.customer_id,
             subscription_id=each.id,
             subscription_created=each.created,
             status=each.status,
@@ -128,7 +113,52 @@ def snapshots(
     ]
 
 
-def is_of(account: BillingAccount, subscription_id: str, policy: BillingPolicy) -> bool:
+def _own(
+    subscriptions: Iterable[ProviderSubscription],
+    account: BillingAccount,
+    unlinked: Collection[str],
+) -> list[ProviderSubscription]:
+    """Return the subscriptions that name a tenant, or none and are of a customer of it."""
+    return [
+        each
+        for each in subscriptions
+        if each.org_id == account.tenant_id
+        or (each.org_id is None and each.customer_id not in unlinked)
+    ]
+
+
+def _of_each(
+    subscriptions: Sequence[ProviderSubscription],
+    account: BillingAccount,
+    unlinked: Collection[str],
+) -> list[ProviderSubscription]:
+    """Return the subscriptions that count with `SubscriptionRule.EACH`."""
+    own = _own(subscriptions, account, unlinked)
+    known = account.folds.keys() - account.moved_at.keys()
+    gone = [each for each in subscriptions if each not in own and each.id in known]
+    return [
+        *(each for each in own if each.id in account.folds or each.status not in _WITHOUT_ACCESS),
+        *(_moved(each) for each in gone),
+    ]
+
+
+def _of_tenant(
+    subscriptions: Sequence[ProviderSubscription],
+    account: BillingAccount,
+    unlinked: Collection[str],
+) -> list[ProviderSubscription]:
+    """Return the one subscription that counts with `SubscriptionRule.ANY`, if any."""
+    if chosen := _choose(_own(subscriptions, account, unlinked), account.state):
+        return [chosen]
+    moved = _by_id(subscriptions, account.state.subscription_id)
+    return [] if moved is None else [_moved(moved)]
+
+
+def is_of(
+    account: BillingAccount,
+    subscription_id: str,
+    policy: BillingPolicy,
+) -> bool:
     """Whether a tenant's state is from a subscription; with `SubscriptionRule.EACH` whether it has
     it.
     """
@@ -138,7 +168,9 @@ def is_of(account: BillingAccount, subscription_id: str, policy: BillingPolicy) 
 
 
 def drift_between(
-    before: BillingAccount, after: BillingAccount, policy: BillingPolicy
+    before: BillingAccount,
+    after: BillingAccount,
+    policy: BillingPolicy,
 ) -> tuple[dict[str, tuple[Fact, Fact]], set[str]]:
     """Return the fields of the record that differ, with both values, and the keys of the folds that
     do.
@@ -174,7 +206,13 @@ def may_differ(
     unlinked = () if is_linked else (subscription.customer_id,)
     newest = (account.tip_created or 0) + 1
     observed = snapshots(
-        [subscription], account, policy, new_id=str, as_of=newest, arrival=0, unlinked=unlinked
+        [subscription],
+        account,
+        policy,
+        new_id=str,
+        as_of=newest,
+        arrival=0,
+        unlinked=unlinked,
     )
     folds = dict(account.folds)
     for event in observed:
@@ -192,7 +230,9 @@ def gives_access_or_may(subscription: ProviderSubscription) -> bool:
 
 
 def unconfirmed(
-    account: BillingAccount, known: Collection[str], policy: BillingPolicy
+    account: BillingAccount,
+    known: Collection[str],
+    policy: BillingPolicy,
 ) -> list[str]:
     """Return the living subscriptions that give a tenant its state and are not ``known`` at the
     provider.
@@ -239,21 +279,31 @@ def _moved(subscription: ProviderSubscription) -> ProviderSubscription:
 def _choose(
     subscriptions: Sequence[ProviderSubscription], state: BillingState
 ) -> ProviderSubscription | None:
-    current = state.subscription_id
-    living = [
-        each
-        for each in subscriptions
-        if each.status not in OVER and (each.status != INCOMPLETE or each.id == current)
-    ]
+    living = [each for each in subscriptions if _is_living(each, state)]
     if living:
-        return _by_id(living, current) or max(living, key=_age)
+        return _by_id(living, state.subscription_id) or max(living, key=_age)
     ended = [each for each in subscriptions if each.status in OVER]
-    if current is not None:
-        return _by_id(ended, current)  # the end of another subscription does not matter
-    same_status = [each for each in ended if each.status == state.provider_status]
-    return max(
-        same_status or [each for each in ended if each.status != _EXPIRED], key=_age, default=None
-    )
+    if state.subscription_id is not None:
+        # the end of another subscription does not matter
+        return _by_id(ended, state.subscription_id)
+    return _newest_ended(ended, state)
+
+
+def _newest_ended(
+    subscriptions: Sequence[ProviderSubscription], state: BillingState
+) -> ProviderSubscription | None:
+    same_status = [each for each in subscriptions if each.status == state.provider_status]
+    paid = [each for each in subscriptions if each.status != _EXPIRED]
+    return max(same_status or paid, key=_age, default=None)
+
+
+def _is_living(subscription: ProviderSubscription, state: BillingState) -> bool:
+    """Whether a subscription has not ended; one that waits for its first payment counts only if the
+    state is from it.
+    """
+    if subscription.status == INCOMPLETE:
+        return subscription.id == state.subscription_id
+    return subscription.status not in OVER
 
 
 def _by_id(

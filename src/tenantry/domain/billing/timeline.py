@@ -81,7 +81,9 @@ class Fold:
 
 
 def fold_second(
-    events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy
+    events: Sequence[BillingEvent],
+    before: BillingState,
+    policy: BillingPolicy,
 ) -> Steps:
     """Order the events of one second and apply them to the state before it."""
     steps: Steps = []
@@ -176,50 +178,76 @@ def begin(
     if rest is not None and folded.tip_created == rest.tip_created:
         rest = None
     return Timeline(
-        checkpoint, tuple(event for event, _ in steps), tuple(step.state for _, step in steps), rest
+        checkpoint,
+        tuple(event for event, _ in steps),
+        tuple(step.state for _, step in steps),
+        rest,
     )
 
 
-def place(timeline: Timeline, event: BillingEvent, policy: BillingPolicy) -> Placement:
+def place(
+    timeline: Timeline,
+    event: BillingEvent,
+    policy: BillingPolicy,
+) -> Placement:
     """Insert ``event`` at its place among the timeline's events, and fold."""
     before = timeline.state
     extended, step, resorted = _insert(timeline, event, policy)
-    after, reason = extended.state, step.reason
-    is_unchanged = reported(after) == reported(before)
+    is_unchanged = reported(extended.state) == reported(before)
     is_newest = event.created > timeline.newest
     newer = () if is_newest else extended.after(event)
+    rivals = () if is_newest else _rivals(extended, event, policy)
+    later = _first_ambiguous(extended, resorted, policy)
+    reason = step.reason
     if newer:
-        decided = (
-            "newer events have decided the state"
-            if is_unchanged
-            else "it took its place before newer events"
-        )
-        reason = f"{reason} It arrived late: {decided}."
-    rivals = (
-        ()
-        if is_newest
-        else [other for other in _ambiguous(extended, event.created, policy) if other != event.id]
-    )
+        reason = f"{reason} It arrived late: {_effect_of_late(is_unchanged=is_unchanged)}."
     if rivals:
         reason = f"{reason} Nothing proves the order of this and {named(rivals)}, of the same second: {BY_ARRIVAL}"
-    ambiguous = next(
-        filter(None, (_ambiguous(extended, created, policy) for created in resorted)), ()
-    )
-    if ambiguous:
-        reason = f"{reason} Nothing proves the order of {named(ambiguous)}, of a later second, after it: {BY_ARRIVAL}"
+    if later:
+        reason = f"{reason} Nothing proves the order of {named(later)}, of a later second, after it: {BY_ARRIVAL}"
     unchanged = Outcome.LATE if newer else Outcome.NO_CHANGE
     return Placement(
         extended,
         unchanged if is_unchanged else Outcome.APPLIED,
         reason,
         before,
-        after,
+        extended.state,
         notify=event.type == PAYMENT_FAILED and not is_settled(event, newer),
-        is_ambiguous=bool(rivals or ambiguous),
+        is_ambiguous=bool(rivals or later),
     )
 
 
-def _ambiguous(timeline: Timeline, created: int, policy: BillingPolicy) -> tuple[str, ...]:
+def _effect_of_late(*, is_unchanged: bool) -> str:
+    if is_unchanged:
+        return "newer events have decided the state"
+    return "it took its place before newer events"
+
+
+def _rivals(
+    timeline: Timeline,
+    event: BillingEvent,
+    policy: BillingPolicy,
+) -> tuple[str, ...]:
+    """Return the ids of the other events of an event's second if only arrival orders them."""
+    found = _ambiguous(timeline, event.created, policy)
+    return tuple(other for other in found if other != event.id)
+
+
+def _first_ambiguous(
+    timeline: Timeline,
+    seconds: Sequence[int],
+    policy: BillingPolicy,
+) -> tuple[str, ...]:
+    """Return the ids of the events of the first of these seconds that only arrival orders."""
+    found = (_ambiguous(timeline, created, policy) for created in seconds)
+    return next(filter(None, found), ())
+
+
+def _ambiguous(
+    timeline: Timeline,
+    created: int,
+    policy: BillingPolicy,
+) -> tuple[str, ...]:
     """Return the ids of the events of a second if only their arrival orders them."""
     second = timeline.second(created)
     if is_decided(second, timeline.before_second(created), policy):
@@ -234,7 +262,9 @@ def named(events: Sequence[str]) -> str:
 
 
 def _insert(
-    timeline: Timeline, event: BillingEvent, policy: BillingPolicy
+    timeline: Timeline,
+    event: BillingEvent,
+    policy: BillingPolicy,
 ) -> tuple[Timeline, Transition, list[int]]:
     """Insert an event and fold again from its second on, until a second begins with the same state
     as before.
@@ -245,13 +275,20 @@ def _insert(
         step = apply(timeline.state, event, policy)
         return (
             Timeline(
-                timeline.checkpoint, (*timeline.events, event), (*timeline.states, step.state)
+                timeline.checkpoint,
+                (*timeline.events, event),
+                (*timeline.states, step.state),
             ),
             step,
             [],
         )
     start = bisect_left(timeline.events, event.created, key=_created)
-    end = bisect_right(timeline.events, event.created, lo=start, key=_created)
+    end = bisect_right(
+        timeline.events,
+        event.created,
+        lo=start,
+        key=_created,
+    )
     second = (*timeline.events[start:end], event)
     state, steps, resorted = timeline.before(start), Steps(), list[int]()
     while True:
@@ -261,14 +298,28 @@ def _insert(
             break
         first, end = (
             end,
-            bisect_right(timeline.events, timeline.events[end].created, lo=end, key=_created),
+            bisect_right(
+                timeline.events,
+                timeline.events[end].created,
+                lo=end,
+                key=_created,
+            ),
         )
         second = timeline.events[first:end]
         resorted.append(second[0].created)
     events = (*timeline.events[:start], *(folded for folded, _ in steps), *timeline.events[end:])
     states = (*timeline.states[:start], *(step.state for _, step in steps), *timeline.states[end:])
     own = next(step for folded, step in steps if folded is event)
-    return Timeline(timeline.checkpoint, events, states, timeline.rest), own, resorted
+    return (
+        Timeline(
+            timeline.checkpoint,
+            events,
+            states,
+            timeline.rest,
+        ),
+        own,
+        resorted,
+    )
 
 
 def _is_last(timeline: Timeline, event: BillingEvent) -> bool:
