@@ -68,20 +68,42 @@ class CustomerLinks:
     outbox: Outbox
     clock: Clock
 
-    async def link(self, author: Author, customer_id: str, tenant_id: str) -> CustomerMove:
+    async def link(
+        self,
+        author: Author,
+        customer_id: str,
+        tenant_id: str,
+    ) -> CustomerMove:
         """Link a customer that has no link, or that of an ended tenant. Raises `CustomerTakenError`
         for any other.
 
         Raises `NotFoundError` without the tenant, and `TenantDeletedError` if it has ended.
         """
-        link = partial(self._move, author, customer_id, tenant_id, takes=False)
+        link = partial(
+            self._move,
+            author,
+            customer_id,
+            tenant_id,
+            takes=False,
+        )
         return await retry_on_conflict(link)
 
-    async def move(self, author: Author, customer_id: str, tenant_id: str) -> CustomerMove:
+    async def move(
+        self,
+        author: Author,
+        customer_id: str,
+        tenant_id: str,
+    ) -> CustomerMove:
         """Link a customer, whichever tenant has it. Raises `NotFoundError` and `TenantDeletedError`
         as `link`.
         """
-        move = partial(self._move, author, customer_id, tenant_id, takes=True)
+        move = partial(
+            self._move,
+            author,
+            customer_id,
+            tenant_id,
+            takes=True,
+        )
         return await retry_on_conflict(move)
 
     async def unlink(self, author: Author, customer_id: str) -> CustomerMove:
@@ -96,59 +118,95 @@ class CustomerLinks:
                 raise NotFoundError("linked customer")
             locked = await self._lock_all(connection, customer_id, {holder})
             await unlink_customers(
-                connection, self.policy, author, holder, [customer_id], self.clock()
+                connection,
+                self.policy,
+                author,
+                holder,
+                [customer_id],
+                self.clock(),
             )
             await self._settle_moves(connection, locked)
             await self.outbox.defer_snapshots(connection, [SnapshotRequest(holder, later=False)])
         return CustomerMove(customer_id, holder, None)
 
     async def _move(
-        self, author: Author, customer_id: str, tenant_id: str, *, takes: bool
+        self,
+        author: Author,
+        customer_id: str,
+        tenant_id: str,
+        *,
+        takes: bool,
     ) -> CustomerMove:
         now = self.clock()
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             await ingest.claim(connection, tenant_id, [customer_id])
             holder = await store.holder_of(connection, customer_id)
-            locked = await self._lock_all(connection, customer_id, {tenant_id, holder or tenant_id})
-            target = await find_tenant(connection, tenant_id)
-            if target is None:
-                raise NotFoundError("tenant")
-            if target.deleted:
-                raise TenantDeletedError(
-                    "The tenant has ended; its id is free again after 30 days."
-                )
+            tenants = {tenant_id, holder or tenant_id}
+            locked = await self._lock_all(connection, customer_id, tenants)
+            await _check_target(connection, tenant_id)
             move = CustomerMove(customer_id, holder, tenant_id)
             if holder == tenant_id:
                 return move
             if holder is not None:
-                former = await find_tenant(connection, holder)
-                if not takes and former is not None and not former.deleted:
-                    raise CustomerTakenError(
-                        f"Customer {customer_id} belongs to another tenant: {holder}."
-                    )
-                await unlink_customers(connection, self.policy, author, holder, [customer_id], now)
+                if not takes:
+                    await _check_free(connection, customer_id, holder)
+                await unlink_customers(
+                    connection,
+                    self.policy,
+                    author,
+                    holder,
+                    [customer_id],
+                    now,
+                )
             before = await ledger_store.customers_of(connection, tenant_id)
-            await store.link(connection, customer_id, tenant_id, now)
-            await store.set_customer(connection, tenant_id, customer_id, now)
-            await _record(connection, author, tenant_id, before, now)
-            await ingest.apply_parked(connection, tenant_id, self.policy, self.outbox, now)
+            await store.link(
+                connection,
+                customer_id,
+                tenant_id,
+                now,
+            )
+            await store.set_customer(
+                connection,
+                tenant_id,
+                customer_id,
+                now,
+            )
+            await _record(
+                connection,
+                author,
+                tenant_id,
+                before,
+                now,
+            )
+            await ingest.apply_parked(
+                connection,
+                tenant_id,
+                self.policy,
+                self.outbox,
+                now,
+            )
             await self._settle_moves(connection, locked)
-            asked = [
-                SnapshotRequest(each, later=False)
-                for each in sorted({tenant_id, holder or tenant_id})
-            ]
+            asked = [SnapshotRequest(each, later=False) for each in sorted(tenants)]
             await self.outbox.defer_snapshots(connection, asked)
         return move
 
     async def _lock_all(
-        self, connection: Connection, customer_id: str, tenants: set[str]
+        self,
+        connection: Connection,
+        customer_id: str,
+        tenants: set[str],
     ) -> _Locked:
         """Lock these tenants and all that share a subscription of the customer, in the order of
         their ids.
         """
         if self.policy.is_each:
             tenants = tenants.union(await store.tenants_sharing(connection, customer_id))
-        accounts = await read_accounts(connection, sorted(tenants), self.policy, lock=True)
+        accounts = await read_accounts(
+            connection,
+            sorted(tenants),
+            self.policy,
+            lock=True,
+        )
         subscriptions = (
             await store.subscriptions_of(connection, customer_id) if self.policy.is_each else ()
         )
@@ -164,7 +222,33 @@ class CustomerLinks:
         if self.policy.is_each and len(locked.tenants) > 1:
             shared = await accounts_store.shared_subscriptions(connection, locked.tenants)
             concerned = [each for each in shared if each in locked.subscriptions]
-            await ingest.settle_moves(connection, concerned, self.policy, self.outbox, self.clock())
+            await ingest.settle_moves(
+                connection,
+                concerned,
+                self.policy,
+                self.outbox,
+                self.clock(),
+            )
+
+
+async def _check_target(connection: Connection, tenant_id: str) -> None:
+    """Raise `NotFoundError` without the tenant, and `TenantDeletedError` if it has ended."""
+    target = await find_tenant(connection, tenant_id)
+    if target is None:
+        raise NotFoundError("tenant")
+    if target.deleted:
+        raise TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
+
+
+async def _check_free(
+    connection: Connection,
+    customer_id: str,
+    holder: str,
+) -> None:
+    """Raise `CustomerTakenError` unless the customer's tenant has ended."""
+    former = await find_tenant(connection, holder)
+    if former is not None and not former.deleted:
+        raise CustomerTakenError(f"Customer {customer_id} belongs to another tenant: {holder}.")
 
 
 async def unlink_customers(
@@ -180,13 +264,30 @@ async def unlink_customers(
 
     The caller has locked the customers' names.
     """
-    accounts = await read_accounts(connection, [tenant_id], policy, lock=True)
+    accounts = await read_accounts(
+        connection,
+        [tenant_id],
+        policy,
+        lock=True,
+    )
     before = await ledger_store.customers_of(connection, tenant_id)
     removed = [customer_id for customer_id in customers if customer_id in before]
     if not accounts or not removed:
         return  # another transaction has purged the tenant, or moved the customers
-    await release_customers(connection, accounts[0], removed, policy, now)
-    await _record(connection, author, tenant_id, before, now)
+    await release_customers(
+        connection,
+        accounts[0],
+        removed,
+        policy,
+        now,
+    )
+    await _record(
+        connection,
+        author,
+        tenant_id,
+        before,
+        now,
+    )
 
 
 async def release_from_ended(
@@ -205,19 +306,41 @@ async def release_from_ended(
     if holder is None or holder == tenant_id:
         return
     # in the order of their ids, as all transactions lock tenants
-    await read_accounts(connection, [tenant_id, holder], policy, lock=True)
+    await read_accounts(
+        connection,
+        [tenant_id, holder],
+        policy,
+        lock=True,
+    )
     former = await find_tenant(connection, holder)
     if former is not None and former.deleted:
-        await unlink_customers(connection, policy, author, holder, [customer_id], now)
+        await unlink_customers(
+            connection,
+            policy,
+            author,
+            holder,
+            [customer_id],
+            now,
+        )
 
 
 async def _record(
-    connection: Connection, author: Author, tenant_id: str, before: list[str], now: datetime
+    connection: Connection,
+    author: Author,
+    tenant_id: str,
+    before: list[str],
+    now: datetime,
 ) -> None:
     after = _LinkedCustomers(await ledger_store.customers_of(connection, tenant_id))
     target, former = (tenant_id, tenant_id), _LinkedCustomers(before)
     await audit.record(
-        connection, author, Action.TENANT_UPDATED, target, now, before=former, after=after
+        connection,
+        author,
+        Action.TENANT_UPDATED,
+        target,
+        now,
+        before=former,
+        after=after,
     )
 
 

@@ -56,7 +56,9 @@ _Counts = tuple[int, ...]
 
 
 def in_order(
-    events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy
+    events: Sequence[BillingEvent],
+    before: BillingState,
+    policy: BillingPolicy,
 ) -> list[BillingEvent]:
     """Sort the events of one second: of the valid orders, take the nearest to the order of arrival.
 
@@ -123,7 +125,11 @@ def reports_previous(event: BillingEvent) -> bool:
     return event.previous is not None or event.type == ev.SNAPSHOT
 
 
-def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: BillingPolicy) -> bool:
+def is_decided(
+    events: Sequence[BillingEvent],
+    before: BillingState,
+    policy: BillingPolicy,
+) -> bool:
     """Whether all valid orders of one second's events lead to the same state.
 
     False as well for a second with too many events or orders to try them all.
@@ -145,7 +151,10 @@ def is_decided(events: Sequence[BillingEvent], before: BillingState, policy: Bil
             # neither other subscriptions count, nor what only later events can make a difference of
             ends.add(
                 msgspec.structs.replace(
-                    branch.state, others=(), reported_at=None, unpaid_invoices=()
+                    branch.state,
+                    others=(),
+                    reported_at=None,
+                    unpaid_invoices=(),
                 )
             )
         for group in second.next_groups(branch.position):
@@ -186,7 +195,10 @@ class _EventGroup(NamedTuple):
 
 class _SecondOrders:
     def __init__(
-        self, groups: Sequence[Sequence[BillingEvent]], before: BillingState, policy: BillingPolicy
+        self,
+        groups: Sequence[Sequence[BillingEvent]],
+        before: BillingState,
+        policy: BillingPolicy,
     ) -> None:
         self.groups = [
             _EventGroup(tuple(group), _predecessors(group[0], groups)) for group in groups
@@ -196,7 +208,12 @@ class _SecondOrders:
             if group.events[0].type in _SUBSCRIPTION_STATES:
                 numbers[group.events[0].subscription_id].append(number)
         self._subscriptions = [
-            _SubscriptionOrders(members, self.groups, before, policy)
+            _SubscriptionOrders(
+                members,
+                self.groups,
+                before,
+                policy,
+            )
             for members in numbers.values()
         ]
         self._subscription_of = {
@@ -217,7 +234,9 @@ class _SecondOrders:
             ):
                 index = self._subscription_of.get(number)
                 if index is None or self._subscriptions[index].allows(
-                    position.counts, position.last[index], number
+                    position.counts,
+                    position.last[index],
+                    number,
                 ):
                     yield number
 
@@ -255,7 +274,12 @@ class _SubscriptionOrders:
         searched.
         """
 
-    def allows(self, counts: _Counts, last: int | None, number: int) -> bool:
+    def allows(
+        self,
+        counts: _Counts,
+        last: int | None,
+        number: int,
+    ) -> bool:
         """Whether this group may come next in an order that has these counts and ends with
         ``last``.
         """
@@ -274,20 +298,33 @@ class _SubscriptionOrders:
         """
         end = tuple(len(self._groups[member].events) for member in self._members)
         costs: dict[_Progress, int] = {}
-        layer, cost = [_Progress((0,) * len(end), None)], 0
-        while layer and cost <= _MOST_UNLINKED and not any(step.counts == end for step in costs):
-            costlier: list[_Progress] = []
-            while layer:
-                step = layer.pop()
-                if step in costs:
-                    continue
-                costs[step] = cost
-                for further, is_unlinked in self._next_steps(step):
-                    (costlier if is_unlinked else layer).append(further)
-                if len(costs) > _MOST_PARTIAL_ORDERS:
-                    return None
-            layer, cost = costlier, cost + 1
+        layer = [_Progress((0,) * len(end), None)]
+        for cost in range(_MOST_UNLINKED + 1):
+            layer = self._add_layer(layer, cost, costs)
+            if len(costs) > _MOST_PARTIAL_ORDERS:
+                return None
+            if any(step.counts == end for step in costs):
+                break
         return self._on_complete_paths(end, costs) or None
+
+    def _add_layer(
+        self,
+        layer: "list[_Progress]",
+        cost: int,
+        costs: "dict[_Progress, int]",
+    ) -> "list[_Progress]":
+        """Add the partial orders that follow from a layer without another unlinked event; return
+        those that one more leads to.
+        """
+        costlier = list[_Progress]()
+        while layer and len(costs) <= _MOST_PARTIAL_ORDERS:
+            step = layer.pop()
+            if step in costs:
+                continue
+            costs[step] = cost
+            for further, is_unlinked in self._next_steps(step):
+                (costlier if is_unlinked else layer).append(further)
+        return costlier
 
     def _fewest_unlinked(self, changes: "Mapping[int, _Change]") -> int:
         """Return a lower bound: events that replaced one state need as many events, or the known
@@ -308,7 +345,11 @@ class _SubscriptionOrders:
         self, end: _Counts, costs: Mapping["_Progress", int]
     ) -> dict["_Progress", int]:
         complete: dict[_Progress, int] = {}
-        for step in sorted(costs, key=lambda step: sum(step.counts), reverse=True):
+        for step in sorted(
+            costs,
+            key=lambda step: sum(step.counts),
+            reverse=True,
+        ):
             if step.counts == end or any(
                 complete.get(further) == costs[step] + is_unlinked
                 for further, is_unlinked in self._next_steps(step)
@@ -361,7 +402,9 @@ def _predecessors(event: BillingEvent, groups: Sequence[Sequence[BillingEvent]])
 
 
 def _effect(
-    event: BillingEvent, invoices: Mapping[str, int], ordered: Collection[str | None]
+    event: BillingEvent,
+    invoices: Mapping[str, int],
+    ordered: Collection[str | None],
 ) -> tuple[object, ...]:
     """Return all facts that state and order depend on; an invoice's only where other events refer
     to them.
@@ -403,15 +446,23 @@ def _precedes(event: BillingEvent, later: BillingEvent) -> bool:
     """
     if _begins_or_ends(event, later):
         return event.subscription_id is not None and event.subscription_id == later.subscription_id
-    if event.type not in ev.INVOICE_TYPES or later.type not in ev.INVOICE_TYPES:
-        return False
-    if event.invoice_id is None or event.invoice_id != later.invoice_id or _is_paid(event):
+    return _is_of_same_invoice(event, later) and _precedes_of_invoice(event, later)
+
+
+def _is_of_same_invoice(event: BillingEvent, other: BillingEvent) -> bool:
+    are_invoices = event.type in ev.INVOICE_TYPES and other.type in ev.INVOICE_TYPES
+    return are_invoices and event.invoice_id is not None and event.invoice_id == other.invoice_id
+
+
+def _precedes_of_invoice(event: BillingEvent, later: BillingEvent) -> bool:
+    """Whether the payloads of two events of an invoice prove that one came first."""
+    if _is_paid(event):
         return False
     if _is_paid(later) or (later.type in _DROPPED_TYPES and event.type == ev.PAYMENT_FAILED):
         return True
-    return None not in (event.attempt_count, later.attempt_count) and _attempts(event) < _attempts(
-        later
-    )
+    if event.attempt_count is None or later.attempt_count is None:
+        return False
+    return event.attempt_count < later.attempt_count
 
 
 def _begins_or_ends(event: BillingEvent, later: BillingEvent) -> bool:
@@ -428,10 +479,6 @@ def _begins(event: BillingEvent) -> bool:
 def _ends(event: BillingEvent) -> bool:
     """Whether the payload proves that its subscription has ended."""
     return event.type == ev.SUBSCRIPTION_DELETED and event.details.ended_at is not None
-
-
-def _attempts(event: BillingEvent) -> int:
-    return event.attempt_count or 0
 
 
 def _is_paid(event: BillingEvent) -> bool:
@@ -472,7 +519,11 @@ def _detailed(details: SubscriptionDetails, period_end: int | None) -> _Facts:
     return items, details.period_start, details.cancel_at, details.trial_end, details.pause
 
 
-def _are_set_by(last: BillingEvent, facts: _Facts, replaced: _Facts) -> bool:
+def _are_set_by(
+    last: BillingEvent,
+    facts: _Facts,
+    replaced: _Facts,
+) -> bool:
     """Whether replaced facts are those of the event before; of the end of a subscription its status
     says enough.
     """
@@ -482,7 +533,12 @@ def _are_set_by(last: BillingEvent, facts: _Facts, replaced: _Facts) -> bool:
 class _Change:
     """What an event of a subscription replaced, and what it set."""
 
-    def __init__(self, event: BillingEvent, before: BillingState, policy: BillingPolicy) -> None:
+    def __init__(
+        self,
+        event: BillingEvent,
+        before: BillingState,
+        policy: BillingPolicy,
+    ) -> None:
         prior = as_before(event)
         self.event = event
         self.facts = _facts(event)
@@ -511,7 +567,11 @@ class _Change:
         return former not in (None, self.event.org_id)
 
 
-def _describes(event: BillingEvent, before: BillingState, policy: BillingPolicy) -> bool:
+def _describes(
+    event: BillingEvent,
+    before: BillingState,
+    policy: BillingPolicy,
+) -> bool:
     """Whether an event has the facts that its subscription had before this second, as far as these
     are known.
     """

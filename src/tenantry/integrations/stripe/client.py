@@ -140,7 +140,11 @@ class ProviderApi:
         return await self._create_session(_CHECKOUTS, params, idempotency_key)
 
     async def create_portal_session(
-        self, *, customer_id: str, return_url: str, idempotency_key: str | None
+        self,
+        *,
+        customer_id: str,
+        return_url: str,
+        idempotency_key: str | None,
     ) -> str:
         """Open the customer portal and return its URL, which for some minutes needs no other
         credential.
@@ -149,10 +153,18 @@ class ProviderApi:
         return await self._create_session("/v1/billing_portal/sessions", params, idempotency_key)
 
     async def _create_session(
-        self, path: str, params: Mapping[str, object], idempotency_key: str | None
+        self,
+        path: str,
+        params: Mapping[str, object],
+        idempotency_key: str | None,
     ) -> str:
         with self._connected() as connection:
-            response = await connection.send("POST", path, params, idempotency_key)
+            response = await connection.send(
+                "POST",
+                path,
+                params,
+                idempotency_key,
+            )
         try:
             return msgspec.json.decode(response.body, type=_Session).url
         except NOT_JSON as error:
@@ -162,7 +174,15 @@ class ProviderApi:
         """Return the webhook endpoints; None if the key lacks the permission."""
         with self._connected() as connection:
             try:
-                pages = [page async for page in read_pages(connection, _ENDPOINTS, {}, self.clock)]
+                pages = [
+                    page
+                    async for page in read_pages(
+                        connection,
+                        _ENDPOINTS,
+                        {},
+                        self.clock,
+                    )
+                ]
             except RequestRejectedError as error:
                 if error.status != HTTPStatus.FORBIDDEN:
                     raise
@@ -211,7 +231,12 @@ class ProviderApi:
             try:
                 pages = [
                     page
-                    async for page in read_pages(connection, _SUBSCRIPTIONS, params, self.clock)
+                    async for page in read_pages(
+                        connection,
+                        _SUBSCRIPTIONS,
+                        params,
+                        self.clock,
+                    )
                 ]
             except RequestRejectedError as error:
                 if error.code == _MISSING and _word(error.param) in ("customer", _NO_WORD):
@@ -234,13 +259,23 @@ class ProviderApi:
         """
         with self._connected() as connection:
             async with aclosing(
-                read_pages(connection, _SUBSCRIPTIONS, {"status": "all"}, self.clock, after)
+                read_pages(
+                    connection,
+                    _SUBSCRIPTIONS,
+                    {"status": "all"},
+                    self.clock,
+                    after,
+                )
             ) as pages:
                 async for page in pages:
                     yield [_listed(raw, page) for raw in page.objects]
 
     async def checkout_of(
-        self, subscription_id: str, event_id: str, *, reference_links: bool
+        self,
+        subscription_id: str,
+        event_id: str,
+        *,
+        reference_links: bool,
     ) -> BillingEvent | None:
         """Return the checkout session that made a subscription, as the event ``event_id`` of its
         completion.
@@ -276,7 +311,10 @@ class ProviderApi:
         return session if session.org_id and session.customer_id else None
 
     async def events_since(
-        self, since: int, types: Collection[str] | None, until: int | None = None
+        self,
+        since: int,
+        types: Collection[str] | None,
+        until: int | None = None,
     ) -> AsyncGenerator[bytes, None]:
         """Yield the account's events of these types (None: all), created from ``since`` to
         ``until``, as JSON.
@@ -295,7 +333,14 @@ class ProviderApi:
                 )
             params["types"] = sorted(types)
         with self._connected() as connection:
-            async with aclosing(read_pages(connection, _EVENTS, params, self.clock)) as pages:
+            async with aclosing(
+                read_pages(
+                    connection,
+                    _EVENTS,
+                    params,
+                    self.clock,
+                )
+            ) as pages:
                 async for page in pages:
                     for event in page.objects:
                         yield event
@@ -322,7 +367,10 @@ class ProviderApi:
     def _connected(self) -> Iterator[ProviderConnection]:
         if self._connection is None:
             self._connection = ProviderConnection(
-                self.secret_key, self.api_base, self.timeout, self.tracing
+                self.secret_key,
+                self.api_base,
+                self.timeout,
+                self.tracing,
             )
         try:
             yield self._connection
@@ -359,9 +407,18 @@ def _listed(raw: bytes, page: "ListPage") -> ListedSubscription:
         subscription = decode_subscription(raw)
     except NotASubscriptionError as error:
         customer_id = known.customer if isinstance(known.customer, str) else None
-        return ListedSubscription(known.id, customer_id, known.livemode, None, str(error))
+        return ListedSubscription(
+            known.id,
+            customer_id,
+            known.livemode,
+            None,
+            str(error),
+        )
     return ListedSubscription(
-        subscription.id, subscription.customer_id, known.livemode, subscription
+        subscription.id,
+        subscription.customer_id,
+        known.livemode,
+        subscription,
     )
 
 
@@ -412,31 +469,49 @@ async def read_pages(
     """
     while True:
         now, started = clock(), time.monotonic()
-        response = await connection.send(
-            "GET", path, {**params, "limit": MOST_PER_PAGE, "starting_after": after}
+        wanted = {
+            **params,
+            "limit": MOST_PER_PAGE,
+            "starting_after": after,
+        }
+        response = await connection.send("GET", path, wanted)
+        sent_at = second_sent(
+            response.headers.get("date"),
+            time.monotonic() - started,
+            now,
         )
-        sent_at = second_sent(response.headers.get("date"), time.monotonic() - started, now)
         try:
-            page = msgspec.json.decode(response.body, type=_ListBody)
-            objects = [bytes(raw) for raw in page.data]
-            last = (
-                msgspec.json.decode(page.data[-1], type=_ObjectId).id
-                if page.has_more and page.data
-                else None
-            )
+            objects, last = _decode_page(response.body, after)
         except NOT_JSON as error:
             raise _malformed(f"{path}: {error}", response.request_id) from None
-        if not all(each.startswith(b"{") for each in objects):
-            raise _malformed(f"{path}: not a list of objects", response.request_id)
-        if page.has_more and last in (None, "", after):
-            raise _malformed(f"{path}: the list does not continue", response.request_id)
         yield ListPage(objects, sent_at, response.request_id)
-        if not page.has_more:
+        if last is None:
             return
         after = last
 
 
-def second_sent(date: str | None, elapsed: float, sent_at: datetime) -> int:
+def _decode_page(body: bytes, after: str | None) -> tuple[list[bytes], str | None]:
+    """Return the objects of a page, and the id of its last one if the list continues ``after`` it.
+
+    Raises one of `NOT_JSON` for a malformed page.
+    """
+    page = msgspec.json.decode(body, type=_ListBody)
+    objects = [bytes(raw) for raw in page.data]
+    if not all(each.startswith(b"{") for each in objects):
+        raise msgspec.ValidationError("not a list of objects")
+    if not page.has_more:
+        return objects, None
+    last = msgspec.json.decode(objects[-1], type=_ObjectId).id if objects else None
+    if last in (None, "", after):
+        raise msgspec.ValidationError("the list does not continue")
+    return objects, last
+
+
+def second_sent(
+    date: str | None,
+    elapsed: float,
+    sent_at: datetime,
+) -> int:
     """Return the second of the provider's clock in which a request was sent, or an earlier one
     (Unix time).
 

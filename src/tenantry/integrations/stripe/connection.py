@@ -43,7 +43,7 @@ class RequestRejectedError(Exception):
     """The provider answered with another status than 2xx, or not at all: ``status`` 0.
 
     ``kind``, ``code`` and ``param`` are those of the error object
-    (https://docs.stripe.com/api/errors).
+    (https://docs.stripe.com/api/errors). The same request can succeed later if it ``is_temporary``.
     """
 
     status: int
@@ -52,6 +52,7 @@ class RequestRejectedError(Exception):
     code: object = None
     param: object = None
     request_id: str | None = None
+    is_temporary: bool = False
 
 
 class ProviderConnection:
@@ -100,28 +101,47 @@ class ProviderConnection:
         if method == "POST":
             headers["Idempotency-Key"] = idempotency_key or str(uuid.uuid4())
         fields = dict(form_fields(params))
-        retry = 0
-        while True:
-            is_last = retry == self._retries
+        for retry in range(self._retries):
             try:
-                async with asyncio.timeout(self._timeout):
-                    response = await self._client.request(
-                        method,
-                        f"{self._api_base}{path}",
-                        headers=headers,
-                        params=fields if method == "GET" else None,
-                        data=fields if method == "POST" else None,
-                    )
-            except (httpx2.HTTPError, TimeoutError) as error:
-                if is_last:
-                    raise RequestRejectedError(0, type(error).__name__) from None
-            else:
-                if response.is_success:
-                    return ProviderResponse(response.content, response.headers)
-                if is_last or not _is_retryable(response):
-                    raise _rejection(response)
+                return await self._send_once(
+                    method,
+                    path,
+                    fields,
+                    headers,
+                )
+            except RequestRejectedError as error:
+                if not error.is_temporary:
+                    raise
             await asyncio.sleep(_wait_before(retry))
-            retry += 1
+        return await self._send_once(
+            method,
+            path,
+            fields,
+            headers,
+        )
+
+    async def _send_once(
+        self,
+        method: Literal["GET", "POST"],
+        path: str,
+        fields: Mapping[str, str],
+        headers: Mapping[str, str],
+    ) -> ProviderResponse:
+        try:
+            async with asyncio.timeout(self._timeout):
+                response = await self._client.request(
+                    method,
+                    f"{self._api_base}{path}",
+                    headers=headers,
+                    params=fields if method == "GET" else None,
+                    data=fields if method == "POST" else None,
+                )
+        except (httpx2.HTTPError, TimeoutError) as error:
+            cause = type(error).__name__
+            raise RequestRejectedError(0, cause, is_temporary=True) from None
+        if not response.is_success:
+            raise _rejection(response)
+        return ProviderResponse(response.content, response.headers)
 
 
 def form_fields(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -171,4 +191,5 @@ def _rejection(response: httpx2.Response) -> RequestRejectedError:
         facts.get("code"),
         facts.get("param"),
         response.headers.get("request-id"),
+        is_temporary=_is_retryable(response),
     )

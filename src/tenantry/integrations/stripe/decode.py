@@ -227,7 +227,11 @@ _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode_event(
-    body: bytes, *, arrived: int, make_up_id: Callable[[], str], reference_links: bool = False
+    body: bytes,
+    *,
+    arrived: int,
+    make_up_id: Callable[[], str],
+    reference_links: bool = False,
 ) -> BillingEvent:
     """Decode an event.
 
@@ -243,24 +247,32 @@ def decode_event(
         raise NotAnEventError("created is out of bounds")
     if "\x00" in f"{envelope.id}{envelope.type}{envelope.account}":
         raise NotAnEventError("id, type or account contains NUL")
-    version = envelope.api_version or ""
-    facts: dict[str, Any] = {"is_thin": True}
-    if envelope.data is not None:
-        try:
-            facts = _facts(envelope, reference_links=reference_links)
-        except (*NOT_JSON, _MalformedError) as error:
-            facts = {"problem": f"The event's object cannot be used: {error}"}
     return BillingEvent(
         id=envelope.id or make_up_id(),
         type=envelope.type,
         created=created,
         livemode=envelope.livemode,
-        api_version=None
-        if len(version) > _LONGEST_TEXT or "\x00" in version
-        else envelope.api_version,
+        api_version=_storable_version(envelope.api_version),
         account=envelope.account or None,
-        **facts,
+        **_facts_or_problem(envelope, reference_links=reference_links),
     )
+
+
+def _storable_version(version: str | None) -> str | None:
+    if version is None or len(version) > _LONGEST_TEXT or "\x00" in version:
+        return None
+    return version
+
+
+def _facts_or_problem(
+    envelope: _Envelope[_UpdateData] | _Envelope[_Data] | _Envelope[None], *, reference_links: bool
+) -> dict[str, Any]:
+    if envelope.data is None:
+        return {"is_thin": True}
+    try:
+        return _facts(envelope, reference_links=reference_links)
+    except (*NOT_JSON, _MalformedError) as error:
+        return {"problem": f"The event's object cannot be used: {error}"}
 
 
 def _decode_update(body: bytes) -> _Envelope[_UpdateData] | None:
@@ -294,7 +306,14 @@ def _decode_thin(body: bytes) -> _Envelope[None] | None:
     created = event.created
     if isinstance(created, datetime):
         created = int((created if created.tzinfo else created.replace(tzinfo=UTC)).timestamp())
-    return _Envelope(event.type, None, event.id, created, event.livemode, account=event.context)
+    return _Envelope(
+        event.type,
+        None,
+        event.id,
+        created,
+        event.livemode,
+        account=event.context,
+    )
 
 
 def decode_subscription(raw: bytes) -> ProviderSubscription:
@@ -314,11 +333,18 @@ def decode_subscription(raw: bytes) -> ProviderSubscription:
     ):
         raise NotASubscriptionError("its id, customer or time of creation is missing")
     return ProviderSubscription(
-        id=facts.pop("subscription_id"), created=facts.pop("subscription_created"), **facts
+        id=facts.pop("subscription_id"),
+        created=facts.pop("subscription_created"),
+        **facts,
     )
 
 
-def decode_checkout(raw: bytes, event_id: str, *, reference_links: bool) -> BillingEvent:
+def decode_checkout(
+    raw: bytes,
+    event_id: str,
+    *,
+    reference_links: bool,
+) -> BillingEvent:
     """Decode a checkout session as the event of its completion, as `decode_event` does.
 
     Raises `NotACheckoutError`.
@@ -328,7 +354,12 @@ def decode_checkout(raw: bytes, event_id: str, *, reference_links: bool) -> Bill
         facts = _checkout_facts(raw, reference_links=reference_links)
     except (*NOT_JSON, _MalformedError) as error:
         raise NotACheckoutError(str(error)) from error
-    return BillingEvent(id=event_id, type=ev.CHECKOUT_COMPLETED, created=created, **facts)
+    return BillingEvent(
+        id=event_id,
+        type=ev.CHECKOUT_COMPLETED,
+        created=created,
+        **facts,
+    )
 
 
 class _MalformedError(ValueError):
@@ -563,24 +594,36 @@ def _invoice_facts(invoice: _Invoice, *, is_failure: bool) -> dict[str, Any]:
 
 def _checkout_facts(raw: bytes, *, reference_links: bool) -> dict[str, Any]:
     """Decode a checkout session; only one for a subscription needs more than its mode."""
-    try:
-        session = _decode(_CheckoutSession, raw, "mode", "customer", "metadata")
-    except _MalformedError:
-        session = _decode(_CheckoutSession, raw, "mode")
-        if session.mode == _SUBSCRIPTION_MODE:
-            raise
+    session = _decode_checkout(raw)
+    customer_id = _id_of(session.customer) or None
     if session.mode != _SUBSCRIPTION_MODE:
-        return {"checkout_mode": session.mode, "customer_id": _id_of(session.customer) or None}
+        return {"checkout_mode": session.mode, "customer_id": customer_id}
     org_id = _org_id(session.metadata)
     reference = session.client_reference_id or ""
     by_reference = org_id is None and reference_links and is_tenant_id(reference)
     return {
         "org_id": reference if by_reference else org_id,
         "details": SubscriptionDetails(by_reference=True) if by_reference else NO_DETAILS,
-        "customer_id": _id_of(session.customer) or None,
+        "customer_id": customer_id,
         "subscription_id": _id_of(session.subscription) or None,
         "checkout_mode": session.mode,
     }
+
+
+def _decode_checkout(raw: bytes) -> _CheckoutSession:
+    try:
+        return _decode(
+            _CheckoutSession,
+            raw,
+            "mode",
+            "customer",
+            "metadata",
+        )
+    except _MalformedError:
+        session = _decode(_CheckoutSession, raw, "mode")
+        if session.mode == _SUBSCRIPTION_MODE:
+            raise
+        return session
 
 
 def _org_id(metadata: dict[str, Any] | None) -> str | None:

@@ -35,7 +35,12 @@ class SignatureVerifier:
         self._keys = [hmac.new(secret.encode(), digestmod="sha256") for secret in secrets]
         self._tolerance = tolerance
 
-    def check(self, header: bytes, body: bytes, now: float) -> SignatureFault | None:
+    def check(
+        self,
+        header: bytes,
+        body: bytes,
+        now: float,
+    ) -> SignatureFault | None:
         """Return why the signature of ``body`` is invalid at Unix time ``now``, or None if it is
         valid.
         """
@@ -60,29 +65,36 @@ class SignatureVerifier:
 
 
 def _parse(header: bytes) -> tuple[bytes, list[bytes]] | None:
-    stamp: bytes | None = None
-    signatures = []
-    given = 0
+    """Return the time and the signatures of a header; None if it is malformed."""
     if header.count(b",") >= _MOST_PARTS:
         return None
-    for part in header.split(b","):
-        scheme, equals, value = part.strip().partition(b"=")
-        if not equals:
-            return None
-        if scheme == b"t":
-            if stamp is not None or not value.isdigit() or len(value) > _MOST_TIME_DIGITS:
-                return None
-            stamp = value
-        elif scheme == b"v1":
-            given += 1
-            if len(value) == _HEX_LENGTH:
-                signatures.append(value)
-    if stamp is None or not signatures or given > MOST_SIGNATURES:
+    parts = [part.strip().partition(b"=") for part in header.split(b",")]
+    if not all(equals for _, equals, _ in parts):
         return None
-    return stamp, signatures
+    stamps, given = _values(parts, b"t"), _values(parts, b"v1")
+    signatures = [value for value in given if len(value) == _HEX_LENGTH]
+    if not _is_one_time(stamps) or not signatures or len(given) > MOST_SIGNATURES:
+        return None
+    return stamps[0], signatures
 
 
-def sign(body: bytes, secret: str, timestamp: int) -> str:
+def _values(parts: Sequence[tuple[bytes, bytes, bytes]], scheme: bytes) -> list[bytes]:
+    return [value for name, _, value in parts if name == scheme]
+
+
+def _is_one_time(stamps: Sequence[bytes]) -> bool:
+    return len(stamps) == 1 and stamps[0].isdigit() and len(stamps[0]) <= _MOST_TIME_DIGITS
+
+
+def sign(
+    body: bytes,
+    secret: str,
+    timestamp: int,
+) -> str:
     """Return the header for ``body`` at Unix time ``timestamp``, for demos and local testing."""
-    signature = hmac.digest(secret.encode(), b"%d.%b" % (timestamp, body), hashlib.sha256).hex()
+    signature = hmac.digest(
+        secret.encode(),
+        b"%d.%b" % (timestamp, body),
+        hashlib.sha256,
+    ).hex()
     return f"t={timestamp},v1={signature}"
