@@ -474,9 +474,8 @@ class TenantService:
                 api_keys=await api_keys_store.read_all(connection, tenant_id, now),
                 audit_events=await audit.read_all(connection, tenant_id),
                 projects=[
-                    project
-                    for mode in Mode
-                    for project in await projects.read_all(connection, tenant_id, mode)
+                    *await projects.read_all(connection, tenant_id, Mode.LIVE),
+                    *await projects.read_all(connection, tenant_id, Mode.TEST),
                 ],
                 billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
             )

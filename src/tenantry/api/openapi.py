@@ -9,6 +9,7 @@ and those of fields from the structs.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -90,7 +91,9 @@ def describe(app: Litestar, base_url: str) -> dict[str, Any]:
     routes = sorted(_routes(app), key=lambda route: _METHODS.index(route.method))
     schema_of, found = _schemas_of(routes)
     components["schemas"] = _completed(found, generated["components"]["schemas"])
-    tag_of = {part: tag["name"] for tag in document["tags"] for part in tag.pop("x-paths", ())}
+    tag_of: dict[str, str] = {}
+    for tag in document["tags"]:
+        tag_of |= dict.fromkeys(tag.pop("x-paths", ()), tag["name"])
     for route in routes:
         operation = route.describe(generated["paths"][route.path][route.method], schema_of, texts)
         operation["tags"] = [route.tag(tag_of)]
@@ -106,7 +109,7 @@ def describe(app: Litestar, base_url: str) -> dict[str, Any]:
 
 def _schemas_of(routes: Sequence["_Route"]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the schema of each type of a body, by its text, and the components of all."""
-    bodies = [kind for route in routes for kind in (route.body, route.answer)]
+    bodies = chain.from_iterable((route.body, route.answer) for route in routes)
     types = {str(kind): kind for kind in bodies if kind is not None}
     schemas, components = msgspec.json.schema_components(
         (Problem, *types.values()), ref_template=REF_PREFIX + "{name}"

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -223,15 +224,14 @@ def _operation(path: str, method: str, operation: Schema, schemas: Schemas) -> S
     headers = [
         f"{name}: {one['example']}" for name, one in success["headers"].items() if "example" in one
     ]
+    codes = [one.get(CODES_KEY, ()) for one in operation["responses"].values()]
     return {
         **operation,
         "method": method,
         "path": path,
         "scope": "".join(scopes),
         "needs": needs,
-        "codes": {
-            code for one in operation["responses"].values() for code in one.get(CODES_KEY, ())
-        },
+        "codes": set(chain.from_iterable(codes)),
         "body": body,
         "request": _request(
             path,

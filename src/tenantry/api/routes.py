@@ -1,6 +1,7 @@
 """All routes of the API that are answered by Litestar."""
 
 from collections.abc import Iterable
+from itertools import chain
 from types import ModuleType
 from typing import Final
 
@@ -29,9 +30,5 @@ def handlers_of(modules: Iterable[ModuleType]) -> list[HTTPRouteHandler]:
     """Return the routes of these modules: their functions decorated with ``@get``, ``@post`` and
     the like.
     """
-    return [
-        value
-        for module in modules
-        for value in vars(module).values()
-        if isinstance(value, HTTPRouteHandler)
-    ]
+    values = chain.from_iterable(vars(module).values() for module in modules)
+    return [value for value in values if isinstance(value, HTTPRouteHandler)]

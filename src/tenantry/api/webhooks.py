@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from enum import StrEnum
+from itertools import product
 from typing import Final
 from uuid import uuid4
 
@@ -68,11 +69,10 @@ class WebhookReceiver:
         self._clock = clock
         self._policy = policy
         # counters start at 0: Prometheus does not see an increase from a missing series to 1
+        kinds = product((*KNOWN_TYPES, _OTHER_TYPE), (*Outcome, *_NotEntered), _MODES)
         self._events = {
-            (known, outcome, livemode): metrics.events.labels(known, outcome, mode)
-            for known in (*KNOWN_TYPES, _OTHER_TYPE)
-            for outcome in (*Outcome, *_NotEntered)
-            for livemode, mode in _MODES.items()
+            (known, outcome, livemode): metrics.events.labels(known, outcome, _MODES[livemode])
+            for known, outcome, livemode in kinds
         }
         self._refusals = {
             reason: metrics.refusals.labels(reason) for reason in (*SignatureFault, *_NoEvent)

@@ -567,13 +567,19 @@ def _role_origin(claims: Claims, claim: str, row: UserAccessRow | None) -> str:
 def _describe(claims: Claims, organization: str | None, rows: Sequence[UserAccessRow]) -> str:
     requested = ["no claim" if claims.org_id is None else f"claim {claims.org_id}"]
     requested += [f"X-Organization-Id {organization}"] if organization is not None else []
-    found = []
-    for row in rows:
-        state = "ended" if row.deleted else "suspended" if row.suspended else f"plan {row.plan}"
-        membership = f"the user is {'invited as ' if row.invited else ''}{row.role}"
-        if row.removed:
-            membership = "the user was removed"
-        elif row.role is None:
-            membership = "no membership: the claims count"
-        found.append(f"{row.org_id} ({state}, {membership})")
+    found = [f"{row.org_id} ({_state_of(row)}, {_membership_of(row)})" for row in rows]
     return f"{', '.join(requested)}: {'; '.join(found or ['no tenant or membership found'])}"
+
+
+def _state_of(row: UserAccessRow) -> str:
+    if row.deleted:
+        return "ended"
+    return "suspended" if row.suspended else f"plan {row.plan}"
+
+
+def _membership_of(row: UserAccessRow) -> str:
+    if row.removed:
+        return "the user was removed"
+    if row.role is None:
+        return "no membership: the claims count"
+    return f"the user is {'invited as ' if row.invited else ''}{row.role}"

@@ -178,11 +178,10 @@ async def find_keys(
 ) -> list[KeyRow | None]:
     """Find the key of each secret; ``page`` is the query of the pages that queries ask for."""
     found: list[KeyRow | None] = [None] * len(queries)
-    batch = [
-        (number, digest, *_bounds(query.window))
-        for number, query in enumerate(queries)
-        for digest in query.digests
-    ]
+    batch: list[tuple[object, ...]] = []
+    for number, query in enumerate(queries):
+        bounds = _bounds(query.window)
+        batch += [(number, digest, *bounds) for digest in query.digests]
     statement = _keys(
         _page_of(
             queries,

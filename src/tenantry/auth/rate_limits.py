@@ -223,7 +223,10 @@ class RateLimiter:
 
     def _demand_of(self, entries: Sequence[_Entry], second: int) -> Counter[Share]:
         """Count the requests that wait for each share; 0 for those to reserve ahead."""
-        demand = Counter(share for entry in entries for share in entry.shares if entry.number)
+        demand: Counter[Share] = Counter()
+        for entry in entries:
+            if entry.number:
+                demand.update(entry.shares)
         if demand:
             demand.update(dict.fromkeys(self._next_prefetched(second), 0))
         return demand

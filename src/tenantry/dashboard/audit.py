@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import chain
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -102,13 +103,12 @@ async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
         rejection = error
     else:
         entries = [(event, _actor(event, names), _target(event, names)) for event in page.data]
+    parties = chain.from_iterable((actor, target) for _, actor, target in entries)
     return ctx.render(
         "audit.html",
         rejection,
         entries=entries,
-        users=await _names_of_users(
-            ctx, [party for _, *both in entries for party in both if party]
-        ),
+        users=await _names_of_users(ctx, filter(None, parties)),
         page=page,
         wanted=submitted,
         query=forms.query_string(submitted),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -51,9 +52,7 @@ class Labels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def scopes(self) -> dict[str, str]:
-        return {
-            scope: text for group in self.scope_groups.values() for scope, text in group.items()
-        }
+        return dict(chain.from_iterable(map(dict.items, self.scope_groups.values())))
 
 
 @cache

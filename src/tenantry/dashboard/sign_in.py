@@ -206,18 +206,21 @@ async def _has_session(ctx: PageContext) -> bool:
 def _sign_in_page(
     ctx: PageContext, return_to: str, error: Exception | None = None
 ) -> Response[str]:
-    status_code = (
-        200 if error is None else 400 if isinstance(error, oidc.SignInFailedError) else 503
-    )
     start = start_path(return_to)
     people = ctx.services.people
     return ctx.render(
         "sign_in.html",
-        status_code,
+        _status_of(error),
         start=start,
         people=people,
         problem=str(error or ""),
     )
+
+
+def _status_of(error: Exception | None) -> int:
+    if error is None:
+        return 200
+    return 400 if isinstance(error, oidc.SignInFailedError) else 503
 
 
 def _log_failure(request: AnyRequest, error: Exception) -> None:
@@ -225,13 +228,11 @@ def _log_failure(request: AnyRequest, error: Exception) -> None:
     secret.
     """
     cause = error.__cause__
-    behind = (
-        f" It {cause}."
-        if isinstance(cause, FetchError)
-        else f" {type(cause).__name__}."
-        if cause
-        else ""
-    )
+    behind = ""
+    if isinstance(cause, FetchError):
+        behind = f" It {cause}."
+    elif cause:
+        behind = f" {type(cause).__name__}."
     logger.warning(
         "request %s: a sign-in failed. %s%s",
         request.scope.get(REQUEST_ID, ""),

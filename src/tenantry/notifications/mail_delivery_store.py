@@ -315,8 +315,11 @@ async def read_notification(connection: Connection, notification_id: UUID) -> Pe
 async def orphaned(connection: Connection, task: str, most: int) -> list[UUID]:
     """Lock and return the oldest mails to be delivered that have no job of this name."""
     values = {"task": task, "most": most}
-    rows = [await connection.fetch(_ORPHANED.format(table=table), values) for table in _TABLES]
-    return [row[0] for of_table in rows for row in of_table]
+    found: list[UUID] = []
+    for table in _TABLES:
+        rows = await connection.fetch(_ORPHANED.format(table=table), values)
+        found += [mail_id for (mail_id,) in rows]
+    return found
 
 
 async def mark_sent(connection: Connection, mail: PendingMail, now: datetime) -> None:
