@@ -239,7 +239,7 @@ def _bounds(window: Window | None) -> tuple[int, datetime | None, str | None]:
 def _page_of(
     queries: Sequence[KeyQuery] | Sequence[UserQuery], page: str, *, org_id: str, mode: str
 ) -> str:
-    """Return the query of the page, or `NO_PAGE` if nobody asks for one."""
+    """Return the query of the page, or `NO_PAGE` if no query asks for one."""
     if all(query.window is None for query in queries):
         return NO_PAGE
     return page.format(org_id=org_id, mode=mode)
