@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Collection, Iterable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from tenantry.domain.billing.batch_application import BatchApplication
 from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import (
     BatchContext,
+    FailedPayment,
     LedgerEntry,
     NameLock,
     ReceivedEvent,
@@ -49,6 +50,8 @@ events.
 """
 _TRIES: Final = 4
 _RETRYABLE: Final = (*CONFLICTS, store.EntryTakenError)
+
+_Name = TypeVar("_Name")
 
 logger = logging.getLogger(__name__)
 
@@ -100,26 +103,25 @@ class WebhookService:
     async def close(self) -> None:
         await self._batcher.close()
 
-    async def apply(self, batch: Sequence[ReceivedEvent]) -> list[LedgerEntry | Exception | None]:
-        """Apply a batch. If it fails, halve it, so that only the faulty event fails."""
+    async def apply(
+        self, batch: Sequence[ReceivedEvent], tries: int = _TRIES
+    ) -> list[LedgerEntry | Exception | None]:
+        """Apply a batch, after a conflict of transactions up to ``tries`` times. If it fails, halve
+        it, so that only the faulty event fails.
+        """
         try:
-            return list(await self._apply_together(batch))
+            return list(await self._transact(batch))
         except DatabaseUnavailableError as error:
             return [error for _ in batch]
         except Exception as error:
+            if isinstance(error, _RETRYABLE) and tries > 1:
+                logger.info("batch of %d events is retried: %s", len(batch), error)
+                return await self.apply(batch, tries - 1)
             if len(batch) == 1:
                 logger.exception("event %s could not be handled", batch[0].event.id)
                 return [HandlingFailedError(str(error))]
             middle = len(batch) // 2
             return [*await self.apply(batch[:middle]), *await self.apply(batch[middle:])]
-
-    async def _apply_together(self, batch: Sequence[ReceivedEvent]) -> list[LedgerEntry | None]:
-        for _ in range(_TRIES - 1):
-            try:
-                return await self._transact(batch)
-            except _RETRYABLE as error:
-                logger.info("batch of %d events is retried: %s", len(batch), error)
-        return await self._transact(batch)
 
     async def _transact(self, batch: Sequence[ReceivedEvent]) -> list[LedgerEntry | None]:
         now = self._clock()
@@ -158,14 +160,7 @@ async def apply_batch(
     holds the one tenant that the events name and that their customer belongs to, and before that
     has locked the names ``held`` that the events may add.
     """
-    unique = {each.event.id: each for each in reversed(received)}
-    if len(unique) < len(received):
-        # of one id the first valid event counts, or the first if none is valid
-        unique |= {
-            each.event.id: each
-            for each in reversed(received)
-            if not is_replaceable(each.event, policy)
-        }
+    unique = _without_duplicates(received, policy)
     events, former = [each.event for each in unique.values()], set[str]()
     while True:
         context = await _lock_context(connection, events, policy, now, held, former)
@@ -182,6 +177,17 @@ async def apply_batch(
         # in one order
         former |= application.unread
         await connection.rollback()
+
+
+def _without_duplicates(
+    received: Sequence[ReceivedEvent], policy: BillingPolicy
+) -> dict[str, ReceivedEvent]:
+    """Return the event that counts of each id: the first valid one, or the first if none is."""
+    unique = {each.event.id: each for each in reversed(received)}
+    if len(unique) == len(received):
+        return unique
+    valid = [each for each in reversed(received) if not is_replaceable(each.event, policy)]
+    return unique | {each.event.id: each for each in valid}
 
 
 def _numbered(received: Sequence[ReceivedEvent], first_arrival: int) -> list[ReceivedEvent]:
@@ -362,28 +368,40 @@ async def write(
     ]
     failures, requests = application.failed_payments(), application.snapshot_requests
     notices = application.notices()
-    followed = outbox is not None and bool(failures or requests or notices)
     if application.replaced:
         await withdraw_notifications(connection, application.replaced)
-    await store.write(connection, calls, commit=commit and not followed)
-    if outbox and failures:
-        mails = await insert_notifications(connection, failures, now)
-        traces = {entry.received.event.id: entry.received.trace for entry in application.entries}
-        of_mails = {
-            mail_id: trace for mail_id, event_id in mails.items() if (trace := traces.get(event_id))
-        }
-        await outbox.defer_mail(connection, list(mails), of_mails)
-    if outbox and notices:  # after the failures: the notice of a recovered payment looks for them
+    if outbox is None or not (failures or requests or notices):
+        await store.write(connection, calls, commit=commit)
+        return
+    await store.write(connection, calls, commit=False)
+    if failures:
+        await _defer_mails(connection, application, failures, outbox, now)
+    if notices:  # after the failures: the notice of a recovered payment looks for them
         await outbox.defer_mail(connection, await insert_notices(connection, notices, now))
-    if outbox and requests:
-        of_tenants = {
-            entry.tenant_id: entry.received.trace
-            for entry in application.entries
-            if entry.tenant_id and entry.received.trace
-        }
-        await outbox.defer_snapshots(connection, requests, of_tenants)
-    if commit and followed:
+    if requests:
+        traces = [(entry.tenant_id, entry.received.trace) for entry in application.entries]
+        await outbox.defer_snapshots(connection, requests, _known(traces))
+    if commit:
         await connection.commit()
+
+
+async def _defer_mails(
+    connection: Connection,
+    application: BatchApplication,
+    failures: Sequence[FailedPayment],
+    outbox: Outbox,
+    now: datetime,
+) -> None:
+    """Notify owners of failed payments."""
+    mails = await insert_notifications(connection, failures, now)
+    traces = {entry.received.event.id: entry.received.trace for entry in application.entries}
+    of_mails = [(mail_id, traces.get(event_id)) for mail_id, event_id in mails.items()]
+    await outbox.defer_mail(connection, list(mails), _known(of_mails))
+
+
+def _known(traces: Iterable[tuple[_Name | None, str | None]]) -> dict[_Name, str]:
+    """Return the traces that are known, by what they are of."""
+    return {name: trace for name, trace in traces if name and trace}
 
 
 async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]) -> None:

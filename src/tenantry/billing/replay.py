@@ -242,29 +242,11 @@ class ReplayService:
         webhooks = WebhookService([self._database.lane()], self._policy, None, self._clock)
         since = selection.since or datetime.min.replace(tzinfo=UTC)
         after = (since, -1)
-        while True:
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
-                stored = await store.replaceable_entries(
-                    connection, since, after, _EVENTS_PER_CHUNK
-                )
-                if not stored:
-                    return
-                after = (stored[-1].received_at, stored[-1].event.arrival)
-                decoded = [
-                    one
-                    for entry in stored
-                    if (one := _decode_again(entry, self._policy)) is not None
-                ]
-                usable = [one for one in decoded if not rejection(one.event, self._policy)]
-                tenant_of = await ledger_store.tenants_of_customers(
-                    connection, (one.event for one in usable)
-                )
-            selected = [
-                (one, tenant_id)
-                for one in usable
-                for tenant_id in [one.event.org_id or tenant_of.get(one.event.customer_id or "")]
-                if selection.tenants is None or tenant_id in selection.tenants
-            ]
+        while stored := await self._replaceable(since, after):
+            after = (stored[-1].received_at, stored[-1].event.arrival)
+            decoded = [_decode_again(entry, self._policy) for entry in stored]
+            readable = [one for one in decoded if one is not None]
+            selected = await self._usable(readable, selection)
             found = tuple(
                 ReprocessedEvent(one.event.id, one.event.type, tenant_id)
                 for one, tenant_id in selected
@@ -275,9 +257,33 @@ class ReplayService:
                     msgspec.structs.replace(one, outcome=shown_outcome(result))
                     for one, result in zip(found, results, strict=True)
                 )
-            yield ReprocessedChunk(
-                found, len(stored) - len(decoded) if selection.tenants is None else 0
+            unreadable = len(stored) - len(readable) if selection.tenants is None else 0
+            yield ReprocessedChunk(found, unreadable)
+
+    async def _replaceable(
+        self, since: datetime, after: tuple[datetime, int]
+    ) -> list[ReceivedEvent]:
+        """Return the next entries that a valid event of their id replaces."""
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            return await store.replaceable_entries(connection, since, after, _EVENTS_PER_CHUNK)
+
+    async def _usable(
+        self, events: Sequence[ReceivedEvent], selection: Selection
+    ) -> list[tuple[ReceivedEvent, str | None]]:
+        """Return the events that can have an effect, each with its tenant, of the selected ones."""
+        usable = [one for one in events if not rejection(one.event, self._policy)]
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            tenant_of = await ledger_store.tenants_of_customers(
+                connection, (one.event for one in usable)
             )
+        placed = [
+            (one, one.event.org_id or tenant_of.get(one.event.customer_id or "")) for one in usable
+        ]
+        return [
+            (one, tenant_id)
+            for one, tenant_id in placed
+            if selection.tenants is None or tenant_id in selection.tenants
+        ]
 
     async def _chunks(self, selection: Selection) -> AsyncGenerator[list[str], None]:
         if selection.tenants is not None:
