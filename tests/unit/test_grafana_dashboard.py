@@ -14,11 +14,6 @@ from tests.support.metrics import asked_for, documented
 COLUMNS: Final = 24
 SCRAPED: Final = {"job", "instance"}
 """The labels that Prometheus adds."""
-FORMER_NAMES: Final = {
-    "tenantry_clients_cut_short_total",
-    "tenantry_silent_tenants",
-    "tenantry_ties_undecided",
-}
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=str)
@@ -46,7 +41,7 @@ def test_a_query_is_about_the_chosen_job(query: Query) -> None:
 
 def test_every_metric_has_a_panel() -> None:
     shown = {name for query in QUERIES for name in asked_for(query.expression)}
-    assert shown == documented().keys() - FORMER_NAMES
+    assert shown == documented().keys()
 
 
 def test_every_panel_says_what_it_shows() -> None:

@@ -90,9 +90,6 @@ async def _billing(connection: Connection) -> list[Metric]:
             "Events in an ambiguous order, in the last 24 h.",
             ambiguous,
         ),
-        # deprecated names, for one release
-        Gauge("tenantry_silent_tenants", "Deprecated: tenantry_stale_tenants.", stale),
-        Gauge("tenantry_ties_undecided", "Deprecated: tenantry_ambiguous_events.", ambiguous),
     ]
 
 

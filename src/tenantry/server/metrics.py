@@ -142,11 +142,7 @@ class Metrics:
         self._timeouts.labels(pool).inc(stats.get("requests_errors", 0))
 
     def render(self) -> bytes:
-        text = generate_latest(self._registry)
-        # a deprecated name, for one release
-        present, former = b"tenantry_client_limits_exceeded", b"tenantry_clients_cut_short"
-        lines = [line for line in text.splitlines(keepends=True) if present in line]
-        return text + b"".join(lines).replace(present, former)
+        return generate_latest(self._registry)
 
 
 def render_known(known: Sequence[Metric] | None) -> bytes:
