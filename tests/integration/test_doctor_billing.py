@@ -433,7 +433,7 @@ SINCE: Final = datetime(2026, 1, 1, tzinfo=UTC)
 WINDOW: Final = {"since": SINCE, "most": 20}
 STATEMENTS: Final[list[tuple[str, dict[str, Any]]]] = [
     (store.ANOMALIES, {**WINDOW, "prices": ["price"], "accounts": ["account"], "livemode": None}),
-    (store.AMBIGUITIES, {**WINDOW, "kinds": ["x"], "snapshot": SNAPSHOT}),
+    (store.AMBIGUITIES, {**WINDOW, "kind": "x", "snapshot": SNAPSHOT}),
     (reconcile.DRIFT_AND_AMBIGUITY, {"drift": "x", "ambiguous": ["y"]}),
 ]
 

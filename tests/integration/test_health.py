@@ -140,7 +140,7 @@ async def test_a_gauge_of_billing_is_there_from_the_start(provider: Provider, na
     assert f"# TYPE {name} gauge\n" in (await provider.service.anonymous.get("/metrics")).text
 
 
-async def test_silent_tenants_are_those_of_the_last_check(provider: Provider, emptied: str) -> None:
+async def test_stale_tenants_are_those_of_the_last_check(provider: Provider, emptied: str) -> None:
     clock = provider.service.clock
     ended = int(clock.now.timestamp())
     silent, left = await provider.subscriber(), await provider.subscriber()

@@ -69,6 +69,6 @@ async def test_a_tenant_without_news_is_counted(world: World) -> None:
     await world.subscriber("price_pro")
     async with world.losing_deliveries():
         await world.passes(days=40)
-    await run_job(world, "look_for_silent_tenants")
-    query = "SELECT number FROM billing_findings WHERE name = 'silent_tenants'"
+    await run_job(world, "count_stale_tenants")
+    query = "SELECT number FROM billing_findings WHERE name = 'stale_tenants'"
     assert await rows(world.service.conninfo, query) == [{"number": 1}]

@@ -33,15 +33,6 @@ async def test_body_is_stored_compressed(emptied_service: Service) -> None:
     assert len(stored["body"]) < len(body) / 3
 
 
-async def test_uncompressed_body_of_an_earlier_release_is_readable(
-    emptied_service: Service,
-) -> None:
-    event = events.updated(event_id="evt_1")
-    await deliver(emptied_service.client, events.body(event))
-    await rows(emptied_service.conninfo, "UPDATE billing_bodies SET body = %s", events.body(event))
-    assert await stored_body(emptied_service.conninfo, "evt_1") == events.body(event)
-
-
 async def test_removed_body_and_unknown_event_are_not_found(emptied_service: Service) -> None:
     await deliver(emptied_service.client, events.body(events.updated(event_id="evt_1")))
     await rows(emptied_service.conninfo, "DELETE FROM billing_bodies")

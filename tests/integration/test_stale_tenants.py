@@ -115,12 +115,12 @@ async def test_the_next_check_replaces_the_stored_number(
     made = [await subscriber(provider) for _ in range(2)]
     await count_stale()
     async with database.transaction(ACROSS_TENANTS) as connection:
-        assert await store.read_findings(connection) == {"silent_tenants": 2}
+        assert await store.read_findings(connection) == {"stale_tenants": 2}
     for each in made:
         await provider.send(events.deleted(**each.names, created=NOW))
     await count_stale()
     async with database.transaction(ACROSS_TENANTS) as connection:
-        assert await store.read_findings(connection) == {"silent_tenants": 0}
+        assert await store.read_findings(connection) == {"stale_tenants": 0}
 
 
 async def test_the_log_names_the_stalest_tenants(

@@ -432,10 +432,6 @@ SELECT arrival, $1, body FROM unnest($2, $3) AS kept (arrival, body)
     BLOBS,
 )
 _FASTEST: Final = 0
-_ZLIB: Final = b"\x78"
-"""The first byte of zlib's header, and of no JSON text: older releases stored bodies
-uncompressed.
-"""
 
 _ENTRY_KEY: Final = re.compile(r"billing_events(_\w+)?_pkey")
 """The primary key of the ledger, or of one of its partitions."""
@@ -505,7 +501,7 @@ def pack(body: bytes) -> bytes:
 
 
 def unpack(packed: bytes) -> bytes:
-    return zlib.decompress(packed) if packed.startswith(_ZLIB) else packed
+    return zlib.decompress(packed)
 
 
 def delete_entries(ids: Sequence[str]) -> list[BoundStatement]:

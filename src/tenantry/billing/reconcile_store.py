@@ -255,7 +255,7 @@ async def read_findings(connection: Connection) -> dict[str, int]:
 
 DRIFT_AND_AMBIGUITY: Final = """
 SELECT count(DISTINCT tenant_id) FILTER (WHERE %(drift)s = ANY(anomalies)),
-       count(*) FILTER (WHERE anomalies && %(ambiguous)s)
+       count(*) FILTER (WHERE %(ambiguous)s = ANY(anomalies))
   FROM billing_events
  WHERE anomalies IS NOT NULL AND received_at > now() - interval '24 hours'
 """
@@ -265,7 +265,7 @@ async def count_drift_and_ambiguity(connection: Connection) -> tuple[int, int]:
     """Count the tenants that drifted and the events in an ambiguous order, in the last 24 h."""
     kinds = {
         "drift": Anomaly.DRIFT.value,
-        "ambiguous": [Anomaly.AMBIGUOUS_ORDER.value],
+        "ambiguous": Anomaly.AMBIGUOUS_ORDER.value,
     }
     [(drifted, ambiguous)] = await connection.fetch(DRIFT_AND_AMBIGUITY, kinds)
     return drifted, ambiguous

@@ -9,7 +9,7 @@ from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 
-STALE_TENANTS: Final = "silent_tenants"
+STALE_TENANTS: Final = "stale_tenants"
 """The name of the finding in the database."""
 _MOST_NAMED: Final = 20
 

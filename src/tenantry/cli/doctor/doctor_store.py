@@ -50,7 +50,6 @@ SELECT kind, sum(events)::bigint,
  GROUP BY kind
 """
 # A later snapshot of the provider resolves the ambiguity. A deleted tenant has no plan.
-_AMBIGUOUS: Final = [Anomaly.AMBIGUOUS_ORDER.value]
 AMBIGUITIES: Final = """
 WITH ambiguous AS (
        SELECT e.tenant_id,
@@ -58,7 +57,7 @@ WITH ambiguous AS (
                        WHERE s.tenant_id = e.tenant_id AND s.created >= e.created AND s.arrival > e.arrival
                          AND s.type = %(snapshot)s) AS resolved
          FROM billing_events e
-        WHERE e.anomalies IS NOT NULL AND e.received_at > %(since)s AND e.anomalies && %(kinds)s
+        WHERE e.anomalies IS NOT NULL AND e.received_at > %(since)s AND %(kind)s = ANY(e.anomalies)
           AND NOT EXISTS (SELECT FROM tenants t WHERE t.id = e.tenant_id AND t.deleted_at IS NOT NULL)),
      open AS (SELECT DISTINCT tenant_id FROM ambiguous WHERE NOT resolved)
 SELECT (SELECT count(*) FROM ambiguous), (SELECT count(*) FROM ambiguous WHERE resolved),
@@ -195,7 +194,12 @@ async def read_ambiguities(connection: Connection, since: datetime) -> tuple[int
     """Return how many events have an ambiguous order, how many of them a later snapshot of the
     provider has resolved, and the tenants of the others.
     """
-    parameters = {"since": since, "kinds": _AMBIGUOUS, "snapshot": SNAPSHOT, "most": MOST_LISTED}
+    parameters = {
+        "since": since,
+        "kind": Anomaly.AMBIGUOUS_ORDER.value,
+        "snapshot": SNAPSHOT,
+        "most": MOST_LISTED,
+    }
     [(number, resolved, *tenants)] = await connection.fetch(AMBIGUITIES, parameters)
     return number, resolved, Names(*tenants)
 
