@@ -1,6 +1,5 @@
 """Owners by claim: only an OWNER or the operator can lower or remove them."""
 
-import psycopg
 import pytest
 
 from tests.support.members import (
@@ -174,16 +173,3 @@ async def test_operator_lowers_a_claimed_owner(service: Service) -> None:
     )
     await change_role(org.owner, member, "member")
     assert await level(service.user("handed-over", org=org.id, role="owner")) == "SCOPED"
-
-
-async def test_membership_of_an_earlier_release_binds_a_claimed_owner(service: Service) -> None:
-    org = await service.organization()
-    member = await add_member((await writers(service, org))["admin"], "removed-by-old-release")
-    owner = service.user("removed-by-old-release", org=org.id, role="owner")
-    assert await level(owner) == "OWNER"
-    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
-        await connection.execute(
-            "UPDATE memberships SET removed_at = now(), updated_at = now() WHERE id = %s",
-            (member["id"],),
-        )
-    assert refusal(await owner.get(WHOAMI)) == NO_ORGANIZATION

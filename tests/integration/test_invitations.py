@@ -379,15 +379,3 @@ async def test_members_list_has_invitations(service: Service) -> None:
         409,
         "member_exists",
     )
-
-
-async def test_memberships_of_earlier_releases_stay_active(service: Service) -> None:
-    org = await service.organization()
-    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
-        await connection.execute(
-            "INSERT INTO memberships (tenant_id, issuer, subject, role) VALUES (%s, %s, 'of-before', 'member')",
-            (org.id, service.issuer.url),
-        )
-    assert (await service.user("of-before").get(WHOAMI)).json()["orgId"] == org.id
-    who = (await service.user("of-before", org=org.id, role="owner").get(WHOAMI)).json()
-    assert who["accessLevel"] == "SCOPED"

@@ -433,16 +433,6 @@ async def test_case_of_the_email_domain_does_not_matter(conninfo: str) -> None:
         assert await is_verified(service, org)
 
 
-async def test_tenant_of_the_previous_release_has_no_verified_address(service: Service) -> None:
-    await rows(
-        service,
-        "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES ('made-before', 'n', 'u', 'a@x.example') "
-        "RETURNING id",
-    )
-    export = (await service.operator.get(f"{TENANTS}/made-before/export")).json()
-    assert export["ownerEmailVerified"] is False
-
-
 async def test_confirmation_to_an_invalid_address_raises_no_alert(fresh_service: Service) -> None:
     async with posting(fresh_service) as post:
         org = await own_tenant(fresh_service, email="a@..")
@@ -577,63 +567,6 @@ async def test_recipient_is_fixed_when_the_notice_is_queued(service: Service, po
     assert [mail.recipients for mail in mails] == [[FORMER], [FORMER]]
     await post.mail.deliver(notice["id"])
     assert post.server.received[-1].recipients == [FORMER]
-
-
-# --- tenants and notices from before
-
-
-async def test_address_from_before_counts_as_verified_until_it_is_changed(
-    service: Service, post: Post
-) -> None:
-    org, new = await own_tenant(service, email="before@x.example"), new_address()
-    await rows(
-        service, "UPDATE tenants SET verified_email = NULL WHERE id = %s RETURNING id", org.id
-    )
-    assert await is_verified(service, org)
-    await leak(service, org)
-    await set_address(org, new)
-    await leak(service, org)
-    mails = await post.deliver(org.id)
-    assert [mail.recipients for mail in mails] == [
-        ["before@x.example"],
-        ["before@x.example"],
-        [new],
-        ["before@x.example"],
-    ]
-    assert not await is_verified(service, org)
-
-
-async def test_leak_notice_of_the_previous_release_goes_to_the_verified_address(
-    service: Service, post: Post
-) -> None:
-    org = await operators_tenant(service)
-    await set_address(org, new_address())
-    [notice] = await rows(
-        service,
-        "INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at) VALUES "
-        "(gen_random_uuid(), 'api_key.leaked', 'x', %s, '{email}', %s, 'leak:' || %s, now()) RETURNING id",
-        org.id,
-        '{"keyId": "key_1", "keyName": "n", "start": "svc_live_", "last4": "1234", "reportedFrom": null, '
-        '"reportedAt": "2026-01-01T00:00:00Z"}',
-        org.id,
-    )
-    await post.mail.deliver(notice["id"])
-    [mail] = post.server.received
-    assert (mail.recipients, mail.message["Subject"]) == ([FORMER], "A leaked API key was revoked")
-
-
-async def test_payment_notice_without_a_recipient_goes_to_the_owner(
-    service: Service, post: Post
-) -> None:
-    org = await operators_tenant(service)
-    [notice] = await payment_notices(service, org)
-    await rows(
-        service,
-        "UPDATE notifications SET recipient = NULL WHERE id = %s RETURNING id",
-        notice["id"],
-    )
-    await post.mail.deliver(notice["id"])
-    assert [mail.recipients for mail in post.server.received] == [[FORMER]]
 
 
 # --- the digest

@@ -24,8 +24,9 @@ INSERT INTO billing_events (id, arrival, type, created, received_at, org_id, ten
 VALUES ('evt_' || {id}, ascii({id}), 'invoice.payment_failed', 1, now(), {id}, {id}, 'applied');
 INSERT INTO billing_bodies (arrival, received_at, body)
 SELECT arrival, now(), {body} FROM billing_events WHERE tenant_id = {id};
-INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at)
-VALUES (gen_random_uuid(), 'billing.payment_failed', 'user', {id}, '{{email}}', '{{}}', 'evt_' || {id}, now());
+INSERT INTO notifications (id, type, recipient_id, recipient, tenant_id, channels, data, event_id, created_at)
+VALUES (gen_random_uuid(), 'billing.payment_failed', 'user', 'a@x.example', {id}, '{{email}}', '{{}}', 'evt_' || {id},
+        now());
 INSERT INTO owner_mails (id, tenant_id, type, recipient, limit_key, data, status, created_at, due_at)
 VALUES (gen_random_uuid(), {id}, 'api_key.leaked', 'a@x.example', 'a@x.example', '{{}}', 'queued', now(), now());
 INSERT INTO audit_events (id, org_id, at, action, actor_kind, target_id)

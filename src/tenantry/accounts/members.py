@@ -25,13 +25,10 @@ from tenantry.domain import members as rules
 from tenantry.domain.audit import Action, ActorKind, Author
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import (
-    BY_LEAVER,
-    BY_USER,
     Member,
     Membership,
     MemberStatus,
     User,
-    Writer,
 )
 from tenantry.domain.permissions import AccessLevel, RequestPrincipal, Role, lower_role
 from tenantry.domain.plan_limits import MEMBERS, limit_in_force
@@ -167,7 +164,7 @@ class MemberService:
             rules.check_initial_role(role, is_tenant_owner=is_owner)
             _check_not_current(before)
             await self._check_limit(connection, tenant, now)
-            written = rules.writer(author, caller.access_level)
+            binds_owner = rules.binds_owner(author, caller.access_level)
             if before is None:
                 member = Member(
                     new_id("mbr"),
@@ -179,7 +176,7 @@ class MemberService:
                     now,
                     None,
                 )
-                await _insert(connection, author, written, issuer, member)
+                await _insert(connection, author, issuer, member, binds_owner=binds_owner)
             else:
                 again = msgspec.structs.replace(
                     before,
@@ -190,11 +187,11 @@ class MemberService:
                 member = await _save(
                     connection,
                     author,
-                    written,
                     action,
                     before,
                     again,
                     now,
+                    binds_owner=binds_owner,
                 )
             await idempotency.keep(connection, claim, member, now)
             return member
@@ -209,7 +206,7 @@ class MemberService:
         binds: bool = True,
     ) -> Member:
         """Change the role of a member or an invited user. ``binds`` is as in
-        `tenantry.domain.members.writer`.
+        `tenantry.domain.members.binds_owner`.
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `MemberNotActiveError`,
         `LastOwnerError`.
@@ -234,14 +231,14 @@ class MemberService:
                     self.issuers,
                     before,
                 )
-            written = rules.writer(author, caller.access_level, binds=binds)
+            binds_owner = rules.binds_owner(author, caller.access_level, binds=binds)
             return await _set_role(
                 connection,
                 author,
-                written,
                 before,
                 role,
                 now,
+                binds_owner=binds_owner,
             )
 
     async def remove(
@@ -251,7 +248,7 @@ class MemberService:
         tokens claim.
 
         A user whose token claims the role owner is rejected only if an OWNER or the operator wrote
-        the membership. ``binds`` is as in `tenantry.domain.members.writer`.
+        the membership. ``binds`` is as in `tenantry.domain.members.binds_owner`.
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`.
         """
@@ -264,7 +261,7 @@ class MemberService:
             )
             before = await self._find(connection, caller, member_id)
             rules.check_may_manage(caller, before.role)
-            written = rules.writer(author, caller.access_level, binds=binds)
+            binds_owner = rules.binds_owner(author, caller.access_level, binds=binds)
             if before.status is not MemberStatus.REMOVED:
                 await _check_not_last_owner(
                     connection,
@@ -276,11 +273,11 @@ class MemberService:
             await _save(
                 connection,
                 author,
-                written,
                 Action.MEMBER_REMOVED,
                 before,
                 after,
                 now,
+                binds_owner=binds_owner,
             )
 
     async def _find(
@@ -415,18 +412,17 @@ class MembershipService:
                 member,
             )
             declines = member.status is MemberStatus.INVITED and not leaves
-            action, written = (
-                (Action.MEMBER_DECLINED, BY_USER) if declines else (Action.MEMBER_LEFT, BY_LEAVER)
-            )
+            action = Action.MEMBER_DECLINED if declines else Action.MEMBER_LEFT
             now = self.clock()
             await _save(
                 connection,
                 author,
-                written,
                 action,
                 member,
                 rules.removed(member, now),
                 now,
+                # a user who left is rejected even if the token claims the role owner
+                binds_owner=not declines,
             )
 
     @asynccontextmanager
@@ -487,7 +483,7 @@ async def add_owner(
     ``is_founder``: the user has just created the tenant. The transaction must hold the lock on the
     tenant's row.
     """
-    written = rules.writer(author, AccessLevel.OWNER)
+    binds_owner = rules.binds_owner(author, AccessLevel.OWNER)
     before = await members.find_user(connection, org_id, user)
     if before is None:
         member = Member(
@@ -503,10 +499,10 @@ async def add_owner(
         await _insert(
             connection,
             author,
-            written,
             user.issuer,
             member,
             is_founder=is_founder,
+            binds_owner=binds_owner,
         )
     elif before.status is not MemberStatus.REMOVED:
         action = (
@@ -516,11 +512,11 @@ async def add_owner(
         await _save(
             connection,
             author,
-            written,
             action,
             before,
             after,
             now,
+            binds_owner=binds_owner,
         )
 
 
@@ -542,7 +538,7 @@ async def hand_over(
     Raises `ScopeEscalationError`, `ModeMismatchError` and `ValidationError`.
     """
     rules.check_may_give(caller, Role.OWNER)
-    written = rules.writer(author, caller.access_level)
+    binds_owner = rules.binds_owner(author, caller.access_level)
     member = await members.find_user(connection, caller.org_id, successor)
     if member is None or member.status is not MemberStatus.ACTIVE:
         raise errors.ValidationError(("userId", "is not an active member of the tenant"))
@@ -555,19 +551,19 @@ async def hand_over(
     await _set_role(
         connection,
         author,
-        written,
         member,
         Role.OWNER,
         now,
+        binds_owner=binds_owner,
     )
     if former is not None and former.id != member.id and former.status is MemberStatus.ACTIVE:
         await _set_role(
             connection,
             author,
-            written,
             former,
             rules.role_of_former_owner(former.role),
             now,
+            binds_owner=binds_owner,
         )
 
 
@@ -627,21 +623,21 @@ def _check_not_current(member: Member | None) -> None:
 async def _insert(
     connection: Connection,
     author: Author,
-    written: Writer,
     issuer: str,
     member: Member,
     *,
+    binds_owner: bool,
     is_founder: bool = False,
 ) -> Member:
     await members.insert(
         connection,
         issuer,
         member,
-        written,
         is_founder=is_founder,
+        binds_owner=binds_owner,
     )
     action = Action.MEMBER_INVITED if member.status is MemberStatus.INVITED else Action.MEMBER_ADDED
-    after = rules.audited(member, binds_owner=written.access != AccessLevel.SCOPED)
+    after = rules.audited(member, binds_owner=binds_owner)
     await audit.record(
         connection,
         author,
@@ -656,31 +652,33 @@ async def _insert(
 async def _set_role(
     connection: Connection,
     author: Author,
-    written: Writer,
     before: Member,
     role: Role,
     now: datetime,
+    *,
+    binds_owner: bool,
 ) -> Member:
     after = msgspec.structs.replace(before, role=role)
     return await _save(
         connection,
         author,
-        written,
         Action.MEMBER_UPDATED,
         before,
         after,
         now,
+        binds_owner=binds_owner,
     )
 
 
 async def _save(
     connection: Connection,
     author: Author,
-    written: Writer,
     action: Action,
     before: Member,
     after: Member,
     now: datetime,
+    *,
+    binds_owner: bool,
 ) -> Member:
     """Store a change of a member, and record it in the audit trail.
 
@@ -688,12 +686,12 @@ async def _save(
     owner.
     """
     bound = await members.binds_owner(connection, before.org_id, before.id)
-    binds = bound or written.access != AccessLevel.SCOPED
+    binds = bound or binds_owner
     if after == before and binds == bound:
         return before
     if after != before:
         after = msgspec.structs.replace(after, updated_at=now)
-    await members.update(connection, after, written)
+    await members.update(connection, after, binds_owner=binds_owner)
     await audit.record(
         connection,
         author,
@@ -710,11 +708,11 @@ async def _accept(connection: Connection, author: Author, member: Member, now: d
     return await _save(
         connection,
         author,
-        BY_USER,
         Action.MEMBER_ACCEPTED,
         member,
         rules.accepted(member),
         now,
+        binds_owner=False,
     )
 
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.auth.authentication_store import BINDS_OWNER, MEMBER_STATUS
+from tenantry.auth.authentication_store import MEMBER_STATUS
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, Page, SearchPage, Window
 from tenantry.domain.issuers import Issuers
-from tenantry.domain.members import Member, Membership, MemberStatus, User, Writer
+from tenantry.domain.members import Member, Membership, MemberStatus, User
 from tenantry.domain.permissions import Role
 
 _TIMES: Final = "created_at, coalesce(updated_at, removed_at, created_at), removed_at"
@@ -37,16 +37,12 @@ _NAMED: Final = """
    FROM memberships m JOIN tenants t ON t.id = m.tenant_id)
 """
 _OWN: Final = Listing(f"id, tenant_id, name, role, {MEMBER_STATUS}", _NAMED, "created_at")
-_UPDATE: Final = f"""
+_UPDATE: Final = """
 UPDATE memberships
    SET role = %(role)s, invited = %(invited)s, updated_at = %(now)s, removed_at = %(removed_at)s,
-       written_by = CASE WHEN keeps THEN written_by ELSE coalesce(%(by)s, written_by) END,
-       written_as = CASE WHEN keeps THEN written_as ELSE %(access)s END,
-       written_at = CASE WHEN keeps THEN written_at ELSE %(now)s END
-  FROM (SELECT id AS found, %(access)s = 'SCOPED' AND {BINDS_OWNER.format(row="memberships")} AS keeps
-          FROM memberships WHERE tenant_id = %(org)s AND id = %(id)s) before
- WHERE tenant_id = %(org)s AND id = found
-"""  # noqa: S608  # our own
+       binds_owner = binds_owner OR %(binds_owner)s
+ WHERE tenant_id = %(org)s AND id = %(id)s
+"""
 
 
 class MemberFilter(msgspec.Struct, frozen=True):
@@ -175,7 +171,7 @@ async def issuers_of(
 
 async def binds_owner(connection: Connection, org_id: str, member_id: str) -> bool:
     """Whether a membership also restricts a claimed owner."""
-    query = f"SELECT {BINDS_OWNER.format(row='memberships')} FROM memberships WHERE tenant_id = %s AND id = %s"  # noqa: S608
+    query = "SELECT binds_owner FROM memberships WHERE tenant_id = %s AND id = %s"
     return bool(await connection.fetch_value(query, (org_id, member_id)))
 
 
@@ -218,14 +214,14 @@ async def insert(
     connection: Connection,
     issuer: str,
     member: Member,
-    written: Writer,
     *,
+    binds_owner: bool,
     is_founder: bool = False,
 ) -> None:
     """Store a new member. ``is_founder``: the user has just created the tenant."""
     await connection.execute(
         "INSERT INTO memberships (id, tenant_id, issuer, subject, role, invited, founded, created_at, updated_at, "
-        "written_by, written_as, written_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        "binds_owner) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
         (
             member.id,
             member.org_id,
@@ -236,14 +232,12 @@ async def insert(
             is_founder,
             member.created_at,
             member.updated_at,
-            written.name,
-            written.access,
-            member.updated_at,
+            binds_owner,
         ),
     )
 
 
-async def update(connection: Connection, member: Member, written: Writer) -> None:
+async def update(connection: Connection, member: Member, *, binds_owner: bool) -> None:
     """Store the fields of a member that may change. What an OWNER or the operator wrote stays
     binding.
     """
@@ -256,8 +250,7 @@ async def update(connection: Connection, member: Member, written: Writer) -> Non
             "invited": member.status is MemberStatus.INVITED,
             "now": member.updated_at,
             "removed_at": member.removed_at,
-            "by": written.name,
-            "access": written.access,
+            "binds_owner": binds_owner,
         },
     )
 

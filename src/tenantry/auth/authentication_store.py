@@ -16,10 +16,6 @@ from tenantry.db.connection import Connection
 from tenantry.db.pagination import Window
 from tenantry.db.statements import BIGINTS, BLOBS, MOMENT, MOMENTS, TEXTS, Statement
 
-BINDS_OWNER: Final = (
-    "NOT coalesce({row}.written_as = 'SCOPED' AND {row}.written_at = {row}.updated_at, false)"
-)
-"""A condition: the membership restricts a claimed owner too. Rows of earlier releases do."""
 MEMBER_STATUS: Final = (
     "CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN invited THEN 'invited' ELSE 'active' END"
 )
@@ -116,9 +112,9 @@ SELECT query.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires
     )
 
 
-_ACCESS: Final = f"""t.id, t.plan, t.subscription_status, t.access::text, t.suspended_at IS NOT NULL,
+_ACCESS: Final = """t.id, t.plan, t.subscription_status, t.access::text, t.suspended_at IS NOT NULL,
        t.deleted_at IS NOT NULL, m.role, m.removed_at IS NOT NULL, coalesce(m.invited, false),
-       {BINDS_OWNER.format(row="m")},
+       coalesce(m.binds_owner, true),
        CASE WHEN t.owner_id <> query.subject THEN NULL
             WHEN t.verified_email <> t.owner_email THEN t.verified_email
             WHEN t.owner_email_follows THEN t.owner_email END"""

@@ -6,7 +6,6 @@ from typing import Final
 
 import msgspec
 
-from tenantry.auth.authentication_store import BINDS_OWNER
 from tenantry.db.connection import Connection
 from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
 from tenantry.domain.members import User
@@ -132,7 +131,7 @@ async def delete_all(connection: Connection) -> int:
 
 # The tenant of the token's claim counts before its invitation is accepted; for a claimed owner also
 # after a removal that does not bind owners.
-_TENANTS_OF_USER: Final = f"""
+_TENANTS_OF_USER: Final = """
 WITH own AS (
     SELECT t.id, t.name, t.suspended_at IS NOT NULL AS suspended
       FROM memberships m JOIN tenants t ON t.id = m.tenant_id
@@ -144,8 +143,8 @@ WITH own AS (
       LEFT JOIN memberships m ON m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.tenant_id = t.id
      WHERE t.id = %(claimed)s AND t.deleted_at IS NULL
        AND CASE WHEN m.removed_at IS NULL THEN coalesce(m.invited, true)
-                ELSE %(owner)s AND NOT ({BINDS_OWNER.format(row="m")}) END)
-"""  # noqa: S608  # our own
+                ELSE %(owner)s AND NOT m.binds_owner END)
+"""  # our own
 # Suspended tenants come last, because the dashboard opens the first one.
 _FEW: Final = f"""{_TENANTS_OF_USER}
 SELECT id, name, suspended, total

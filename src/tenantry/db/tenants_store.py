@@ -33,7 +33,7 @@ class TenantRow(msgspec.Struct, frozen=True):
     owner_email_follows: bool  # whether the address follows the identity provider's
     suspended: bool
     deleted: bool
-    verified_email: str | None  # the owner address that was verified last; see `OwnerAddress`
+    verified_email: str  # the owner address that was verified last; see `OwnerAddress`
     # what the subscription events last gave; None with ``SUBSCRIPTIONS=each``
     provider_status: str | None
 

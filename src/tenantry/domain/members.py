@@ -27,7 +27,6 @@ _NOT_AN_EMAIL: Final = (
     "is an e-mail address. Send the user's id at the identity provider, which is `sub` of their tokens. "
     "Users find theirs on the dashboard: on their profile, or on the page after their first sign-in."
 )
-OPERATOR_ACCESS: Final = "OPERATOR"
 
 
 class MemberStatus(StrEnum):
@@ -109,29 +108,12 @@ class Membership(msgspec.Struct, frozen=True, rename="camel"):
     ]
 
 
-class Writer(msgspec.Struct, frozen=True):
-    """The author of a membership, and their access: OPERATOR, or an `AccessLevel`.
-
-    ``name`` is None where the user accepts or ends the membership, which leaves the stored author.
+def binds_owner(author: Author, level: AccessLevel, *, binds: bool = True) -> bool:
+    """Whether what an author with this level writes also restricts a user whose token claims the
+    role owner. Without ``binds`` it does not.
     """
-
-    name: str | None
-    access: str
-
-
-BY_USER: Final = Writer(None, AccessLevel.SCOPED)
-"""The user, who accepts or declines."""
-BY_LEAVER: Final = Writer(None, AccessLevel.OWNER)
-"""The user, who leaves: this also rejects a user whose token claims the role owner."""
-
-
-def writer(author: Author, level: AccessLevel, *, binds: bool = True) -> Writer:
-    """Return the writer for an author with this level; without ``binds`` the change does not bind
-    claimed owners.
-    """
-    name = author.kind if author.id is None else f"{author.kind}:{author.id}"
-    access = OPERATOR_ACCESS if author.kind is ActorKind.OPERATOR else level
-    return Writer(name, access if binds else AccessLevel.SCOPED)
+    is_decisive = author.kind is ActorKind.OPERATOR or level is AccessLevel.OWNER
+    return binds and is_decisive
 
 
 def audited(member: Member, *, binds_owner: bool) -> AuditedMember:

@@ -149,28 +149,27 @@ CONFIRMATION_VALID: Final = timedelta(hours=24)
 class OwnerAddress(msgspec.Struct, frozen=True):
     """A tenant's owner address, and the address that was verified last.
 
-    ``verified_email`` is empty without one. It is None for tenants older than the verification of
-    addresses, whose address counts as verified.
+    ``verified_email`` is empty without one.
     """
 
     email: str
-    verified_email: str | None
+    verified_email: str
 
     @property
     def is_verified(self) -> bool:
         """Whether the address may receive mail other than confirmations and billing notices."""
-        return self.verified_email is None or same_address(self.email, self.verified_email)
+        return same_address(self.email, self.verified_email)
 
     @property
     def for_security(self) -> str | None:
         """The address for security notices: the one that was verified last, if any."""
-        return self.email if self.verified_email is None else self.verified_email or None
+        return self.verified_email or None
 
     def changed(self, email: str, *, verified: bool) -> "OwnerAddress":
         """Return the address set to ``email``; the former verified one stays until this one is
         verified.
         """
-        former = self.for_security or ""
+        former = self.verified_email
         return OwnerAddress(email, email if verified or same_address(email, former) else former)
 
 

@@ -107,10 +107,8 @@ SELECT gen_random_uuid(), %(type)s, t.owner_id, t.id, '{email}', jsonb_build_obj
     ON CONFLICT (event_id) DO NOTHING
 RETURNING id
 """
-# The previous release queued notices of leaked keys here, and without a recipient.
 PENDING_NOTIFICATION: Final = """
-SELECT n.id, n.attempts, n.created_at, t.name,
-       coalesce(n.recipient, CASE WHEN n.type = %(leaked)s THEN t.verified_email END, t.owner_email), n.tenant_id,
+SELECT n.id, n.attempts, n.created_at, t.name, n.recipient, n.tenant_id,
        n.data->>'invoiceUrl', (e.document->>'amount_due')::bigint,
        (e.document->>'amount_remaining')::bigint, e.document->>'currency', n.type, n.data::text
   FROM notifications n
@@ -205,7 +203,7 @@ class PendingOwnerMail(msgspec.Struct, frozen=True):
     tenant_id: str
     data: str
     owner_email: str
-    verified_email: str | None
+    verified_email: str
     tenant_deleted: bool
 
     @property
@@ -289,16 +287,13 @@ async def read_notification(connection: Connection, notification_id: UUID) -> Pe
     """Lock and return a notification to be sent; None if it has been delivered, given up or
     withdrawn.
     """
-    row = await connection.fetch_row(
-        PENDING_NOTIFICATION, {"id": notification_id, "leaked": rules.KEY_LEAKED}
-    )
+    row = await connection.fetch_row(PENDING_NOTIFICATION, {"id": notification_id})
     if row is None:
         return None
     found_id, attempts, created_at, tenant_name, recipient, tenant_id, *payment, mail_type, data = (
         row
     )
-    kinds: dict[str, Any] = {**rules.NOTICE_DATA, rules.KEY_LEAKED: rules.KeyLeakedData}
-    kind = kinds.get(mail_type)
+    kind = rules.NOTICE_DATA.get(mail_type)
     about = rules.PaymentFailure(*payment) if kind is None else msgspec.json.decode(data, type=kind)
     return PendingMail(
         found_id,

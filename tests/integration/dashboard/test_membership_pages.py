@@ -135,8 +135,7 @@ async def test_owner_by_claim_removed_by_an_admin_keeps_access(dashboard: Dashbo
     path = await dashboard.page_of("olivia")
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         await connection.execute(
-            "UPDATE memberships SET removed_at = now(), updated_at = now(), written_as = 'SCOPED', written_at = now() "
-            "WHERE id = %s",
+            "UPDATE memberships SET removed_at = now(), updated_at = now(), binds_owner = false WHERE id = %s",
             (path.rpartition("/")[2],),
         )
     olivia = await dashboard.sign_in(OLIVIA)

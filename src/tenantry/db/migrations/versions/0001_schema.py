@@ -23,7 +23,8 @@ CREATE TABLE tenants (
 
     owner_id                 text NOT NULL,
     owner_email              text NOT NULL,
-    verified_email           text DEFAULT '',
+    -- The address that was verified last; empty if none was.
+    verified_email           text NOT NULL DEFAULT '',
     -- The address is the one that the identity provider vouches for, and follows it.
     owner_email_follows      boolean NOT NULL DEFAULT false,
     -- Of two tokens that disagree about the address, the one that was issued later counts.
@@ -50,8 +51,6 @@ CREATE TABLE tenants (
     folds                    json,
     reconciled_at            timestamptz
 ) WITH (fillfactor = 70);
-COMMENT ON COLUMN tenants.verified_email IS
-    'the address that was verified last, empty if none was; NULL: from before 0010, owner_email counts as verified';
 
 CREATE INDEX tenants_deleted ON tenants (deleted_at) WHERE deleted_at IS NOT NULL;
 -- For the operator's lists. A billing event changes no column of theirs.
@@ -152,24 +151,22 @@ CREATE TRIGGER ends_of_tenants_are_kept BEFORE UPDATE OF deleted_at ON tenants
 
 MEMBERS = """
 CREATE TABLE memberships (
-    issuer     text NOT NULL,
-    subject    text NOT NULL,
-    tenant_id  text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
-    id         text COLLATE "C" NOT NULL DEFAULT 'mbr_' || replace(gen_random_uuid()::text, '-', ''),
-    role       text NOT NULL CHECK (role IN ('owner', 'admin', 'member')),
+    issuer      text NOT NULL,
+    subject     text NOT NULL,
+    tenant_id   text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    id          text COLLATE "C" NOT NULL
+                DEFAULT 'mbr_' || replace(gen_random_uuid()::text, '-', ''),
+    role        text NOT NULL CHECK (role IN ('owner', 'admin', 'member')),
     -- The user has not accepted yet.
-    invited    boolean NOT NULL DEFAULT false,
+    invited     boolean NOT NULL DEFAULT false,
     -- The user created the tenant: this counts against TENANTS_PER_USER.
-    founded    boolean NOT NULL DEFAULT false,
-    created_at timestamptz NOT NULL DEFAULT now(),
-    updated_at timestamptz,
-    removed_at timestamptz,
-    -- Who wrote the row, with which access: OPERATOR, OWNER or SCOPED; NULL for rows of earlier
-    -- releases. The last OWNER or operator stays here when somebody else writes the row later.
-    -- SCOPED counts only while written_at is updated_at.
-    written_by text,
-    written_as text,
-    written_at timestamptz,
+    founded     boolean NOT NULL DEFAULT false,
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    updated_at  timestamptz,
+    removed_at  timestamptz,
+    -- An OWNER or the operator wrote it once: the row also restricts a user whose token claims the
+    -- role owner.
+    binds_owner boolean NOT NULL DEFAULT true,
     PRIMARY KEY (issuer, subject, tenant_id)
 );
 CREATE UNIQUE INDEX memberships_by_id ON memberships (id);
@@ -380,7 +377,7 @@ CREATE TABLE notifications (
     id           uuid PRIMARY KEY,
     type         text NOT NULL,
     recipient_id text NOT NULL,
-    recipient    text,
+    recipient    text NOT NULL,
     tenant_id    text COLLATE "C" NOT NULL,
     channels     text[] NOT NULL,
     data         jsonb NOT NULL,
@@ -392,7 +389,7 @@ CREATE TABLE notifications (
     created_at   timestamptz NOT NULL,
     sent_at      timestamptz
 );
-COMMENT ON COLUMN notifications.recipient IS 'the address when the notification was queued; NULL: from before 0010';
+COMMENT ON COLUMN notifications.recipient IS 'fixed when the notification was queued';
 CREATE INDEX notifications_unsent ON notifications (created_at) WHERE status <> 'sent';
 CREATE INDEX notifications_of_tenant ON notifications (tenant_id);
 
