@@ -35,6 +35,12 @@ WHO: dict[str, Any] = {
     "accessLevel": "OWNER",
     "plan": "free",
     "subscriptionStatus": "none",
+    "access": {
+        "state": "none",
+        "plan": "free",
+        "until": None,
+        "reason": "There is no subscription.",
+    },
     "expiresAt": None,
 }
 

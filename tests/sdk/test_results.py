@@ -43,6 +43,10 @@ KEY: Final[dict[str, Any]] = {
     "last4": "JKLM",
     "createdAt": "2026-03-01T12:00:00Z",
     "createdBy": "key_0",
+    "lastUsedAt": None,
+    "revokedAt": None,
+    "rotatedFrom": None,
+    "supersededBy": None,
 }
 ACCESS: Final = {"state": "full", "plan": "pro", "until": None, "reason": "Because.", "since": 5}
 TENANT: Final[dict[str, Any]] = {
@@ -52,6 +56,9 @@ TENANT: Final[dict[str, Any]] = {
     "subscriptionStatus": "active",
     "currentPeriodEnd": "2026-12-01T00:00:00Z",
     "cancelAtPeriodEnd": False,
+    "cancelAt": None,
+    "endsAt": None,
+    "seats": None,
     "stripeCustomerId": None,
     "ownerId": None,
     "createdAt": "2026-03-01T12:00:00.25Z",
@@ -68,7 +75,6 @@ def answer(document: object, **headers: str) -> Response:
 def test_unknown_fields_are_kept_at_every_level() -> None:
     tenant: Tenant = answer(TENANT).parse(Tenant)
     assert tenant.extra_fields == {"region": {"name": "eu"}}
-    assert tenant.access is not None
     assert tenant.access.extra_fields == {"since": 5}
     page: Page[Tenant] = answer({"data": [TENANT], "nextCursor": None, "total": 1}).parse(
         Page[Tenant]
@@ -203,6 +209,7 @@ def test_record_that_did_not_come_from_the_service_has_no_response() -> None:
                 "accessLevel": "ROOT",
                 "plan": "p",
                 "subscriptionStatus": "x",
+                "access": ACCESS,
                 "expiresAt": None,
             },
             ("kind",),

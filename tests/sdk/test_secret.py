@@ -23,7 +23,9 @@ OTHER: Final = "another-secret-0123456789"
 RECORD: Final = (
     b'{"id": "key_1", "orgId": "acme", "name": "CI", "scopes": [], "accessLevel": "SCOPED", "mode": "live", '
     b'"expiresAt": null, "status": "active", "start": "svc_live_0123", "last4": "JKLM", '
-    b'"createdAt": "2026-03-01T12:00:00Z", "createdBy": "key_0", "secret": "%s"}' % VALUE.encode()
+    b'"createdAt": "2026-03-01T12:00:00Z", "createdBy": "key_0", "lastUsedAt": null, '
+    b'"revokedAt": null, "rotatedFrom": null, "supersededBy": null, "secret": "%s"}'
+    % VALUE.encode()
 )
 
 

@@ -61,15 +61,15 @@ class ApiKey(Model, frozen=True, kw_only=True):
     """When it was created."""
     created_by: str
     """The id of the user or key that created it."""
-    last_used_at: datetime | None = None
+    last_used_at: datetime | None
     """When it was last used; up to a minute behind."""
     last_used_address: str | None = None
     """The IP address of the client that last used it."""
-    revoked_at: datetime | None = None
+    revoked_at: datetime | None
     """When it was revoked; None if it was not."""
-    rotated_from: str | None = None
+    rotated_from: str | None
     """The key that this one replaced."""
-    superseded_by: str | None = None
+    superseded_by: str | None
     """The key that replaced this one."""
     rotated_from_last_used_at: datetime | None = None
     """When the replaced key was last used. Once all clients use the new key, it no longer
@@ -153,13 +153,13 @@ class Tenant(BillingState, frozen=True, kw_only=True):
     """The tenant's id, as in the subscription's ``metadata.orgId``."""
     name: str
     """The display name."""
-    access: TenantAccess | None = None
-    """None from a service without this field."""
-    cancel_at: datetime | None = None
+    access: TenantAccess
+    """What the subscriptions give now."""
+    cancel_at: datetime | None
     """When the provider will cancel the subscription, if that is scheduled."""
-    ends_at: datetime | None = None
+    ends_at: datetime | None
     """When the subscription ended or will end; None if it renews."""
-    seats: int | None = None
+    seats: int | None
     """The quantity of the subscription's plan item."""
     stripe_customer_id: str | None
     """The payment provider's customer id; of several customers, the one linked last."""
@@ -361,8 +361,8 @@ class Whoami(Model, frozen=True, kw_only=True):
     """The tenant's plan."""
     subscription_status: SubscriptionStatus
     """The tenant's subscription status."""
-    access: TenantAccess | None = None
-    """None from a service without this field."""
+    access: TenantAccess
+    """What the tenant's subscriptions give now."""
     expires_at: datetime | None
     """When the credential expires; None for never."""
 

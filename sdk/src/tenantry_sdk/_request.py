@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import Any, Final, Protocol
 from urllib.parse import quote
@@ -14,8 +14,6 @@ from tenantry_sdk._secret import Secret
 
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]{1,255}")
 _CREDENTIAL: Final = re.compile(r"svc_\w{8,}|eyJ[\w-]{8,}(?:\.[\w-]*)*")
-
-Query = Mapping[str, "str | int | bool | datetime | None"]
 
 
 class Content(bytes):

@@ -168,8 +168,7 @@ def effective_plan(client: Tenantry, of: Whoami | Tenant) -> Plan | None:
     """Fetch the plan whose limits count; None if it has left the catalog. Raises
     `TenantryError`.
     """
-    plan_id = of.access.plan if of.access is not None else of.plan
-    return next((plan for plan in client.plans.list() if plan.id == plan_id), None)
+    return next((plan for plan in client.plans.list() if plan.id == of.access.plan), None)
 
 
 def plan_rows(
@@ -188,7 +187,7 @@ def plan_rows(
         else f"subscription {of.subscription_status}"
     )
     access = of.access
-    if access is not None and access.state == "none" and access.plan == of.plan:
+    if access.state == "none" and access.plan == of.plan:
         plan = effective_plan(client, of)
         if plan is not None:
             yield "plan", f"{plan.name} plan, {status}"
@@ -196,8 +195,7 @@ def plan_rows(
                 yield "limits", limit_words(plan.limits)
             return
     yield "plan", f"{of.plan}, {status}"
-    if access is not None:
-        yield "access", access_words(access)
+    yield "access", access_words(access)
 
 
 def _whoami(client: Tenantry) -> tuple[Whoami, dict[str, LimitUse]]:
