@@ -200,7 +200,7 @@ async def test_a_hundred_leak_reports_send_three_mails_without_text_of_the_attac
 
 async def test_names_in_a_notice_contain_no_link(service: Service, post: Post) -> None:
     org = await operators_tenant(service)
-    # a name from before such characters were refused
+    # no request stores such a name
     name = f"{EVIL}\u202e +1 800 555 0199"
     await rows(service, "UPDATE tenants SET name = %s WHERE id = %s RETURNING id", name, org.id)
     await leak(service, org, name="call evil@evil.example or www.evil.example")

@@ -1,11 +1,8 @@
-"""Names of tenants, projects and API keys: which characters they may contain, and rows with older
-names.
-"""
+"""Names of tenants, projects and API keys: which characters they may contain."""
 
 from typing import Final
 
 import httpx2
-import psycopg
 import pytest
 
 from tests.support.service import KEYS, PROJECTS, TENANTS, Service, refusal
@@ -24,7 +21,6 @@ REFUSED: Final = (
 MESSAGE: Final = (
     "must not contain control characters, line breaks or bidirectional formatting characters"
 )
-OLD: Final = "old \u202e name"
 
 
 def is_refused(answer: httpx2.Response) -> bool:
@@ -61,27 +57,3 @@ async def test_letters_of_every_script_and_joined_emoji_are_accepted(service: Se
         assert (
             await org.owner.post(KEYS, {"orgId": org.id, "name": name, "scopes": ["a:b"]})
         ).status_code == 201
-
-
-async def test_rows_with_such_a_name_from_before_keep_working(service: Service) -> None:
-    org = await service.organization()
-    project = (await org.owner.post(PROJECTS, {"name": "a"})).json()
-    key = await service.key(org.owner, org.id, "a:b")
-    with psycopg.connect(service.conninfo) as connection:
-        connection.execute("UPDATE tenants SET name = %s WHERE id = %s", (OLD, org.id))
-        connection.execute("UPDATE projects SET name = %s WHERE org_id = %s", (OLD, org.id))
-        connection.execute("UPDATE api_keys SET name = %s WHERE org_id = %s", (OLD, org.id))
-    path = f"{PROJECTS}/{project['id']}"
-    for answer in (
-        await org.owner.patch(path, {"description": "new"}),
-        await org.owner.patch(path, {"name": OLD}),
-        await org.owner.patch(key.path, {"name": OLD, "scopes": ["a:c"]}),
-        await org.owner.patch(f"{TENANTS}/{org.id}", {"name": OLD, "ownerEmail": "new@x.example"}),
-        await service.operator.put(
-            f"{TENANTS}/{org.id}", {"name": OLD, "ownerEmail": "newer@x.example"}
-        ),
-    ):
-        assert (answer.status_code, answer.json()["name"]) == (200, OLD)
-    rotated = await org.owner.post(f"{key.path}/rotate", {})
-    assert (rotated.status_code, rotated.json()["name"]) == (201, OLD)
-    assert is_refused(await org.owner.patch(path, {"name": f"{OLD}er"}))

@@ -232,11 +232,10 @@ def test_a_raw_body_is_read_for_no_tenant_where_none_is_named(filled: str) -> No
 def test_a_login_with_its_own_privileges_is_not_subject_to_row_level_security(
     postgres: PostgresServer, filled: str
 ) -> None:
-    """A release from before the roles keeps working while its processes are replaced."""
     with psycopg.connect(filled) as connection:
-        connection.execute("CREATE ROLE of_before")
-        connection.execute("GRANT SELECT, DELETE ON projects TO of_before")
-        connection.execute("SET LOCAL ROLE of_before")
+        connection.execute("CREATE ROLE with_own_privileges")
+        connection.execute("GRANT SELECT, DELETE ON projects TO with_own_privileges")
+        connection.execute("SET LOCAL ROLE with_own_privileges")
         assert owners_in(connection, "projects") == {ONE, TWO}
         connection.rollback()
 

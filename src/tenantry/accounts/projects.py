@@ -164,7 +164,7 @@ class ProjectService:
             )
             name = project.name if name is UNSET else name
             description = project.description if description is UNSET else description
-            check_name(name, project.name)
+            check_name(name)
             changed = msgspec.structs.replace(
                 project,
                 name=name,

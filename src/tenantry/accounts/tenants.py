@@ -29,7 +29,7 @@ from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Page, window_after
-from tenantry.db.tenants_store import TenantRow, find_tenant, get_tenant
+from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import errors
 from tenantry.domain.api_keys import ApiKey, RevocationReason
 from tenantry.domain.audit import Action, AuditEvent, Author
@@ -37,7 +37,7 @@ from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import User, check_user_id
-from tenantry.domain.names import check_name, is_printable_name
+from tenantry.domain.names import check_name
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.permissions import Mode, RequestPrincipal
 from tenantry.domain.plans import FREE
@@ -256,7 +256,7 @@ class TenantService:
                 WRITE_SCOPE,
                 self.clock,
             )
-            check_name(name, found.record.name)
+            check_name(name)
             was = found.owner_address
             becomes = was if owner_email is None else was.changed(owner_email, verified=is_verified)
             follows = found.owner_email_follows and owner_email is None
@@ -370,11 +370,9 @@ class TenantService:
         """
         if wanted.owner_id is not None:
             self._check_user_id(wanted.owner_id, "ownerId")
+        check_name(wanted.name)
         now = self.clock()
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
-            if not is_printable_name(wanted.name):  # an older tenant may keep such a name
-                present = await find_tenant(connection, tenant_id)
-                check_name(wanted.name, present.record.name if present else None)
             before = await self._set(
                 connection,
                 author,

@@ -206,7 +206,7 @@ class ApiKeyService:
             )
             changed = key = await self._find(connection, caller, key_id, lock=True)
             if name is not UNSET:
-                check_name(name, key.name)
+                check_name(name)
                 changed = msgspec.structs.replace(changed, name=name)
             if scopes is not UNSET:
                 given, level = normalize(scopes, None)

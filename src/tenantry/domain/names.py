@@ -21,16 +21,9 @@ NAME_RULE: Final = (
 _refused = re.compile(f"[{REFUSED_CHARACTERS}]")
 
 
-def is_printable_name(name: str) -> bool:
-    """Whether a name contains none of `REFUSED_CHARACTERS`."""
-    return _refused.search(name) is None
-
-
-def check_name(name: str, present: str | None = None) -> None:
-    """Raise `ValidationError` for a name with a refused character, unless it equals the ``present``
-    name.
-    """
-    if name != present and not is_printable_name(name):
+def check_name(name: str) -> None:
+    """Raise `ValidationError` for a name with one of `REFUSED_CHARACTERS`."""
+    if _refused.search(name) is not None:
         raise ValidationError(("name", NAME_RULE))
 
 
