@@ -87,7 +87,6 @@ async def test_a_reconciliation_gives_no_access_for_a_failed_first_payment(world
 async def test_a_replay_repairs_access_that_was_given_for_a_failed_first_payment(
     world: World,
 ) -> None:
-    """Such as the access that an earlier release has stored."""
     subscriber = await abandoned(world)
     await world.passes(minutes=1)
     policy = world.reconciler.policy

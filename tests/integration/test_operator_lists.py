@@ -59,18 +59,15 @@ def directory(
     return database, TenantDirectory(database, catalog, keys, clock)
 
 
-def phases(plan: str, status: str) -> Sequence[Sequence[AccessPhase]]:
-    """Every kind of stored access: none, one that ends soon, has ended, never ends, or is of
-    another plan.
-    """
+def phases(plan: str) -> Sequence[Sequence[AccessPhase]]:
+    """Every kind of stored access: none, one that ends soon, has ended, or never ends."""
     soon, past = int((NOW + LATER / 2).timestamp()), int((NOW - LATER).timestamp())
     none = AccessPhase("none", "free", "over")
-    basis = f"{plan} {status}"
     return (
         (),
-        (AccessPhase("grace", plan, "due", soon, basis=basis), none),
+        (AccessPhase("grace", plan, "due", soon), none),
         (
-            AccessPhase("full", plan, "paid", past, basis=basis),
+            AccessPhase("full", plan, "paid", past),
             AccessPhase("grace", plan, "due", soon),
             none,
         ),
@@ -79,8 +76,7 @@ def phases(plan: str, status: str) -> Sequence[Sequence[AccessPhase]]:
             AccessPhase("grace", plan, "due", past + 1),
             none,
         ),
-        (AccessPhase("full", plan, "paid", basis=basis),),
-        (AccessPhase("grace", plan, "due", soon, basis="business active"), none),
+        (AccessPhase("full", plan, "paid"),),
         (AccessPhase("full", plan, "paid", soon), AccessPhase("grace", plan, "due", past)),
     )
 
@@ -89,7 +85,7 @@ async def store_tenants(conninfo: str) -> int:
     """Store a tenant of each plan, status and kind of stored access; return their number."""
     rows = []
     for plan, status in product(("free", "pro"), STATUSES):
-        for number, stored in enumerate(phases(plan, status)):
+        for number, stored in enumerate(phases(plan)):
             access = msgspec.json.encode(stored).decode() if stored else None
             rows.append((f"{plan}-{status}-{number}", plan, status, access))
     async with (

@@ -9,7 +9,6 @@ from tenantry.domain.access import (
     NOTHING,
     AccessPhase,
     access_of_status,
-    basis_of,
     current_phase,
     limit_text,
     limits_of,
@@ -142,14 +141,3 @@ def test_text_of_a_limit_says_why_there_is_no_access(
     phase: AccessPhase, plan: str, text: str
 ) -> None:
     assert limit_text(phase, plan, CATALOG, "50 projects") == text
-
-
-def test_phases_count_for_the_plan_and_status_that_they_are_of() -> None:
-    """The previous release changes a tenant's plan and status and leaves the phases as they are."""
-    stored = msgspec.json.encode(
-        [msgspec.structs.replace(GRACE, basis=basis_of("pro", "past_due")), AFTER]
-    ).decode()
-    late = UNTIL + 1
-    assert current_phase(stored, "pro", "past_due", late, CATALOG) == AFTER
-    assert current_phase(stored, "pro", "active", late, CATALOG).state == "full"
-    assert current_phase(stored, "free", "canceled", late, CATALOG).state == "none"

@@ -20,12 +20,10 @@ _RECORD: Final = len(TenantRecord.__struct_fields__)
 _COLUMNS: Final = f"{TENANT_COLUMNS}, owner_email, suspended_at IS NOT NULL"
 _LISTING: Final = Listing(_COLUMNS, "tenants", "created_at")
 _CURRENT: Final = "deleted_at IS NULL"
-# The rule of `tenantry.domain.access.current_phase`, in SQL: stored phases count while the plan and
-# status that they are of are the tenant's; the first phase that has not ended counts, else the last
-# one.
+# The rule of `tenantry.domain.access.current_phase`, in SQL: the first stored phase that has not
+# ended counts, else the last one.
 ACCESS_STATE: Final = """
-CASE WHEN coalesce(access->0->>'basis', plan || ' ' || subscription_status) = plan || ' ' || subscription_status
-          AND access IS NOT NULL
+CASE WHEN access IS NOT NULL
      THEN coalesce((SELECT phase->>'state'
                       FROM json_array_elements(access) WITH ORDINALITY AS phases (phase, position)
                      WHERE phase->>'until' IS NULL OR (phase->>'until')::bigint > %(now)s

@@ -24,7 +24,6 @@ SELECT t.id, t.access::text, ended.at, nextval('billing_arrivals')
   FROM tenants t
   JOIN ended USING (id)
  WHERE t.deleted_at IS NULL
-   AND coalesce(t.access->0->>'basis' = t.plan || ' ' || t.subscription_status, true)
    AND NOT EXISTS (SELECT FROM billing_events e WHERE e.id = 'access_ended_' || t.id || '_' || ended.at)
  ORDER BY t.id, ended.at
  LIMIT %(most)s

@@ -21,7 +21,7 @@ from tenantry.db.statements import (
     BoundStatement,
     Statement,
 )
-from tenantry.domain.access import AccessPhase, basis_of
+from tenantry.domain.access import AccessPhase
 from tenantry.domain.billing.ledger import AccountChange, BillingAccount
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.billing.tenant_record import BillingRecord
@@ -162,7 +162,7 @@ def _to_account(row: AccountRow, policy: BillingPolicy) -> BillingAccount:
         row.cancel_at,
         row.ends_at,
         row.seats,
-        () if row.access is None else _without_basis(_access_decoder.decode(row.access)),
+        () if row.access is None else _access_decoder.decode(row.access),
     )
     return BillingAccount(
         row.id,
@@ -247,13 +247,5 @@ def _insert_holders(changes: Sequence[AccountChange]) -> list[BoundStatement]:
     return [INSERT_HOLDERS(*zip(*added, strict=True))] if added else []
 
 
-def _without_basis(phases: tuple[AccessPhase, ...]) -> tuple[AccessPhase, ...]:
-    return (msgspec.structs.replace(phases[0], basis=None), *phases[1:])
-
-
 def _stored_access(record: BillingRecord) -> bytes | None:
-    if not record.access:
-        return None
-    first, *others = record.access
-    basis = basis_of(record.plan, record.subscription_status)
-    return _encoder.encode([msgspec.structs.replace(first, basis=basis), *others])
+    return _encoder.encode(record.access) if record.access else None

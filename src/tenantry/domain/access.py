@@ -25,18 +25,13 @@ Addons = tuple[tuple[str, int], ...]
 
 
 class AccessPhase(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tenant's access until a second; None without an end.
-
-    ``basis`` has the plan and status that stored phases are of, in the first of them. The previous
-    release changes a tenant's plan and status without them; the phases do not count then.
-    """
+    """A tenant's access until a second; None without an end."""
 
     state: AccessState
     plan: str
     reason: str
     until: int | None = None
     addons: Addons = ()
-    basis: str | None = None
 
 
 NOTHING: Final = AccessPhase("none", FREE, "There is no subscription.")
@@ -125,15 +120,7 @@ def current_phase(
     """
     if stored is None:
         return phase_of_status(plan, status, catalog)
-    phases = _phases.decode(stored)
-    if phases[0].basis not in (None, basis_of(plan, status)):
-        return phase_of_status(plan, status, catalog)
-    return phase_at(phases, now)
-
-
-def basis_of(plan: str, status: str) -> str:
-    """Return the mark of the plan and status that stored phases are of."""
-    return f"{plan} {status}"
+    return phase_at(_phases.decode(stored), now)
 
 
 def phase_at(phases: Sequence[AccessPhase], now: float) -> AccessPhase:

@@ -94,7 +94,6 @@ SELECT gen_random_uuid(), %(type)s, t.owner_id, t.id, '{email}', jsonb_build_obj
   FROM tenants t
  WHERE t.access->-1->>'state' = 'none' AND t.deleted_at IS NULL
    AND (t.access->-2->>'until')::bigint BETWEEN %(since)s AND %(until)s
-   AND coalesce(t.access->0->>'basis' = t.plan || ' ' || t.subscription_status, true)
    AND NOT EXISTS (SELECT FROM notifications n
                     WHERE n.event_id = %(type)s || ' ' || t.id || ' ' || (t.access->-2->>'until'))
    AND NOT EXISTS (SELECT FROM notifications n
