@@ -14,8 +14,8 @@ import pytest
 
 from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent
 from tenantry.domain.billing.state import SubscriptionRule
-from tenantry.domain.billing.tenant_record import spec_fields
 from tests.support import figures
+from tests.support.bursts import spec_fields
 from tests.support.ledger import Ledger
 from tests.support.orders import in_batches, shuffled
 from tests.support.random_subscription_histories import random_history

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, permutations
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,11 +17,13 @@ from tenantry.domain.billing.events import (
     SubscriptionItem,
 )
 from tenantry.domain.billing.state import BillingPolicy, BillingState
-from tenantry.domain.billing.tenant_record import spec_fields
+from tenantry.domain.billing.tenant_record import SPEC_FIELDS
 from tests.support import figures
 from tests.support.facts import ANY, deleted, failed, succeeded, updated
 from tests.support.ledger import Ledger, folded
 
+spec_fields: Final = attrgetter(*SPEC_FIELDS)
+"""Return the four fields of a state or record that the specification names."""
 STATUSES: Final = ("trialing", "active", "past_due", "unpaid")
 PRICES: Final = ("price_free", "price_pro", "price_business")
 

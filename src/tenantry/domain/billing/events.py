@@ -128,12 +128,12 @@ PreviousFact = Fact | tuple[SubscriptionItem, ...]
 class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of one provider event. Times are seconds since the Unix epoch.
 
-    ``previous`` holds the values of `REPLACEABLE_FACTS` that the event replaced (the provider's
-    ``previous_attributes``). Empty means that it replaced none of them; None means unknown.
-    ``status`` is the subscription's or the invoice's. ``arrival`` numbers events in the order in
-    which they came in. ``problem`` is why the event's object is malformed, if it is. ``account`` is
-    the connected account (Stripe Connect) of the event; None for the platform's own. ``is_thin``
-    marks a thin (v2) event, which has no object; the ledger does not store this flag.
+    ``previous`` holds the values of `EVENT_FACTS` and `DETAILED_FACTS` that the event replaced (the
+    provider's ``previous_attributes``). Empty means that it replaced none of them; None means
+    unknown. ``status`` is the subscription's or the invoice's. ``arrival`` numbers events in the
+    order in which they came in. ``problem`` is why the event's object is malformed, if it is.
+    ``account`` is the connected account (Stripe Connect) of the event; None for the platform's own.
+    ``is_thin`` marks a thin (v2) event, which has no object; the ledger does not store this flag.
     """
 
     id: str
@@ -166,9 +166,8 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 EVENT_FACTS: Final = ("org_id", "status", "price_id", "current_period_end", "cancel_at_period_end")
 DETAILED_FACTS: Final = ("items", "period_start", "cancel_at", "trial_end", "pause")
-REPLACEABLE_FACTS: Final = (*EVENT_FACTS, *DETAILED_FACTS)
-"""The facts of a subscription that ``previous`` may name: those of `BillingEvent`, and those of its
-``details``.
+"""The facts of a subscription that ``previous`` may name: `EVENT_FACTS` of `BillingEvent`, and
+these of its ``details``.
 
 The end of a subscription is left out: it comes with a change of ``status``.
 """

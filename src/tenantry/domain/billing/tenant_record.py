@@ -1,7 +1,6 @@
 """The tenant's billing fields and access, from the states of its folds."""
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -36,10 +35,6 @@ class BillingRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ends_at: int | None = None
     seats: int | None = None
     access: tuple[AccessPhase, ...] = ()
-
-
-spec_fields: Final = attrgetter(*SPEC_FIELDS)
-"""Return the four fields of a state or record that SPEC 2.2 names."""
 
 
 def differences(
