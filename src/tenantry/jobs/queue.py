@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import psycopg
@@ -11,18 +10,22 @@ from procrastinate import App, JobContext, PsycopgConnector
 from procrastinate.exceptions import ConnectorException
 from procrastinate.middleware import AsyncCallNext
 from procrastinate.worker import Worker
-from psycopg_pool import PoolTimeout
 
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts, exponential
 from tenantry.db import outbox_store
 from tenantry.db.connection import set_session
-from tenantry.db.database import OUTGROWN, UNAVAILABLE, new_pool, servers, take_role
+from tenantry.db.database import OUTGROWN, new_pool, servers, take_role
 from tenantry.db.failover_detection import FailoverDetector
 from tenantry.db.job_names import DELIVER_MAIL
 from tenantry.db.outbox import Outbox
-from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.jobs import runs_store
 from tenantry.jobs.tasks import WORK, Work, register
+from tenantry.jobs.worker_logs import (
+    UnavailableDatabaseFilter,
+    as_information,
+    is_unavailable,
+    keep_unless_unavailable,
+)
 from tenantry.notifications import mail_delivery_store as mails
 
 _HEARTBEAT: Final = 10.0
@@ -34,78 +37,6 @@ _SOUND: Final = 60.0
 _MOST_ORPHANED: Final = 1000
 
 logger = logging.getLogger(__name__)
-
-
-def _as_information(record: logging.LogRecord) -> bool:
-    """Log a job that found the database unavailable as information, without a traceback."""
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, DatabaseUnavailableError):
-        record.msg, record.exc_info = f"{record.msg}: {error}", None
-        record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
-    return True
-
-
-def _keep_unless_unavailable(record: logging.LogRecord) -> bool:
-    """Drop what asyncio logs of a job whose end cannot be recorded while the database is
-    unavailable.
-    """
-    error = record.exc_info[1] if record.exc_info else None
-    return not (isinstance(error, ConnectorException) and _is_unavailable(error))
-
-
-def _is_unavailable(error: BaseException | None) -> bool:
-    return isinstance(
-        error.__cause__ if isinstance(error, ConnectorException) else error, UNAVAILABLE
-    )
-
-
-class _UnavailableDatabaseFilter(logging.Filter):
-    """Drop what libraries log, again and again or with a traceback, while the database is
-    unavailable.
-
-    The worker logs one line instead, with the ``reason``. Where it ``is_alone`` in its process,
-    warnings of pools are dropped too, otherwise only while it ``is_interrupted``.
-    """
-
-    _POOL: Final = "psycopg.pool"
-    _LOGGERS: Final = (
-        _POOL,
-        "procrastinate.worker",
-        "procrastinate.worker.worker",
-        "procrastinate.utils",
-    )
-
-    def __init__(self, *, is_alone: bool) -> None:
-        super().__init__()
-        self._is_alone = is_alone
-        self.reason: str | None = None
-        self.is_interrupted = False
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.name == self._POOL:
-            self._keep(*record.args if isinstance(record.args, tuple) else ())
-            return record.levelno > logging.WARNING or not (self._is_alone or self.is_interrupted)
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None and _is_unavailable(error):
-            self._keep(error, error.__cause__)
-            return False
-        return True
-
-    def _keep(self, *found: object) -> None:
-        for each in found:
-            if isinstance(each, psycopg.Error) and not isinstance(each, PoolTimeout):
-                self.reason = str(each)
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        loggers = [logging.getLogger(name) for name in self._LOGGERS]
-        for each in loggers:
-            each.addFilter(self)
-        try:
-            yield
-        finally:
-            for each in loggers:
-                each.removeFilter(self)
 
 
 class _RunningJobs:
@@ -164,9 +95,9 @@ class JobQueue:
             await take_role(connection)
 
         self._app = App(connector=PsycopgConnector(configure=prepare_listening))
-        logging.getLogger("procrastinate.worker").addFilter(_as_information)
+        logging.getLogger("procrastinate.worker").addFilter(as_information)
         # some of it only when the process ends
-        logging.getLogger("asyncio").addFilter(_keep_unless_unavailable)
+        logging.getLogger("asyncio").addFilter(keep_unless_unavailable)
         register(self._app, self.requeue_stalled)
 
     async def open(self) -> None:
@@ -200,66 +131,67 @@ class JobQueue:
         that it lost meanwhile is requeued at least ``lost_after`` seconds later, and at most twice
         as many.
         """
-        unavailable = _UnavailableDatabaseFilter(is_alone=is_alone)
+        unavailable = UnavailableDatabaseFilter(is_alone=is_alone)
         running = _RunningJobs()
+        options = {
+            "queues": work.queues,
+            "concurrency": concurrency,
+            "fetch_job_polling_interval": polling_interval,
+            "shutdown_graceful_timeout": grace,
+            "delete_jobs": "successful",
+            "additional_context": {WORK: work},
+            "install_signal_handlers": False,
+            "update_heartbeat_interval": _HEARTBEAT,
+            "stalled_worker_timeout": _STALLED_AFTER,
+            "worker_middleware": [running.run],
+        }
         with unavailable.installed():
             requeueing = asyncio.create_task(self._requeue_lost(running, lost_after))
             try:
-                await self._run_worker(
-                    work, concurrency, polling_interval, grace, unavailable, running
-                )
+                await self._keep_running(options, unavailable)
             finally:
                 requeueing.cancel()
                 await asyncio.wait([requeueing])
 
-    async def _run_worker(
+    async def _keep_running(
         self,
-        work: Work,
-        concurrency: int,
-        polling_interval: float,
-        grace: float,
-        unavailable: _UnavailableDatabaseFilter,
-        running: _RunningJobs,
+        options: dict[str, Any],
+        unavailable: UnavailableDatabaseFilter,
     ) -> None:
+        """Run a worker with procrastinate's ``options``, and another after each interruption."""
+        clock = asyncio.get_running_loop().time
         failures = 0
         while True:
-            began = asyncio.get_running_loop().time()
-            try:
-                await self._app.check_connection_async()
-                if failures:
-                    logger.info("the job worker continues")
-                unavailable.is_interrupted, unavailable.reason = False, None
-                await self._app.run_worker_async(
-                    queues=work.queues,
-                    concurrency=concurrency,
-                    fetch_job_polling_interval=polling_interval,
-                    shutdown_graceful_timeout=grace,
-                    delete_jobs="successful",
-                    additional_context={WORK: work},
-                    install_signal_handlers=False,
-                    update_heartbeat_interval=_HEARTBEAT,
-                    stalled_worker_timeout=_STALLED_AFTER,
-                    worker_middleware=[running.run],
-                )
-                trouble: object = "it stopped by itself"
-            except Exception as error:  # noqa: BLE001  # a worker continues after any error
-                trouble = error.__cause__ or error
-                if isinstance(trouble, OUTGROWN):
-                    await self._pool.drain()
-            task = asyncio.current_task()
-            # losing the database while it stops raises that error instead
-            if task is not None and task.cancelling():
-                raise asyncio.CancelledError
-            if asyncio.get_running_loop().time() - began > _SOUND:
-                failures = 0
-            failures += 1
+            began = clock()
+            trouble = await self._run_until_interrupted(options, unavailable)
+            _raise_if_canceled()
+            failures = 1 if clock() - began > _SOUND else failures + 1
             if failures == 1:
-                logger.error(
-                    "the job worker was interrupted and will retry: %s",
-                    unavailable.reason or trouble,
-                )
+                text = "the job worker was interrupted and will retry: %s"
+                logger.error(text, unavailable.reason or trouble)
             unavailable.is_interrupted = True
-            await asyncio.sleep(exponential(min(failures, 20), first=0.25, factor=2, ceiling=15))
+            pause = exponential(min(failures, 20), first=0.25, factor=2, ceiling=15)
+            await asyncio.sleep(pause)
+
+    async def _run_until_interrupted(
+        self,
+        options: dict[str, Any],
+        unavailable: UnavailableDatabaseFilter,
+    ) -> object:
+        """Run one worker until it ends, and return why it ended."""
+        try:
+            await self._app.check_connection_async()
+            if unavailable.is_interrupted:
+                logger.info("the job worker continues")
+            unavailable.is_interrupted = False
+            unavailable.reason = None
+            await self._app.run_worker_async(**options)
+        except Exception as error:  # noqa: BLE001  # a worker continues after any error
+            trouble = error.__cause__ or error
+            if isinstance(trouble, OUTGROWN):
+                await self._pool.drain()
+            return trouble
+        return "it stopped by itself"
 
     async def requeue_stalled(self, stalled_after: float = _STALLED_AFTER) -> None:
         """Requeue the jobs of workers without a heartbeat for so many seconds.
@@ -280,15 +212,18 @@ class JobQueue:
     async def _requeue_lost(self, running: _RunningJobs, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
-            if running.worker_id is None:
-                continue
             try:
-                async with self._pool.connection() as connection:
-                    started = await runs_store.started_jobs(connection, running.worker_id)
-                await self._requeue(running.lost(started))
+                await self._requeue_lost_once(running)
             except Exception as error:  # noqa: BLE001  # at the next look again
-                if not _is_unavailable(error):
+                if not is_unavailable(error):
                     logger.warning("lost jobs cannot be looked for: %s", error)
+
+    async def _requeue_lost_once(self, running: _RunningJobs) -> None:
+        if running.worker_id is None:
+            return
+        async with self._pool.connection() as connection:
+            started = await runs_store.started_jobs(connection, running.worker_id)
+        await self._requeue(running.lost(started))
 
     async def _requeue(self, ids: Iterable[int]) -> None:
         for job_id in ids:
@@ -302,3 +237,13 @@ class JobQueue:
                 # It has ended meanwhile.
             else:
                 logger.warning("job %d was started and has not ended; it is requeued", job_id)
+
+
+def _raise_if_canceled() -> None:
+    """Raise `CancelledError` if this task was canceled.
+
+    If the worker loses the database while it stops, it raises that error instead.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
