@@ -28,9 +28,6 @@ from tests.support.issuer import AUDIENCE, Issuer, running_issuer
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.slow_request import SlowRequest
 
-PROCESSES: Final = "2"
-REVOCATIONS: Final = 60
-OTHERS: Final = 30
 PATH: Final = "/api/v1/auth/verify/-"
 PROJECTS: Final = "/api/v1/projects"
 OPERATOR: Final = "operator-of-the-revocations-0123456789"
@@ -51,25 +48,33 @@ class Site(NamedTuple):
     issuer: Issuer
     values: dict[str, str]
     deployment: Deployment
+    revocations: int = 60
+    """How many keys a test revokes."""
+    others: int = 30
+    """How many of anything else."""
 
 
 @asynccontextmanager
 async def running_site(
-    postgres: PostgresServer, folder: Path, processes: str
+    postgres: PostgresServer,
+    folder: Path,
+    processes: str,
+    **numbers: int,
 ) -> AsyncIterator[Site]:
     """A site of so many processes; its files are in ``folder``."""
     with postgres.database() as conninfo:
         async with running_issuer() as issuer:
             values = unlimited(conninfo, issuer, folder, processes)
             async with deployed(values["DATABASE_URL"], folder, **values) as deployment:
-                yield Site(conninfo, issuer, values, deployment)
+                yield Site(conninfo, issuer, values, deployment, **numbers)
 
 
 @pytest.fixture(scope="module")
 async def site(
     postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Site]:
-    async with running_site(postgres, tmp_path_factory.mktemp("site"), PROCESSES) as site:
+    folder = tmp_path_factory.mktemp("site")
+    async with running_site(postgres, folder, "2") as site:
         yield site
 
 
@@ -254,18 +259,21 @@ async def check_slow_bodies(site: Site, number: int, record_property: RecordProp
 async def test_revoked_key_is_never_accepted_again(
     site: Site, record_property: RecordProperty
 ) -> None:
-    await check_keys(site, REVOCATIONS, record_property)
+    await check_keys(site, site.revocations, record_property)
 
 
 async def test_a_cache_of_ten_seconds_accepts_them(
     site: Site, tmp_path: Path, record_property: RecordProperty
 ) -> None:
-    revocations, owner = planned_revocations(site.conninfo, OTHERS)
+    revocations, owner = planned_revocations(site.conninfo, site.others)
     async with caching_service(site.values, tmp_path) as base_url:
         sent, accepted = await send_during_revocations(base_url, revocations, owner)
     what = f"{WHAT}, behind a cache of 10 s"
     figures.record(
-        record_property, what, {"requests": sent, "revocations": OTHERS}, {"accepted": accepted}
+        record_property,
+        what,
+        {"requests": sent, "revocations": site.others},
+        {"accepted": accepted},
     )
     assert accepted > 0
 
@@ -273,19 +281,19 @@ async def test_a_cache_of_ten_seconds_accepts_them(
 async def test_suspended_or_ended_tenant_is_rejected_immediately(
     site: Site, record_property: RecordProperty
 ) -> None:
-    await check_tenants(site, OTHERS, record_property)
+    await check_tenants(site, site.others, record_property)
 
 
 async def test_removed_member_is_rejected_immediately(
     site: Site, record_property: RecordProperty
 ) -> None:
-    await check_members(site, OTHERS, record_property)
+    await check_members(site, site.others, record_property)
 
 
 async def test_body_that_arrives_after_the_revocation_changes_nothing(
     site: Site, record_property: RecordProperty
 ) -> None:
-    await check_slow_bodies(site, OTHERS, record_property)
+    await check_slow_bodies(site, site.others, record_property)
 
 
 @asynccontextmanager

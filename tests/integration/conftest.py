@@ -8,6 +8,7 @@ import pytest
 from tests.support.cluster import make_cluster
 from tests.support.emptying import SharedDatabase, emptying
 from tests.support.postgres import PostgresServer
+from tests.support.provider_api import ProviderServer, running_provider
 from tests.support.service import Service, running_service
 from tests.support.truth import Stage, World, running_stage
 
@@ -79,3 +80,10 @@ def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (`copy_cluster`).
     """
     return make_cluster(tmp_path_factory.mktemp("cluster"))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ProviderServer]:
+    """A payment provider whose answers a test prepares."""
+    async with running_provider() as server:
+        yield server

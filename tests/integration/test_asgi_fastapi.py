@@ -15,7 +15,7 @@ from tenantry.asgi import RequestPrincipal, TenantryAsgiMiddleware
 from tenantry.asgi.fastapi import install, require
 from tenantry.server.asgi_types import AsgiApp
 from tests.support.app import client_of, lifespan
-from tests.support.in_process import tenantry_of
+from tests.support.in_process import owner_and_reader, tenantry_of
 from tests.support.service import Caller, Service, refusal
 from tests.support.websocket import open_websocket
 
@@ -91,17 +91,10 @@ async def client(service: Service) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def callers(service: Service, client: httpx2.AsyncClient) -> tuple[Caller, Caller]:
-    """An owner and a reader, as they meet this application."""
-    org = await service.organization()
-    reader = await service.key(org.owner, org.id, READ)
-    return Caller(client, org.owner.credential), Caller(client, reader.caller.credential)
-
-
 async def test_route_accepts_callers_with_its_scope(
     service: Service, client: httpx2.AsyncClient
 ) -> None:
-    owner, reader = await callers(service, client)
+    owner, reader = await owner_and_reader(service, client)
     for caller in (owner, reader):
         answer = await caller.get("/projects")
         assert answer.status_code == 200
@@ -121,7 +114,7 @@ async def test_route_without_a_requirement_needs_no_credential(client: httpx2.As
 async def test_scope_asked_for_in_the_routes_own_code_is_403(
     service: Service, client: httpx2.AsyncClient
 ) -> None:
-    owner, reader = await callers(service, client)
+    owner, reader = await owner_and_reader(service, client)
     assert (await owner.delete("/all")).status_code == 200
     answer = await reader.delete("/all")
     assert refusal(answer) == (403, "insufficient_scope")
@@ -131,7 +124,7 @@ async def test_scope_asked_for_in_the_routes_own_code_is_403(
 async def test_scopes_beside_the_requirement_count_too(
     service: Service, client: httpx2.AsyncClient
 ) -> None:
-    owner, reader = await callers(service, client)
+    owner, reader = await owner_and_reader(service, client)
     assert (await owner.get("/both")).status_code == 200
     answer = await reader.get("/both")
     assert refusal(answer) == (403, "insufficient_scope")
@@ -176,7 +169,7 @@ async def test_with_the_middleware_each_request_is_authenticated_once_and_before
     else:
         app = TenantryAsgiMiddleware(api, tenantry=tenantry, public=["/health"])
     async with running(app) as client:
-        owner, reader = await callers(service, client)
+        owner, reader = await owner_and_reader(service, client)
         answers = [await owner.get("/projects") for _ in range(3)]
         left = [
             int(answer.headers["ratelimit"].partition("r=")[2].partition(";")[0])
@@ -203,7 +196,7 @@ async def test_without_install_every_request_is_rejected(service: Service, where
     if where == "outside":
         install(app, tenantry)
     async with running(app) as client:
-        owner, _ = await callers(service, client)
+        owner, _ = await owner_and_reader(service, client)
         with pytest.raises(RuntimeError, match=r"Call tenantry\.asgi\.fastapi\.install"):
             await owner.get("/inner/projects")
 
@@ -222,7 +215,7 @@ async def test_mounted_application_and_router(service: Service) -> None:
     app = FastAPI(lifespan=tenantry.lifespan)
     app.mount("/inner", inner)
     async with running(app) as client:
-        owner, reader = await callers(service, client)
+        owner, reader = await owner_and_reader(service, client)
         assert (await owner.get("/inner/projects")).status_code == 200
         assert (await reader.get("/inner/v1/things")).status_code == 200
         assert refusal(await Caller(client, None).get("/inner/v1/things")) == (
@@ -246,7 +239,7 @@ async def test_websocket_route(service: Service) -> None:
         await websocket.close(reason=principal.id)
 
     async with tenantry, client_of(app) as client:
-        owner, reader = await callers(service, client)
+        owner, reader = await owner_and_reader(service, client)
         headers = [(b"authorization", f"Bearer {owner.credential}".encode())]
         accepted, closed = await open_websocket(app, "/chat", headers)
         assert (accepted["type"], closed["code"]) == ("websocket.accept", 1000)

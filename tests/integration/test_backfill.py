@@ -15,7 +15,7 @@ from tenantry_devkit.simulator import Rules
 from tests.support import events
 from tests.support.billing import Provider, rows
 from tests.support.events import NOW
-from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
+from tests.support.provider_api import KEY, ProviderServer, refusal
 from tests.support.service import Service
 from tests.support.truth import OVER, Stage, World, ids, reconciling
 
@@ -173,12 +173,6 @@ async def test_events_without_a_tenant_are_parked(world: World) -> None:
 
 
 # A provider that fails
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ProviderServer]:
-    async with running_provider() as server:
-        yield server
 
 
 @pytest.fixture

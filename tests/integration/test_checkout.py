@@ -28,7 +28,7 @@ from tenantry.domain.errors import (
 from tenantry.domain.plans import parse_catalog
 from tenantry.integrations.stripe.client import ProviderApi
 from tests.support.emptying import SharedDatabase
-from tests.support.provider_api import KEY, ProviderServer, refusal, running_provider
+from tests.support.provider_api import KEY, ProviderServer, refusal
 from tests.support.tenants import add_acme
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,12 +46,6 @@ CATALOG = parse_catalog(
     """
 )
 CHECKOUT = "POST /api/v1/billing/checkout-sessions"
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ProviderServer]:
-    async with running_provider() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

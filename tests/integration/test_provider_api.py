@@ -25,14 +25,7 @@ from tests.support.provider_api import (
     ProviderServer,
     endpoint,
     refusal,
-    running_provider,
 )
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ProviderServer]:
-    async with running_provider() as server:
-        yield server
 
 
 @pytest.fixture

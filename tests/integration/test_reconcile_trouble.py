@@ -24,7 +24,7 @@ from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
 from tests.support.events import NOW
 from tests.support.facts import ANY
-from tests.support.provider_api import KEY, Answer, ProviderServer, refusal, running_provider
+from tests.support.provider_api import KEY, Answer, ProviderServer, refusal
 from tests.support.service import Service
 from tests.support.truth import Desk, drifted, reconciling
 
@@ -32,12 +32,6 @@ BROKEN: Final = refusal(500, type="api_error")
 AN_HOUR: Final = timedelta(hours=1)
 TWO_HOURS: Final = timedelta(hours=2)
 SNAPSHOTS: Final = "SELECT id FROM billing_events WHERE type = 'tenantry.subscription.snapshot'"
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[ProviderServer]:
-    async with running_provider() as server:
-        yield server
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from flask import Blueprint, Flask, g, request
 
 from tenantry.wsgi import TenantryWsgiMiddleware, WsgiAuthenticator, principal_of
 from tenantry.wsgi.flask import install, requires
-from tests.support.in_process import closing_in_thread, threaded_tenantry_of
+from tests.support.in_process import closing_in_thread, owner_and_reader, threaded_tenantry_of
 from tests.support.service import Caller, Service, refusal
 from tests.support.wsgi import wsgi_client
 
@@ -76,17 +76,10 @@ async def client(connection: WsgiAuthenticator) -> AsyncIterator[httpx2.AsyncCli
         yield client
 
 
-async def callers(service: Service, client: httpx2.AsyncClient) -> tuple[Caller, Caller]:
-    """An owner and a reader, as they meet this application."""
-    org = await service.organization()
-    reader = await service.key(org.owner, org.id, READ)
-    return Caller(client, org.owner.credential), Caller(client, reader.caller.credential)
-
-
 async def test_view_accepts_callers_with_its_scope(
     service: Service, client: httpx2.AsyncClient
 ) -> None:
-    owner, reader = await callers(service, client)
+    owner, reader = await owner_and_reader(service, client)
     for caller in (owner, reader):
         answer = await caller.get("/projects")
         assert answer.status_code == 200
@@ -100,7 +93,7 @@ async def test_view_accepts_callers_with_its_scope(
 async def test_scope_asked_for_in_the_views_own_code_is_403(
     service: Service, client: httpx2.AsyncClient
 ) -> None:
-    owner, reader = await callers(service, client)
+    owner, reader = await owner_and_reader(service, client)
     assert (await owner.post("/projects")).status_code == 200
     answer = await reader.post("/projects")
     assert refusal(answer) == (403, "insufficient_scope")
@@ -117,7 +110,7 @@ async def test_view_without_a_requirement_needs_no_credential(client: httpx2.Asy
 
 
 async def test_other_kinds_of_views(service: Service, client: httpx2.AsyncClient) -> None:
-    owner, _ = await callers(service, client)
+    owner, _ = await owner_and_reader(service, client)
     assert (await owner.get("/later")).status_code == 200
     assert (await owner.get("/stream")).text == "ab"
     answer = await owner.get("/broken")
@@ -146,7 +139,7 @@ async def test_error_handler_of_the_application_does_not_replace_rejections(
     app.register_blueprint(shop)
     install(app, connection)
     async with wsgi_client(app) as client:
-        owner, _ = await callers(service, client)
+        owner, _ = await owner_and_reader(service, client)
         for path in ("/shop/broken", "/inline"):
             assert refusal(await client.get(path)) == (401, "missing_credential")
         assert (await owner.get("/inline")).text == "checked"
@@ -176,7 +169,7 @@ async def test_with_the_middleware_everything_needs_a_credential_and_is_authenti
         app.wsgi_app, tenantry=connection, public=["/health"]
     )
     async with wsgi_client(app) as client:
-        owner, _ = await callers(service, client)
+        owner, _ = await owner_and_reader(service, client)
         answers = [await owner.get("/projects") for _ in range(3)]
         left = [
             int(answer.headers["ratelimit"].partition("r=")[2].partition(";")[0])

@@ -23,6 +23,7 @@ from tenantry.wsgi import (
 )
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.in_process import (
+    IDENTITY_OF_THE_CLIENT,
     answer_wsgi_caller,
     authentication_of,
     closing_in_thread,
@@ -214,18 +215,8 @@ async def test_optional_credential_counts_if_there_is_one(
 async def test_client_cannot_name_itself(service: Service, connection: WsgiAuthenticator) -> None:
     org = await service.organization()
     sent = {
-        "X-Tenant-Id": "other",
-        "X-Principal-Id": "root",
-        "X-Principal-Kind": "user",
-        "X-Plan": "business",
-        "X-Mode": "live",
-        "X_Mode": "live",
-        "X-Subscription-Status": "active",
-        "X_Tenant_Id": "other",
-        "X-Access": "full",
-        "X-Effective-Plan": "business",
-        "X-Mine": "1",
-        "WsgiAuthenticator.Principal": "root",
+        **IDENTITY_OF_THE_CLIENT,
+        "Tenantry.Principal": "root",
         "tenantry.context": "root",
         "tenantry.principal": "root",
         "tenantry_principal": "root",
@@ -537,14 +528,14 @@ async def test_requests_are_rejected_until_the_schema_fits(
         closing_in_thread(threaded_tenantry_of(service)) as tenantry,
     ):
         org = await service.organization()
-        await _set_revision(conninfo, "0001")
+        await _set_revision(conninfo, "0000")
         async with wsgi_client(TenantryWsgiMiddleware(show_environ, tenantry=tenantry)) as client:
             with caplog.at_level(logging.ERROR):
                 assert refusal(await client.get("/", headers=header_of(org.owner))) == (
                     503,
                     "auth_unavailable",
                 )
-            assert "rejecting all requests: the database is at schema revision 0001" in caplog.text
+            assert "rejecting all requests: the database is at schema revision 0000" in caplog.text
             await _set_revision(conninfo, "9999")
             assert (await client.get("/", headers=header_of(org.owner))).status_code == 200
 

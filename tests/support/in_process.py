@@ -231,3 +231,26 @@ _WSGI_APPS: Final[dict[str, Callable[[wsgi.WsgiAuthenticator], WSGIApplication]]
     FLASK: flask_app,
     DJANGO: lambda tenantry: django_app(tenantry, ON_DEMAND=True),
 }
+
+
+async def owner_and_reader(service: Service, client: httpx2.AsyncClient) -> tuple[Caller, Caller]:
+    """A new tenant's owner and a key that may read projects, as they meet this application."""
+    org = await service.organization()
+    reader = await service.key(org.owner, org.id, "projects:read")
+    return Caller(client, org.owner.credential), Caller(client, reader.caller.credential)
+
+
+IDENTITY_OF_THE_CLIENT: Final = {
+    "X-Tenant-Id": "other",
+    "X-Principal-Id": "root",
+    "X-Principal-Kind": "user",
+    "X-Plan": "business",
+    "X-Mode": "live",
+    "X_Mode": "live",
+    "X-Subscription-Status": "active",
+    "X_Tenant_Id": "other",
+    "X-Access": "full",
+    "X-Effective-Plan": "business",
+    "X-Mine": "1",
+}
+"""Headers by which a client pretends to be another caller, and one of its own."""
