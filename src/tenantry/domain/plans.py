@@ -5,7 +5,8 @@ status.
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Annotated, Final, Literal, Protocol, TypeGuard, TypeVar, get_args
 
 import msgspec
@@ -241,6 +242,7 @@ class _PlanEntry(_Entry, frozen=True, forbid_unknown_fields=True):
     rank: int | None = None
 
 
+_CATALOG_KEYS: Final = ("plans", "addons", "access")
 AnyEntry = TypeVar("AnyEntry", bound=_Entry)
 
 
@@ -248,50 +250,54 @@ def parse_catalog(text: str) -> Catalog:
     """Parse a catalog in TOML. Raises `CatalogError` with the first fault of each entry, and those
     of the whole.
     """
-    try:  # tomllib raises a plain ValueError for a number that is too long
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CatalogError([f"not TOML: {error}"]) from error
-    faults = [
-        f"unknown key {key!r}" for key in document if key not in ("plans", "addons", "access")
-    ]
-    plan_entries = _entries(document.get("plans", []), "plan", _PlanEntry, faults)
-    addon_entries = _entries(document.get("addons", []), "addon", _Entry, faults)
-    plans = [
-        Plan(
-            entry.id,
-            entry.name or entry.id,
-            entry.prices,
-            entry.all_limits,
-            position if entry.rank is None else entry.rank,
-        )
-        for position, entry in enumerate(plan_entries)
-    ]
-    addons = [
-        Addon(entry.id, entry.name or entry.id, entry.prices, entry.all_limits)
-        for entry in addon_entries
-    ]
-    named: Sequence[tuple[str, Sequence[_Entry]]] = [
-        ("plan", plan_entries),
-        ("addon", addon_entries),
-    ]
-    for kind, entries in named:
-        ids = Counter(entry.id for entry in entries)
-        faults += [
-            f"{kind} {entry_id!r} occurs twice" for entry_id, number in ids.items() if number > 1
-        ]
-    price_ids = Counter(
-        price for entry in (*plan_entries, *addon_entries) for price in entry.prices
-    )
-    faults += [f"price {price!r} occurs twice" for price, number in price_ids.items() if number > 1]
+    document = _parse_toml(text)
+    faults = [f"unknown key {key!r}" for key in document if key not in _CATALOG_KEYS]
+    plans = _entries(document.get("plans", []), "plan", _PlanEntry, faults)
+    addons = _entries(document.get("addons", []), "addon", _Entry, faults)
+    faults += _repeated("plan", [entry.id for entry in plans])
+    faults += _repeated("addon", [entry.id for entry in addons])
+    prices = chain.from_iterable(entry.prices for entry in (*plans, *addons))
+    faults += _repeated("price", prices)
     access = _access(document.get("access", {}), faults)
-    listed = document.get("plans", [])
-    # ids are looked at before entries are read: a faulty entry is not missing
-    if _is_list_of_tables(listed) and not any(entry.get("id") == FREE for entry in listed):
+    if _lacks_free_plan(document.get("plans", [])):
         faults.append(f"the plan {FREE!r} is missing: it is the fallback and downgrade plan")
     if faults:
         raise CatalogError(faults)
-    return Catalog(tuple(plans), tuple(addons), access)
+    return Catalog(
+        tuple(_to_plan(entry, position) for position, entry in enumerate(plans)),
+        tuple(_to_addon(entry) for entry in addons),
+        access,
+    )
+
+
+def _parse_toml(text: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: a number that is too long
+        raise CatalogError([f"not TOML: {error}"]) from error
+
+
+def _repeated(kind: str, names: Iterable[str]) -> list[str]:
+    """Return the faults of names that occur more than once."""
+    return [
+        f"{kind} {name!r} occurs twice" for name, number in Counter(names).items() if number > 1
+    ]
+
+
+def _lacks_free_plan(listed: object) -> bool:
+    """Whether no plan is the free one. A faulty entry is not missing."""
+    if not _is_list_of_tables(listed):
+        return False
+    return all(entry.get("id") != FREE for entry in listed)
+
+
+def _to_plan(entry: _PlanEntry, position: int) -> Plan:
+    rank = position if entry.rank is None else entry.rank
+    return Plan(entry.id, entry.name or entry.id, entry.prices, entry.all_limits, rank)
+
+
+def _to_addon(entry: _Entry) -> Addon:
+    return Addon(entry.id, entry.name or entry.id, entry.prices, entry.all_limits)
 
 
 def _entries(
