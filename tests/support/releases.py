@@ -1,11 +1,11 @@
 """Two successive releases, which tests run on one database (docs/decisions/0031).
 
 The earlier one is an archive of the last release's files, kept in the repository because a checkout
-need not have the history. `python -m tests.support.releases COMMIT` writes it, with the first
-migration after a release; the later one is this tree.
+need not have the history. `python -m tests.support.releases COMMIT` writes it after a release.
+Nothing was released yet, so there is no archive, and this tree is the earlier release.
 
-Nothing was released yet, so there is no archive. Until then this tree is the earlier release, and
-the later one is a copy of it with another migration: the mechanism works before it is needed.
+The later one is this tree. As long as it has no migration that the earlier one lacks, it is a copy
+of this tree with another migration, so that the tests prove something before there is one.
 """
 
 import lzma
@@ -42,11 +42,11 @@ def of_this_tree() -> Release:
 
 
 def successive_releases(folder: Path) -> tuple[Release, Release]:
-    """Return the earlier and the later release; ``folder`` is for the files of one of them."""
+    """Return the earlier and the later release; ``folder`` is for their files."""
     tree = of_this_tree()
-    if ARCHIVE.exists():
-        return unpacked(folder), tree
-    return tree, with_another_migration(folder)
+    earlier = unpacked(folder / "earlier") if ARCHIVE.exists() else tree
+    is_later = earlier.revision < tree.revision
+    return earlier, tree if is_later else with_another_migration(folder / "later")
 
 
 def unpacked(folder: Path) -> Release:
