@@ -39,7 +39,7 @@ SELECT relname::text, '1 ' || concat_ws(
   FROM relations
  WHERE relkind IN ('r', 'p')
 UNION ALL
-SELECT relname, '1 view ' || pg_get_viewdef(oid)
+SELECT relname, concat_ws(' ', '1 view', reloptions::text, pg_get_viewdef(oid))
   FROM relations
  WHERE relkind = 'v'
 UNION ALL
