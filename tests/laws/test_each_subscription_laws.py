@@ -160,7 +160,7 @@ def _sampled(history: NamedHistory, number: int) -> list[list[list[BillingEvent]
 
 
 def test_random_histories_end_as_the_oracle_says(record_property: figures.RecordProperty) -> None:
-    check_random_histories(range(1000), 3, record_property)
+    check_random_histories(range(300), 3, record_property)  # `tests/system` has 20,000
 
 
 def test_one_subscription_has_the_plan_and_status_of_mode_any() -> None:
@@ -168,7 +168,7 @@ def test_one_subscription_has_the_plan_and_status_of_mode_any() -> None:
     subscription.
     """
     compared = 0
-    for seed in range(2000):
+    for seed in range(1000):
         history, rng = random_history(seed), random.Random(seed)  # noqa: S311  # a sample that can be repeated
         policy = policy_of(history.rules)
         events = [_simplified(event) for event in _before_the_end(history.events)]
@@ -182,7 +182,7 @@ def test_one_subscription_has_the_plan_and_status_of_mode_any() -> None:
             whole.deliver(batch)
         assert spec_fields(each.account.record) == spec_fields(whole.account.record), seed
         compared += 1
-    assert compared > 200
+    assert compared > 100
 
 
 def _before_the_end(events: Sequence[BillingEvent]) -> list[BillingEvent]:
