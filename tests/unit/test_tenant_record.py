@@ -7,7 +7,8 @@ import pytest
 from tenantry.domain.access import AccessPhase, phase_at, phase_of_status
 from tenantry.domain.billing.events import NO_DETAILS, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.billing.state import BillingPolicy, BillingState, SubscriptionRule, apply
-from tenantry.domain.billing.subscription_access import LATE_END, status_rank
+from tenantry.domain.billing.subscription_access import LATE_END
+from tenantry.domain.billing.subscription_rank import status_rank
 from tenantry.domain.billing.tenant_record import BillingRecord, moved_away, record_of
 from tenantry.domain.plans import AccessState, parse_catalog
 from tests.support.facts import updated

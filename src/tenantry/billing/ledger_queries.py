@@ -35,7 +35,7 @@ from tenantry.domain.billing.ledger import BillingAccount
 from tenantry.domain.billing.ledger_fold import FoldedLedger, LedgerFold
 from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.subscription_choice import RankedSubscription, choice
-from tenantry.domain.billing.tenant_record import chosen_state
+from tenantry.domain.billing.subscription_rank import chosen_state
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.tenants import (

@@ -58,7 +58,8 @@ from tenantry.domain.billing.subscription_history import (
     SubscriptionHistory,
     former_tenant,
 )
-from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS, BillingRecord
+from tenantry.domain.billing.subscription_rank import MOST_SUBSCRIPTIONS
+from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.domain.billing.timeline import BY_ARRIVAL, Placement, Timeline, begin, named, place
 from tenantry.domain.plans import OVER
 

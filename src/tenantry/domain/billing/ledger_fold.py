@@ -8,8 +8,7 @@ import msgspec
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount, counted_state
 from tenantry.domain.billing.state import BillingPolicy, fold_key
-from tenantry.domain.billing.subscription_access import Rank, status_rank
-from tenantry.domain.billing.tenant_record import MOST_SUBSCRIPTIONS
+from tenantry.domain.billing.subscription_rank import MOST_SUBSCRIPTIONS, Rank, status_rank
 from tenantry.domain.billing.timeline import Fold, Folded, Steps
 
 

@@ -1,23 +1,12 @@
-"""What the subscriptions of a tenant give it, until which second, and why: the one place that
-decides access.
+"""What one subscription gives a tenant, until which second, and why."""
 
-`tenant_record.record_of` keeps the result in the tenant record. Whatever shows or enforces access
-reads it there (`domain.access.current_phase`).
-"""
-
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Final, NamedTuple
-
-import msgspec
 
 from tenantry.common.clock import EPOCH_MAX
 from tenantry.domain.access import (
     NO_SUBSCRIPTION,
-    AccessPhase,
-    Addons,
     access_of_status,
     phase_of_status,
     sentence,
@@ -26,9 +15,13 @@ from tenantry.domain.access import (
 from tenantry.domain.billing.state import ACTIVE, PAST_DUE, TRIALING, BillingPolicy, BillingState
 from tenantry.domain.plans import FREE, OVER, AccessState
 
-LEVELS: Final[Mapping[AccessState | None, int]] = {"full": 3, "grace": 2, "none": 1, None: 0}
+LEVELS: Final[Mapping[AccessState | None, int]] = {
+    "full": 3,
+    "grace": 2,
+    "none": 1,
+    None: 0,
+}
 """The order of what a subscription gives; None is that of one that is over."""
-_NONE: Final = LEVELS["none"]
 LATE_END: Final = 3 * 86_400
 """Seconds for which a subscription gives access after its announced end if the event of the end
 does not come.
@@ -55,13 +48,6 @@ class _End(NamedTuple):
     after: str
 
 
-def operator_plan(plan: str) -> BillingState:
-    """Return the state that a plan of the operator has: that of a subscription with full access and
-    no end.
-    """
-    return BillingState(plan=plan)
-
-
 def plan_in_use(state: BillingState, policy: BillingPolicy) -> str | None:
     """Return the plan whose access a subscription can give; None without a plan item.
 
@@ -70,13 +56,13 @@ def plan_in_use(state: BillingState, policy: BillingPolicy) -> str | None:
     """
     if state.subscription_status == NO_SUBSCRIPTION:
         return None if state.plan == FREE else state.plan
-    if policy.is_each or not _has_empty_item(state):
+    if policy.is_each or not has_empty_item(state):
         return None if state.seats is None else state.plan
     price = next((item.price_id for item in state.details.items if item.quantity), None)
     return None if price is None else policy.catalog.plan_of_price(price)
 
 
-def _has_empty_item(state: BillingState) -> bool:
+def has_empty_item(state: BillingState) -> bool:
     return any(not item.quantity for item in state.details.items)
 
 
@@ -139,7 +125,12 @@ def periods(state: BillingState, policy: BillingPolicy) -> list[Period]:
     if access not in ("full", "grace"):
         return [Period(None, access, reason)]
     ends = [
-        *_grace_end(state, access, reason, policy),
+        *_grace_end(
+            state,
+            access,
+            reason,
+            policy,
+        ),
         *_pause_end(state, policy),
         *_announced_ends(state, reason),
     ]
@@ -153,7 +144,10 @@ def periods(state: BillingState, policy: BillingPolicy) -> list[Period]:
 
 
 def _grace_end(
-    state: BillingState, access: AccessState, reason: str, policy: BillingPolicy
+    state: BillingState,
+    access: AccessState,
+    reason: str,
+    policy: BillingPolicy,
 ) -> Iterator[_End]:
     if access == "grace" and state.past_due_since is not None:
         yield _End(
@@ -196,88 +190,7 @@ def period_at(each: Iterable[Period], second: float) -> Period:
     return next(period for period in each if period.end is None or second < period.end)
 
 
-class Rank(NamedTuple):
-    """The place of a subscription among those of its tenant; the greatest counts."""
-
-    gives_plan: bool
-    level: int
-    has_plan: bool
-    plan_rank: int
-    created: int
-    id: str
-
-
-def rank(state: BillingState, policy: BillingPolicy, access: AccessState | None) -> Rank:
-    """Return a subscription's rank if it gives this access."""
-    level, plan = LEVELS[access], plan_in_use(state, policy)
-    return Rank(
-        plan is not None and level > _NONE,
-        level,
-        plan is not None,
-        -1 if plan is None else policy.catalog.rank(plan),
-        state.subscription_created or 0,
-        state.subscription_id or "",
-    )
-
-
-def status_rank(state: BillingState, policy: BillingPolicy) -> Rank:
-    """Return a subscription's rank by what its status gives whatever the time."""
-    return rank(state, policy, status_access(state, policy)[0])
-
-
-def with_operator_plan(states: Sequence[BillingState], base_plan: str) -> list[BillingState]:
-    """Add the plan that the operator gave, if any, to a tenant's states; one without states has
-    only that.
-    """
-    if states and base_plan == FREE:
-        return list(states)
-    others = [state for state in states if state.subscription_status != NO_SUBSCRIPTION]
-    return [*others, operator_plan(base_plan)]
-
-
-def access_phases(
-    states: Sequence[BillingState], chosen: BillingState, policy: BillingPolicy, base_plan: str
-) -> tuple[AccessPhase, ...]:
-    """Return the phases of a tenant's access; empty if the plan and status of the ``chosen`` state
-    say the same.
-    """
-    has_other_plan = base_plan != FREE and not policy.is_each
-    if not policy.catalog.addons and not has_other_plan and all(map(_is_plain, states)):
-        return ()  # the common case
-    phases = _phases(with_operator_plan(states, base_plan), policy)
-    is_said_already = phases == [
-        phase_of_status(chosen.plan, chosen.subscription_status, policy.catalog)
-    ]
-    return () if is_said_already else tuple(phases)
-
-
-def _phases(states: Sequence[BillingState], policy: BillingPolicy) -> list[AccessPhase]:
-    """Return a tenant's access by the ends of what each of its states gives; equal phases are
-    one.
-    """
-    if len(states) == 1:  # halves the time for a trial: 18 us to 8
-        [state] = states
-        return [_phase([(state, period)], period.end, policy) for period in periods(state, policy)]
-    return _phases_of_several([(state, periods(state, policy)) for state in states], policy)
-
-
-def _phases_of_several(
-    periods_of: Sequence[tuple[BillingState, Sequence[Period]]], policy: BillingPolicy
-) -> list[AccessPhase]:
-    every_period = chain.from_iterable(of_state for _, of_state in periods_of)
-    ends = sorted({period.end for period in every_period if period.end is not None})
-    phases: list[AccessPhase] = []
-    for end in (*ends, None):
-        second = math.inf if end is None else end - 1
-        given = [(state, period_at(of_state, second)) for state, of_state in periods_of]
-        phase = _phase(given, end, policy)
-        if phases and msgspec.structs.replace(phases[-1], until=end, reason=phase.reason) == phase:
-            phases.pop()
-        phases.append(phase)
-    return phases
-
-
-def _is_plain(state: BillingState) -> bool:
+def is_plain(state: BillingState) -> bool:
     """Whether status and plan alone say what a state gives, and for good."""
     details = state.details
     return (
@@ -286,31 +199,5 @@ def _is_plain(state: BillingState) -> bool:
         and not state.cancel_at_period_end
         and details.cancel_at is None
         and details.trial_end is None
-        and not _has_empty_item(state)
+        and not has_empty_item(state)
     )
-
-
-def _phase(
-    given: Sequence[tuple[BillingState, Period]], end: int | None, policy: BillingPolicy
-) -> AccessPhase:
-    """Return a tenant's access until ``end``, from what each of its states gives then."""
-    best, period = given[0]
-    if len(given) > 1:
-        best, period = max(given, key=lambda pair: rank(pair[0], policy, pair[1].state))
-    if period.state not in ("full", "grace"):
-        return AccessPhase("none", FREE, period.reason, end)
-    addons = _addons((state for state, each in given if LEVELS[each.state] > _NONE), policy)
-    return AccessPhase(period.state, plan_in_use(best, policy) or FREE, period.reason, end, addons)
-
-
-def _addons(states: Iterable[BillingState], policy: BillingPolicy) -> Addons:
-    """Return the add-ons of these subscriptions together, by id."""
-    if not policy.catalog.addons:
-        return ()
-    quantities: dict[str, int] = {}
-    for state in states:
-        for item in state.details.items:
-            addon = item.price_id and policy.catalog.addon_of_price(item.price_id)
-            if addon and item.quantity:
-                quantities[addon] = quantities.get(addon, 0) + item.quantity
-    return tuple(sorted(quantities.items()))

@@ -13,16 +13,13 @@ from tenantry.domain.access import NO_SUBSCRIPTION, status_words
 from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.subscription_access import (
     LEVELS,
-    Rank,
     failure_counts,
     has_only_empty_items,
     period_at,
     periods,
     plan_in_use,
-    rank,
-    status_rank,
-    with_operator_plan,
 )
+from tenantry.domain.billing.subscription_rank import Rank, rank, status_rank, with_operator_plan
 from tenantry.domain.billing.tenant_record import access_phase, record_of
 from tenantry.domain.plans import FREE
 
@@ -41,7 +38,10 @@ class RankedSubscription(NamedTuple):
 
 
 def choice(
-    states: Sequence[BillingState], policy: BillingPolicy, now: float, base_plan: str
+    states: Sequence[BillingState],
+    policy: BillingPolicy,
+    now: float,
+    base_plan: str,
 ) -> list[RankedSubscription]:
     """Return a tenant's subscriptions in the order of `status_rank`, each with the reason why it
     counts or does not.
@@ -50,13 +50,23 @@ def choice(
     not in the list.
     """
     candidates = with_operator_plan(states, base_plan)
-    ordered = sorted(candidates, key=lambda state: status_rank(state, policy), reverse=True)
+    ordered = sorted(
+        candidates,
+        key=lambda state: status_rank(state, policy),
+        reverse=True,
+    )
     access = access_phase(record_of(states, policy, base_plan), now, policy.catalog)
     # one that gives the access then does so now too
     last = math.inf if access.until is None else access.until - 1
     current = max(candidates, key=lambda state: _rank_at(state, policy, last))
     return [
-        _ranked(state, ordered, policy, now, is_current=state is current)
+        _ranked(
+            state,
+            ordered,
+            policy,
+            now,
+            is_current=state is current,
+        )
         for state in ordered
         if state.subscription_status != NO_SUBSCRIPTION
     ]
@@ -70,17 +80,32 @@ def _ranked(
     *,
     is_current: bool,
 ) -> RankedSubscription:
-    gives = _gives(state, policy, now, is_current=is_current)
+    gives = _gives(
+        state,
+        policy,
+        now,
+        is_current=is_current,
+    )
     return RankedSubscription(
-        state, state is ordered[0], f"{_verdict(state, ordered, policy)} {gives}"
+        state,
+        state is ordered[0],
+        f"{_verdict(state, ordered, policy)} {gives}",
     )
 
 
-def _rank_at(state: BillingState, policy: BillingPolicy, second: float) -> Rank:
+def _rank_at(
+    state: BillingState,
+    policy: BillingPolicy,
+    second: float,
+) -> Rank:
     return rank(state, policy, period_at(periods(state, policy), second).state)
 
 
-def _verdict(state: BillingState, ordered: Sequence[BillingState], policy: BillingPolicy) -> str:
+def _verdict(
+    state: BillingState,
+    ordered: Sequence[BillingState],
+    policy: BillingPolicy,
+) -> str:
     first = ordered[0]
     if len(ordered) == 1:
         return "Counts: it is the only one."
@@ -89,7 +114,11 @@ def _verdict(state: BillingState, ordered: Sequence[BillingState], policy: Billi
     return f"Does not count: {_advantage(first, state, policy)}."
 
 
-def _advantage(state: BillingState, other: BillingState, policy: BillingPolicy) -> str:
+def _advantage(
+    state: BillingState,
+    other: BillingState,
+    policy: BillingPolicy,
+) -> str:
     """Say in what a subscription comes before another one."""
     mine, theirs = status_rank(state, policy), status_rank(other, policy)
     if mine.gives_plan and not theirs.has_plan and theirs.level > LEVELS["none"]:
@@ -131,7 +160,13 @@ def _described(state: BillingState, policy: BillingPolicy) -> str:
     return f"{text} with quantity 0" if has_only_empty_items(state) else text
 
 
-def _gives(state: BillingState, policy: BillingPolicy, now: float, *, is_current: bool) -> str:
+def _gives(
+    state: BillingState,
+    policy: BillingPolicy,
+    now: float,
+    *,
+    is_current: bool,
+) -> str:
     """Say what a subscription gives now; ``is_current`` if the tenant's access is from it."""
     period = period_at(periods(state, policy), now)
     if period.state is None:

@@ -1,4 +1,4 @@
-"""The tenant's billing fields and access, from the states of its folds."""
+"""The billing fields of the tenant record, from the states of the tenant's folds."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,15 +8,10 @@ import msgspec
 from tenantry.domain.access import NO_SUBSCRIPTION, AccessPhase, phase_at, phase_of_status
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.state import CANCELED, BillingPolicy, BillingState
-from tenantry.domain.billing.subscription_access import (
-    access_phases,
-    status_rank,
-    with_operator_plan,
-)
+from tenantry.domain.billing.subscription_rank import chosen_state
+from tenantry.domain.billing.tenant_access import access_phases
 from tenantry.domain.plans import FREE, OVER, Catalog
 
-MOST_SUBSCRIPTIONS: Final = 50
-"""How many subscriptions of a tenant are kept with `SubscriptionRule.EACH`."""
 SPEC_FIELDS: Final = ("plan", "subscription_status", "current_period_end", "cancel_at_period_end")
 """The fields of the tenant record that SPEC 2.2 names."""
 
@@ -46,7 +41,9 @@ def differences(
 
 
 def record_of(
-    states: Sequence[BillingState], policy: BillingPolicy, base_plan: str = FREE
+    states: Sequence[BillingState],
+    policy: BillingPolicy,
+    base_plan: str = FREE,
 ) -> BillingRecord:
     """Return the billing fields of a tenant with these states of folds, and with the plan that the
     operator gave it.
@@ -62,7 +59,12 @@ def record_of(
         ends_at = chosen.details.ended_at or cancel_at
     if ends_at is None and chosen.cancel_at_period_end:
         ends_at = chosen.current_period_end
-    access = access_phases(states, chosen, policy, base_plan)
+    access = access_phases(
+        states,
+        chosen,
+        policy,
+        base_plan,
+    )
     return BillingRecord(
         plan=chosen.plan,
         subscription_status=status,
@@ -75,17 +77,11 @@ def record_of(
     )
 
 
-def chosen_state(
-    states: Sequence[BillingState], policy: BillingPolicy, base_plan: str
-) -> BillingState:
-    """Return the state that decides the record."""
-    candidates = with_operator_plan(states, base_plan) if policy.is_each or not states else states
-    if len(candidates) == 1:
-        return candidates[0]
-    return max(candidates, key=lambda state: status_rank(state, policy))
-
-
-def access_phase(record: BillingRecord, now: float, catalog: Catalog) -> AccessPhase:
+def access_phase(
+    record: BillingRecord,
+    now: float,
+    catalog: Catalog,
+) -> AccessPhase:
     """Return the access of a tenant at ``now``, in seconds since the Unix epoch."""
     if not record.access:
         return phase_of_status(record.plan, record.subscription_status, catalog)

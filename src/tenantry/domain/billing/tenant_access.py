@@ -1,0 +1,119 @@
+"""What the subscriptions of a tenant give it together, until which second, and why: the one place
+that decides access.
+
+`tenant_record.record_of` keeps the result in the tenant record. Whatever shows or enforces access
+reads it there (`domain.access.current_phase`).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+from tenantry.domain.access import AccessPhase, Addons, phase_of_status
+from tenantry.domain.billing.state import BillingPolicy, BillingState
+from tenantry.domain.billing.subscription_access import (
+    Period,
+    is_plain,
+    period_at,
+    periods,
+    plan_in_use,
+)
+from tenantry.domain.billing.subscription_rank import rank, with_operator_plan
+from tenantry.domain.plans import FREE
+
+_GIVING: Final = ("full", "grace")
+
+
+def access_phases(
+    states: Sequence[BillingState],
+    chosen: BillingState,
+    policy: BillingPolicy,
+    base_plan: str,
+) -> tuple[AccessPhase, ...]:
+    """Return the phases of a tenant's access; empty if the plan and status of the ``chosen`` state
+    say the same.
+    """
+    has_other_plan = base_plan != FREE and not policy.is_each
+    if not policy.catalog.addons and not has_other_plan and all(map(is_plain, states)):
+        return ()  # the common case
+    phases = _phases(with_operator_plan(states, base_plan), policy)
+    is_said_already = phases == [
+        phase_of_status(chosen.plan, chosen.subscription_status, policy.catalog)
+    ]
+    return () if is_said_already else tuple(phases)
+
+
+def _phases(states: Sequence[BillingState], policy: BillingPolicy) -> list[AccessPhase]:
+    """Return a tenant's access by the ends of what each of its states gives; equal phases are
+    one.
+    """
+    if len(states) == 1:  # halves the time for a trial: 18 us to 8
+        [state] = states
+        return [_phase([(state, period)], period.end, policy) for period in periods(state, policy)]
+    return _phases_of_several([(state, periods(state, policy)) for state in states], policy)
+
+
+def _phases_of_several(
+    periods_of: Sequence[tuple[BillingState, Sequence[Period]]], policy: BillingPolicy
+) -> list[AccessPhase]:
+    every_period = chain.from_iterable(of_state for _, of_state in periods_of)
+    ends = sorted({period.end for period in every_period if period.end is not None})
+    phases: list[AccessPhase] = []
+    for end in (*ends, None):
+        second = math.inf if end is None else end - 1
+        given = [(state, period_at(of_state, second)) for state, of_state in periods_of]
+        phase = _phase(given, end, policy)
+        if (
+            phases
+            and msgspec.structs.replace(
+                phases[-1],
+                until=end,
+                reason=phase.reason,
+            )
+            == phase
+        ):
+            phases.pop()
+        phases.append(phase)
+    return phases
+
+
+def _phase(
+    given: Sequence[tuple[BillingState, Period]],
+    end: int | None,
+    policy: BillingPolicy,
+) -> AccessPhase:
+    """Return a tenant's access until ``end``, from what each of its states gives then."""
+    best, period = given[0]
+    if len(given) > 1:
+        best, period = max(given, key=lambda pair: rank(pair[0], policy, pair[1].state))
+    if period.state not in _GIVING:
+        return AccessPhase(
+            "none",
+            FREE,
+            period.reason,
+            end,
+        )
+    addons = _addons((state for state, each in given if each.state in _GIVING), policy)
+    return AccessPhase(
+        period.state,
+        plan_in_use(best, policy) or FREE,
+        period.reason,
+        end,
+        addons,
+    )
+
+
+def _addons(states: Iterable[BillingState], policy: BillingPolicy) -> Addons:
+    """Return the add-ons of these subscriptions together, by id."""
+    if not policy.catalog.addons:
+        return ()
+    quantities: dict[str, int] = {}
+    for state in states:
+        for item in state.details.items:
+            addon = item.price_id and policy.catalog.addon_of_price(item.price_id)
+            if addon and item.quantity:
+                quantities[addon] = quantities.get(addon, 0) + item.quantity
+    return tuple(sorted(quantities.items()))
