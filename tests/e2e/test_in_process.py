@@ -280,7 +280,7 @@ async def test_older_schema_stops_the_start_with_a_clear_message(
 ) -> None:
     with postgres.database() as conninfo:
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
-            await connection.execute("UPDATE tenantry_version SET version_num = '0001'")
+            await connection.execute("UPDATE tenantry_version SET version_num = '0000'")
         (tmp_path / f"{name}.py").write_text(example(name))
         values = {"DATABASE_URL": as_url(conninfo), "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
         port = str(free_port())
@@ -288,7 +288,7 @@ async def test_older_schema_stops_the_start_with_a_clear_message(
             f"{name}:app", "--port", port, folder=tmp_path, module="uvicorn", **values
         ) as command:
             assert await command.wait() != 0
-        assert "the database is at schema revision 0001" in command.text["err"]
+        assert "the database is at schema revision 0000" in command.text["err"]
         assert "run `tenantry migrate`" in command.text["err"]
 
 

@@ -171,6 +171,7 @@ def test_command_that_uses_a_service_imports_nothing_of_the_service(
         "tenantry.common",
         "tenantry.common.clock",
         "tenantry.common.encoding",
+        "tenantry.common.files",
         "tenantry.common.http",
     }
 

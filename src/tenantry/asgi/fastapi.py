@@ -63,7 +63,7 @@ def install(app: FastAPI, tenantry: AsgiAuthenticator) -> None:
 def require(scope: str | None = None, *, mode: str = "live") -> Dependency:
     """Return a dependency that is the caller, with ``scope``; None accepts any credential.
 
-    ``principal: Annotated[Depends, RequestPrincipal(require("projects:read"))]``. ``mode`` is as in
+    ``principal: Annotated[RequestPrincipal, Depends(require("projects:read"))]``. ``mode`` is as in
     `TenantryAsgiMiddleware`. Raises `ValueError` for an invalid scope or mode.
     """
     needed = requirement_of(scope, mode)

@@ -48,7 +48,7 @@ class ForeignTablesError(Exception):
 
 
 def own_tables() -> list[str]:
-    """Return the names of tenantry's tables and of the job queue's."""
+    """Return the names of the tables and views of tenantry and of its job queue."""
     return list(privileges().tables)
 
 
