@@ -36,3 +36,22 @@ async def test_response_to_a_caller_is_not_compressed(service: Service) -> None:
     assert answer.request.headers["Accept-Encoding"].startswith("gzip")
     assert answer.status_code == 200
     assert "Content-Encoding" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_compressed"),
+    [
+        ("gzip", True),
+        ("br, GZIP;q=0.5", True),
+        ("gzip; q=1.0", True),
+        ("identity, gzip;q=0", False),
+        ("gzip;q=0.000", False),
+        ("xgzip", False),
+        ("", False),
+    ],
+)
+async def test_client_chooses_the_encoding(
+    service: Service, accepted: str, is_compressed: bool
+) -> None:
+    answer = await service.client.get("/docs", headers={"Accept-Encoding": accepted})
+    assert ("Content-Encoding" in answer.headers) == is_compressed

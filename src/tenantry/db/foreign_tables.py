@@ -31,7 +31,9 @@ SELECT relname::text
 """The tables of the current schema without partitions, those of extensions, and those named
 ``own``.
 """
-_VERSION_TABLE_EXISTS: Final = "SELECT to_regclass(%s) IS NOT NULL"
+_TABLE_OF_EACH_RELEASE: Final = "subscription_tenants"
+"""Earlier checkouts have no such table, and revisions with higher numbers."""
+_TABLE_EXISTS: Final = "SELECT to_regclass(%s) IS NOT NULL"
 _ALEMBIC_REVISION: Final = "SELECT string_agg(version_num, ', ') FROM alembic_version"
 
 Connection = psycopg.Connection[Any]
@@ -57,12 +59,17 @@ def check_database_is_own(connection: Connection) -> None:
 
     Once tenantry is installed, further tables do not keep it from starting: `doctor` reports them.
     """
-    is_installed = connection.execute(_VERSION_TABLE_EXISTS, [VERSION_TABLE]).fetchone()
-    if is_installed == (True,):
+    if _exists(connection, VERSION_TABLE):
+        if not _exists(connection, _TABLE_OF_EACH_RELEASE):
+            raise ForeignTablesError("those of a tenantry before its first release")
         return
     names = [row[0] for row in connection.execute(FOREIGN_TABLES, {"own": []})]
     if names:
         raise ForeignTablesError(_described(connection, names))
+
+
+def _exists(connection: Connection, table: str) -> bool:
+    return connection.execute(_TABLE_EXISTS, [table]).fetchone() == (True,)
 
 
 def _described(connection: Connection, names: Sequence[str]) -> str:

@@ -34,7 +34,16 @@ class PublicBody(NamedTuple):
 
     def response(self, accept_encoding: str, headers: Mapping[str, str]) -> Response[bytes]:
         """Return the response to a client with this ``Accept-Encoding``."""
-        if _ENCODING not in accept_encoding:
+        if not _accepts_gzip(accept_encoding):
             return Response(self.plain, headers={**headers, **_VARY})
         encoded = {"Content-Encoding": _ENCODING}
         return Response(self.compressed, headers={**headers, **_VARY, **encoded})
+
+
+def _accepts_gzip(accept_encoding: str) -> bool:
+    """Whether an ``Accept-Encoding`` names gzip, and not with the weight 0 (RFC 9110, 12.5.3)."""
+    for item in accept_encoding.lower().replace(" ", "").split(","):
+        coding, _, weight = item.partition(";q=")
+        if coding == _ENCODING:
+            return weight == "" or weight.strip("0.") != ""
+    return False
