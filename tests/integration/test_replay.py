@@ -87,6 +87,7 @@ CORRUPTIONS: Final = {
     ),
     "newest second": (with_fold(tip_created=str(NOW - 1)), {"tipCreated"}),
     "plan of the fold": (with_fold(state__plan='"pro"'), {"state.plan"}),
+    "checkpoint": (with_fold(tip_state__plan='"pro"'), {"tipState.plan"}),
     "several": (
         f"plan = 'pro', {with_fold(tip_created='5', state__subscription_id='null')}",
         {"plan", "tipCreated", "subscriptionId"},
@@ -105,19 +106,6 @@ async def test_damage_is_found_and_repaired(
     assert (fields(checked), checked.repaired) == (found, True)
     after = await tenant_row(provider, subscriber)
     assert {**after, "updated_at": before["updated_at"]} == before
-    assert (await replay_one(provider, subscriber)).is_right
-
-
-async def test_a_damaged_checkpoint_is_found_and_repaired(provider: Provider) -> None:
-    subscriber = await provider.subscriber()
-    one, other = ({**subscriber.names, "subscription_id": name} for name in ("sub_a", "sub_b"))
-    await provider.send(
-        events.updated(**one, created=NOW - HOUR),
-        events.updated(**other, created=NOW),
-    )
-    await corrupt(provider, subscriber, with_fold(tip_state__plan='"business"'))
-    checked = await replay_one(provider, subscriber)
-    assert (fields(checked), checked.repaired) == ({"tipState.plan"}, True)
     assert (await replay_one(provider, subscriber)).is_right
 
 

@@ -489,16 +489,14 @@ def test_history_is_needed_only_for_events_that_are_not_newer() -> None:
     assert replay_needs(known, events, ANY) == {}
 
 
-@pytest.mark.parametrize("tip_state", [None, BillingState()])
-def test_an_event_of_the_newest_second_needs_that_second(tip_state: BillingState | None) -> None:
-    """And the history before it, unless the state before it is stored."""
-    known = context_of(account(tip_created=100, tip_state=tip_state))
+def test_an_event_of_the_newest_second_needs_that_second() -> None:
+    known = context_of(account(tip_created=100))
     assert replay_needs(known, [("acme", updated(100))], ANY) == {
-        WHOLE: ReplayNeed(100, late=tip_state is None)
+        WHOLE: ReplayNeed(100, late=False)
     }
 
 
-def test_an_account_of_the_other_mode_needs_its_whole_history() -> None:
+def test_an_account_of_the_previous_release_needs_its_whole_history() -> None:
     known = context_of(account(tip_created=100, is_whole=False))
     assert replay_needs(known, [("acme", updated(101))], ANY) == {
         ("acme", None): ReplayNeed(FIRST, late=True)
@@ -572,7 +570,7 @@ def test_a_late_event_of_a_subscription_that_its_tenant_has_lost_in_the_same_bat
 def test_a_snapshot_needs_the_newest_second_to_replace_another() -> None:
     known = context_of(account(tip_created=100))
     assert replay_needs(known, [("acme", observed(200))], ANY) == {
-        WHOLE: ReplayNeed(100, late=True)
+        WHOLE: ReplayNeed(100, late=False)
     }
 
 

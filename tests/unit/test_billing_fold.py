@@ -52,4 +52,5 @@ def test_an_account_is_corrected_in_what_events_decide_alone() -> None:
         customer_id="cus_1",
         state=refolded(FRESH, [FIRST], ANY).state,
         tip_created=100,
+        tip_state=FRESH,
     )

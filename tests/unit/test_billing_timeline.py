@@ -112,15 +112,14 @@ def test_no_other_event_is_mailed(event: BillingEvent) -> None:
     assert not place_last(event).notify
 
 
-def test_of_several_subscriptions_the_state_before_the_newest_second_is_kept() -> None:
-    first = updated(100), updated(150, "evt_other", subscription_id="sub_2")
-    folded = place_last(*first, updated(200, "evt_3")).timeline.folded()
-    assert (folded.tip_created, folded.tip_state) == (200, place_last(*first).after)
-
-
-def test_of_one_subscription_only_the_newest_second_is_kept() -> None:
-    folded = place_last(updated(100), failed(200)).timeline.folded()
-    assert (folded.tip_created, folded.tip_state) == (200, None)
+def test_the_tip_is_the_state_before_the_newest_second() -> None:
+    timeline = place_last(
+        updated(100), failed(200), updated(200, "evt_2", status="past_due")
+    ).timeline
+    assert (timeline.folded().tip_created, timeline.folded().tip_state) == (
+        200,
+        place_last(updated(100)).after,
+    )
 
 
 HISTORY = [
@@ -140,7 +139,7 @@ def after_history() -> tuple[BillingAccount, Timeline]:
     ("event", "need", "known"),
     [
         (deleted(300, "e", arrival=5), None, []),
-        (deleted(200, "e", arrival=5), ReplayNeed(200, late=True), HISTORY),
+        (deleted(200, "e", arrival=5), ReplayNeed(200, late=False), HISTORY[2:]),
         (deleted(120, "e", arrival=5), ReplayNeed(120, late=True), HISTORY),
     ],
 )

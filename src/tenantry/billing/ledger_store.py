@@ -82,10 +82,11 @@ SELECT
          SELECT tenant_id
            FROM subscription_tenants
           WHERE subscription_id = ANY(%(subscriptions)s)
-             OR subscription_id IN (
-                  SELECT subscription_id
-                    FROM subscription_tenants
-                   WHERE customer_id = ANY(%(customers)s))))
+          UNION
+         SELECT other.tenant_id
+           FROM subscription_tenants one
+           JOIN subscription_tenants other ON other.subscription_id = one.subscription_id
+          WHERE one.customer_id = ANY(%(customers)s)))
  ORDER BY id
    FOR NO KEY UPDATE
 """
@@ -338,7 +339,7 @@ SELECT s.subscription_id, t.id
   JOIN tenants t ON t.id = s.tenant_id
  WHERE s.subscription_id = ANY(%s)
    AND t.folds->''->'state'->>'subscription_id' = s.subscription_id
- ORDER BY (t.folds->''->>'tip_created')::bigint
+ ORDER BY (t.folds->''->>'tip_created')::bigint, t.id
 """
 
 

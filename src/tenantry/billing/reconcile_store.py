@@ -11,11 +11,14 @@ from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.events import CHECKOUT_TYPES, Anomaly, BillingEvent
 from tenantry.domain.plans import OVER
 
-# A tenant may have a subscription of a customer without a link, which an event names.
+# A tenant may have a subscription of a customer without a link, which an event names. The view
+# `subscriptions` would read the folds of all tenants for each page.
 _OF_LIVING_SUBSCRIPTIONS: Final = f"""
-          FROM subscriptions s
-         WHERE s.tenant_id = t.id AND s.moved_at IS NULL AND s.status <> ALL('{{{",".join(sorted(OVER))}}}')
-           AND s.customer_id IS NOT NULL"""
+          FROM json_each(CASE WHEN json_typeof(t.folds) = 'object' THEN t.folds END) s
+         WHERE s.value->>'moved_at' IS NULL
+           AND s.value->'state'->>'customer_id' IS NOT NULL
+           AND coalesce(s.value->'state'->>'subscription_status', 'none')
+               <> ALL('{{{",".join(sorted(OVER))}}}')"""
 _MAY_HAVE_CUSTOMERS: Final = f"""(
        EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
     OR EXISTS (SELECT {_OF_LIVING_SUBSCRIPTIONS})
@@ -34,7 +37,7 @@ SELECT t.id,
          ORDER BY e.created DESC, e.arrival DESC
          LIMIT 1)
          UNION
-        SELECT s.customer_id {_OF_LIVING_SUBSCRIPTIONS}),
+        SELECT s.value->'state'->>'customer_id' {_OF_LIVING_SUBSCRIPTIONS}),
        t.reconciled_at
   FROM tenants t
  WHERE t.deleted_at IS NULL

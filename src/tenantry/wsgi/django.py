@@ -147,9 +147,9 @@ def requires(
     """Return a decorator of views: the caller needs ``scope``; None accepts any credential.
 
     ``mode`` is as in `TenantryDjangoMiddleware`. The caller is ``request.tenantry``. For a
-    class-based view: ``@method_decorator(requires("projects:read"), name="dispatch")``. The middleware
-    sends a rejection even if the project handles the exception. Raises `ValueError` for an invalid
-    scope or mode.
+    class-based view: ``@method_decorator(requires("projects:read"), name="dispatch")``. The
+    middleware sends a rejection even if the project handles the exception. Raises `ValueError` for
+    an invalid scope or mode.
     """
     needed = requirement_of(scope, mode)
 

@@ -96,7 +96,7 @@ def replay_needs(
             need = ReplayNeed(FIRST if fold.state.others else event.created, late=True, until=until)
         elif event.created == fold.tip_created or event.type == ev.SNAPSHOT:
             # it may replace an older snapshot
-            need = ReplayNeed(fold.tip_created, late=fold.tip_state is None)
+            need = ReplayNeed(fold.tip_created, late=False)
         else:
             with_newer.add((account.tenant_id, key))
             continue
@@ -593,10 +593,9 @@ class BatchApplication:
 
     def _note_subscription(self, subscription_id: str, tenant_id: str, event: BillingEvent) -> None:
         """Note the tenant of a subscription: let later invoices find it, and waiting ones now."""
-        tenants = self._tenants_of.get(subscription_id)
-        if tenants is None:
-            tenants = [*self.context.tenants_of_subscription.get(subscription_id, ())]
-            self._tenants_of[subscription_id] = tenants
+        tenants = self._tenants_of.setdefault(
+            subscription_id, list(self.context.tenants_of_subscription.get(subscription_id, ()))
+        )
         if tenant_id not in tenants:
             tenants.append(tenant_id)
         known = self._known.tenant_of_subscription

@@ -6,8 +6,7 @@ A checkpoint is the state after all events before some second. The newer the che
 events the service reads from the ledger to place a new one (`ledger.ReplayNeed`):
 
 - newer than the newest event so far: the stored state, and no events;
-- in the same second as the newest: the state before that second, if it is stored (`folded_at`), and
-  the events of that second; else as an older one;
+- in the same second as the newest: the state before that second, and the events of that second;
 - older: the events since the newest full-state event before it that is alone in its second, or,
   without such an event, the state that the fold began with and all its events; most often only up
   to the next such event, because nothing changes from there on.
@@ -29,8 +28,7 @@ Steps = list[tuple[BillingEvent, Transition]]
 
 
 class Folded(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of a fold: the state, the newest event's second, and where it is stored the state
-    before that second (`folded_at`).
+    """The result of a fold: the state, the newest event's second, and the state before that second.
 
     ``moved_at`` is the second since which the subscription names another tenant; the fold counts as
     ended then.
@@ -40,17 +38,6 @@ class Folded(msgspec.Struct, frozen=True, omit_defaults=True):
     tip_created: int | None = None
     tip_state: BillingState | None = None
     moved_at: int | None = None
-
-
-def folded_at(created: int, before: BillingState, after: BillingState) -> Folded:
-    """Return the result of a fold whose newest second led from one state to another.
-
-    The state before that second is kept only where a tenant has had several subscriptions: no event
-    says everything then. Of others the ledger has the newest full-state event; leaving it out saves
-    3 % of an event.
-    """
-    has_several = before.others or after.others
-    return Folded(after, created, before if has_several else None)
 
 
 class Fold:
@@ -87,7 +74,7 @@ class Fold:
             return []
         before, created = self._folded.state, self._second[0].created
         steps = fold_second(self._second, before, self._policy)
-        self._folded = folded_at(created, before, steps[-1][1].state)
+        self._folded = Folded(steps[-1][1].state, created, before)
         self.events += len(steps)
         self._second = []
         return steps
@@ -139,7 +126,7 @@ class Timeline(msgspec.Struct, frozen=True):
         """Return the result of the fold as it is stored. The timeline must have an event."""
         if self.rest is not None:
             return self.rest
-        return folded_at(self.newest, self.before_second(self.newest), self.state)
+        return Folded(self.state, self.newest, self.before_second(self.newest))
 
     def before(self, position: int) -> BillingState:
         return self.states[position - 1] if position else self.checkpoint
