@@ -31,7 +31,7 @@ def test_every_command_of_the_guide_works(database_url: str, place: Path) -> Non
     thread.
     """
     port = str(free_port())
-    assert len(COMMANDS) == 11
+    assert len(COMMANDS) == 10
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(demo(place, int(port))),

@@ -421,5 +421,5 @@ class Health(Model, frozen=True, kw_only=True):
 
     status: HealthStatus
     """``ok``, ``not ready``, or ``draining`` during a shutdown."""
-    waiting_for: list[str] = msgspec.field(default_factory=list)
+    waiting_for: list[str] = msgspec.field(default_factory=list[str])
     """What is not ready yet."""
