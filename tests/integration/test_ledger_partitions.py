@@ -137,7 +137,14 @@ async def test_rows_of_batches_are_found_by_the_index_of_each_partition(provider
             explained.sql = b"EXPLAIN " + call.statement.sql
             [plan] = await connection.run_batch(BoundStatement(explained, call.parameters))
             plans.append(plan)
-        history = {"tenants": ["a"], "folds": [None], "seconds": [5], "late": [True], "until": [5]}
+        history = {
+            **billing.FOLD_TYPES,
+            "tenants": ["a"],
+            "folds": [None],
+            "seconds": [5],
+            "late": [True],
+            "until": [5],
+        }
         plans.append(await connection.fetch(f"EXPLAIN {billing.READ_EVENTS}", history))
     await database.close()
     for plan in plans:

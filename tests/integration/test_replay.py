@@ -9,7 +9,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from tenantry.billing import ledger_queries_store
+from tenantry.billing import ledger_queries_store, ledger_store
 from tenantry.billing.replay import TENANTS_PER_CHUNK, Selection
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError
@@ -318,10 +318,11 @@ async def test_a_history_of_many_fetches_is_folded_in_full(provider: Provider) -
 
 
 async def test_histories_are_read_in_the_order_of_the_index(conninfo: str) -> None:
+    folded = {**ledger_store.FOLD_TYPES, "tenants": ["acme", "beta"], "since": -1}
     async with await psycopg.AsyncConnection.connect(conninfo) as connection:
         await connection.execute(ledger_queries_store.BY_INDEX)
         for statement, parameters in (
-            (ledger_queries_store.FOLDED_EVENTS, (["acme", "beta"], -1)),
+            (ledger_queries_store.FOLDED_EVENTS, folded),
             (ledger_queries_store.WITH_RECENT_EVENTS, (["acme", "beta"], LATER)),
         ):
             cursor = await connection.execute(f"EXPLAIN {statement}".encode(), parameters)

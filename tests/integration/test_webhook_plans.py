@@ -42,6 +42,7 @@ async def test_rows_of_batches_are_found_by_index(lane: Lane, call: BoundStateme
 
 async def test_histories_are_found_by_index(lane: Lane) -> None:
     parameters = {
+        **billing.FOLD_TYPES,
         "tenants": ["a"],
         "folds": ["sub_1"],
         "seconds": [5],

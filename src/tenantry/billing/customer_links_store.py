@@ -44,9 +44,17 @@ SELECT subscription_id
 """
 # Of a subscription without metadata that named another tenant before, or names one later, both have
 # events.
-TENANTS_SHARING: Final = f"""
-SELECT DISTINCT tenant_id FROM subscription_tenants WHERE subscription_id IN ({SUBSCRIPTIONS_OF})
-"""  # noqa: S608  # our own condition
+TENANTS_SHARING: Final = """
+SELECT DISTINCT tenant_id
+  FROM subscription_tenants
+ WHERE subscription_id IN (
+         SELECT subscription_id FROM subscription_tenants WHERE customer_id = %(customer)s
+          UNION
+         SELECT subscription_id
+           FROM billing_events
+          WHERE outcome = 'parked' AND org_id IS NULL AND customer_id = %(customer)s
+            AND subscription_id IS NOT NULL)
+"""
 SET_CUSTOMER: Final = "UPDATE tenants SET stripe_customer_id = %s, updated_at = %s WHERE id = %s"
 NEWEST_CUSTOMER: Final = (
     "SELECT id FROM customers WHERE tenant_id = %s ORDER BY linked_at DESC, id DESC LIMIT 1"

@@ -10,14 +10,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tenantry.billing.ledger_rows import decode_document, to_event
-from tenantry.billing.ledger_store import (
-    FOLDED,
-    FULL_STATE,
-    REPLACEABLE,
-    unpack,
-)
+from tenantry.billing.ledger_store import FOLD_TYPES, unpack
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import MAX_SCANNED_ROWS, Listing
+from tenantry.db.pagination import Listing
 from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.tenant_record import BillingRecord
@@ -31,36 +26,37 @@ _FILTERED: Final = (
     "(%(type)s::text IS NULL OR type = %(type)s) "
     "AND (%(outcome)s::text IS NULL OR outcome = %(outcome)s)"
 )
-_ENTRIES: Final = f"SELECT {_ENTRY_COLUMNS} FROM billing_events WHERE tenant_id = %s"  # noqa: S608  # our own columns
-
+ENTRY: Final = """
+SELECT id, type, created, received_at, outcome, arrival, anomalies, document::text
+  FROM billing_events
+ WHERE tenant_id = %s AND id = %s
+"""
+ALL_ENTRIES: Final = """
+SELECT id, type, created, received_at, outcome, arrival, anomalies, document::text
+  FROM billing_events
+ WHERE tenant_id = %s
+ ORDER BY created, arrival
+"""
 # The feed looks at the events of the four days before a tenant's newest, because the provider
-# retries an event for three days, and at the newest MAX_SCANNED_ROWS of these. The index has a
-# tenant's events by ``created``.
-_SECONDS: Final = 4 * 86_400
-_RECENT: Final = f"""
-        SELECT arrival
-          FROM billing_events
-         WHERE tenant_id = t.id AND created > coalesce((
-                 SELECT max(s.tip_created) FROM subscriptions s WHERE s.tenant_id = t.id), 0) - {_SECONDS}
-         ORDER BY created DESC, arrival DESC
-         LIMIT {MAX_SCANNED_ROWS}
-"""  # noqa: S608  # our own numbers
-NEWEST: Final = f"""
-SELECT coalesce(max(recent.arrival), 0)
-  FROM tenants t
- CROSS JOIN LATERAL ({_RECENT}) AS recent
- WHERE t.id = %s
-"""  # noqa: S608  # our own statement
-AFTER: Final = f"""
+# retries an event for three days, and at the newest 5,000 of these. The index has a tenant's events
+# by ``created``. The limit is a literal: a cached plan would not consider a parameter's value.
+NEWEST_ARRIVALS: Final = """
 SELECT watched.tenant_id, newest.arrival
   FROM unnest(%s::text[], %s::bigint[]) AS watched (tenant_id, since)
-  JOIN tenants t ON t.id = watched.tenant_id
  CROSS JOIN LATERAL (
          SELECT max(recent.arrival) AS arrival
-           FROM ({_RECENT}) AS recent
+           FROM (SELECT arrival
+                   FROM billing_events
+                  WHERE tenant_id = watched.tenant_id
+                    AND created > coalesce((
+                          SELECT max(s.tip_created)
+                            FROM subscriptions s
+                           WHERE s.tenant_id = watched.tenant_id), 0) - 4 * 86400
+                  ORDER BY created DESC, arrival DESC
+                  LIMIT 5000) AS recent
           WHERE recent.arrival > watched.since) AS newest
  WHERE newest.arrival IS NOT NULL
-"""  # noqa: S608  # our own statement
+"""
 
 ROWS_PER_FETCH: Final = 1000
 
@@ -78,13 +74,14 @@ SELECT wanted.id
           WHERE e.tenant_id = wanted.id AND e.received_at >= %s
           ORDER BY e.created DESC LIMIT 1) AS newest
 """
-FOLDED_EVENTS: Final = f"""
+FOLDED_EVENTS: Final = """
 SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice_url,
        document::text, tenant_id
   FROM billing_events
- WHERE tenant_id = ANY(%s) AND created >= %s AND {FOLDED}
+ WHERE tenant_id = ANY(%(tenants)s) AND created >= %(since)s
+   AND outcome IN ('applied', 'late', 'no_change') AND type = ANY(%(folded)s)
  ORDER BY tenant_id, created, arrival
-"""  # noqa: S608  # the names of our own columns
+"""
 SECOND_BEFORE_NEWEST: Final = """
 SELECT created
   FROM billing_events
@@ -93,15 +90,21 @@ SELECT created
 OFFSET %s LIMIT 1
 """
 # As `ledger_store.READ_EVENTS`, but the oldest such beginning.
-BEGINNING_AFTER: Final = f"""
+BEGINNING_AFTER: Final = """
 SELECT created
   FROM billing_events
- WHERE tenant_id = %(tenant)s AND created > %(second)s AND {FOLDED}
+ WHERE tenant_id = %(tenant)s AND created > %(second)s
+   AND outcome IN ('applied', 'late', 'no_change') AND type = ANY(%(folded)s)
  GROUP BY created
-HAVING count(*) = 1 AND {FULL_STATE}
+HAVING count(*) = 1
+   AND bool_and(type = ANY(%(full_state)s)
+                AND subscription_id IS NOT NULL
+                AND customer_id IS NOT NULL
+                AND document->>'status' NOT IN ('past_due', 'unpaid')
+                AND document->'details'->>'pause' IS DISTINCT FROM 'void')
  ORDER BY created
  LIMIT 1
-"""  # noqa: S608  # our own condition
+"""
 PARKED: Final = """
 SELECT tenant_id, count(*)
   FROM (SELECT org_id AS tenant_id
@@ -131,15 +134,18 @@ SELECT tenant_id, count(*)
  GROUP BY tenant_id
 """
 # All these entries have an anomaly, so the index of anomalies has them in this order.
-REPLACEABLE_ENTRIES: Final = f"""
+REPLACEABLE_ENTRIES: Final = """
 SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice_url,
        document::text, received_at, event_body(id)
   FROM billing_events
- WHERE anomalies IS NOT NULL AND {REPLACEABLE} AND received_at >= %(since)s
+ WHERE anomalies IS NOT NULL
+   AND (outcome = 'invalid'
+        OR (outcome = 'ignored' AND anomalies && '{connected_account,ignored_livemode}'))
+   AND received_at >= %(since)s
    AND (received_at, arrival) > (%(received)s, %(arrival)s)
  ORDER BY received_at, arrival
  LIMIT %(most)s
-"""  # noqa: S608  # our own condition
+"""
 _Place = tuple[int, int] | None  # of an entry: the second of its event, and its arrival number
 
 
@@ -227,16 +233,13 @@ def _from(tenant_id: str, after: _Place) -> dict[str, object]:
 
 
 async def find_entry(connection: Connection, tenant_id: str, event_id: str) -> LedgerRecord | None:
-    row = await connection.fetch_row(f"{_ENTRIES} AND id = %s", (tenant_id, event_id))
+    row = await connection.fetch_row(ENTRY, (tenant_id, event_id))
     return _record(row) if row else None
 
 
 async def read_all_entries(connection: Connection, tenant_id: str) -> list[LedgerRecord]:
     """Return a tenant's whole ledger, by ``created`` and arrival."""
-    return [
-        _record(row)
-        for row in await connection.fetch(f"{_ENTRIES} ORDER BY created, arrival", (tenant_id,))
-    ]
+    return [_record(row) for row in await connection.fetch(ALL_ENTRIES, (tenant_id,))]
 
 
 async def find_body(connection: Connection, event_id: str) -> tuple[bool, bytes | None]:
@@ -272,12 +275,13 @@ async def count_parked(connection: Connection) -> int:
 
 async def newest_arrival(connection: Connection, tenant_id: str) -> int:
     """Return the arrival number of a tenant's latest event; 0 if there is none."""
-    return int(await connection.fetch_value(NEWEST, (tenant_id,)) or 0)
+    return (await arrivals_after(connection, {tenant_id: -1})).get(tenant_id, 0)
 
 
 async def arrivals_after(connection: Connection, watched: Mapping[str, int]) -> dict[str, int]:
     """Return the latest arrival of each tenant that has an event after the arrival given for it."""
-    return dict(await connection.fetch(AFTER, (list(watched), list(watched.values()))))
+    values = (list(watched), list(watched.values()))
+    return dict(await connection.fetch(NEWEST_ARRIVALS, values))
 
 
 async def replaceable_entries(
@@ -350,7 +354,8 @@ async def folded_events(
     await connection.execute(BY_INDEX)
     async with connection.cursor("folded_events") as cursor:
         cursor.itersize = ROWS_PER_FETCH
-        await cursor.execute(FOLDED_EVENTS, (list(tenants), since), binary=True)
+        values = {**FOLD_TYPES, "tenants": list(tenants), "since": since}
+        await cursor.execute(FOLDED_EVENTS, values, binary=True)
         yield ((tenant_id, to_event(columns)) async for *columns, tenant_id in cursor)
 
 
@@ -365,6 +370,6 @@ async def second_before_newest(connection: Connection, tenant_id: str, most: int
 async def beginning_after(connection: Connection, tenant_id: str, second: int) -> int | None:
     """Return the oldest second after this one whose only event is a full-state event."""
     await connection.execute(BY_INDEX)
-    values = {"tenant": tenant_id, "second": second}
+    values = {**FOLD_TYPES, "tenant": tenant_id, "second": second}
     found: int | None = await connection.fetch_value(BEGINNING_AFTER, values)
     return found

@@ -53,11 +53,15 @@ from tenantry.domain.billing.state import BillingPolicy, fold_key
 TENANTS_OF_CUSTOMERS: Final = Statement(
     "SELECT id, tenant_id FROM customers WHERE id = ANY($1)", TEXTS
 )
-_EXCLUDED: Final = f"'{{{Anomaly.CONNECTED_ACCOUNT}, {Anomaly.IGNORED_LIVEMODE}}}'"
-REPLACEABLE: Final = f"(outcome = 'invalid' OR (outcome = 'ignored' AND anomalies && {_EXCLUDED}))"
-"""Whether a valid event of the same id replaces an entry."""
+# Each event in the ledger, and whether a valid event of the same id replaces its entry.
 SEEN_EVENTS: Final = Statement(
-    f"SELECT id, {REPLACEABLE} FROM billing_events WHERE id = ANY($1)",  # noqa: S608
+    """
+SELECT id,
+       outcome = 'invalid'
+       OR (outcome = 'ignored' AND anomalies && '{connected_account,ignored_livemode}')
+  FROM billing_events
+ WHERE id = ANY($1)
+""",
     TEXTS,
 )
 NEXT_ARRIVAL: Final = Statement("SELECT nextval('billing_arrivals')")
@@ -91,67 +95,82 @@ SELECT
    FOR NO KEY UPDATE
 """
 
-FULL_STATE: Final = f"""
-bool_and(type = ANY('{{{",".join(sorted(WHOLE_SUBSCRIPTION_TYPES))}}}') AND subscription_id IS NOT NULL
-         AND customer_id IS NOT NULL
-         AND document->>'status' NOT IN ('past_due', 'unpaid')
-         AND document->'details'->>'pause' IS DISTINCT FROM 'void')
-"""
-"""A condition on the events of a second: their result does not depend on earlier events, if it is
-the only one.
+FOLD_TYPES: Final = {
+    "folded": sorted(FOLDED_TYPES),
+    "full_state": sorted(WHOLE_SUBSCRIPTION_TYPES),
+}
+"""The parameters of statements on the events that the fold applies.
 
-An event without a subscription's id does not prove which subscription ended before. One that is
-past due does not say since when, one with paused payments does not say until when they were paid,
-and one without a customer keeps the one before.
+A full-state event that is the only one of its second gives a state that does not depend on earlier
+events. An event without a subscription's id does not prove which subscription ended before. One
+that is past due does not say since when, one with paused payments does not say until when they were
+paid, and one without a customer keeps the one before.
 """
-FOLDED: Final = f"""
-outcome IN ('applied', 'late', 'no_change') AND type = ANY('{{{",".join(sorted(FOLDED_TYPES))}}}')
-"""
-"""A condition on the entries that the fold applies."""
 # A late event's history begins at the newest full-state event before it that is alone in its
 # second; without one, at the beginning. With "until" it ends at the next such event. MATERIALIZED
 # finds each bound once: with outdated statistics the planner would otherwise find it again for
 # every event of the tenant, and time out.
-READ_EVENTS: Final = f"""
+READ_EVENTS: Final = """
 WITH beginnings AS MATERIALIZED (
-         SELECT number, tenant_id, fold, CASE WHEN late THEN coalesce((
+         SELECT number,
+                tenant_id,
+                fold,
+                CASE WHEN late THEN coalesce((
                   SELECT r.created
                     FROM billing_events r
-                   WHERE r.tenant_id = wanted.tenant_id AND r.created < wanted.second
-                     AND (wanted.fold IS NULL OR coalesce(r.subscription_id, '') = wanted.fold) AND {FOLDED}
+                   WHERE r.tenant_id = wanted.tenant_id
+                     AND r.created < wanted.second
+                     AND (wanted.fold IS NULL OR coalesce(r.subscription_id, '') = wanted.fold)
+                     AND r.outcome IN ('applied', 'late', 'no_change')
+                     AND r.type = ANY(%(folded)s)
                    GROUP BY r.created
-                  HAVING count(*) = 1 AND {FULL_STATE}
+                  HAVING count(*) = 1
+                     AND bool_and(r.type = ANY(%(full_state)s)
+                                  AND r.subscription_id IS NOT NULL
+                                  AND r.customer_id IS NOT NULL
+                                  AND r.document->>'status' NOT IN ('past_due', 'unpaid')
+                                  AND r.document->'details'->>'pause' IS DISTINCT FROM 'void')
                    ORDER BY r.created DESC
                    LIMIT 1), -1) ELSE second END AS since,
                 coalesce((
                   SELECT r.created
                     FROM billing_events r
-                   WHERE r.tenant_id = wanted.tenant_id AND r.created > wanted.until
-                     AND (wanted.fold IS NULL OR coalesce(r.subscription_id, '') = wanted.fold) AND {FOLDED}
+                   WHERE r.tenant_id = wanted.tenant_id
+                     AND r.created > wanted.until
+                     AND (wanted.fold IS NULL OR coalesce(r.subscription_id, '') = wanted.fold)
+                     AND r.outcome IN ('applied', 'late', 'no_change')
+                     AND r.type = ANY(%(folded)s)
                    GROUP BY r.created
-                  HAVING count(*) = 1 AND {FULL_STATE}
+                  HAVING count(*) = 1
+                     AND bool_and(r.type = ANY(%(full_state)s)
+                                  AND r.subscription_id IS NOT NULL
+                                  AND r.customer_id IS NOT NULL
+                                  AND r.document->>'status' NOT IN ('past_due', 'unpaid')
+                                  AND r.document->'details'->>'pause' IS DISTINCT FROM 'void')
                    ORDER BY r.created
                    LIMIT 1), 9223372036854775807) AS until
-           FROM unnest(%(tenants)s::text[], %(folds)s::text[], %(seconds)s::bigint[], %(late)s::boolean[],
-                       %(until)s::bigint[])
+           FROM unnest(%(tenants)s::text[], %(folds)s::text[], %(seconds)s::bigint[],
+                       %(late)s::boolean[], %(until)s::bigint[])
                 WITH ORDINALITY AS wanted (tenant_id, fold, second, late, until, number))
-SELECT e.id, e.type, e.created, e.arrival, e.org_id, e.customer_id, e.subscription_id, e.invoice_url,
-       e.document::text, beginnings.number
+SELECT e.id, e.type, e.created, e.arrival, e.org_id, e.customer_id, e.subscription_id,
+       e.invoice_url, e.document::text, beginnings.number
   FROM beginnings
-  JOIN billing_events e ON e.tenant_id = beginnings.tenant_id
-                       AND e.created BETWEEN beginnings.since AND beginnings.until
-                       AND (beginnings.fold IS NULL OR coalesce(e.subscription_id, '') = beginnings.fold)
- WHERE {FOLDED}
+  JOIN billing_events e
+    ON e.tenant_id = beginnings.tenant_id
+   AND e.created BETWEEN beginnings.since AND beginnings.until
+   AND (beginnings.fold IS NULL OR coalesce(e.subscription_id, '') = beginnings.fold)
+ WHERE e.outcome IN ('applied', 'late', 'no_change') AND e.type = ANY(%(folded)s)
  ORDER BY beginnings.number, e.created, e.arrival
-"""  # noqa: S608  # the names of our own columns
-PAYMENTS: Final = f"""
+"""
+PAYMENTS: Final = """
 SELECT e.tenant_id, wanted.invoice_id, max(e.created)
-  FROM unnest(%s::text[], %s::text[]) AS wanted (tenant_id, invoice_id)
-  JOIN billing_events e ON e.tenant_id = wanted.tenant_id
+  FROM unnest(%(tenants)s::text[], %(invoices)s::text[]) AS wanted (tenant_id, invoice_id)
+  JOIN billing_events e
+    ON e.tenant_id = wanted.tenant_id
    AND e.document->>'invoice_id' = wanted.invoice_id
- WHERE e.type = ANY('{{{",".join(sorted(PAYMENT_TYPES))}}}') AND e.outcome IN ('applied', 'late', 'no_change')
+ WHERE e.type = ANY(%(payments)s) AND e.outcome IN ('applied', 'late', 'no_change')
  GROUP BY e.tenant_id, wanted.invoice_id
-"""  # noqa: S608  # our own names
+"""
 READ_PARKED: Final = """
 SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice_url,
        document::text, received_at
@@ -160,13 +179,14 @@ SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice
    AND (org_id = ANY(%s) OR (org_id IS NULL AND (customer_id = ANY(%s) OR subscription_id = ANY(%s))))
  ORDER BY created, arrival
 """
-READ_SUBSCRIPTIONS: Final = f"""
+READ_SUBSCRIPTIONS: Final = """
 SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice_url,
        document::text, received_at, tenant_id
   FROM billing_events
- WHERE tenant_id = ANY(%(tenants)s) AND subscription_id = ANY(%(subscriptions)s) AND {FOLDED}
+ WHERE tenant_id = ANY(%(tenants)s) AND subscription_id = ANY(%(subscriptions)s)
+   AND outcome IN ('applied', 'late', 'no_change') AND type = ANY(%(folded)s)
  ORDER BY created, arrival
-"""  # noqa: S608  # the names of our own columns
+"""
 
 
 async def read_context(
@@ -250,6 +270,7 @@ async def read_events(
 ) -> dict[FoldId, list[BillingEvent]]:
     """Return the folded events that timelines need."""
     values = {
+        **FOLD_TYPES,
         "tenants": [tenant_id for tenant_id, _ in needs],
         "folds": [key if policy.is_each else None for _, key in needs],
         "seconds": [need.second for need in needs.values()],
@@ -272,7 +293,8 @@ async def read_payments(
     are left out.
     """
     tenants, ids = zip(*sorted(invoices), strict=True)
-    found = await connection.fetch(PAYMENTS, (list(tenants), list(ids)))
+    values = {"tenants": list(tenants), "invoices": list(ids), "payments": sorted(PAYMENT_TYPES)}
+    found = await connection.fetch(PAYMENTS, values)
     return {(tenant_id, invoice_id): created for tenant_id, invoice_id, created in found}
 
 
@@ -303,7 +325,7 @@ async def read_subscriptions(
     """Return all folded events of these subscriptions in the ledgers of these tenants, each with
     its tenant.
     """
-    values = {"tenants": list(tenants), "subscriptions": list(subscriptions)}
+    values = {**FOLD_TYPES, "tenants": list(tenants), "subscriptions": list(subscriptions)}
     return [
         (tenant_id, ReceivedEvent(to_event(columns), received_at))
         for *columns, received_at, tenant_id in await connection.fetch(READ_SUBSCRIPTIONS, values)
@@ -399,10 +421,17 @@ DELETE_ENTRIES: Final = Statement(
 )
 # An entry that is decoded again keeps its arrival number, and so its body.
 DELETE_REPLACED: Final = Statement(
-    f"""
-WITH gone AS (DELETE FROM billing_events WHERE id = ANY($1) AND {REPLACEABLE} RETURNING arrival)
-DELETE FROM billing_bodies b USING gone WHERE b.arrival = gone.arrival AND b.arrival <> ALL($2)
-""",  # noqa: S608  # our own condition
+    """
+WITH gone AS (
+         DELETE FROM billing_events
+          WHERE id = ANY($1)
+            AND (outcome = 'invalid'
+                 OR (outcome = 'ignored' AND anomalies && '{connected_account,ignored_livemode}'))
+      RETURNING arrival)
+DELETE FROM billing_bodies b
+ USING gone
+ WHERE b.arrival = gone.arrival AND b.arrival <> ALL($2)
+""",
     TEXTS,
     BIGINTS,
 )
