@@ -9,7 +9,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from tenantry.billing import ledger_queries_store, ledger_store
+from tenantry.billing import accounts_store, ledger_queries_store, ledger_store
 from tenantry.billing.replay import TENANTS_PER_CHUNK, Selection
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import NotFoundError
@@ -330,6 +330,33 @@ async def test_histories_are_read_in_the_order_of_the_index(conninfo: str) -> No
             assert "billing_events_of_tenant" in plan
             assert "Sort" not in plan
             assert "Bitmap" not in plan
+
+
+MANY_TENANTS: Final = """
+WITH added AS (
+       INSERT INTO tenants (id, name, owner_id, owner_email, folded_by, folds)
+       SELECT 'org_' || n, '', '', '', 'each', json_build_object('sub_' || n, json_build_object())
+         FROM generate_series(1, 3000) AS n
+    RETURNING id)
+INSERT INTO subscription_tenants (subscription_id, tenant_id)
+SELECT 'sub_' || substr(id, 5), id FROM added
+"""
+
+
+async def test_shared_subscriptions_of_a_tenant_are_found_without_reading_all_tenants(
+    emptied: str,
+) -> None:
+    async with await psycopg.AsyncConnection.connect(emptied) as connection:
+        await connection.execute(MANY_TENANTS)
+        await connection.execute("INSERT INTO subscription_tenants VALUES ('sub_1', 'org_2')")
+        await connection.execute("ANALYZE tenants, subscription_tenants")
+        shared = accounts_store.SHARED_SUBSCRIPTIONS
+        for tenants, expected in ((["org_2"], [("sub_1",)]), (["org_3"], []), (None, [("sub_1",)])):
+            cursor = await connection.execute(shared.encode(), {"tenants": tenants})
+            assert await cursor.fetchall() == expected
+        cursor = await connection.execute(f"EXPLAIN {shared}".encode(), {"tenants": ["org_2"]})
+        plan = "\n".join(row[0] for row in await cursor.fetchall())
+    assert ("tenants_pkey" in plan, "Seq Scan" in plan) == (True, False), plan
 
 
 # Parked events

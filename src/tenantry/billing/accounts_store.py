@@ -108,19 +108,20 @@ SELECT tenant_id, subscription_id, customer_id
     TEXTS,
     TEXTS,
 )
-# Of these tenants, or of all. One that has moved may have left only its former tenant, with the
-# link of a customer.
+# Of these tenants, or of all. One whose other tenant was removed may have moved there before. The
+# rows of tenants are read by their ids: the view `subscriptions` would read all of them.
 SHARED_SUBSCRIPTIONS: Final = """
-SELECT s.id
-  FROM subscriptions s
- WHERE %(tenants)s::text[] IS NULL OR s.tenant_id IN (
-         SELECT other.tenant_id
-           FROM subscription_tenants own
-           JOIN subscription_tenants other ON other.subscription_id = own.subscription_id
-          WHERE own.tenant_id = ANY(%(tenants)s))
- GROUP BY s.id
-HAVING count(*) > 1 OR max(s.moved_at) IS NOT NULL
- ORDER BY s.id
+WITH wanted AS (
+         SELECT subscription_id FROM subscription_tenants WHERE tenant_id = ANY(%(tenants)s)
+          UNION
+         SELECT subscription_id FROM subscription_tenants WHERE %(tenants)s::text[] IS NULL)
+SELECT s.subscription_id
+  FROM wanted
+  JOIN subscription_tenants s USING (subscription_id)
+  JOIN tenants t ON t.id = s.tenant_id
+ GROUP BY s.subscription_id
+HAVING count(*) > 1 OR bool_or(t.folds->s.subscription_id->>'moved_at' IS NOT NULL)
+ ORDER BY s.subscription_id
 """
 _access_decoder: Final = msgspec.json.Decoder(tuple[AccessPhase, ...])
 _folds_decoder: Final = msgspec.json.Decoder(dict[str, Folded])
