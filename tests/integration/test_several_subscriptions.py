@@ -244,6 +244,55 @@ async def test_rebuild_after_a_change_of_the_setting_finds_subscriptions_that_ha
         assert await provider.state(present) == ("pro", "active")
 
 
+@pytest.mark.parametrize("is_linked_elsewhere", [False, True])
+async def test_rebuild_applies_an_invoice_that_waits_for_a_subscription_that_is_known(
+    conninfo: str, *, is_linked_elsewhere: bool
+) -> None:
+    async with running_service(conninfo) as service:
+        provider = Provider(service)
+        subscriber, other = await provider.subscriber(), await provider.subscriber()
+        second: dict[str, Any] = {
+            "customer": f"{subscriber.customer}_second",
+            "subscription_id": f"sub_{subscriber.id}",
+        }
+        failure = events.failed(**second, created=NOW + 1)
+        await provider.send(events.updated(org=subscriber.id, **second, created=NOW), failure)
+        assert await provider.state(subscriber) == ("pro", "active")
+        if is_linked_elsewhere:
+            await rows(
+                conninfo,
+                "INSERT INTO customers (id, tenant_id, linked_by) VALUES (%s, %s, 'operator')",
+                second["customer"],
+                other.id,
+            )
+        checked = await replay_one(provider, subscriber, policy=EACH)
+        assert (checked.parked, checked.repaired) == (1, True)
+        assert failure["id"] in await provider.ledger(subscriber)
+        assert await provider.state(subscriber) == ("pro", "past_due")
+        for each in (subscriber, other):
+            assert (await replay_one(provider, each, policy=EACH)).is_right
+
+
+async def test_rebuild_applies_an_invoice_without_a_customer_of_the_current_subscription(
+    conninfo: str,
+) -> None:
+    async with running_service(conninfo) as service:
+        provider = Provider(service)
+        subscriber = await provider.subscriber()
+        subscription = {"subscription_id": f"sub_{subscriber.id}"}
+        failure = events.failed(customer=None, **subscription, created=NOW + 1)
+        await provider.send(events.updated(**of(subscriber, **subscription), created=NOW), failure)
+        await rows(
+            conninfo,
+            "UPDATE billing_events SET outcome = 'parked', tenant_id = NULL WHERE id = %s",
+            failure["id"],
+        )
+        checked = await replay_one(provider, subscriber)
+        assert (checked.parked, checked.repaired) == (1, True)
+        assert failure["id"] in await provider.ledger(subscriber)
+        assert (await replay_one(provider, subscriber)).is_right
+
+
 async def test_pause_ends_access_with_the_period_in_which_it_began(provider: Provider) -> None:
     """The provider renews a paused subscription with voided invoices."""
     subscriber = await provider.subscriber()

@@ -4,7 +4,7 @@ events.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -431,14 +431,16 @@ async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]
 async def _named_by_waiting(
     connection: Connection, tenant_id: str, customers: Sequence[str]
 ) -> tuple[set[str], set[str]]:
-    """Return the customers and subscriptions of events that wait for a tenant or these customers.
+    """Return the customers and subscriptions of events that wait for a tenant, for its
+    subscriptions or for these customers.
 
     A customer that an event of the tenant names may be linked by it, so events may wait for that
     one too.
     """
     of_tenant = await store.read_parked(connection, [tenant_id], customers)
     named = {*customers, *(each.event.customer_id for each in of_tenant if each.event.customer_id)}
-    waiting = await store.read_parked(connection, [tenant_id], sorted(named))
+    known = await store.subscriptions_of(connection, tenant_id)
+    waiting = await store.read_parked(connection, [tenant_id], sorted(named), known)
     return named, {each.event.subscription_id for each in waiting if each.event.subscription_id}
 
 
@@ -449,26 +451,21 @@ async def apply_parked(
     outbox: Outbox | None,
     now: datetime,
 ) -> None:
-    """Apply the parked events of this tenant and of the customers linked to it. Call `claim`
-    before; then commit.
+    """Apply the parked events of this tenant, of the customers linked to it, and of its
+    subscriptions. Call `claim` before; then commit.
     """
     customers = await store.customers_of(connection, tenant_id)
-    waiting = await store.read_parked(connection, [tenant_id], customers)
-    subscriptions = {
-        each.event.subscription_id
-        for each in waiting
-        if each.event.subscription_id and policy.is_each
-    }
-    if subscriptions:
-        waiting = await store.read_parked(connection, [tenant_id], customers, list(subscriptions))
+    begun = await _begun_by_waiting(connection, tenant_id, customers, policy)
+    known = await store.subscriptions_of(connection, tenant_id)
+    waiting = await store.read_parked(connection, [tenant_id], customers, [*begun, *known])
     if not waiting:
         return
-    context = await _read_with_holders(connection, policy, tenant_id, customers)
-    if await _release_from_ended(
-        connection, [each.event for each in waiting], context, policy, now
-    ):
-        context = await _read_with_holders(connection, policy, tenant_id, customers)
-    waiting = [each for each in waiting if _is_for(each.event, tenant_id, context)]
+    events = [each.event for each in waiting]
+    context = await _read_with_holders(connection, events, policy, tenant_id, customers)
+    if await _release_from_ended(connection, events, context, policy, now):
+        context = await _read_with_holders(connection, events, policy, tenant_id, customers)
+    owners = dict.fromkeys(begun, tenant_id) | context.known.tenant_of_subscription
+    waiting = [each for each in waiting if _tenant_of(each.event, owners, context) == tenant_id]
     application = await apply_work(
         connection, context, Work(tenant_id=tenant_id, parked=waiting), policy, now
     )
@@ -476,30 +473,43 @@ async def apply_parked(
     log_payments(application.unparked)
 
 
+async def _begun_by_waiting(
+    connection: Connection, tenant_id: str, customers: Sequence[str], policy: BillingPolicy
+) -> set[str]:
+    """Return the subscriptions of events that wait for a tenant or its customers, which
+    `SubscriptionRule.EACH` goes by.
+    """
+    if not policy.is_each:
+        return set()
+    waiting = await store.read_parked(connection, [tenant_id], customers)
+    return {each.event.subscription_id for each in waiting if each.event.subscription_id}
+
+
 async def _read_with_holders(
-    connection: Connection, policy: BillingPolicy, tenant_id: str, customers: Sequence[str]
+    connection: Connection,
+    events: Sequence[BillingEvent],
+    policy: BillingPolicy,
+    tenant_id: str,
+    customers: Sequence[str],
 ) -> BatchContext:
     """Read the context of parked events, with all tenants that have one of their subscriptions.
 
     `claim` has locked them.
     """
     named, found = await _named_by_waiting(connection, tenant_id, customers)
-    subscriptions = found if policy.is_each else ()
-    return await store.read_context(connection, policy, [tenant_id], named, subscriptions, ())
+    subscriptions = found if policy.is_each else set[str]()
+    return await _read_context(connection, events, policy, {tenant_id}, named, subscriptions)
 
 
-def _is_for(event: BillingEvent, tenant_id: str, context: BatchContext) -> bool:
-    """Whether an event that waited for a tenant, its customers or its subscriptions is this
-    tenant's.
+def _tenant_of(event: BillingEvent, owners: Mapping[str, str], context: BatchContext) -> str | None:
+    """Return the tenant of an event that waited; ``owners`` has those of subscriptions.
 
     An invoice of another tenant's subscription stays that tenant's.
     """
-    if event.type in INVOICE_TYPES:
-        return (
-            context.known.tenant_of_subscription.get(event.subscription_id or "", tenant_id)
-            == tenant_id
-        )
-    return customer_links.tenant_of(event, context.known) == tenant_id
+    owner = owners.get(event.subscription_id or "")
+    if owner is not None and event.type in INVOICE_TYPES:
+        return owner
+    return customer_links.tenant_of(event, context.known)
 
 
 def log_payments(entries: Sequence[LedgerEntry]) -> None:

@@ -105,6 +105,8 @@ HAVING count(*) = 1
  ORDER BY created
  LIMIT 1
 """
+# An invoice belongs to the tenant of its subscription if that is known, else to that of its
+# customer.
 PARKED: Final = """
 SELECT tenant_id, count(*)
   FROM (SELECT org_id AS tenant_id
@@ -115,6 +117,12 @@ SELECT tenant_id, count(*)
           FROM customers c
           JOIN billing_events e ON e.outcome = 'parked' AND e.org_id IS NULL AND e.customer_id = c.id
          WHERE c.tenant_id = ANY(%(tenants)s)
+           AND NOT (e.type = ANY(%(invoices)s) AND EXISTS (
+                 SELECT
+                   FROM subscription_tenants known
+                   JOIN subscriptions s ON s.tenant_id = known.tenant_id AND s.id = known.subscription_id
+                  WHERE known.subscription_id = e.subscription_id
+                    AND s.reported_at IS NOT NULL AND s.moved_at IS NULL))
          UNION ALL
         SELECT s.tenant_id
           FROM subscription_tenants known
@@ -122,7 +130,6 @@ SELECT tenant_id, count(*)
           JOIN billing_events e ON e.outcome = 'parked' AND e.org_id IS NULL AND e.subscription_id = s.id
          WHERE e.type = ANY(%(invoices)s)
            AND s.tenant_id = ANY(%(tenants)s) AND s.reported_at IS NOT NULL AND s.moved_at IS NULL
-           AND NOT EXISTS (SELECT FROM customers c WHERE c.id = e.customer_id)
          UNION ALL
         SELECT t.id
           FROM subscription_tenants known

@@ -355,6 +355,12 @@ async def tenants_of(connection: Connection, customers: Collection[str]) -> dict
     return dict(rows)
 
 
+async def subscriptions_of(connection: Connection, tenant_id: str) -> list[str]:
+    """Return the subscriptions that a tenant has or had."""
+    query = "SELECT subscription_id FROM subscription_tenants WHERE tenant_id = %s"
+    return [row[0] for row in await connection.fetch(query, (tenant_id,))]
+
+
 TENANTS_OF_CURRENT: Final = """
 SELECT s.subscription_id, t.id
   FROM subscription_tenants s

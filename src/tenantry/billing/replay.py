@@ -315,28 +315,40 @@ class ReplayService:
             ]
 
     async def _repair(self, found: TenantReplay) -> TenantReplay:
-        """Lock the tenant, fold again, and write the differences."""
-        now, tenant_id = self._clock(), found.tenant_id
+        """Fold a tenant again, write the differences, and apply the parked events."""
+        folded = await self._repair_fold(found.tenant_id)
+        if folded is None:  # the tenant was removed
+            return msgspec.structs.replace(found, fields=(), parked=0)
+        # after the fold, which may have made subscriptions known
+        parked = await self._apply_parked(found.tenant_id)
+        checked = msgspec.structs.replace(folded, parked=parked)
+        return msgspec.structs.replace(checked, repaired=not checked.is_right)
+
+    async def _repair_fold(self, tenant_id: str) -> TenantReplay | None:
+        """Lock a tenant, fold it again, and write the differences; return None if it is gone."""
         async with self._database.transaction(ACROSS_TENANTS) as connection:
-            if found.parked:
-                await ingest.claim(
-                    connection, tenant_id, await ledger_store.customers_of(connection, tenant_id)
-                )
             accounts = await read_accounts(connection, [tenant_id], self._policy, lock=True)
             if not accounts:
-                return msgspec.structs.replace(found, fields=(), parked=0)
+                return None
             [account] = accounts
             [folded] = await fold_ledgers(connection, accounts, self._policy)
-            parked = await store.parked_for(connection, [tenant_id]) if found.parked else {}
-            checked = self._compared(account, folded, parked)
+            checked = self._compared(account, folded, {})
             if checked.differences:
-                calls = accounts_store.update_accounts(
-                    [AccountChange(folded.account, account)], self._policy, now
-                )
+                change = AccountChange(folded.account, account)
+                calls = accounts_store.update_accounts([change], self._policy, self._clock())
                 await ledger_store.write(connection, calls, commit=False)
-            if checked.parked:
-                await ingest.apply_parked(connection, tenant_id, self._policy, None, now)
-        return msgspec.structs.replace(checked, repaired=not checked.is_right)
+            return checked
+
+    async def _apply_parked(self, tenant_id: str) -> int:
+        """Apply the parked events of a tenant; return their number."""
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            if not await store.parked_for(connection, [tenant_id]):
+                return 0
+            customers = await ledger_store.customers_of(connection, tenant_id)
+            await ingest.claim(connection, tenant_id, customers)
+            parked = await store.parked_for(connection, [tenant_id])
+            await ingest.apply_parked(connection, tenant_id, self._policy, None, self._clock())
+        return parked.get(tenant_id, 0)
 
     async def _settle_moves(self, tenants: Sequence[str] | None) -> None:
         """Let subscriptions that several tenants have count for the tenant that they name, with its
