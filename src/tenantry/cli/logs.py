@@ -2,14 +2,15 @@
 
 import io
 import os
+import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Annotated, Final, cast
+from typing import IO, Annotated, Final, NamedTuple, cast
 
 import click
 import msgspec
@@ -38,6 +39,8 @@ _BLOCK: Final = 64 * 1024
 _LONGEST_LINE: Final = 64 * 1024
 _LINES: Final = 10
 _LINES_BEFORE_HINT: Final = 20
+_STATUS: Final = re.compile("error|[1-5]xx|[0-9]{3}")
+_KINDS: Final = ("requests", "events")
 _FIRST_ERROR: Final = 400
 _FIRST_SERVER_ERROR: Final = 500
 _HINT: Final = (
@@ -111,29 +114,33 @@ class LogFile:
         self._lines = LineBuffer()
 
     def read(self) -> Iterator[bytes]:
-        """Yield the lines that were added since the last call. Raises `OSError` for an unreadable
-        file.
+        """Yield the lines that were added since the last call. Raises `CommandError` for an
+        unreadable file.
         """
-        if self._file is None and not self._open():
-            return
-        yield from self._read_rest()
-        if self._is_replaced():
-            self.close()
-            if self._open():
+        try:
+            yield from self._read_rest()
+            if self._is_replaced():
+                self.close()
                 yield from self._read_rest()
+        except OSError as error:
+            message = f"{self._path} cannot be read: {error.strerror or error}"
+            raise CommandError(message, USAGE) from None
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _open(self) -> bool:
-        try:
-            self._file = self._path.open("rb")
-        except FileNotFoundError:  # between two files, in a rotation
-            return False
+    def _read_rest(self) -> Iterator[bytes]:
+        with suppress(FileNotFoundError):  # between two files, in a rotation
+            file = self._file or self._open()
+            while block := file.read(_BLOCK):
+                yield from self._lines.add(block)
+
+    def _open(self) -> IO[bytes]:
+        self._file = self._path.open("rb")
         self._lines = LineBuffer()
-        return True
+        return self._file
 
     def _is_replaced(self) -> bool:
         if self._file is None:
@@ -145,27 +152,15 @@ class LogFile:
             return False
         return not os.path.samestat(own, found) or found.st_size < self._file.tell()
 
-    def _read_rest(self) -> Iterator[bytes]:
-        while self._file is not None and (block := self._file.read(_BLOCK)):
-            yield from self._lines.add(block)
 
-
-def status_filter(text: str) -> Callable[[int], bool]:
-    """Parse ``404``, ``4xx`` or ``error``, or several with commas between. Raises
+def status_filter(text: str) -> str:
+    """Convert ``404``, ``4xx`` or ``error``, or several with commas between, to a pattern. Raises
     `click.BadParameter`.
     """
-    wanted = set[int]()
-    for part in text.lower().split(","):
-        match part.strip():
-            case "error":
-                wanted.update(range(_FIRST_ERROR, 600))
-            case status if len(status) == 3 and status[0] in "12345" and status[1:] == "xx":  # noqa: PLR2004
-                wanted.update(range(int(status[0]) * 100, int(status[0]) * 100 + 100))
-            case status if len(status) == 3 and status.isascii() and status.isdigit():  # noqa: PLR2004
-                wanted.add(int(status))
-            case _:
-                raise click.BadParameter(f"{text!r} is not a status such as 404, 5xx or error")
-    return wanted.__contains__
+    parts = [part.strip() for part in text.lower().split(",")]
+    if not all(map(_STATUS.fullmatch, parts)):
+        raise click.BadParameter(f"{text!r} is not a status such as 404, 5xx or error")
+    return "|".join(parts).replace("error", "[45]xx").replace("x", ".")
 
 
 def _parse_tenant(text: str) -> str:
@@ -196,7 +191,7 @@ def _parse_tenant(text: str) -> str:
 )
 @click.option(
     "--only",
-    type=click.Choice(("requests", "events")),
+    type=click.Choice(_KINDS),
     help="Only requests to the API, or only the provider's events.",
 )
 @click.option(
@@ -219,7 +214,7 @@ def tail(
     *,
     file: str | None,
     tenants: tuple[str, ...],
-    statuses: tuple[Callable[[int], bool], ...],
+    statuses: tuple[str, ...],
     only: str | None,
     since: datetime | None,
     lines: int | None,
@@ -239,23 +234,21 @@ def tail(
 
     Exits with 2 if there is no log. `tenantry events show EVENT` shows what an event changed.
     """
-    viewer = _Viewer(_Filter(frozenset(tenants), statuses, only, since), as_json=as_json)
+    wanted = _Filter(
+        frozenset(tenants),
+        re.compile("|".join(statuses) or "..."),
+        (only,) if only else _KINDS,
+        since or datetime.min.replace(tzinfo=UTC),
+    )
+    viewer = _Viewer(wanted, as_json=as_json)
     if lines is None and since is None:
         lines = _LINES
     try:
         if file == _STDIN:
             _follow_stdin(viewer)
         else:
-            path = _log_path(file)
-            try:
-                with closing(LogFile(path)) as log:
-                    _follow_file(log, viewer, lines, follow=follow)
-            except OSError as error:
-                if isinstance(error, BrokenPipeError):
-                    raise
-                raise CommandError(
-                    f"{path} cannot be read: {error.strerror or error}", USAGE
-                ) from None
+            with closing(LogFile(_log_path(file))) as log:
+                _follow_file(log, viewer, lines, follow=follow)
     except (BrokenPipeError, KeyboardInterrupt):  # the reader has enough, as `head` does; Ctrl-C
         discard_stdout()
 
@@ -264,7 +257,8 @@ def _log_path(file: str | None) -> Path:
     """Return the path of the log. Raises `CommandError`."""
     values, is_demo = local_values()
     name = Settings.log_requests_to.name
-    found = file or inherited([name]).get(name, "").strip() or values.get(name, "").strip()
+    set_here = inherited([name]).get(name, "").strip()
+    found = file or set_here or values.get(name, "").strip()
     if not found:
         raise CommandError(
             f"There is no request log: name its FILE, or set {name} as at the service. If the service logs to stderr "
@@ -273,35 +267,30 @@ def _log_path(file: str | None) -> Path:
             USAGE,
         )
     path = Path(found)
-    if not path.exists():
-        source = "" if file else f" of {name}"
-        if not file and is_demo and found == values[name]:
-            source = " of the demo"
-        raise CommandError(
-            f"The request log{source} does not exist: {path}. Start the service first.", USAGE
-        )
-    return path
+    if path.exists():
+        return path
+    setting = "the demo" if is_demo and found == values[name] else name
+    source = "" if file else f" of {setting}"
+    raise CommandError(
+        f"The request log{source} does not exist: {path}. Start the service first.", USAGE
+    )
 
 
-class _Filter:
-    def __init__(
-        self,
-        tenants: frozenset[str],
-        statuses: tuple[Callable[[int], bool], ...],
-        only: str | None,
-        since: datetime | None,
-    ) -> None:
-        self._tenants = tenants
-        self._statuses = statuses
-        self._only = only
-        self._since = since
+class _Filter(NamedTuple):
+    """Which lines to show; without ``tenants`` those of every tenant."""
+
+    tenants: frozenset[str]
+    statuses: re.Pattern[str]
+    kinds: Sequence[str]
+    since: datetime
 
     def passes(self, line: RequestLine) -> bool:
+        kind = "requests" if line.event is None else "events"
         return (
-            (not self._tenants or line.tenant in self._tenants)
-            and (not self._statuses or any(matches(line.status) for matches in self._statuses))
-            and (self._only is None or (line.event is not None) == (self._only == "events"))
-            and (self._since is None or line.time >= self._since)
+            line.tenant in (self.tenants or {line.tenant})
+            and self.statuses.fullmatch(str(line.status)) is not None
+            and kind in self.kinds
+            and line.time >= self.since
         )
 
 
@@ -344,32 +333,32 @@ def request_json(line: RequestLine) -> str:
 
 def request_text(line: RequestLine) -> Text:
     taken = "" if line.duration_ms is None else f"{line.duration_ms:,.0f} ms"
-    text = Text.assemble(
+    return Text.assemble(
         (f"{line.time.astimezone():%H:%M:%S}", "dim"),
         "  ",
         (str(line.status), _status_style(line.status)),
         f"{taken:>10}",
+        *((f"  {printable(text or '-')}", style) for text, style in _details(line)),
     )
-    what = [line.event_type, line.event] if line.event else [f"{line.method:<6}", line.route]
-    for part in what:
-        text.append(f"  {_clean(part)}")
-    if line.outcome and line.outcome != "ok":
+
+
+def _details(line: RequestLine) -> Iterator[tuple[str | None, str]]:
+    """Yield what a line says, with styles."""
+    if line.event:
+        yield from ((line.event_type, ""), (line.event, ""))
+    else:
+        yield from ((f"{line.method:<6}", ""), (line.route, ""))
+    if line.outcome not in (None, "", "ok"):
         error_style = "" if line.status < _FIRST_ERROR else "red"
-        text.append(f"  {_clean(line.outcome)}", CELL_STYLES.get(line.outcome, error_style))
+        yield line.outcome, CELL_STYLES.get(line.outcome, error_style)
     principal = line.principal if line.principal != "none" else None
-    for part in filter(None, (line.tenant, principal, line.request_id)):
-        text.append(f"  {_clean(part)}", "dim")
-    return text
+    yield from ((part, "dim") for part in (line.tenant, principal, line.request_id) if part)
 
 
 def _status_style(status: int) -> str:
     if status >= _FIRST_SERVER_ERROR:
         return "bold red"
     return "yellow" if status >= _FIRST_ERROR else "green"
-
-
-def _clean(text: str | None) -> str:
-    return printable(text or "-")
 
 
 def _follow_stdin(viewer: _Viewer) -> None:
