@@ -170,9 +170,9 @@ def test_progress_is_shown_on_a_terminal_only(*, terminal: bool) -> None:
     out = io.StringIO()
     with progress(
         "folding", 4, console=Console(file=out, force_terminal=terminal, width=80)
-    ) as bar:
-        bar.advance(3)
-        bar.describe("still folding")
+    ) as update:
+        update(advance=3)
+        update(description="still folding")
     assert ("3/4" in out.getvalue()) is terminal
     assert ("still folding" in out.getvalue()) is terminal
     assert terminal or out.getvalue() == ""

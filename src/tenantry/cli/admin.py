@@ -10,7 +10,6 @@ from typing import BinaryIO
 import click
 import msgspec
 from msgspec import UNSET
-from msgspec.structs import astuple
 
 from tenantry.accounts.members import MemberService
 from tenantry.accounts.owner_addresses import verify_as_operator
@@ -26,8 +25,10 @@ from tenantry.cli.output import (
     CommandError,
     access_words,
     counted,
+    print_beside_bar,
     print_json,
     print_record,
+    print_result,
     printable,
     progress,
     shown,
@@ -38,7 +39,6 @@ from tenantry.common.clock import system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
-from tenantry.domain.access import TenantAccess
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR, AuditEvent
 from tenantry.domain.errors import ValidationError
@@ -89,11 +89,9 @@ def create_tenant(
             stripe_customer_id=customer or UNSET,
             plan=plan,
         )
-        return (
-            await tenant_service(settings, database).put(
-                BY_OPERATOR, tenant_id, wanted, only_new=True
-            )
-        )[0]
+        tenants = tenant_service(settings, database)
+        tenant, _ = await tenants.put(BY_OPERATOR, tenant_id, wanted, only_new=True)
+        return tenant
 
     print_json(on_database(create, unreachable=FAILED))
 
@@ -167,14 +165,9 @@ def show_tenant(org_id: str, *, as_json: bool) -> None:
         lambda settings, database: tenant_service(settings, database).show(org_id),
         unreachable=FAILED,
     )
-    if as_json:
-        print_json(tenant)
-        return
-    values = (
-        access_words(each) if isinstance(each, TenantAccess) else shown(each)
-        for each in astuple(tenant)
-    )
-    print_record(zip(tenant.__struct_encode_fields__, values, strict=True))
+    fields = msgspec.structs.asdict(tenant) | {"access": access_words(tenant.access)}
+    rows = zip(tenant.__struct_encode_fields__, map(shown, fields.values()), strict=True)
+    print_record(tenant, rows, as_json=as_json)
 
 
 @admin.command("link")
@@ -231,12 +224,10 @@ def _change_link(
         return await change(CustomerLinks(database, settings.billing, outbox, system_clock))
 
     moved = on_database(run)
-    if as_json:
-        print_json(moved)
-        return
     former = moved.moved_from or "no tenant"
     present = moved.moved_to or "no tenant"
-    click.echo(printable(f"{moved.customer_id}  {former} -> {present}"))
+    text = printable(f"{moved.customer_id}  {former} -> {present}")
+    print_result(moved, text, as_json=as_json)
 
 
 @admin.command("verify-owner-address")
@@ -337,12 +328,12 @@ def after_restore(
         tenants = tenant_service(settings, database, asks_provider=False)
         service = Restore(database, keys, members, tenants, system_clock)
         lost = await service.lost_entries(trail)
-        with progress("redoing changes", len(lost.entries)) as bar, interruption.handling():
+        with progress("redoing changes", len(lost.entries)) as update, interruption.handling():
             async with aclosing(service.reapply_revocations(lost, dry_run=dry_run)) as changes:
                 async for change in changes:
                     outcomes[change.outcome] += 1
                     _show_change(change)
-                    bar.advance(1)
+                    update(advance=1)
                     if interruption.is_requested():
                         break
         if dry_run or interruption.is_requested():
@@ -379,8 +370,7 @@ def _show_change(lost: LostChange) -> None:
     line = (
         f"{shown(entry.at)}  {entry.action}  {entry.target_id}  {entry.org_id}  {lost.outcome}{why}"
     )
-    # name the file: the progress bar has replaced stdout
-    click.echo(printable(line), file=sys.stdout)
+    print_beside_bar([printable(line)])
 
 
 def _read(file: BinaryIO) -> list[AuditEvent]:

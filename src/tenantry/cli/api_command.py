@@ -136,12 +136,8 @@ class CommandFailure(msgspec.Struct, rename="camel"):
     request_id: str | None = None
 
     def print(self, *, as_json: bool) -> None:
-        text = (
-            output.json_text(msgspec.json.encode({"error": self}))
-            if as_json
-            else "\n".join(self._lines())
-        )
-        click.echo(text, err=True)
+        lines = [_encoded({"error": self})] if as_json else self._lines()
+        click.echo("\n".join(lines), err=True)
 
     def exit(self, *, as_json: bool) -> NoReturn:
         self.print(as_json=as_json)
@@ -162,40 +158,44 @@ class CommandFailure(msgspec.Struct, rename="camel"):
 def failure_of(error: TenantryError, target: Target) -> CommandFailure:
     """Convert an error of the SDK into a message for the user, with an exit code."""
     service = target.base_url.value
-    detail = str(error)
-    code = FAILED
-    next_step = None
-    match error:
-        case APIError(status_code=status):
-            code = _CODES_OF_REASONS.get(error.code, _CODES.get(status, FAILED))
-            step = _next_step(error, target)
-            return CommandFailure(
-                error.detail,
-                code,
-                service,
-                error.code,
-                status,
-                error.errors,
-                step,
-                error.request_id,
-            )
-        case errors.ConnectionFailedError():
-            detail = f"There was no answer. {error}"
-            code = OUT_OF_REACH
-            next_step = _hint(error, target)
-        case errors.TokenRefreshError() if error.code in _ENDED:
-            detail = f"Your sign-in has ended. {error}"
-            code = NOT_AUTHENTICATED
-            next_step = _SIGN_IN
-        case errors.TokenRefreshError():
-            code = FAILED if error.code in _FAULTY else OUT_OF_REACH
-        case errors.ConfigurationError() if target.tokens is not None and not isinstance(
-            error, StoreError
-        ):
-            code, next_step = NOT_AUTHENTICATED, _SIGN_IN
-        case errors.LostKeyError(key_id=str()):
-            next_step = f"tenantry keys revoke {error.key_id}"
+    if isinstance(error, APIError):
+        return CommandFailure(
+            error.detail,
+            _CODES_OF_REASONS.get(error.code, _CODES.get(error.status_code, FAILED)),
+            service,
+            error.code,
+            error.status_code,
+            error.errors,
+            _next_step(error, target),
+            error.request_id,
+        )
+    detail, code, next_step = _explain(error, target)
     return CommandFailure(detail, code, service, next_step=next_step)
+
+
+@contextmanager
+def exiting_on_failure(target: Target, *, as_json: bool) -> Iterator[None]:
+    """End the command with a message if the block raises an error of the SDK."""
+    try:
+        yield
+    except TenantryError as error:
+        failure_of(error, target).exit(as_json=as_json)
+
+
+def _explain(error: TenantryError, target: Target) -> tuple[str, int, str | None]:
+    """Return what happened, the exit code and the next step, for an error without a response."""
+    match error:
+        case errors.ConnectionFailedError():
+            return f"There was no answer. {error}", OUT_OF_REACH, _hint(error, target)
+        case errors.TokenRefreshError(code=code) if code in _ENDED:
+            return f"Your sign-in has ended. {error}", NOT_AUTHENTICATED, _SIGN_IN
+        case errors.TokenRefreshError(code=code) if code not in _FAULTY:
+            return str(error), OUT_OF_REACH, None
+        case errors.ConfigurationError() if target.tokens and not isinstance(error, StoreError):
+            return str(error), NOT_AUTHENTICATED, _SIGN_IN
+        case errors.LostKeyError(key_id=str(key_id)):
+            return str(error), FAILED, f"tenantry keys revoke {key_id}"
+    return str(error), FAILED, None
 
 
 def _next_step(error: errors.APIError, target: Target) -> str | None:
@@ -283,26 +283,33 @@ class ApiContext:
 
         Continues after a failure; the exit code is that of the first one.
         """
-        code = 0
-        unique = dict.fromkeys(ids)
-        if not yes:
-            for one in unique:
-                output.confirm(question(one))
-        for one in unique:
-            try:
-                end(one)
-            except APIError as error:
-                failure = failure_of(error, self.target)
-                failure.detail = f"{one}: {failure.detail}"
-                failure.print(as_json=self.as_json)
-                code = code or failure.exit_code
-            else:
-                if self.as_json:
-                    click.echo(_encoded({"id": one, **outcome}))
-                else:
-                    self.say(f"{verb} {one}.")
-        if code:
-            sys.exit(code)
+        unique = list(dict.fromkeys(ids))
+        for one in [] if yes else unique:
+            output.confirm(question(one))
+        codes = [self._end(one, end, verb, outcome) for one in unique]
+        if failed := next(filter(None, codes), 0):
+            sys.exit(failed)
+
+    def _end(
+        self,
+        one: str,
+        end: Callable[[str], object],
+        verb: str,
+        outcome: dict[str, object],
+    ) -> int:
+        """End an object and print that, or why not; return the exit code."""
+        try:
+            end(one)
+        except APIError as error:
+            failure = failure_of(error, self.target)
+            failure.detail = f"{one}: {failure.detail}"
+            failure.print(as_json=self.as_json)
+            return failure.exit_code
+        if self.as_json:
+            click.echo(_encoded({"id": one, **outcome}))
+        else:
+            self.say(f"{verb} {one}.")
+        return 0
 
     def done(self, value: Any, message: str, result: str = "") -> None:  # noqa: ANN401
         """Report a change: with ``--json`` the object, else a message for people, and the result on
@@ -317,10 +324,7 @@ class ApiContext:
 
     def record(self, value: Any, rows: Iterable[tuple[str, str]]) -> None:  # noqa: ANN401
         """Print an object as JSON, or as ``rows`` of a name and a value."""
-        if self.as_json:
-            output.print_json(value, Secret.reveal)
-        else:
-            output.print_record(rows)
+        output.print_record(value, rows, as_json=self.as_json, enc_hook=Secret.reveal)
 
     def list(
         self,
@@ -394,20 +398,12 @@ class ServiceCommand(click.Command):
             except UnicodeEncodeError:
                 raise click.UsageError("An argument is not UTF-8.", ctx) from None
 
-    def call(
-        self,
-        ctx: click.Context,
-        options: ServiceOptions,
-        *,
-        as_json: bool,
-    ) -> object:
+    def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
+        return self._run(ctx, options, as_json=as_json)
+
+    def _run(self, ctx: click.Context, service: object, **more: object) -> object:
         assert self.callback is not None  # noqa: S101
-        return ctx.invoke(
-            self.callback,
-            options,
-            as_json=as_json,
-            **ctx.params,
-        )
+        return ctx.invoke(self.callback, service, **more, **ctx.params)
 
 
 class ApiCommand(ServiceCommand):
@@ -415,29 +411,20 @@ class ApiCommand(ServiceCommand):
     message.
     """
 
-    def call(
-        self,
-        ctx: click.Context,
-        options: ServiceOptions,
-        *,
-        as_json: bool,
-    ) -> object:
-        assert self.callback is not None  # noqa: S101
+    def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
         target = ClientConfiguration(options, os.environ).target()
-        try:
+        with exiting_on_failure(target, as_json=as_json):
             api = ApiContext(target, target.client(backoff=wait_times().backoff), as_json=as_json)
             if target.demo is not None:
                 api.say(
                     f"Using the demo in {target.demo.folder} at {target.base_url.value}, with its live key."
                 )
             try:
-                return ctx.invoke(self.callback, api, **ctx.params)
+                return self._run(ctx, api)
             finally:
                 if not isinstance(sys.exception(), KeyboardInterrupt):
                     # waits for a token refresh, so that the new token is not lost
                     api.client.close()
-        except TenantryError as error:
-            failure_of(error, target).exit(as_json=as_json)
 
 
 def _pop_service_options(ctx: click.Context) -> ServiceOptions:
@@ -497,13 +484,7 @@ def complete_ids(
     taken = given if isinstance(given, tuple) else ()
     try:
         with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
-            target = ClientConfiguration(_pop_service_options(ctx), os.environ).target()
-            store = target.tokens.store if target.tokens is not None else None
-            # even an expired one: a refresh is too slow
-            if store is not None and (token := store.load()) is not None:
-                target = target._replace(key=token.access_token, tokens=None)
-            with target.client(timeout=2.0, retries=0) as client:
-                items = attrgetter(resource)(client).list(limit=_PAGE, **filters).first_page().data
+            items = _newest(resource, filters, ctx)
     except (Exception, SystemExit):  # noqa: BLE001  # a completion cannot show errors
         return []
     return [
@@ -511,6 +492,18 @@ def complete_ids(
         for item in items
         if item.id.startswith(incomplete) and item.id not in taken
     ]
+
+
+def _newest(resource: str, filters: dict[str, str], ctx: click.Context) -> list[Any]:
+    target = ClientConfiguration(_pop_service_options(ctx), os.environ).target()
+    token = target.tokens.store.load() if target.tokens and target.tokens.store else None
+    if token is not None:  # even an expired one: a refresh is too slow
+        target = target._replace(key=token.access_token, tokens=None)
+    with target.client(timeout=2.0, retries=0) as client:
+        page: list[Any] = (
+            attrgetter(resource)(client).list(limit=_PAGE, **filters).first_page().data
+        )
+    return page
 
 
 def _name_of(item: Any) -> str:  # noqa: ANN401  # any of the SDK's records

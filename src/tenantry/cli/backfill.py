@@ -5,7 +5,7 @@ payment provider.
 import logging
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -20,15 +20,14 @@ from tenantry.billing.reconcile import Reconciler
 from tenantry.billing.reconcile_run import EVENTS_KEPT
 from tenantry.cli.database import exit_code, on_database
 from tenantry.cli.doctor.endpoint_checks import endpoints_at, known_types_of
-from tenantry.cli.interruption import STOPPED, Interruption
+from tenantry.cli.interruption import STOPPED, Interruption, continued
 from tenantry.cli.options import dry_run_option, json_option
 from tenantry.cli.output import (
     FAILED,
     NOT_FOUND,
     CommandError,
-    ProgressBar,
     counted,
-    own_command,
+    print_beside_bar,
     print_json,
     printable,
     progress,
@@ -196,10 +195,10 @@ def backfill(
     async def action(settings: Settings, database: Database) -> BackfillResult:
         async with provider_reconciler(settings, database) as reconciler:
             with (
-                progress("fetching events", span.seconds, is_share=True) as bar,
+                progress("fetching events", span.seconds, is_share=True) as update,
                 interruption.handling(),
             ):
-                observer = _observer(span, bar, missed, interruption, as_json=as_json)
+                observer = _observer(span, update, missed, interruption, as_json=as_json)
                 return await _run(reconciler, settings, span, observer, dry_run=dry_run)
 
     logs.configure("console", logging.WARNING)
@@ -207,14 +206,8 @@ def backfill(
     rest = _rest_of(done, since, until, dry_run=dry_run, as_json=as_json)
     if as_json:
         asked = {"dryRun": dry_run, "since": since, "until": until}
-        print_json(
-            {
-                **asked,
-                **_counts(done),
-                "continueWith": rest and rest.command,
-                "details": missed,
-            }
-        )
+        end = {"continueWith": rest and rest.command, "details": missed}
+        print_json({**asked, **_counts(done), **end})
     elif done.listed or rest is None:
         click.echo(_summary(done, dry_run=dry_run))
     if rest is not None:
@@ -257,7 +250,7 @@ async def _sent_types(provider: ProviderApi, settings: Settings) -> frozenset[st
 
 def _observer(
     span: _Span,
-    bar: ProgressBar,
+    update: Callable[..., None],
     missed: list[MissedEvent],
     interruption: Interruption,
     *,
@@ -268,12 +261,11 @@ def _observer(
 
     def observe(part: BackfillPart) -> bool:
         nonlocal left
-        bar.advance(left - part.oldest.created)
+        update(advance=left - part.oldest.created)
         left = part.oldest.created
         missed.extend(part.missed)
         if part.missed and not as_json:
-            # name the file: the progress bar has replaced stdout
-            click.echo("\n".join(map(_missed_line, part.missed)), file=sys.stdout)
+            print_beside_bar(map(_missed_line, part.missed))
         return interruption.is_requested()
 
     return observe
@@ -329,7 +321,7 @@ def _rest_of(
     else:
         continue_at = moment
         what = f"Events from {'the newest event' if until is None else shown(until)} back to then are done. Continue"
-    options = f"--since {shown(since)}" + (f" --until {shown(continue_at)}" if continue_at else "")
-    options += " --dry-run" * dry_run + " --json" * as_json
-    command = f"{own_command()} backfill {options}"
+    words = ["backfill", "--since", shown(since)]
+    words += ["--until", shown(continue_at)] if continue_at else []
+    command = continued(words, dry_run=dry_run, as_json=as_json)
     return _Rest(f"Stopped {where}: {why}\n{what} with: {command}", command)

@@ -3,6 +3,7 @@ provider sent.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 import click
 import msgspec
@@ -14,14 +15,19 @@ from tenantry.billing import ledger_queries
 from tenantry.billing.ledger_queries import (
     BillingEventView,
     BillingExplanation,
+    BillingFields,
     SubscriptionView,
     raw_body,
 )
 from tenantry.cli import output
 from tenantry.cli.database import on_database
 from tenantry.cli.options import json_option
-from tenantry.cli.output import aligned, counted, own_command, print_json, printable, shown
+from tenantry.cli.output import aligned, changes, counted, own_command, print_json, printable, shown
 from tenantry.common.clock import system_clock
+
+JSON_NAMES: Final = dict(
+    zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True)
+)
 
 
 @click.command("explain")
@@ -57,25 +63,14 @@ def show(explanation: BillingExplanation, console: Console | None = None) -> Non
         console.print(line)
 
 
-def _indented(text: str, style: str = "") -> Padding:
-    return Padding(
-        Text(text.rstrip(), style),
-        (0, 0, 0, 2),
-        expand=False,
-    )
+def _indented(text: str, style: str = "", left: int = 2) -> Padding:
+    return Padding(Text(text.rstrip(), style), (0, 0, 0, left), expand=False)
 
 
 def _explanation_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
     tenant = explanation.tenant
     yield Text.assemble((tenant.id, "bold"), "  ", printable(tenant.name))
-    facts = [f"plan {shown(tenant.plan)}", f"status {shown(tenant.subscription_status)}"]
-    facts += [f"began with plan {shown(explanation.base_plan)}"]
-    facts += [f"customer {shown(customer)}" for customer in explanation.customers] or [
-        "no customer"
-    ]
-    facts += ["suspended"] if explanation.suspended else []
-    facts += ["ended"] if explanation.ended else []
-    yield Text(", ".join(facts))
+    yield Text(", ".join(_facts(explanation)))
     yield ""
     if explanation.earlier:
         yield Text(f"({explanation.earlier:,} earlier left out; --limit shows more)", "dim")
@@ -87,6 +82,20 @@ def _explanation_lines(explanation: BillingExplanation) -> Iterator[RenderableTy
         yield from _entry_lines(entry)
         yield ""
     yield from _state_lines(explanation)
+
+
+def _facts(explanation: BillingExplanation) -> Iterator[str]:
+    tenant = explanation.tenant
+    yield f"plan {shown(tenant.plan)}"
+    yield f"status {shown(tenant.subscription_status)}"
+    yield f"began with plan {shown(explanation.base_plan)}"
+    yield from (f"customer {shown(customer)}" for customer in explanation.customers)
+    flags = {
+        "no customer": not explanation.customers,
+        "suspended": explanation.suspended,
+        "ended": explanation.ended,
+    }
+    yield from (name for name, is_set in flags.items() if is_set)
 
 
 def _advice_without_events(explanation: BillingExplanation) -> Iterator[RenderableType]:
@@ -105,22 +114,11 @@ def _advice_without_events(explanation: BillingExplanation) -> Iterator[Renderab
 
 def _entry_lines(entry: BillingEventView) -> Iterator[RenderableType]:
     outcome = (entry.outcome, output.CELL_STYLES.get(entry.outcome, ""))
-    yield Text.assemble(
-        (shown(entry.created), "bold"),
-        "  ",
-        printable(entry.type),
-        "  ",
-        outcome,
-    )
+    when = (shown(entry.created), "bold")
+    yield Text.assemble(when, "  ", printable(entry.type), "  ", outcome)
     yield _indented(printable(entry.reason))
-    if entry.before is not None and entry.after is not None:
-        for field, name in zip(
-            entry.before.__struct_fields__, entry.before.__struct_encode_fields__, strict=True
-        ):
-            before = getattr(entry.before, field)
-            after = getattr(entry.after, field)
-            if before != after:
-                yield _indented(f"{name}: {shown(before)} -> {shown(after)}", "cyan")
+    for field, change in changes(entry.before, entry.after):
+        yield _indented(f"{JSON_NAMES[field]}: {change}", "cyan")
     if entry.anomalies:
         yield _indented(f"unexpected: {', '.join(entry.anomalies)}", "yellow")
     yield _indented(f"{printable(entry.id)}, arrived {_delay(entry)}", "dim")
@@ -129,32 +127,35 @@ def _entry_lines(entry: BillingEventView) -> Iterator[RenderableType]:
 def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
     yield Text("The state now", "bold")
     values = map(shown, msgspec.structs.astuple(explanation.state))
-    for line in aligned(zip(explanation.state.__struct_encode_fields__, values, strict=True)):
-        yield _indented(line)
+    rows = zip(explanation.state.__struct_encode_fields__, values, strict=True)
+    yield from map(_indented, aligned(rows))
     if explanation.subscriptions:
         yield ""
         yield Text("Subscriptions, the one that counts first", "bold")
-        for subscription in explanation.subscriptions:
-            yield from _subscription_lines(subscription)
+    for subscription in explanation.subscriptions:
+        yield from _subscription_lines(subscription)
     access = explanation.tenant.access
     until = f" until {shown(access.until)}" if access.until else ""
+    terms = f"  {access.state}{until}, limits of plan {shown(access.plan)}"
     yield ""
-    yield Text.assemble(
-        ("Access", "bold"), f"  {access.state}{until}, limits of plan {shown(access.plan)}"
-    )
+    yield Text.assemble(("Access", "bold"), terms)
     yield _indented(printable(access.reason))
     yield ""
+    yield from _fold_lines(explanation)
+
+
+def _fold_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
+    """Compare the state with the fold of the events."""
     folded = f"The fold of {_folded_events(explanation)}"
-    if not explanation.differences:
-        yield Text(f"{folded} gives just that.", "green")
-    else:
+    if explanation.differences:
         yield Text(f"{folded} gives something else:", "bold red")
-        for field in explanation.differences:
-            yield _indented(f"{field.field}: {shown(field.stored)} -> {shown(field.folded)}")
+    else:
+        yield Text(f"{folded} gives just that.", "green")
+    for field in explanation.differences:
+        yield _indented(f"{field.field}: {shown(field.stored)} -> {shown(field.folded)}")
     if explanation.parked:
-        yield Text(
-            f"{counted(explanation.parked, 'parked event')} could take their place.", "bold red"
-        )
+        parked = counted(explanation.parked, "parked event")
+        yield Text(f"{parked} could take their place.", "bold red")
     if explanation.differences or explanation.parked:
         yield Text(f"To repair it: {own_command()} tenants rebuild {explanation.tenant.id}")
 
@@ -173,33 +174,27 @@ def _folded_events(explanation: BillingExplanation) -> str:
 
 def _subscription_lines(subscription: SubscriptionView) -> Iterator[RenderableType]:
     facts = [f"plan {shown(subscription.plan)}", f"status {shown(subscription.status)}"]
-    facts += [] if subscription.seats is None else [counted(subscription.seats, "seat")]
-    for name, moment in (
-        ("past due since", subscription.past_due_since),
-        ("ended", subscription.ended_at),
-        ("ends", None if subscription.ended_at else subscription.cancel_at),
-        ("period ends", subscription.current_period_end),
-    ):
-        facts += [f"{name} {shown(moment)}"] if moment else []
-    facts += (
-        ["ends with the period"]
-        if subscription.cancel_at_period_end and not subscription.ended_at
-        else []
-    )
+    if subscription.seats is not None:
+        facts.append(counted(subscription.seats, "seat"))
+    moments = {
+        "past due since": subscription.past_due_since,
+        "ended": subscription.ended_at,
+        "ends": None if subscription.ended_at else subscription.cancel_at,
+        "period ends": subscription.current_period_end,
+    }
+    facts += [f"{name} {shown(moment)}" for name, moment in moments.items() if moment]
+    if subscription.cancel_at_period_end and not subscription.ended_at:
+        facts.append("ends with the period")
     yield _indented(f"{printable(subscription.id) or '(without id)'}  {', '.join(facts)}")
-    yield Padding(
-        Text(printable(subscription.reason), "dim"),
-        (0, 0, 0, 4),
-        expand=False,
-    )
+    yield _indented(printable(subscription.reason), "dim", 4)
 
 
 def _delay(event: BillingEventView) -> str:
     """Format how long after its creation an event arrived."""
     seconds = int((event.received_at - event.created).total_seconds())
-    if seconds:
-        return f"{output.largest_unit(abs(seconds))} {'later' if seconds > 0 else 'too early'}"
-    return "at once"
+    if seconds == 0:
+        return "at once"
+    return f"{output.largest_unit(abs(seconds))} {'later' if seconds > 0 else 'too early'}"
 
 
 @click.command("body")

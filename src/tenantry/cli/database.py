@@ -28,6 +28,7 @@ from tenantry.db.foreign_tables import ForeignTablesError
 from tenantry.db.pooler_detection import TransactionPoolerError
 from tenantry.domain import errors
 from tenantry.domain.errors import DomainError, ValidationError
+from tenantry.domain.tenants import is_tenant_id
 from tenantry.settings import (
     DEMO_FLAG,
     EMBEDDED,
@@ -78,6 +79,13 @@ def settings_errors() -> Iterator[None]:
             f"tenantry cannot start: {len(error.faults)} setting(s) are missing or faulty.\n{lines}"
         )
         raise CommandError(message, USAGE if lacks_database(error) else FAILED) from None
+
+
+def tenant_id(text: str) -> str:
+    """Check a tenant's id. Raises `click.BadParameter`."""
+    if not is_tenant_id(text):
+        raise click.BadParameter(f"{text!r} is no tenant id: 1 to 64 of A-Za-z0-9_-")
+    return text
 
 
 def admin_settings(values: dict[str, str], *, needs_pepper: bool = False) -> Settings:

@@ -3,17 +3,29 @@ go on.
 """
 
 import asyncio
+import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
 import click
 
-from tenantry.cli.output import FAILED, CommandError
+from tenantry.cli.output import FAILED, CommandError, own_command
 
 STOPPED: Final = "Interrupted."
 """What a JSON document has as the reason why the work stopped."""
+
+
+def continued(words: Sequence[str], *, dry_run: bool, as_json: bool) -> str:
+    """Return the command that goes on where work was stopped, with the flags that it had."""
+    flags = ["--dry-run"] * dry_run + ["--json"] * as_json
+    return f"{own_command()} {shlex.join([*words, *flags])}"
+
+
+def named(tenants: Sequence[str]) -> list[str]:
+    """Return the options that name these tenants."""
+    return [word for tenant_id in tenants for word in ("--tenant", tenant_id)]
 
 
 class Interruption:

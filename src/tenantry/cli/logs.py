@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tenantry.cli.database import local_values
+from tenantry.cli.database import local_values, tenant_id
 from tenantry.cli.options import json_option
 from tenantry.cli.output import (
     CELL_STYLES,
@@ -30,7 +30,6 @@ from tenantry.cli.output import (
 from tenantry.cli.times import past
 from tenantry.common.encoding import NOT_JSON
 from tenantry.common.logs import REQUESTS, redact
-from tenantry.domain.tenants import is_tenant_id
 from tenantry.settings import Settings, inherited
 
 _STDIN: Final = "-"
@@ -163,12 +162,6 @@ def status_filter(text: str) -> str:
     return "|".join(parts).replace("error", "[45]xx").replace("x", ".")
 
 
-def _parse_tenant(text: str) -> str:
-    if not is_tenant_id(text):
-        raise click.BadParameter(f"{text!r} is no tenant id: 1 to 64 of A-Za-z0-9_-")
-    return text
-
-
 @click.command("tail")
 @click.argument(
     "file", metavar="[FILE|-]", required=False, type=click.Path(dir_okay=False, allow_dash=True)
@@ -178,7 +171,7 @@ def _parse_tenant(text: str) -> str:
     "tenants",
     multiple=True,
     metavar="ORG",
-    type=_parse_tenant,
+    type=tenant_id,
     help="Only of this tenant; repeatable.",
 )
 @click.option(

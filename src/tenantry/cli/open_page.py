@@ -3,18 +3,23 @@
 import os
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import click
 from click.shell_completion import CompletionItem
 
-from tenantry.cli.api_command import ServiceCommand, complete_ids, failure_of, parse_id, wait_times
+from tenantry.cli.api_command import (
+    ServiceCommand,
+    complete_ids,
+    exiting_on_failure,
+    parse_id,
+    wait_times,
+)
 from tenantry.cli.browser import has_browser, open_browser
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, checked_id
 from tenantry.cli.output import CommandError, print_json
 from tenantry_sdk import Tenantry
-from tenantry_sdk.errors import TenantryError
 
 _PUBLIC: Final = {"dashboard": "/", "docs": "/docs"}
 _PAGES: Final = {
@@ -26,14 +31,14 @@ _PAGES: Final = {
     "audit": "settings/audit",
 }
 """The pages of an organization, below its address."""
-_KINDS: Final = {"key": "keys", "proj": "projects", "mbr": "members", "evt": "events"}
-"""The pages of objects, by the prefix of their ids."""
-_RESOURCES: Final = {
-    "key_": "api_keys",
-    "proj_": "projects",
-    "mbr_": "members",
-    "evt_": "billing.events",
-}
+
+
+class _Kind(NamedTuple):
+    """A kind of object: its page, the client's resource, and what finds its organization."""
+
+    page: str
+    resource: str
+    find_org: Callable[[Tenantry, str], str]
 
 
 def _parse(text: str) -> str:
@@ -53,12 +58,10 @@ def _parse(text: str) -> str:
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     pages = [CompletionItem(page) for page in (*_PUBLIC, *_PAGES) if page.startswith(incomplete)]
-    resource = next(
-        (name for prefix, name in _RESOURCES.items() if incomplete.startswith(prefix)), None
-    )
-    if resource is None:
+    prefix, underscore, _ = incomplete.partition("_")
+    if not underscore or prefix not in _KINDS:
         return pages
-    return complete_ids(resource, {}, ctx, param, incomplete)
+    return complete_ids(_KINDS[prefix].resource, {}, ctx, param, incomplete)
 
 
 @click.command(
@@ -114,14 +117,14 @@ def _path(configuration: ClientConfiguration, page: str, *, as_json: bool) -> st
     if page in _PAGES and (named := configuration.options.organization):
         return f"/orgs/{checked_id(named, '--organization')}/{_PAGES[page]}"
     target = configuration.target()
-    try:
-        with target.client(backoff=wait_times().backoff) as client:
-            if page in _PAGES:
-                return f"/orgs/{target.organization or client.auth.whoami().org_id}/{_PAGES[page]}"
-            kind = page.partition("_")[0]
-            return f"/orgs/{_FINDERS[kind](client, page)}/{_PAGES[_KINDS[kind]]}/{quote(page, safe='')}"
-    except TenantryError as error:
-        failure_of(error, target).exit(as_json=as_json)
+    with (
+        exiting_on_failure(target, as_json=as_json),
+        target.client(backoff=wait_times().backoff) as client,
+    ):
+        if page in _PAGES:
+            return f"/orgs/{target.organization or client.auth.whoami().org_id}/{_PAGES[page]}"
+        kind = _KINDS[page.partition("_")[0]]
+        return f"/orgs/{kind.find_org(client, page)}/{_PAGES[kind.page]}/{quote(page, safe='')}"
 
 
 def _organization_of_project(client: Tenantry, project_id: str) -> str:
@@ -138,10 +141,10 @@ def _organization_of_event(client: Tenantry, event_id: str) -> str:
     return client.auth.whoami().org_id
 
 
-_FINDERS: Final[dict[str, Callable[[Tenantry, str], str]]] = {
-    "key": lambda client, key_id: client.api_keys.get(key_id).org_id,
-    "proj": _organization_of_project,
-    "mbr": lambda client, member_id: client.members.get(member_id).org_id,
-    "evt": _organization_of_event,
+_KINDS: Final = {
+    "key": _Kind("keys", "api_keys", lambda client, key_id: client.api_keys.get(key_id).org_id),
+    "proj": _Kind("projects", "projects", _organization_of_project),
+    "mbr": _Kind("members", "members", lambda client, mbr_id: client.members.get(mbr_id).org_id),
+    "evt": _Kind("events", "billing.events", _organization_of_event),
 }
-"""The organization of an object, by the prefix of its id."""
+"""By the prefix of the ids."""

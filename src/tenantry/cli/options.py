@@ -10,6 +10,9 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 limit_option: Final = click.option(
     "--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest so many."
 )
+tenants_option: Final = click.option(
+    "--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable."
+)
 yes_option: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 

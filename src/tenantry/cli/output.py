@@ -18,7 +18,6 @@ import msgspec
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 T = TypeVar("T")
 Value = str | int | bool | datetime | None
@@ -126,6 +125,19 @@ def pairs(record: object, *fields: str, **named: str) -> Iterator[tuple[str, str
             yield name.replace("_", " "), shown(value)
 
 
+def changes(before: object, after: msgspec.Struct | None) -> Iterator[tuple[str, str]]:
+    """Yield the names of fields that differ, and their values before and after; without one of the
+    two records nothing.
+    """
+    if before is None or after is None:
+        return
+    for field in after.__struct_fields__:
+        old = getattr(before, field)
+        new = getattr(after, field)
+        if old != new:
+            yield field, f"{shown(old)} -> {shown(new)}"
+
+
 def aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
     """Format names and values with the values in one column."""
     rows = list(rows)
@@ -173,6 +185,19 @@ def print_json(value: object, enc_hook: Callable[[Any], object] | None = None) -
     click.echo(
         json_text(msgspec.json.format(msgspec.json.encode(value, enc_hook=enc_hook), indent=2))
     )
+
+
+def print_result(value: object, text: str, *, as_json: bool, err: bool = False) -> None:
+    """Print an object as JSON, or else a text for people."""
+    if as_json:
+        print_json(value)
+    else:
+        click.echo(text, err=err)
+
+
+def print_beside_bar(lines: Iterable[str]) -> None:
+    """Print lines on stdout, which a progress bar replaces: click would write to the one before."""
+    click.echo("\n".join(lines), file=sys.stdout)
 
 
 def discard_stdout() -> None:
@@ -250,16 +275,25 @@ def print_table(items: Iterable[T], columns: Sequence[Column]) -> bool:
     shown_columns = [column for column in columns if is_wide or not column.wide]
     rows = [[printable(column.value(item)) for column in shown_columns] for item in items]
     if rows:
-        _print_rows(shown_columns, rows, with_heading=True)
+        _print_rows(shown_columns, rows)
     return bool(rows)
 
 
-def print_record(rows: Iterable[tuple[str, str]]) -> None:
-    """Print names and values, one pair a line; a long value wraps in its own column."""
-    _print_rows(
-        [Column("", str), Column("", str, loose=True)],
-        [[name, printable(value)] for name, value in rows],
-    )
+def print_record(
+    value: object,
+    rows: Iterable[tuple[str, str]],
+    *,
+    as_json: bool,
+    enc_hook: Callable[[Any], object] | None = None,
+) -> None:
+    """Print an object as JSON, or else ``rows`` of a name and a value, one pair a line; a long
+    value wraps in its own column.
+    """
+    if as_json:
+        print_json(value, enc_hook)
+        return
+    cells = [[name, printable(text)] for name, text in rows]
+    _print_rows([Column("", str), Column("", str, loose=True)], cells)
 
 
 def _terminal_width() -> int:
@@ -268,9 +302,7 @@ def _terminal_width() -> int:
     return Console().width if sys.stdout.isatty() else 100_000
 
 
-def _print_rows(
-    columns: Sequence[Column], rows: list[list[str]], *, with_heading: bool = False
-) -> None:
+def _print_rows(columns: Sequence[Column], rows: list[list[str]]) -> None:
     from rich.cells import cell_len  # noqa: PLC0415  # slow to import
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -280,7 +312,7 @@ def _print_rows(
         box=None,
         padding=(0, _GAP, 0, 0),
         pad_edge=False,
-        show_header=with_heading,
+        show_header=columns[0].title != "",
         header_style="bold",
     )
     least = 0  # as wide as the table must be, so that only loose columns wrap
@@ -297,32 +329,12 @@ def _print_rows(
         click.echo(line.rstrip(), color=True)
 
 
-class ProgressBar:
-    """A bar on stderr, where that is a terminal."""
-
-    def __init__(
-        self,
-        bar: "Progress",
-        what: str,
-        total: int,
-    ) -> None:
-        self._bar = bar
-        self._task = bar.add_task(what, total=total)
-
-    def advance(self, done: int) -> None:
-        """Add finished items."""
-        self._bar.advance(self._task, done)
-
-    def describe(self, what: str) -> None:
-        """Change what it says that it shows."""
-        self._bar.update(self._task, description=what)
-
-
 @contextmanager
 def progress(
     what: str, total: int, *, is_share: bool = False, console: "Console | None" = None
-) -> Iterator[ProgressBar]:
-    """Show a progress bar if stderr is a terminal.
+) -> Iterator[Callable[..., None]]:
+    """Show a progress bar if stderr is a terminal; give what updates it: ``advance`` are finished
+    items, ``description`` replaces what it says.
 
     With ``is_share`` the bar has the percentage instead of the numbers, for items that mean nothing
     to the user.
@@ -342,4 +354,4 @@ def progress(
         disable=not console.is_terminal,
         redirect_stdout=sys.stdout.isatty(),  # results for a file or pipe must not go to stderr
     ) as bar:
-        yield ProgressBar(bar, what, total)
+        yield partial(bar.update, bar.add_task(what, total=total))

@@ -3,28 +3,28 @@
 import logging
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import click
 
-from tenantry.billing.ledger_queries import BillingFields
 from tenantry.billing.reconcile import Reconciliation
 from tenantry.billing.reconcile_run import RunObserver
 from tenantry.billing.tenant_comparison import Comparison
 from tenantry.cli.backfill import CONNECTIONS, event_line, provider_reconciler
+from tenantry.cli.billing import JSON_NAMES
 from tenantry.cli.database import exit_code, on_database
-from tenantry.cli.interruption import STOPPED, Interruption
-from tenantry.cli.options import dry_run_option, json_option
+from tenantry.cli.interruption import STOPPED, Interruption, continued, named
+from tenantry.cli.options import dry_run_option, json_option, tenants_option
 from tenantry.cli.output import (
     DIFFERENCES,
     FAILED,
     CommandError,
-    ProgressBar,
     Value,
     aligned,
     counted,
     own_command,
+    print_beside_bar,
     print_json,
     printable,
     progress,
@@ -38,15 +38,10 @@ from tenantry.settings import Settings
 
 _MOST_UNPLACED: Final = 20
 """How many subscriptions of no tenant `reconcile` names."""
-_JSON_NAMES: Final = dict(
-    zip(BillingFields.__struct_fields__, BillingFields.__struct_encode_fields__, strict=True)
-)
 
 
 @click.command("reconcile")
-@click.option(
-    "--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable."
-)
+@tenants_option
 @dry_run_option("Only print what differs: write nothing.")
 @json_option("The drift and repairs as one JSON document.")
 def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None:
@@ -83,13 +78,13 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
         only = tenants or None
         async with provider_reconciler(settings, database) as reconciler:
             number = await reconciler.count(only)
-            with progress("comparing tenants", number) as bar, interruption.handling():
-                observer = _observer(bar, interruption, as_json=as_json)
+            with progress("comparing tenants", number) as update, interruption.handling():
+                observer = _observer(update, interruption, as_json=as_json)
                 return await reconciler.run(only, dry_run=dry_run, observer=observer)
 
     logs.configure("console", logging.WARNING)
     found = on_database(action, pool_size=CONNECTIONS)
-    again = _again(tenants, dry_run=dry_run, as_json=as_json)
+    again = continued(("reconcile", *named(tenants)), dry_run=dry_run, as_json=as_json)
     if as_json:
         is_stopped = found.interrupted or found.stopped is not None
         end = {"continueWith": again if is_stopped else None}
@@ -107,27 +102,25 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
     sys.exit(FAILED if found.troubled else 0)
 
 
-def _observer(bar: ProgressBar, interruption: Interruption, *, as_json: bool) -> RunObserver:
+def _observer(
+    update: Callable[..., None], interruption: Interruption, *, as_json: bool
+) -> RunObserver:
     """Return what shows a run: results as they come, unless ``as_json``, and the progress."""
     subscriptions = 0
 
     def show_listed(number: int) -> None:
         nonlocal subscriptions
         subscriptions += number
-        bar.describe(f"comparing tenants, {counted(subscriptions, 'subscription')} read")
+        update(description=f"comparing tenants, {counted(subscriptions, 'subscription')} read")
 
     def show_found(comparison: Comparison) -> None:
         if not as_json:
-            # name the file: the progress bar has replaced stdout
-            click.echo("\n".join(_comparison_lines(comparison)), file=sys.stdout)
+            print_beside_bar(_comparison_lines(comparison))
 
-    return RunObserver(bar.advance, show_listed, show_found, interruption.is_requested)
+    def show_compared(number: int) -> None:
+        update(advance=number)
 
-
-def _again(tenants: Sequence[str], *, dry_run: bool, as_json: bool) -> str:
-    options = [word for tenant_id in tenants for word in ("--tenant", tenant_id)]
-    options += ["--dry-run"] * dry_run + ["--json"] * as_json
-    return f"{own_command()} {shlex.join(['reconcile', *options])}"
+    return RunObserver(show_compared, show_listed, show_found, interruption.is_requested)
 
 
 def _reconciliation_json(found: Reconciliation) -> dict[str, Any]:
@@ -198,7 +191,7 @@ def _json_name(name: str) -> str:
     (``sub_1.plan``).
     """
     subscription, dot, field = name.rpartition(".")
-    return f"{subscription}{dot}{_JSON_NAMES[field]}"
+    return f"{subscription}{dot}{JSON_NAMES[field]}"
 
 
 def _value(name: str, fact: Fact) -> Value:

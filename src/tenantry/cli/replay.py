@@ -2,7 +2,6 @@
 differs.
 """
 
-import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -20,16 +19,16 @@ from tenantry.billing.replay import (
     Selection,
     TenantReplay,
 )
-from tenantry.cli.database import on_database
-from tenantry.cli.interruption import STOPPED, Interruption
-from tenantry.cli.options import dry_run_option, json_option
+from tenantry.cli.database import on_database, tenant_id
+from tenantry.cli.interruption import STOPPED, Interruption, continued, named
+from tenantry.cli.options import dry_run_option, json_option, tenants_option
 from tenantry.cli.output import (
     DIFFERENCES,
     CommandError,
     aligned,
     counted,
-    own_command,
-    print_json,
+    print_beside_bar,
+    print_result,
     printable,
     progress,
     shown,
@@ -37,7 +36,6 @@ from tenantry.cli.output import (
 from tenantry.cli.times import past
 from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
-from tenantry.domain.tenants import is_tenant_id
 from tenantry.settings import Settings
 
 
@@ -75,13 +73,8 @@ class _Run(msgspec.Struct, frozen=True):
 
     def continued(self, after: str) -> str:
         """Return the command that goes on after a tenant."""
-        flags = [
-            flag
-            for flag, is_set in (("--dry-run", self.dry_run), ("--json", self.as_json))
-            if is_set
-        ]
         options = ["--after", after] if after else []
-        return f"{own_command()} {shlex.join([*self.command, *options, *flags])}"
+        return continued((*self.command, *options), dry_run=self.dry_run, as_json=self.as_json)
 
 
 def _replay(run: _Run) -> None:
@@ -106,10 +99,7 @@ def _replay(run: _Run) -> None:
     on_database(action)
     if interruption.is_requested():
         report.stopped, report.continue_with = STOPPED, run.continued(last)
-    if run.as_json:
-        print_json(report)
-    else:
-        click.echo(_replay_summary(report))
+    print_result(report, _replay_summary(report), as_json=run.as_json)
     if report.unreadable:
         click.echo(
             f"{counted(report.unreadable, 'invalid event')} cannot be read again: the raw body was removed after "
@@ -130,7 +120,7 @@ async def _read_again(
             report.read_again += part.events
             report.unreadable += part.unreadable
             if not run.as_json and part.events:
-                click.echo("\n".join(map(_reread, part.events)))
+                print_beside_bar(map(_reread, part.events))
             if interruption.is_requested():
                 return
 
@@ -140,12 +130,12 @@ async def _fold(
 ) -> str:
     """Fold the tenants, ``number`` of them; return the id of the last one."""
     last = run.selection.after
-    with progress("folding tenants", number) as bar:
+    with progress("folding tenants", number) as update:
         async with aclosing(service.run(run.selection, dry_run=run.dry_run)) as chunks:
             async for chunk in chunks:
                 for checked in chunk.checked:
                     _add(report, checked, run)
-                bar.advance(chunk.tenants)
+                update(advance=chunk.tenants)
                 last = chunk.last
                 if interruption.is_requested():
                     break
@@ -159,17 +149,13 @@ def _add(report: ReplayReport, checked: TenantReplay, run: _Run) -> None:
     report.repaired += checked.repaired
     if checked.is_right and not run.in_full:
         return
-    if run.as_json:
-        detail = (
-            checked if run.in_full else msgspec.structs.replace(checked, fields=checked.differences)
-        )
-        report.details.append(detail)
+    if not run.as_json:
+        print_beside_bar(_all_fields(checked) if run.in_full else _differences(checked))
+    elif run.in_full:
+        report.details.append(checked)
     else:
-        # name the file: the progress bar has replaced stdout
-        click.echo(
-            "\n".join(_all_fields(checked) if run.in_full else _differences(checked)),
-            file=sys.stdout,
-        )
+        differing = msgspec.structs.replace(checked, fields=checked.differences)
+        report.details.append(differing)
 
 
 def _reread(event: ReprocessedEvent) -> str:
@@ -219,15 +205,9 @@ def _replay_summary(report: ReplayReport) -> str:
     )
 
 
-def _tenant_id(text: str) -> str:
-    if not is_tenant_id(text):
-        raise click.BadParameter(f"{text!r} is no tenant id: 1 to 64 of A-Za-z0-9_-")
-    return text
-
-
 _after: Final = click.option(
     "--after",
-    type=_tenant_id,
+    type=tenant_id,
     metavar="ORG",
     help="Only tenants whose id is greater; continues a run.",
 )
@@ -259,21 +239,11 @@ def rebuild(
     """
     selection = Selection(org_ids or None, after=after or "")
     command = ("tenants", "rebuild", *org_ids)
-    _replay(
-        _Run(
-            command,
-            selection,
-            dry_run,
-            as_json,
-            in_full=bool(org_ids),
-        )
-    )
+    _replay(_Run(command, selection, dry_run, as_json, in_full=bool(org_ids)))
 
 
 @click.command("replay")
-@click.option(
-    "--tenant", "tenants", multiple=True, metavar="ORG", help="Only this tenant; repeatable."
-)
+@tenants_option
 @click.option(
     "--since",
     type=past,
@@ -303,14 +273,7 @@ def replay(
     \b
       tenantry events replay --since 7d --dry-run
     """
-    options = [word for tenant_id in tenants for word in ("--tenant", tenant_id)]
+    options = named(tenants)
     options += ["--since", shown(since)] if since else []
     selection = Selection(tenants or None, since, after or "")
-    _replay(
-        _Run(
-            ("events", "replay", *options),
-            selection,
-            dry_run,
-            as_json,
-        )
-    )
+    _replay(_Run(("events", "replay", *options), selection, dry_run, as_json))

@@ -23,10 +23,9 @@ from tenantry.cli.output import (
     CommandError,
     print_json,
     printable_lines,
-    shown,
 )
 from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
-from tenantry.cli.status import plan_rows
+from tenantry.cli.status import expiry_words, plan_rows, principal_words, scope_words
 from tenantry_sdk import Token, Whoami
 from tenantry_sdk.errors import AuthenticationError, TenantryError
 
@@ -362,15 +361,11 @@ def whoami(api: ApiContext) -> None:
 
 
 def _rows(api: ApiContext, who: Whoami) -> Iterator[tuple[str, str]]:
-    yield "who", f"{who.id} ({'API key' if who.kind == 'api_key' else who.kind})"
+    yield "who", principal_words(who)
     yield "organization", who.org_id
     yield from plan_rows(api.client, who)
-    yield (
-        "may",
-        "everything (OWNER)" if who.access_level == "OWNER" else " ".join(who.scopes) or "nothing",
-    )
+    yield "may", scope_words(who)
     yield "mode", who.mode
     yield "service", f"{api.target.base_url.value} (from {api.target.base_url.source})"
     yield "credential", f"from {api.target.credential}"
-    renewed = ", renewed automatically" if api.target.tokens is not None else ""
-    yield "expires", f"{shown(who.expires_at)}{renewed}" if who.expires_at else "never"
+    yield "expires", expiry_words(who, api.target)

@@ -3,19 +3,19 @@
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final
 
 import click
 import msgspec
 
-from tenantry.cli.api_command import ServiceCommand, failure_of, wait_times
+from tenantry.cli.api_command import ServiceCommand, exiting_on_failure, wait_times
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, Target
 from tenantry.cli.output import (
     OUT_OF_REACH,
     CommandError,
     access_words,
-    print_json,
     print_record,
     printable,
     shown,
@@ -28,6 +28,13 @@ _MOST_COUNTED: Final = 1000
 _PAGE: Final = 100
 _RATE: Final = re.compile(r'"(tenant|key)";([qr])=(\d{1,9})')
 _READY: Final = "ok"
+_LIMITS: Final = {
+    "requestsPerMinute": "requests a minute",
+    "requestsPerMinutePerKey": "of this credential",
+    "apiKeys": "API keys",
+    "projects": "projects",
+    "members": "members",
+}
 _NO_KEY: Final = Secret("none")
 """The health check needs no credential, and gets none."""
 
@@ -88,19 +95,9 @@ def status(service: ServiceOptions, *, as_json: bool) -> None:
     """
     configuration = ClientConfiguration(service, os.environ)
     address, demo = configuration.address()
-    probe = Target(
-        configuration.name,
-        address,
-        None,
-        _NO_KEY,
-        None,
-        "",
-        demo,
-    )
-    try:
+    probe = Target(configuration.name, address, None, _NO_KEY, None, "", demo)
+    with exiting_on_failure(probe, as_json=as_json):
         health = _health(probe)
-    except TenantryError as error:
-        failure_of(error, probe).exit(as_json=as_json)
     known: dict[str, Any] = {
         "service": address.value,
         "profile": configuration.name,
@@ -111,41 +108,42 @@ def status(service: ServiceOptions, *, as_json: bool) -> None:
         ("health", printable(health.words)),
         ("profile", configuration.name),
     ]
-    if not health.is_good:
-        _report(known, rows, as_json=as_json)
-        raise CommandError(f"The service at {address.value} is {health.words}.", OUT_OF_REACH)
-    try:
+    with _printing_on_failure(known, rows, as_json=as_json):
+        if not health.is_good:
+            message = f"The service at {address.value} is {health.words}."
+            raise CommandError(message, OUT_OF_REACH)
         target = configuration.target()
-    except CommandError:
-        _report(known, rows, as_json=as_json)
-        raise
     known["credential"] = target.credential
     rows.append(("credential", f"from {target.credential}"))
+    with (
+        exiting_on_failure(target, as_json=as_json),
+        _printing_on_failure(known, rows, as_json=as_json),
+        target.client(timeout=_SECONDS, backoff=wait_times().backoff) as client,
+    ):
+        who, limits = _whoami(client)
+        plan = list(plan_rows(client, who, with_limits=False))
+    rows[-1] = ("credential", f"{principal_words(who)} from {target.credential}")
+    rows += [
+        ("expires", expiry_words(who, target)),
+        ("may", scope_words(who)),
+        ("organization", f"{who.org_id}, {who.mode} mode"),
+        *plan,
+        *((_LIMITS[name], use.words) for name, use in limits.items()),
+    ]
+    document = {**known, **msgspec.to_builtins(who), "limits": limits}
+    print_record(document, rows, as_json=as_json)
+
+
+@contextmanager
+def _printing_on_failure(
+    known: dict[str, Any], rows: list[tuple[str, str]], *, as_json: bool
+) -> Iterator[None]:
+    """Print what is known until then if the block fails."""
     try:
-        with target.client(timeout=_SECONDS, backoff=wait_times().backoff) as client:
-            who, limits = _whoami(client)
-            plan = list(plan_rows(client, who, with_limits=False))
-    except TenantryError as error:
-        _report(known, rows, as_json=as_json)
-        failure_of(error, target).exit(as_json=as_json)
-    rows[-1] = ("credential", f"{_principal(who)} from {target.credential}")
-    _report(
-        {**known, **msgspec.to_builtins(who), "limits": limits},
-        [
-            *rows,
-            *_caller_rows(who, renewed=target.tokens is not None),
-            *plan,
-            *((name, use.words) for name, use in _named(limits)),
-        ],
-        as_json=as_json,
-    )
-
-
-def _report(document: dict[str, Any], rows: list[tuple[str, str]], *, as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-    else:
-        print_record(rows)
+        yield
+    except (CommandError, TenantryError):
+        print_record(known, rows, as_json=as_json)
+        raise
 
 
 def _health(probe: Target) -> ServiceHealth:
@@ -260,26 +258,21 @@ def _members(client: Tenantry) -> Iterator[object]:
     return (member for member in _items(client.members.list) if member.removed_at is None)
 
 
-def _named(limits: dict[str, LimitUse]) -> Iterator[tuple[str, LimitUse]]:
-    names = {
-        "requestsPerMinute": "requests a minute",
-        "requestsPerMinutePerKey": "of this credential",
-        "apiKeys": "API keys",
-        "projects": "projects",
-        "members": "members",
-    }
-    return ((names[name], use) for name, use in limits.items())
+def principal_words(who: Whoami) -> str:
+    """Say who the caller is."""
+    return f"{who.id} ({'API key' if who.kind == 'api_key' else who.kind})"
 
 
-def _principal(who: Whoami) -> str:
-    return f"{printable(who.id)} ({'API key' if who.kind == 'api_key' else printable(who.kind)})"
-
-
-def _caller_rows(who: Whoami, *, renewed: bool) -> Iterator[tuple[str, str]]:
-    note = ", renewed automatically" if renewed else ""
-    yield "expires", f"{shown(who.expires_at)}{note}" if who.expires_at else "never"
-    yield (
-        "may",
-        "everything (OWNER)" if who.access_level == "OWNER" else " ".join(who.scopes) or "nothing",
+def scope_words(who: Whoami) -> str:
+    """Say what the caller may do."""
+    return (
+        "everything (OWNER)" if who.access_level == "OWNER" else " ".join(who.scopes) or "nothing"
     )
-    yield "organization", f"{who.org_id}, {who.mode} mode"
+
+
+def expiry_words(who: Whoami, target: Target) -> str:
+    """Say when the credential expires."""
+    if who.expires_at is None:
+        return "never"
+    note = ", renewed automatically" if target.tokens is not None else ""
+    return f"{shown(who.expires_at)}{note}"

@@ -25,7 +25,7 @@ from tenantry.cli.output import (
     columns,
     confirm,
     minute,
-    print_json,
+    print_result,
     shown,
 )
 from tenantry.common.clock import system_clock
@@ -206,10 +206,8 @@ def revoke_key(
             ) from None
 
     key = on_database(revoke)
-    if as_json:
-        print_json(key)
-    else:
-        click.echo(output.printable(f"Revoked {key.id} of {key.org_id}."), err=True)
+    done = output.printable(f"Revoked {key.id} of {key.org_id}.")
+    print_result(key, done, as_json=as_json, err=True)
 
 
 @click.command("suspend", short_help="Reject all credentials of a tenant.")
@@ -269,15 +267,10 @@ def _set_suspended(org_id: str, *, suspended: bool, as_json: bool) -> None:
             BY_OPERATOR, org_id, suspended=suspended
         )
     )
-    if as_json:
-        print_json(tenant)
-    else:
-        done = (
-            "Suspended {}: its credentials are rejected."
-            if suspended
-            else "Resumed {}: its credentials work."
-        )
-        click.echo(done.format(tenant.id), err=True)
+    done = f"Resumed {tenant.id}: its credentials work."
+    if suspended:
+        done = f"Suspended {tenant.id}: its credentials are rejected."
+    print_result(tenant, done, as_json=as_json, err=True)
 
 
 async def _items(read: ReadPage[T], limit: int | None) -> AsyncIterator[T]:

@@ -7,7 +7,7 @@ import click
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument
 from tenantry.cli.options import limit_option
-from tenantry.cli.output import Column, ago, columns, minute, pairs, shown
+from tenantry.cli.output import Column, ago, changes, columns, minute, pairs, shown
 from tenantry.cli.status import plan_rows
 from tenantry_sdk import BillingEvent
 
@@ -136,9 +136,5 @@ def _event_rows(event: BillingEvent) -> Iterator[tuple[str, str]]:
     yield from pairs(event, "outcome", "reason")
     if event.anomalies:
         yield "unexpected", ", ".join(event.anomalies)
-    if event.before is not None and event.after is not None:
-        for field in event.after.__struct_fields__:
-            old = getattr(event.before, field)
-            new = getattr(event.after, field)
-            if old != new:
-                yield field.replace("_", " "), f"{shown(old)} -> {shown(new)}"
+    for field, change in changes(event.before, event.after):
+        yield field.replace("_", " "), change
