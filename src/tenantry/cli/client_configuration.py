@@ -72,10 +72,12 @@ class Target(NamedTuple):
     demo: Demo | None = None
 
     def client(self, **options: Any) -> Tenantry:  # noqa: ANN401  # the SDK's
-        base_url = self.base_url.value
-        organization = self.organization
         return Tenantry(
-            self.key, base_url=base_url, tokens=self.tokens, organization=organization, **options
+            self.key,
+            base_url=self.base_url.value,
+            tokens=self.tokens,
+            organization=self.organization,
+            **options,
         )
 
 
@@ -130,11 +132,10 @@ class ClientConfiguration:
         self._folder = path.parent
         self.profile = config.profiles.get(self.name, Profile())
         self.storage = self.storage_of(self.name)
-        is_known = self.name in config.profiles or self.storage.exists()
-        is_default = not self._named and self.name == DEFAULT_PROFILE
-        if not (is_known or is_default or signs_in):
-            known = ", ".join(config.profiles) or "none"
-            raise CommandError(f"There is no profile {self.name}. {path} has: {known}.", USAGE)
+        known = set(config.profiles) if self._named else {*config.profiles, DEFAULT_PROFILE}
+        if not (signs_in or self.name in known or self.storage.exists()):
+            listed = ", ".join(config.profiles) or "none"
+            raise CommandError(f"There is no profile {self.name}. {path} has: {listed}.", USAGE)
 
     def storage_of(self, profile: str) -> SignInStorage:
         return SignInStorage(
@@ -168,8 +169,9 @@ class ClientConfiguration:
             (getattr(sign_in, name, None), _SIGN_IN),
         ]
         others = [*stored, *environment] if self.options.profile else [*environment, *stored]
-        last = [] if demo is None else [(getattr(demo, name), demo.source)]
-        candidates = [(option, f"--{name.replace('_', '-')}"), *others, *last]
+        candidates = [(option, f"--{name.replace('_', '-')}"), *others]
+        if demo is not None:
+            candidates.append((getattr(demo, name), demo.source))
         return next((SourcedValue(value, source) for value, source in candidates if value), None)
 
     def address(self) -> tuple[SourcedValue, Demo | None]:
@@ -178,12 +180,9 @@ class ClientConfiguration:
         """
         if found := self.setting("base_url", self.options.base_url, self.sign_in):
             return SourcedValue(checked_address(*found), found.source), None
-        has_key = (
-            self.options.api_key_file
-            or self.environment.get("TENANTRY_API_KEY")
-            or self.profile.api_key_file
-        )
-        demo = None if self._named or has_key else demo_here(self.environment)
+        key = self.environment.get("TENANTRY_API_KEY")
+        is_set = any((self._named, self.options.api_key_file, key, self.profile.api_key_file))
+        demo = None if is_set else demo_here(self.environment)
         if demo is not None:
             return SourcedValue(demo.base_url, demo.source), demo
         return SourcedValue("http://127.0.0.1:3001", DEFAULT_SOURCE), None
@@ -202,25 +201,20 @@ class ClientConfiguration:
         address, demo = self.address()
         sign_in = self.sign_in_for(address)
         key, source = self._key(address, sign_in) or (None, _SIGN_IN)
-        if key is None and sign_in is None:
-            if demo is None:
-                raise CommandError(self._explain_missing(address), NOT_AUTHENTICATED)
-            key = Secret(demo.live_key)
-            source = address.source
         tokens = None
         if key is None and sign_in is not None:
-            store = self.storage.tokens(sign_in)
-            tokens = RefreshToken(issuer=sign_in.issuer, client_id=sign_in.client_id, store=store)
+            tokens = RefreshToken(
+                issuer=sign_in.issuer,
+                client_id=sign_in.client_id,
+                store=self.storage.tokens(sign_in),
+            )
+        elif key is None and demo is not None:
+            key = Secret(demo.live_key)
+            source = address.source
+        elif key is None:
+            raise CommandError(self._explain_missing(address), NOT_AUTHENTICATED)
         organization = self.organization(sign_in, has_key=key is not None)
-        return Target(
-            self.name,
-            address,
-            organization,
-            key,
-            tokens,
-            source,
-            demo,
-        )
+        return Target(self.name, address, organization, key, tokens, source, demo)
 
     def _key(
         self, address: SourcedValue, sign_in: StoredSignIn | None
@@ -230,17 +224,15 @@ class ClientConfiguration:
         """
         if self.options.api_key_file:
             return _read_key(Path(), self.options.api_key_file, "--api-key-file")
-        file = self.profile.api_key_file
-        if (self.profile.base_url or address.value).rstrip("/") != address.value:
-            file = None
+        own_service = (self.profile.base_url or address.value).rstrip("/")
+        file = self.profile.api_key_file if own_service == address.value else None
+        is_hidden = self.options.profile and (
+            file or sign_in or self._is_of_another_service(address)
+        )
         variable = self.environment.get("TENANTRY_API_KEY", "").strip()
-        if self.options.profile and (file or sign_in or self._is_of_another_service(address)):
-            variable = ""
-        if variable:
+        if variable and not is_hidden:
             return _checked_key(variable, "TENANTRY_API_KEY")
-        if file is None:
-            return None
-        return _read_key(self._folder, file, self._file)
+        return None if file is None else _read_key(self._folder, file, self._file)
 
     def _is_of_another_service(self, address: SourcedValue) -> bool:
         """Whether the key of the environment is for another service than that of the profile."""

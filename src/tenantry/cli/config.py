@@ -4,7 +4,7 @@ import fcntl
 import os
 import stat
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ from tenantry.cli.client_configuration import (
     config_path,
     read_config,
 )
-from tenantry.cli.output import NOT_FOUND, USAGE, CommandError, print_json, print_record, shown
+from tenantry.cli.output import NOT_FOUND, USAGE, CommandError, print_record, print_result, shown
 from tenantry.common.files import OWNER_ONLY, write_private
 
 _DEFAULT: Final = "profile"
@@ -53,22 +53,15 @@ def list_values(service: ServiceOptions, *, as_json: bool) -> None:
     """
     path = config_path(os.environ)
     config = read_config(path)
-    if service.profile is not None and service.profile not in config.profiles:
+    names = config.profiles if service.profile is None else [service.profile]
+    if not config.profiles.keys() >= set(names):
         raise CommandError(f"There is no profile {service.profile} in {path}.", NOT_FOUND)
-    profiles = {
-        name: _values(profile)
-        for name, profile in config.profiles.items()
-        if service.profile in (None, name)
-    }
-    if as_json:
-        print_json({"path": str(path), "profile": config.profile, "profiles": profiles})
-        return
-    rows = [
-        (f"{name}.{key}", shown(value))
-        for name, values in profiles.items()
-        for key, value in values.items()
-    ]
-    print_record([(_DEFAULT, config.profile), *rows])
+    profiles = {name: _values(config.profiles[name]) for name in names}
+    rows = [(_DEFAULT, config.profile)]
+    for name, values in profiles.items():
+        rows += [(f"{name}.{key}", shown(value)) for key, value in values.items()]
+    document = {"path": str(path), "profile": config.profile, "profiles": profiles}
+    print_record(document, rows, as_json=as_json)
 
 
 @click.command("get", cls=ConfigCommand, json_help="The value as JSON.")
@@ -91,7 +84,7 @@ def get(service: ServiceOptions, *, as_json: bool, key: str) -> None:
         where = f"profile {configuration.name}"
     if value is None:
         raise CommandError(f"{key} is not set in {where}.", NOT_FOUND)
-    print_json(value) if as_json else click.echo(shown(value))
+    print_result(value, shown(value), as_json=as_json)
 
 
 @click.command("set", cls=ConfigCommand, json_help="What was set, as one JSON document.")
@@ -162,26 +155,22 @@ def path(service: ServiceOptions, *, as_json: bool) -> None:  # noqa: ARG001  # 
       cat "$(tenantry config path)"
     """
     found = str(config_path(os.environ))
-    print_json({"path": found}) if as_json else click.echo(found)
+    print_result({"path": found}, found, as_json=as_json)
 
 
 def _values(profile: Profile) -> dict[str, str | bool]:
     """Return the values that are set, without what looks like a credential."""
     from tenantry.common.logs import redact  # noqa: PLC0415  # no other command needs it
 
-    given = msgspec.structs.asdict(profile)
-    default = msgspec.structs.asdict(Profile())
     return {
         key: redact(value) if isinstance(value, str) else value
-        for key, value in given.items()
-        if value != default[key]
+        for key, value in msgspec.structs.asdict(profile).items()
+        if value not in (None, False)
     }
 
 
 def _checked(key: str, value: str, configuration: ClientConfiguration) -> str | bool:
     """Return the value to store. Raises `CommandError`, which does not repeat a credential."""
-    from tenantry.common.logs import redact  # noqa: PLC0415  # no other command needs it
-
     if not value.strip() or not value.isprintable():
         raise CommandError(
             f"{key}: is empty or has invalid characters. To remove it: tenantry config unset", USAGE
@@ -189,22 +178,29 @@ def _checked(key: str, value: str, configuration: ClientConfiguration) -> str | 
     if key in ("base_url", "issuer"):
         address = checked_address(value, key)
         return address if key == "base_url" else value  # an issuer's slash at the end counts
+    _check_for_secrets(key, value)
+    match key:
+        case "profile":
+            return _known_profile(value, configuration)
+        case "organization":
+            return checked_id(value, "organization: an organization's id")
+        case "keyring":
+            return _flag(value)
+        case "api_key_file" if not value.startswith("~"):
+            return os.path.abspath(value)  # noqa: PTH100  # links stay
+    return value
+
+
+def _check_for_secrets(key: str, value: str) -> None:
+    from tenantry.common.logs import redact  # noqa: PLC0415  # no other command needs it
+
     if redact(value) != value:
-        hint = (
-            " Store the key in a file that only you can read, and set its path."
-            if key == "api_key_file"
-            else ""
-        )
+        hint = " Store the key in a file that only you can read, and set its path."
         raise CommandError(
-            f"{key}: this looks like a secret, which the file must not hold.{hint}", USAGE
+            f"{key}: this looks like a secret, which the file must not hold."
+            f"{hint if key == 'api_key_file' else ''}",
+            USAGE,
         )
-    checks: dict[str, Callable[[], str | bool]] = {
-        _DEFAULT: lambda: _known_profile(value, configuration),
-        "organization": lambda: checked_id(value, "organization: an organization's id"),
-        "api_key_file": lambda: value if value.startswith("~") else os.path.abspath(value),  # noqa: PTH100  # links stay
-        "keyring": lambda: _flag(value),
-    }
-    return checks[key]() if key in checks else value
 
 
 def _known_profile(name: str, configuration: ClientConfiguration) -> str:
@@ -277,17 +273,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _report(profile: str, key: str, value: str | bool | None, *, as_json: bool) -> None:  # noqa: FBT001  # a value
-    if as_json:
-        print_json(
-            {
-                "profile": None if key == _DEFAULT else profile,
-                "key": key,
-                "value": value,
-            }
-        )
-    else:
-        where = "" if key == _DEFAULT else f" in profile {profile}"
-        click.echo(
-            f"Removed {key}{where}." if value is None else f"Set {key}{where}: {shown(value)}",
-            err=True,
-        )
+    own_profile = None if key == _DEFAULT else profile
+    what = f"{key} in profile {profile}" if own_profile else key
+    text = f"Removed {what}." if value is None else f"Set {what}: {shown(value)}"
+    document = {"profile": own_profile, "key": key, "value": value}
+    print_result(document, text, as_json=as_json, err=True)

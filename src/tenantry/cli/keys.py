@@ -45,7 +45,7 @@ def list_keys(
             loose=True,
         ),
         Column("STATUS", _status),
-        Column("EXPIRES", lambda key: day(key.expires_at) if key.expires_at else "never"),
+        Column("EXPIRES", lambda key: day(key.expires_at, "never")),
         Column("USED", lambda key: ago(key.last_used_at, api.now)),
         Column("ENDS IN", lambda key: key.last4, wide=True),
         Column("SCOPES", _scopes, loose=True, wide=True),
@@ -97,10 +97,15 @@ def _rows(api: ApiContext, key: ApiKey) -> Iterator[tuple[str, str]]:
     used = f"{shown(key.last_used_at)} ({ago(key.last_used_at, api.now)})"
     yield "last used", used if key.last_used_at else "never"
     yield from pairs(
-        key, used_from="last_used_address", created="created_at", created_by="created_by"
+        key,
+        used_from="last_used_address",
+        created="created_at",
+        created_by="created_by",
+        revoked="revoked_at",
+        reported_as_leaked="leak_reported_at",
+        in_place_of="rotated_from",
+        replaced_by="superseded_by",
     )
-    yield from pairs(key, revoked="revoked_at", reported_as_leaked="leak_reported_at")
-    yield from pairs(key, in_place_of="rotated_from", replaced_by="superseded_by")
 
 
 @click.command("create", cls=ApiCommand, json_help="The key with its secret as one JSON document.")
@@ -138,10 +143,12 @@ def create(
     """
     if bool(scopes) == owner:
         raise click.UsageError("Pass either --scope (once or more) or --owner.")
-    if expires_in is not None and expires_at is not None:
-        raise click.UsageError("Pass --expires-in or --expires-at, not both.")
-    if expires_in is not None and not expires_in:
-        raise click.BadParameter("must be longer than zero", param_hint="--expires-in")
+    if expires_in is not None:
+        if expires_at is not None:
+            raise click.UsageError("Pass --expires-in or --expires-at, not both.")
+        if not expires_in:
+            raise click.BadParameter("must be longer than zero", param_hint="--expires-in")
+        expires_at = api.now + expires_in
     api.check_stdout()
     with _warning_if_interrupted():
         key = api.client.api_keys.create(
@@ -149,7 +156,7 @@ def create(
             name=name,
             scopes=scopes,
             access_level="OWNER" if owner else None,
-            expires_at=expires_at if expires_in is None else api.now + expires_in,
+            expires_at=expires_at,
             mode=mode,
         )
     _print_new(api, key, f'Made "{key.name}"')
@@ -190,11 +197,7 @@ def rotate(
     with _warning_if_interrupted():
         key = api.client.api_keys.rotate(key_id, overlap_seconds=int(overlap.total_seconds()))
     ends = f"works until {shown(api.now + overlap)} at most" if overlap else "is revoked"
-    _print_new(
-        api,
-        key,
-        f'Rotated "{key.name}": {key_id} {ends}, replaced by',
-    )
+    _print_new(api, key, f'Rotated "{key.name}": {key_id} {ends}, replaced by')
 
 
 def _described(api: ApiContext, key_id: str) -> str:
@@ -204,11 +207,9 @@ def _described(api: ApiContext, key_id: str) -> str:
 
 
 def _print_new(api: ApiContext, key: NewApiKey, done: str) -> None:
-    until = (
-        f"until {shown(key.expires_at)}"
-        if key.expires_at
-        else "without expiry (set one with --expires-in)"
-    )
+    until = "without expiry (set one with --expires-in)"
+    if key.expires_at:
+        until = f"until {shown(key.expires_at)}"
     made = f"{done} {key.id}: {_scopes(key)}, {key.mode}, {until}."
     api.print_secret(key, f"{made}\nThis is its secret. It is shown this once.")
 

@@ -49,6 +49,11 @@ class ProviderMetadata(msgspec.Struct, frozen=True):
     authorization_response_iss_parameter_supported: bool = False
 
 
+def reason_in(fields: Mapping[str, Any]) -> str:
+    """Return the reason in an error response (RFC 6749, 4.1.2.1); empty without one."""
+    return printable(str(fields.get("error_description") or fields.get("error") or ""))[:300]
+
+
 class ProviderResponse(NamedTuple):
     """An endpoint's response."""
 
@@ -65,12 +70,7 @@ class ProviderResponse(NamedTuple):
 
     @property
     def reason(self) -> str:
-        text = (
-            self.fields.get("error_description")
-            or self.fields.get("error")
-            or "an unreadable response"
-        )
-        return f"{self.status}, {printable(str(text))[:300]}"
+        return f"{self.status}, {reason_in(self.fields) or 'an unreadable response'}"
 
 
 class IdentityProvider:
@@ -112,16 +112,17 @@ class IdentityProvider:
             raise CommandError(
                 f"{self.issuer} calls itself {printable(metadata.issuer)}: the two must be equal."
             )
-        for name in ("token", "authorization", "device_authorization", "revocation"):
-            if (endpoint := getattr(metadata, f"{name}_endpoint")) is not None:
-                checked_address(
-                    endpoint, f"{self.issuer}, {name}_endpoint", FAILED, allow_query=True
-                )
-                if self._local_only and not is_loopback_url(endpoint):
-                    raise CommandError(
-                        f"{self.issuer} is on this machine, but its {name}_endpoint is not: {endpoint}"
-                    )
+        for name, endpoint in msgspec.structs.asdict(metadata).items():
+            if name.endswith("_endpoint") and endpoint is not None:
+                self._check_endpoint(name, endpoint)
         return metadata
+
+    def _check_endpoint(self, name: str, endpoint: str) -> None:
+        checked_address(endpoint, f"{self.issuer}, {name}", FAILED, allow_query=True)
+        if self._local_only and not is_loopback_url(endpoint):
+            raise CommandError(
+                f"{self.issuer} is on this machine, but its {name} is not: {endpoint}"
+            )
 
     def grant(self, form: Fields) -> ProviderResponse:
         """Send a grant to the token endpoint."""
@@ -211,9 +212,8 @@ def _code_of(response: Fields, provider: IdentityProvider) -> str:
     if names_issuer and response.get("iss") != provider.issuer:
         raise CommandError("The response is not from the identity provider.", NOT_AUTHENTICATED)
     if "error" in response:
-        reason = printable(response.get("error_description") or response["error"])[:300]
         raise CommandError(
-            f"The identity provider did not sign you in: {reason}", NOT_AUTHENTICATED
+            f"The identity provider did not sign you in: {reason_in(response)}", NOT_AUTHENTICATED
         )
     if not response.get("code"):
         raise CommandError("The identity provider's response has no code.", NOT_AUTHENTICATED)
@@ -330,11 +330,9 @@ def sign_in_with_code(
     """
     device = _authorize_device(provider, scope)
     seconds = min(device.expires_in, timeout)
-    message = (
-        _CODE_EXPIRED
-        if device.expires_in <= timeout
-        else f"The code was not entered within {timeout:.0f} s."
-    )
+    message = _CODE_EXPIRED
+    if timeout < device.expires_in:
+        message = f"The code was not entered within {timeout:.0f} s."
     tell(_instructions(device, seconds))
     form = {
         "grant_type": "urn:ietf:params:oauth:grant-type:device_code",
@@ -372,12 +370,7 @@ def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthoriza
         ) from None
     for address in (device.verification_uri, device.verification_uri_complete):
         if address is not None:
-            checked_address(
-                address,
-                f"{endpoint}, verification_uri",
-                FAILED,
-                allow_query=True,
-            )
+            checked_address(address, f"{endpoint}, verification_uri", FAILED, allow_query=True)
     return device
 
 

@@ -69,18 +69,14 @@ def confirm(question: str) -> None:
         raise CommandError("Nothing was done.")
 
 
-def day(moment: datetime | None) -> str:
-    """Format the day in UTC; None is a dash."""
-    if moment is None:
-        return "-"
-    return f"{moment.astimezone(UTC):%Y-%m-%d}"
+def day(moment: datetime | None, missing: str = "-") -> str:
+    """Format the day in UTC."""
+    return missing if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d}"
 
 
 def minute(moment: datetime | None) -> str:
     """Format day and minute in UTC; None is a dash."""
-    if moment is None:
-        return "-"
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"
+    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def ago(moment: datetime | None, now: datetime) -> str:

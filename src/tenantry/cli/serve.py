@@ -45,6 +45,10 @@ from tenantry.settings import (
     read_environment,
 )
 
+_NOT_GRANTED: Final = (
+    "DATABASE_URL: its role may not run the service yet. "
+    "As the owner run `tenantry migrate --grant-to`."
+)
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
 logger = logging.getLogger(__name__)
@@ -171,10 +175,9 @@ def _check_schema(settings: Settings, conninfo: str) -> None:
     except psycopg.OperationalError:
         return
     except psycopg.errors.InsufficientPrivilege:
-        message = "DATABASE_URL: its role may not run the service yet. As the owner run `tenantry migrate --grant-to`."
-        raise CommandError(message) from None
-    if revision is None or revision < newest:
-        found = "There is no schema yet" if revision is None else f"The schema is at {revision}"
+        raise CommandError(_NOT_GRANTED) from None
+    if (revision or "") < newest:
+        found = f"The schema is at {revision}" if revision else "There is no schema yet"
         needs = f"{found}, and this release needs {newest}. Run `tenantry migrate` to make the service ready."
         _say(settings, needs, logging.WARNING)
 
@@ -283,12 +286,7 @@ def _serve_supervised(listener: socket.socket, siblings: Siblings) -> None:
             click.echo(f"The settings have changed:\n{error}", err=True)
             sys.exit(STARTUP_FAILURE)
         _configure_logs(settings)
-        _run_one(
-            settings,
-            settings.database_url or "",
-            listener,
-            siblings,
-        )
+        _run_one(settings, settings.database_url or "", listener, siblings)
 
 
 def server_config(settings: Settings, app: AsgiApp) -> uvicorn.Config:
@@ -323,14 +321,7 @@ def _await_ready(url: str, on_ready: Callable[[], None]) -> None:
         with contextlib.suppress(urllib.error.URLError, OSError), direct.open(url, timeout=2):
             on_ready()
             return
-        time.sleep(
-            clock.exponential(
-                min(attempt, 20),
-                first=0.05,
-                factor=1.2,
-                ceiling=1,
-            )
-        )
+        time.sleep(clock.exponential(min(attempt, 20), first=0.05, factor=1.2, ceiling=1))
 
 
 class Supervisor:
@@ -363,16 +354,20 @@ class Supervisor:
             for number in range(self._settings.workers):
                 self._start(number)
             while self._processes:
-                sentinels = [process.sentinel for process in self._processes.values()]
-                if received in wait([*sentinels, received], self._seconds_left()):
-                    for number in received.recv(64):
-                        if number != signal.SIGHUP:  # SIGTERM follows
-                            self._handle(number)
+                self._wait(received)
                 if self._seconds_left() == 0:
                     self._refuse()
                 self._replace_ended()
             signal.set_wakeup_fd(-1)
         return self._all_started
+
+    def _wait(self, received: socket.socket) -> None:
+        """Wait until a process ends, a signal comes, or new connections are to be refused."""
+        sentinels = [process.sentinel for process in self._processes.values()]
+        if received in wait([*sentinels, received], self._seconds_left()):
+            for number in received.recv(64):
+                if number != signal.SIGHUP:  # SIGTERM follows
+                    self._handle(number)
 
     def _start(self, number: int) -> None:
         siblings = Siblings(os.getpid(), self._connections, number)

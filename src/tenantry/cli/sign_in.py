@@ -21,7 +21,7 @@ from tenantry.cli.output import (
     NOT_AUTHENTICATED,
     USAGE,
     CommandError,
-    print_json,
+    print_result,
     printable_lines,
 )
 from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
@@ -32,6 +32,9 @@ from tenantry_sdk.errors import AuthenticationError, TenantryError
 if TYPE_CHECKING:
     from tenantry.cli.oauth_client import IdentityProvider
 
+_NOT_RENEWABLE: Final = (
+    "The identity provider gave no refresh token: you are signed in until the token expires."
+)
 SCOPE: Final = "openid offline_access"
 """The default scope: it asks for a refresh token, and does not narrow the user's role."""
 
@@ -111,13 +114,7 @@ def login(
     )
     with contextlib.closing(provider):
         if device:
-            token = sign_in_with_code(
-                provider,
-                scope,
-                timeout=timeout,
-                poll=waits.poll,
-                tell=_say,
-            )
+            token = sign_in_with_code(provider, scope, timeout=timeout, poll=waits.poll, tell=_say)
         else:
             token = sign_in_with_browser(
                 provider,
@@ -128,33 +125,21 @@ def login(
                 tell=_say,
             )
         key = token.access_token
-        target = Target(
-            configuration.name,
-            address,
-            sign_in.organization,
-            key,
-            None,
-            "",
-        )
+        target = Target(configuration.name, address, sign_in.organization, key, None, "")
         who, doubt = _store(provider, storage, sign_in, token, target)
-    is_renewable = token.refresh_token is not None
-    if as_json:
-        document = {
-            "service": sign_in.base_url,
-            "issuer": sign_in.issuer,
-            "profile": configuration.name,
-            "renewable": is_renewable,
-            "whoami": who,
-            "doubt": doubt,
-        }
-        print_json(document)
-    else:
-        outcome = f", but: {doubt}" if who is None else f" as {who.id} of {who.org_id}."
-        _say(f"Signed in to {sign_in.base_url}{outcome}")
-        if not is_renewable:
-            _say(
-                "The identity provider gave no refresh token: you are signed in until the token expires."
-            )
+    document = {
+        "service": sign_in.base_url,
+        "issuer": sign_in.issuer,
+        "profile": configuration.name,
+        "renewable": token.refresh_token is not None,
+        "whoami": who,
+        "doubt": doubt,
+    }
+    outcome = f", but: {doubt}" if who is None else f" as {who.id} of {who.org_id}."
+    text = f"Signed in to {sign_in.base_url}{outcome}"
+    if token.refresh_token is None:
+        text += f"\n{_NOT_RENEWABLE}"
+    print_result(document, printable_lines(text), as_json=as_json, err=True)
     _warn_of_key(service)
 
 
@@ -204,30 +189,24 @@ def _plan_sign_in(
     """
     address, _ = configuration.address()
     previous = configuration.sign_in_for(address)
-    demo = demo_here(configuration.environment)
-    demo = demo if demo is not None and demo.base_url == address.value else None
+    found = demo_here(configuration.environment)
+    demo = found if found and found.base_url == address.value else None
     issuer = configuration.setting("issuer", issuer_option, previous, demo)
     client_id = configuration.setting("client_id", client_id_option, previous, demo)
     if issuer is None or client_id is None:
-        missing = [
-            name
-            for name, found in (("--issuer", issuer), ("--client-id", client_id))
-            if found is None
-        ]
+        missing = ["--issuer"] * (issuer is None) + ["--client-id"] * (client_id is None)
         raise CommandError(
             f"The identity provider for {address.value} is not known: pass {' and '.join(missing)}, or set them in the "
             f"profile {configuration.name}. Ask the operator of the service for OIDC_ISSUER, and for the id of a "
             "public client (one without a secret).",
             USAGE,
         )
-    organization = configuration.organization(previous)
-    keyring = configuration.profile.keyring
     sign_in = StoredSignIn(
         address.value,
         issuer.value,
         client_id.value,
-        organization,
-        keyring,
+        configuration.organization(previous),
+        configuration.profile.keyring,
     )
     return address, sign_in, demo is not None and issuer.source == demo.source
 
@@ -255,25 +234,26 @@ def _revoke(tokens: Iterable[Token]) -> tuple[bool, list[CommandError]]:
     """Revoke refresh tokens (RFC 7009); return whether their providers support that, and what
     failed.
     """
+    supported = [True]
+    failures = list[CommandError]()
+    for token in tokens:
+        try:
+            supported.append(_revoke_one(token))
+        except CommandError as error:
+            failures.append(error)
+    return all(supported), failures
+
+
+def _revoke_one(token: Token) -> bool:
     from tenantry.cli.oauth_client import IdentityProvider  # noqa: PLC0415  # slow to import
 
-    is_supported = True
-    failures = list[CommandError]()
-    seconds = wait_times().provider
-    for token in tokens:
-        if token.refresh_token is not None:
-            try:
-                with contextlib.closing(
-                    IdentityProvider(
-                        token.issuer or "",
-                        token.client_id or "",
-                        seconds=seconds,
-                    )
-                ) as provider:
-                    is_supported = provider.revoke(token.refresh_token) and is_supported
-            except CommandError as error:
-                failures.append(error)
-    return is_supported, failures
+    if token.refresh_token is None:
+        return True
+    provider = IdentityProvider(
+        token.issuer or "", token.client_id or "", seconds=wait_times().provider
+    )
+    with contextlib.closing(provider):
+        return provider.revoke(token.refresh_token)
 
 
 def _warn_of_key(service: ServiceOptions) -> None:
@@ -301,11 +281,10 @@ def logout(service: ServiceOptions, *, as_json: bool) -> None:
     """
     configuration = ClientConfiguration(service, os.environ)
     storage = configuration.storage
-    sign_in = configuration.sign_in
+    base_url = configuration.sign_in.base_url if configuration.sign_in else None
     if not storage.exists():
         _report_logout("You are not signed in.", None, revoked=False, as_json=as_json)
         return
-    base_url = sign_in.base_url if sign_in is not None else None
     with storage.locked():
         tokens, unread = storage.remove(keyring=configuration.profile.keyring)
     is_revoked, failures = _revoke(tokens)
@@ -316,18 +295,12 @@ def logout(service: ServiceOptions, *, as_json: bool) -> None:
         raise CommandError(
             f"Removed here, but not revoked at the identity provider. {' '.join(faults)}", code
         )
-    message = f"Signed out{f' of {base_url}' if base_url else ''}."
-    note = (
-        ""
-        if is_revoked
-        else " The identity provider cannot revoke the refresh token: it works until it expires."
-    )
-    _report_logout(
-        message + note,
-        base_url,
-        revoked=is_revoked,
-        as_json=as_json,
-    )
+    message = f"Signed out of {base_url}." if base_url else "Signed out."
+    if not is_revoked:
+        message += (
+            " The identity provider cannot revoke the refresh token: it works until it expires."
+        )
+    _report_logout(message, base_url, revoked=is_revoked, as_json=as_json)
 
 
 def _report_logout(
