@@ -120,7 +120,7 @@ def _changes(
     if not policy.is_each and account.state.provider_status not in (None, *OVER) and not events:
         return True
     numbered = [msgspec.structs.replace(event, arrival=0) for event in events]
-    return bool(drift_between(account, ledger.applied(numbered).account(TENANT), policy)[0])
+    return bool(drift_between(account, ledger.applied(numbered).accounts[TENANT], policy)[0])
 
 
 def _only_an_invoice_then_another_tenant() -> tuple[

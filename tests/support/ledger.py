@@ -11,9 +11,11 @@ from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.anomalies import rejection
 from tenantry.domain.billing.batch_application import (
     BatchApplication,
-    is_new_subscription,
-    replay_needs,
+    BatchChanges,
+    StoredEvents,
+    Work,
 )
+from tenantry.domain.billing.batch_needs import new_subscriptions, replay_needs
 from tenantry.domain.billing.customer_links import goes_by_customer, tenant_of, wants_link
 from tenantry.domain.billing.events import (
     FOLDED_TYPES,
@@ -87,7 +89,7 @@ class Ledger:
         """Apply a batch and store the result, as the service does."""
         self._write(self.applied(batch))
 
-    def applied(self, batch: Sequence[BillingEvent]) -> BatchApplication:
+    def applied(self, batch: Sequence[BillingEvent]) -> BatchChanges:
         """Apply a batch in memory."""
         arrivals = self._numbered(batch)
         subscriptions = {
@@ -101,16 +103,11 @@ class Ledger:
             arrival.event for arrival in arrivals if not rejection(arrival.event, self._policy)
         ]
         links = {event.customer_id for event in usable if wants_link(event, context)}
-        new_subscriptions = {
-            event.subscription_id
-            for event in usable
-            if self._policy.is_each and is_new_subscription(event, context)
-        }
+        begun = new_subscriptions(usable, context, self._policy) if self._policy.is_each else {}
         waiting = [
             arrival
             for arrival in self._parked.values()
-            if arrival.event.customer_id in links
-            or arrival.event.subscription_id in new_subscriptions
+            if arrival.event.customer_id in links or arrival.event.subscription_id in begun
         ]
         waiting.sort(key=lambda arrival: (arrival.event.created, arrival.event.arrival))
         events_with_tenants = [(tenant_of(event, context.known), event) for event in usable]
@@ -119,12 +116,13 @@ class Ledger:
         events_with_tenants += [
             (TENANT, event)
             for event in nameless
-            if event.customer_id in links or event.subscription_id in new_subscriptions
+            if event.customer_id in links or event.subscription_id in begun
         ]
-        application = self._application(context, events_with_tenants, waiting)
-        for arrival in arrivals:
-            application.receive(arrival)
-        return application
+        needs = replay_needs(context, events_with_tenants, self._policy)
+        histories = {fold_id: self._history(fold_id, need) for fold_id, need in needs.items()}
+        stored = StoredEvents(needs, histories, waiting)
+        work = Work(new=arrivals)
+        return BatchApplication(context, self._policy, NOW, work, stored=stored).changes()
 
     def _numbered(self, batch: Sequence[BillingEvent]) -> list[ReceivedEvent]:
         """The events that are not in the ledger yet, each once, with their arrival numbers."""
@@ -137,18 +135,6 @@ class Ledger:
                 )
                 self._arrivals += 1
         return numbered
-
-    def _application(
-        self,
-        context: BatchContext,
-        events_with_tenants: Sequence[tuple[str | None, BillingEvent]],
-        waiting: Sequence[ReceivedEvent],
-    ) -> BatchApplication:
-        needed = replay_needs(context, events_with_tenants, self._policy)
-        histories = {fold_id: self._history(fold_id, need) for fold_id, need in needed.items()}
-        return BatchApplication(
-            context, self._policy, NOW, needs=needed, histories=histories, waiting=waiting
-        )
 
     def _history(self, fold_id: FoldId, need: ReplayNeed) -> list[BillingEvent]:
         """The events that are needed, as the store reads them."""
@@ -180,8 +166,8 @@ class Ledger:
             if since <= event.created and (until is None or event.created <= until)
         ]
 
-    def _write(self, application: BatchApplication) -> None:
-        for entry in (*application.entries, *application.unparked):
+    def _write(self, changes: BatchChanges) -> None:
+        for entry in (*changes.entries, *changes.unparked):
             event = entry.received.event
             if Anomaly.AMBIGUOUS_ORDER in entry.anomalies:
                 self.ambiguous += (event.id,)
@@ -190,13 +176,13 @@ class Ledger:
             elif entry.tenant_id is not None and event.type in FOLDED_TYPES:
                 self._parked.pop(event.id, None)
                 self._events[event.id] = event
-        for event_id in application.superseded:
+        for event_id in changes.superseded:
             self._events.pop(event_id, None)
-        for link in application.links:
+        for link in changes.links:
             self._tenant_of[link.customer_id] = link.tenant_id
-        for change in application.changed_accounts():
+        for change in changes.changed_accounts:
             self.account = change.account
-        self.notified += tuple(failure.event_id for failure in application.failed_payments())
+        self.notified += tuple(failure.event_id for failure in changes.failed_payments)
 
 
 def folded(history: Sequence[BillingEvent], policy: BillingPolicy) -> BillingState:

@@ -4,7 +4,6 @@ notifications.
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,10 +11,11 @@ import pytest
 from tenantry.domain.billing.anomalies import anomalies, rejection
 from tenantry.domain.billing.batch_application import (
     BatchApplication,
-    needed_locks,
-    new_subscriptions,
-    replay_needs,
+    BatchChanges,
+    StoredEvents,
+    Work,
 )
+from tenantry.domain.billing.batch_needs import needed_locks, new_subscriptions, replay_needs
 from tenantry.domain.billing.events import KNOWN_TYPES, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import (
     FIRST,
@@ -70,42 +70,41 @@ def arrivals(*events: BillingEvent) -> list[ReceivedEvent]:
     ]
 
 
-def new_application(
-    known: BatchContext, *parked: BillingEvent, policy: BillingPolicy = ANY, now: datetime = NOW
-) -> BatchApplication:
-    return BatchApplication(known, policy, now, needs={}, histories={}, waiting=arrivals(*parked))
-
-
 def received(
-    known: BatchContext, *events: BillingEvent, parked: Sequence[BillingEvent] = ()
-) -> BatchApplication:
-    result = new_application(known, *parked)
-    for arrival in arrivals(*events):
-        result.receive(arrival)
-    return result
+    known: BatchContext,
+    *events: BillingEvent,
+    parked: Sequence[BillingEvent] = (),
+    policy: BillingPolicy = ANY,
+    now: datetime = NOW,
+) -> BatchChanges:
+    stored = StoredEvents(waiting=arrivals(*parked))
+    work = Work(new=arrivals(*events))
+    return BatchApplication(known, policy, now, work, stored=stored).changes()
 
 
 def unparked(
     *events: BillingEvent,
     known: BatchContext | None = None,
     parked: Sequence[BillingEvent] = (),
-    **options: Any,
-) -> BatchApplication:
-    result = new_application(known or context_of(account(), cus_1="acme"), *parked, **options)
-    result.apply_parked("acme", arrivals(*events))
-    return result
+    policy: BillingPolicy = ANY,
+    now: datetime = NOW,
+) -> BatchChanges:
+    context = known or context_of(account(), cus_1="acme")
+    stored = StoredEvents(waiting=arrivals(*parked))
+    work = Work(tenant_id="acme", parked=arrivals(*events))
+    return BatchApplication(context, policy, now, work, stored=stored).changes()
 
 
-def outcomes(entries: list[LedgerEntry]) -> list[tuple[str, str | None]]:
+def outcomes(entries: Sequence[LedgerEntry]) -> list[tuple[str, str | None]]:
     return [(entry.outcome.value, entry.tenant_id) for entry in entries]
 
 
-def told(result: BatchApplication) -> list[str]:
-    return [failure.event_id for failure in result.failed_payments()]
+def told(result: BatchChanges) -> list[str]:
+    return [failure.event_id for failure in result.failed_payments]
 
 
-def state(result: BatchApplication) -> BillingState:
-    [change] = result.changed_accounts()
+def state(result: BatchChanges) -> BillingState:
+    [change] = result.changed_accounts
     return change.account.state
 
 
@@ -127,7 +126,7 @@ def state(result: BatchApplication) -> BillingState:
 def test_an_event_that_can_have_no_tenant_is_ignored(event: BillingEvent) -> None:
     result = received(context_of(account(), cus_1="acme"), event)
     assert outcomes(result.entries) == [("ignored", None)]
-    assert result.changed_accounts() == []
+    assert result.changed_accounts == []
     assert result.links == []
 
 
@@ -211,8 +210,9 @@ def test_a_link_applies_the_nameless_subscription_events_of_its_batch() -> None:
 
 def test_a_subscriptions_invoices_find_the_tenant_of_its_customer() -> None:
     nameless = updated(org_id=None, customer_id="cus_1")
-    assert new_subscriptions([nameless], context_of(account(), cus_1="acme")) == {"sub_1": "acme"}
-    assert new_subscriptions([nameless], context_of(account())) == {}
+    known = context_of(account(), cus_1="acme")
+    assert new_subscriptions([nameless], known, EACH) == {"sub_1": "acme"}
+    assert new_subscriptions([nameless], context_of(account()), EACH) == {}
 
 
 def test_a_known_subscription_takes_no_event_whose_customer_is_unknown() -> None:
@@ -220,30 +220,21 @@ def test_a_known_subscription_takes_no_event_whose_customer_is_unknown() -> None
     alone.
     """
     waiting = updated(org_id=None, customer_id="cus_2", event_id="evt_2")
-    result = BatchApplication(
-        context_of(account(), cus_1="acme"),
-        EACH,
-        NOW,
-        needs={},
-        histories={},
-        waiting=arrivals(waiting),
-    )
-    for arrival in arrivals(updated()):
-        result.receive(arrival)
-    assert result.unparked == []
+    known = context_of(account(), cus_1="acme")
+    assert received(known, updated(), parked=[waiting], policy=EACH).unparked == []
 
 
 def test_a_checkout_links_its_customer() -> None:
     result = received(context_of(account()), completed())
     assert result.links == [CustomerLink("cus_1", "acme", "evt_c")]
-    [change] = result.changed_accounts()
+    [change] = result.changed_accounts
     changed, visible = change.account, change.is_visible
     assert (changed.customer_id, visible) == ("cus_1", True)
 
 
 def test_a_checkout_links_a_further_customer_and_the_last_one_shows() -> None:
     result = received(context_of(account(customer_id="cus_0"), cus_0="acme"), completed())
-    [change] = result.changed_accounts()
+    [change] = result.changed_accounts
     changed = change.account
     assert changed.customer_id == "cus_1"
 
@@ -324,15 +315,12 @@ def test_parked_events_take_their_place_by_their_order() -> None:
 
 def test_parked_events_take_their_place_before_newer_ones() -> None:
     known = context_of(account(state=BillingState(), customer_id="cus_1"), cus_1="acme")
-    result = BatchApplication(
-        known,
-        ANY,
-        NOW,
+    stored = StoredEvents(
         needs={WHOLE: ReplayNeed(900, late=True)},
         histories={WHOLE: [updated(900, status="trialing")]},
-        waiting=(),
     )
-    result.apply_parked("acme", arrivals(failed(100)))
+    work = Work(tenant_id="acme", parked=arrivals(failed(100)))
+    result = BatchApplication(known, ANY, NOW, work, stored=stored).changes()
     assert outcomes(result.unparked) == [("late", "acme")]
     assert state(result).subscription_status == "trialing"
 
@@ -370,9 +358,8 @@ def test_a_parked_failure_sends_a_mail_only_while_recent(age: int, expected: lis
 
 def test_an_old_failure_that_was_not_parked_is_mailed() -> None:
     now = datetime.fromtimestamp(10**9, UTC)
-    result = new_application(context_of(account(), cus_1="acme"), now=now)
-    result.receive(arrivals(failed(1))[0])
-    assert told(result) == ["evt_f"]
+    known = context_of(account(), cus_1="acme")
+    assert told(received(known, failed(1), now=now)) == ["evt_f"]
 
 
 def test_an_ended_tenant_gets_no_mail() -> None:
@@ -382,17 +369,17 @@ def test_an_ended_tenant_gets_no_mail() -> None:
 
 
 def test_the_notification_names_owner_and_invoice() -> None:
-    [failure] = received(context_of(account(), cus_1="acme"), failed()).failed_payments()
+    [failure] = received(context_of(account(), cus_1="acme"), failed()).failed_payments
     assert (failure.tenant_id, failure.owner_id, failure.event_id) == ("acme", "usr_acme", "evt_f")
     assert failure.invoice_url == "https://pay.example/in_1"
 
 
 def test_an_account_whose_record_is_the_same_is_not_visibly_changed() -> None:
-    [change] = received(context_of(account(), cus_1="acme"), updated()).changed_accounts()
+    [change] = received(context_of(account(), cus_1="acme"), updated()).changed_accounts
     known = account(customer_id="cus_1", state=change.account.state)
     [change] = received(
         context_of(known, cus_1="acme"), updated(200, customer_id="cus_1")
-    ).changed_accounts()
+    ).changed_accounts
     assert (change.account.tip_created, change.is_visible) == (200, False)
 
 
@@ -432,24 +419,22 @@ LIVE_ONLY = msgspec.structs.replace(ANY, livemode=True, ignores_other_mode=True)
 
 @pytest.mark.parametrize("event", [updated, failed, completed, deleted])
 def test_an_event_of_a_connected_account_is_ignored(event: Callable[..., BillingEvent]) -> None:
-    result = new_application(context_of(account(), cus_1="acme"), policy=LISTED)
-    result.receive(ReceivedEvent(event(account="acct_2"), NOW))
+    known = context_of(account(), cus_1="acme")
+    result = received(known, event(account="acct_2"), policy=LISTED)
     [entry] = result.entries
     assert (entry.outcome, entry.tenant_id) == (Outcome.IGNORED, None)
     assert entry.reason == "Ignored: connected account acct_2 is not in PROVIDER_ACCOUNTS."
     assert entry.anomalies == ("connected_account",)
-    assert (result.changed_accounts(), result.links) == ([], [])
+    assert (result.changed_accounts, result.links) == ([], [])
 
 
 def test_an_event_of_a_listed_account_counts() -> None:
-    result = new_application(context_of(account()), policy=LISTED)
-    result.receive(ReceivedEvent(updated(account="acct_1"), NOW))
+    result = received(context_of(account()), updated(account="acct_1"), policy=LISTED)
     assert outcomes(result.entries) == [("applied", "acme")]
 
 
 def test_an_event_of_the_other_mode_is_ignored_if_configured() -> None:
-    result = new_application(context_of(account()), policy=LIVE_ONLY)
-    result.receive(ReceivedEvent(updated(livemode=False), NOW))
+    result = received(context_of(account()), updated(livemode=False), policy=LIVE_ONLY)
     [entry] = result.entries
     assert (entry.outcome, entry.anomalies) == (Outcome.IGNORED, ("ignored_livemode",))
     assert entry.reason == "Ignored: test mode, and PROVIDER_LIVEMODE is live."
@@ -457,8 +442,7 @@ def test_an_event_of_the_other_mode_is_ignored_if_configured() -> None:
 
 @pytest.mark.parametrize("livemode", [True, None])
 def test_an_event_of_the_right_mode_or_of_none_counts(livemode: bool | None) -> None:
-    result = new_application(context_of(account()), policy=LIVE_ONLY)
-    result.receive(ReceivedEvent(updated(livemode=livemode), NOW))
+    result = received(context_of(account()), updated(livemode=livemode), policy=LIVE_ONLY)
     assert outcomes(result.entries) == [("applied", "acme")]
 
 
@@ -562,8 +546,8 @@ def test_a_late_event_of_a_subscription_that_its_tenant_has_lost_in_the_same_bat
 ):
     known = context_of(account())
     needs: dict[FoldId, ReplayNeed] = {("acme", "sub_1"): ReplayNeed(50, late=True, until=50)}
-    application = BatchApplication(known, EACH, NOW, needs=needs, histories={}, waiting=())
-    application.receive(*arrivals(updated(50)))
+    work = Work(new=arrivals(updated(50)))
+    application = BatchApplication(known, EACH, NOW, work, stored=StoredEvents(needs))
     assert outcomes(application.entries) == [("applied", "acme")]
 
 

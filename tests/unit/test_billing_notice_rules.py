@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tenantry.domain.billing import events as ev
-from tenantry.domain.billing.batch_application import BatchApplication
+from tenantry.domain.billing.batch_application import BatchApplication, Work
 from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails
 from tenantry.domain.billing.ledger import BatchContext, BillingAccount, KnownTenants, ReceivedEvent
 from tenantry.domain.billing.notices import BillingNotice
@@ -41,7 +41,7 @@ class Tenant:
         self._of_subscription: dict[str, str] = {}
 
     def receives(
-        self, *events: BillingEvent, now: float | None = None, belated: bool = False
+        self, *events: BillingEvent, now: float | None = None, fetched: bool = False
     ) -> list[BillingNotice]:
         """Apply a batch of newer events; return its notices."""
         customer = self.account.customer_id
@@ -50,14 +50,15 @@ class Tenant:
         moment = datetime.fromtimestamp(
             max(event.created for event in events) if now is None else now, UTC
         )
-        batch = BatchApplication(context, self.policy, moment, needs={}, histories={}, waiting=())
-        for number, event in enumerate(events, start=1):
-            arrived = msgspec.structs.replace(event, arrival=number)
-            batch.receive(ReceivedEvent(arrived, moment, belated=belated))
-        batch.changed_accounts()
-        self.account = batch.account("acme")
+        numbered = [
+            msgspec.structs.replace(event, arrival=number)
+            for number, event in enumerate(events, start=1)
+        ]
+        work = Work(new=[ReceivedEvent(event, moment, fetched=fetched) for event in numbered])
+        changes = BatchApplication(context, self.policy, moment, work).changes()
+        self.account = changes.accounts["acme"]
         self._of_subscription |= {key: "acme" for key in self.account.folds if key}
-        return batch.notices()
+        return list(changes.notices)
 
 
 def types(notices: Sequence[BillingNotice]) -> list[str]:
@@ -292,20 +293,20 @@ def test_renewed_access_is_no_end() -> None:
 @pytest.mark.parametrize(
     ("age", "expected"), [(72 * HOUR - 1, ["subscription_ended"]), (72 * HOUR, [])]
 )
-def test_a_belated_event_is_mailed_only_while_recent(
+def test_a_fetched_event_is_mailed_only_while_recent(
     policy: BillingPolicy, age: int, expected: list[str]
 ) -> None:
     tenant = Tenant(policy)
     tenant.receives(updated())
-    assert types(tenant.receives(deleted(200), now=200 + age, belated=True)) == expected
+    assert types(tenant.receives(deleted(200), now=200 + age, fetched=True)) == expected
 
 
 @BOTH
-def test_a_belated_end_that_is_not_true_any_more_is_not_mailed(policy: BillingPolicy) -> None:
+def test_a_fetched_end_that_is_not_true_any_more_is_not_mailed(policy: BillingPolicy) -> None:
     tenant = Tenant(policy)
     tenant.receives(updated())
     assert (
-        tenant.receives(updated(200, "evt_2", status="paused"), updated(300, "evt_3"), belated=True)
+        tenant.receives(updated(200, "evt_2", status="paused"), updated(300, "evt_3"), fetched=True)
         == []
     )
 

@@ -261,7 +261,7 @@ class Backfill:
                 event,
                 now,
                 body,
-                belated=True,
+                fetched=True,
             )
             found.append((missed, received))
         return found

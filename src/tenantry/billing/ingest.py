@@ -12,17 +12,17 @@ import msgspec
 
 from tenantry.billing import accounts_store
 from tenantry.billing import ledger_store as store
-from tenantry.billing.placement import Work, apply_work
+from tenantry.billing.placement import apply_work
 from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
 from tenantry.db.database import CONFLICTS, Lane
 from tenantry.db.outbox import Outbox
-from tenantry.domain.billing import batch_application as batch
 from tenantry.domain.billing import customer_links
 from tenantry.domain.billing.anomalies import is_replaceable, rejection
-from tenantry.domain.billing.batch_application import BatchApplication
+from tenantry.domain.billing.batch_application import BatchChanges, Work
+from tenantry.domain.billing.batch_needs import needed_locks
 from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import (
     BatchContext,
@@ -128,15 +128,15 @@ class WebhookService:
         lane = await self._lanes.get()
         try:
             async with lane.use() as connection:
-                application = await apply_batch(connection, batch, self._policy, now)
-                await write(connection, application, self._outbox, now, commit=True)
+                changes = await apply_batch(connection, batch, self._policy, now)
+                await write(connection, changes, self._outbox, now, commit=True)
         finally:
             self._lanes.put_nowait(lane)
-        log_payments((*application.entries, *application.unparked))
-        entries = {_key(entry.received): entry for entry in application.entries}
+        log_payments((*changes.entries, *changes.unparked))
+        entries = {_key(entry.received): entry for entry in changes.entries}
         # a later event of the batch may have let a parked one be applied
         entries |= {
-            key: entry for entry in application.unparked if (key := _key(entry.received)) in entries
+            key: entry for entry in changes.unparked if (key := _key(entry.received)) in entries
         }
         return [entries.pop(_key(received), None) for received in batch]
 
@@ -152,7 +152,7 @@ async def apply_batch(
     policy: BillingPolicy,
     now: datetime,
     held: Collection[NameLock] = (),
-) -> BatchApplication:
+) -> BatchChanges:
     """Lock the tenants of new events and apply the events in memory; skip events that the ledger
     has already.
 
@@ -170,12 +170,12 @@ async def apply_batch(
             if unique[each.event.id] is each and each.event.id not in context.seen
         ]
         work = Work(new=_numbered(fresh, context.first_arrival))
-        application = await apply_work(connection, context, work, policy, now)
-        if application.unread <= former:
-            return application
+        changes = await apply_work(connection, context, work, policy, now)
+        if changes.unread <= former:
+            return changes
         # an invoice may belong to a tenant that its subscription named before: tenants are locked
         # in one order
-        former |= application.unread
+        former |= changes.unread
         await connection.rollback()
 
 
@@ -221,8 +221,8 @@ async def settle_moves(
     context = await store.read_context(connection, policy, (), (), subscriptions, ())
     while context.missing:
         context = await store.read_context(connection, policy, (), (), subscriptions, ())
-    application = await apply_work(connection, context, Work(moved=subscriptions), policy, now)
-    await write(connection, application, outbox, now)
+    changes = await apply_work(connection, context, Work(moved=subscriptions), policy, now)
+    await write(connection, changes, outbox, now)
 
 
 async def _lock_context(
@@ -252,7 +252,7 @@ async def _lock_context(
             if policy.is_each
             else set[str]()
         )
-        wanted = held | batch.needed_locks(fresh, context, policy)
+        wanted = held | needed_locks(fresh, context, policy)
         wanted |= {NameLock(f"subscription {each}", claimed=True) for each in released}
         if wanted == held and released <= subscriptions and not context.missing:
             if await _release_from_ended(connection, fresh, context, policy, now):
@@ -347,7 +347,7 @@ async def _released_subscriptions(
 
 async def write(
     connection: Connection,
-    application: BatchApplication,
+    changes: BatchChanges,
     outbox: Outbox | None,
     now: datetime,
     *,
@@ -359,27 +359,27 @@ async def write(
     again.
     """
     calls = [
-        *store.delete_replaced(application.context.replaceable, application.entries),
-        *store.insert_entries(application.entries, now),
-        *store.delete_entries(application.superseded),
-        *accounts_store.update_accounts(application.changed_accounts(), application.policy, now),
-        *store.insert_links(application.links),
-        *store.update_parked(application.unparked),
+        *store.delete_replaced(changes.replaceable, changes.entries),
+        *store.insert_entries(changes.entries, now),
+        *store.delete_entries(changes.superseded),
+        *accounts_store.update_accounts(changes.changed_accounts, changes.policy, now),
+        *store.insert_links(changes.links),
+        *store.update_parked(changes.unparked),
     ]
-    failures, requests = application.failed_payments(), application.snapshot_requests
-    notices = application.notices()
-    if application.replaced:
-        await withdraw_notifications(connection, application.replaced)
+    failures, requests = changes.failed_payments, changes.snapshot_requests
+    notices = changes.notices
+    if changes.withdrawn:
+        await withdraw_notifications(connection, changes.withdrawn)
     if outbox is None or not (failures or requests or notices):
         await store.write(connection, calls, commit=commit)
         return
     await store.write(connection, calls, commit=False)
     if failures:
-        await _defer_mails(connection, application, failures, outbox, now)
+        await _defer_mails(connection, changes, failures, outbox, now)
     if notices:  # after the failures: the notice of a recovered payment looks for them
         await outbox.defer_mail(connection, await insert_notices(connection, notices, now))
     if requests:
-        traces = [(entry.tenant_id, entry.received.trace) for entry in application.entries]
+        traces = [(entry.tenant_id, entry.received.trace) for entry in changes.entries]
         await outbox.defer_snapshots(connection, requests, _known(traces))
     if commit:
         await connection.commit()
@@ -387,14 +387,14 @@ async def write(
 
 async def _defer_mails(
     connection: Connection,
-    application: BatchApplication,
+    changes: BatchChanges,
     failures: Sequence[FailedPayment],
     outbox: Outbox,
     now: datetime,
 ) -> None:
     """Notify owners of failed payments."""
     mails = await insert_notifications(connection, failures, now)
-    traces = {entry.received.event.id: entry.received.trace for entry in application.entries}
+    traces = {entry.received.event.id: entry.received.trace for entry in changes.entries}
     of_mails = [(mail_id, traces.get(event_id)) for mail_id, event_id in mails.items()]
     await outbox.defer_mail(connection, list(mails), _known(of_mails))
 
@@ -466,11 +466,11 @@ async def apply_parked(
         context = await _read_with_holders(connection, events, policy, tenant_id, customers)
     owners = dict.fromkeys(begun, tenant_id) | context.known.tenant_of_subscription
     waiting = [each for each in waiting if _tenant_of(each.event, owners, context) == tenant_id]
-    application = await apply_work(
+    changes = await apply_work(
         connection, context, Work(tenant_id=tenant_id, parked=waiting), policy, now
     )
-    await write(connection, application, outbox, now)
-    log_payments(application.unparked)
+    await write(connection, changes, outbox, now)
+    log_payments(changes.unparked)
 
 
 async def _begun_by_waiting(

@@ -6,109 +6,77 @@ their tenant in the same transaction.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
 
 from tenantry.billing import ledger_store as store
 from tenantry.db.connection import Connection
-from tenantry.domain.billing import batch_application as batch
 from tenantry.domain.billing import customer_links
-from tenantry.domain.billing.anomalies import rejection
-from tenantry.domain.billing.batch_application import BatchApplication
+from tenantry.domain.billing.batch_application import (
+    BatchApplication,
+    BatchChanges,
+    Moves,
+    StoredEvents,
+    Work,
+)
+from tenantry.domain.billing.batch_needs import (
+    invoices_without_fold,
+    new_subscriptions,
+    replay_needs,
+)
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BatchContext, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.billing.subscription_history import PlacedEvent, SubscriptionHistory
 
 
-class Work(NamedTuple):
-    """What a transaction applies: ``new`` events, and ``parked`` ones of ``tenant_id``, which is
-    known by now.
-
-    Of the subscriptions in ``moved`` the whole history is looked at, whatever the events are.
-    """
-
-    new: Sequence[ReceivedEvent] = ()
-    tenant_id: str = ""
-    parked: Sequence[ReceivedEvent] = ()
-    moved: Collection[str] = ()
-
-    def usable(self, policy: BillingPolicy) -> list[BillingEvent]:
-        """Return the new events that can have an effect."""
-        return [each.event for each in self.new if not rejection(each.event, policy)]
-
-
-@dataclass(frozen=True)
-class _Moves:
-    """What is known only after the events have been applied once.
-
-    ``begun`` are the subscriptions that no tenant had before, with the tenant of each, and
-    ``placements`` the tenants of invoices by event. ``leaving`` are the invoices that have left a
-    tenant's ledger for another one, and ``left`` what the former ledgers still have of their
-    subscriptions.
-    """
-
-    begun: Mapping[str, str]
-    placements: Mapping[str, str] = field(default_factory=dict)
-    leaving: tuple[ReceivedEvent, ...] = ()
-    left: Mapping[tuple[str, str], Sequence[BillingEvent]] = field(default_factory=dict)
-
-
 async def apply_work(
     connection: Connection, context: BatchContext, work: Work, policy: BillingPolicy, now: datetime
-) -> BatchApplication:
-    """Apply events in memory. The context has all tenants of their subscriptions, locked."""
-    of_parked = [each.event for each in work.parked]
-    first = (*work.usable(policy), *of_parked)
-    begun = batch.new_subscriptions if policy.is_each else batch.new_current_subscriptions
-    moves = _Moves(begun(first, context))
+) -> BatchChanges:
+    """Apply events in memory; return the changes to write.
+
+    The context has all tenants of their subscriptions, locked.
+    """
+    first = (*work.usable(policy), *(each.event for each in work.parked))
+    moves = Moves(new_subscriptions(first, context, policy))
     while True:
         application = await _apply(connection, context, work, moves, policy, now)
-        application.contested.update(work.moved)
-        further = await _moves_after(connection, application, moves, now)
-        if further is None:
-            return application
-        moves = further
+        begun = application.new_subscriptions()
+        is_complete = begun.keys() <= moves.begun.keys()
+        if is_complete and not application.contested:
+            return application.changes()  # the common case
+        stored = await store.read_subscriptions(connection, application.contested, context.accounts)
+        histories = _histories(application, stored)
+        owners = _misplaced(histories.values())
+        misplaced = {name: tenant for name, tenant in owners.items() if tenant in context.accounts}
+        if is_complete and not misplaced:
+            return application.changes(histories, _unread_owners(application, owners))
+        moves = await _park_misplaced(connection, moves, begun, stored, misplaced, now)
 
 
 async def _apply(
     connection: Connection,
     context: BatchContext,
     work: Work,
-    moves: _Moves,
+    moves: Moves,
     policy: BillingPolicy,
     now: datetime,
 ) -> BatchApplication:
     """Apply the events, given what they move."""
     waiting = await _read_waiting(connection, context, work, moves, policy)
     placed = _placed(context, work, moves, waiting, policy)
-    needs = batch.replay_needs(context, placed, policy)
-    histories = await store.read_events(connection, needs, policy) if needs else {}
-    without_fold = batch.invoices_without_fold(placed, policy)
-    application = BatchApplication(
-        context,
-        policy,
-        now,
-        needs=needs,
-        histories=histories,
-        waiting=waiting,
-        placements=moves.placements,
-        paid=await store.read_payments(connection, without_fold) if without_fold else {},
+    needs = replay_needs(context, placed, policy)
+    without_fold = invoices_without_fold(placed, policy)
+    stored = StoredEvents(
+        needs,
+        await store.read_events(connection, needs, policy) if needs else {},
+        waiting,
+        await store.read_payments(connection, without_fold) if without_fold else {},
     )
-    for (tenant_id, subscription_id), events in moves.left.items():
-        application.release(tenant_id, subscription_id, events)
-    if policy.is_each:
-        application.expect(moves.begun)
-    application.replace(moves.leaving)
-    application.apply_parked(work.tenant_id, work.parked)
-    for each in work.new:
-        application.receive(each)
-    return application
+    return BatchApplication(context, policy, now, work, moves, stored)
 
 
 async def _read_waiting(
-    connection: Connection, context: BatchContext, work: Work, moves: _Moves, policy: BillingPolicy
+    connection: Connection, context: BatchContext, work: Work, moves: Moves, policy: BillingPolicy
 ) -> list[ReceivedEvent]:
     """Return the parked events that wait for a link or a subscription of these events."""
     customers = {customer_id for customer_id, _ in _links(context, work, policy)}
@@ -132,7 +100,7 @@ def _links(context: BatchContext, work: Work, policy: BillingPolicy) -> set[tupl
 def _placed(
     context: BatchContext,
     work: Work,
-    moves: _Moves,
+    moves: Moves,
     waiting: Sequence[ReceivedEvent],
     policy: BillingPolicy,
 ) -> list[tuple[str | None, BillingEvent]]:
@@ -165,40 +133,14 @@ def _placed_by_new_names(
     return placed + [(of_subscriptions.get(event.subscription_id or ""), event) for event in events]
 
 
-async def _moves_after(
-    connection: Connection, application: BatchApplication, moves: _Moves, now: datetime
-) -> _Moves | None:
-    """Return what the events turn out to move; None if that is known, and then let the moves count.
-
-    Parks the invoices that leave their tenant.
-    """
-    begun = application.new_subscriptions()
-    is_complete = begun.keys() <= moves.begun.keys()
-    if not application.contested and is_complete:
-        return None  # the common case
-    stored = await store.read_subscriptions(
-        connection, application.contested, application.context.accounts
-    )
-    histories = _histories(application, stored)
-    misplaced = _misplaced(histories.values())
-    application.unread |= _unread_owners(application, misplaced)
-    misplaced = {
-        name: tenant for name, tenant in misplaced.items() if tenant in application.context.accounts
-    }
-    if misplaced or not is_complete:
-        return await _park_misplaced(connection, moves, begun, stored, misplaced, now)
-    application.settle(histories)
-    return None
-
-
 async def _park_misplaced(
     connection: Connection,
-    moves: _Moves,
+    moves: Moves,
     begun: Mapping[str, str],
     stored: Sequence[tuple[str, ReceivedEvent]],
     misplaced: Mapping[str, str],
     now: datetime,
-) -> _Moves:
+) -> Moves:
     """Park the ``stored`` invoices that are in a wrong ledger; return the moves with these and new
     subscriptions.
     """
@@ -211,7 +153,7 @@ async def _park_misplaced(
     }
     left = {ledger: _left_in(ledger, stored, misplaced) for ledger in ledgers}
     gone = (*moves.leaving, *(each for _, each in leaving))
-    return _Moves({**moves.begun, **begun}, {**moves.placements, **misplaced}, gone, left)
+    return Moves({**moves.begun, **begun}, {**moves.placements, **misplaced}, gone, left)
 
 
 def _unread_owners(application: BatchApplication, misplaced: Mapping[str, str]) -> set[str]:

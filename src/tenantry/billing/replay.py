@@ -409,7 +409,7 @@ def _decode_again(stored: ReceivedEvent, policy: BillingPolicy) -> ReceivedEvent
             return None
         event = msgspec.structs.replace(decoded, arrival=event.arrival)
     # the body is stored under the arrival number
-    return ReceivedEvent(event, stored.received_at, belated=True)
+    return ReceivedEvent(event, stored.received_at, fetched=True)
 
 
 def _fields(account: BillingAccount, policy: BillingPolicy) -> dict[str, Fact]:

@@ -19,7 +19,7 @@ from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database, retry_on_conflict
 from tenantry.db.outbox import Outbox
-from tenantry.domain.billing.batch_application import BatchApplication
+from tenantry.domain.billing.batch_application import BatchChanges
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Fact
 from tenantry.domain.billing.ledger import BillingAccount, LedgerEntry, NameLock, ReceivedEvent
 from tenantry.domain.billing.snapshot import (
@@ -226,24 +226,27 @@ class TenantComparer:
         comparison = Comparison(tenant.id)
         if events:
             received = [ReceivedEvent(event, now) for event in (*tenant.checkouts, *events)]
-            application = await ingest.apply_batch(
+            changes = await ingest.apply_batch(
                 connection,
                 received,
                 self.policy,
                 now,
                 question.names,
             )
-            subscriptions = fetched.subscriptions
-            comparison = await self._changes(
+            drift, drifted = drift_between(account, changes.accounts[tenant.id], self.policy)
+            comparison = await self._compared(
                 connection,
-                application,
+                changes,
                 account,
-                subscriptions,
+                drift,
+                fetched.subscriptions,
                 purpose,
             )
+            if purpose != "snapshot":
+                changes = self._with_drift(changes, drifted)
             await ingest.write(
                 connection,
-                application,
+                changes,
                 self.outbox,
                 now,
             )
@@ -292,26 +295,22 @@ class TenantComparer:
             links=purpose != "snapshot" and account.customer_id is None,
         )
 
-    async def _changes(
+    async def _compared(
         self,
         connection: Connection,
-        application: BatchApplication,
+        changes: BatchChanges,
         account: BillingAccount,
+        drift: dict[str, tuple[Fact, Fact]],
         subscriptions: Iterable[ProviderSubscription],
         purpose: Purpose,
     ) -> Comparison:
-        """Compare a tenant's account with that after its snapshots, and mark the entries that say
-        so.
-        """
+        """Compare a tenant's account with that after its snapshots."""
         tenant_id, is_repair = account.tenant_id, purpose != "dry run"
-        drift, drifted = drift_between(account, application.account(tenant_id), self.policy)
-        linked = tuple(link.customer_id for link in application.links)
+        linked = tuple(link.customer_id for link in changes.links)
         moved, others = list[MovedSubscription](), list[Comparison]()
         if drift:
             moved = await self._moved(connection, account, subscriptions)
-            others = self._others_changed(application, tenant_id, is_repair=is_repair)
-        if purpose != "snapshot":
-            self._mark_drift(application, drifted)
+            others = self._others_changed(changes, tenant_id, is_repair=is_repair)
         return Comparison(
             tenant_id,
             drift,
@@ -349,14 +348,14 @@ class TenantComparer:
 
     def _others_changed(
         self,
-        application: BatchApplication,
+        changes: BatchChanges,
         tenant_id: str,
         *,
         is_repair: bool,
     ) -> list[Comparison]:
         """Return the comparisons of other tenants that lose a subscription by these events."""
         others = list[Comparison]()
-        for after, before in application.changed_accounts():
+        for after, before in changes.changed_accounts:
             drift, _ = drift_between(before, after, self.policy)
             if drift and after.tenant_id != tenant_id:
                 others.append(Comparison(after.tenant_id, drift, repaired=is_repair))
@@ -383,8 +382,8 @@ class TenantComparer:
             return []
         return [account.state.subscription_id or "(without id)"]
 
-    def _mark_drift(self, application: BatchApplication, drifted: Collection[str]) -> None:
-        """Add the anomaly to the entries of the folds that have drifted."""
+    def _with_drift(self, changes: BatchChanges, drifted: Collection[str]) -> BatchChanges:
+        """Return the changes with the anomaly in the entries of the folds that have drifted."""
 
         def marked(entry: LedgerEntry) -> LedgerEntry:
             if fold_key(entry.received.event, self.policy) not in drifted:
@@ -392,7 +391,8 @@ class TenantComparer:
             found = (*entry.anomalies, Anomaly.DRIFT)
             return msgspec.structs.replace(entry, anomalies=found)
 
-        application.entries[:] = [marked(entry) for entry in application.entries]
+        entries = [marked(entry) for entry in changes.entries]
+        return msgspec.structs.replace(changes, entries=entries)
 
 
 def _names_to_claim(tenant: LinkedTenant, answer: _Answer) -> list[NameLock]:

@@ -42,6 +42,8 @@ FIRST: Final = -1
 
 FoldId = tuple[str, str | None]
 """A tenant and the key of a fold (`state.fold_key`); None for all folds of the tenant."""
+InvoiceOfTenant = tuple[str, str]
+"""A tenant, and the id of one of its invoices."""
 
 
 class BillingAccount(msgspec.Struct, frozen=True):
@@ -182,7 +184,7 @@ def _has_names_of(stored: Folded | None, state: BillingState) -> bool:
 
 
 class ReceivedEvent(msgspec.Struct, frozen=True):
-    """A verified event as it came in; ``belated`` if the service fetched it instead of receiving
+    """A verified event as it came in; ``fetched`` if the service fetched it instead of receiving
     it.
 
     ``trace`` is the ``traceparent`` of its request (W3C Trace Context), if any.
@@ -191,7 +193,7 @@ class ReceivedEvent(msgspec.Struct, frozen=True):
     event: BillingEvent
     received_at: datetime
     body: bytes | None = None
-    belated: bool = False
+    fetched: bool = False
     trace: str | None = None
 
 

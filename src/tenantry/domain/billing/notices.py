@@ -74,15 +74,12 @@ class Move(NamedTuple):
 
 
 class Occasion(NamedTuple):
-    """An event that may cause a notice, and the plan before it; ``belated`` as in
-    `ReceivedEvent`.
-    """
+    """An event that may cause a notice, and the plan before it."""
 
     notice: OwnerNotice
     tenant_id: str
     event: BillingEvent
     plan: str
-    belated: bool
 
 
 def notice_of_type(event: BillingEvent, policy: BillingPolicy) -> OwnerNotice | None:
