@@ -7,12 +7,13 @@ import math
 import re
 import time
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Annotated, Final, NamedTuple
+from itertools import chain
+from typing import Annotated, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -24,7 +25,13 @@ from tenantry.common.tracing import Tracing
 from tenantry.domain import errors
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubscription
-from tenantry.integrations.stripe.connection import ProviderConnection, RequestRejectedError
+from tenantry.integrations.stripe.connection import (
+    TEMPORARY,
+    MissingError,
+    NotPermittedError,
+    ProviderConnection,
+    RequestRejectedError,
+)
 from tenantry.integrations.stripe.decode import (
     NotACheckoutError,
     NotASubscriptionError,
@@ -39,7 +46,6 @@ MOST_EVENT_TYPES: Final = 20
 MOST_PER_PAGE: Final = 100
 """The most objects on a page."""
 
-_MISSING: Final = "resource_missing"
 _SUBSCRIPTIONS: Final = "/v1/subscriptions"
 _CHECKOUTS: Final = "/v1/checkout/sessions"
 _EVENTS: Final = "/v1/events"
@@ -47,6 +53,21 @@ _ENDPOINTS: Final = "/v1/webhook_endpoints"
 _PRICES: Final = "/v1/prices"
 _SAFE_WORD: Final = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
 _NO_WORD: Final = "unknown"
+_MODES: Final = {"sk_live_": True, "rk_live_": True, "sk_test_": False, "rk_test_": False}
+_KEY_REFUSALS: Final[Mapping[int, str]] = {
+    HTTPStatus.UNAUTHORIZED: (
+        "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY)."
+    ),
+    HTTPStatus.FORBIDDEN: (
+        "The payment provider does not let this service's API key (PROVIDER_SECRET_KEY) do this: it lacks a "
+        "permission ({code}, request {request_id})."
+    ),
+}
+_REFUSAL: Final = (
+    "The payment provider refused the request (status {status}, {code}, request {request_id})."
+)
+
+Answer = TypeVar("Answer")
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +145,7 @@ class ProviderApi:
         The session and the subscription carry the tenant's id; ``customer_email`` counts without a
         customer.
         """
-        params: dict[str, object] = {
+        params = {
             "mode": "subscription",
             "line_items": [{"price": price_id, "quantity": 1}],
             "success_url": success_url,
@@ -132,11 +153,9 @@ class ProviderApi:
             "client_reference_id": tenant_id,
             "metadata": {ORG_ID: tenant_id},
             "subscription_data": {"metadata": {ORG_ID: tenant_id}},
+            "customer": customer_id,
+            "customer_email": customer_email if customer_id is None else None,
         }
-        if customer_id is not None:
-            params["customer"] = customer_id
-        elif customer_email is not None:
-            params["customer_email"] = customer_email
         return await self._create_session(_CHECKOUTS, params, idempotency_key)
 
     async def create_portal_session(
@@ -165,60 +184,22 @@ class ProviderApi:
                 params,
                 idempotency_key,
             )
-        try:
-            return msgspec.json.decode(response.body, type=_Session).url
-        except NOT_JSON as error:
-            raise _malformed(f"{path}: {error}", response.request_id) from None
+        return _decode(_Session, response.body, path, response.request_id).url
 
     async def webhook_endpoints(self) -> list[ProviderEndpoint] | None:
         """Return the webhook endpoints; None if the key lacks the permission."""
-        with self._connected() as connection:
-            try:
-                pages = [
-                    page
-                    async for page in read_pages(
-                        connection,
-                        _ENDPOINTS,
-                        {},
-                        self.clock,
-                    )
-                ]
-            except RequestRejectedError as error:
-                if error.status != HTTPStatus.FORBIDDEN:
-                    raise
-                return None
-        try:
-            return [
-                msgspec.json.decode(raw, type=ProviderEndpoint)
-                for page in pages
-                for raw in page.objects
-            ]
-        except NOT_JSON as error:
-            raise _malformed(f"{_ENDPOINTS}: {error}", pages[0].request_id) from None
+        with self._connected() as connection, suppress(NotPermittedError):
+            pages = await self._read_all(connection, _ENDPOINTS, {})
+            return list(chain.from_iterable(_endpoints(page) for page in pages))
+        return None
 
     async def prices(self, price_ids: Collection[str]) -> dict[str, ProviderPrice | None] | None:
         """Return these prices, None for an unknown one; None instead of all if the key lacks the
         permission.
         """
-        found: dict[str, ProviderPrice | None] = {}
-        with self._connected() as connection:
-            for price_id in price_ids:
-                path = f"{_PRICES}/{quote(price_id, safe='')}"
-                try:
-                    response = await connection.send("GET", path, {})
-                except RequestRejectedError as error:
-                    if error.status == HTTPStatus.FORBIDDEN:
-                        return None
-                    if error.code != _MISSING:
-                        raise
-                    found[price_id] = None
-                    continue
-                try:
-                    price = msgspec.json.decode(response.body, type=_Price)
-                except NOT_JSON as error:
-                    raise _malformed(f"{_PRICES}: {error}", response.request_id) from None
-                found[price_id] = ProviderPrice(price.active, price.recurring is not None)
-        return found
+        with self._connected() as connection, suppress(NotPermittedError):
+            return {price_id: await _read_price(connection, price_id) for price_id in price_ids}
+        return None
 
     async def subscriptions_of(self, customer_id: str) -> CustomerSubscriptions | None:
         """Return all subscriptions of a customer, ended ones included; None for an unknown
@@ -229,22 +210,12 @@ class ProviderApi:
         params = {"customer": customer_id, "status": "all"}
         with self._connected() as connection:
             try:
-                pages = [
-                    page
-                    async for page in read_pages(
-                        connection,
-                        _SUBSCRIPTIONS,
-                        params,
-                        self.clock,
-                    )
-                ]
-            except RequestRejectedError as error:
-                if error.code == _MISSING and _word(error.param) in ("customer", _NO_WORD):
-                    return None
-                raise
-        subscriptions = [
-            subscription for page in pages for subscription in _subscriptions(page, customer_id)
-        ]
+                pages = await self._read_all(connection, _SUBSCRIPTIONS, params)
+            except MissingError as error:
+                if _word(error.param) not in ("customer", _NO_WORD):
+                    raise
+                return None
+        subscriptions = chain.from_iterable(_subscriptions(page, customer_id) for page in pages)
         return CustomerSubscriptions(pages[0].sent_at, tuple(subscriptions))
 
     async def every_subscription(
@@ -257,18 +228,9 @@ class ProviderApi:
         meanwhile are not among them. What changes while the list is read may be listed as it was
         before. Any step can raise the errors of a call.
         """
-        with self._connected() as connection:
-            async with aclosing(
-                read_pages(
-                    connection,
-                    _SUBSCRIPTIONS,
-                    {"status": "all"},
-                    self.clock,
-                    after,
-                )
-            ) as pages:
-                async for page in pages:
-                    yield [_listed(raw, page) for raw in page.objects]
+        async with aclosing(self._pages(_SUBSCRIPTIONS, {"status": "all"}, after)) as pages:
+            async for page in pages:
+                yield [_listed(raw, page) for raw in page.objects]
 
     async def checkout_of(
         self,
@@ -284,19 +246,11 @@ class ProviderApi:
         permission to read sessions. A session that cannot be used may be another product's, so it
         is only logged.
         """
-        with self._connected() as connection:
-            try:
-                response = await connection.send(
-                    "GET", _CHECKOUTS, {"subscription": subscription_id, "limit": 1}
-                )
-            except RequestRejectedError as error:
-                if error.status == HTTPStatus.FORBIDDEN or error.code == _MISSING:
-                    return None
-                raise
-        try:
-            sessions = msgspec.json.decode(response.body, type=_ListBody).data
-        except NOT_JSON as error:
-            raise _malformed(f"{_CHECKOUTS}: {error}", response.request_id) from None
+        params = {"subscription": subscription_id, "limit": 1}
+        sessions: list[msgspec.Raw] = []
+        with self._connected() as connection, suppress(NotPermittedError, MissingError):
+            response = await connection.send("GET", _CHECKOUTS, params)
+            sessions = _decode(_ListBody, response.body, _CHECKOUTS, response.request_id).data
         if not sessions:
             return None
         try:
@@ -323,45 +277,43 @@ class ProviderApi:
         events for 30 days. Raises `ValueError` unless there are 1 to 20 types; any step can raise
         the errors of a call.
         """
-        params: dict[str, object] = {
-            "created": {"gte": since} if until is None else {"gte": since, "lte": until}
+        if types is not None and not 1 <= len(types) <= MOST_EVENT_TYPES:
+            raise ValueError(
+                f"the provider lists 1 to {MOST_EVENT_TYPES} types at once, not {len(types)}"
+            )
+        params = {
+            "created": {"gte": since, "lte": until},
+            "types": None if types is None else sorted(types),
         }
-        if types is not None:
-            if not 1 <= len(types) <= MOST_EVENT_TYPES:
-                raise ValueError(
-                    f"the provider lists 1 to {MOST_EVENT_TYPES} types at once, not {len(types)}"
-                )
-            params["types"] = sorted(types)
-        with self._connected() as connection:
-            async with aclosing(
-                read_pages(
-                    connection,
-                    _EVENTS,
-                    params,
-                    self.clock,
-                )
-            ) as pages:
-                async for page in pages:
-                    for event in page.objects:
-                        yield event
+        async with aclosing(self._pages(_EVENTS, params)) as pages:
+            async for page in pages:
+                for event in page.objects:
+                    yield event
 
     async def event(self, event_id: str) -> bytes | None:
         """Return an event as JSON; None for an unknown one, or one that is older than 30 days."""
         path = f"{_EVENTS}/{quote(event_id, safe='')}"
+        with self._connected() as connection, suppress(MissingError):
+            response = await connection.send("GET", path, {})
+            found = _decode(_ObjectId, response.body, path, response.request_id)
+            if found.id != event_id:
+                raise _malformed(f"{path}: another event", response.request_id)
+            return response.body
+        return None
+
+    async def _pages(
+        self, path: str, params: Mapping[str, object], after: str | None = None
+    ) -> AsyncGenerator["ListPage", None]:
         with self._connected() as connection:
-            try:
-                response = await connection.send("GET", path, {})
-            except RequestRejectedError as error:
-                if error.code == _MISSING:
-                    return None
-                raise
-        try:
-            found = msgspec.json.decode(response.body, type=_ObjectId).id
-        except NOT_JSON as error:
-            raise _malformed(f"{path}: {error}", response.request_id) from None
-        if found != event_id:
-            raise _malformed(f"{path}: another event", response.request_id)
-        return response.body
+            reading = read_pages(connection, path, params, self.clock, after)
+            async with aclosing(reading) as pages:
+                async for page in pages:
+                    yield page
+
+    async def _read_all(
+        self, connection: ProviderConnection, path: str, params: Mapping[str, object]
+    ) -> list["ListPage"]:
+        return [page async for page in read_pages(connection, path, params, self.clock)]
 
     @contextmanager
     def _connected(self) -> Iterator[ProviderConnection]:
@@ -382,10 +334,31 @@ def mode_of_key(secret_key: Secret) -> bool | None:
     """Return the ``livemode`` of an API key of the provider; None if its prefix does not show
     it.
     """
-    key = secret_key.reveal()
-    if key.startswith(("sk_live_", "rk_live_")):
-        return True
-    return False if key.startswith(("sk_test_", "rk_test_")) else None
+    return _MODES.get(secret_key.reveal()[:8])
+
+
+async def _read_price(connection: ProviderConnection, price_id: str) -> ProviderPrice | None:
+    """Return a price; None for an unknown one."""
+    path = f"{_PRICES}/{quote(price_id, safe='')}"
+    with suppress(MissingError):
+        response = await connection.send("GET", path, {})
+        price = _decode(_Price, response.body, _PRICES, response.request_id)
+        return ProviderPrice(price.active, price.recurring is not None)
+    return None
+
+
+def _decode(kind: type[Answer], raw: bytes, path: str, request_id: str | None) -> Answer:
+    """Decode an answer, or an object of one. Raises `ProviderUnavailableError` for a malformed
+    one.
+    """
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except NOT_JSON as error:
+        raise _malformed(f"{path}: {error}", request_id) from None
+
+
+def _endpoints(page: "ListPage") -> list[ProviderEndpoint]:
+    return [_decode(ProviderEndpoint, raw, _ENDPOINTS, page.request_id) for raw in page.objects]
 
 
 def _subscriptions(page: "ListPage", customer_id: str) -> list[ProviderSubscription]:
@@ -399,10 +372,7 @@ def _subscriptions(page: "ListPage", customer_id: str) -> list[ProviderSubscript
 
 
 def _listed(raw: bytes, page: "ListPage") -> ListedSubscription:
-    try:
-        known = msgspec.json.decode(raw, type=_ListedObject)
-    except NOT_JSON as error:
-        raise _malformed(f"{_SUBSCRIPTIONS}: {error}", page.request_id) from None
+    known = _decode(_ListedObject, raw, _SUBSCRIPTIONS, page.request_id)
     try:
         subscription = decode_subscription(raw)
     except NotASubscriptionError as error:
@@ -538,12 +508,8 @@ def _malformed(why: str, request_id: str | None = None) -> errors.ProviderUnavai
 
 def _domain_error(error: RequestRejectedError) -> errors.DomainError:
     """Translate an error; the log has enough to find the request at the provider."""
-    status, kind, code, request_id = (
-        error.status,
-        _word(error.kind),
-        _word(error.code),
-        _word(error.request_id),
-    )
+    status, kind, code = error.status, _word(error.kind), _word(error.code)
+    request_id = _word(error.request_id)
     logger.warning(
         "the payment provider rejected a request: %s, status %d, type %s, code %s, parameter %s, request %s",
         error.cause,
@@ -561,27 +527,14 @@ def _domain_error(error: RequestRejectedError) -> errors.DomainError:
         return errors.IdempotencyMismatchError(
             "This Idempotency-Key was used with another request body."
         )
-    is_temporary = (
-        status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.CONFLICT) or code == "rate_limit"
-    )
-    if is_temporary or not HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
+    is_refusal = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+    if status in TEMPORARY or code == "rate_limit" or not is_refusal:
         return errors.ProviderUnavailableError(
             "The payment provider is out of reach. Try again shortly."
         )
-    if status == HTTPStatus.UNAUTHORIZED:
-        message = (
-            "The payment provider does not accept this service's API key (PROVIDER_SECRET_KEY)."
-        )
-    elif status == HTTPStatus.FORBIDDEN:
-        message = (
-            "The payment provider does not let this service's API key (PROVIDER_SECRET_KEY) do this: it lacks a "
-            f"permission ({code}, request {request_id})."
-        )
-    else:
-        message = f"The payment provider refused the request (status {status}, {code}, request {request_id})."
-    return errors.ProviderRefusedError(
-        message, of_key=status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
-    )
+    text = _KEY_REFUSALS.get(status, _REFUSAL)
+    message = text.format(status=status, code=code, request_id=request_id)
+    return errors.ProviderRefusedError(message, of_key=status in _KEY_REFUSALS)
 
 
 def _word(value: object) -> str:

@@ -4,10 +4,11 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import httpx2
 import msgspec
@@ -23,6 +24,8 @@ API_VERSION: Final = "2026-10-28.endive"
 _RETRIES: Final = 2
 _SHORTEST_WAIT: Final = 0.5
 _USER_AGENT: Final = f"tenantry/{__version__}"
+TEMPORARY: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS})
+"""Rejections by status after which the same request can succeed later."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +56,24 @@ class RequestRejectedError(Exception):
     param: object = None
     request_id: str | None = None
     is_temporary: bool = False
+
+
+class NotPermittedError(RequestRejectedError):
+    """The API key lacks the permission (403)."""
+
+
+class MissingError(RequestRejectedError):
+    """There is no such object, or the request names one that does not exist."""
+
+
+class _ErrorObject(msgspec.Struct, frozen=True):
+    type: object = None
+    code: object = None
+    param: object = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorObject = _ErrorObject()
 
 
 class ProviderConnection:
@@ -100,25 +121,15 @@ class ProviderConnection:
         }
         if method == "POST":
             headers["Idempotency-Key"] = idempotency_key or str(uuid.uuid4())
-        fields = dict(form_fields(params))
+        send_once = partial(self._send_once, method, path, dict(form_fields(params)), headers)
         for retry in range(self._retries):
             try:
-                return await self._send_once(
-                    method,
-                    path,
-                    fields,
-                    headers,
-                )
+                return await send_once()
             except RequestRejectedError as error:
                 if not error.is_temporary:
                     raise
             await asyncio.sleep(_wait_before(retry))
-        return await self._send_once(
-            method,
-            path,
-            fields,
-            headers,
-        )
+        return await send_once()
 
     async def _send_once(
         self,
@@ -144,31 +155,22 @@ class ProviderConnection:
         return ProviderResponse(response.content, response.headers)
 
 
-def form_fields(params: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+def form_fields(params: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield parameters in the provider's form encoding: ``items[0][price]``; None is left out."""
-    for key, value in params.items():
-        name = f"{prefix}[{key}]" if prefix else key
+    for name, value in params.items():
+        if isinstance(value, list):
+            value = dict(enumerate(value))  # noqa: PLW2901
         if isinstance(value, Mapping):
-            yield from form_fields(value, name)
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            yield from form_fields(
-                {str(position): item for position, item in enumerate(value)}, name
-            )
-        elif isinstance(value, bool):
-            yield name, "true" if value else "false"
+            yield from form_fields({f"{name}[{key}]": item for key, item in value.items()})
         elif value is not None:
             yield name, str(value)
 
 
 def _is_retryable(response: httpx2.Response) -> bool:
-    advice = response.headers.get("stripe-should-retry")
+    status, advice = response.status_code, response.headers.get("stripe-should-retry")
     if advice in ("true", "false"):
         return advice == "true"
-    temporary = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
-    return (
-        response.status_code in temporary
-        or response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR
-    )
+    return status in TEMPORARY or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def _wait_before(retry: int) -> float:
@@ -178,18 +180,27 @@ def _wait_before(retry: int) -> float:
 
 
 def _rejection(response: httpx2.Response) -> RequestRejectedError:
-    try:
-        body: Any = msgspec.json.decode(response.content)
-    except NOT_JSON:
-        body = None
-    error = body.get("error") if isinstance(body, dict) else None
-    facts = error if isinstance(error, dict) else {}
-    return RequestRejectedError(
+    error = _error_object(response.content)
+    return _rejection_type(response.status_code, error.code)(
         response.status_code,
         "RequestRejectedError",
-        facts.get("type"),
-        facts.get("code"),
-        facts.get("param"),
+        error.type,
+        error.code,
+        error.param,
         response.headers.get("request-id"),
         is_temporary=_is_retryable(response),
     )
+
+
+def _error_object(body: bytes) -> _ErrorObject:
+    """Return the error of a response; an empty one where the body has none."""
+    try:
+        return msgspec.json.decode(body, type=_ErrorBody).error
+    except NOT_JSON:
+        return _ErrorObject()
+
+
+def _rejection_type(status: int, code: object) -> type[RequestRejectedError]:
+    if code == "resource_missing":
+        return MissingError
+    return NotPermittedError if status == HTTPStatus.FORBIDDEN else RequestRejectedError

@@ -7,7 +7,7 @@ fields are ignored.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
@@ -19,7 +19,6 @@ from tenantry.common.clock import EPOCH_MAX
 from tenantry.common.encoding import NOT_JSON
 from tenantry.domain.billing import events as ev
 from tenantry.domain.billing.events import (
-    NO_DETAILS,
     BillingEvent,
     PreviousFact,
     SubscriptionDetails,
@@ -34,6 +33,8 @@ _CANCELED: Final = "canceled"
 _SUBSCRIPTION_MODE: Final = "subscription"
 # an even number of backslashes before it are texts themselves
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_STORABLE_VERSION: Final = re.compile(r"[^\x00]{0,255}")
+_REQUIRED: Final = ("subscription_id", "customer_id", "subscription_created")
 
 _LONGEST_TEXT: Final = 255
 _MOST_ITEMS: Final = 100
@@ -144,6 +145,10 @@ class _SubscriptionObject(Struct):
     ended_at: _Moment | None = None
     pause_collection: _PauseCollection | None = None
 
+    @property
+    def listed_items(self) -> list[_Item]:
+        return self.items.data if self.items else []
+
 
 class _FormerItem(_Item):
     """An item before a change. Lists are whole since API version 2017-05-25, so one without ``id``
@@ -207,6 +212,12 @@ class _Invoice(Struct):
     subscription: _Text | _Ref | None = None
     parent: _Parent | None = None
 
+    @property
+    def any_subscription(self) -> str | _Ref | None:
+        """The subscription, in either API shape."""
+        details = self.parent.subscription_details if self.parent else None
+        return self.subscription or (details.subscription if details else None)
+
 
 class _CreatedObject(Struct):
     created: _Moment
@@ -220,6 +231,11 @@ class _CheckoutSession(Struct):
     client_reference_id: str | None = None
 
 
+_OTHER_SUBSCRIPTIONS: Final[Mapping[str, type[_SubscriptionObject]]] = {
+    ev.SUBSCRIPTION_DELETED: _DeletedSubscription,
+    ev.TRIAL_WILL_END: _SubscriptionObject,
+}
+"""The objects of events of a subscription that are no updates."""
 _envelope: Final = msgspec.json.Decoder(_Envelope[_Data])
 _update: Final = msgspec.json.Decoder(_Envelope[_UpdateData])
 _previous_attributes: Final = msgspec.json.Decoder(_Previous)
@@ -259,9 +275,8 @@ def decode_event(
 
 
 def _storable_version(version: str | None) -> str | None:
-    if version is None or len(version) > _LONGEST_TEXT or "\x00" in version:
-        return None
-    return version
+    is_storable = version is not None and _STORABLE_VERSION.fullmatch(version)
+    return version if is_storable else None
 
 
 def _facts_or_problem(
@@ -326,11 +341,7 @@ def decode_subscription(raw: bytes) -> ProviderSubscription:
         )
     except (*NOT_JSON, _MalformedError) as error:
         raise NotASubscriptionError(str(error)) from error
-    if (
-        not facts["subscription_id"]
-        or facts["customer_id"] is None
-        or facts["subscription_created"] is None
-    ):
+    if any(facts[name] in (None, "") for name in _REQUIRED):
         raise NotASubscriptionError("its id, customer or time of creation is missing")
     return ProviderSubscription(
         id=facts.pop("subscription_id"),
@@ -369,27 +380,23 @@ class _MalformedError(ValueError):
 def _facts(
     envelope: _Envelope[_Data] | _Envelope[_UpdateData], *, reference_links: bool
 ) -> dict[str, Any]:
-    raw = envelope.data.object
-    if isinstance(raw, _SubscriptionObject):
-        return _subscription_facts(raw) | {
-            "previous": _previous(envelope.data.previous_attributes, raw)
-        }
-    match envelope.type:
-        case name if name in ev.WHOLE_SUBSCRIPTION_TYPES:
-            subscription = _updated_subscription(bytes(raw))
-            previous = _previous(envelope.data.previous_attributes, subscription)
-            return _subscription_facts(subscription) | {"previous": previous}
-        case ev.SUBSCRIPTION_DELETED | ev.TRIAL_WILL_END:
-            is_end = envelope.type == ev.SUBSCRIPTION_DELETED
-            kind = _DeletedSubscription if is_end else _SubscriptionObject
-            return _subscription_facts(_decode(kind, bytes(raw), "metadata"))
-        case name if name in ev.CHECKOUT_TYPES:
-            return _checkout_facts(bytes(raw), reference_links=reference_links)
-        case name if name in ev.INVOICE_TYPES:
-            return _invoice_facts(
-                _decode(_Invoice, bytes(raw), "customer"), is_failure=name == ev.PAYMENT_FAILED
-            )
+    data, name = envelope.data, envelope.type
+    if isinstance(data.object, _SubscriptionObject):
+        return _update_facts(data.object, data.previous_attributes)
+    raw = bytes(data.object)
+    if name in ev.WHOLE_SUBSCRIPTION_TYPES:
+        return _update_facts(_updated_subscription(raw), data.previous_attributes)
+    if name in _OTHER_SUBSCRIPTIONS:
+        return _subscription_facts(_decode(_OTHER_SUBSCRIPTIONS[name], raw, "metadata"))
+    if name in ev.CHECKOUT_TYPES:
+        return _checkout_facts(raw, reference_links=reference_links)
+    if name in ev.INVOICE_TYPES:
+        return _invoice_facts(_decode(_Invoice, raw, "customer"), name)
     return {}
+
+
+def _update_facts(subscription: _SubscriptionObject, previous: msgspec.Raw) -> dict[str, Any]:
+    return _subscription_facts(subscription) | {"previous": _previous(previous, subscription)}
 
 
 def _decode(kind: type[Object], raw: bytes, *required: str) -> Object:
@@ -397,10 +404,12 @@ def _decode(kind: type[Object], raw: bytes, *required: str) -> Object:
     ``required``.
     """
     if not _has_nul(raw):
-        try:
+        with suppress(*NOT_JSON):
             return msgspec.json.decode(raw, type=kind)
-        except NOT_JSON:
-            pass
+    return _decode_valid_fields(kind, raw, required)
+
+
+def _decode_valid_fields(kind: type[Object], raw: bytes, required: Collection[str]) -> Object:
     given, known = _fields.decode(raw), dict[str, Any]()
     for field in msgspec.structs.fields(kind):
         if field.name in given:
@@ -426,9 +435,9 @@ def _updated_subscription(raw: bytes) -> _SubscriptionObject:
     required = ("status", "metadata", "current_period_end", "cancel_at_period_end")
     subscription = _decode(_SubscriptionObject, raw, *required)
     items = msgspec.json.decode(raw, type=_ItemsAlone).items
-    needed = (
-        ("price", "current_period_end") if subscription.current_period_end is None else ("price",)
-    )
+    needed = ["price"]
+    if subscription.current_period_end is None:
+        needed.append("current_period_end")
     raws = items.data if items else []
     decoded = [_decode(_Item, bytes(item), *needed) for item in raws[:1]]
     for item in raws[1:]:
@@ -439,41 +448,38 @@ def _updated_subscription(raw: bytes) -> _SubscriptionObject:
 
 
 def _subscription_facts(subscription: _SubscriptionObject) -> dict[str, Any]:
-    items = subscription.items.data if subscription.items else []
-    first = items[0] if items else _Item()
+    first = next(iter(subscription.listed_items), _Item())
     period_end = subscription.current_period_end
     if period_end is None:
         period_end = first.current_period_end
     return {
         "org_id": _org_id(subscription.metadata),
-        "customer_id": _id_of(subscription.customer) or None,
+        "customer_id": _reference(subscription.customer),
         "subscription_id": subscription.id,
         "subscription_created": subscription.created,
         "status": subscription.status,
         "price_id": _id_of(first.price),
         "current_period_end": period_end,
         "cancel_at_period_end": bool(subscription.cancel_at_period_end),
-        "details": _details(subscription, items),
+        "details": _details(subscription, first),
     }
 
 
-def _details(subscription: _SubscriptionObject, items: list[_Item]) -> SubscriptionDetails:
+def _details(subscription: _SubscriptionObject, first: _Item) -> SubscriptionDetails:
     period_start, pause = subscription.current_period_start, subscription.pause_collection
-    if period_start is None and items:
-        period_start = items[0].current_period_start
     return SubscriptionDetails(
-        _several_items(items),
-        period_start,
+        _several_items(subscription.listed_items),
+        first.current_period_start if period_start is None else period_start,
         subscription.cancel_at,
         subscription.trial_end,
-        None if pause is None else pause.behavior,
+        pause.behavior if pause else None,
         subscription.ended_at,
     )
 
 
 def _several_items(items: Sequence[_Item]) -> tuple[SubscriptionItem, ...]:
     """Return the items unless they are one of quantity 1, of which the price says everything."""
-    if len(items) <= 1 and not (items and items[0].quantity not in (None, 1)):
+    if [item.quantity for item in items] in ([], [None], [1]):
         return ()
     return tuple(
         SubscriptionItem(
@@ -499,7 +505,7 @@ def _previous(
         return None
     try:
         before = _previous_attributes.decode(raw)
-        items = _former_items(before, subscription.items.data if subscription.items else [])
+        items = _former_items(before, subscription.listed_items)
     except (*NOT_JSON, ValueError):
         return None
     listed = {
@@ -512,50 +518,52 @@ def _previous(
         "pause": _former_pause(before.pause_collection),
         "org_id": _former_org_id(before.metadata),
     }
-    previous: dict[str, PreviousFact] = {} if items is None else _facts_of_items(items)
-    previous |= {fact: value for fact, value in listed.items() if value is not UNSET}
-    return previous
+    given = {fact: value for fact, value in listed.items() if value is not UNSET}
+    return _facts_of_items(items) | given
 
 
-def _former_items(before: _Previous, now: Sequence[_Item]) -> Sequence[_Item] | None:
-    """Return the items before a change; None if they were the same. Raises `ValueError` if they are
+def _former_items(before: _Previous, now: Sequence[_Item]) -> Sequence[_Item]:
+    """Return the items before a change; none if they were the same. Raises `ValueError` if they are
     not known.
     """
     if before.items is not UNSET:
-        if not before.items.data:
-            raise ValueError("a subscription had no items")
-        for item, present in zip(before.items.data, now, strict=False):
-            _complete(item, present)
-        return before.items.data
+        return _completed(before.items.data, now)
     if before.plan is UNSET and before.quantity is UNSET:
-        return None
+        return []
     present = now[0] if len(now) == 1 else _Item()
-    price = present.price if before.plan is UNSET else msgspec.convert(before.plan, _Price)
-    quantity = (
-        present.quantity if before.quantity is UNSET else msgspec.convert(before.quantity, _Count)
-    )
-    return [_Item(price, quantity=quantity)]
+    former = _Item(present.price, quantity=present.quantity)
+    if before.plan is not UNSET:
+        former.price = msgspec.convert(before.plan, _Price)
+    if before.quantity is not UNSET:
+        former.quantity = msgspec.convert(before.quantity, _Count)
+    return [former]
 
 
-def _complete(item: _FormerItem, present: _Item) -> None:
-    """Take what an abbreviated item leaves out from the ``present`` one in its place."""
-    if item.price is None:
-        item.price = present.price
-    if item.id is None and item.quantity is None:
-        item.quantity = present.quantity
+def _completed(items: Sequence[_FormerItem], now: Sequence[_Item]) -> Sequence[_Item]:
+    """Take what abbreviated items leave out from the present ones in their places."""
+    if not items:
+        raise ValueError("a subscription had no items")
+    for item, present in zip(items, now, strict=False):
+        if item.price is None:
+            item.price = present.price
+        if item.id is None and item.quantity is None:
+            item.quantity = present.quantity
+    return items
 
 
 def _facts_of_items(items: Sequence[_Item]) -> dict[str, PreviousFact]:
+    if not items:
+        return {}
     first = items[0]
-    facts: dict[str, PreviousFact] = {
+    periods = {
+        "current_period_end": first.current_period_end,
+        "period_start": first.current_period_start,
+    }
+    return {
         "price_id": _id_of(first.price),
         "items": _several_items(items),
+        **{fact: second for fact, second in periods.items() if second is not None},
     }
-    if first.current_period_end is not None:
-        facts["current_period_end"] = first.current_period_end
-    if first.current_period_start is not None:
-        facts["period_start"] = first.current_period_start
-    return facts
 
 
 def _former_pause(pause: _FormerPause | UnsetType | None) -> str | UnsetType | None:
@@ -565,15 +573,13 @@ def _former_pause(pause: _FormerPause | UnsetType | None) -> str | UnsetType | N
 def _former_org_id(metadata: dict[str, Any] | UnsetType | None) -> str | UnsetType | None:
     if not metadata or "orgId" not in metadata:
         return UNSET
-    org_id = metadata["orgId"]
-    return org_id if isinstance(org_id, str) and is_tenant_id(org_id) else None
+    return _tenant_id(metadata["orgId"])
 
 
-def _invoice_facts(invoice: _Invoice, *, is_failure: bool) -> dict[str, Any]:
-    details = invoice.parent.subscription_details if invoice.parent else None
-    next_attempt = invoice.next_payment_attempt if is_failure else None
+def _invoice_facts(invoice: _Invoice, event_type: str) -> dict[str, Any]:
+    is_failure = event_type == ev.PAYMENT_FAILED
     return {
-        "customer_id": _id_of(invoice.customer) or None,
+        "customer_id": _reference(invoice.customer),
         "invoice_id": invoice.id,
         # optional: the mail shows these, or they order events of one second
         "invoice_url": invoice.hosted_invoice_url,
@@ -582,43 +588,32 @@ def _invoice_facts(invoice: _Invoice, *, is_failure: bool) -> dict[str, Any]:
         "attempt_count": invoice.attempt_count,
         "status": invoice.status,
         "currency": invoice.currency,
-        "subscription_id": _id_of(
-            invoice.subscription or (details.subscription if details else None)
-        )
-        or None,
-        "details": NO_DETAILS
-        if next_attempt is None
-        else SubscriptionDetails(next_attempt=next_attempt),
+        "subscription_id": _reference(invoice.any_subscription),
+        "details": SubscriptionDetails(
+            next_attempt=invoice.next_payment_attempt if is_failure else None
+        ),
     }
 
 
 def _checkout_facts(raw: bytes, *, reference_links: bool) -> dict[str, Any]:
     """Decode a checkout session; only one for a subscription needs more than its mode."""
     session = _decode_checkout(raw)
-    customer_id = _id_of(session.customer) or None
+    facts = {"checkout_mode": session.mode, "customer_id": _reference(session.customer)}
     if session.mode != _SUBSCRIPTION_MODE:
-        return {"checkout_mode": session.mode, "customer_id": customer_id}
+        return facts
     org_id = _org_id(session.metadata)
-    reference = session.client_reference_id or ""
-    by_reference = org_id is None and reference_links and is_tenant_id(reference)
-    return {
+    reference = _tenant_id(session.client_reference_id)
+    by_reference = org_id is None and reference_links and reference is not None
+    return facts | {
         "org_id": reference if by_reference else org_id,
-        "details": SubscriptionDetails(by_reference=True) if by_reference else NO_DETAILS,
-        "customer_id": customer_id,
-        "subscription_id": _id_of(session.subscription) or None,
-        "checkout_mode": session.mode,
+        "details": SubscriptionDetails(by_reference=by_reference),
+        "subscription_id": _reference(session.subscription),
     }
 
 
 def _decode_checkout(raw: bytes) -> _CheckoutSession:
     try:
-        return _decode(
-            _CheckoutSession,
-            raw,
-            "mode",
-            "customer",
-            "metadata",
-        )
+        return _decode(_CheckoutSession, raw, "mode", "customer", "metadata")
     except _MalformedError:
         session = _decode(_CheckoutSession, raw, "mode")
         if session.mode == _SUBSCRIPTION_MODE:
@@ -627,12 +622,20 @@ def _decode_checkout(raw: bytes) -> _CheckoutSession:
 
 
 def _org_id(metadata: dict[str, Any] | None) -> str | None:
-    org_id = (metadata or {}).get("orgId")
-    if org_id is None or org_id == "":
-        return None
-    if not isinstance(org_id, str) or not is_tenant_id(org_id):
+    given = (metadata or {}).get("orgId")
+    org_id = _tenant_id(given)
+    if org_id is None and given not in (None, ""):
         raise _MalformedError("metadata.orgId is not a tenant id")
     return org_id
+
+
+def _tenant_id(value: object) -> str | None:
+    return value if isinstance(value, str) and is_tenant_id(value) else None
+
+
+def _reference(reference: str | _Ref | None) -> str | None:
+    """Return the id of a customer or subscription; None for an empty one too."""
+    return _id_of(reference) or None
 
 
 def _id_of(reference: str | _Ref | _Price | None) -> str | None:
