@@ -1,9 +1,9 @@
 """A simulated Stripe-compatible payment provider, in memory, with a clock that tests move."""
 
 from tenantry_devkit.simulator.account import ApiError
-from tenantry_devkit.simulator.billing import FirstPayment, ItemChange, Rules
 from tenantry_devkit.simulator.delivery import Attempt, Delivery, DeliveryRule, State
 from tenantry_devkit.simulator.engine import PRICES, SECRET_KEY, AccountState
+from tenantry_devkit.simulator.invoices import Rules
 from tenantry_devkit.simulator.objects import (
     NEW_VERSION,
     OLD_VERSION,
@@ -20,6 +20,7 @@ from tenantry_devkit.simulator.objects import (
     render_event,
 )
 from tenantry_devkit.simulator.simulator import Simulator
+from tenantry_devkit.simulator.subscriptions import FirstPayment, ItemChange
 
 __all__ = [
     "NEW_VERSION",

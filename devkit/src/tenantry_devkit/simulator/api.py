@@ -12,8 +12,8 @@ from msgspec.structs import asdict
 
 from tenantry_devkit.simulator import parameters as params
 from tenantry_devkit.simulator.account import ApiError, missing, missing_parameter
-from tenantry_devkit.simulator.billing import DAY, FirstPayment
 from tenantry_devkit.simulator.engine import SimulationEngine
+from tenantry_devkit.simulator.invoices import DAY
 from tenantry_devkit.simulator.objects import (
     Card,
     CheckoutSession,
@@ -30,6 +30,7 @@ from tenantry_devkit.simulator.objects import (
     merged,
     render_event,
 )
+from tenantry_devkit.simulator.subscriptions import FirstPayment
 
 T = TypeVar("T", bound=ProviderObject)
 _Result = ProviderObject | Json | tuple[list[Any], bool]

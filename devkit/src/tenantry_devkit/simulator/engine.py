@@ -13,14 +13,8 @@ from msgspec.structs import replace
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.encoding import NOT_JSON
 from tenantry_devkit.simulator.account import Account, ApiError, SimulatedClock, Task
-from tenantry_devkit.simulator.billing import (
-    DAY,
-    FirstPayment,
-    Rules,
-    SubscriptionBilling,
-    declined,
-)
 from tenantry_devkit.simulator.delivery import Courier, Delivery, DeliveryRule
+from tenantry_devkit.simulator.invoices import DAY, Rules, declined
 from tenantry_devkit.simulator.objects import (
     NEW_VERSION,
     BillingMode,
@@ -38,6 +32,7 @@ from tenantry_devkit.simulator.objects import (
     id_of,
     merged,
 )
+from tenantry_devkit.simulator.subscriptions import FirstPayment, SubscriptionBilling
 
 SECRET_KEY: Final = "sk_test_simulator"  # noqa: S105  # for simulators only
 PRICES: Final = MappingProxyType({"price_free": 0, "price_pro": 2900, "price_business": 9900})

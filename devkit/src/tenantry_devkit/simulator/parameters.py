@@ -12,7 +12,6 @@ from litestar import MediaType, Response
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from tenantry_devkit.simulator.account import ApiError, missing, missing_parameter
-from tenantry_devkit.simulator.billing import ItemChange
 from tenantry_devkit.simulator.objects import (
     BillingMode,
     Card,
@@ -24,6 +23,7 @@ from tenantry_devkit.simulator.objects import (
     ProviderEvent,
     Subscription,
 )
+from tenantry_devkit.simulator.subscriptions import ItemChange
 
 FORM: Final = "application/x-www-form-urlencoded"
 _NAME: Final = re.compile(r"[^\[\]]+(\[[^\[\]]*\])*")
