@@ -6,6 +6,7 @@ it finds a lost or invented event, which a fold of the service's own ledger woul
 those rules with the service: a wrong rule is for the laws and the oracles to find.
 """
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -15,6 +16,7 @@ from typing import Final, NamedTuple
 import httpx2
 import msgspec
 
+from tenantry.common.clock import system_clock
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.order import is_decided
 from tenantry.domain.billing.state import BillingPolicy, BillingState, fold_key
@@ -23,6 +25,7 @@ from tenantry.domain.billing.timeline import begin
 from tenantry.domain.plans import FREE
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.stripe.decode import decode_event
+from tenantry.integrations.stripe.signature import sign
 from tenantry_devkit.local.endpoint import Endpoint, EndpointResponse, RetryPolicy
 from tenantry_devkit.local.samples import Json
 from tenantry_devkit.simulator.delivery import in_parallel
@@ -81,17 +84,25 @@ class PlannedRequest(NamedTuple):
 
 
 _FORGERIES: Final[tuple[Callable[[Endpoint, PlannedRequest], str], ...]] = (
-    lambda endpoint, request: endpoint.signature(request.body, secret=_FORGED_SECRET),
-    lambda endpoint, request: endpoint.signature(request.original),  # changed after signing
+    lambda _endpoint, request: sign(request.body, _FORGED_SECRET, _now()),
+    lambda endpoint, request: _signature(endpoint, request.original),  # changed after signing
     lambda endpoint, request: (
-        endpoint.signature(request.body).partition(",")[0] + f",v1={'0' * 64}"
+        _signature(endpoint, request.body).partition(",")[0] + f",v1={'0' * 64}"
     ),
     lambda _endpoint, _request: "",
 )
 
 
 def _sign_long_ago(endpoint: Endpoint, request: PlannedRequest) -> str:
-    return endpoint.signature(request.body, seconds_ago=_STALE_SECONDS)
+    return _signature(endpoint, request.body, seconds_ago=_STALE_SECONDS)
+
+
+def _signature(endpoint: Endpoint, body: bytes, *, seconds_ago: int = 0) -> str:
+    return sign(body, endpoint.secret.reveal(), _now() - seconds_ago)
+
+
+def _now() -> int:
+    return int(system_clock().timestamp())
 
 
 def plan(events: Sequence[Json], kinds: Collection[ChaosKind], seed: int) -> list[PlannedRequest]:
@@ -174,10 +185,22 @@ async def send(
 
     async def deliver(request: PlannedRequest) -> None:
         signature = request.forgery(endpoint, request) if request.forgery else None
-        responses.count(request, await endpoint.deliver(request.body, signature, policy=policy))
+        responses.count(request, await _post_with_retries(endpoint, request, signature, policy))
 
     await in_parallel(requests, deliver, tasks=senders)
     return responses
+
+
+async def _post_with_retries(
+    endpoint: Endpoint, request: PlannedRequest, signature: str | None, policy: RetryPolicy
+) -> EndpointResponse:
+    failures = 0
+    while True:
+        response = await endpoint.post(request.body, signature)
+        failures += 1
+        if response.is_final or failures > policy.retries:
+            return response
+        await asyncio.sleep(policy.delay(failures))
 
 
 class ExpectedRecord(NamedTuple):

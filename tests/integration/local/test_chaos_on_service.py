@@ -325,4 +325,4 @@ async def test_rejected_credential_and_unreachable_service_have_own_errors(bench
         await ServiceReader(bench.client, away, api_key=unknown_key).own_tenant()
     endpoint = Endpoint(bench.client, away, Secret(SECRET))
     with pytest.raises(CommandError, match="does not answer"):
-        await endpoint.deliver(b"{}", policy=QUICK)
+        await endpoint.deliver(b"{}")

@@ -5,7 +5,7 @@ that tenantry reads too. So it follows none that lead to a database, a provider 
 secret but an operator token and a webhook secret, and of ``.env`` only what no other program sets.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from tenantry.settings import FILE_SUFFIX, VARIABLES, inherited, read_env_file, read_environment
@@ -67,14 +67,21 @@ def read_demo_environment(hint: str) -> DemoEnvironment:
     variables = read_environment(of_tenantry)
     values = {name: value for name, value in variables.items() if value and not _is_own(name)}
     shell = inherited(VARIABLES)
-    ignored_of_shell = [name for name, value in shell.items() if value and _is_own(name)]
-    ignored_of_file = [
-        name for name in VARIABLES & file.keys() - of_tenantry.keys() - shell.keys() if file[name]
-    ]
-    return DemoEnvironment(values, _note(ignored_of_shell, ignored_of_file, hint))
+    unread = VARIABLES & file.keys() - of_tenantry.keys() - shell.keys()
+    note = _note(
+        of_shell=list(filter(_is_own, _set_names(shell))),
+        of_file=_set_names({name: file[name] for name in unread}),
+        hint=hint,
+    )
+    return DemoEnvironment(values, note)
 
 
-def _note(of_shell: Collection[str], of_file: Collection[str], hint: str) -> str:
+def _set_names(values: Mapping[str, str]) -> list[str]:
+    """Return the names whose values are not empty."""
+    return [name for name, value in values.items() if value]
+
+
+def _note(*, of_shell: Collection[str], of_file: Collection[str], hint: str) -> str:
     parts = []
     if of_shell:
         parts.append(f"{_listed(of_shell)} of the environment")

@@ -37,6 +37,7 @@ _BODY_SECONDS: Final = 10.0
 _BODY_BYTES: Final = 2000
 _SECRET: Final = re.compile(r"whsec_[A-Za-z0-9]{16,}")
 _RETRY_AFTER: Final = re.compile(r"[0-9]{1,3}")
+_ADDRESS_TEXT: Final = re.compile(r"[!-~]*")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")  # RFC 9110, 5.6.2
 _HEADER_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?")
 _RESERVED_HEADERS: Final = frozenset(
@@ -67,14 +68,21 @@ def webhook_address(text: str) -> str:
 
     Raises `ValueError`, whose message completes "the address ...".
     """
-    full = text if "://" in text else f"http://{'127.0.0.1:' if text.isdigit() else ''}{text}"
-    is_clean = text.isascii() and text.isprintable() and " " not in text
-    parts = urlsplit(full if is_clean else "")
+    parts = urlsplit(_with_scheme(text))
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError("must be an http address, host:port, or a port")
     if parts.username is not None or parts.password is not None:
         raise ValueError("must hold no credentials")
     return urlunsplit(parts._replace(path=parts.path or WEBHOOK_PATH, fragment=""))
+
+
+def _with_scheme(text: str) -> str:
+    """Complete ``host:port`` or a port; empty for characters that no address has."""
+    if _ADDRESS_TEXT.fullmatch(text) is None:
+        return ""
+    if text.isdigit():
+        return f"http://127.0.0.1:{text}"
+    return text if "://" in text else f"http://{text}"
 
 
 def is_on_this_machine(address: str) -> bool:
@@ -127,23 +135,24 @@ def parse_headers(texts: Iterable[str]) -> list[Header]:
         ]
     except csv.Error:
         raise ValueError("has a quote without its end") from None
-    headers = list[Header]()
-    for number, pair in enumerate(itertools.chain(*rows), start=1):
-        name, colon, value = pair.strip().partition(":")
-        if not colon or _HEADER_NAME.fullmatch(name) is None:
-            raise ValueError(
-                f"number {number} is not Name: value, such as X-Tunnel: 1; quote a pair that contains commas"
-            )
-        if _HEADER_VALUE.fullmatch(value.strip(" \t")) is None:
-            raise ValueError(
-                f"the value of {name} is empty or has characters other than printable ASCII"
-            )
-        if name.lower() in _RESERVED_HEADERS or name.lower().startswith("proxy-"):
-            raise ValueError(
-                f"{name} cannot be set: the relay sets it, or it is for one connection"
-            )
-        headers.append((name, value.strip(" \t")))
-    return headers
+    pairs = itertools.chain.from_iterable(rows)
+    return [_parse_header(number, pair) for number, pair in enumerate(pairs, start=1)]
+
+
+def _parse_header(number: int, pair: str) -> Header:
+    name, colon, value = pair.strip().partition(":")
+    value = value.strip(" \t")
+    if not colon or _HEADER_NAME.fullmatch(name) is None:
+        raise ValueError(
+            f"number {number} is not Name: value, such as X-Tunnel: 1; quote a pair that contains commas"
+        )
+    if _HEADER_VALUE.fullmatch(value) is None:
+        raise ValueError(
+            f"the value of {name} is empty or has characters other than printable ASCII"
+        )
+    if name.lower() in _RESERVED_HEADERS or name.lower().startswith("proxy-"):
+        raise ValueError(f"{name} cannot be set: the relay sets it, or it is for one connection")
+    return name, value
 
 
 class RetryPolicy(NamedTuple):
@@ -212,23 +221,14 @@ class Endpoint:
         self.url = url
         self.secret = secret
 
-    def signature(self, body: bytes, *, seconds_ago: int = 0, secret: str | None = None) -> str:
-        """Return the signature header of ``body``, by default made now with the endpoint's
-        secret.
-        """
-        return sign(
-            body,
-            secret or self.secret.reveal(),
-            int(system_clock().timestamp()) - seconds_ago,
-        )
-
     async def post(self, body: bytes, signature: str | None = None) -> EndpointResponse:
         """Send an event, signed now unless another ``signature`` is given; an empty one omits the
         header.
 
         The signature is in both headers, so any Stripe library can check it.
         """
-        signature = self.signature(body) if signature is None else signature
+        if signature is None:
+            signature = sign(body, self.secret.reveal(), int(system_clock().timestamp()))
         headers = [*self._headers]
         if signature:
             headers += [("Provider-Signature", signature), ("Stripe-Signature", signature)]
@@ -255,19 +255,9 @@ class Endpoint:
             float(retry_after) if _RETRY_AFTER.fullmatch(retry_after) else 0.0,
         )
 
-    async def deliver(
-        self, body: bytes, signature: str | None = None, *, policy: RetryPolicy
-    ) -> EndpointResponse:
-        """Send an event, with retries like the provider. Raises `CommandError` if there is no
-        response at all.
-        """
-        failures = 0
-        while True:
-            response = await self.post(body, signature)
-            failures += 1
-            if response.is_final or failures > policy.retries:
-                break
-            await asyncio.sleep(policy.delay(failures))
+    async def deliver(self, body: bytes) -> EndpointResponse:
+        """Send an event once. Raises `CommandError` if there is no response."""
+        response = await self.post(body)
         if response.status is None:
             raise CommandError(f"{self.url} does not answer ({response.text}).", OUT_OF_REACH)
         return response

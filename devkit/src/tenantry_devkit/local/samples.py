@@ -89,14 +89,19 @@ def override(event: Json, texts: Sequence[str]) -> None:
         names = path.split(".")
         if not equals or not all(names):
             raise OverrideError(f"{text!r}: must be path=value, such as cancel_at_period_end=true")
-        try:
-            decoded = msgspec.json.decode(value)
-        except UnicodeEncodeError:
-            raise OverrideError(f"{text!r}: is not UTF-8") from None
-        except (msgspec.DecodeError, RecursionError):
-            decoded = value  # a string without quotes
+        decoded = _decoded(value, text)
         names = names[1:] if names[0] == "event" and len(names) > 1 else ["data", "object", *names]
         _set(event, names, decoded, text)
+
+
+def _decoded(value: str, text: str) -> Any:  # noqa: ANN401  # any JSON
+    """Decode JSON, or return a string without quotes as it is."""
+    try:
+        return msgspec.json.decode(value)
+    except UnicodeEncodeError:
+        raise OverrideError(f"{text!r}: is not UTF-8") from None
+    except (msgspec.DecodeError, RecursionError):
+        return value
 
 
 def _set(target: Any, names: Sequence[str], value: object, text: str) -> None:  # noqa: ANN401  # a dict or a list
@@ -113,7 +118,9 @@ def _key(target: object, name: str, text: str, *, accepts_new: bool) -> Any:  # 
     """Return the key or position of ``name`` in what the path has reached."""
     known: dict[str, str | int] = {}
     if isinstance(target, dict):
-        known = {key: key for key in target} | ({name: name} if accepts_new else {})
+        known = dict(zip(target, target, strict=True))
+        if accepts_new:
+            known[name] = name
     elif isinstance(target, list):
         known = {str(position): position for position in range(len(target))}
     if name not in known:
@@ -224,20 +231,16 @@ async def sample_event(
     sessions are new each time.
     """
     simulator = subject.simulator(created - _DAYS_BEFORE.get(event_type, 0) * _DAY)
-    await _act_out(
-        event_type,
-        simulator,
-        subject,
-        is_trial=status == "trialing",
-    )
+    is_trial = event_type == ev.SUBSCRIPTION_UPDATED and status == "trialing"
+    if event_type in ev.CHECKOUT_TYPES:
+        _check_out(event_type, simulator, subject)
+    else:
+        await _bill(event_type, simulator, subject, is_trial=is_trial)
     event = simulator.events(event_type)[0 if event_type == ev.PAYMENT_FAILED else -1]
     thing, own_id = event.object, subscription_id or Ids(_seed(subject.tenant)).new("sub")
     if isinstance(thing, Subscription):
-        thing = replace(
-            thing,
-            id=own_id,
-            **({"status": status} if event_type == ev.SUBSCRIPTION_UPDATED else {}),
-        )
+        is_update = event_type == ev.SUBSCRIPTION_UPDATED
+        thing = replace(thing, id=own_id, status=status if is_update else thing.status)
     elif isinstance(thing, Invoice | CheckoutSession):
         thing = replace(thing, subscription=own_id)
     return render_event(
@@ -258,19 +261,16 @@ def _check_out(event_type: str, simulator: Simulator, subject: EventSubject) -> 
         simulator.async_payment_fails(session)
 
 
-async def _act_out(
+async def _bill(
     event_type: str, simulator: Simulator, subject: EventSubject, *, is_trial: bool
 ) -> None:
-    """Let an event of this type happen, the last one of its type `_DAYS_BEFORE` after the
-    simulator's start.
+    """Let an event about a subscription or an invoice happen, the last one of its type
+    `_DAYS_BEFORE` after the simulator's start.
     """
     customer = subject.customer
-    if event_type in ev.CHECKOUT_TYPES:
-        _check_out(event_type, simulator, subject)
-        return
     if event_type in _TRIAL_TYPES:
         simulator.account.set_card(customer, Card.MISSING)
-    is_trial = event_type in _TRIAL_TYPES or (event_type == ev.SUBSCRIPTION_UPDATED and is_trial)
+        is_trial = True
     at_once = event_type == ev.SUBSCRIPTION_CREATED
     subscription = simulator.subscribe(
         customer,
@@ -283,12 +283,17 @@ async def _act_out(
     if event_type in _UNPAID_TYPES:
         simulator.card_declines(customer)
     await simulator.advance(days=_DAYS_BEFORE.get(event_type, 0))
+    _cause(event_type, simulator, subscription)
+
+
+def _cause(event_type: str, simulator: Simulator, subscription: Subscription) -> None:
+    """Do what causes an event that time alone does not bring."""
     invoice = list(simulator.invoices)[-1]
     match event_type:
         case ev.SUBSCRIPTION_DELETED:
             simulator.cancel(subscription)
         case ev.SUBSCRIPTION_RESUMED:
-            simulator.card_works(customer)
+            simulator.card_works(subscription.customer)
             simulator.resume_paused(subscription)
         case ev.INVOICE_VOIDED:
             simulator.void_invoice(invoice)

@@ -38,7 +38,6 @@ from tenantry_devkit.local.endpoint import (
     WEBHOOK_PATH,
     WEBHOOK_SECRET,
     Endpoint,
-    RetryPolicy,
     is_on_this_machine,
     origin_of,
     service_address,
@@ -392,7 +391,7 @@ async def _send(
         session.options.times or 1,
     ):
         body = msgspec.json.encode(event)
-        response = await session.endpoint.deliver(body, policy=RetryPolicy(retries=0))
+        response = await session.endpoint.deliver(body)
         answer = response.status, response.milliseconds, response.text
         sent.append(
             _SentEvent(
