@@ -60,17 +60,14 @@ def read_event(body: bytes) -> ListedEvent | None:
     )
     tenants = (_at(parent, "metadata").get(ORG_ID) for parent in parents)
     tenant = next((text for text in tenants if isinstance(text, str)), None)
+    return ListedEvent(event.id, event.type, event.created, tenant, _customer_of(thing), body)
+
+
+def _customer_of(thing: Mapping[str, Any]) -> str | None:
+    """Return the id of the customer that an object is, or belongs to."""
     customer = thing if thing.get("object") == "customer" else thing.get("customer")
     customer = customer.get("id") if isinstance(customer, dict) else customer
-    known = customer if isinstance(customer, str) else None
-    return ListedEvent(
-        event.id,
-        event.type,
-        event.created,
-        tenant,
-        known,
-        body,
-    )
+    return customer if isinstance(customer, str) else None
 
 
 def _at(value: object, *path: str) -> Mapping[str, Any]:
@@ -96,9 +93,7 @@ class ProviderEventFeed:
     ) -> None:
         self._provider = provider
         self._types = frozenset(types)
-        can_filter = len(self._types) <= MOST_EVENT_TYPES and not any(
-            "*" in each for each in self._types
-        )
+        can_filter = len(self._types) <= MOST_EVENT_TYPES and "*" not in "".join(self._types)
         self._filter = self._types if can_filter else None
         self._monotonic = monotonic
         self._since = 0
@@ -142,11 +137,10 @@ class ProviderEventFeed:
         self._seen = {
             event_id: created for event_id, created in self._seen.items() if created >= self._since
         }
-        return [
-            event
-            for event in reversed(found)
-            if any(fnmatchcase(event.type, each) for each in self._types)
-        ]
+        return [event for event in reversed(found) if self._wants(event)]
+
+    def _wants(self, event: ListedEvent) -> bool:
+        return any(fnmatchcase(event.type, each) for each in self._types)
 
 
 class RelayOutcome(StrEnum):
@@ -246,30 +240,23 @@ class Relay:
                 await asyncio.sleep(self._policy.delay(waits))
                 continue
             number, waits = number + 1, 0
-            if response.is_good:
-                outcome = RelayOutcome.DELIVERED
-            elif response.is_final:
-                outcome = RelayOutcome.REFUSED
-            else:
-                outcome = (
-                    RelayOutcome.RETRYING
-                    if number <= self._policy.retries
-                    else RelayOutcome.GIVEN_UP
-                )
-            self._observer.attempted(
-                RelayAttempt(
-                    system_clock(),
-                    event,
-                    outcome,
-                    number,
-                    response,
-                )
-            )
+            outcome = self._outcome(response, number)
+            self._observer.attempted(RelayAttempt(system_clock(), event, outcome, number, response))
             if outcome is not RelayOutcome.RETRYING:
                 return outcome
             await asyncio.sleep(
                 max(self._policy.delay(number), min(response.retry_after, self._policy.ceiling))
             )
+
+    def _outcome(self, response: EndpointResponse, number: int) -> RelayOutcome:
+        """Return the outcome of the attempt with this number."""
+        if response.is_good:
+            return RelayOutcome.DELIVERED
+        if response.is_final:
+            return RelayOutcome.REFUSED
+        if number <= self._policy.retries:
+            return RelayOutcome.RETRYING
+        return RelayOutcome.GIVEN_UP
 
     def _note_connection(self, *, is_connected: bool) -> None:
         if is_connected != self._is_connected:

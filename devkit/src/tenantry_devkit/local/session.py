@@ -61,6 +61,10 @@ class TriggerOptions(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     as_json: bool
 
+    @property
+    def is_story(self) -> bool:
+        return self.what is not None and self.what.startswith(STORY)
+
 
 class InboxMessage(msgspec.Struct, frozen=True):
     id: str
@@ -82,7 +86,7 @@ class InboxPoller:
 
     async def begin(self) -> None:
         """Mark all present messages as known."""
-        self._known |= {message.id for message in await self._messages()}
+        await self._unseen()
 
     async def new_messages(self, tenant_name: str, *, count: int) -> list[InboxMessage]:
         """Wait up to ten seconds for ``count`` new messages that name the tenant; return them
@@ -93,19 +97,16 @@ class InboxPoller:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MAIL_SECONDS):
                 while len(found) < count:
-                    new = [
-                        message
-                        for message in await self._messages()
-                        if message.id not in self._known
-                    ]
-                    self._known |= {message.id for message in new}
-                    found += sorted(
-                        (each for each in new if quoted in each.text),
-                        key=lambda message: message.id,
-                    )
+                    found += [each for each in await self._unseen() if quoted in each.text]
                     if len(found) < count:
                         await asyncio.sleep(_POLL_SECONDS)
         return found
+
+    async def _unseen(self) -> list[InboxMessage]:
+        """Return the new messages, oldest first, and mark them as known."""
+        new = [each for each in await self._messages() if each.id not in self._known]
+        self._known |= {message.id for message in new}
+        return sorted(new, key=lambda message: message.id)
 
     async def _messages(self) -> list[InboxMessage]:
         with contextlib.suppress(httpx2.HTTPError, *NOT_JSON):
@@ -165,14 +166,7 @@ class ServiceReader:
 
     async def tenant_view(self, tenant_id: str) -> TenantView:
         if self._own is not None and await self.own_tenant() == tenant_id:
-            try:
-                response = await self._own.request("GET", f"/api/v1/tenants/{tenant_id}")
-            except PermissionDeniedError:
-                return TenantView(problem="the API key lacks the scope tenants:read")
-            ledger = None
-            with contextlib.suppress(PermissionDeniedError):
-                ledger = [event async for event in self._own.billing.events.list(limit=_PER_PAGE)]
-            return TenantView(response.parse(Tenant), ledger)
+            return await _own_view(self._own, tenant_id)
         if self.operator is None:
             return TenantView(
                 problem="TENANTRY_API_KEY is not a key of this tenant, and OPERATOR_TOKEN is not set"
@@ -183,6 +177,18 @@ class ServiceReader:
             return TenantView(problem=f"there is no tenant {tenant_id}", is_missing=True)
         export: _Export = response.parse(_Export)
         return TenantView(export.tenant, export.billing_events)
+
+
+async def _own_view(sdk: AsyncTenantry, tenant_id: str) -> TenantView:
+    """Return what the tenant's own key may read."""
+    try:
+        response = await sdk.request("GET", f"/api/v1/tenants/{tenant_id}")
+    except PermissionDeniedError:
+        return TenantView(problem="the API key lacks the scope tenants:read")
+    ledger = None
+    with contextlib.suppress(PermissionDeniedError):
+        ledger = [event async for event in sdk.billing.events.list(limit=_PER_PAGE)]
+    return TenantView(response.parse(Tenant), ledger)
 
 
 class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,13 +217,12 @@ class TriggerSession(msgspec.Struct, frozen=True, kw_only=True):
             self.prices[self.price],
         )
 
-    async def sample_events(
-        self, subject: EventSubject, view: TenantView, number: int
-    ) -> AsyncIterator[Json]:
-        """Yield so many events of the wanted type, a second apart, after the tenant's ledger, the
-        last one of now.
+    async def sample_events(self, subject: EventSubject, view: TenantView) -> AsyncIterator[Json]:
+        """Yield the wanted number of events, a second apart, after the tenant's ledger, the last
+        one of now.
         """
-        options, start = self.options, first_second(view, current_second() - number + 1)
+        options, number = self.options, self.options.times or 1
+        start = first_second(view, current_second() - number + 1)
         event_type, status = options.what or "", options.status or "active"
         for created in range(start, start + number):
             event = await sample_event(
@@ -298,15 +303,11 @@ def changes(before: Tenant | None, after: Tenant | None) -> list[FieldChange]:
     if before is None or after is None:
         return []
     names = zip(Tenant.__struct_fields__, Tenant.__struct_encode_fields__, strict=True)
-    found = (
-        FieldChange(
-            label,
-            _value(before, name),
-            _value(after, name),
-        )
+    found = [
+        FieldChange(label, _value(before, name), _value(after, name))
         for name, label in names
         if name not in _UNCHANGED_BY_EVENTS
-    )
+    ]
     return [change for change in found if change.before != change.after]
 
 

@@ -75,7 +75,7 @@ _STATUSES: Final = (
 def _complete_what(
     _context: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    offers = {**TYPES, **{STORY + name: story.summary for name, story in stories().items()}}
+    offers = {**TYPES, **_story_summaries()}
     return [
         CompletionItem(name, help=text)
         for name, text in offers.items()
@@ -188,8 +188,7 @@ def _check(options: TriggerOptions) -> None:
         raise click.UsageError(
             "Missing argument: a type or a story. `tenantry trigger --list` shows them."
         )
-    is_story = what.startswith(STORY)
-    if not is_story and what not in TYPES:
+    if not options.is_story and what not in TYPES:
         raise click.UsageError(
             f"{what!r} is neither a type that tenantry handles nor a story. `--list` shows them."
         )
@@ -197,7 +196,7 @@ def _check(options: TriggerOptions) -> None:
         raise click.UsageError(
             f"--status is for {SUBSCRIPTION_UPDATED}: no other type has a status to choose."
         )
-    if is_story:
+    if options.is_story:
         _check_story(options)
     if options.tenant is not None and not is_tenant_id(options.tenant):
         raise click.BadParameter("is no tenant id: 1 to 64 of A-Za-z0-9_-", param_hint="--tenant")
@@ -205,28 +204,35 @@ def _check(options: TriggerOptions) -> None:
 
 def _check_story(options: TriggerOptions) -> None:
     """Reject options that are for single events."""
-    if options.subscription:
-        raise click.UsageError("--subscription is for events of a TYPE.")
-    if options.overrides:
-        raise click.UsageError("--override is for events of a TYPE.")
+    for_events = {
+        "--subscription": options.subscription,
+        "--override": options.overrides,
+        "--dry-run": options.dry_run,
+    }
+    for name in filter(for_events.get, for_events):
+        raise click.UsageError(f"{name} is for events of a TYPE.")
     if options.times is not None:
         raise click.UsageError("--times is not for stories: their events are fixed.")
-    if options.dry_run:
-        raise click.UsageError("--dry-run is for events of a TYPE.")
 
 
 def _show_list(*, as_json: bool) -> None:
-    summaries = {STORY + name: story.summary for name, story in stories().items()}
+    summaries = _story_summaries()
     if as_json:
         print_json({"types": TYPES, "stories": summaries})
         return
-    groups = {"": TYPES, "\nstories:": summaries}
-    for title, group in groups.items():
-        if title:
-            click.echo(title)
-        width = max(map(len, group))
-        for name, summary in group.items():
-            click.echo(f"{name:{width}}  {summary}")
+    _show_group(TYPES)
+    click.echo("\nstories:")
+    _show_group(summaries)
+
+
+def _story_summaries() -> dict[str, str]:
+    return {STORY + name: story.summary for name, story in stories().items()}
+
+
+def _show_group(group: Mapping[str, str]) -> None:
+    width = max(map(len, group))
+    for name, summary in group.items():
+        click.echo(f"{name:{width}}  {summary}")
 
 
 async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
@@ -249,15 +255,12 @@ async def _until_signal(work: Coroutine[Any, Any, int]) -> int:
 async def _run(
     options: TriggerOptions, values: Mapping[str, str], policy: BillingPolicy, *, is_demo: bool
 ) -> int:
-    address = service_address(values, options.forward_to)
-    if not (options.remote or options.dry_run or is_on_this_machine(address)):
-        raise click.UsageError(
-            f"{address} is not on this machine. To send made-up events there: --remote"
-        )
+    address = _checked_address(options, values)
     base = _trusted_base(values, address, options.forward_to)
     plan = _choose_plan(policy, options.plan)
     secret = Secret("") if options.dry_run else _secret(values, options.sign_as)
     credentials = _credentials(values) if base else {}
+    issuer = values.get("OIDC_ISSUER") if is_demo else None
     async with new_http_client(TIMEOUT) as client:
         session = TriggerSession(
             options=options,
@@ -265,19 +268,21 @@ async def _run(
             plan=plan,
             prices=plan_prices(policy.catalog),
             endpoint=Endpoint(client, address, secret),
-            reader=ServiceReader(
-                client,
-                base or origin_of(address),
-                **credentials,
-            ),
-            inbox=InboxPoller(client, values["OIDC_ISSUER"])
-            if is_demo and values.get("OIDC_ISSUER")
-            else None,
+            reader=ServiceReader(client, base or origin_of(address), **credentials),
+            inbox=InboxPoller(client, issuer) if issuer else None,
             console=Console(highlight=False),
         )
-        if options.what and options.what.startswith(STORY):
-            return await run_story(session)
-        return await _run_events(session)
+        return await (run_story(session) if options.is_story else _run_events(session))
+
+
+def _checked_address(options: TriggerOptions, values: Mapping[str, str]) -> str:
+    """Return the webhook endpoint; raises `click.UsageError` for that of another machine."""
+    address = service_address(values, options.forward_to)
+    if not (options.remote or options.dry_run or is_on_this_machine(address)):
+        raise click.UsageError(
+            f"{address} is not on this machine. To send made-up events there: --remote"
+        )
+    return address
 
 
 def _trusted_base(values: Mapping[str, str], address: str, forward_to: str | None) -> str | None:
@@ -370,11 +375,7 @@ async def _print_events(session: TriggerSession) -> int:
     """Print the events instead of sending them."""
     before = TenantView()
     subject = session.subject(session.options.tenant or TENANT, before)
-    async for event in session.sample_events(
-        subject,
-        before,
-        session.options.times or 1,
-    ):
+    async for event in session.sample_events(subject, before):
         session.write_json(event)
     return 0
 
@@ -385,20 +386,16 @@ async def _send(
     before: TenantView,
 ) -> list[_SentEvent]:
     sent = []
-    async for event in session.sample_events(
-        subject,
-        before,
-        session.options.times or 1,
-    ):
-        body = msgspec.json.encode(event)
-        response = await session.endpoint.deliver(body)
-        answer = response.status, response.milliseconds, response.text
+    async for event in session.sample_events(subject, before):
+        response = await session.endpoint.deliver(msgspec.json.encode(event))
         sent.append(
             _SentEvent(
                 event["id"],
                 event["type"],
                 event["created"],
-                *answer,
+                response.status,
+                response.milliseconds,
+                response.text,
             )
         )
     return sent
@@ -445,28 +442,30 @@ def _show_events(
     session: TriggerSession, sent: list[_SentEvent], subject: EventSubject, after: TenantView
 ) -> None:
     for each in sent[:_MAX_SHOWN]:
-        status = (str(each.status), "green" if each.is_accepted else "bold red")
-        taken = f"  {each.milliseconds:,} ms  "
-        session.write(
-            Text.assemble(
-                (str(each.type), "bold"),
-                "  ",
-                status,
-                taken,
-                (str(each.id), "dim"),
-            )
-        )
-        if not each.is_accepted:
-            for line in rejection_lines(each.answer, session.options.sign_as):
-                session.write(line, 2)
-        elif each.outcome:
-            session.write(f"{each.outcome}: {printable(each.reason or '')}", 2)
-        elif after.ledger is not None:
+        _show_answer(session, each)
+        if each.is_accepted and not each.outcome and after.ledger is not None:
             _show_parked(session, subject)
     if rest := sent[_MAX_SHOWN:]:
         accepted = sum(each.is_accepted for each in rest)
         rejected = f", {len(rest) - accepted:,} rejected" if accepted < len(rest) else ""
         session.write(f"and {counted(len(rest), 'event')} more: {accepted:,} accepted{rejected}")
+
+
+def _show_answer(session: TriggerSession, sent: _SentEvent) -> None:
+    """Show an event, and the service's answer or the event's outcome."""
+    head = Text.assemble(
+        (str(sent.type), "bold"),
+        "  ",
+        (str(sent.status), "green" if sent.is_accepted else "bold red"),
+        f"  {sent.milliseconds:,} ms  ",
+        (str(sent.id), "dim"),
+    )
+    session.write(head)
+    if not sent.is_accepted:
+        for line in rejection_lines(sent.answer, session.options.sign_as):
+            session.write(line, 2)
+    elif sent.outcome:
+        session.write(f"{sent.outcome}: {printable(sent.reason or '')}", 2)
 
 
 def _show_parked(session: TriggerSession, subject: EventSubject) -> None:
