@@ -18,7 +18,12 @@ from tenantry.common.clock import Clock
 from tenantry.integrations.http_client import new_http_client
 from tenantry.integrations.stripe.signature import sign
 from tenantry_devkit.simulator.account import Account, Schedule
-from tenantry_devkit.simulator.objects import ProviderEvent, WebhookEndpoint, render_event
+from tenantry_devkit.simulator.objects import (
+    ProviderEvent,
+    WebhookEndpoint,
+    indented_json,
+    render_event,
+)
 
 T = TypeVar("T")
 
@@ -129,9 +134,8 @@ class Courier:
         self.log: list[Delivery] = []
 
     def enqueue(self, event: ProviderEvent) -> None:
-        for endpoint in self._account.table(WebhookEndpoint).values():
-            if endpoint.wants(event.type):
-                self._add(event, endpoint.id, 0)
+        for endpoint in self._wanting(event):
+            self._add(event, endpoint, 0)
 
     def again(self, event: ProviderEvent, endpoint: str | None = None) -> list[Delivery]:
         """Schedule an event once more, without faults, for one endpoint or all that want it. Raises
@@ -139,17 +143,16 @@ class Courier:
         """
         if endpoint is not None:
             self._account.find(WebhookEndpoint, endpoint, param="webhook_endpoint")
+            wanting = [endpoint]
+        else:
+            wanting = self._wanting(event)
         sent = Counter(delivery.endpoint for delivery in self.log if delivery.event == event.id)
-        return [
-            self._add(
-                event,
-                wanting.id,
-                sent[wanting.id],
-                is_planned=True,
-            )
-            for wanting in self._account.table(WebhookEndpoint).values()
-            if wanting.id == endpoint or (endpoint is None and wanting.wants(event.type))
-        ]
+        return [self._add(event, each, sent[each], is_planned=True) for each in wanting]
+
+    def _wanting(self, event: ProviderEvent) -> list[str]:
+        """Return the ids of the endpoints that want an event."""
+        endpoints = self._account.table(WebhookEndpoint).values()
+        return [endpoint.id for endpoint in endpoints if endpoint.wants(event.type)]
 
     def restore(self, deliveries: Sequence[Delivery]) -> None:
         """Continue the ``log`` of another courier. Retries are due now: the receiver may have been
@@ -158,9 +161,8 @@ class Courier:
         self.log.extend(deliveries)
         for delivery in deliveries:
             if delivery.state is State.PENDING:
-                delivery.due = (
-                    min(delivery.due, self._account.now) if delivery.attempts else delivery.due
-                )
+                if delivery.attempts:
+                    delivery.due = min(delivery.due, self._account.now)
                 self.queue.add(delivery.due, delivery)
 
     @asynccontextmanager
@@ -180,24 +182,19 @@ class Courier:
         """
         count = 0
         while batch := self._shuffled(self._take_due()):
-            await in_parallel(
-                batch,
-                self._attempt,
-                tasks=min(self._concurrency, len(batch)),
-            )
+            await in_parallel(batch, self._attempt, tasks=self._concurrency)
             count += len(batch)
         return count
 
     def _add(
         self, event: ProviderEvent, endpoint: str, copy: int, *, is_planned: bool = False
     ) -> Delivery:
-        now, kind = self._account.now, event.type
         delivery = Delivery(
             event=event.id,
-            type=kind,
+            type=event.type,
             endpoint=endpoint,
             copy=copy,
-            due=now,
+            due=self._account.now,
             is_planned=is_planned,
         )
         self.log.append(delivery)
@@ -308,4 +305,4 @@ async def in_parallel(
 
 def event_body(event: ProviderEvent, api_version: str) -> bytes:
     """Return an event's body: indented JSON, the same bytes each time."""
-    return msgspec.json.format(msgspec.json.encode(render_event(event, api_version)), indent=2)
+    return indented_json(render_event(event, api_version))

@@ -227,9 +227,7 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
                 items,
                 total_count=count,
             ),
-            pause_collection=None
-            if self.pause_collection is None
-            else msgspec.structs.asdict(self.pause_collection),
+            pause_collection=msgspec.to_builtins(self.pause_collection),
             plan=first.price.plan() if count == 1 else None,
             quantity=first.quantity if count == 1 else None,
             start_date=self.created,
@@ -264,10 +262,13 @@ class Line(Struct, frozen=True, kw_only=True):
                 "type": "subscription",
             }
         else:
-            details = {**billed, "invoice_item": None, "proration": False}
             purpose = {
                 "parent": {
-                    "subscription_item_details": details,
+                    "subscription_item_details": {
+                        **billed,
+                        "invoice_item": None,
+                        "proration": False,
+                    },
                     "type": "subscription_item_details",
                 },
                 "pricing": {
@@ -314,23 +315,7 @@ class Invoice(ProviderObject, frozen=True, kw_only=True):
     marked_uncollectible_at: int | None = None
 
     def render(self, shape: Shape, /) -> Json:
-        details: Json = {"metadata": dict(self.subscription_metadata)}
         is_paid, is_payable = self.status == "paid", self.status in {"draft", "open"}
-        purpose: Json
-        if shape is Shape.OLD:
-            purpose = {
-                "subscription": self.subscription,
-                "subscription_details": details,
-                "paid": is_paid,
-            }
-        else:
-            details["subscription"] = self.subscription
-            parent = {
-                "quote_details": None,
-                "subscription_details": details,
-                "type": "subscription_details",
-            }
-            purpose = {"parent": parent}
         lines = [line.render(self, shape) for line in self.lines]
         return _filled(
             "Invoice",
@@ -349,8 +334,25 @@ class Invoice(ProviderObject, frozen=True, kw_only=True):
             status_transitions=_filled("status_transitions", self),
             subtotal=self.amount_due,
             total=self.amount_due,
-            **purpose,
+            **self._purpose(shape),
         )
+
+    def _purpose(self, shape: Shape) -> Json:
+        """Return the attributes that lead to the subscription."""
+        metadata = dict(self.subscription_metadata)
+        if shape is Shape.OLD:
+            return {
+                "subscription": self.subscription,
+                "subscription_details": {"metadata": metadata},
+                "paid": self.status == "paid",
+            }
+        details = {"metadata": metadata, "subscription": self.subscription}
+        parent = {
+            "quote_details": None,
+            "subscription_details": details,
+            "type": "subscription_details",
+        }
+        return {"parent": parent}
 
 
 class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
@@ -446,6 +448,10 @@ class ProviderEvent(ProviderObject, frozen=True, kw_only=True):
         return None if isinstance(self.object, Price) else self.object.customer
 
 
+def indented_json(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2)
+
+
 def id_of(thing: ProviderObject | str) -> str:
     return thing if isinstance(thing, str) else thing.id
 
@@ -474,9 +480,13 @@ def previous_attributes(before: Json, after: Json) -> Json:
     """
     previous: Json = {}
     for name in before | after:
-        old, new = before.get(name), after.get(name)
-        if old == new:
-            continue
-        nested = isinstance(old, dict) and isinstance(new, dict) and old.get("id") == new.get("id")
-        previous[name] = previous_attributes(old or {}, new or {}) if nested else old
+        old: Any = before.get(name)
+        new: Any = after.get(name)
+        if old != new:
+            nested = _is_same_object(old, new)
+            previous[name] = previous_attributes(old, new) if nested else old
     return previous
+
+
+def _is_same_object(old: Any, new: Any) -> bool:  # noqa: ANN401  # any JSON
+    return isinstance(old, dict) and isinstance(new, dict) and old.get("id") == new.get("id")

@@ -22,6 +22,7 @@ from tenantry_devkit.simulator.objects import (
     Price,
     ProviderEvent,
     Subscription,
+    indented_json,
 )
 from tenantry_devkit.simulator.subscriptions import ItemChange
 
@@ -30,7 +31,6 @@ _NAME: Final = re.compile(r"[^\[\]]+(\[[^\[\]]*\])*")
 _INVALID: Final = re.compile(
     r"(Object missing required field `(?P<missing>\w+)`|.*?)( - at `\$\.?(?P<place>.*)`)?"
 )
-"""The message of a ``msgspec.ValidationError``."""
 _MOST: Final = 2000
 _DECLINING_CARDS: Final = frozenset({"pm_card_chargeCustomerFail", "tok_chargeCustomerFail"})
 """The provider's test cards that can be stored and decline every charge."""
@@ -84,17 +84,18 @@ def decode(values: Mapping[str, Any], kind: type[S]) -> S:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        match = _INVALID.fullmatch(str(error))
-        assert match is not None  # noqa: S101  # it matches any text
-        names = [each for each in (match["place"], match["missing"]) if each]
-        param = re.sub(r"\.(\w+)", r"[\1]", ".".join(names))
-        if match["missing"] or match[1].endswith("got `null`"):
-            raise missing_parameter(param) from None
-        raise ApiError(
-            400,
-            f"Invalid {param}: {match[1]}",
-            param=param,
-        ) from None
+        raise _api_error(str(error)) from None
+
+
+def _api_error(message: str) -> ApiError:
+    """Return the provider's error for the message of a ``msgspec.ValidationError``."""
+    match = _INVALID.fullmatch(message)
+    assert match is not None  # noqa: S101  # it matches any text
+    names = filter(None, (match["place"], match["missing"]))
+    param = re.sub(r"\.(\w+)", r"[\1]", ".".join(names))
+    if match["missing"] or match[1].endswith("got `null`"):
+        return missing_parameter(param)
+    return ApiError(400, f"Invalid {param}: {match[1]}", param=param)
 
 
 class Range(Struct):
@@ -127,16 +128,8 @@ class ListParameters(Struct):
         """Whether an object passes the filters; one that is named like an attribute is for its
         value.
         """
-        given = [
-            name
-            for name in self.__struct_fields__
-            if name != "created" and getattr(self, name) is not None
-        ]
-        is_equal = all(
-            getattr(self, name) == getattr(thing, name)
-            for name in given
-            if name in thing.__struct_fields__
-        )
+        shared = set(self.__struct_fields__) & set(thing.__struct_fields__) - {"created"}
+        is_equal = all(getattr(self, name) in (None, getattr(thing, name)) for name in shared)
         return is_equal and in_range(thing.created, self.created)
 
 
@@ -189,11 +182,7 @@ class CustomerFields(Struct):
 
     @property
     def fields(self) -> dict[str, Any]:
-        given = {
-            "email": self.email,
-            "name": self.name,
-            "description": self.description,
-        }
+        given = {name: getattr(self, name) for name in ("email", "name", "description")}
         return {name: value for name, value in given.items() if value is not UNSET}
 
     @property
@@ -229,16 +218,31 @@ class TrialSettings(Struct):
     end_behavior: EndBehavior = field(default_factory=EndBehavior)
 
 
-class NewSubscription(Struct):
-    customer: str
-    items: AtLeastOne[NewItem]
+class SubscriptionData(Struct, kw_only=True):
+    """What a checkout says about its subscription."""
+
     metadata: Metadata = {}
     trial_period_days: int = 0
-    trial_end: int | Literal["now"] | None = None
     trial_settings: TrialSettings = field(default_factory=TrialSettings)
+    billing_mode: BillingModeParameter = field(default_factory=BillingModeParameter)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The arguments of the simulator's methods."""
+        missing_payment_method = self.trial_settings.end_behavior.missing_payment_method
+        return {
+            "trial_days": self.trial_period_days,
+            "missing_payment_method": missing_payment_method or "create_invoice",
+            "billing_mode": self.billing_mode.type,
+        }
+
+
+class NewSubscription(SubscriptionData, kw_only=True):
+    customer: str
+    items: AtLeastOne[NewItem]
+    trial_end: int | Literal["now"] | None = None
     cancel_at_period_end: bool = False
     cancel_at: int | None = None
-    billing_mode: BillingModeParameter = field(default_factory=BillingModeParameter)
     payment_behavior: Literal["allow_incomplete"] = "allow_incomplete"
 
 
@@ -272,16 +276,13 @@ class SubscriptionList(ListParameters):
     ) = field(name="status", default=None)
 
     def matches(self, thing: Subscription) -> bool:
-        if self.wanted_status is None:
-            has_status = thing.status != "canceled"
-        else:
-            has_status = self.wanted_status in {
-                "all",
-                thing.status,
-                "ended" if thing.has_ended else None,
-            }
         has_price = self.price is None or any(item.price.id == self.price for item in thing.items)
-        return super().matches(thing) and has_status and has_price
+        return super().matches(thing) and self._has_wanted_status(thing) and has_price
+
+    def _has_wanted_status(self, thing: Subscription) -> bool:
+        if self.wanted_status is None:
+            return thing.status != "canceled"
+        return self.wanted_status in {"all", thing.status, "ended" if thing.has_ended else None}
 
 
 class InvoiceList(ListParameters):
@@ -290,13 +291,6 @@ class InvoiceList(ListParameters):
     customer: str | None = None
     subscription: str | None = None
     status: str | None = None
-
-
-class SubscriptionData(Struct):
-    metadata: Metadata = {}
-    trial_period_days: int = 0
-    trial_settings: TrialSettings = field(default_factory=TrialSettings)
-    billing_mode: BillingModeParameter = field(default_factory=BillingModeParameter)
 
 
 class CheckoutParameters(Struct):
@@ -350,31 +344,30 @@ def page(newest_first: Sequence[Any], kind: type, given: ListParameters) -> tupl
         raise ApiError(
             400, "You may only specify one of these parameters: starting_after, ending_before."
         )
-    ids = [thing.id for thing in newest_first]
-    for param, wanted in (
-        ("starting_after", given.starting_after),
-        ("ending_before", given.ending_before),
-    ):
-        if wanted is not None and wanted not in ids:
-            raise missing(kind, wanted, param=param)
     if given.ending_before is not None:
-        rest = newest_first[: ids.index(given.ending_before)]
+        rest = newest_first[: _position(newest_first, kind, "ending_before", given.ending_before)]
         return list(rest[-given.limit :]), len(rest) > given.limit
-    rest = (
-        newest_first
-        if given.starting_after is None
-        else newest_first[ids.index(given.starting_after) + 1 :]
-    )
+    rest = newest_first
+    if given.starting_after is not None:
+        position = _position(newest_first, kind, "starting_after", given.starting_after)
+        rest = newest_first[position + 1 :]
     return list(rest[: given.limit]), len(rest) > given.limit
+
+
+def _position(things: Sequence[Any], kind: type, param: str, wanted: str) -> int:
+    """Return the index of an object; raises `ApiError` if it is not listed."""
+    ids = [thing.id for thing in things]
+    if wanted not in ids:
+        raise missing(kind, wanted, param=param)
+    return ids.index(wanted)
 
 
 def json_response(
     value: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response[bytes]:
     """Return JSON, indented like the provider's."""
-    content = msgspec.json.format(msgspec.json.encode(value), indent=2)
     return Response(
-        content,
+        indented_json(value),
         status_code=status,
         media_type=MediaType.JSON,
         headers=headers,
