@@ -6,6 +6,7 @@ finds tenants by the subscriptions of their folds.
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -222,31 +223,25 @@ def update_accounts(
     changes: Sequence[AccountChange], policy: BillingPolicy, now: datetime
 ) -> list[BoundStatement]:
     """Write back accounts; a tenant whose record changed has ``now`` as its time of update."""
-    if not changes:
-        return []
-    accounts = [change.account for change in changes]
-    updated = UPDATE_ACCOUNTS(
-        [account.tenant_id for account in accounts],
-        *zip(*[_record_of(account.record) for account in accounts], strict=True),
-        [_stored_access(account.record) for account in accounts],
-        [account.customer_id for account in accounts],
-        [policy.subscriptions if account.is_whole else None for account in accounts],
-        [_encoder.encode(account.folds) for account in accounts],
-        [change.is_visible for change in changes],
-        now,
-    )
-    return [updated, *_insert_holders(changes)]
-
-
-def _insert_holders(changes: Sequence[AccountChange]) -> list[BoundStatement]:
-    """Let the subscriptions that accounts have not had before find them."""
-    added = [
-        (change.account.tenant_id, *subscription)
-        for change in changes
-        for subscription in sorted(change.new_subscriptions())
+    return [
+        *UPDATE_ACCOUNTS.for_rows([_row(change, policy) for change in changes], now),
+        *INSERT_HOLDERS.for_rows(list(chain.from_iterable(map(_new_holders, changes)))),
     ]
-    return [INSERT_HOLDERS(*zip(*added, strict=True))] if added else []
 
 
-def _stored_access(record: BillingRecord) -> bytes | None:
-    return _encoder.encode(record.access) if record.access else None
+def _row(change: AccountChange, policy: BillingPolicy) -> tuple[object, ...]:
+    account, access = change.account, change.account.record.access
+    return (
+        account.tenant_id,
+        *_record_of(account.record),
+        _encoder.encode(access) if access else None,
+        account.customer_id,
+        policy.subscriptions if account.is_whole else None,
+        _encoder.encode(account.folds),
+        change.is_visible,
+    )
+
+
+def _new_holders(change: AccountChange) -> list[tuple[str, str, str | None]]:
+    """Return the rows by which the subscriptions that an account has not had before find it."""
+    return [(change.account.tenant_id, *found) for found in change.new_subscriptions()]

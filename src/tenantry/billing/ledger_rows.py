@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -10,7 +10,7 @@ from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import LedgerEntry
 from tenantry.domain.billing.tenant_record import BillingRecord
 
-_COLUMNS: Final = (
+EVENT_COLUMNS: Final = (
     "id",
     "type",
     "created",
@@ -34,7 +34,7 @@ class EntryEffect(msgspec.Struct, frozen=True, omit_defaults=True):
 _FACTS: Final = [
     (field.name, field.type, field.default)
     for field in msgspec.structs.fields(BillingEvent)
-    if field.name not in (*_COLUMNS, _NOT_STORED)
+    if field.name not in (*EVENT_COLUMNS, _NOT_STORED)
 ]
 # A new fact of `BillingEvent` needs no column.
 _Document: Final[Any] = msgspec.defstruct(
@@ -46,40 +46,17 @@ _Document: Final[Any] = msgspec.defstruct(
 )
 _fact_names: Final = tuple(name for name, *_ in _FACTS)
 _facts_of: Final = attrgetter(*_fact_names)
+_event_names: Final = (*EVENT_COLUMNS, *_fact_names)
 _encoder: Final = msgspec.json.Encoder()
 decode_document: Final = msgspec.json.Decoder(_Document).decode
 """Return a document as an `EntryEffect` that also has the facts of the event."""
 
 
-class EventRow(NamedTuple):
-    """The columns of an entry that make its event."""
-
-    id: str
-    type: str
-    created: int
-    arrival: int
-    org_id: str | None
-    customer_id: str | None
-    subscription_id: str | None
-    invoice_url: str | None
-    document: str
-
-
 def to_event(columns: Sequence[Any]) -> BillingEvent:
-    """Return the event of an entry from the columns of `EventRow`."""
-    row = EventRow._make(columns)
-    facts = zip(_fact_names, _facts_of(decode_document(row.document)), strict=True)
-    return BillingEvent(
-        id=row.id,
-        type=row.type,
-        created=row.created,
-        arrival=row.arrival,
-        org_id=row.org_id,
-        customer_id=row.customer_id,
-        subscription_id=row.subscription_id,
-        invoice_url=row.invoice_url,
-        **dict(facts),
-    )
+    """Return the event of an entry from its columns `EVENT_COLUMNS` and its document."""
+    *values, document = columns
+    facts = _facts_of(decode_document(document))
+    return BillingEvent(**dict(zip(_event_names, (*values, *facts), strict=True)))
 
 
 def encode_document(entry: LedgerEntry) -> bytes:

@@ -8,7 +8,8 @@ import re
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from operator import attrgetter
+from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import Final
 
 import psycopg
@@ -189,6 +190,9 @@ SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice
 """
 
 
+_first: Final = itemgetter(0)
+
+
 async def read_context(
     connection: Connection,
     policy: BillingPolicy,
@@ -203,23 +207,25 @@ async def read_context(
     """
     # Links and holders after the locks: another transaction may have changed them while this waited
     # for a tenant.
-    rows, links, seen, [(first_arrival,)], *holders = await connection.run_batch(
+    calls = [
         accounts.LOCK_ACCOUNTS(list(tenants), list(customers), list(subscriptions)),
         TENANTS_OF_CUSTOMERS(list(customers)),
         SEEN_EVENTS(list(events)),
         NEXT_ARRIVAL(),
-        *([accounts.HOLDERS(list(subscriptions))] if subscriptions else []),
-    )
+    ]
+    if subscriptions:
+        calls.append(accounts.HOLDERS(list(subscriptions)))
+    rows, links, seen, [(first_arrival,)], *holders = await connection.run_batch(*calls)
     locked = accounts.to_accounts(rows, policy)
     with_subscriptions = holders_of(subscriptions, locked)
     return BatchContext(
         accounts=locked,
         known=KnownTenants(dict(links), named_tenants(with_subscriptions, locked)),
-        seen=frozenset([row[0] for row in seen]),
+        seen=frozenset(map(_first, seen)),
         first_arrival=first_arrival,
         replaceable=frozenset([event_id for event_id, is_replaceable in seen if is_replaceable]),
         tenants_of_subscription=with_subscriptions,
-        missing=frozenset(row[0] for found in holders for row in found).difference(locked),
+        missing=frozenset(map(_first, chain(*holders))).difference(locked),
     )
 
 
@@ -268,16 +274,18 @@ async def lock_accounts(
 async def read_events(
     connection: Connection, needs: Mapping[FoldId, ReplayNeed], policy: BillingPolicy
 ) -> dict[FoldId, list[BillingEvent]]:
-    """Return the folded events that timelines need."""
+    """Return the folded events that timelines need; there is at least one need."""
+    ids = list(needs)
+    tenants, keys = zip(*ids, strict=True)
+    seconds, late, until = zip(*needs.values(), strict=True)
     values = {
         **FOLD_TYPES,
-        "tenants": [tenant_id for tenant_id, _ in needs],
-        "folds": [key if policy.is_each else None for _, key in needs],
-        "seconds": [need.second for need in needs.values()],
-        "late": [need.late for need in needs.values()],
-        "until": [need.until for need in needs.values()],
+        "tenants": list(tenants),
+        "folds": list(keys) if policy.is_each else [None] * len(ids),
+        "seconds": list(seconds),
+        "late": list(late),
+        "until": list(until),
     }
-    ids = list(needs)
     events: dict[FoldId, list[BillingEvent]] = {fold_id: [] for fold_id in ids}
     for *columns, number in await connection.fetch(READ_EVENTS, values):
         event = to_event(columns)
@@ -461,11 +469,11 @@ UPDATE billing_events e
 INSERT_BODIES: Final = Statement(
     """
 INSERT INTO billing_bodies (arrival, received_at, body)
-SELECT arrival, $1, body FROM unnest($2, $3) AS kept (arrival, body)
+SELECT arrival, $3, body FROM unnest($1, $2) AS kept (arrival, body)
 """,
-    MOMENT,
     BIGINTS,
     BLOBS,
+    MOMENT,
 )
 _FASTEST: Final = 0
 
@@ -492,6 +500,7 @@ class EntryTakenError(Exception):
     """Another transaction has added one of the events to the ledger meanwhile."""
 
 
+_event_id: Final = attrgetter("received.event.id")
 _columns_of: Final = attrgetter(
     "event.id",
     "event.type",
@@ -506,30 +515,20 @@ _columns_of: Final = attrgetter(
 
 
 def insert_entries(entries: Sequence[LedgerEntry], now: datetime) -> list[BoundStatement]:
-    if not entries:
-        return []
     # sorted by id, so that two batches with the same new events cannot deadlock
-    entries = sorted(entries, key=lambda entry: entry.received.event.id)
-    columns = zip(*[_columns_of(entry.received) for entry in entries], strict=True)
-    calls = [
-        INSERT_ENTRIES(
-            *columns,
-            [entry.tenant_id for entry in entries],
-            [entry.outcome for entry in entries],
-            [" ".join(entry.anomalies) or None for entry in entries],
-            [encode_document(entry) for entry in entries],
-        )
+    rows = [
+        (*_columns_of(entry.received), *_effect_of(entry))
+        for entry in sorted(entries, key=_event_id)
     ]
-    kept = [
-        (entry.received.event.arrival, entry.received.body)
-        for entry in entries
-        if entry.received.body is not None
-    ]
-    if kept:
-        calls.append(
-            INSERT_BODIES(now, [arrival for arrival, _ in kept], [pack(body) for _, body in kept])
-        )
-    return calls
+    received = [entry.received for entry in entries]
+    bodies = [(each.event.arrival, pack(each.body)) for each in received if each.body is not None]
+    return [*INSERT_ENTRIES.for_rows(rows), *INSERT_BODIES.for_rows(bodies, now)]
+
+
+def _effect_of(entry: LedgerEntry) -> tuple[str | None, str, str | None, bytes]:
+    """Return the columns of an entry that follow from its tenant."""
+    anomalies = " ".join(entry.anomalies) or None
+    return entry.tenant_id, entry.outcome, anomalies, encode_document(entry)
 
 
 def pack(body: bytes) -> bytes:
@@ -549,31 +548,18 @@ def delete_replaced(ids: Collection[str], entries: Sequence[LedgerEntry]) -> lis
     """Delete the entries that new ``entries`` of the same id replace; call it before inserting
     these.
     """
-    return (
-        [DELETE_REPLACED(sorted(ids), [entry.received.event.arrival for entry in entries])]
-        if ids
-        else []
-    )
+    arrivals = [entry.received.event.arrival for entry in entries]
+    return [DELETE_REPLACED(sorted(ids), arrivals)] if ids else []
 
 
 def update_parked(entries: Sequence[LedgerEntry]) -> list[BoundStatement]:
     """Write the outcome of parked events whose tenant has become known."""
-    if not entries:
-        return []
-    return [
-        UPDATE_PARKED(
-            [entry.received.event.id for entry in entries],
-            [entry.tenant_id for entry in entries],
-            [entry.outcome for entry in entries],
-            [" ".join(entry.anomalies) or None for entry in entries],
-            [encode_document(entry) for entry in entries],
-        )
-    ]
+    return UPDATE_PARKED.for_rows([(_event_id(entry), *_effect_of(entry)) for entry in entries])
 
 
 def insert_links(links: Sequence[CustomerLink]) -> list[BoundStatement]:
     """Add links of customers; the first claim on a customer stands."""
-    return [INSERT_LINKS(*zip(*links, strict=True))] if links else []
+    return INSERT_LINKS.for_rows(links)
 
 
 async def write(connection: Connection, calls: Sequence[BoundStatement], *, commit: bool) -> None:

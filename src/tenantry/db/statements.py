@@ -63,6 +63,10 @@ class Statement:
         ]
         return BoundStatement(self, parameters)
 
+    def for_rows(self, rows: Sequence[Sequence[Any]], *others: Any) -> list["BoundStatement"]:  # noqa: ANN401
+        """Bind the columns of rows, and then ``others``; without rows there is nothing to run."""
+        return [self(*zip(*rows, strict=True), *others)] if rows else []
+
 
 def _dump_moment(moment: datetime) -> bytes:
     return _pack_bigint(to_micros(moment) - _EPOCH_2000)
