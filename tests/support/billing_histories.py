@@ -24,7 +24,9 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.integrations.stripe.decode import decode_event
 from tests.support.app import OPERATOR_TOKEN, make_settings, running_app
 from tests.support.billing import rows
-from tests.support.billing_oracle import ExpectedMail, ExpectedTenant, Verdict, judge
+from tests.support.billing_oracle import Verdict, judge
+from tests.support.billing_oracle_mails import ExpectedMail
+from tests.support.billing_oracle_records import ExpectedTenant
 from tests.support.provider_world import ADDON_PRICE, Event, History, HistoryTenant
 from tests.support.signing import deliver
 

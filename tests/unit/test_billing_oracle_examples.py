@@ -1,7 +1,8 @@
 """The oracle of billing gives the ends that the documentation states."""
 
 from tests.support.billing_examples import BillingExample, billing_examples
-from tests.support.billing_oracle import ExpectedTenant, judge
+from tests.support.billing_oracle import judge
+from tests.support.billing_oracle_records import ExpectedTenant
 
 NOW = 1_795_176_000
 
