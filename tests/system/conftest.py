@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import Browser
 
 from tests.support.browser import running_browser
+from tests.support.typescript_client import Package, packed_client
 
 _LIMIT: Final = 600
 """Seconds for a test without its own limit: these build images, start clusters and wait for
@@ -31,6 +32,12 @@ async def browser() -> AsyncIterator[Browser]:
     """The system's chromium; a test makes its own contexts in it."""
     async with running_browser() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
+    """The TypeScript client, packed."""
+    return packed_client(tmp_path_factory.mktemp("package"))
 
 
 @pytest.fixture

@@ -19,9 +19,7 @@ from tests.sdk.sdk_support import Served, serving
 from tests.support.postgres import PostgresServer
 from tests.support.service import KEYS, PROJECTS, VERIFY, Organization
 from tests.support.serving import served
-from tests.system.test_typescript_client import Package, package
-
-__all__ = ["package"]
+from tests.support.typescript_client import Package
 
 HTML: Final = (
     '<!doctype html><link rel="icon" href="data:,"><title>A page of another origin</title>'

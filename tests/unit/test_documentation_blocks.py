@@ -16,7 +16,7 @@ _RUN_BY: Final = {
     "python-sdk.md": "tests/sdk/test_sdk_readme.py",
     "simulator.md": "tests/integration/test_simulator_example.py",
     "testing.md": "tests/e2e/testing/test_testing_guide.py",
-    "typescript-client.md": "tests/system/test_typescript_client.py",
+    "typescript-client.md": "tests/system/typescript/test_typescript_package.py",
 }
 """How-to guides whose blocks a test of their own runs."""
 _PAGES: Final = sorted(
