@@ -93,13 +93,16 @@ def explain_token_command(
         has_database = demo or bool(values.get("DATABASE_URL", "").strip())
         conninfo = stack.enter_context(database(values)) if has_database else None
         explanation = asyncio.run(_explain(config, token, organization, conninfo))
-    if as_json:
-        click.echo(as_document(explanation, config))
-    else:
-        click.echo("\n".join(lines(explanation, config)))
-    if isinstance(explanation.refusal, AuthUnavailableError):
-        sys.exit(OUT_OF_REACH)
-    sys.exit(NOT_AUTHENTICATED if explanation.refusal else 0)
+    shown_lines = [as_document(explanation, config)] if as_json else lines(explanation, config)
+    click.echo("\n".join(shown_lines))
+    sys.exit(_exit_code(explanation))
+
+
+def _exit_code(explanation: AccessExplanation) -> int:
+    if explanation.refusal is None:
+        return 0
+    is_unavailable = isinstance(explanation.refusal, AuthUnavailableError)
+    return OUT_OF_REACH if is_unavailable else NOT_AUTHENTICATED
 
 
 def _read(file: BinaryIO | None) -> str:
@@ -130,16 +133,14 @@ async def _explain(
 def as_document(explanation: AccessExplanation, config: OidcConfig) -> str:
     """Format the checks, the claims and the outcome as a JSON document."""
     refusal = explanation.refusal
-    members = explanation.token.members
+    claims = _claims(explanation.token, config)
     document = {
         "valid": refusal is None,
-        "status": None if refusal is None else STATUSES[type(refusal)].value,
-        "code": None if refusal is None else refusal.code,
+        "status": refusal and STATUSES[type(refusal)].value,
+        "code": refusal and refusal.code,
         "checks": msgspec.to_builtins(explanation.steps),
         "claimsProven": explanation.token.proven,
-        "claims": None
-        if members is None
-        else {name: _plain(value) for name, value in _claims(members, config)},
+        "claims": claims and {name: _plain(value) for name, value in claims.items()},
         "standing": msgspec.to_builtins(explanation.access),
     }
     return json.dumps(document, indent=2)
@@ -174,14 +175,14 @@ def _check_lines(steps: Sequence[CheckStep]) -> Iterator[str]:
 
 
 def _claim_lines(token: TokenExplanation, config: OidcConfig) -> Iterator[str]:
-    if token.members is None:
+    claims = _claims(token, config)
+    if claims is None:
         yield "Its claims cannot be read."
         return
     if token.proven:
         yield "What it says, proven by its signature"
     else:
         yield "What it says, which nothing proves: its signature was not found good"
-    claims = dict(_claims(token.members, config))
     rows = [(printable(name), _claim(name, value, token.now)) for name, value in claims.items()]
     yield from (f"  {row}" for row in aligned(rows))
 
@@ -205,15 +206,17 @@ def _access_lines(access: ExplainedAccess) -> Iterator[str]:
     yield f"  scopes  {' '.join(map(printable, access.scopes)) or 'none'}"
 
 
-def _claims(members: dict[str, Any], config: OidcConfig) -> Iterator[tuple[str, Any]]:
-    """Yield the claims that the service uses; others are private to the user."""
+def _claims(token: TokenExplanation, config: OidcConfig) -> dict[str, Any] | None:
+    """Return the claims that the service uses: others are private to the user. None if they cannot
+    be read.
+    """
+    if token.members is None:
+        return None
     directory = (DIRECTORY_CLAIM,) if config.issuers.is_template else ()
     configured = (config.audience_claim, config.org_claim, config.role_claim)
-    for name in dict.fromkeys(
-        ("iss", *directory, "aud", "sub", *_TIMES, *configured, "scope", "scp")
-    ):
-        if (value := claim_at(members, name)) is not msgspec.UNSET:
-            yield name, value
+    names = ("iss", *directory, "aud", "sub", *_TIMES, *configured, "scope", "scp")
+    values = {name: claim_at(token.members, name) for name in names}
+    return {name: value for name, value in values.items() if value is not msgspec.UNSET}
 
 
 def _plain(value: object) -> object:

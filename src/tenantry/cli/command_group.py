@@ -61,18 +61,19 @@ class LazyGroup(click.Group):
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, LazyCommand):
             command = pkgutil.resolve_name(command.target)
-        if (
-            not ctx.resilient_parsing
-            and ctx.find_root().params.get("profile") is not None
-            and command is not None
-        ):
-            uses_service = any(param.name == "profile" for param in command.params)
-            # of a group, some command may use it
-            if not uses_service and not isinstance(command, LazyGroup):
-                raise click.UsageError(
-                    f"{ctx.command_path} {name} uses no service, so it takes no --profile.", ctx
-                )
+        has_profile = ctx.find_root().params.get("profile") is not None
+        if has_profile and not ctx.resilient_parsing and not _may_use_service(command):
+            raise click.UsageError(
+                f"{ctx.command_path} {name} uses no service, so it takes no --profile.", ctx
+            )
         return name, command, rest
+
+
+def _may_use_service(command: click.Command | None) -> bool:
+    """Whether a command takes ``--profile``; of a group, some command may."""
+    if command is None or isinstance(command, LazyGroup):
+        return True
+    return any(param.name == "profile" for param in command.params)
 
 
 class Root(LazyGroup):
@@ -111,11 +112,8 @@ class Root(LazyGroup):
         """Find a command. Raises `click.UsageError` for one of the development kit that is not
         installed.
         """
-        if (
-            cmd_name not in self.commands
-            and cmd_name not in self.list_commands(ctx)
-            and cmd_name in DEVKIT_COMMANDS
-        ):
+        is_known = cmd_name in self.commands or cmd_name in self.list_commands(ctx)
+        if cmd_name in DEVKIT_COMMANDS and not is_known:
             raise click.UsageError(
                 f"`tenantry {cmd_name}` needs the development kit: {INSTALL_DEVKIT}", ctx
             )
@@ -125,9 +123,7 @@ class Root(LazyGroup):
         for heading, commands in self.sections.items():
             if commands:
                 with formatter.section(heading):
-                    formatter.write_dl(
-                        [(name, one.short_help or one.help or "") for name, one in commands.items()]
-                    )
+                    formatter.write_dl([(name, one.help or "") for name, one in commands.items()])
 
 
 @click.command()

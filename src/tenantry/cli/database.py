@@ -122,11 +122,10 @@ def operator_values() -> tuple[dict[str, str], bool]:
     if folder is None:
         return values, False
     setting = Settings.database_url
-    if name := next(
-        (name for name in (setting.name, setting.file_name) if values.get(name, "").strip()), None
-    ):
-        click.echo(_note_on_database(values[name], folder), err=True)
-        return values, False
+    for url in (values.get(setting.name, ""), values.get(setting.file_name, "")):
+        if url.strip():
+            click.echo(_note_on_database(url, folder), err=True)
+            return values, False
     return _values_of_demo(folder, values), True
 
 

@@ -145,15 +145,17 @@ def scan_command(paths: tuple[str, ...], *, globs: tuple[str, ...], as_json: boo
     for path in paths:
         for file in list_files(path, globs, report.add_error):
             _scan_file(file, report)
-    if as_json:
-        click.echo(json.dumps(msgspec.to_builtins(report), indent=2))
-    else:
-        for key in report.keys:
-            click.echo(f"{key.path}:{key.line}:{key.column}: {key.start}...{key.last4}")
+    document = json.dumps(msgspec.to_builtins(report), indent=2)
+    for line in [document] if as_json else map(_key_line, report.keys):
+        click.echo(line)
     for one in report.unreadable:
         click.echo(f"{one.path}: cannot be read: {one.reason}", err=True)
     click.echo(_summary(report), err=True)
     raise SystemExit(1 if report.keys or report.unreadable else 0)
+
+
+def _key_line(key: KeyPlace) -> str:
+    return f"{key.path}:{key.line}:{key.column}: {key.start}...{key.last4}"
 
 
 def _scan_file(path: str, report: ScanReport) -> None:

@@ -49,7 +49,8 @@ def doctor(*, as_json: bool) -> None:
     """
     logs.configure("console", logging.CRITICAL)  # the findings contain what the checks log
     findings = [_redacted(finding) for finding in _check()]
-    worst = next(level for level in _STYLES if any(finding.level is level for finding in findings))
+    levels = {finding.level for finding in findings}
+    worst = next(level for level in _STYLES if level in levels)
     if as_json:
         click.echo(msgspec.json.encode({"status": worst, "findings": findings}).decode())
     else:
@@ -74,9 +75,8 @@ def _check() -> list[Finding]:
         settings = load(values)
     except SettingsError as error:
         found += judge_settings(error.faults)
-        if any(fault.startswith(_DATABASE_URL) for fault in error.faults):
-            return [*found, problem("connections.not_checked")]
-        found += _check_connections(values, Settings(values), is_complete=False)
+        if not any(fault.startswith(_DATABASE_URL) for fault in error.faults):
+            found += _check_connections(values, Settings(values), is_complete=False)
         return [*found, problem("connections.not_checked")]
     found += judge_settings([])
     found += check_values(settings)

@@ -217,14 +217,17 @@ def judge_peppers(counts: Mapping[str | None, int], peppers: Sequence[str]) -> l
     newest first.
     """
     newest, *older = peppers
-    lost = sum(number for pepper, number in counts.items() if pepper not in (None, *peppers))
-    if lost:
+    if lost := _count_others(counts, (None, *peppers)):
         return [problem("API_KEY_PEPPER.missing", number=lost)]
     if not older:
         return []
-    waiting = sum(number for pepper, number in counts.items() if pepper != newest)
-    if waiting:
+    if waiting := _count_others(counts, (newest,)):
         return [problem("API_KEY_PEPPER.needed", number=waiting)]
     number = counts.get(newest, 0)
     text = f"every active key uses the first one ({number}): no key needs the others"
     return [ok("API_KEY_PEPPER", text)]
+
+
+def _count_others(counts: Mapping[str | None, int], peppers: Sequence[str | None]) -> int:
+    """Count the keys of all other peppers."""
+    return sum(number for pepper, number in counts.items() if pepper not in peppers)

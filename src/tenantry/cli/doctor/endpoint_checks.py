@@ -74,10 +74,7 @@ def judge_endpoints(
 
 
 def _judge_endpoint(endpoint: ProviderEndpoint) -> Finding:
-    enabled = set(endpoint.enabled_events)
-    missing = set() if _EVERY_TYPE in enabled else REQUIRED_TYPES - enabled
-    faults = [] if endpoint.status == "enabled" else [f"is {endpoint.status}"]
-    faults += [f"lacks {_listed(missing)}"] if missing else []
+    faults = _faults_of(endpoint)
     if faults:
         return problem(
             "payment provider.wrong_endpoint",
@@ -85,12 +82,21 @@ def _judge_endpoint(endpoint: ProviderEndpoint) -> Finding:
             faults=" and ".join(faults),
             types=_listed(REQUIRED_TYPES),
         )
-    if _EVERY_TYPE in enabled:
+    if _EVERY_TYPE in endpoint.enabled_events:
         text = f"sends every event type to {endpoint.url}; tenantry ignores those that it does not know"
         return ok(_SUBJECT, text)
     text = f"sends the {len(REQUIRED_TYPES)} required event types to {endpoint.url}"
-    unknown = enabled - KNOWN_TYPES
+    unknown = set(endpoint.enabled_events) - KNOWN_TYPES
     return ok(_SUBJECT, f"{text}; tenantry ignores {_listed(unknown)}" if unknown else text)
+
+
+def _faults_of(endpoint: ProviderEndpoint) -> list[str]:
+    faults = []
+    if endpoint.status != "enabled":
+        faults.append(f"is {endpoint.status}")
+    if missing := REQUIRED_TYPES - known_types_of([endpoint]):
+        faults.append(f"lacks {_listed(missing)}")
+    return faults
 
 
 def endpoints_at(
@@ -122,13 +128,14 @@ def judge_prices(
     """
     if prices is None:
         return [problem("prices.unreadable")]
-    found = []
-    for price_id, price in prices.items():
-        if fault := _fault_of(price):
-            found.append(problem("prices.wrong", item=items[price_id], price=price_id, fault=fault))
-    if prices and not found:
+    faults = {price_id: _fault_of(price) for price_id, price in prices.items()}
+    if prices and not any(faults.values()):
         return [ok("prices", f"the provider has all of the plan catalog: {len(prices)}")]
-    return found
+    return [
+        problem("prices.wrong", item=items[price_id], price=price_id, fault=fault)
+        for price_id, fault in faults.items()
+        if fault
+    ]
 
 
 def _fault_of(price: ProviderPrice | None) -> str | None:
