@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import click
 import msgspec
@@ -45,6 +45,8 @@ from tenantry.domain.errors import ValidationError
 from tenantry.domain.permissions import AccessLevel, Mode, is_scope
 from tenantry.domain.tenants import ManagedTenant, is_tenant_id
 from tenantry.settings import Settings
+
+_NO_AUDIT: Final = "Revocations since the backup are not known: keys revoked since then work again"
 
 
 @click.group()
@@ -309,11 +311,7 @@ def after_restore(
     """
     if bool(files) == no_audit:
         raise click.UsageError("Pass either --audit FILE (once or more) or --no-audit.")
-    trail = [entry for file in files for entry in _read(file)]
-    if files and not trail:
-        raise click.UsageError(
-            "The exported audit trail is empty. Check the files; if there is none, pass --no-audit."
-        )
+    trail = _read_all(files)
     outcomes = Counter[RestoreOutcome]()
     interruption = Interruption()
 
@@ -341,11 +339,7 @@ def after_restore(
         return await service.end_sessions(), await service.hold_mail() if hold_mail else None
 
     sessions, mails = on_database(restore)
-    if no_audit:
-        summary = "Revocations since the backup are not known: keys revoked since then work again"
-    else:
-        each = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in RestoreOutcome)
-        summary = f"{counted(outcomes.total(), 'change')} lost: {each}"
+    summary = _NO_AUDIT if no_audit else _lost(outcomes)
     click.echo("; ".join([summary, *_written(sessions, mails, dry_run=dry_run)]))
     if interruption.is_requested():
         raise CommandError(
@@ -353,6 +347,11 @@ def after_restore(
             "Run the same command again; what is redone stays."
         )
     sys.exit(FAILED if outcomes[RestoreOutcome.MANUAL] else 0)
+
+
+def _lost(outcomes: Counter[RestoreOutcome]) -> str:
+    each = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in RestoreOutcome)
+    return f"{counted(outcomes.total(), 'change')} lost: {each}"
 
 
 def _written(sessions: int | None, mails: int | None, *, dry_run: bool) -> Iterator[str]:
@@ -371,6 +370,15 @@ def _show_change(lost: LostChange) -> None:
         f"{shown(entry.at)}  {entry.action}  {entry.target_id}  {entry.org_id}  {lost.outcome}{why}"
     )
     print_beside_bar([printable(line)])
+
+
+def _read_all(files: Sequence[BinaryIO]) -> list[AuditEvent]:
+    trail = [entry for file in files for entry in _read(file)]
+    if files and not trail:
+        raise click.UsageError(
+            "The exported audit trail is empty. Check the files; if there is none, pass --no-audit."
+        )
+    return trail
 
 
 def _read(file: BinaryIO) -> list[AuditEvent]:

@@ -22,7 +22,16 @@ from tenantry.billing.ledger_queries import (
 from tenantry.cli import output
 from tenantry.cli.database import on_database
 from tenantry.cli.options import json_option
-from tenantry.cli.output import aligned, changes, counted, own_command, print_json, printable, shown
+from tenantry.cli.output import (
+    aligned,
+    changes,
+    counted,
+    own_command,
+    print_json,
+    printable,
+    shown,
+    until_words,
+)
 from tenantry.common.clock import system_clock
 
 JSON_NAMES: Final = dict(
@@ -135,8 +144,7 @@ def _state_lines(explanation: BillingExplanation) -> Iterator[RenderableType]:
     for subscription in explanation.subscriptions:
         yield from _subscription_lines(subscription)
     access = explanation.tenant.access
-    until = f" until {shown(access.until)}" if access.until else ""
-    terms = f"  {access.state}{until}, limits of plan {shown(access.plan)}"
+    terms = f"  {access.state}{until_words(access)}, limits of plan {shown(access.plan)}"
     yield ""
     yield Text.assemble(("Access", "bold"), terms)
     yield _indented(printable(access.reason))
@@ -173,20 +181,26 @@ def _folded_events(explanation: BillingExplanation) -> str:
 
 
 def _subscription_lines(subscription: SubscriptionView) -> Iterator[RenderableType]:
-    facts = [f"plan {shown(subscription.plan)}", f"status {shown(subscription.status)}"]
+    facts = ", ".join(_subscription_facts(subscription))
+    yield _indented(f"{printable(subscription.id) or '(without id)'}  {facts}")
+    yield _indented(printable(subscription.reason), "dim", 4)
+
+
+def _subscription_facts(subscription: SubscriptionView) -> Iterator[str]:
+    is_ended = subscription.ended_at is not None
+    yield f"plan {shown(subscription.plan)}"
+    yield f"status {shown(subscription.status)}"
     if subscription.seats is not None:
-        facts.append(counted(subscription.seats, "seat"))
+        yield counted(subscription.seats, "seat")
     moments = {
         "past due since": subscription.past_due_since,
         "ended": subscription.ended_at,
-        "ends": None if subscription.ended_at else subscription.cancel_at,
+        "ends": None if is_ended else subscription.cancel_at,
         "period ends": subscription.current_period_end,
     }
-    facts += [f"{name} {shown(moment)}" for name, moment in moments.items() if moment]
-    if subscription.cancel_at_period_end and not subscription.ended_at:
-        facts.append("ends with the period")
-    yield _indented(f"{printable(subscription.id) or '(without id)'}  {', '.join(facts)}")
-    yield _indented(printable(subscription.reason), "dim", 4)
+    yield from (f"{name} {shown(moment)}" for name, moment in moments.items() if moment)
+    if subscription.cancel_at_period_end and not is_ended:
+        yield "ends with the period"
 
 
 def _delay(event: BillingEventView) -> str:

@@ -145,13 +145,17 @@ def scan_command(paths: tuple[str, ...], *, globs: tuple[str, ...], as_json: boo
     for path in paths:
         for file in list_files(path, globs, report.add_error):
             _scan_file(file, report)
+    _print(report, as_json=as_json)
+    raise SystemExit(1 if report.keys or report.unreadable else 0)
+
+
+def _print(report: ScanReport, *, as_json: bool) -> None:
     document = json.dumps(msgspec.to_builtins(report), indent=2)
     for line in [document] if as_json else map(_key_line, report.keys):
         click.echo(line)
     for one in report.unreadable:
         click.echo(f"{one.path}: cannot be read: {one.reason}", err=True)
     click.echo(_summary(report), err=True)
-    raise SystemExit(1 if report.keys or report.unreadable else 0)
 
 
 def _key_line(key: KeyPlace) -> str:

@@ -31,6 +31,7 @@ _PAGE: Final = (
     b"<h1>Go back to the terminal. You can close this page.</h1></html>\n"
 )
 _CODE_EXPIRED: Final = "The code expired before it was entered. Try again."
+_ENDS: Final = {"access_denied": "The sign-in was denied.", "expired_token": _CODE_EXPIRED}
 _MINUTE: Final = 60.0
 _TEMPORARY: Final = {"temporarily_unavailable", "server_error"}
 _TEMPORARY_STATUSES: Final = {429, *range(500, 600)}
@@ -298,21 +299,18 @@ def next_interval(interval: float, response: ProviderResponse) -> float:
 
     Raises `CommandError` for a final response.
     """
-    match str(response.fields.get("error")):
-        case "authorization_pending":
-            return interval
-        case "slow_down":
-            return min(interval + 5, _MINUTE)
-        case "access_denied":
-            raise CommandError("The sign-in was denied.", NOT_AUTHENTICATED)
-        case "expired_token":
-            raise CommandError(_CODE_EXPIRED, NOT_AUTHENTICATED)
-        case error if error in _TEMPORARY or response.status in _TEMPORARY_STATUSES:
-            return min(interval * 2, _MINUTE)
-        case _:
-            raise CommandError(
-                f"The identity provider issued no token: {response.reason}.", NOT_AUTHENTICATED
-            )
+    error = str(response.fields.get("error"))
+    if error == "authorization_pending":
+        return interval
+    if error == "slow_down":
+        return min(interval + 5, _MINUTE)
+    if error in _ENDS:
+        raise CommandError(_ENDS[error], NOT_AUTHENTICATED)
+    if error in _TEMPORARY or response.status in _TEMPORARY_STATUSES:
+        return min(interval * 2, _MINUTE)
+    raise CommandError(
+        f"The identity provider issued no token: {response.reason}.", NOT_AUTHENTICATED
+    )
 
 
 def sign_in_with_code(

@@ -156,8 +156,12 @@ class AnyAccess(Protocol):
 
 def access_words(access: AnyAccess) -> str:
     """Say what a tenant's subscriptions give now."""
-    until = f" until {shown(access.until)}" if access.until else ""
-    return f"{printable(access.state)}{until} (plan {printable(access.plan)}): {printable(access.reason)}"
+    state = f"{printable(access.state)}{until_words(access)}"
+    return f"{state} (plan {printable(access.plan)}): {printable(access.reason)}"
+
+
+def until_words(access: AnyAccess) -> str:
+    return f" until {shown(access.until)}" if access.until else ""
 
 
 def printable(text: str) -> str:

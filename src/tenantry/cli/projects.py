@@ -1,6 +1,7 @@
 """``tenantry projects``."""
 
 import click
+from msgspec import UNSET
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument
 from tenantry.cli.options import limit_option, yes_option
@@ -94,14 +95,14 @@ def update(
     """
     if description is not None and no_description:
         raise click.UsageError("Pass --description or --no-description, not both.")
-    changes: dict[str, str | None] = {}
-    if name is not None:
-        changes["name"] = name
-    if description is not None or no_description:
-        changes["description"] = description
-    if not changes:
+    if not no_description and name is None and description is None:
         raise click.UsageError("Name a change: --name, --description or --no-description.")
-    project = api.client.projects.update(project_id, **changes)  # type: ignore[arg-type]  # a name is never None here
+    kept = None if no_description else UNSET
+    project = api.client.projects.update(
+        project_id,
+        name=UNSET if name is None else name,
+        description=kept if description is None else description,
+    )
     api.done(project, f'Changed "{project.name}" ({project.id}).')
 
 

@@ -4,7 +4,7 @@ import logging
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -86,12 +86,15 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
     found = on_database(action, pool_size=CONNECTIONS)
     again = continued(("reconcile", *named(tenants)), dry_run=dry_run, as_json=as_json)
     if as_json:
-        is_stopped = found.interrupted or found.stopped is not None
-        end = {"continueWith": again if is_stopped else None}
-        print_json({"dryRun": dry_run, **_reconciliation_json(found), **end})
+        document = _reconciliation_json(found)
+        print_json({"dryRun": dry_run, **document, "continueWith": document["stopped"] and again})
     else:
         for line in _reconciliation_lines(found, dry_run=dry_run):
             click.echo(line)
+    _exit(found, again)
+
+
+def _exit(found: Reconciliation, again: str) -> NoReturn:
     where = f"Stopped after {counted(found.compared, 'tenant')}"
     if found.stopped is not None:
         raise CommandError(f"{where}: {found.stopped.detail}", exit_code(found.stopped))
@@ -203,14 +206,15 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
     if comparison.trouble:
         yield f"{comparison.tenant_id}: could not be compared: {printable(comparison.trouble)}"
         return
-    yield f"{comparison.tenant_id}: {'repaired' if comparison.repaired else 'has drifted'}"
+    state, link = ("has drifted", "is not linked")
+    if comparison.repaired:
+        state, link = ("repaired", "is linked now")
+    yield f"{comparison.tenant_id}: {state}"
     fields = _fields(comparison)
-    for line in aligned(
-        (name, f"{shown(ours)} -> {shown(theirs)}") for name, ours, theirs in fields
-    ):
-        yield f"  {line}"
+    rows = [(name, f"{shown(ours)} -> {shown(theirs)}") for name, ours, theirs in fields]
+    yield from map("  {}".format, aligned(rows))
     for customer in comparison.linked:
-        yield f"  customer {printable(customer)} {'is linked now' if comparison.repaired else 'is not linked'}"
+        yield f"  customer {printable(customer)} {link}"
 
 
 def _unplaced_lines(found: Reconciliation) -> Iterator[str]:

@@ -109,7 +109,8 @@ def _replay(run: _Run) -> None:
     if report.continue_with is not None:
         where = f"after tenant {last}" if last else "before the first tenant"
         raise CommandError(f"{STOPPED} It stopped {where}. Continue with: {report.continue_with}")
-    sys.exit(DIFFERENCES if run.dry_run and (report.differing or report.read_again) else 0)
+    found = report.differing or report.read_again
+    sys.exit(DIFFERENCES if run.dry_run and found else 0)
 
 
 async def _read_again(
@@ -171,15 +172,17 @@ def _differences(checked: TenantReplay) -> Iterator[str]:
 
 
 def _all_fields(checked: TenantReplay) -> Iterator[str]:
-    result = "repaired" if checked.repaired else "differs"
-    if checked.is_right:
-        result = "right as it is"
-    yield f"{checked.tenant_id}: {counted(checked.events, 'event')} folded, {result}"
-    fields = (field for field in checked.fields if field.differs or not field.is_of_checkpoint)
-    for line in aligned((field.field, _change(field)) for field in fields):
-        yield f"  {line}"
+    yield f"{checked.tenant_id}: {counted(checked.events, 'event')} folded, {_result(checked)}"
+    fields = [field for field in checked.fields if field.differs or not field.is_of_checkpoint]
+    yield from map("  {}".format, aligned((field.field, _change(field)) for field in fields))
     if checked.parked:
         yield f"  {_parked(checked)}"
+
+
+def _result(checked: TenantReplay) -> str:
+    if checked.is_right:
+        return "right as it is"
+    return "repaired" if checked.repaired else "differs"
 
 
 def _change(field: FieldComparison) -> str:

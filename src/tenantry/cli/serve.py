@@ -160,26 +160,36 @@ def _check_schema(settings: Settings, conninfo: str) -> None:
     """Warn if the schema is older than this release; a migration may follow while the service
     runs.
     """
-    from tenantry.db.migrate import current_revision, newest_revision  # noqa: PLC0415  # slow to import
+    from tenantry.db.migrate import newest_revision  # noqa: PLC0415  # slow to import
+
+    try:
+        revision = _read_revision(conninfo)
+    except psycopg.OperationalError:
+        return
+    newest = newest_revision()
+    if (revision or "") < newest:
+        found = f"The schema is at {revision}" if revision else "There is no schema yet"
+        needs = f"{found}, and this release needs {newest}. Run `tenantry migrate` to make the service ready."
+        _say(settings, needs, logging.WARNING)
+
+
+def _read_revision(conninfo: str) -> str | None:
+    """Return the schema's revision. Raises `CommandError` for a database that the service cannot
+    use.
+    """
+    from tenantry.db.migrate import current_revision  # noqa: PLC0415  # slow to import
 
     try:
         with psycopg.connect(conninfo, autocommit=True, connect_timeout=5) as connection:
             check_sessions(connection, conninfo)
             check_database_is_own(connection)
-            revision = current_revision(connection)
-            newest = newest_revision()
+            return current_revision(connection)
     except ForeignTablesError as error:
         raise of_others(error, conninfo) from None
     except TransactionPoolerError:
         raise CommandError(f"DATABASE_URL: {NO_SESSIONS}") from None
-    except psycopg.OperationalError:
-        return
     except psycopg.errors.InsufficientPrivilege:
         raise CommandError(_NOT_GRANTED) from None
-    if (revision or "") < newest:
-        found = f"The schema is at {revision}" if revision else "There is no schema yet"
-        needs = f"{found}, and this release needs {newest}. Run `tenantry migrate` to make the service ready."
-        _say(settings, needs, logging.WARNING)
 
 
 async def _run_worker(settings: Settings, conninfo: str) -> None:

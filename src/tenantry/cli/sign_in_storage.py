@@ -120,21 +120,20 @@ class SignInStorage:
         """
         sign_in = self.load()
         keyring = keyring or (sign_in is not None and sign_in.keyring)
-        tokens: list[Token] = []
+        tokens: list[Token | None] = []
         unread: list[str] = []
         (self._folder / _SIGN_IN).unlink(missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
             (self._folder / _TOKEN).chmod(0o600)  # the store refuses a file that others can read
-        for in_keyring in (False, True) if keyring else (False,):
+        for in_keyring in sorted({False, keyring}):
             store = self._store(keyring=in_keyring)
             try:
                 with store_errors():
-                    token = store.load()
-                tokens.extend([] if token is None else [token])
+                    tokens.append(store.load())
             except ConfigurationError as error:
                 unread.append(str(error))
             store.clear()
-        return tokens, unread
+        return list(filter(None, tokens)), unread
 
     @store_errors()
     def _store(self, *, keyring: bool) -> FileStore | KeyringStore:

@@ -202,16 +202,11 @@ def _whoami(client: Tenantry) -> tuple[Whoami, dict[str, LimitUse]]:
     rates = _rates(responses[-1].headers)
     plan = effective_plan(client, who)
     limits = plan.limits if plan is not None else Limits()
-    counted: dict[str, tuple[int | None, Callable[[], Iterator[object]]]] = {
-        "apiKeys": (limits.api_keys, lambda: _keys(client)),
-        "projects": (limits.projects, lambda: _items(client.projects.list)),
-        "members": (limits.members, lambda: _members(client)),
-    }
-    # a test key does not see the keys of live mode, nor members
-    visible = {name: who.mode == "live" or name == "projects" for name in counted}
+    sees_all = who.mode == "live"  # a test key does not see the keys of live mode, nor members
     uses = {
-        name: _use(limit, find if visible[name] else None)
-        for name, (limit, find) in counted.items()
+        "apiKeys": _use(limits.api_keys, _keys(client), visible=sees_all),
+        "projects": _use(limits.projects, _items(client.projects.list)),
+        "members": _use(limits.members, _members(client), visible=sees_all),
     }
     return who, {**rates, **uses}
 
@@ -233,11 +228,12 @@ def _rates(headers: Any) -> dict[str, LimitUse]:  # noqa: ANN401  # any mapping
     }
 
 
-def _use(limit: int | None, find: Callable[[], Iterator[object]] | None) -> LimitUse:
-    if limit is None or find is None:
+def _use(limit: int | None, items: Iterator[object], *, visible: bool = True) -> LimitUse:
+    """Count the items, which are fetched only if there is a limit, up to 1,000."""
+    if limit is None or not visible:
         return LimitUse(limit)
     try:
-        number = sum(1 for _ in islice(find(), _MOST_COUNTED))
+        number = sum(1 for _ in islice(items, _MOST_COUNTED))
     except PermissionDeniedError:
         return LimitUse(limit)
     return LimitUse(limit, number, is_least=number == _MOST_COUNTED)

@@ -2,6 +2,7 @@
 suspend a tenant.
 """
 
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -165,11 +166,11 @@ def find(text: str, *, as_json: bool) -> None:
         raise CommandError(
             f"Nothing has the id, customer, owner's address or key {text}.", NOT_FOUND
         )
-    if as_json:
-        for match in matches:
-            click.echo(_encoded(match))
+    if not as_json:
+        output.print_table(matches, _MATCH_COLUMNS)
         return
-    output.print_table(matches, _MATCH_COLUMNS)
+    for match in matches:
+        click.echo(_encoded(match))
 
 
 @click.command("revoke-key", short_help="Revoke an API key of any tenant.")
@@ -275,15 +276,16 @@ def _set_suspended(org_id: str, *, suspended: bool, as_json: bool) -> None:
 
 async def _items(read: ReadPage[T], limit: int | None) -> AsyncIterator[T]:
     """Yield the items of all pages, at most ``limit``."""
-    cursor, left = None, limit
-    while left is None or left > 0:
-        page = await read(_PAGE if left is None else min(left, _PAGE), cursor)
+    left = sys.maxsize if limit is None else limit
+    cursor = None
+    while left > 0:
+        page = await read(min(left, _PAGE), cursor)
         for item in page.data:
             yield item
+        left -= len(page.data)
         cursor = page.next_cursor
         if cursor is None:
             return
-        left = None if left is None else left - len(page.data)
 
 
 async def _print_each(
