@@ -289,24 +289,25 @@ def http_address(
     The result has no trailing slash. No message shows an address that may contain a password.
     """
     parts = _split(address)
-    if parts is None or parts.fragment or (parts.query and not allow_query):
+    if parts is None or (parts.query and not allow_query):
         raise ConfigurationError(f"{what}: {_NO_ADDRESS}")
     if "@" in parts.netloc:
         raise ConfigurationError(f"{what}: the address must not contain a user or password.")
     if parts.scheme not in {"http", "https"} or not is_plain(address):
         raise ConfigurationError(f"{what}: {_NO_ADDRESS}")
-    if parts.scheme == "http" and parts.hostname not in _LOOPBACK and not allow_http:
+    is_safe = parts.scheme == "https" or parts.hostname in _LOOPBACK
+    if not is_safe and not allow_http:
         raise ConfigurationError(f"{what}: {address} must be https: it receives secrets.")
     return address.rstrip("/")
 
 
 def _split(address: str) -> SplitResult | None:
-    """Return the parts of an address; None without a host, or for an invalid port or IPv6
-    address.
+    """Return the parts of an address; None without a host, with a fragment, or for an invalid port
+    or IPv6 address.
     """
     with suppress(ValueError):
         parts = urlsplit(address)
-        if parts.hostname and parts.port != 0:
+        if parts.hostname and parts.port != 0 and not parts.fragment:
             return parts
     return None
 

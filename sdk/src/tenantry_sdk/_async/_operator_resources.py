@@ -9,7 +9,6 @@ from tenantry_sdk._async._pager import AsyncPager
 from tenantry_sdk._async._resources import Resource
 from tenantry_sdk._models import ApiKey, ManagedTenant, UnplacedEvent
 from tenantry_sdk._options import CallOptions
-from tenantry_sdk._request import path, query
 from tenantry_sdk.types import AccessState, SubscriptionStatus
 
 if TYPE_CHECKING:
@@ -36,7 +35,10 @@ class AsyncOperatorTenants(Resource):
         ``search`` is a part of the id, the name, the owner's address or a customer's id,
         case-insensitive.
         """
-        parameters = query(
+        return self._list(
+            ManagedTenant,
+            options,
+            "/api/v1/operator/tenants",
             search=search,
             plan=plan,
             status=status,
@@ -45,18 +47,10 @@ class AsyncOperatorTenants(Resource):
             limit=limit,
             cursor=cursor,
         )
-        return AsyncPager(
-            self._engine.with_options(options),
-            "/api/v1/operator/tenants",
-            parameters,
-            ManagedTenant,
-        )
 
     async def get(self, tenant_id: str, **options: Unpack[CallOptions]) -> ManagedTenant:
         """Return a tenant. `tenants.put` changes, suspends and resumes it."""
-        return await self._get(
-            ManagedTenant, path("/api/v1/operator/tenants/{}", tenant_id), options
-        )
+        return await self._get(ManagedTenant, options, "/api/v1/operator/tenants/{}", tenant_id)
 
 
 class AsyncOperatorApiKeys(Resource):
@@ -75,9 +69,13 @@ class AsyncOperatorApiKeys(Resource):
 
         Never pass a whole secret.
         """
-        parameters = query(search=search, limit=limit, cursor=cursor)
-        return AsyncPager(
-            self._engine.with_options(options), "/api/v1/operator/api-keys", parameters, ApiKey
+        return self._list(
+            ApiKey,
+            options,
+            "/api/v1/operator/api-keys",
+            search=search,
+            limit=limit,
+            cursor=cursor,
         )
 
     async def delete(
@@ -87,7 +85,7 @@ class AsyncOperatorApiKeys(Resource):
 
         ``force`` revokes even the last OWNER key of an organization without an owner.
         """
-        await self._delete(path("/api/v1/operator/api-keys/{}", key_id), options, force=force)
+        await self._delete(options, "/api/v1/operator/api-keys/{}", key_id, force=force)
 
 
 class AsyncParkedEvents(Resource):
@@ -97,12 +95,12 @@ class AsyncParkedEvents(Resource):
         self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
     ) -> AsyncPager[UnplacedEvent]:
         """List the events, the last received first, each with the command that places it."""
-        parameters = query(limit=limit, cursor=cursor)
-        return AsyncPager(
-            self._engine.with_options(options),
-            "/api/v1/operator/parked-events",
-            parameters,
+        return self._list(
             UnplacedEvent,
+            options,
+            "/api/v1/operator/parked-events",
+            limit=limit,
+            cursor=cursor,
         )
 
 

@@ -67,15 +67,13 @@ class Resource:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def _get(
-        self,
-        kind: type[T],
-        path: str,
-        options: CallOptions,
-    ) -> T:
-        response = await self._engine.with_options(options).send(Call("GET", path))
+    async def _send(self, kind: type[T], call: Call, options: CallOptions) -> T:
+        response = await self._engine.with_options(options).send(call)
         record: T = response.parse(kind)
         return record
+
+    async def _get(self, kind: type[T], options: CallOptions, template: str, *ids: str) -> T:
+        return await self._send(kind, Call("GET", path(template, *ids)), options)
 
     async def _create(
         self,
@@ -94,22 +92,35 @@ class Resource:
         )
 
     async def _write(
-        self, method: str, kind: type[T], path: str, content: Content, options: CallOptions
+        self,
+        method: str,
+        kind: type[T],
+        content: Content,
+        options: CallOptions,
+        template: str,
+        *ids: str,
     ) -> T:
-        response = await self._engine.with_options(options).send(Call(method, path, {}, content))
-        record: T = response.parse(kind)
-        return record
+        return await self._send(kind, Call(method, path(template, *ids), {}, content), options)
 
     async def _delete(
-        self, path: str, options: CallOptions, *, vanishes: bool = False, **parameters: bool | None
+        self,
+        options: CallOptions,
+        template: str,
+        *ids: str,
+        vanishes: bool = False,
+        **parameters: bool | None,
     ) -> None:
-        call = Call(
-            "DELETE",
-            path,
-            query(**parameters),
-            vanishes=vanishes,
-        )
+        call = Call("DELETE", path(template, *ids), query(**parameters), vanishes=vanishes)
         _check_deleted(await self._engine.with_options(options).send(call))
+
+    def _list(
+        self,
+        kind: type[T],
+        options: CallOptions,
+        path: str,
+        **parameters: str | int | bool | datetime | None,
+    ) -> AsyncPager[T]:
+        return AsyncPager(self._engine.with_options(options), path, query(**parameters), kind)
 
 
 class AsyncApiKeys(Resource):
@@ -184,20 +195,20 @@ class AsyncApiKeys(Resource):
         ``search`` is a part of the name, the id, or the first or last characters of the secret;
         never a whole secret.
         """
-        parameters = query(
+        return self._list(
+            ApiKey,
+            options,
+            "/api/v1/api-keys",
             org_id=org_id,
             status=status,
             search=search,
             limit=limit,
             cursor=cursor,
         )
-        return AsyncPager(
-            self._engine.with_options(options), "/api/v1/api-keys", parameters, ApiKey
-        )
 
     async def get(self, key_id: str, **options: Unpack[CallOptions]) -> ApiKey:
         """Return a key, without its secret."""
-        return await self._get(ApiKey, path("/api/v1/api-keys/{}", key_id), options)
+        return await self._get(ApiKey, options, "/api/v1/api-keys/{}", key_id)
 
     async def update(
         self,
@@ -214,9 +225,7 @@ class AsyncApiKeys(Resource):
             scopes=scopes if isinstance(scopes, UnsetType) else listed(scopes, "scopes"),
             expires_at=expires_at,
         )
-        return await self._write(
-            "PATCH", ApiKey, path("/api/v1/api-keys/{}", key_id), content, options
-        )
+        return await self._write("PATCH", ApiKey, content, options, "/api/v1/api-keys/{}", key_id)
 
     async def rotate(
         self,
@@ -245,7 +254,7 @@ class AsyncApiKeys(Resource):
 
         ``force`` revokes even the last OWNER key of an organization without an owner.
         """
-        await self._delete(path("/api/v1/api-keys/{}", key_id), options, force=force)
+        await self._delete(options, "/api/v1/api-keys/{}", key_id, force=force)
 
     async def report_leak(self, secret: str | Secret, **options: Unpack[CallOptions]) -> RevokedKey:
         """Revoke a leaked key. Anyone who knows a key may revoke it, so this needs no
@@ -254,8 +263,7 @@ class AsyncApiKeys(Resource):
         content = body(secret=revealed(secret))
         del secret  # tracebacks must not show it
         call = Call("POST", "/api/v1/api-keys/report-leak", {}, content, is_anonymous=True)
-        record: RevokedKey = (await self._engine.with_options(options).send(call)).parse(RevokedKey)
-        return record
+        return await self._send(RevokedKey, call, options)
 
 
 class AsyncProjects(Resource):
@@ -277,16 +285,11 @@ class AsyncProjects(Resource):
         self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
     ) -> AsyncPager[Project]:
         """List projects, newest first."""
-        return AsyncPager(
-            self._engine.with_options(options),
-            "/api/v1/projects",
-            query(limit=limit, cursor=cursor),
-            Project,
-        )
+        return self._list(Project, options, "/api/v1/projects", limit=limit, cursor=cursor)
 
     async def get(self, project_id: str, **options: Unpack[CallOptions]) -> Project:
         """Return a project."""
-        return await self._get(Project, path("/api/v1/projects/{}", project_id), options)
+        return await self._get(Project, options, "/api/v1/projects/{}", project_id)
 
     async def update(
         self,
@@ -299,12 +302,12 @@ class AsyncProjects(Resource):
         """Change a project; omitted values stay. ``description=None`` clears it."""
         content = body(name=name, description=description)
         return await self._write(
-            "PATCH", Project, path("/api/v1/projects/{}", project_id), content, options
+            "PATCH", Project, content, options, "/api/v1/projects/{}", project_id
         )
 
     async def delete(self, project_id: str, **options: Unpack[CallOptions]) -> None:
         """Delete a project."""
-        await self._delete(path("/api/v1/projects/{}", project_id), options, vanishes=True)
+        await self._delete(options, "/api/v1/projects/{}", project_id, vanishes=True)
 
 
 class AsyncTenants(Resource):
@@ -314,16 +317,11 @@ class AsyncTenants(Resource):
         self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
     ) -> AsyncPager[Tenant]:
         """List the tenants that the caller belongs to."""
-        return AsyncPager(
-            self._engine.with_options(options),
-            "/api/v1/tenants",
-            query(limit=limit, cursor=cursor),
-            Tenant,
-        )
+        return self._list(Tenant, options, "/api/v1/tenants", limit=limit, cursor=cursor)
 
     async def get(self, tenant_id: str, **options: Unpack[CallOptions]) -> Tenant:
         """Return a tenant, with its plan and subscription."""
-        return await self._get(Tenant, path("/api/v1/tenants/{}", tenant_id), options)
+        return await self._get(Tenant, options, "/api/v1/tenants/{}", tenant_id)
 
     async def create(
         self,
@@ -347,9 +345,7 @@ class AsyncTenants(Resource):
     ) -> Tenant:
         """Change a tenant; omitted values stay."""
         content = body(name=name, owner_email=owner_email)
-        return await self._write(
-            "PATCH", Tenant, path("/api/v1/tenants/{}", tenant_id), content, options
-        )
+        return await self._write("PATCH", Tenant, content, options, "/api/v1/tenants/{}", tenant_id)
 
     async def transfer(
         self,
@@ -393,18 +389,18 @@ class AsyncTenants(Resource):
             suspended=suspended,
         )
         return await self._write(
-            "PUT", ManagedTenant, path("/api/v1/tenants/{}", tenant_id), content, options
+            "PUT", ManagedTenant, content, options, "/api/v1/tenants/{}", tenant_id
         )
 
     async def delete(self, tenant_id: str, **options: Unpack[CallOptions]) -> None:
         """Delete a tenant: its keys end at once, its data after 30 days. Needs the operator's
         token.
         """
-        await self._delete(path("/api/v1/tenants/{}", tenant_id), options)
+        await self._delete(options, "/api/v1/tenants/{}", tenant_id)
 
     async def export(self, tenant_id: str, **options: Unpack[CallOptions]) -> TenantExport:
         """Return all data of a tenant. Needs the operator's token."""
-        return await self._get(TenantExport, path("/api/v1/tenants/{}/export", tenant_id), options)
+        return await self._get(TenantExport, options, "/api/v1/tenants/{}/export", tenant_id)
 
 
 class AsyncMembers(Resource):
@@ -435,33 +431,30 @@ class AsyncMembers(Resource):
         """List members and invited users, newest first; ``status`` is ``active``, ``invited`` or
         ``removed``.
         """
-        parameters = query(
+        return self._list(
+            Member,
+            options,
+            "/api/v1/members",
             user_id=user_id,
             role=role,
             status=status,
             limit=limit,
             cursor=cursor,
         )
-        return AsyncPager(
-            self._engine.with_options(options),
-            "/api/v1/members",
-            parameters,
-            Member,
-        )
 
     async def get(self, member_id: str, **options: Unpack[CallOptions]) -> Member:
         """Return a member."""
-        return await self._get(Member, path("/api/v1/members/{}", member_id), options)
+        return await self._get(Member, options, "/api/v1/members/{}", member_id)
 
     async def update(self, member_id: str, *, role: Role, **options: Unpack[CallOptions]) -> Member:
         """Change the role of a member."""
         return await self._write(
-            "PATCH", Member, path("/api/v1/members/{}", member_id), body(role=role), options
+            "PATCH", Member, body(role=role), options, "/api/v1/members/{}", member_id
         )
 
     async def delete(self, member_id: str, **options: Unpack[CallOptions]) -> None:
         """Remove a member, whose next request is rejected, or withdraw an invitation."""
-        await self._delete(path("/api/v1/members/{}", member_id), options)
+        await self._delete(options, "/api/v1/members/{}", member_id)
 
 
 class AsyncMemberships(Resource):
@@ -478,9 +471,13 @@ class AsyncMemberships(Resource):
         **options: Unpack[CallOptions],
     ) -> AsyncPager[Membership]:
         """List memberships, newest first; ``status`` is ``active`` or ``invited``."""
-        parameters = query(status=status, limit=limit, cursor=cursor)
-        return AsyncPager(
-            self._engine.with_options(options), "/api/v1/me/memberships", parameters, Membership
+        return self._list(
+            Membership,
+            options,
+            "/api/v1/me/memberships",
+            status=status,
+            limit=limit,
+            cursor=cursor,
         )
 
     async def accept(
@@ -496,7 +493,7 @@ class AsyncMemberships(Resource):
 
     async def delete(self, membership_id: str, **options: Unpack[CallOptions]) -> None:
         """Decline an invitation, or leave the organization."""
-        await self._delete(path("/api/v1/me/memberships/{}", membership_id), options)
+        await self._delete(options, "/api/v1/me/memberships/{}", membership_id)
 
 
 class AsyncPlans(Resource):
@@ -504,12 +501,7 @@ class AsyncPlans(Resource):
 
     def list(self, **options: Unpack[CallOptions]) -> AsyncPager[Plan]:
         """List all plans."""
-        return AsyncPager(
-            self._engine.with_options(options),
-            "/api/v1/plans",
-            {},
-            Plan,
-        )
+        return self._list(Plan, options, "/api/v1/plans")
 
 
 class AsyncBillingEvents(Resource):
@@ -519,16 +511,13 @@ class AsyncBillingEvents(Resource):
         self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
     ) -> AsyncPager[BillingEvent]:
         """List events, newest first."""
-        return AsyncPager(
-            self._engine.with_options(options),
-            "/api/v1/billing/events",
-            query(limit=limit, cursor=cursor),
-            BillingEvent,
+        return self._list(
+            BillingEvent, options, "/api/v1/billing/events", limit=limit, cursor=cursor
         )
 
     async def get(self, event_id: str, **options: Unpack[CallOptions]) -> BillingEvent:
         """Return an event by the provider's id."""
-        return await self._get(BillingEvent, path("/api/v1/billing/events/{}", event_id), options)
+        return await self._get(BillingEvent, options, "/api/v1/billing/events/{}", event_id)
 
     async def deliver(
         self, body: bytes | str, signature: str, **options: Unpack[CallOptions]
@@ -597,7 +586,7 @@ class AsyncAuth(Resource):
 
     async def whoami(self, **options: Unpack[CallOptions]) -> Whoami:
         """Return the identity and the permissions of the credential."""
-        return await self._get(Whoami, _WHOAMI, options)
+        return await self._get(Whoami, options, _WHOAMI)
 
     async def verify(
         self,
@@ -652,7 +641,10 @@ class AsyncAuditEvents(Resource):
         **options: Unpack[CallOptions],
     ) -> AsyncPager[AuditEvent]:
         """List entries of the audit trail, newest first."""
-        parameters = query(
+        return self._list(
+            AuditEvent,
+            options,
+            "/api/v1/audit-events",
             action=action,
             actor_id=actor_id,
             target_id=target_id,
@@ -660,9 +652,6 @@ class AsyncAuditEvents(Resource):
             until=until,
             limit=limit,
             cursor=cursor,
-        )
-        return AsyncPager(
-            self._engine.with_options(options), "/api/v1/audit-events", parameters, AuditEvent
         )
 
     async def export(
@@ -706,8 +695,7 @@ class AsyncHealthChecks(Resource):
 
     async def _state(self, path: str, options: CallOptions) -> Health:
         call = Call("GET", path, is_anonymous=True, accepted=503)
-        health: Health = (await self._engine.with_options(options).send(call)).parse(Health)
-        return health
+        return await self._send(Health, call, options)
 
 
 def _check_deleted(response: Response) -> None:

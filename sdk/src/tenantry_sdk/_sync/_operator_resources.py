@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from tenantry_sdk._models import ApiKey, ManagedTenant, UnplacedEvent
 from tenantry_sdk._options import CallOptions
-from tenantry_sdk._request import path, query
 from tenantry_sdk._sync._engine import Engine
 from tenantry_sdk._sync._pager import Pager
 from tenantry_sdk._sync._resources import Resource
@@ -37,7 +36,10 @@ class OperatorTenants(Resource):
         ``search`` is a part of the id, the name, the owner's address or a customer's id,
         case-insensitive.
         """
-        parameters = query(
+        return self._list(
+            ManagedTenant,
+            options,
+            "/api/v1/operator/tenants",
             search=search,
             plan=plan,
             status=status,
@@ -46,16 +48,10 @@ class OperatorTenants(Resource):
             limit=limit,
             cursor=cursor,
         )
-        return Pager(
-            self._engine.with_options(options),
-            "/api/v1/operator/tenants",
-            parameters,
-            ManagedTenant,
-        )
 
     def get(self, tenant_id: str, **options: Unpack[CallOptions]) -> ManagedTenant:
         """Return a tenant. `tenants.put` changes, suspends and resumes it."""
-        return self._get(ManagedTenant, path("/api/v1/operator/tenants/{}", tenant_id), options)
+        return self._get(ManagedTenant, options, "/api/v1/operator/tenants/{}", tenant_id)
 
 
 class OperatorApiKeys(Resource):
@@ -74,9 +70,13 @@ class OperatorApiKeys(Resource):
 
         Never pass a whole secret.
         """
-        parameters = query(search=search, limit=limit, cursor=cursor)
-        return Pager(
-            self._engine.with_options(options), "/api/v1/operator/api-keys", parameters, ApiKey
+        return self._list(
+            ApiKey,
+            options,
+            "/api/v1/operator/api-keys",
+            search=search,
+            limit=limit,
+            cursor=cursor,
         )
 
     def delete(
@@ -86,7 +86,7 @@ class OperatorApiKeys(Resource):
 
         ``force`` revokes even the last OWNER key of an organization without an owner.
         """
-        self._delete(path("/api/v1/operator/api-keys/{}", key_id), options, force=force)
+        self._delete(options, "/api/v1/operator/api-keys/{}", key_id, force=force)
 
 
 class ParkedEvents(Resource):
@@ -96,12 +96,12 @@ class ParkedEvents(Resource):
         self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
     ) -> Pager[UnplacedEvent]:
         """List the events, the last received first, each with the command that places it."""
-        parameters = query(limit=limit, cursor=cursor)
-        return Pager(
-            self._engine.with_options(options),
-            "/api/v1/operator/parked-events",
-            parameters,
+        return self._list(
             UnplacedEvent,
+            options,
+            "/api/v1/operator/parked-events",
+            limit=limit,
+            cursor=cursor,
         )
 
 

@@ -68,15 +68,13 @@ class Resource:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def _get(
-        self,
-        kind: type[T],
-        path: str,
-        options: CallOptions,
-    ) -> T:
-        response = self._engine.with_options(options).send(Call("GET", path))
+    def _send(self, kind: type[T], call: Call, options: CallOptions) -> T:
+        response = self._engine.with_options(options).send(call)
         record: T = response.parse(kind)
         return record
+
+    def _get(self, kind: type[T], options: CallOptions, template: str, *ids: str) -> T:
+        return self._send(kind, Call("GET", path(template, *ids)), options)
 
     def _create(
         self,
@@ -95,22 +93,35 @@ class Resource:
         )
 
     def _write(
-        self, method: str, kind: type[T], path: str, content: Content, options: CallOptions
+        self,
+        method: str,
+        kind: type[T],
+        content: Content,
+        options: CallOptions,
+        template: str,
+        *ids: str,
     ) -> T:
-        response = self._engine.with_options(options).send(Call(method, path, {}, content))
-        record: T = response.parse(kind)
-        return record
+        return self._send(kind, Call(method, path(template, *ids), {}, content), options)
 
     def _delete(
-        self, path: str, options: CallOptions, *, vanishes: bool = False, **parameters: bool | None
+        self,
+        options: CallOptions,
+        template: str,
+        *ids: str,
+        vanishes: bool = False,
+        **parameters: bool | None,
     ) -> None:
-        call = Call(
-            "DELETE",
-            path,
-            query(**parameters),
-            vanishes=vanishes,
-        )
+        call = Call("DELETE", path(template, *ids), query(**parameters), vanishes=vanishes)
         _check_deleted(self._engine.with_options(options).send(call))
+
+    def _list(
+        self,
+        kind: type[T],
+        options: CallOptions,
+        path: str,
+        **parameters: str | int | bool | datetime | None,
+    ) -> Pager[T]:
+        return Pager(self._engine.with_options(options), path, query(**parameters), kind)
 
 
 class ApiKeys(Resource):
@@ -183,18 +194,20 @@ class ApiKeys(Resource):
         ``search`` is a part of the name, the id, or the first or last characters of the secret;
         never a whole secret.
         """
-        parameters = query(
+        return self._list(
+            ApiKey,
+            options,
+            "/api/v1/api-keys",
             org_id=org_id,
             status=status,
             search=search,
             limit=limit,
             cursor=cursor,
         )
-        return Pager(self._engine.with_options(options), "/api/v1/api-keys", parameters, ApiKey)
 
     def get(self, key_id: str, **options: Unpack[CallOptions]) -> ApiKey:
         """Return a key, without its secret."""
-        return self._get(ApiKey, path("/api/v1/api-keys/{}", key_id), options)
+        return self._get(ApiKey, options, "/api/v1/api-keys/{}", key_id)
 
     def update(
         self,
@@ -211,7 +224,7 @@ class ApiKeys(Resource):
             scopes=scopes if isinstance(scopes, UnsetType) else listed(scopes, "scopes"),
             expires_at=expires_at,
         )
-        return self._write("PATCH", ApiKey, path("/api/v1/api-keys/{}", key_id), content, options)
+        return self._write("PATCH", ApiKey, content, options, "/api/v1/api-keys/{}", key_id)
 
     def rotate(
         self,
@@ -240,7 +253,7 @@ class ApiKeys(Resource):
 
         ``force`` revokes even the last OWNER key of an organization without an owner.
         """
-        self._delete(path("/api/v1/api-keys/{}", key_id), options, force=force)
+        self._delete(options, "/api/v1/api-keys/{}", key_id, force=force)
 
     def report_leak(self, secret: str | Secret, **options: Unpack[CallOptions]) -> RevokedKey:
         """Revoke a leaked key. Anyone who knows a key may revoke it, so this needs no
@@ -249,8 +262,7 @@ class ApiKeys(Resource):
         content = body(secret=revealed(secret))
         del secret  # tracebacks must not show it
         call = Call("POST", "/api/v1/api-keys/report-leak", {}, content, is_anonymous=True)
-        record: RevokedKey = (self._engine.with_options(options).send(call)).parse(RevokedKey)
-        return record
+        return self._send(RevokedKey, call, options)
 
 
 class Projects(Resource):
@@ -272,16 +284,11 @@ class Projects(Resource):
         self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
     ) -> Pager[Project]:
         """List projects, newest first."""
-        return Pager(
-            self._engine.with_options(options),
-            "/api/v1/projects",
-            query(limit=limit, cursor=cursor),
-            Project,
-        )
+        return self._list(Project, options, "/api/v1/projects", limit=limit, cursor=cursor)
 
     def get(self, project_id: str, **options: Unpack[CallOptions]) -> Project:
         """Return a project."""
-        return self._get(Project, path("/api/v1/projects/{}", project_id), options)
+        return self._get(Project, options, "/api/v1/projects/{}", project_id)
 
     def update(
         self,
@@ -293,13 +300,11 @@ class Projects(Resource):
     ) -> Project:
         """Change a project; omitted values stay. ``description=None`` clears it."""
         content = body(name=name, description=description)
-        return self._write(
-            "PATCH", Project, path("/api/v1/projects/{}", project_id), content, options
-        )
+        return self._write("PATCH", Project, content, options, "/api/v1/projects/{}", project_id)
 
     def delete(self, project_id: str, **options: Unpack[CallOptions]) -> None:
         """Delete a project."""
-        self._delete(path("/api/v1/projects/{}", project_id), options, vanishes=True)
+        self._delete(options, "/api/v1/projects/{}", project_id, vanishes=True)
 
 
 class Tenants(Resource):
@@ -309,16 +314,11 @@ class Tenants(Resource):
         self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
     ) -> Pager[Tenant]:
         """List the tenants that the caller belongs to."""
-        return Pager(
-            self._engine.with_options(options),
-            "/api/v1/tenants",
-            query(limit=limit, cursor=cursor),
-            Tenant,
-        )
+        return self._list(Tenant, options, "/api/v1/tenants", limit=limit, cursor=cursor)
 
     def get(self, tenant_id: str, **options: Unpack[CallOptions]) -> Tenant:
         """Return a tenant, with its plan and subscription."""
-        return self._get(Tenant, path("/api/v1/tenants/{}", tenant_id), options)
+        return self._get(Tenant, options, "/api/v1/tenants/{}", tenant_id)
 
     def create(
         self,
@@ -342,7 +342,7 @@ class Tenants(Resource):
     ) -> Tenant:
         """Change a tenant; omitted values stay."""
         content = body(name=name, owner_email=owner_email)
-        return self._write("PATCH", Tenant, path("/api/v1/tenants/{}", tenant_id), content, options)
+        return self._write("PATCH", Tenant, content, options, "/api/v1/tenants/{}", tenant_id)
 
     def transfer(
         self,
@@ -385,19 +385,17 @@ class Tenants(Resource):
             stripe_customer_id=stripe_customer_id,
             suspended=suspended,
         )
-        return self._write(
-            "PUT", ManagedTenant, path("/api/v1/tenants/{}", tenant_id), content, options
-        )
+        return self._write("PUT", ManagedTenant, content, options, "/api/v1/tenants/{}", tenant_id)
 
     def delete(self, tenant_id: str, **options: Unpack[CallOptions]) -> None:
         """Delete a tenant: its keys end at once, its data after 30 days. Needs the operator's
         token.
         """
-        self._delete(path("/api/v1/tenants/{}", tenant_id), options)
+        self._delete(options, "/api/v1/tenants/{}", tenant_id)
 
     def export(self, tenant_id: str, **options: Unpack[CallOptions]) -> TenantExport:
         """Return all data of a tenant. Needs the operator's token."""
-        return self._get(TenantExport, path("/api/v1/tenants/{}/export", tenant_id), options)
+        return self._get(TenantExport, options, "/api/v1/tenants/{}/export", tenant_id)
 
 
 class Members(Resource):
@@ -428,33 +426,30 @@ class Members(Resource):
         """List members and invited users, newest first; ``status`` is ``active``, ``invited`` or
         ``removed``.
         """
-        parameters = query(
+        return self._list(
+            Member,
+            options,
+            "/api/v1/members",
             user_id=user_id,
             role=role,
             status=status,
             limit=limit,
             cursor=cursor,
         )
-        return Pager(
-            self._engine.with_options(options),
-            "/api/v1/members",
-            parameters,
-            Member,
-        )
 
     def get(self, member_id: str, **options: Unpack[CallOptions]) -> Member:
         """Return a member."""
-        return self._get(Member, path("/api/v1/members/{}", member_id), options)
+        return self._get(Member, options, "/api/v1/members/{}", member_id)
 
     def update(self, member_id: str, *, role: Role, **options: Unpack[CallOptions]) -> Member:
         """Change the role of a member."""
         return self._write(
-            "PATCH", Member, path("/api/v1/members/{}", member_id), body(role=role), options
+            "PATCH", Member, body(role=role), options, "/api/v1/members/{}", member_id
         )
 
     def delete(self, member_id: str, **options: Unpack[CallOptions]) -> None:
         """Remove a member, whose next request is rejected, or withdraw an invitation."""
-        self._delete(path("/api/v1/members/{}", member_id), options)
+        self._delete(options, "/api/v1/members/{}", member_id)
 
 
 class Memberships(Resource):
@@ -471,9 +466,13 @@ class Memberships(Resource):
         **options: Unpack[CallOptions],
     ) -> Pager[Membership]:
         """List memberships, newest first; ``status`` is ``active`` or ``invited``."""
-        parameters = query(status=status, limit=limit, cursor=cursor)
-        return Pager(
-            self._engine.with_options(options), "/api/v1/me/memberships", parameters, Membership
+        return self._list(
+            Membership,
+            options,
+            "/api/v1/me/memberships",
+            status=status,
+            limit=limit,
+            cursor=cursor,
         )
 
     def accept(
@@ -489,7 +488,7 @@ class Memberships(Resource):
 
     def delete(self, membership_id: str, **options: Unpack[CallOptions]) -> None:
         """Decline an invitation, or leave the organization."""
-        self._delete(path("/api/v1/me/memberships/{}", membership_id), options)
+        self._delete(options, "/api/v1/me/memberships/{}", membership_id)
 
 
 class Plans(Resource):
@@ -497,12 +496,7 @@ class Plans(Resource):
 
     def list(self, **options: Unpack[CallOptions]) -> Pager[Plan]:
         """List all plans."""
-        return Pager(
-            self._engine.with_options(options),
-            "/api/v1/plans",
-            {},
-            Plan,
-        )
+        return self._list(Plan, options, "/api/v1/plans")
 
 
 class BillingEvents(Resource):
@@ -512,16 +506,13 @@ class BillingEvents(Resource):
         self, *, limit: int | None = None, cursor: str | None = None, **options: Unpack[CallOptions]
     ) -> Pager[BillingEvent]:
         """List events, newest first."""
-        return Pager(
-            self._engine.with_options(options),
-            "/api/v1/billing/events",
-            query(limit=limit, cursor=cursor),
-            BillingEvent,
+        return self._list(
+            BillingEvent, options, "/api/v1/billing/events", limit=limit, cursor=cursor
         )
 
     def get(self, event_id: str, **options: Unpack[CallOptions]) -> BillingEvent:
         """Return an event by the provider's id."""
-        return self._get(BillingEvent, path("/api/v1/billing/events/{}", event_id), options)
+        return self._get(BillingEvent, options, "/api/v1/billing/events/{}", event_id)
 
     def deliver(
         self, body: bytes | str, signature: str, **options: Unpack[CallOptions]
@@ -590,7 +581,7 @@ class Auth(Resource):
 
     def whoami(self, **options: Unpack[CallOptions]) -> Whoami:
         """Return the identity and the permissions of the credential."""
-        return self._get(Whoami, _WHOAMI, options)
+        return self._get(Whoami, options, _WHOAMI)
 
     def verify(
         self,
@@ -645,7 +636,10 @@ class AuditEvents(Resource):
         **options: Unpack[CallOptions],
     ) -> Pager[AuditEvent]:
         """List entries of the audit trail, newest first."""
-        parameters = query(
+        return self._list(
+            AuditEvent,
+            options,
+            "/api/v1/audit-events",
             action=action,
             actor_id=actor_id,
             target_id=target_id,
@@ -653,9 +647,6 @@ class AuditEvents(Resource):
             until=until,
             limit=limit,
             cursor=cursor,
-        )
-        return Pager(
-            self._engine.with_options(options), "/api/v1/audit-events", parameters, AuditEvent
         )
 
     def export(
@@ -699,8 +690,7 @@ class HealthChecks(Resource):
 
     def _state(self, path: str, options: CallOptions) -> Health:
         call = Call("GET", path, is_anonymous=True, accepted=503)
-        health: Health = (self._engine.with_options(options).send(call)).parse(Health)
-        return health
+        return self._send(Health, call, options)
 
 
 def _check_deleted(response: Response) -> None:
