@@ -1,6 +1,7 @@
 """The settings of a deployment: those that are declared, and what follows from several of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property, partial
 from importlib import resources
 from pathlib import Path
@@ -19,7 +20,7 @@ from tenantry.integrations.oidc.claims import DEFAULT_ROLES, OidcConfig
 from tenantry.integrations.smtp import SmtpConfig, parse_smtp_url
 from tenantry.integrations.stripe.client import mode_of_key
 from tenantry.settings.declarations import SETTINGS, DeclaredSettings
-from tenantry.settings.setting import SettingsError
+from tenantry.settings.setting import SettingsError, reject
 
 OTHER_CONNECTIONS: Final = 8
 """Connections of each process beside the pool: five for grouped paths, one for fetched snapshots,
@@ -75,17 +76,16 @@ class Settings(DeclaredSettings):
         of the demo alone.
         """
         setting = Settings.database_url
-        if setting.text(self.values) is None and not self.demo:
-            expected = "the address of a PostgreSQL, or `embedded` for one that this command starts"
-            raise SettingsError([f"{setting.name}: is missing: {expected}"])
+        is_missing = setting.text(self.values) is None and not self.demo
+        expected = "the address of a PostgreSQL, or `embedded` for one that this command starts"
+        reject({f"{setting.name}: is missing: {expected}": is_missing})
         return self.database_url
 
     @cached_property
     def shared_database(self) -> str:
         """The connection string of a database that another process runs."""
         setting = Settings.database_url
-        if setting.text(self.values) is None:
-            raise SettingsError([f"{setting.name}: is missing"])
+        reject({f"{setting.name}: is missing": setting.text(self.values) is None})
         if self.database_url is None:
             fault = "must be the address of the service's database, not `embedded`"
             raise SettingsError([f"{setting.name}: {fault}"])
@@ -94,10 +94,8 @@ class Settings(DeclaredSettings):
     @cached_property
     def database_pooler_url(self) -> str | None:
         """The connection string of the pooler."""
-        if self._pooler_url is not None and self.database_url is None:
-            raise SettingsError(
-                ["DATABASE_POOLER_URL: needs DATABASE_URL too, which bypasses the pooler"]
-            )
+        fault = "DATABASE_POOLER_URL: needs DATABASE_URL too, which bypasses the pooler"
+        reject({fault: self._pooler_url is not None and self.database_url is None})
         return self._pooler_url
 
     @cached_property
@@ -135,16 +133,15 @@ class Settings(DeclaredSettings):
     @cached_property
     def issuers(self) -> Issuers | None:
         """The issuers whose users are members."""
-        directories, is_template = self._directories, DIRECTORY in (self._issuer or "")
-        fault = None
-        if is_template and not directories:
-            fault = f"is missing; OIDC_ISSUER contains {DIRECTORY}, so list the directories (`tid`) that are accepted"
-        elif directories and not is_template:
-            fault = f"needs an OIDC_ISSUER that contains {DIRECTORY}"
-        elif ANY_DIRECTORY in directories and len(directories) > 1:
-            fault = "`*` accepts every directory: list ids, or `*` alone"
-        if fault is not None:
-            raise SettingsError([f"OIDC_DIRECTORIES: {fault}"])
+        directories = self._directories
+        is_template = DIRECTORY in (self._issuer or "")
+        missing = f"is missing; OIDC_ISSUER contains {DIRECTORY}, so list the directories (`tid`) that are accepted"
+        needless = f"needs an OIDC_ISSUER that contains {DIRECTORY}"
+        reject({f"OIDC_DIRECTORIES: {missing}": is_template and not directories})
+        reject({f"OIDC_DIRECTORIES: {needless}": directories and not is_template})
+        has_more = ANY_DIRECTORY in directories and len(directories) > 1
+        ambiguous = "`*` accepts every directory: list ids, or `*` alone"
+        reject({f"OIDC_DIRECTORIES: {ambiguous}": has_more})
         return None if self._issuer is None else Issuers(self._issuer, directories)
 
     @cached_property
@@ -153,17 +150,12 @@ class Settings(DeclaredSettings):
         issuers = self.issuers
         if issuers is None:
             return None
-        faults = []
-        if not self._audiences:
-            faults.append(
-                "OIDC_AUDIENCE: is missing; it is the audience of access tokens for this API"
-            )
-        if not is_secure(issuers.name, allow_http=self._allow_http):
-            faults.append(
-                "OIDC_ISSUER: must be https (plain http only on loopback, or with OIDC_ALLOW_HTTP=true)"
-            )
-        if faults:
-            raise SettingsError(faults)
+        no_audience = "OIDC_AUDIENCE: is missing; it is the audience of access tokens for this API"
+        insecure = (
+            "OIDC_ISSUER: must be https (plain http only on loopback, or with OIDC_ALLOW_HTTP=true)"
+        )
+        is_allowed = is_secure(issuers.name, allow_http=self._allow_http)
+        reject({no_audience: not self._audiences, insecure: not is_allowed})
         return OidcConfig(
             issuers=issuers,
             audiences=self._audiences,
@@ -182,18 +174,14 @@ class Settings(DeclaredSettings):
         if self._smtp_url is None:
             return None
         read = partial(parse_smtp_url, self._smtp_url, allow_plaintext=self._allow_plaintext_smtp)
-        try:
+        with _fault_of("SMTP_URL"):
             read(_PLACEHOLDER_SENDER)
-        except ValueError as error:
-            raise SettingsError([f"SMTP_URL: {error}"]) from error
         if self._mail_from is None:
             raise SettingsError(
                 ["MAIL_FROM: is missing; mail needs a sender where SMTP_URL is set"]
             )
-        try:
+        with _fault_of("MAIL_FROM"):
             return read(self._mail_from)
-        except ValueError as error:
-            raise SettingsError([f"MAIL_FROM: {error}"]) from error
 
     @cached_property
     def traces(self) -> bool:
@@ -248,6 +236,15 @@ class Settings(DeclaredSettings):
         for headers in filter(None, (self._otlp_headers, self._otlp_traces_headers)):
             found += _header_credentials(headers)
         return found
+
+
+@contextmanager
+def _fault_of(name: str) -> Iterator[None]:
+    """Raise a `ValueError` of the block as a fault of this setting."""
+    try:
+        yield
+    except ValueError as error:
+        raise SettingsError([f"{name}: {error}"]) from error
 
 
 def load(values: Mapping[str, str]) -> Settings:

@@ -1,11 +1,11 @@
 """How the text of a variable is read: each kind with its bounds and the messages for its faults."""
 
-import contextlib
 import ipaddress
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import compress
 from typing import Final, Generic, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
@@ -42,6 +42,8 @@ _OTHER_THAN_SECRETS: Final = {
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _ACCOUNT: Final = re.compile(r"acct_[A-Za-z0-9_]{1,250}")
 _HOST: Final = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
+_FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
+_SPACE: Final = re.compile(r"\s")
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _NOT_AN_ADDRESS: Final = "must be an http or https address"
 
@@ -63,19 +65,23 @@ class Kind(NamedTuple, Generic[Parsed_co]):
     parse_in_demo: Callable[[str], Parsed_co] | None = None
 
 
+def _require(holds: object, fault: str) -> None:
+    if not holds:
+        raise ValueError(fault)
+
+
 def number(least: int, most: int) -> Kind[int]:
     def parse(text: str) -> int:
-        if _WHOLE_NUMBER.fullmatch(text) and least <= int(text) <= most:
-            return int(text)
-        raise ValueError(f"must be a whole number, {least} to {most}")
+        is_in_range = _WHOLE_NUMBER.fullmatch(text) and least <= int(text) <= most
+        _require(is_in_range, f"must be a whole number, {least} to {most}")
+        return int(text)
 
     return Kind("number", parse, f"{least} to {most}")
 
 
 def choice(*choices: str) -> Kind[str]:
     def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"must be one of {', '.join(choices)}")
+        _require(text in choices, f"must be one of {', '.join(choices)}")
         return text
 
     return Kind("choice", parse, ", ".join(f"`{choice}`" for choice in choices))
@@ -87,8 +93,7 @@ def several(parse: Callable[[str], str], bounds: str) -> Kind[tuple[str, ...]]:
 
 
 def _entries(text: str) -> list[str]:
-    entries = [entry.strip() for entry in text.split(",")]
-    return [entry for entry in entries if entry]
+    return list(filter(None, map(str.strip, text.split(","))))
 
 
 def secret(shortest: int = 1) -> Kind[Secret]:
@@ -141,12 +146,10 @@ def _read_each(read: Callable[[str], Value], texts: Iterable[str]) -> tuple[Valu
 
 
 def _read_secret(text: str, shortest: int = 1) -> Secret:
-    if not text:
-        raise ValueError("holds an empty secret")
-    if len(text) < shortest:
-        raise ValueError(f"is shorter than {shortest} characters")
-    if shortest > 1 and _is_known_default(text.lower().removeprefix("whsec_")):
-        raise ValueError("is a well-known default; make a new secret (openssl rand -hex 32)")
+    _require(text, "holds an empty secret")
+    _require(len(text) >= shortest, f"is shorter than {shortest} characters")
+    is_weak = shortest > 1 and _is_known_default(text.lower().removeprefix("whsec_"))
+    _require(not is_weak, "is a well-known default; make a new secret (openssl rand -hex 32)")
     return Secret(text)
 
 
@@ -158,26 +161,25 @@ def check_webhook_secret(text: str) -> None:
     """Raise `ValueError` for a text that the payment provider issues for another purpose, or that
     was copied badly.
     """
-    if text[:1] in _QUOTES or text[-1:] in _QUOTES:
-        raise ValueError(
-            "has quotes around it: remove them, because not every reader of such a file does"
-        )
-    if any(character.isspace() for character in text):
-        raise ValueError(
-            "contains white space: copy the endpoint's signing secret (whsec_...) again"
-        )
+    _require(
+        _QUOTES.isdisjoint((text[:1], text[-1:])),
+        "has quotes around it: remove them, because not every reader of such a file does",
+    )
+    _require(
+        not _SPACE.search(text),
+        "contains white space: copy the endpoint's signing secret (whsec_...) again",
+    )
     prefix = text.partition("_")[0]
-    if prefix in _OTHER_THAN_SECRETS:
-        what = _OTHER_THAN_SECRETS[prefix]
-        raise ValueError(
-            f"is {what} ({prefix}_...): copy the signing secret (whsec_...) of the webhook endpoint"
-        )
+    what = _OTHER_THAN_SECRETS.get(prefix)
+    _require(
+        what is None,
+        f"is {what} ({prefix}_...): copy the signing secret (whsec_...) of the webhook endpoint",
+    )
 
 
 def _read_flag(text: str) -> bool:
-    if text.lower() not in ("true", "false", "1", "0"):
-        raise ValueError("must be true or false")
-    return text.lower() in ("true", "1")
+    _require(text.lower() in _FLAGS, "must be true or false")
+    return _FLAGS[text.lower()]
 
 
 def _read_url(text: str) -> str:
@@ -190,8 +192,7 @@ def _split(text: str) -> SplitResult:
         parts = urlsplit(text)
     except ValueError:
         raise ValueError(_NOT_AN_ADDRESS) from None
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
-        raise ValueError(_NOT_AN_ADDRESS)
+    _require(parts.scheme in _DEFAULT_PORTS and parts.hostname, _NOT_AN_ADDRESS)
     return parts
 
 
@@ -212,33 +213,39 @@ def _read_origin(text: str, no_path: str = "the service is at the root of its ho
     """The scheme, host and port of an address, as browsers write them (RFC 6454 section 6.2)."""
     parts = _split(text)
     host = parts.hostname or ""
-    port = None
-    with contextlib.suppress(ValueError):
-        port = parts.port or _DEFAULT_PORTS[parts.scheme]
+    port = _port_of(parts)
     ascii_host = "must name its host in ASCII letters (`xn--...`), digits, dots and hyphens"
-    checks = {
+    faults = {
         "must not contain a user or password": "@" in parts.netloc,
-        "must not have a query or a fragment: no `?`, no `#`": "?" in text or "#" in text,
+        "must not have a query or a fragment: no `?`, no `#`": not {"?", "#"}.isdisjoint(text),
         f"must not have a path: {no_path}": parts.path not in ("", "/"),
         "has an invalid port": port is None,
         ascii_host: _HOST.fullmatch(host) is None,
     }
-    faults = [fault for fault, applies in checks.items() if applies]
-    if faults:
-        raise ValueError(*faults)
+    if any(faults.values()):
+        raise ValueError(*compress(faults, faults.values()))
     authority = f"[{host}]" if ":" in host else host
-    shown_port = "" if port == _DEFAULT_PORTS[parts.scheme] else f":{port}"
-    return f"{parts.scheme}://{authority}{shown_port}"
+    return f"{parts.scheme}://{authority}{port}"
+
+
+def _port_of(parts: SplitResult) -> str | None:
+    """The port as an origin shows it: not the scheme's own; None if it is invalid."""
+    default = _DEFAULT_PORTS[parts.scheme]
+    try:
+        port = parts.port or default
+    except ValueError:
+        return None
+    return "" if port == default else f":{port}"
 
 
 def read_page_origin(text: str) -> str:
     """The origin of pages, or `ANY_ORIGIN`."""
     if text == ANY_ORIGIN:
         return text
-    if text.lower() == "null":
-        raise ValueError(
-            "must not contain null: every sandboxed page and local file has this origin"
-        )
+    _require(
+        text.lower() != "null",
+        "must not contain null: every sandboxed page and local file has this origin",
+    )
     shown = "an entry" if "@" in text else repr(text)  # not its password
     try:
         return _read_origin(text, "an origin is a scheme, a host and maybe a port")
@@ -255,42 +262,41 @@ def read_network(text: str) -> str:
 
 
 def read_account(text: str) -> str:
-    if _ACCOUNT.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is not an account id (acct_...)")
+    _require(_ACCOUNT.fullmatch(text), f"{text!r} is not an account id (acct_...)")
     return text
 
 
 def read_notice(text: str) -> str:
-    if text not in set(OwnerNotice):
-        raise ValueError(f"{text!r} is not a notice: choose from {', '.join(OwnerNotice)}")
+    fault = f"{text!r} is not a notice: choose from {', '.join(OwnerNotice)}"
+    _require(text in set(OwnerNotice), fault)
     return text
 
 
 def _read_claim(text: str) -> str:
-    if any(character.isspace() or not character.isprintable() for character in text):
-        raise ValueError("must be the name of one claim")
+    _require(text.isprintable() and " " not in text, "must be the name of one claim")
     return text
 
 
 def _read_directory(text: str) -> str:
-    if text != ANY_DIRECTORY and not is_directory_id(text):
-        raise ValueError(
-            f"{text!r} is not the id of a directory: it is `tid` of its tokens, not a domain name"
-        )
+    _require(
+        text == ANY_DIRECTORY or is_directory_id(text),
+        f"{text!r} is not the id of a directory: it is `tid` of its tokens, not a domain name",
+    )
     return text
 
 
 def _read_role(text: str) -> tuple[str, Role]:
     theirs, _, ours = (part.strip() for part in text.rpartition("="))
-    if not theirs or ours not in set(Role):
-        raise ValueError(f"{text!r} is not `theirs=ours`: ours is one of {', '.join(Role)}")
+    _require(
+        theirs and ours in set(Role),
+        f"{text!r} is not `theirs=ours`: ours is one of {', '.join(Role)}",
+    )
     return theirs, Role(ours)
 
 
 def _read_role_map(text: str) -> Mapping[str, Role]:
     pairs = _read_each(_read_role, _entries(text))
-    if not pairs:
-        raise ValueError("maps no role")
+    _require(pairs, "maps no role")
     counts = Counter(theirs for theirs, _ in pairs)
     twice = [theirs for theirs, count in counts.items() if count > 1]
     if twice:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Mapping
+from itertools import compress
 from pathlib import Path
 from typing import Any, Final, Generic, Self, TypeVar, overload
 
@@ -27,6 +28,12 @@ class SettingsError(ValueError):
     def __init__(self, faults: list[str]) -> None:
         super().__init__("\n".join(faults))
         self.faults = faults
+
+
+def reject(faults: Mapping[str, object]) -> None:
+    """Raise `SettingsError` with the messages of those faults that are there."""
+    if any(faults.values()):
+        raise SettingsError(list(compress(faults, faults.values())))
 
 
 class SettingValues:
@@ -98,8 +105,7 @@ class Setting(Generic[Value]):
         """Return the value. Raises `SettingsError`."""
         text = self.text(values)
         if text is None:
-            if self.default is REQUIRED:
-                raise SettingsError([f"{self.name}: is missing"])
+            reject({f"{self.name}: is missing": self.default is REQUIRED})
             return self.default
         parse = (is_demo and self.kind.parse_in_demo) or self.kind.parse
         try:
@@ -115,8 +121,7 @@ class Setting(Generic[Value]):
         path = self.file(values)
         if path is None:
             return text
-        if text is not None:
-            raise SettingsError([f"{self.file_name}: {self.name} is set too: remove one of them"])
+        reject({f"{self.file_name}: {self.name} is set too: remove one of them": text})
         try:
             return secret_in(path)
         except ValueError as error:
