@@ -76,11 +76,9 @@ def is_secure(url: str, *, allow_http: bool = False) -> bool:
         urlsplit(url)  # other modules use it, and it rejects more
     except (httpx2.InvalidURL, ValueError):
         return False
-    if not parsed.host:
-        return False
-    return parsed.scheme == "https" or (
-        parsed.scheme == "http" and (allow_http or is_loopback(parsed.host))
-    )
+    plain_is_safe = allow_http or is_loopback(parsed.host)
+    schemes = {"https", "http"} if plain_is_safe else {"https"}
+    return bool(parsed.host) and parsed.scheme in schemes
 
 
 async def fetch(

@@ -51,6 +51,29 @@ class TemporaryMailError(MailDeliveryError):
     """
 
 
+_FAILURES: Final[tuple[tuple[type[Exception], type[MailDeliveryError], str], ...]] = (
+    (
+        aiosmtplib.SMTPNotSupported,
+        PermanentMailError,
+        "the mail server does not support non-ASCII addresses",
+    ),
+    (TimeoutError, TemporaryMailError, "the mail server did not answer in time"),
+    (aiosmtplib.SMTPServerDisconnected, TemporaryMailError, "{where} closed the connection"),
+    (
+        OSError,
+        TemporaryMailError,
+        "{where} cannot be reached, or its certificate is not trusted",
+    ),
+    (
+        aiosmtplib.SMTPException,
+        TemporaryMailError,
+        "{where} does not offer what is needed: TLS, or a way to sign in",
+    ),
+    (ValueError, PermanentMailError, "the mail has an address that cannot be used"),
+)
+"""The failures to report, by the first error that fits."""
+
+
 class SmtpConfig(msgspec.Struct, frozen=True):
     """The SMTP server and the sender (``a@b`` or ``Name <a@b>``).
 
@@ -161,37 +184,25 @@ class Mailer:
         Their causes are suppressed: the server's replies may contain addresses or credentials.
         """
         client = self._client()
-        where = f"the mail server {self.config.host}:{self.config.port}"
         try:
             async with asyncio.timeout(seconds):
                 await client.connect()
                 yield client
-        except (aiosmtplib.SMTPRecipientsRefused, aiosmtplib.SMTPResponseException) as error:
-            raise _rejected(error) from None
-        except aiosmtplib.SMTPNotSupported:
-            raise PermanentMailError(
-                "the mail server does not support non-ASCII addresses"
-            ) from None
-        except TimeoutError:
-            raise TemporaryMailError("the mail server did not answer in time") from None
-        except aiosmtplib.SMTPServerDisconnected:
-            raise TemporaryMailError(f"{where} closed the connection") from None
-        except (aiosmtplib.SMTPConnectError, OSError):
-            raise TemporaryMailError(
-                f"{where} cannot be reached, or its certificate is not trusted"
-            ) from None
-        except aiosmtplib.SMTPException:
-            raise TemporaryMailError(
-                f"{where} does not offer what is needed: TLS, or a way to sign in"
-            ) from None
-        except ValueError:
-            raise PermanentMailError("the mail has an address that cannot be used") from None
+        except (aiosmtplib.SMTPException, OSError, ValueError) as error:
+            raise self._failure(error) from None
         else:
             # the mail is accepted, even if this fails
             with suppress(aiosmtplib.SMTPException, OSError):
                 await client.quit(timeout=_QUIT_TIMEOUT)
         finally:
             client.close()
+
+    def _failure(self, error: Exception) -> MailDeliveryError:
+        """Return the failure to report; the text of most errors may contain addresses."""
+        if isinstance(error, aiosmtplib.SMTPRecipientsRefused | aiosmtplib.SMTPResponseException):
+            return _rejected(error)
+        make, text = next((make, text) for kind, make, text in _FAILURES if isinstance(error, kind))
+        return make(text.format(where=f"the mail server {self.config.host}:{self.config.port}"))
 
     def _client(self) -> aiosmtplib.SMTP:
         config = self.config

@@ -101,8 +101,9 @@ class Check(NamedTuple):
     name: str
     expected: Describe
     said: Describe
-    fault: Callable[[DecodedToken], str | None]
-    """Returns why the token is rejected, without any of its content; None if it passes."""
+    fault: Callable[[DecodedToken], str | bool | None]
+    """Returns why the token is rejected, without any of its content, or True for ``reason``."""
+    reason: str = ""
 
     @property
     def word(self) -> str:
@@ -111,10 +112,10 @@ class Check(NamedTuple):
 
 
 def _check(
-    name: str, expected: str | Describe, said: Describe = lambda _: ""
-) -> Callable[[Callable[[DecodedToken], str | None]], Check]:
+    name: str, expected: str | Describe, said: Describe = lambda _: "", *, reason: str = ""
+) -> Callable[[Callable[[DecodedToken], str | bool | None]], Check]:
     describe = (lambda _: expected) if isinstance(expected, str) else expected
-    return lambda fault: Check(name, describe, said, fault)
+    return lambda fault: Check(name, describe, said, fault, reason)
 
 
 class CheckFailure(NamedTuple):
@@ -126,9 +127,8 @@ class CheckFailure(NamedTuple):
 
 def first_failure(checks: Sequence[Check], token: DecodedToken) -> CheckFailure | None:
     for check in checks:
-        reason = check.fault(token)
-        if reason is not None:
-            return CheckFailure(check, reason)
+        if fault := check.fault(token):
+            return CheckFailure(check, check.reason or str(fault))
     return None
 
 
@@ -136,13 +136,10 @@ def first_failure(checks: Sequence[Check], token: DecodedToken) -> CheckFailure 
     "size",
     f"at most {MAX_TOKEN_BYTES:,} characters",
     lambda token: f"{len(token.token):,} characters",
+    reason=f"too long: at most {MAX_TOKEN_BYTES:,} characters",
 )
-def _size(token: DecodedToken) -> str | None:
-    return (
-        f"too long: at most {MAX_TOKEN_BYTES:,} characters"
-        if len(token.token) > MAX_TOKEN_BYTES
-        else None
-    )
+def _size(token: DecodedToken) -> bool:
+    return len(token.token) > MAX_TOKEN_BYTES
 
 
 @_check(
@@ -209,9 +206,10 @@ def _header(token: DecodedToken) -> str | None:
     "algorithm",
     f"one of {', '.join(ALGORITHMS)}",
     lambda token: format_json(token.header.alg),
+    reason="algorithm not accepted",
 )
-def _algorithm(token: DecodedToken) -> str | None:
-    return None if token.header.alg in ALGORITHMS else "algorithm not accepted"
+def _algorithm(token: DecodedToken) -> bool:
+    return token.header.alg not in ALGORITHMS
 
 
 def _said_extensions(token: DecodedToken) -> str:
@@ -221,19 +219,22 @@ def _said_extensions(token: DecodedToken) -> str:
     return ", ".join(said) or "none"
 
 
-@_check("extensions", "none: no crit, b64 not false", _said_extensions)
-def _extensions(token: DecodedToken) -> str | None:
+@_check("extensions", "none: no crit, b64 not false", _said_extensions, reason="critical extension")
+def _extensions(token: DecodedToken) -> bool:
     # No extension is supported; RFC 7797's unencoded payload is one.
     header = token.header
-    return (
-        "critical extension" if header.crit is not msgspec.UNSET or header.b64 is not True else None
-    )
+    return header.crit is not msgspec.UNSET or header.b64 is not True
 
 
-@_check("type", "no typ, JWT or at+jwt", lambda token: format_json(token.header.typ))
-def _type(token: DecodedToken) -> str | None:
+@_check(
+    "type",
+    "no typ, JWT or at+jwt",
+    lambda token: format_json(token.header.typ),
+    reason="wrong type",
+)
+def _type(token: DecodedToken) -> bool:
     typ = token.header.typ
-    return "wrong type" if isinstance(typ, str) and typ.lower() not in _TYPES else None
+    return typ is not None and typ.lower() not in _TYPES
 
 
 # the checks that need only the token
@@ -326,12 +327,9 @@ def _directory_fault(token: DecodedToken) -> str | None:
 def _expected_audience(token: DecodedToken) -> str:
     config = token.config
     ours = " or ".join(map(format_json, config.audiences))
-    expected = (
-        f"{ours}, or a list with it"
-        if len(config.audiences) == 1
-        else f"{ours}, or a list with one of them"
-    )
-    return expected if config.audience_claim == STANDARD_AUDIENCE else f"{expected}, and no aud"
+    which = "it" if len(config.audiences) == 1 else "one of them"
+    no_other = "" if config.audience_claim == STANDARD_AUDIENCE else ", and no aud"
+    return f"{ours}, or a list with {which}{no_other}"
 
 
 def _said_audience(token: DecodedToken) -> str:
@@ -366,12 +364,11 @@ _ID_USE: Final = "id"
 def _said_kind(token: DecodedToken) -> str:
     payload = token.payload
     found = [name for name in _ID_TOKEN_CLAIMS if getattr(payload, name) is not None]
-    found += (
-        [f"token_use {format_json(payload.token_use)}"] if payload.token_use is not None else []
-    )
+    if payload.token_use is not None:
+        found.append(f"token_use {format_json(payload.token_use)}")
     if found:
         return f"it has {' and '.join(found)}"
-    return f"for {format_json(payload.aud)}" if payload.aud is not None else "no aud"
+    return "no aud" if payload.aud is None else f"for {format_json(payload.aud)}"
 
 
 @_check(
@@ -390,20 +387,18 @@ def _access_token(token: DecodedToken) -> str | None:
 
 
 @_check(
-    "subject", "1 to 255 visible ASCII characters", lambda token: format_json(token.payload.sub)
+    "subject",
+    "1 to 255 visible ASCII characters",
+    lambda token: format_json(token.payload.sub),
+    reason="sub is not 1 to 255 visible ASCII characters",
 )
-def _subject(token: DecodedToken) -> str | None:
-    return (
-        None
-        if _SUBJECT.fullmatch(token.payload.sub)
-        else "sub is not 1 to 255 visible ASCII characters"
-    )
+def _subject(token: DecodedToken) -> bool:
+    return _SUBJECT.fullmatch(token.payload.sub) is None
 
 
 def _said_organization(token: DecodedToken) -> str:
-    return (
-        f"{token.config.org_claim}: {format_json(claim_at(token.members, token.config.org_claim))}"
-    )
+    claim = token.config.org_claim
+    return f"{claim}: {format_json(claim_at(token.members, claim))}"
 
 
 @_check("organization claim", "a text, or none", _said_organization)
@@ -411,7 +406,8 @@ def _organization(token: DecodedToken) -> str | None:
     org_id = claim_at(token.members, token.config.org_claim)
     if org_id is msgspec.UNSET:
         org_id = ""
-    if not isinstance(org_id, str) or (org_id and not org_id.isprintable()):
+    # an empty text is printable
+    if not isinstance(org_id, str) or not org_id.isprintable():
         return "the organization claim is not a text"
     token.org_id = org_id or None
     return None
@@ -424,9 +420,10 @@ def _organization(token: DecodedToken) -> str | None:
     "issued at",
     f"iat not more than {LEEWAY_SECONDS} s in the future",
     lambda token: format_time(token.times.issued, token.now),
+    reason="issued in the future",
 )
-def _issued(token: DecodedToken) -> str | None:
-    return "issued in the future" if token.times.issued > token.now + LEEWAY_SECONDS else None
+def _issued(token: DecodedToken) -> bool:
+    return token.times.issued > token.now + LEEWAY_SECONDS
 
 
 @_check(
@@ -435,14 +432,11 @@ def _issued(token: DecodedToken) -> str | None:
     lambda token: (
         "none" if token.times.not_before is None else format_time(token.times.not_before, token.now)
     ),
+    reason="not yet valid",
 )
-def _not_before(token: DecodedToken) -> str | None:
+def _not_before(token: DecodedToken) -> bool:
     not_before = token.times.not_before
-    return (
-        "not yet valid"
-        if not_before is not None and not_before > token.now + LEEWAY_SECONDS
-        else None
-    )
+    return not_before is not None and not_before > token.now + LEEWAY_SECONDS
 
 
 def _said_lifetime(token: DecodedToken) -> str:
@@ -456,20 +450,25 @@ def _expected_lifetime(token: DecodedToken) -> str:
     return f"at most {format_duration(token.config.token_lifetime)} from iat to exp, and {LEEWAY_SECONDS} s of leeway"
 
 
-@_check("lifetime", _expected_lifetime, _said_lifetime)
-def _lifetime(token: DecodedToken) -> str | None:
+@_check(
+    "lifetime",
+    _expected_lifetime,
+    _said_lifetime,
+    reason="lives longer than OIDC_TOKEN_LIFETIME",
+)
+def _lifetime(token: DecodedToken) -> bool:
     times = token.times
-    most = token.config.token_lifetime + LEEWAY_SECONDS
-    return "lives longer than OIDC_TOKEN_LIFETIME" if times.expires > times.issued + most else None
+    return times.expires > times.issued + token.config.token_lifetime + LEEWAY_SECONDS
 
 
 @_check(
     "expiry",
     f"exp not more than {LEEWAY_SECONDS} s ago",
     lambda token: format_time(token.times.expires, token.now),
+    reason="expired",
 )
-def _expiry(token: DecodedToken) -> str | None:
-    return "expired" if token.times.expires + LEEWAY_SECONDS <= token.now else None
+def _expiry(token: DecodedToken) -> bool:
+    return token.times.expires + LEEWAY_SECONDS <= token.now
 
 
 KEY: Final = _key

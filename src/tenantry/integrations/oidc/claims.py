@@ -112,11 +112,10 @@ def role_claim(members: dict[str, Any], config: OidcConfig) -> RoleClaim:
     value = claim_at(members, config.role_claim)
     if value is msgspec.UNSET or value in ("", []):
         return _NO_ROLE
-    if isinstance(value, str) and value in config.roles:
-        return RoleClaim(config.roles[value])
-    values = value if isinstance(value, list) else []
     roles = [
-        config.roles[each] for each in values if isinstance(each, str) and each in config.roles
+        config.roles[each]
+        for each in (value if isinstance(value, list) else [value])
+        if isinstance(each, str) and each in config.roles
     ]
     return RoleClaim(highest_role(roles), known=bool(roles))
 
@@ -216,13 +215,11 @@ def verified_email(email: object, verified: object) -> str | None:
 
     Some providers write the flag as a text, such as Amazon Cognito in its userinfo.
     """
-    if verified is not True and verified != "true":
+    is_verified = verified is True or verified == "true"
+    if not is_verified or not isinstance(email, str) or len(email) > _MAX_EMAIL:
         return None
-    if not isinstance(email, str) or len(email) > _MAX_EMAIL:
-        return None
-    if "@" in email and email.isprintable() and " " not in email:
-        return email
-    return None
+    is_plausible = "@" in email and email.isprintable() and " " not in email
+    return email if is_plausible else None
 
 
 def format_json(value: object) -> str:

@@ -32,17 +32,15 @@ MAX_STALENESS_SECONDS: Final = 24 * 3600.0
 _OF_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 # RFC 9864: Ed25519 is the name of EdDSA with this curve alone.
 _OF_ED25519: Final = ("EdDSA", "Ed25519")
-_OF_CURVE: Final[Mapping[str, tuple[str, ...]]] = {
-    "P-256": ("ES256",),
-    "P-384": ("ES384",),
-    "P-521": ("ES512",),
-    "Ed25519": _OF_ED25519,
-    "Ed448": ("EdDSA",),
+_FITTING: Final[Mapping[str, tuple[str, ...]]] = {
+    "RSA": _OF_RSA,
+    "EC P-256": ("ES256",),
+    "EC P-384": ("ES384",),
+    "EC P-521": ("ES512",),
+    "OKP Ed25519": _OF_ED25519,
+    "OKP Ed448": ("EdDSA",),
 }
-_CURVES: Final[Mapping[str, tuple[str, ...]]] = {
-    "EC": ("P-256", "P-384", "P-521"),
-    "OKP": ("Ed25519", "Ed448"),
-}
+"""The algorithms by the type of a key, with its curve if it has one."""
 ALGORITHMS: Final = {
     name: jws.JWSRegistry.algorithms[name]
     for name in (*_OF_RSA, "ES256", "ES384", "ES512", *_OF_ED25519)
@@ -209,18 +207,21 @@ def _read_entry(entry: object) -> UsableKey | IgnoredKey:
     kid = _shown(members.get("kid"))
     if reason := _purpose_fault(entry, members) or _type_fault(members):
         return IgnoredKey(kid, reason, expected=members.get("use") == "enc")
-    algorithms = _algorithms_of(members)
     try:
         if reason := weakness(members):
             return IgnoredKey(kid, reason)
-        # Without alg: one that is named Ed25519 verifies EdDSA too.
-        key = JWKRegistry.import_key(
-            {name: value for name, value in members.items() if name != "alg"}
-        )
-        for each in algorithms:
-            ALGORITHMS[each].check_key(key)
+        return _import_key(members)
     except (JoseError, UnsupportedAlgorithm, ValueError, TypeError, LookupError) as error:
         return IgnoredKey(kid, f"it is malformed ({type(error).__name__})")
+
+
+def _import_key(members: dict[str, Any]) -> UsableKey:
+    algorithms = _algorithms_of(members)
+    # one that is named Ed25519 verifies EdDSA too
+    members.pop("alg", None)
+    key = JWKRegistry.import_key(members)
+    for each in algorithms:
+        ALGORITHMS[each].check_key(key)
     return UsableKey(algorithms, key)
 
 
@@ -254,15 +255,13 @@ def _purpose_fault(entry: dict[str, Any], members: dict[str, Any]) -> str | None
 def _type_fault(members: dict[str, Any]) -> str | None:
     """Return why no accepted algorithm has keys of an entry's type, if so."""
     fitting = _fitting_algorithms(members)
-    alg = members.get("alg")
     if not fitting:
         curve = f", curve {_shown(members['crv'])}" if "crv" in members else ""
         return f"its type is not supported: {_shown(members.get('kty'))}{curve}"
-    return (
-        None
-        if alg is None or alg in fitting
-        else f"its algorithm does not fit its type: {_shown(alg)}"
-    )
+    alg = members.get("alg")
+    if alg is None or alg in fitting:
+        return None
+    return f"its algorithm does not fit its type: {_shown(alg)}"
 
 
 def _algorithms_of(members: dict[str, Any]) -> tuple[str, ...]:
@@ -276,11 +275,7 @@ def _algorithms_of(members: dict[str, Any]) -> tuple[str, ...]:
 
 def _fitting_algorithms(members: dict[str, Any]) -> tuple[str, ...]:
     kty = members.get("kty")
-    curve = members.get("crv")
-    if kty == "RSA":
-        return _OF_RSA
-    curves = _CURVES.get(kty, ()) if isinstance(kty, str) else ()
-    return _OF_CURVE[curve] if curve in curves else ()
+    return _FITTING.get("RSA" if kty == "RSA" else f"{kty} {members.get('crv')}", ())
 
 
 def _shown(value: object) -> str:

@@ -38,6 +38,7 @@ RESPONSE_PARAMETERS: Final = ("state", "iss", "error", "code")
 """What `SignIn.finish` reads of the provider's response (RFC 6749 section 4.1.2, RFC 9207)."""
 MOST_REDEMPTIONS: Final = 20  # authorization codes that a process redeems at once
 _MAX_NAME: Final = 100
+_REJECTED: Final = {"invalid_client": "this service's client id and secret"}
 _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 _ID_TOKEN_CHECKS: Final = tuple(each for each in CLAIM_CHECKS if each is not ACCESS_TOKEN)
 # OpenID Connect Core 3.1.2.6: the provider must show a page to the user.
@@ -193,7 +194,8 @@ class SignIn:
         `AuthUnavailableError`.
         """
         metadata = await self._metadata()
-        code = _code(parameters, pending, metadata, self.config.issuers)
+        _check_origin(parameters, pending, metadata, self.config.issuers)
+        code = _code(parameters)
         tokens = await self._redeem(metadata, code, pending)
         claims, name = await self._verify_id_token(tokens, pending)
         if parameters.get("iss", claims.issuer) != claims.issuer:
@@ -205,24 +207,25 @@ class SignIn:
         that.
         """
         endpoint = self.keys.metadata.end_session_endpoint if self.keys.metadata else None
-        if endpoint is None or not is_secure(endpoint, allow_http=self.config.allow_http):
+        if endpoint is None or not self._is_secure(endpoint):
             return None
-        url = httpx2.URL(endpoint)
-        return str(
-            url.copy_merge_params({"client_id": self.client_id, "post_logout_redirect_uri": back})
-        )
+        parameters = {"client_id": self.client_id, "post_logout_redirect_uri": back}
+        return str(httpx2.URL(endpoint).copy_merge_params(parameters))
 
     async def _metadata(self) -> IssuerMetadata:
         await self.keys.ensure_fetched()
         metadata = self.keys.metadata
         if metadata is None or self.is_away():
             raise AuthUnavailableError("The identity provider cannot be reached.")
-        for endpoint in (metadata.authorization_endpoint, metadata.token_endpoint):
-            if endpoint is None or not is_secure(endpoint, allow_http=self.config.allow_http):
-                raise AuthUnavailableError(
-                    "The identity provider has no secure endpoint for signing in."
-                )
+        if not self._is_secure(metadata.authorization_endpoint, metadata.token_endpoint):
+            raise AuthUnavailableError(
+                "The identity provider has no secure endpoint for signing in."
+            )
         return metadata
+
+    def _is_secure(self, *endpoints: str | None) -> bool:
+        allow_http = self.config.allow_http
+        return all(is_secure(endpoint or "", allow_http=allow_http) for endpoint in endpoints)
 
     async def _redeem(
         self, metadata: IssuerMetadata, code: str, pending: PendingSignIn
@@ -328,13 +331,13 @@ class SignIn:
         return msgspec.structs.replace(found, email=claims.email)
 
 
-def _code(
+def _check_origin(
     parameters: Mapping[str, str],
     pending: PendingSignIn,
     metadata: IssuerMetadata,
     issuers: Issuers,
-) -> str:
-    """Return the authorization code, after checking that it belongs to this sign-in."""
+) -> None:
+    """Check that a response belongs to this sign-in, and is the provider's."""
     if not hmac.compare_digest(parameters.get("state", "").encode(), pending.state.encode()):
         raise SignInFailedError("The identity provider's response belongs to another sign-in.")
     issuer = parameters.get("iss")
@@ -342,6 +345,10 @@ def _code(
     is_missing = issuer is None and metadata.authorization_response_iss_parameter_supported
     if is_missing or (issuer is not None and not issuers.trusts(issuer)):
         raise SignInFailedError("The response is not the identity provider's.")
+
+
+def _code(parameters: Mapping[str, str]) -> str:
+    """Return the authorization code of a response."""
     error = parameters.get("error")
     if error in _INTERACTION_ERRORS:
         raise InteractionRequiredError("The identity provider must ask you first.")
@@ -361,30 +368,23 @@ def _raise_redemption_error(status: int, body: bytes) -> NoReturn:
         code = msgspec.json.decode(body, type=_ErrorResponse).error
     except NOT_JSON:
         code = ""
-    error: AuthUnavailableError | SignInFailedError
+    cause = FetchError(f"answered {status} {code}".rstrip())
     if status >= httpx2.codes.INTERNAL_SERVER_ERROR:
-        error = AuthUnavailableError(
+        raise AuthUnavailableError(
             "The identity provider has an internal error. Try again shortly."
-        )
-    elif code == "invalid_client":
-        error = SignInFailedError(
-            "Sign-in failed: the identity provider rejected this service's client id and secret."
-        )
-    else:
-        error = SignInFailedError(
-            "Sign-in failed: the identity provider rejected the authorization code."
-        )
-    raise error from FetchError(f"answered {status} {code}".rstrip())
+        ) from cause
+    rejected = _REJECTED.get(code, "the authorization code")
+    raise SignInFailedError(
+        f"Sign-in failed: the identity provider rejected {rejected}."
+    ) from cause
 
 
 def _name(members: Mapping[str, Any]) -> str | None:
-    for claim in ("name", "preferred_username", "email"):
-        value = members.get(claim)
-        name = (
-            "".join(letter for letter in value if letter.isprintable()).strip()
-            if isinstance(value, str)
-            else ""
-        )
-        if name:
-            return name[:_MAX_NAME]
-    return None
+    claims = map(members.get, ("name", "preferred_username", "email"))
+    return next(filter(None, map(_printable, claims)), None)
+
+
+def _printable(value: object) -> str:
+    if not isinstance(value, str):
+        return ""
+    return "".join(filter(str.isprintable, value)).strip()[:_MAX_NAME]

@@ -170,26 +170,27 @@ class TokenVerifier:
         failure, and `AuthUnavailableError` if the provider's keys are unavailable.
         """
         digest = token_digest(token) if len(token) <= checks.MAX_TOKEN_BYTES else b""
-        cached = self._cache.find(digest)
-        is_verified = cached is not None and cached.key in self._keys.cached(cached.kid, cached.alg)
         decoded = checks.DecodedToken(token, self._config, self._keys)
-        if cached is not None and is_verified:
-            decoded.times, decoded.now = cached.times, self._clock().timestamp()
-            failure = checks.first_failure(checks.TIME_CHECKS, decoded)
-            if failure is None:
-                return cached.claims
-        else:
-            failure = await checks.check(decoded, self._clock)
+        cached = self._cache.find(digest)
+        if cached is None or cached.key not in self._keys.cached(cached.kid, cached.alg):
+            return await self._verify_new(decoded, digest)
+        decoded.times, decoded.now = cached.times, self._clock().timestamp()
+        failure = checks.first_failure(checks.TIME_CHECKS, decoded)
+        if failure is None:
+            return cached.claims
+        self._cache.drop(digest)
+        raise _refusal(failure)
+
+    async def _verify_new(self, token: checks.DecodedToken, digest: bytes) -> Claims:
+        failure = await checks.check(token, self._clock)
         if failure is not None:
             self._cache.drop(digest)
             raise _refusal(failure)
-        if not decoded.role.known:
+        if not token.role.known:
             self._unknown_role()
-        claims = decoded.claims()
-        verified = VerifiedToken(
-            decoded.kid, decoded.header.alg, decoded.key, decoded.times, claims
-        )
-        self._cache.add(digest, verified, len(token))
+        claims = token.claims()
+        verified = VerifiedToken(token.kid, token.header.alg, token.key, token.times, claims)
+        self._cache.add(digest, verified, len(token.token))
         return claims
 
     async def explain(self, token: str) -> TokenExplanation:
