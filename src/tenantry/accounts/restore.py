@@ -3,17 +3,18 @@ the loss.
 """
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
 from tenantry.accounts import projects_store as projects
 from tenantry.accounts.members import MemberService
-from tenantry.accounts.tenants import TenantInput, TenantService
+from tenantry.accounts.tenants import TenantService
 from tenantry.audit import trail_store as audit
 from tenantry.auth import sessions_store as sessions
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
@@ -54,8 +55,24 @@ class RestoreOutcome(StrEnum):
     """The operator must check it."""
 
 
-Verdict = tuple[RestoreOutcome, str]
-"""The outcome of a change, and the reason unless it is obvious."""
+async def _nothing() -> None:
+    pass
+
+
+class Verdict(NamedTuple):
+    """The outcome of a change, the reason unless it is obvious, and what redoes the change."""
+
+    outcome: RestoreOutcome
+    why: str = ""
+    redo: Callable[[], Awaitable[object]] = _nothing
+
+
+def _already_done(why: str = "") -> Verdict:
+    return Verdict(RestoreOutcome.ALREADY_DONE, why)
+
+
+def _redone(redo: Callable[[], Awaitable[object]], why: str = "") -> Verdict:
+    return Verdict(RestoreOutcome.REDONE, why, redo)
 
 
 class LostChange(NamedTuple):
@@ -117,19 +134,15 @@ class Restore:
         reported. ``dry_run`` examines each change separately, and does not foresee errors.
         """
         for entry in lost.entries:
-            is_last = lost.last_suspensions.get(entry.org_id) == entry.id
             try:
-                if since := _superseded_by(
-                    entry, lost.newest.get((entry.org_id, entry.target_id), {})
-                ):
-                    verdict = RestoreOutcome.ALREADY_DONE, since
-                else:
-                    verdict = await self._redo(entry, is_last_suspension=is_last, dry_run=dry_run)
+                verdict = await self._examine(entry, lost)
+                if not dry_run:
+                    await verdict.redo()
             except NotFoundError:
-                verdict = RestoreOutcome.MISSING, "it was created after the backup"
+                verdict = Verdict(RestoreOutcome.MISSING, "it was created after the backup")
             except DomainError as error:
-                verdict = RestoreOutcome.MANUAL, error.detail
-            yield LostChange(entry, *verdict)
+                verdict = Verdict(RestoreOutcome.MANUAL, error.detail)
+            yield LostChange(entry, verdict.outcome, verdict.why)
 
     async def end_sessions(self) -> int:
         """End all dashboard sessions, because ended ones exist again; return how many."""
@@ -141,152 +154,106 @@ class Restore:
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             return await mails.give_up(connection, HELD_BACK)
 
-    async def _redo(self, entry: AuditEvent, *, is_last_suspension: bool, dry_run: bool) -> Verdict:
-        """Redo a change if it must be. Raises `NotFoundError` if its target was created after the
-        backup.
+    async def _examine(self, entry: AuditEvent, lost: LostEntries) -> Verdict:
+        """Say what must be done about a change. Raises `NotFoundError` if its target was created
+        after the backup.
         """
+        if since := _superseded_by(entry, lost.newest.get((entry.org_id, entry.target_id), {})):
+            return _already_done(since)
         async with self.database.transaction(of_tenant(entry.org_id)) as connection:
             tenant = await get_tenant(connection, entry.org_id, even_ended=True)
         if entry.action in _NO_CHANGES:
-            return RestoreOutcome.ALREADY_DONE, "it changed nothing here"
+            return _already_done("it changed nothing here")
         kind = entry.action.partition(".")[0]
         if entry.before is None:
             raise NotFoundError(kind)  # a creation
         if tenant.deleted:
-            return RestoreOutcome.ALREADY_DONE, "the tenant has ended"
-        if kind == "api_key":
-            return await self._redo_key(entry, dry_run=dry_run)
-        if kind == "member":
-            return await self._redo_member(entry, dry_run=dry_run)
-        if kind == "project":
-            return await self._examine_project(entry)
-        return await self._redo_tenant(
-            entry,
-            tenant,
-            is_last_suspension=is_last_suspension,
-            dry_run=dry_run,
-        )
+            return _already_done("the tenant has ended")
+        if kind == "tenant":
+            is_last_suspension = lost.last_suspensions.get(entry.org_id) == entry.id
+            return self._examine_tenant(entry, tenant, is_last_suspension=is_last_suspension)
+        examine = {
+            "api_key": self._examine_key,
+            "member": self._examine_member,
+            "project": self._examine_project,
+        }[kind]
+        return await examine(entry)
 
     async def _examine_project(self, entry: AuditEvent) -> Verdict:
         """Report a project's change or deletion, which is never redone."""
         async with self.database.transaction(of_tenant(entry.org_id)) as connection:
             found = [
-                await projects.find(
-                    connection,
-                    entry.org_id,
-                    mode,
-                    entry.target_id,
-                )
+                await projects.find(connection, entry.org_id, mode, entry.target_id)
                 for mode in Mode
             ]
         if any(found):
-            return RestoreOutcome.MANUAL, "the project is as it was at the backup"
+            return Verdict(RestoreOutcome.MANUAL, "the project is as it was at the backup")
         if entry.action is Action.PROJECT_DELETED:
-            return RestoreOutcome.ALREADY_DONE, ""
+            return _already_done()
         raise NotFoundError("project")
 
-    async def _redo_key(self, entry: AuditEvent, *, dry_run: bool) -> Verdict:
+    async def _examine_key(self, entry: AuditEvent) -> Verdict:
         operator = operator_principal(entry.org_id)
-        key_id = entry.target_id
-        if (await self.keys.get(operator, key_id)).revoked_at is not None:
-            return RestoreOutcome.ALREADY_DONE, ""
-        if dry_run:
-            return RestoreOutcome.REDONE, ""
+        key = await self.keys.get(operator, entry.target_id)
+        if key.revoked_at is not None:
+            return _already_done()
         after = entry.after or {}
         ends_at = _end_of(after)
         has_ended = ends_at is not None and ends_at <= self.clock()
         if entry.action in _KEY_ENDS or "revokedAt" in after or has_ended:
-            await self.keys.revoke(
-                operator,
-                BY_OPERATOR,
-                key_id,
-                force=True,
-            )
-        else:
-            await self.keys.update(
-                operator,
-                BY_OPERATOR,
-                key_id,
-                name=after.get("name", UNSET),
-                scopes=_scopes_of(after),
-                expires_at=ends_at if "expiresAt" in after else UNSET,
-            )
-        return RestoreOutcome.REDONE, ""
+            return _redone(partial(self.keys.revoke, operator, BY_OPERATOR, key.id, force=True))
+        update = partial(
+            self.keys.update,
+            operator,
+            BY_OPERATOR,
+            key.id,
+            name=after.get("name", UNSET),
+            scopes=_scopes_of(after),
+            expires_at=ends_at if "expiresAt" in after else UNSET,
+        )
+        return _redone(update)
 
-    async def _redo_member(self, entry: AuditEvent, *, dry_run: bool) -> Verdict:
+    async def _examine_member(self, entry: AuditEvent) -> Verdict:
         operator = operator_principal(entry.org_id)
         member = await self.members.get(operator, entry.target_id)
         if entry.action in _ADDITIONS or entry.action is Action.MEMBER_ACCEPTED:
             return _examine_addition(entry.action, member)
         # the change made the membership binding for a user whose token claims the role owner
         binds = bool((entry.after or {}).get("bindsOwner"))
-        if member.status is MemberStatus.REMOVED and not (entry.action in _REMOVALS and binds):
-            return RestoreOutcome.ALREADY_DONE, "the member is removed"
-        if entry.action not in _REMOVALS:
-            return await self._redo_role(
-                entry,
-                member,
-                binds=binds,
-                dry_run=dry_run,
-            )
-        if not dry_run:
-            await self.members.remove(
-                operator,
-                BY_OPERATOR,
-                member.id,
-                binds=binds,
-            )
-        return RestoreOutcome.REDONE, ""
+        is_removal = entry.action in _REMOVALS
+        if member.status is MemberStatus.REMOVED and not (is_removal and binds):
+            return _already_done("the member is removed")
+        if not is_removal:
+            return self._examine_role(entry, member, binds=binds)
+        return _redone(partial(self.members.remove, operator, BY_OPERATOR, member.id, binds=binds))
 
-    async def _redo_role(
-        self, entry: AuditEvent, member: Member, *, binds: bool, dry_run: bool
-    ) -> Verdict:
+    def _examine_role(self, entry: AuditEvent, member: Member, *, binds: bool) -> Verdict:
         role = Role((entry.after or {}).get("role", member.role))
         if role is member.role and not binds:
-            return RestoreOutcome.ALREADY_DONE, ""
+            return _already_done()
         if role is not member.role and lower_role(role, member.role) is member.role:
-            return (
-                RestoreOutcome.MANUAL,
-                f"the member has the former role {member.role} instead of {role}",
-            )
-        if not dry_run:
-            operator = operator_principal(entry.org_id)
-            await self.members.change_role(
-                operator,
-                BY_OPERATOR,
-                member.id,
-                role,
-                binds=binds,
-            )
-        return RestoreOutcome.REDONE, ""
+            reason = f"the member has the former role {member.role} instead of {role}"
+            return Verdict(RestoreOutcome.MANUAL, reason)
+        operator = operator_principal(entry.org_id)
+        change = self.members.change_role
+        return _redone(partial(change, operator, BY_OPERATOR, member.id, role, binds=binds))
 
-    async def _redo_tenant(
-        self, entry: AuditEvent, tenant: TenantRow, *, is_last_suspension: bool, dry_run: bool
+    def _examine_tenant(
+        self, entry: AuditEvent, tenant: TenantRow, *, is_last_suspension: bool
     ) -> Verdict:
         if entry.action is Action.TENANT_TRANSFERRED:
-            return RestoreOutcome.MANUAL, "the tenant has its former owner"
+            return Verdict(RestoreOutcome.MANUAL, "the tenant has its former owner")
         if entry.action is Action.TENANT_ENDED:
-            if not dry_run:
-                await self.tenants.delete(BY_OPERATOR, entry.org_id)
-            return RestoreOutcome.REDONE, ""
+            return _redone(partial(self.tenants.delete, BY_OPERATOR, entry.org_id))
         changed = dict(entry.after or {})
         if not is_last_suspension or changed["suspended"] == tenant.suspended:
             changed.pop("suspended", None)
         if changed.get("suspended"):
-            name = tenant.record.name
-            address = tenant.owner_address
-            wanted = TenantInput(
-                name,
-                address.email,
-                suspended=True,
-                email_verified=address.is_verified,
-            )
-            if not dry_run:
-                await self.tenants.put(BY_OPERATOR, entry.org_id, wanted)
-            return RestoreOutcome.REDONE, "only the suspension"
+            suspend = partial(self.tenants.suspend, BY_OPERATOR, entry.org_id, suspended=True)
+            return _redone(suspend, "only the suspension")
         if changed:
-            return RestoreOutcome.MANUAL, f"it has its former {', '.join(changed)}"
-        return RestoreOutcome.ALREADY_DONE, ""
+            return Verdict(RestoreOutcome.MANUAL, f"it has its former {', '.join(changed)}")
+        return _already_done()
 
 
 def _by_organization(entries: Iterable[AuditEvent]) -> dict[str, list[AuditEvent]]:
@@ -323,8 +290,8 @@ def _examine_addition(action: Action, member: Member) -> Verdict:
     is_pending = action is Action.MEMBER_ACCEPTED and member.status is MemberStatus.INVITED
     if is_pending or member.status is MemberStatus.REMOVED:
         reason = f"the user was added or accepted, but is {member.status}"
-        return RestoreOutcome.MANUAL, reason
-    return RestoreOutcome.ALREADY_DONE, ""
+        return Verdict(RestoreOutcome.MANUAL, reason)
+    return _already_done()
 
 
 def _superseded_by(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
