@@ -90,22 +90,26 @@ class Batcher(Generic[Item, Answer]):
         future: asyncio.Future[Answer] = loop.create_future()
         trace = None if self._tracing is None else self._tracing.current()
         self._waiting.append(_QueuedItem(item, future, loop.time(), trace))
-        if self._gathering is not None and len(self._waiting) >= self._gathering[0]:
+        waiting = len(self._waiting)
+        if self._gathering is not None and waiting >= self._gathering[0]:
             _resolve(self._gathering[1], None)
         workers = len(self._workers)
-        if not workers or (
-            workers < self.max_concurrent and len(self._waiting) >= CONCURRENT_ITEMS
-        ):
-            # not in the trace of this submitter
-            worker = asyncio.create_task(self._work(), context=Context())
-            self._workers.add(worker)
-            # also if it is canceled before it starts
-            worker.add_done_callback(self._workers.discard)
+        if not workers or (workers < self.max_concurrent and waiting >= CONCURRENT_ITEMS):
+            self._start_worker()
         if self._timer is None:
-            self._timer = loop.call_later(
-                self._start_timeout / _CHECKS_PER_TIMEOUT, self._refuse_overdue
-            )
+            self._check_again(loop)
         return await future
+
+    def _start_worker(self) -> None:
+        # not in the trace of this submitter
+        worker = asyncio.create_task(self._work(), context=Context())
+        self._workers.add(worker)
+        # also if it is canceled before it starts
+        worker.add_done_callback(self._workers.discard)
+
+    def _check_again(self, loop: asyncio.AbstractEventLoop) -> None:
+        seconds = self._start_timeout / _CHECKS_PER_TIMEOUT
+        self._timer = loop.call_later(seconds, self._refuse_overdue)
 
     async def close(self) -> None:
         """Wait until all submitted items are answered."""
@@ -200,9 +204,7 @@ class Batcher(Generic[Item, Answer]):
                 _resolve(queued.future, _busy())
         self._timer = None
         if self._running or self._waiting:
-            self._timer = loop.call_later(
-                self._start_timeout / _CHECKS_PER_TIMEOUT, self._refuse_overdue
-            )
+            self._check_again(loop)
 
 
 class _QueuedItem(msgspec.Struct, Generic[Item, Answer], frozen=True):

@@ -82,6 +82,12 @@ class PrimaryEpoch(NamedTuple):
     cluster: int  # PostgreSQL's system identifier
     timeline: int  # increases with each promotion
 
+    def replaces(self, other: "PrimaryEpoch | None") -> bool:
+        """Whether this is a later time of the same cluster."""
+        return (
+            other is not None and self.cluster == other.cluster and self.timeline > other.timeline
+        )
+
 
 class Connection(psycopg.AsyncConnection[Any]):
     """psycopg's connection, with `run_batch` for batches.

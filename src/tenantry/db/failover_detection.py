@@ -4,6 +4,7 @@ was replaced.
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import psycopg
@@ -49,14 +50,12 @@ class FailoverDetector:
         self.settings = settings
         """Those of every session on these servers."""
         self._given = conninfo_to_dict(conninfo)
-        lists = [
-            (key, str(self._given[key]).split(",")) for key in _HOST_KEYS if key in self._given
-        ]
-        count = max((len(parts) for _, parts in lists), default=1)
+        lists = {key: str(self._given[key]).split(",") for key in _HOST_KEYS if key in self._given}
+        count = max(map(len, lists.values()), default=1)
         # one port may be that of all hosts
-        of_each = [(key, parts) for key, parts in lists if len(parts) == count]
+        keys = [key for key, parts in lists.items() if len(parts) == count]
         self._servers: list[dict[str, str]] = [
-            {key: parts[number] for key, parts in of_each} for number in range(count)
+            {key: lists[key][number] for key in keys} for number in range(count)
         ]
         self._first = self._servers[0]
         self._newest: PrimaryEpoch | None = None
@@ -76,24 +75,13 @@ class FailoverDetector:
         epoch = await _epoch(connection)
         if epoch is None:
             return
-        newest = self._newest
-        if (
-            newest is not None
-            and newest.cluster == epoch.cluster
-            and newest.timeline > epoch.timeline
-        ):
+        if self._newest is not None and self._newest.replaces(epoch):
             await connection.close()
             raise psycopg.OperationalError("another server has replaced this primary")
         self._newest = connection.primary = epoch
-        host = connection.info.host
-        port = str(connection.info.port)
-        for server in self._servers:
-            if (
-                host in (server.get("host"), server.get("hostaddr"))
-                and server.get("port", port) == port
-            ):
-                self._first = server
-                return
+        self._first = next(
+            (server for server in self._servers if _leads_to(server, connection.info)), self._first
+        )
 
     async def watch(self) -> None:
         """Look for promotions on all servers, until canceled. Returns at once if there is one
@@ -105,20 +93,12 @@ class FailoverDetector:
                     group.create_task(self._watch_server(server))
 
     async def _watch_server(self, server: dict[str, str]) -> None:
-        parameters: dict[str, Any] = {**self._given, **server, "target_session_attrs": "any"}
-        conninfo = make_conninfo(**parameters)
         failures = 0
         while True:
             try:
-                async with await Connection.connect(conninfo) as connection:
-                    await set_session(connection, self.settings)
-                    await connection.commit()
+                async for epoch in self._epochs_of(server):
                     failures = 0
-                    while True:
-                        async with asyncio.timeout(_ANSWER_TIMEOUT):
-                            epoch = await _epoch(connection)
-                        self._record_promotion(server, epoch)
-                        await asyncio.sleep(WATCH_INTERVAL)
+                    self._record_promotion(server, epoch)
             except Exception as error:  # noqa: BLE001  # it continues to look after any error
                 if failures == _FAILURES_TO_LOG:
                     name = server.get("host") or server.get("hostaddr")
@@ -132,14 +112,20 @@ class FailoverDetector:
                     )
                 )
 
+    async def _epochs_of(self, server: dict[str, str]) -> AsyncIterator[PrimaryEpoch | None]:
+        """Ask a server again and again, over one connection."""
+        parameters: dict[str, Any] = {**self._given, **server, "target_session_attrs": "any"}
+        async with await Connection.connect(make_conninfo(**parameters)) as connection:
+            await set_session(connection, self.settings)
+            await connection.commit()
+            while True:
+                async with asyncio.timeout(_ANSWER_TIMEOUT):
+                    epoch = await _epoch(connection)
+                yield epoch
+                await asyncio.sleep(WATCH_INTERVAL)
+
     def _record_promotion(self, server: dict[str, str], epoch: PrimaryEpoch | None) -> None:
-        newest = self._newest
-        if (
-            epoch is None
-            or newest is None
-            or newest.cluster != epoch.cluster
-            or newest.timeline >= epoch.timeline
-        ):
+        if epoch is None or not epoch.replaces(self._newest):
             return
         logger.warning(
             "a standby was promoted (timeline %d); connections to the former primary end",
@@ -151,6 +137,13 @@ class FailoverDetector:
     def is_over(self, connection: Connection) -> bool:
         """Whether another server has replaced the connection's."""
         return connection.primary is not None and connection.primary != self._newest
+
+
+def _leads_to(server: dict[str, str], info: psycopg.ConnectionInfo) -> bool:
+    """Whether a connection is one to this server."""
+    port = str(info.port)
+    is_host = info.host in (server.get("host"), server.get("hostaddr"))
+    return is_host and server.get("port", port) == port
 
 
 async def _epoch(connection: Connection) -> PrimaryEpoch | None:

@@ -6,7 +6,7 @@ needs. Row-level security limits `API` to its transaction's tenant. It does not 
 roles, which are limited by columns and statements.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, LiteralString
@@ -148,18 +148,10 @@ def grant_membership(connection: Connection, login: str) -> None:
     15 it also loses the privileges inherited from other roles (NOINHERIT); from 16 on each
     membership has its own option. Raises `RolesMissingError` and `psycopg.errors.UndefinedObject`.
     """
-    statements = [_create(role) for role in missing_roles(connection)]
+    statements = list(map(_create, missing_roles(connection)))
     held = _column(connection, _MEMBER_OF, list(SERVICE_ROLES), login)
     if lacking := [role for role in SERVICE_ROLES if role not in held]:
-        names = _identifiers(lacking)
-        grantee = sql.Identifier(login)
-        if connection.info.server_version >= _INHERIT_OPTION_SINCE:
-            statements.append(
-                sql.SQL("GRANT {} TO {} WITH INHERIT FALSE, SET TRUE").format(names, grantee)
-            )
-        else:
-            statements.append(sql.SQL("ALTER ROLE {} NOINHERIT").format(grantee))
-            statements.append(sql.SQL("GRANT {} TO {}").format(names, grantee))
+        statements += _membership(connection, lacking, login)
     try:
         with connection.transaction():
             for statement in statements:
@@ -170,6 +162,16 @@ def grant_membership(connection: Connection, login: str) -> None:
         ) from error
 
 
+def _membership(connection: Connection, roles: Sequence[str], login: str) -> Iterator[sql.Composed]:
+    """Make a login a member of roles, without their privileges until it takes one."""
+    names = _identifiers(roles)
+    if connection.info.server_version >= _INHERIT_OPTION_SINCE:
+        yield _sql("GRANT {} TO {} WITH INHERIT FALSE, SET TRUE", names, login)
+        return
+    yield _sql("ALTER ROLE {} NOINHERIT", login)
+    yield _sql("GRANT {} TO {}", names, login)
+
+
 def privilege_changes(connection: Connection) -> Iterator[list[sql.Composed]]:
     """Yield the transactions that grant the roles their privileges and enable row-level security.
 
@@ -178,27 +180,28 @@ def privilege_changes(connection: Connection) -> Iterator[list[sql.Composed]]:
     other statements wait for one at most.
     """
     mark = f"{EDITION} {_column(connection, _SCHEMA)[0]}"
-    granted = next(iter(_column(connection, _GRANTED_EDITION)), None) or "0"
-    edition = granted.partition(" ")[0]
-    if granted == mark or (edition.isdecimal() and int(edition) > EDITION):
+    if _is_granted(connection, mark):
         return
     yield [*_grants_beside_tables(connection)]
     tables = privileges().tables
     for table in (*(name for name in tables if name not in RLS_POLICIES), *RLS_POLICIES):
         policies = _policies(table) if table in RLS_POLICIES else ()
         yield [*_table_grants(table, tables[table]), *policies]
-    comment = sql.SQL("COMMENT ON POLICY {} ON tenants IS {}")
-    yield [comment.format(sql.Identifier(TENANT_POLICY), sql.Literal(mark))]
+    yield [_sql("COMMENT ON POLICY {} ON tenants IS {}", TENANT_POLICY, sql.Literal(mark))]
+
+
+def _is_granted(connection: Connection, mark: str) -> bool:
+    """Whether the comment on the policies is this mark, or that of a later release."""
+    granted = next(iter(_column(connection, _GRANTED_EDITION)), None) or "0"
+    edition = granted.partition(" ")[0]
+    return granted == mark or (edition.isdecimal() and int(edition) > EDITION)
 
 
 def grant_schema_access(connection: Connection, login: str) -> None:
     """Let a login read the schema's revision without a role, as the start of the service does."""
-    schema = sql.Identifier(*_column(connection, "SELECT current_schema()"))
-    grantee = sql.Identifier(login)
-    connection.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, grantee))
-    connection.execute(
-        sql.SQL("GRANT SELECT ON tenantry_version, queue_migrations TO {}").format(grantee)
-    )
+    [schema] = _column(connection, "SELECT current_schema()")
+    connection.execute(_sql("GRANT USAGE ON SCHEMA {} TO {}", schema, login))
+    connection.execute(_sql("GRANT SELECT ON tenantry_version, queue_migrations TO {}", login))
 
 
 def missing_roles(connection: Connection) -> list[str]:
@@ -206,8 +209,14 @@ def missing_roles(connection: Connection) -> list[str]:
     return [role for role in ROLES if role not in found]
 
 
+def _sql(text: LiteralString, *names: str | sql.Composable) -> sql.Composed:
+    """Put names into a statement as identifiers; what is composed already stays as it is."""
+    parts = (sql.Identifier(name) if isinstance(name, str) else name for name in names)
+    return sql.SQL(text).format(*parts)
+
+
 def _create(role: str) -> sql.Composed:
-    return sql.SQL("CREATE ROLE {} NOLOGIN").format(sql.Identifier(role))
+    return _sql("CREATE ROLE {} NOLOGIN", role)
 
 
 def _identifiers(names: Iterable[str]) -> sql.Composed:
@@ -215,52 +224,37 @@ def _identifiers(names: Iterable[str]) -> sql.Composed:
 
 
 def _grants_beside_tables(connection: Connection) -> Iterator[sql.Composed]:
-    schema = sql.Identifier(*_column(connection, "SELECT current_schema()"))
+    [schema] = _column(connection, "SELECT current_schema()")
     for role in ROLES:
-        yield sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, sql.Identifier(role))
+        yield _sql("GRANT USAGE ON SCHEMA {} TO {}", schema, role)
     for sequence in _column(connection, _SEQUENCES):
-        yield sql.SQL("GRANT USAGE ON SEQUENCE {} TO {}").format(
-            sql.Identifier(sequence), sql.Identifier(BATCH)
-        )
+        yield _sql("GRANT USAGE ON SEQUENCE {} TO {}", sequence, BATCH)
     for signature, callers in privileges().functions.items():
         function = sql.SQL(signature)
-        yield sql.SQL("REVOKE ALL ON FUNCTION {} FROM PUBLIC, {}").format(
-            function, _identifiers(ROLES)
-        )
+        yield _sql("REVOKE ALL ON FUNCTION {} FROM PUBLIC, {}", function, _identifiers(ROLES))
         for role in callers:
-            yield sql.SQL("GRANT EXECUTE ON FUNCTION {} TO {}").format(
-                function, sql.Identifier(role)
-            )
+            yield _sql("GRANT EXECUTE ON FUNCTION {} TO {}", function, role)
 
 
 def _table_grants(table: str, grants: Mapping[str, str]) -> Iterator[sql.Composed]:
-    name = sql.Identifier(table)
-    yield sql.SQL("REVOKE ALL ON {} FROM {}").format(name, _identifiers(ROLES))
+    yield _sql("REVOKE ALL ON {} FROM {}", table, _identifiers(ROLES))
     for role, granted in grants.items():
-        yield sql.SQL("GRANT {} ON {} TO {}").format(
-            sql.SQL(granted),
-            name,
-            sql.Identifier(role),
-        )
+        yield _sql("GRANT {} ON {} TO {}", sql.SQL(granted), table, role)
 
 
 def _policies(table: str) -> Iterator[sql.Composed]:
     """Limit `API` to one tenant's rows of a table, and change nothing for other roles."""
-    name = sql.Identifier(table)
-    yield sql.SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(name)
-    for policy, statement in {
-        _PERMISSIVE_POLICY: sql.SQL("CREATE POLICY {policy} ON {table} USING (true)"),
-        TENANT_POLICY: sql.SQL(
-            "CREATE POLICY {policy} ON {table} AS RESTRICTIVE TO {role} USING ({rows})"
-        ),
-    }.items():
-        parts = {"policy": sql.Identifier(policy), "table": name}
-        yield sql.SQL("DROP POLICY IF EXISTS {policy} ON {table}").format(**parts)
-        yield statement.format(
-            **parts,
-            role=sql.Identifier(API),
-            rows=sql.SQL(RLS_POLICIES[table]),
-        )
+    yield _sql("ALTER TABLE {} ENABLE ROW LEVEL SECURITY", table)
+    yield _sql("DROP POLICY IF EXISTS {} ON {}", _PERMISSIVE_POLICY, table)
+    yield _sql("CREATE POLICY {} ON {} USING (true)", _PERMISSIVE_POLICY, table)
+    yield _sql("DROP POLICY IF EXISTS {} ON {}", TENANT_POLICY, table)
+    yield _sql(
+        "CREATE POLICY {} ON {} AS RESTRICTIVE TO {} USING ({})",
+        TENANT_POLICY,
+        table,
+        API,
+        sql.SQL(RLS_POLICIES[table]),
+    )
 
 
 def _column(connection: Connection, query: LiteralString, *values: object) -> list[Any]:
