@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
-from tenantry.auth.authentication import AccessExplanation, explain_token
+from tenantry.auth.token_explanation import AccessExplanation, explain_token
 from tenantry.cli.auth import as_document, lines
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError

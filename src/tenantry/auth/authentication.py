@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 import msgspec
-import psycopg
 
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys_store import KeyUse
@@ -24,7 +23,7 @@ from tenantry.auth.authentication_store import (
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
-from tenantry.db.database import Database, Lane
+from tenantry.db.database import Lane
 from tenantry.db.pagination import Window
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import api_keys, errors, permissions
@@ -35,12 +34,7 @@ from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
 from tenantry.integrations.oidc.claims import Claims
-from tenantry.integrations.oidc.tokens import (
-    CheckResult,
-    CheckStep,
-    TokenExplanation,
-    TokenVerifier,
-)
+from tenantry.integrations.oidc.tokens import TokenVerifier
 
 _SCHEME: Final = b"bearer "
 _KEY_PREFIX: Final = b"svc_"
@@ -140,16 +134,14 @@ class Authenticator:
         `DatabaseUnavailableError`.
         """
         rows = await self._users.submit(UserQuery(claims.issuer, claims.subject, org_id))
-        row = next(
-            (row for row in rows if claims.org_id == org_id or (row.role and not row.invited)), None
-        )
-        if row is None:
+        claims_tenant = claims.org_id == org_id
+        if not rows or not (claims_tenant or _is_member(rows[0])):
             raise errors.NoOrganizationError("The user does not belong to this organization.")
+        row = rows[0]
         self._check_owner_email(row, claims, org_id)
-        claims_here = (
-            claims if claims.org_id == org_id else msgspec.structs.replace(claims, role=None)
-        )
-        return self._principal_of_user(claims_here, row), effective_role(claims_here, row)
+        if not claims_tenant:
+            claims = msgspec.structs.replace(claims, role=None)
+        return self._principal_of_user(claims, row), effective_role(claims, row)
 
     async def verify_token(self, credential: bytes) -> Claims:
         """Return the claims of a bearer token, whatever its tenant."""
@@ -202,7 +194,7 @@ class Authenticator:
                 window,
             )
         )
-        row = _only_access(claims, rows)
+        row = only_access(claims, rows)
         principal = self._principal_of_user(claims, row)
         if row.invited and organization is not None and self.accept is not None:
             try:  # naming the tenant accepts its invitation
@@ -215,7 +207,7 @@ class Authenticator:
         return Authenticated(principal, row.page)
 
     def _principal_of_user(self, claims: Claims, row: UserAccessRow) -> RequestPrincipal:
-        role, scopes, level = _grants_of_user(claims, row)
+        role, scopes, level = grants_of_user(claims, row)
         return RequestPrincipal(
             kind=PrincipalKind.USER,
             id=claims.subject,
@@ -325,7 +317,12 @@ def _access_of(row: KeyRow | UserAccessRow, catalog: Catalog, now: datetime) -> 
     )
 
 
-def _only_access(claims: Claims, rows: Sequence[UserAccessRow]) -> UserAccessRow:
+def _is_member(row: UserAccessRow) -> bool:
+    return row.role is not None and not row.invited
+
+
+def only_access(claims: Claims, rows: Sequence[UserAccessRow]) -> UserAccessRow:
+    """Return the tenant that a user's request is for. Raises `NoOrganizationError`."""
     if claims.org_id is None:  # then only a membership gives access
         rows = [row for row in rows if row.role is not None and not row.removed]
     if len(rows) != 1:
@@ -335,7 +332,7 @@ def _only_access(claims: Claims, rows: Sequence[UserAccessRow]) -> UserAccessRow
     return rows[0]
 
 
-def _grants_of_user(
+def grants_of_user(
     claims: Claims, row: UserAccessRow
 ) -> tuple[Role | None, tuple[str, ...], AccessLevel]:
     """Return a user's claimed role in this tenant, scopes and level. Raises the errors of
@@ -396,21 +393,10 @@ def _is_operator(principal: RequestPrincipal) -> bool:
 async def _reauthorize(
     connection: Connection, principal: RequestPrincipal, now: datetime
 ) -> RequestPrincipal:
-    if principal.issuer is None:
-        return await _reauthorize_key(connection, principal, now)
-    return await _reauthorize_user(connection, principal, principal.issuer)
-
-
-async def _reauthorize_key(
-    connection: Connection, principal: RequestPrincipal, now: datetime
-) -> RequestPrincipal:
-    key = await api_keys_store.find(
-        connection,
-        principal.org_id,
-        principal.id,
-        now,
-        test_only=False,
-    )
+    if principal.issuer is not None:
+        return await _reauthorize_user(connection, principal, principal.issuer)
+    org_id, key_id = principal.org_id, principal.id
+    key = await api_keys_store.find(connection, org_id, key_id, now, test_only=False)
     if key is None:
         raise errors.ApiKeyRevokedError(_REVOKED)
     _check_active(key.status)
@@ -425,12 +411,12 @@ async def _reauthorize_key(
 async def _reauthorize_user(
     connection: Connection, principal: RequestPrincipal, issuer: str
 ) -> RequestPrincipal:
-    [[row]] = await find_user_access(
-        connection, [UserQuery(issuer, principal.id, principal.org_id)]
-    )
-    if row.role is None or (principal.claimed_role is Role.OWNER and not row.binds_owner):
+    user = UserQuery(issuer, principal.id, principal.org_id)
+    [[row]] = await find_user_access(connection, [user])
+    claimed = principal.claimed_role
+    if row.role is None or (claimed is Role.OWNER and not row.binds_owner):
         return principal
-    if row.removed or (row.invited and principal.claimed_role is None):
+    if row.removed or (row.invited and claimed is None):
         raise errors.NoOrganizationError("The user does not belong to this organization any more.")
     granted, level = permissions.role_grants(_ROLES[row.role], ())
     return msgspec.structs.replace(
@@ -450,136 +436,3 @@ def _check_active(status: KeyStatus) -> None:
 def _check_not_suspended(*, suspended: bool) -> None:
     if suspended:
         raise errors.OrgSuspendedError("The organization is suspended.")
-
-
-class ExplainedAccess(msgspec.Struct, frozen=True, rename="camel"):
-    """The access that a valid token gives; without ``tenant_known`` by its claims, which a
-    membership may restrict.
-    """
-
-    tenant_known: bool
-    org_id: str | None
-    role: Role
-    role_origin: str
-    """Which of claim, membership and default the role comes from."""
-    scopes: tuple[str, ...]
-    access_level: AccessLevel
-    plan: str | None = None
-    subscription_status: str | None = None
-
-
-class AccessExplanation(msgspec.Struct, frozen=True):
-    """All checks of a token. ``refusal`` is the error of a rejected token."""
-
-    token: TokenExplanation
-    steps: list[CheckStep]
-    refusal: errors.DomainError | None
-    access: ExplainedAccess | None
-
-
-async def explain_token(
-    verifier: TokenVerifier, token: str, organization: str | None, database: Database | None
-) -> AccessExplanation:
-    """Explain why a request with a token and this ``X-Organization-Id`` is accepted or rejected;
-    write nothing.
-
-    Runs the verifier's checks, then with a database those of the tenant and the membership.
-    """
-    explained = await verifier.explain(token)
-    claims = explained.claims
-    access_found = None
-    refusal = explained.refusal
-    result = CheckResult.NOT_REACHED
-    said = None
-    reason = None
-    if claims is not None:
-        role = permissions.lower_role(claims.role, None)
-        scopes, level = permissions.role_grants(role, claims.scopes)
-        access_found = ExplainedAccess(
-            tenant_known=False,
-            org_id=claims.org_id or organization,
-            role=role,
-            role_origin=_role_origin(claims, explained.role, None),
-            scopes=scopes,
-            access_level=level,
-        )
-        reason = "no database is set: DATABASE_URL"
-    if claims is not None and database is not None:
-        rows: Sequence[UserAccessRow] = []
-        header = None if organization is None else organization.encode("utf-8", "surrogateescape")
-        try:
-            query = UserQuery(
-                claims.issuer, claims.subject, requested_organization(claims.org_id, header)
-            )
-            async with database.lane().use(autocommit=True) as connection:
-                [rows] = await find_user_access(connection, [query])
-            row = _only_access(claims, rows)
-            (_, scopes, level), result, reason = _grants_of_user(claims, row), CheckResult.OK, None
-            access_found = ExplainedAccess(
-                tenant_known=True,
-                org_id=row.org_id,
-                role=effective_role(claims, row),
-                role_origin=_role_origin(claims, explained.role, row),
-                scopes=scopes,
-                access_level=level,
-                plan=row.plan,
-                subscription_status=row.subscription_status,
-            )
-        except errors.DatabaseUnavailableError:
-            reason = "the database is out of reach"
-        except psycopg.Error as error:
-            reason = f"the database's schema is not that of this release ({type(error).__name__})"
-        except errors.DomainError as error:
-            result = CheckResult.FAILED
-            reason = error.detail
-            refusal = error
-            access_found = None
-        if result is not CheckResult.NOT_REACHED:
-            said = _describe(claims, organization, rows)
-    expected = "one tenant, neither ended nor suspended, that the user was not removed from"
-    step = CheckStep(
-        "tenant and membership",
-        result,
-        said,
-        expected,
-        reason,
-    )
-    return AccessExplanation(
-        explained,
-        [*explained.steps, step],
-        refusal,
-        access_found,
-    )
-
-
-def _role_origin(claims: Claims, claim: str, row: UserAccessRow | None) -> str:
-    """Say where the role comes from. ``claim`` describes the role claim; ``row`` is None without a
-    look at tenants.
-    """
-    stored = row.role if row is not None else None
-    if claims.role is None:
-        return f"{claim}, so the {'membership' if stored else 'default'} counts"
-    if row is None or stored is None or effective_role(claims, row) is claims.role:
-        return claim
-    return f"{claim}, and the membership has a lower role"
-
-
-def _describe(claims: Claims, organization: str | None, rows: Sequence[UserAccessRow]) -> str:
-    requested = ["no claim" if claims.org_id is None else f"claim {claims.org_id}"]
-    requested += [f"X-Organization-Id {organization}"] if organization is not None else []
-    found = [f"{row.org_id} ({_state_of(row)}, {_membership_of(row)})" for row in rows]
-    return f"{', '.join(requested)}: {'; '.join(found or ['no tenant or membership found'])}"
-
-
-def _state_of(row: UserAccessRow) -> str:
-    if row.deleted:
-        return "ended"
-    return "suspended" if row.suspended else f"plan {row.plan}"
-
-
-def _membership_of(row: UserAccessRow) -> str:
-    if row.removed:
-        return "the user was removed"
-    if row.role is None:
-        return "no membership: the claims count"
-    return f"the user is {'invited as ' if row.invited else ''}{row.role}"

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final
 import click
 import msgspec
 
-from tenantry.auth.authentication import AccessExplanation, ExplainedAccess, explain_token
+from tenantry.auth.token_explanation import AccessExplanation, ExplainedAccess, explain_token
 from tenantry.cli.database import database, operator_values, settings_errors
 from tenantry.cli.options import json_option
 from tenantry.cli.output import (
