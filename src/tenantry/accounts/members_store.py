@@ -39,9 +39,9 @@ _NAMED: Final = """
 _OWN: Final = Listing(f"id, tenant_id, name, role, {MEMBER_STATUS}", _NAMED, "created_at")
 _UPDATE: Final = """
 UPDATE memberships
-   SET role = %(role)s, invited = %(invited)s, updated_at = %(now)s, removed_at = %(removed_at)s,
+   SET role = %(role)s, invited = %(invited)s, updated_at = %(updated_at)s, removed_at = %(removed_at)s,
        binds_owner = binds_owner OR %(binds_owner)s
- WHERE tenant_id = %(org)s AND id = %(id)s
+ WHERE tenant_id = %(org_id)s AND id = %(id)s
 """
 
 
@@ -55,17 +55,8 @@ class MemberFilter(msgspec.Struct, frozen=True):
 
 
 def _member(row: Sequence[Any]) -> Member:
-    member_id, org_id, user_id, role, status, created_at, updated_at, removed_at = row
-    return Member(
-        member_id,
-        org_id,
-        user_id,
-        Role(role),
-        MemberStatus(status),
-        created_at,
-        updated_at,
-        removed_at,
-    )
+    member_id, org_id, user_id, role, status, *times = row
+    return Member(member_id, org_id, user_id, Role(role), MemberStatus(status), *times)
 
 
 def _membership(row: Sequence[Any]) -> Membership:
@@ -102,22 +93,14 @@ async def read_page(
     indexed = "tenant_id = %(org)s"
     if wanted.user_id is not None:
         is_listed = issuers is not None and issuers.pattern is None
-        indexed += " AND subject = %(user)s" + (
-            " AND issuer = ANY(%(issuers)s)" if is_listed else ""
-        )
+        indexed += " AND subject = %(user_id)s"
+        indexed += " AND issuer = ANY(%(issuers)s)" if is_listed else ""
     filtered = (
         f"{_OF_ISSUERS} AND (%(role)s::text IS NULL OR role = %(role)s)"
         f" AND (%(status)s::text IS NULL OR {MEMBER_STATUS} = %(status)s)"
         " AND (NOT %(current)s OR removed_at IS NULL)"
     )
-    values = {
-        "org": org_id,
-        **_issuer_values(issuers),
-        "user": wanted.user_id,
-        "role": wanted.role,
-        "status": wanted.status,
-        "current": wanted.current,
-    }
+    values = {"org": org_id, **_issuer_values(issuers), **msgspec.structs.asdict(wanted)}
     return await _LISTING.page(
         connection,
         indexed,
@@ -221,38 +204,27 @@ async def insert(
     """Store a new member. ``is_founder``: the user has just created the tenant."""
     await connection.execute(
         "INSERT INTO memberships (id, tenant_id, issuer, subject, role, invited, founded, created_at, updated_at, "
-        "binds_owner) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-        (
-            member.id,
-            member.org_id,
-            issuer,
-            member.user_id,
-            member.role,
-            member.status is MemberStatus.INVITED,
-            is_founder,
-            member.created_at,
-            member.updated_at,
-            binds_owner,
-        ),
+        "binds_owner) VALUES (%(id)s, %(org_id)s, %(issuer)s, %(user_id)s, %(role)s, %(invited)s, %(founded)s, "
+        "%(created_at)s, %(updated_at)s, %(binds_owner)s)",
+        {
+            **_values(member),
+            "issuer": issuer,
+            "founded": is_founder,
+            "binds_owner": binds_owner,
+        },
     )
+
+
+def _values(member: Member) -> dict[str, Any]:
+    is_invited = member.status is MemberStatus.INVITED
+    return {**msgspec.structs.asdict(member), "invited": is_invited}
 
 
 async def update(connection: Connection, member: Member, *, binds_owner: bool) -> None:
     """Store the fields of a member that may change. What an OWNER or the operator wrote stays
     binding.
     """
-    await connection.execute(
-        _UPDATE,
-        {
-            "org": member.org_id,
-            "id": member.id,
-            "role": member.role,
-            "invited": member.status is MemberStatus.INVITED,
-            "now": member.updated_at,
-            "removed_at": member.removed_at,
-            "binds_owner": binds_owner,
-        },
-    )
+    await connection.execute(_UPDATE, {**_values(member), "binds_owner": binds_owner})
 
 
 async def read_all(connection: Connection, org_id: str) -> list[dict[str, Any]]:

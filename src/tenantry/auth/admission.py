@@ -180,26 +180,13 @@ class AuthenticationParts:
         in `TokenVerifier`.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
-        timeout = database.timeouts.identity_provider
-        self.keys = (
-            KeySet(
-                oidc,
-                http_client,
-                monotonic=monotonic,
-                timeout=timeout,
-            )
-            if oidc
-            else None
-        )
         self.key_uses = WriteBehind(database, "uses of keys", record_uses)
+        self.keys: KeySet | None = None
         tokens: TokenVerifier | None = None
-        if oidc and self.keys:
-            tokens = TokenVerifier(
-                oidc,
-                self.keys,
-                clock=clock,
-                unknown_role=unknown_role,
-            )
+        if oidc is not None:
+            timeout = database.timeouts.identity_provider
+            self.keys = KeySet(oidc, http_client, monotonic=monotonic, timeout=timeout)
+            tokens = TokenVerifier(oidc, self.keys, clock=clock, unknown_role=unknown_role)
         self.authenticator = Authenticator(
             keys=database.lane(name="keys"),
             users=database.lane(name="users"),

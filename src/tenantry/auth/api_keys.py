@@ -204,24 +204,11 @@ class ApiKeyService:
                 _SCOPE,
                 self.clock,
             )
-            changed = key = await self._find(connection, caller, key_id, lock=True)
-            if name is not UNSET:
-                check_name(name)
-                changed = msgspec.structs.replace(changed, name=name)
-            if scopes is not UNSET:
-                given, level = normalize(scopes, None)
-                changed = msgspec.structs.replace(changed, scopes=given, access_level=level)
-                caller.require_holding(given, level)
-            if expires_at is not UNSET and expires_at != key.expires_at:
-                changed = msgspec.structs.replace(changed, expires_at=_to_end(expires_at, now))
+            key = await self._find(connection, caller, key_id, lock=True)
+            changed = _with_changes(caller, key, name, scopes, expires_at, now)
             rules.check_may_change(caller, key, changed)
             _check_active(key)
-            if key.superseded_by is not None and rules.expires_later(
-                key.expires_at, changed.expires_at
-            ):
-                raise errors.KeyNotActiveError(
-                    "A rotated key's expiry can only be moved to an earlier time."
-                )
+            _check_rotated_end(key, changed)
             if changed.access_level is not key.access_level:
                 await self._check_not_last_owner(connection, key, now)
             await save(
@@ -589,6 +576,36 @@ def _to_end(expires_at: datetime | None, now: datetime) -> datetime | None:
     if end is not None and end <= now:
         raise errors.ValidationError(("expiresAt", "must be in the future"))
     return end
+
+
+def _with_changes(
+    caller: RequestPrincipal,
+    key: ApiKey,
+    name: str | UnsetType,
+    scopes: tuple[str, ...] | UnsetType,
+    expires_at: datetime | UnsetType | None,
+    now: datetime,
+) -> ApiKey:
+    """Return a key with the given fields. Raises `ValidationError` and `ScopeEscalationError`."""
+    changes: dict[str, object] = {}
+    if name is not UNSET:
+        check_name(name)
+        changes["name"] = name
+    if scopes is not UNSET:
+        given, level = normalize(scopes, None)
+        caller.require_holding(given, level)
+        changes |= {"scopes": given, "access_level": level}
+    if expires_at is not UNSET and expires_at != key.expires_at:
+        changes["expires_at"] = _to_end(expires_at, now)
+    return msgspec.structs.replace(key, **changes)
+
+
+def _check_rotated_end(key: ApiKey, changed: ApiKey) -> None:
+    is_later = rules.expires_later(key.expires_at, changed.expires_at)
+    if key.superseded_by is not None and is_later:
+        raise errors.KeyNotActiveError(
+            "A rotated key's expiry can only be moved to an earlier time."
+        )
 
 
 def _check_active(key: ApiKey) -> None:

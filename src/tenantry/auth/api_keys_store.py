@@ -12,11 +12,11 @@ from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.api_keys import SOON, ApiKey, KeyHint, KeyState, KeyStatus, status_at
 from tenantry.domain.audit import Action
 from tenantry.domain.issuers import Issuers
-from tenantry.domain.permissions import AccessLevel, Mode
+from tenantry.domain.permissions import Mode
 
 _SHOWN: Final = (
     "id, org_id, name, scopes, access_level, mode, expires_at, start, last4, created_at, created_by, "
-    "last_used_at, last_used_address, revoked_at, rotated_from, superseded_by"
+    "last_used_at, revoked_at, rotated_from, superseded_by, last_used_address"
 )
 _LEAK: Final = (
     "FROM audit_events leak WHERE leak.org_id = k.org_id AND leak.target_id = k.id "
@@ -27,6 +27,8 @@ _COLUMNS: Final = (
     "(SELECT old.last_used_at FROM api_keys old WHERE old.id = k.rotated_from) AS rotated_from_last_used_at, "
     f"(SELECT min(leak.at) {_LEAK}) AS leak_reported_at"
 )
+_MEMBERS: Final = [name for name in ApiKey.__struct_encode_fields__ if name != "status"]
+"""What `_COLUMNS` holds: all but the status, which depends on the time."""
 _SELECT: Final = f"SELECT {_COLUMNS} FROM api_keys k"  # noqa: S608  # our own columns
 _LISTING: Final = Listing(
     _COLUMNS,
@@ -76,47 +78,9 @@ class KeyFilter(msgspec.Struct, frozen=True):
 
 
 def _key(row: Sequence[Any], now: datetime) -> ApiKey:
-    (
-        key_id,
-        org_id,
-        name,
-        scopes,
-        level,
-        mode,
-        expires_at,
-        start,
-        last4,
-        created_at,
-        created_by,
-        last_used_at,
-        last_used_address,
-        revoked_at,
-        rotated_from,
-        superseded_by,
-        rotated_from_last_used_at,
-        leak_reported_at,
-    ) = row
-    return ApiKey(
-        key_id,
-        org_id,
-        name,
-        tuple(scopes),
-        AccessLevel(level),
-        Mode(mode),
-        expires_at,
-        status_at(now, revoked_at, expires_at),
-        start,
-        last4,
-        created_at,
-        created_by,
-        last_used_at,
-        revoked_at,
-        rotated_from,
-        superseded_by,
-        last_used_address,
-        rotated_from_last_used_at,
-        leak_reported_at,
-    )
+    members = dict(zip(_MEMBERS, row, strict=True))
+    members["status"] = status_at(now, members["revokedAt"], members["expiresAt"])
+    return msgspec.convert(members, ApiKey)
 
 
 async def insert(connection: Connection, key: ApiKey, digest: bytes, pepper_id: str) -> None:
@@ -124,24 +88,15 @@ async def insert(connection: Connection, key: ApiKey, digest: bytes, pepper_id: 
     await connection.execute(
         "INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, expires_at, start, last4, "
         "created_at, created_by, rotated_from, pepper_id) "
-        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-        (
-            key.id,
-            key.org_id,
-            digest,
-            key.name,
-            list(key.scopes),
-            key.access_level,
-            key.mode,
-            key.expires_at,
-            key.start,
-            key.last4,
-            key.created_at,
-            key.created_by,
-            key.rotated_from,
-            pepper_id,
-        ),
+        "VALUES (%(id)s, %(org_id)s, %(digest)s, %(name)s, %(scopes)s, %(access_level)s, %(mode)s, %(expires_at)s, "
+        "%(start)s, %(last4)s, %(created_at)s, %(created_by)s, %(rotated_from)s, %(pepper_id)s)",
+        {**_values(key), "digest": digest, "pepper_id": pepper_id},
     )
+
+
+def _values(key: ApiKey) -> dict[str, Any]:
+    """Return the fields of a key as the database has them."""
+    return {**msgspec.structs.asdict(key), "scopes": list(key.scopes)}
 
 
 async def find(
@@ -297,18 +252,10 @@ async def has_other_owner(
 async def update(connection: Connection, key: ApiKey) -> None:
     """Store the fields of a key that may change."""
     await connection.execute(
-        "UPDATE api_keys SET name = %s, scopes = %s, access_level = %s, expires_at = %s, revoked_at = %s, "
-        "superseded_by = %s WHERE org_id = %s AND id = %s",
-        (
-            key.name,
-            list(key.scopes),
-            key.access_level,
-            key.expires_at,
-            key.revoked_at,
-            key.superseded_by,
-            key.org_id,
-            key.id,
-        ),
+        "UPDATE api_keys SET name = %(name)s, scopes = %(scopes)s, access_level = %(access_level)s, "
+        "expires_at = %(expires_at)s, revoked_at = %(revoked_at)s, superseded_by = %(superseded_by)s "
+        "WHERE org_id = %(org_id)s AND id = %(id)s",
+        _values(key),
     )
 
 

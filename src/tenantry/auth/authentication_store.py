@@ -87,12 +87,13 @@ class UserQuery(msgspec.Struct, frozen=True):
     window: Window | None = None
 
 
-NO_PAGE: Final = "'{}'::text[]"
+NO_PAGE: Final = "ARRAY[]::text[]"
 """The query of a page for lookups without one, or by a role that may not read the table."""
 
 
 @cache
 def _keys(page: str) -> Statement:
+    page = page.format(org_id="k.org_id", mode="k.mode")
     return Statement(
         f"""
 SELECT query.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires_at, k.revoked_at,
@@ -123,6 +124,7 @@ _ACCESS: Final = """t.id, t.plan, t.subscription_status, t.access::text, t.suspe
 @cache
 def _named_tenants(page: str) -> Statement:
     """Read the requested tenants, with or without a membership."""
+    page = page.format(org_id="t.id", mode="'live'")
     return Statement(
         f"""
 SELECT query.number, {_ACCESS},
@@ -146,6 +148,7 @@ def _only_tenants(page: str) -> Statement:
     """Read the tenants of users who name none: at most two, because only the single tenant of a
     user is a default.
     """
+    page = page.format(org_id="own.org_id", mode="'live'")
     return Statement(
         f"""
 SELECT query.number, own.*,
@@ -178,14 +181,7 @@ async def find_keys(
     for number, query in enumerate(queries):
         bounds = _bounds(query.window)
         batch += [(number, digest, *bounds) for digest in query.digests]
-    statement = _keys(
-        _page_of(
-            queries,
-            page,
-            org_id="k.org_id",
-            mode="k.mode",
-        )
-    )
+    statement = _keys(_asked_page(queries, page))
     [rows] = await connection.run_batch(statement(*zip(*batch, strict=True), now))
     for number, *key in rows:
         found[number] = KeyRow(*key)
@@ -206,20 +202,12 @@ async def find_user_access(
             only.append((number, user.issuer, user.subject, *_bounds(user.window)))
         else:
             named.append((number, user.issuer, user.subject, user.org_id, *_bounds(user.window)))
-    calls = []
-    if named:
-        statement = _named_tenants(_page_of(users, page, org_id="t.id", mode="'live'"))
-        calls.append(statement(*zip(*named, strict=True)))
-    if only:
-        statement = _only_tenants(
-            _page_of(
-                users,
-                page,
-                org_id="own.org_id",
-                mode="'live'",
-            )
-        )
-        calls.append(statement(*zip(*only, strict=True)))
+    asked = _asked_page(users, page)
+    calls = [
+        statement(asked)(*zip(*rows, strict=True))
+        for statement, rows in ((_named_tenants, named), (_only_tenants, only))
+        if rows
+    ]
     for rows in await connection.run_batch(*calls):
         for number, *row in rows:
             found[number].append(UserAccessRow(*row))
@@ -232,10 +220,6 @@ def _bounds(window: Window | None) -> tuple[int, datetime | None, str | None]:
     return window.limit + 1, window.after_at, window.after_id
 
 
-def _page_of(
-    queries: Sequence[KeyQuery] | Sequence[UserQuery], page: str, *, org_id: str, mode: str
-) -> str:
+def _asked_page(queries: Sequence[KeyQuery] | Sequence[UserQuery], page: str) -> str:
     """Return the query of the page, or `NO_PAGE` if no query asks for one."""
-    if all(query.window is None for query in queries):
-        return NO_PAGE
-    return page.format(org_id=org_id, mode=mode)
+    return page if any(query.window for query in queries) else NO_PAGE

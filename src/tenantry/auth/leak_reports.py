@@ -10,16 +10,16 @@ import msgspec
 
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import save
-from tenantry.auth.authentication_store import KeyQuery, find_keys
+from tenantry.auth.authentication_store import KeyQuery, KeyRow, find_keys
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import doc
-from tenantry.db.connection import ACROSS_TENANTS, of_tenant
+from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
-from tenantry.db.tenants_store import get_tenant
+from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
-from tenantry.domain.api_keys import KeyStatus, Pepper, RevocationReason
+from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.owner_mails import KeyLeakedData
 from tenantry.notifications.mail_delivery import notify
@@ -71,55 +71,36 @@ class LeakReportService:
         async with self.turn, self.database.transaction(ACROSS_TENANTS) as connection:
             now = self.clock()
             digests = [pepper.digest(presented) for pepper in self.peppers]
-            [row] = await find_keys(connection, [KeyQuery(digests)], now)
-            # without the lock, which a stream of reports would hold
-            if row and row.revoked_at is not None:
-                return EndedKey(row.id, "revoked", row.revoked_at)
-            if row is None:
+            [found] = await find_keys(connection, [KeyQuery(digests)], now)
+            if found is None:
                 raise errors.NotFoundError("API key")
-            async with connection.within(of_tenant(row.org_id)):
-                tenant = await get_tenant(
-                    connection,
-                    row.org_id,
-                    lock=True,
-                    even_ended=True,
-                )
-                key = await api_keys_store.find(
-                    connection,
-                    row.org_id,
-                    row.id,
-                    now,
-                    test_only=False,
-                    lock=True,
-                )
-                if key is None:
-                    raise errors.NotFoundError("API key")
+            # without the lock, which a stream of reports would hold
+            if found.revoked_at is not None:
+                return EndedKey(found.id, "revoked", found.revoked_at)
+            async with connection.within(of_tenant(found.org_id)):
+                tenant, key = await _lock(connection, found, now)
                 if key.revoked_at is not None:
                     return EndedKey(key.id, "revoked", key.revoked_at)
-                await save(
-                    connection,
-                    author,
-                    Action.KEY_LEAKED,
-                    key,
-                    rules.revoked(key, now),
-                    now,
-                )
+                revoked = rules.revoked(key, now)
+                await save(connection, author, Action.KEY_LEAKED, key, revoked, now)
             if key.status is KeyStatus.ACTIVE:
-                notice = KeyLeakedData(
-                    key.id,
-                    key.name,
-                    key.start,
-                    key.last4,
-                    now,
-                    author.address,
-                )
-                await notify(
-                    connection,
-                    self.outbox,
-                    key.org_id,
-                    tenant.owner_address,
-                    notice,
-                    now,
-                )
+                await self._notify(connection, author, tenant, key, now)
         self.revoked(RevocationReason.LEAKED, 1)
         return EndedKey(key.id, "revoked", now)
+
+    async def _notify(
+        self, connection: Connection, author: Author, tenant: TenantRow, key: ApiKey, now: datetime
+    ) -> None:
+        notice = KeyLeakedData(key.id, key.name, key.start, key.last4, now, author.address)
+        address = tenant.owner_address
+        await notify(connection, self.outbox, key.org_id, address, notice, now)
+
+
+async def _lock(connection: Connection, found: KeyRow, now: datetime) -> tuple[TenantRow, ApiKey]:
+    """Lock a key, after its tenant. Raises `NotFoundError`."""
+    org_id = found.org_id
+    tenant = await get_tenant(connection, org_id, lock=True, even_ended=True)
+    key = await api_keys_store.find(connection, org_id, found.id, now, test_only=False, lock=True)
+    if key is None:
+        raise errors.NotFoundError("API key")
+    return tenant, key

@@ -9,7 +9,8 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from itertools import chain
+from typing import Final
 from weakref import WeakValueDictionary
 
 import psycopg
@@ -96,39 +97,39 @@ class RateLimiter:
         """Count a user's request outside any tenant under ``subject``, ``limit`` a minute. Raises
         as `count` does.
         """
-        status = self._count_locally([self._share(Policy.KEY, subject, limit, "")])
-        if status is None:
-            status = await self._count(lambda: [self._share(Policy.KEY, subject, limit, "")])
-        return status
+
+        def shares() -> list[Share]:
+            return [self._share(Policy.KEY, subject, limit, "")]
+
+        return self._count_locally(shares()) or await self._count(shares)
 
     def _count_locally(self, shares: Sequence[Share]) -> RateLimitStatus | None:
-        second = int(self._clock().timestamp())
+        second = self._second()
         if _take(shares, second):
             return _status_of(shares, second)
-        if any(share.is_exhausted(second) for share in shares):
-            self._refuse(shares, second)
+        self._check_exhausted(shares, second)
         return None
 
     async def _count(self, shares_of: Callable[[], list[Share]]) -> RateLimitStatus:
         for _ in range(_MOST_TRIES):
-            shares = shares_of()
-            entry = _Entry(shares, 1)
-            try:
-                await self._batcher.submit(entry)
-            except BaseException as error:
-                entry.number = 0  # its query, if it is still to come, must not count it
-                _refund(entry)
-                if not isinstance(error, DatabaseUnavailableError | psycopg.Error):
-                    raise
-                self._warn(error)
-                raise AuthUnavailableError(
-                    "Requests cannot be counted. Try again shortly."
-                ) from error
+            entry = _Entry(shares_of(), 1)
+            await self._submit(entry)
             if entry.accepted:
-                return _status_of(shares, entry.second)
-            if not entry.is_late and any(share.is_exhausted(entry.second) for share in shares):
-                self._refuse(shares, entry.second)
+                return _status_of(entry.shares, entry.second)
+            if not entry.is_late:
+                self._check_exhausted(entry.shares, entry.second)
         raise AuthUnavailableError("The database is too slow to count requests. Try again shortly.")
+
+    async def _submit(self, entry: _Entry) -> None:
+        try:
+            await self._batcher.submit(entry)
+        except BaseException as error:
+            entry.number = 0  # its query, if it is still to come, must not count it
+            _refund(entry)
+            if not isinstance(error, DatabaseUnavailableError | psycopg.Error):
+                raise
+            self._warn(error)
+            raise AuthUnavailableError("Requests cannot be counted. Try again shortly.") from error
 
     async def run(self) -> None:
         """Return unused shares every `INTERVAL` seconds, until canceled."""
@@ -215,18 +216,16 @@ class RateLimiter:
         for share, number in demand.items():
             if request := share.request(second, number):
                 requests[share] = request
-        for entry in entries:
-            if not entry.number:
-                unused = [share for share in entry.shares if share not in demand]
-                requests |= {share: share.release() for share in unused}
+        returned = chain.from_iterable(entry.shares for entry in entries if not entry.number)
+        for share in returned:
+            if share not in demand:
+                requests[share] = share.release()
         return requests
 
     def _demand_of(self, entries: Sequence[_Entry], second: int) -> Counter[Share]:
         """Count the requests that wait for each share; 0 for those to reserve ahead."""
-        demand: Counter[Share] = Counter()
-        for entry in entries:
-            if entry.number:
-                demand.update(entry.shares)
+        waiting = (entry.shares for entry in entries if entry.number)
+        demand = Counter(chain.from_iterable(waiting))
         if demand:
             demand.update(dict.fromkeys(self._next_prefetched(second), 0))
         return demand
@@ -252,19 +251,22 @@ class RateLimiter:
                     self._taken.append(share)
                 share.receive(second, granted[share.subject])
 
-    def _refuse(self, shares: Sequence[Share], second: int) -> NoReturn:
-        """Reject a request, with the known quotas of this second."""
+    def _check_exhausted(self, shares: Sequence[Share], second: int) -> None:
+        """Raise `RateLimitedError` for a request whose limit is reached."""
         shut = [share for share in shares if share.is_exhausted(second)]
         for share in shut:
             self._refused(share.policy)
-        used_up = [share for share in shares if share in shut or share.seems_exhausted(second)]
-        reset = max(share.quota(second).reset for share in used_up)
-        raise RateLimitedError(_text_of(shut), _known_status(shares, shut, second), reset)
+        if shut:
+            raise _exceeded(shares, shut, second)
 
 
-def _known_status(shares: Sequence[Share], shut: Sequence[Share], second: int) -> RateLimitStatus:
+def _exceeded(shares: Sequence[Share], shut: Sequence[Share], second: int) -> RateLimitedError:
+    """Make the error with the known quotas of this second."""
+    others = [share for share in shares if share not in shut]
+    used_up = [*shut, *(share for share in others if share.seems_exhausted(second))]
     known = [share for share in shares if share in shut or share.second == second]
-    return _status_of(known, second)
+    reset = max(share.quota(second).reset for share in used_up)
+    return RateLimitedError(_text_of(shut), _status_of(known, second), reset)
 
 
 def _text_of(reached: Sequence[Share]) -> str:

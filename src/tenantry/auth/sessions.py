@@ -55,26 +55,17 @@ class SessionService:
 
     async def use_state(self, state: str) -> bool:
         """Use a sign-in's ``state`` once; return False if any process has used it before."""
-        digest = hashlib.sha256(state.encode()).hexdigest()
-        async with self.database.transaction(OF_PEOPLE) as connection:
-            return await sessions.use_once(
-                connection,
-                "state",
-                digest,
-                self.clock(),
-            )
+        return await self._use_once("state", hashlib.sha256(state.encode()).hexdigest())
 
     async def use_secret(self, key_id: str) -> bool:
         """Use the one display of a new key's secret; return False if any process has shown it
         before.
         """
+        return await self._use_once("secret", key_id)
+
+    async def _use_once(self, purpose: str, name: str) -> bool:
         async with self.database.transaction(OF_PEOPLE) as connection:
-            return await sessions.use_once(
-                connection,
-                "secret",
-                key_id,
-                self.clock(),
-            )
+            return await sessions.use_once(connection, purpose, name, self.clock())
 
     async def begin(
         self,
@@ -153,7 +144,7 @@ class SessionService:
             if session is None:
                 return None
             claims = msgspec.json.decode(session.claims, type=Claims)
-            requested = tenant_id if tenant_id is not None and is_tenant_id(tenant_id) else None
+            requested = tenant_id if is_tenant_id(tenant_id or "") else None
             tenants, total = await sessions.tenants_of_user(
                 connection,
                 claims,
@@ -162,13 +153,8 @@ class SessionService:
             )
             invitations = await sessions.count_invitations(connection, session.user)
             if is_use:
-                opened = [one.id for one in tenants if one.id == tenant_id and not one.suspended]
-                await _record_use(
-                    connection,
-                    session,
-                    next(iter(opened), None),
-                    now,
-                )
+                opened = _opened(tenants, tenant_id)
+                await _record_use(connection, session, opened, now)
         return ActiveSession(
             session,
             claims,
@@ -230,6 +216,11 @@ class SessionService:
         """End all other sessions of a session's user; return how many."""
         async with self.database.transaction(OF_PEOPLE) as connection:
             return await sessions.delete_others(connection, session)
+
+
+def _opened(tenants: Sequence[TenantOfUser], tenant_id: str | None) -> str | None:
+    """Return the viewed tenant if it is the user's and not suspended."""
+    return next((one.id for one in tenants if one.id == tenant_id and not one.suspended), None)
 
 
 async def _record_use(
