@@ -42,35 +42,8 @@ def owner_address_writes(database: Database, outbox: Outbox, clock: Clock) -> Wr
         now = clock()
         # rows are locked in the order of their ids, as everywhere
         for org_id, claim in sorted(claims.items()):
-            if _new_email(await find_tenant(connection, org_id), claim) is None:
-                continue
-            tenant = await find_tenant(connection, org_id, lock=True)
-            email = _new_email(tenant, claim)
-            if (
-                tenant
-                and email
-                and await tenants.move_owner_email(
-                    connection,
-                    org_id,
-                    email,
-                    claim.issued_at,
-                    now,
-                )
-            ):
-                await record_update(
-                    connection,
-                    Author(ActorKind.SYSTEM),
-                    tenant,
-                    now,
-                )
-                await announce(
-                    connection,
-                    outbox,
-                    org_id,
-                    tenant.owner_address,
-                    OwnerAddress(email, email),
-                    now,
-                )
+            if _new_email(await find_tenant(connection, org_id), claim) is not None:
+                await _follow(connection, outbox, org_id, claim, now)
 
     return WriteBehind(
         database,
@@ -80,22 +53,35 @@ def owner_address_writes(database: Database, outbox: Outbox, clock: Clock) -> Wr
     )
 
 
+async def _follow(
+    connection: Connection, outbox: Outbox, org_id: str, claims: Claims, now: datetime
+) -> None:
+    """Set the owner's address to the claimed one, if that still is its new one under the lock."""
+    tenant = await find_tenant(connection, org_id, lock=True)
+    email = _new_email(tenant, claims)
+    if tenant is None or email is None:
+        return
+    if await tenants.move_owner_email(connection, org_id, email, claims.issued_at, now):
+        await record_update(connection, Author(ActorKind.SYSTEM), tenant, now)
+        address = OwnerAddress(email, email)
+        await announce(connection, outbox, org_id, tenant.owner_address, address, now)
+
+
 def _new_email(tenant: TenantRow | None, claims: Claims) -> str | None:
     """Return the claimed address if it confirms the owner's, or that one follows the identity
     provider's.
     """
-    if (
-        tenant is None
-        or tenant.deleted
-        or tenant.record.owner_id != claims.subject
-        or claims.email is None
-    ):
+    email = claims.email
+    if email is None or tenant is None or not _is_owner(tenant, claims):
         return None
-    confirms = (
-        same_address(tenant.owner_email, claims.email) and not tenant.owner_address.is_verified
-    )
-    follows = tenant.owner_email_follows and tenant.owner_email != claims.email
-    return claims.email if confirms or follows else None
+    address = tenant.owner_address
+    confirms = not address.is_verified and same_address(address.email, email)
+    follows = tenant.owner_email_follows and address.email != email
+    return email if confirms or follows else None
+
+
+def _is_owner(tenant: TenantRow, claims: Claims) -> bool:
+    return not tenant.deleted and tenant.record.owner_id == claims.subject
 
 
 class ConfirmationRequest(Enum):

@@ -535,41 +535,19 @@ class TenantService:
             unlinked,
             now,
         )
-        created = await _insert(connection, tenant_id, wanted, now)
-        if only_new and not created:
-            raise errors.TenantExistsError(f"The organization {tenant_id} exists already.")
+        created = await _insert(connection, tenant_id, wanted, now, only_new=only_new)
         found = await _lock_current(connection, tenant_id)
         await _update(connection, found, wanted, now)
         if unlinked:
-            await self._unlink(
-                connection,
-                author,
-                tenant_id,
-                unlinked,
-                now,
-            )
-        newly_linked = customer if customer != found.record.stripe_customer_id else None
-        if newly_linked is not None:
-            await _link(connection, tenant_id, newly_linked, now)
+            await self._unlink(connection, author, tenant_id, unlinked, now)
+        is_linked = await _link(connection, found, customer, now)
         if created:
-            await _record_creation(
-                connection,
-                author,
-                tenant_id,
-                wanted,
-                now,
-            )
+            await _record_creation(connection, author, tenant_id, wanted, now)
         else:
             await record_update(connection, author, found, now)
-        if created or newly_linked is not None:
+        if created or is_linked:
             async with connection.within(ACROSS_TENANTS):
-                await ingest.apply_parked(
-                    connection,
-                    tenant_id,
-                    self.policy,
-                    self.outbox,
-                    now,
-                )
+                await ingest.apply_parked(connection, tenant_id, self.policy, self.outbox, now)
         return None if created else found
 
     async def _claim(
@@ -628,22 +606,17 @@ async def _customers_to_change(
 
 
 async def _insert(
-    connection: Connection, tenant_id: str, wanted: TenantInput, now: datetime
+    connection: Connection, tenant_id: str, wanted: TenantInput, now: datetime, *, only_new: bool
 ) -> bool:
-    """Insert a tenant; return False if there is one with this id."""
+    """Insert a tenant; return False if there is one with this id, or raise `TenantExistsError`."""
     verified = wanted.owner_email if wanted.email_verified else ""
     address = OwnerAddress(wanted.owner_email, verified)
     owner_id = wanted.owner_id or new_id("usr")
     plan = wanted.plan or FREE
-    return await tenants.insert(
-        connection,
-        tenant_id,
-        wanted.name,
-        owner_id,
-        address,
-        plan,
-        now,
-    )
+    created = await tenants.insert(connection, tenant_id, wanted.name, owner_id, address, plan, now)
+    if only_new and not created:
+        raise errors.TenantExistsError(f"The organization {tenant_id} exists already.")
+    return created
 
 
 async def _lock_current(connection: Connection, tenant_id: str) -> TenantRow:
@@ -669,15 +642,15 @@ async def _update(
     )
 
 
-async def _link(connection: Connection, tenant_id: str, customer: str, now: datetime) -> None:
-    if not await tenants.link_customer(
-        connection,
-        tenant_id,
-        customer,
-        "operator",
-        now,
-    ):
+async def _link(
+    connection: Connection, tenant: TenantRow, customer: str | None, now: datetime
+) -> bool:
+    """Link a customer, if one is given and not the tenant's; return whether it was."""
+    if customer is None or customer == tenant.record.stripe_customer_id:
+        return False
+    if not await tenants.link_customer(connection, tenant.record.id, customer, "operator", now):
         raise errors.CustomerTakenError(f"Customer {customer} belongs to another tenant.")
+    return True
 
 
 async def _record_creation(

@@ -278,9 +278,9 @@ def _shapeless(check: str, detail: str) -> errors.InvalidCredentialError:
 def requested_organization(claimed: str | None, header: bytes | None) -> str | None:
     """Return the tenant that a token's claim and the ``X-Organization-Id`` header request."""
     named = None if header is None else header.decode("latin-1")
-    if claimed is not None and named is not None and named != claimed:
+    requested = named if claimed is None else claimed
+    if named not in (None, requested):
         raise errors.OrgMismatchError("X-Organization-Id does not match the token's organization.")
-    requested = claimed if claimed is not None else named
     if requested is not None and not is_tenant_id(requested):
         raise errors.NoOrganizationError("There is no such organization.")
     return requested

@@ -90,22 +90,23 @@ class Batcher(Generic[Item, Answer]):
         future: asyncio.Future[Answer] = loop.create_future()
         trace = None if self._tracing is None else self._tracing.current()
         self._waiting.append(_QueuedItem(item, future, loop.time(), trace))
+        self._wake()
+        if self._timer is None:
+            self._check_again(loop)
+        return await future
+
+    def _wake(self) -> None:
+        """Start a worker if one more is needed, or end its wait for submitters."""
         waiting = len(self._waiting)
         if self._gathering is not None and waiting >= self._gathering[0]:
             _resolve(self._gathering[1], None)
         workers = len(self._workers)
         if not workers or (workers < self.max_concurrent and waiting >= CONCURRENT_ITEMS):
-            self._start_worker()
-        if self._timer is None:
-            self._check_again(loop)
-        return await future
-
-    def _start_worker(self) -> None:
-        # not in the trace of this submitter
-        worker = asyncio.create_task(self._work(), context=Context())
-        self._workers.add(worker)
-        # also if it is canceled before it starts
-        worker.add_done_callback(self._workers.discard)
+            # not in the trace of this submitter
+            worker = asyncio.create_task(self._work(), context=Context())
+            self._workers.add(worker)
+            # also if it is canceled before it starts
+            worker.add_done_callback(self._workers.discard)
 
     def _check_again(self, loop: asyncio.AbstractEventLoop) -> None:
         seconds = self._start_timeout / _CHECKS_PER_TIMEOUT
@@ -123,13 +124,16 @@ class Batcher(Generic[Item, Answer]):
         while self._waiting and (len(self._workers) == 1 or len(self._waiting) >= CONCURRENT_ITEMS):
             if self.gather_seconds:
                 await self._gather()
-            batch = [
-                self._waiting.popleft() for _ in range(min(self.max_items, len(self._waiting)))
-            ]
-            if batch := [queued for queued in batch if not queued.future.done()]:
+            if batch := self._take_batch():
                 await self._process(batch)
         # now: the next submitter must start another worker
         self._workers -= {asyncio.current_task()}
+
+    def _take_batch(self) -> list["_QueuedItem[Item, Answer]"]:
+        """Return the next items, without those of submitters that no longer wait."""
+        number = min(self.max_items, len(self._waiting))
+        taken = [self._waiting.popleft() for _ in range(number)]
+        return [queued for queued in taken if not queued.future.done()]
 
     async def _gather(self) -> None:
         """Wait for `_GATHERED_SHARE` of the last batch's submitters, if it has just ended."""

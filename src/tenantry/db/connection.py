@@ -241,11 +241,14 @@ class Connection(psycopg.AsyncConnection[Any]):
         """
         for position, result in enumerate(results):
             if result.status not in _DONE:
-                for statement, prepares in sent[position:]:
-                    if prepares:
-                        del self._names[statement]
+                self._forget_unprepared(sent[position:])
                 raise psycopg.errors.error_from_result(result, encoding=self.info.encoding)
         return [result for (_, prepares), result in zip(sent, results, strict=True) if not prepares]
+
+    def _forget_unprepared(self, failed: Sequence[_Sent]) -> None:
+        for statement, prepares in failed:
+            if prepares:
+                del self._names[statement]
 
     def _rows(self, result: pq.abc.PGresult) -> Rows:
         self._reader.set_pgresult(result)

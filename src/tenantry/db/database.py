@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
@@ -39,6 +39,7 @@ UNAVAILABLE: Final = (
     psycopg.errors.ReadOnlySqlTransaction,  # a standby, or a primary made read-only
     psycopg.errors.IdleInTransactionSessionTimeout,
 )
+_LOST: Final = (*UNAVAILABLE, TimeoutError)
 _TRIES: Final = 3
 _UNREACHABLE: Final = "The database is unreachable. Try again shortly."
 _IN_CONFLICT: Final = "Another change was made to the same data at the same time. Try again."
@@ -243,7 +244,7 @@ class Database:
         if self._uses_pooler:
             first.append(_FOR_TRANSACTION(str(round(self.timeouts.statement * 1000))))
         try:
-            with nullcontext() if self._tracing is None else self._tracing.transaction(self._name):
+            with _span(self._tracing, self._name):
                 async with self._pool.connection() as connection:
                     try:
                         await connection.enter(scope, *first)
@@ -272,6 +273,10 @@ class Database:
         )
         self._lanes.append(lane)
         return lane
+
+
+def _span(tracing: Tracing | None, database: str) -> AbstractContextManager[object]:
+    return nullcontext() if tracing is None else tracing.transaction(database)
 
 
 async def retry_on_conflict(act: Callable[[], Awaitable[_Result]]) -> _Result:
@@ -320,13 +325,10 @@ class Lane:
         """
         try:
             connection = await self._connected(autocommit=autocommit)
-            tracing = self.metrics.tracing
-            with nullcontext() if tracing is None else tracing.transaction(self._name):
+            with _span(self.metrics.tracing, self._name):
                 yield connection
         except BaseException as error:
-            is_unavailable = isinstance(error, (*UNAVAILABLE, TimeoutError)) and not isinstance(
-                error, CONFLICTS
-            )
+            is_unavailable = isinstance(error, _LOST) and not isinstance(error, CONFLICTS)
             if is_unavailable or isinstance(error, OUTGROWN) or not isinstance(error, Exception):
                 await self._drop()
             else:

@@ -51,6 +51,11 @@ class TemporaryMailError(MailDeliveryError):
     """
 
 
+_REFUSED: Final[dict[type[Exception], str]] = {
+    aiosmtplib.SMTPRecipientRefused: "recipient",
+    aiosmtplib.SMTPSenderRefused: "sender",
+    aiosmtplib.SMTPDataError: "mail",
+}
 _FAILURES: Final[tuple[tuple[type[Exception], type[MailDeliveryError], str], ...]] = (
     (
         aiosmtplib.SMTPNotSupported,
@@ -101,16 +106,15 @@ def parse_smtp_url(url: str, sender: str, *, allow_plaintext: bool = False) -> S
     """
     try:
         parts = urlsplit(url)
-        port = parts.port
+        port = parts.port or _DEFAULT_PORT[parts.scheme]
         username, password = _credentials(parts)
-    except ValueError:
+        _check_server(parts)
+    except (ValueError, KeyError):
         raise ValueError(_URL_FORM) from None
-    if not _is_server(parts):
-        raise ValueError(_URL_FORM)
     parse_sender(sender)
     return SmtpConfig(
         host=parts.hostname or "",
-        port=port or _DEFAULT_PORT[parts.scheme],
+        port=port,
         username=username or None,
         password=Secret(password) if password else None,
         implicit_tls=parts.scheme == "smtps",
@@ -128,11 +132,11 @@ def _credentials(parts: SplitResult) -> tuple[str, str]:
     return username, password
 
 
-def _is_server(parts: SplitResult) -> bool:
-    """Whether a URL names a mail server, and nothing else of its own."""
-    if parts.scheme not in _DEFAULT_PORT or not parts.hostname or parts.port == 0:
-        return False
-    return parts.path in ("", "/") and not parts.query and not parts.fragment
+def _check_server(parts: SplitResult) -> None:
+    """Raise `ValueError` unless a URL names a server, and nothing else of its own."""
+    others = (parts.path.removeprefix("/"), parts.query, parts.fragment)
+    if not parts.hostname or parts.port == 0 or any(others):
+        raise ValueError("no server, or more than one")
 
 
 def parse_sender(sender: str) -> Address:
@@ -228,14 +232,14 @@ def _rejected(
         return TemporaryMailError(f"the mail server refused the user or password ({error.code})")
     if isinstance(error, aiosmtplib.SMTPRecipientsRefused):
         error = error.recipients[0]
-    what = {
-        aiosmtplib.SMTPRecipientRefused: "recipient",
-        aiosmtplib.SMTPSenderRefused: "sender",
-        aiosmtplib.SMTPDataError: "mail",
-    }.get(type(error))
+    what = _REFUSED.get(type(error))
     is_permanent = what and error.code >= _PERMANENT and error.code != _AUTHENTICATION_REQUIRED
-    printable = "".join(letter if letter.isprintable() else " " for letter in error.message)
     return (PermanentMailError if is_permanent else TemporaryMailError)(
         f"the mail server refused the {what or 'connection'} ({error.code})",
-        " ".join(printable.split()),
+        _one_line(error.message),
     )
+
+
+def _one_line(text: str) -> str:
+    printable = "".join(letter if letter.isprintable() else " " for letter in text)
+    return " ".join(printable.split())

@@ -316,10 +316,14 @@ def _directory_fault(token: DecodedToken) -> str | None:
         return "wrong issuer"
     if not issuers.accepts(directory):
         return "the directory is not accepted"
+    return _key_fault(token, directory)
+
+
+def _key_fault(token: DecodedToken, directory: str) -> str | None:
     # Keys of a template's document may be those of other issuers, such as Microsoft's for personal
     # accounts.
     key_issuer = token.key.get("issuer")
-    if key_issuer is not None and Issuers(str(key_issuer)).of(directory) != payload.iss:
+    if key_issuer is not None and Issuers(str(key_issuer)).of(directory) != token.payload.iss:
         return "the key is of another issuer"
     return None
 

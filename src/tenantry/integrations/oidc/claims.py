@@ -216,10 +216,11 @@ def verified_email(email: object, verified: object) -> str | None:
     Some providers write the flag as a text, such as Amazon Cognito in its userinfo.
     """
     is_verified = verified is True or verified == "true"
-    if not is_verified or not isinstance(email, str) or len(email) > _MAX_EMAIL:
-        return None
-    is_plausible = "@" in email and email.isprintable() and " " not in email
-    return email if is_plausible else None
+    return email if is_verified and isinstance(email, str) and _is_address(email) else None
+
+
+def _is_address(text: str) -> bool:
+    return len(text) <= _MAX_EMAIL and "@" in text and text.isprintable() and " " not in text
 
 
 def format_json(value: object) -> str:

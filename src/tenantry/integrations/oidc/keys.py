@@ -192,9 +192,13 @@ def read_key_set(entries: list[Any]) -> tuple[list[UsableKey], list[IgnoredKey]]
     Ignored are unsupported entries (RFC 7517 section 5): symmetric and private keys, other uses,
     algorithms and curves, and malformed entries; and weak keys.
     """
-    read = [_read_entry(entry) for entry in entries]
-    usable = [each for each in read if isinstance(each, UsableKey)]
-    ignored = [each for each in read if isinstance(each, IgnoredKey)]
+    usable, ignored = list[UsableKey](), list[IgnoredKey]()
+    for entry in entries:
+        read = _read_entry(entry)
+        if isinstance(read, UsableKey):
+            usable.append(read)
+        else:
+            ignored.append(read)
     for _, key in usable[MAX_KEYS:]:
         ignored.append(IgnoredKey(_shown(key.kid), f"only the first {MAX_KEYS} keys are used"))
     return usable[:MAX_KEYS], ignored[:MAX_KEYS]
@@ -380,14 +384,18 @@ class KeySet:
         keys = self.cached(kid, alg)
         if keys or self.knows(kid):
             return keys
-        if self.trouble is None:
-            await self._refresh_if_due()
-            keys = self.cached(kid, alg)
-        elif self._may_retry():
-            self._begin()
+        await self._look_again()
+        keys = self.cached(kid, alg)
         if not keys and (self.trouble is not None or self._current() is None):
             raise AuthUnavailableError("The identity provider's keys cannot be reached.")
         return keys
+
+    async def _look_again(self) -> None:
+        """Fetch the keys for an unknown one; after a failed fetch in the background."""
+        if self.trouble is None:
+            await self._refresh_if_due()
+        elif self._may_retry():
+            self._begin()
 
     def cached(self, kid: str | None, alg: str) -> Sequence[Key]:
         """Return the cached keys, without a fetch; none once they are older than 24 h."""
