@@ -157,13 +157,17 @@ class Catalog:
         """The provider prices of all plans and add-ons."""
         return [*self._plan_of_price, *self._addon_of_price]
 
-    def plan_of_price(self, price_id: str) -> str | None:
+    def plan_of_price(self, price_id: str | None) -> str | None:
         """Return the id of the plan with this provider price, if any."""
-        return self._plan_of_price.get(price_id)
+        return self._plan_of_price.get(price_id or "")
 
-    def addon_of_price(self, price_id: str) -> str | None:
+    def addon_of_price(self, price_id: str | None) -> str | None:
         """Return the id of the add-on with this provider price, if any."""
-        return self._addon_of_price.get(price_id)
+        return self._addon_of_price.get(price_id or "")
+
+    def has_price(self, price_id: str) -> bool:
+        """Whether a plan or an add-on has this provider price."""
+        return price_id in self._plan_of_price or price_id in self._addon_of_price
 
     def rank(self, plan_id: str) -> int:
         """Return the rank of a plan; -1 for a plan that has left the catalog."""

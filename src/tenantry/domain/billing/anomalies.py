@@ -83,17 +83,10 @@ def _missing_of_checkout(event: BillingEvent) -> str | None:
 
 def anomalies(received: ReceivedEvent, policy: BillingPolicy) -> tuple[Anomaly, ...]:
     """Return the anomalies of an event that do not depend on its tenant."""
-    event, found = received.event, []
+    event = received.event
     if excluded := exclusion(event, policy):
         return (excluded[0],)
-    if event.problem is not None:
-        found.append(Anomaly.UNUSABLE_OBJECT)
-    elif event.org_id is None and (
-        _is_of_nobody(event) or event.checkout_mode == _SUBSCRIPTION_MODE
-    ):
-        found.append(Anomaly.MISSING_ORG_ID)
-    elif event.type in ev.WHOLE_SUBSCRIPTION_TYPES or event.type == ev.SNAPSHOT:
-        found += _of_prices(event, policy)
+    found = _of_object(event, policy)
     if _is_of_other_mode(event, policy):
         found.append(Anomaly.WRONG_LIVEMODE)
     if event.created > received.received_at.timestamp() + _MOST_AHEAD:
@@ -101,13 +94,28 @@ def anomalies(received: ReceivedEvent, policy: BillingPolicy) -> tuple[Anomaly, 
     return tuple(found)
 
 
-def _is_of_nobody(event: BillingEvent) -> bool:
-    """Whether a subscription names neither a tenant nor a customer."""
-    return event.type in ev.SUBSCRIPTION_TYPES and event.customer_id is None
+def _of_object(event: BillingEvent, policy: BillingPolicy) -> list[Anomaly]:
+    if event.problem is not None:
+        return [Anomaly.UNUSABLE_OBJECT]
+    if event.org_id is None and _should_name_tenant(event):
+        return [Anomaly.MISSING_ORG_ID]
+    if event.type in ev.WHOLE_SUBSCRIPTION_TYPES or event.type == ev.SNAPSHOT:
+        return _of_prices(event, policy)
+    return []
+
+
+def _should_name_tenant(event: BillingEvent) -> bool:
+    """Whether nothing else than its metadata says which tenant an event belongs to."""
+    is_of_subscription = event.type in ev.SUBSCRIPTION_TYPES and event.customer_id is None
+    return is_of_subscription or event.checkout_mode == _SUBSCRIPTION_MODE
 
 
 def _of_prices(event: BillingEvent, policy: BillingPolicy) -> list[Anomaly]:
-    item = plan_item(event, policy)
-    found = [Anomaly.MISSING_PRICE] if event.price_id is None and item.seats is None else []
-    found += [Anomaly.UNKNOWN_PRICE] if item.unknown else []
-    return found + ([Anomaly.SEVERAL_PLANS] if item.is_one_of_several else [])
+    item, found = plan_item(event, policy), list[Anomaly]()
+    if event.price_id is None and item.seats is None:
+        found.append(Anomaly.MISSING_PRICE)
+    if item.unknown:
+        found.append(Anomaly.UNKNOWN_PRICE)
+    if item.is_one_of_several:
+        found.append(Anomaly.SEVERAL_PLANS)
+    return found

@@ -302,9 +302,11 @@ class BatchApplication:
         """Return the other notices to owners: of what is still true after the batch."""
         if not self._policy.notices:
             return []
-        before, after, oldest = self.context.accounts, accounts, self._oldest_mailed
-        moves = moves_of(before, after, self._policy, self._now, oldest) if are_moved else []
-        return due_notices(self._occasions, moves, before, after, self._policy, self._now)
+        before, occasions = self.context.accounts, self._occasions
+        if are_moved:
+            oldest = self._oldest_mailed
+            occasions = occasions + moves_of(before, accounts, self._policy, self._now, oldest)
+        return due_notices(occasions, before, accounts, self._policy, self._now)
 
     # What follows changes the application, and is called while it is made.
 

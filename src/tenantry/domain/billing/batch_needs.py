@@ -34,11 +34,7 @@ def needed_locks(
     claimed = {f"customer {each}" for each in wanted_links(events, context)}
     # with ANY too: an invoice without a customer may wait for a subscription
     claimed |= {f"subscription {each}" for each in new_subscriptions(events, context, policy)}
-    missing = {
-        missing_name(event)
-        for event in events
-        if tenant_of(event, context.known) not in context.accounts
-    }
+    missing = {missing_name(event) for event in events if not _account_of(event, context)}
     if policy.is_each:
         missing |= {f"subscription {each}" for each in _unknown_to_invoices(events, context)}
     return {NameLock(name, claimed=True) for name in claimed} | {
@@ -71,18 +67,25 @@ def new_subscriptions(
     """
     naming = [event for event in events if event.type in NAMING_TYPES and event.subscription_id]
     if policy.is_each:
-        known = context.known.tenant_of_subscription
-        naming = [event for event in naming if event.subscription_id not in known]
         naming.sort(key=attrgetter("created"))
-    placed = [
-        (event.subscription_id or "", context.accounts.get(tenant_of(event, context.known) or ""))
-        for event in naming
-    ]
+    placed = [(event.subscription_id or "", _account_of(event, context)) for event in naming]
     return {
         name: account.tenant_id
         for name, account in placed
-        if account and (policy.is_each or known_of(account.state, name) is None)
+        if account and _is_new(name, account, context, policy)
     }
+
+
+def _account_of(event: BillingEvent, context: BatchContext) -> BillingAccount | None:
+    return context.accounts.get(tenant_of(event, context.known) or "")
+
+
+def _is_new(
+    name: str, account: BillingAccount, context: BatchContext, policy: BillingPolicy
+) -> bool:
+    if policy.is_each:
+        return name not in context.known.tenant_of_subscription
+    return known_of(account.state, name) is None
 
 
 def replay_needs(

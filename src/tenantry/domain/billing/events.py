@@ -120,6 +120,10 @@ class SubscriptionDetails(msgspec.Struct, frozen=True, omit_defaults=True):
     by_reference: bool = False
     next_attempt: int | None = None
 
+    @property
+    def has_empty_item(self) -> bool:
+        return any(not item.quantity for item in self.items)
+
 
 NO_DETAILS: Final = SubscriptionDetails()
 PreviousFact = Fact | tuple[SubscriptionItem, ...]

@@ -77,9 +77,12 @@ class BillingAccount(msgspec.Struct, frozen=True):
     def checkpoint(self, key: str, need: ReplayNeed | None, policy: BillingPolicy) -> BillingState:
         """Return the state before the events of a timeline with the needed history."""
         fold = self.folds.get(key)
-        if fold is None or (need is not None and (need.late or fold.tip_state is None)):
+        if fold is None:
             return self.beginning_of(key, policy)
-        return fold.state if need is None or fold.tip_state is None else fold.tip_state
+        if need is None:
+            return fold.state
+        before = None if need.late else fold.tip_state
+        return before or self.beginning_of(key, policy)
 
     def states(self) -> list[BillingState]:
         """Return the states that decide the record."""
@@ -89,6 +92,11 @@ class BillingAccount(msgspec.Struct, frozen=True):
     def moved_at(self) -> dict[str, int]:
         """The seconds since which subscriptions name another tenant, by the keys of their folds."""
         return {key: fold.moved_at for key, fold in self.folds.items() if fold.moved_at is not None}
+
+    @property
+    def present(self) -> dict[str, Folded]:
+        """The folds of subscriptions that name this tenant, with `SubscriptionRule.EACH`."""
+        return {key: fold for key, fold in self.folds.items() if key and fold.moved_at is None}
 
     @property
     def has_status(self) -> bool:

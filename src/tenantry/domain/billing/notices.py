@@ -2,7 +2,7 @@
 each cause.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -35,7 +35,7 @@ from tenantry.domain.owner_mails import (
     SubscriptionEndedData,
     TrialEndingData,
 )
-from tenantry.domain.plans import FREE, OVER, AccessState, Catalog
+from tenantry.domain.plans import FREE, OVER, AccessState
 
 ACCESS_END_MAILED: Final = timedelta(days=3)
 """How long after access ended by time its owner may still be mailed of it."""
@@ -60,17 +60,6 @@ class BillingNotice(msgspec.Struct, frozen=True):
     paid_invoice: str | None = None
     recovered: str | None = None
     begun: int | None = None
-
-
-class Move(NamedTuple):
-    """A subscription that has left a tenant for another one, and the plan that the tenant had by
-    it.
-    """
-
-    tenant_id: str
-    subscription_id: str
-    plan: str
-    moved_at: int
 
 
 class Occasion(NamedTuple):
@@ -113,20 +102,28 @@ def notice_of_change(
     if event.type in ev.INVOICE_TYPES:
         return None
     if _is_recovery(placement):
-        return (
-            OwnerNotice.PAYMENT_RECOVERED
-            if OwnerNotice.PAYMENT_RECOVERED in policy.notices
-            else None
-        )
-    ending = _ending_of(
-        placement,
-        before,
-        after,
-        policy,
-        now,
-    )
-    is_paid = ending is OwnerNotice.ACCESS_ENDED and _is_paid_since(event, placement)
-    return None if is_paid else ending
+        notice = OwnerNotice.PAYMENT_RECOVERED
+    elif _is_end(placement) and OwnerNotice.SUBSCRIPTION_ENDED in policy.notices:
+        notice = OwnerNotice.SUBSCRIPTION_ENDED
+    elif _is_access_lost(before, after, policy, now) and not _is_paid_since(event, placement):
+        notice = OwnerNotice.ACCESS_ENDED
+    else:
+        return None
+    return notice if notice in policy.notices else None
+
+
+def _is_end(placement: Placement) -> bool:
+    status = placement.after.subscription_status
+    return status == CANCELED and placement.before.subscription_status not in OVER
+
+
+def _is_access_lost(
+    before: BillingRecord, after: BillingRecord, policy: BillingPolicy, now: datetime
+) -> bool:
+    """Whether access ended, other than by a failed payment."""
+    if after.subscription_status == PAST_DUE or _has_access(after, policy, now):
+        return False
+    return _has_access(before, policy, now)
 
 
 def _is_recovery(placement: Placement) -> bool:
@@ -152,82 +149,49 @@ def _is_paid_since(event: BillingEvent, placement: Placement) -> bool:
     return any(newer.type in ev.PAYMENT_TYPES for newer in placement.timeline.after(event))
 
 
-def _ending_of(
-    placement: Placement,
-    before: BillingRecord,
-    after: BillingRecord,
-    policy: BillingPolicy,
-    now: datetime,
-) -> OwnerNotice | None:
-    """Return the notice of what ended: the subscription, or else the access."""
-    is_end = (
-        placement.before.subscription_status not in OVER
-        and placement.after.subscription_status == CANCELED
-    )
-    if is_end and OwnerNotice.SUBSCRIPTION_ENDED in policy.notices:
-        return OwnerNotice.SUBSCRIPTION_ENDED
-    lost = _has_access(before, policy.catalog, now) and not _has_access(after, policy.catalog, now)
-    if (
-        lost
-        and after.subscription_status != PAST_DUE
-        and OwnerNotice.ACCESS_ENDED in policy.notices
-    ):
-        return OwnerNotice.ACCESS_ENDED
-    return None
-
-
 def moves_of(
     before: Mapping[str, BillingAccount],
     after: Mapping[str, BillingAccount],
     policy: BillingPolicy,
     now: datetime,
     since: float,
-) -> list[Move]:
-    """Return the subscriptions that left a tenant after the second ``since``, and by which it loses
-    access that its own events gave; ``before`` and ``after`` are the accounts of a batch.
+) -> list[Occasion]:
+    """Return the ends of subscriptions that left a tenant after the second ``since``, and by which
+    it loses access that its own events gave; ``before`` and ``after`` are the accounts of a batch.
 
-    The invoices of the next tenant have left by then.
+    The invoices of the next tenant have left by then. A subscription has ended for the tenant that
+    it left, or else the access has.
     """
-    moves = list[Move]()
+    endings = (OwnerNotice.SUBSCRIPTION_ENDED, OwnerNotice.ACCESS_ENDED)
+    notice = next((each for each in endings if each in policy.notices), None)
+    if notice is None:
+        return []
+    occasions = list[Occasion]()
     for tenant_id, account in after.items():
-        former = before[tenant_id]
-        known = {key for key, fold in former.folds.items() if fold.state.reported_at is not None}
-        for key in sorted(account.moved_at.keys() & known - former.moved_at.keys()):
+        for key in _newly_moved(before[tenant_id], account):
             moved_at = account.moved_at[key]
-            if moved_at > since and _gave_access(
-                account,
-                key,
-                policy,
-                now,
-            ):
-                plan = account.folds[key].state.plan
-                moves.append(
-                    Move(
-                        tenant_id,
-                        key,
-                        plan,
-                        moved_at,
-                    )
+            if moved_at > since and _gave_access(account, key, policy, now):
+                end = BillingEvent(
+                    id=key, type=ev.SUBSCRIPTION_DELETED, created=moved_at, subscription_id=key
                 )
-    return moves
+                occasions.append(Occasion(notice, tenant_id, end, account.folds[key].state.plan))
+    return occasions
 
 
-def _gave_access(
-    account: BillingAccount,
-    moved: str,
-    policy: BillingPolicy,
-    now: datetime,
-) -> bool:
+def _newly_moved(before: BillingAccount, after: BillingAccount) -> list[str]:
+    """Return the subscriptions that have left a tenant, and that its own events had reported."""
+    known = {key for key, fold in before.folds.items() if fold.state.reported_at is not None}
+    return sorted(after.moved_at.keys() & known - before.moved_at.keys())
+
+
+def _gave_access(account: BillingAccount, moved: str, policy: BillingPolicy, now: datetime) -> bool:
     """Whether an account without access had some if its moved subscription still counted."""
-    if _has_access(account.record, policy.catalog, now):
-        return False
     stayed = account.with_move(moved, None, policy)
-    return _has_access(stayed.record, policy.catalog, now)
+    return _has_access(stayed.record, policy, now) and not _has_access(account.record, policy, now)
 
 
 def due_notices(
     occasions: Iterable[Occasion],
-    moves: Iterable[Move],
     before: Mapping[str, BillingAccount],
     after: Mapping[str, BillingAccount],
     policy: BillingPolicy,
@@ -238,28 +202,11 @@ def due_notices(
 
     Of one tenant the end of a subscription covers the end of its access.
     """
-    return _without_covered(
-        [
-            *_notices_of_lapses(
-                before,
-                after,
-                policy,
-                now,
-            ),
-            *_notices_of_occasions(
-                occasions,
-                after,
-                policy,
-                now,
-            ),
-            *_notices_of_moves(
-                moves,
-                after,
-                policy,
-                now,
-            ),
-        ]
-    )
+    found = [
+        *(_lapse(before[tenant_id], account, policy, now) for tenant_id, account in after.items()),
+        *(_notice_of(each, after[each.tenant_id], policy, now) for each in occasions),
+    ]
+    return _without_covered(each for each in found if each and not after[each.tenant_id].deleted)
 
 
 def _without_covered(notices: Iterable[BillingNotice]) -> list[BillingNotice]:
@@ -285,101 +232,49 @@ def access_end_cause(tenant_id: str, ended_at: int) -> str:
     return _cause(OwnerNotice.ACCESS_ENDED, tenant_id, str(ended_at))
 
 
-def _cause(
-    notice: OwnerNotice,
-    tenant_id: str,
-    name: str,
-) -> str:
+def _cause(notice: OwnerNotice, tenant_id: str, name: str) -> str:
     return f"{notice.mail_type} {tenant_id} {name}"  # no event id: it has spaces
 
 
-def _has_access(
-    record: BillingRecord,
-    catalog: Catalog,
-    now: datetime,
-) -> bool:
-    return access_phase(record, now.timestamp(), catalog).state != "none"
-
-
-def _notices_of_occasions(
-    occasions: Iterable[Occasion],
-    accounts: Mapping[str, BillingAccount],
-    policy: BillingPolicy,
-    now: datetime,
-) -> Iterator[BillingNotice]:
-    """Yield the notices of the occasions that are still true of their tenants' accounts."""
-    for occasion in occasions:
-        account = accounts[occasion.tenant_id]
-        if account.deleted:
-            continue
-        if notice := _notice_of(
-            occasion,
-            account,
-            policy,
-            now,
-        ):
-            yield notice
+def _has_access(record: BillingRecord, policy: BillingPolicy, now: datetime) -> bool:
+    return access_phase(record, now.timestamp(), policy.catalog).state != "none"
 
 
 def _notice_of(
-    occasion: Occasion,
-    account: BillingAccount,
-    policy: BillingPolicy,
-    now: datetime,
+    occasion: Occasion, account: BillingAccount, policy: BillingPolicy, now: datetime
 ) -> BillingNotice | None:
+    """Return the notice of an occasion if it is still true of its tenant's account."""
     event = occasion.event
     if occasion.notice is OwnerNotice.TRIAL_ENDING:
-        return _trial_ending(
-            event,
-            account,
-            policy,
-            now,
-        )
+        return _trial_ending(event, account, policy, now)
     if occasion.notice is OwnerNotice.PAYMENT_RECOVERED:
         return _payment_recovered(event, account, policy)
-    if _has_access(account.record, policy.catalog, now):
+    if _has_access(account.record, policy, now):
         return None
     if occasion.notice is OwnerNotice.SUBSCRIPTION_ENDED:
-        name = event.subscription_id or event.id
-        return _subscription_ended(
-            account,
-            name,
-            occasion.plan,
-            event.created,
-            policy,
-        )
-    return _access_ended(
-        account,
-        event.created,
-        policy,
-        now,
+        name, plan = event.subscription_id or event.id, occasion.plan
+        data = SubscriptionEndedData(None if plan == FREE else policy.catalog.name(plan))
+        return _built(account, occasion.notice, name, data, begun=event.created)
+    reason = access_phase(account.record, now.timestamp(), policy.catalog).reason
+    return _built(
+        account, occasion.notice, str(event.created), AccessEndedData(reason), begun=event.created
     )
 
 
 def _trial_ending(
-    event: BillingEvent,
-    account: BillingAccount,
-    policy: BillingPolicy,
-    now: datetime,
+    event: BillingEvent, account: BillingAccount, policy: BillingPolicy, now: datetime
 ) -> BillingNotice | None:
     trial_end = event.details.trial_end
-    if trial_end is None or not _is_trialing(
-        event,
-        trial_end,
-        account,
-        policy,
-        now,
+    if (
+        trial_end is None
+        or trial_end <= now.timestamp()
+        or not _is_trialing(event, account, policy)
     ):
         return None
     name = f"{event.subscription_id or event.id} {trial_end}"
     plan = policy.catalog.name(plan_item(event, policy).plan)
     data = TrialEndingData(plan, from_epoch(trial_end))
-    return _built(
-        account,
-        OwnerNotice.TRIAL_ENDING,
-        name,
-        data,
-    )
+    return _built(account, OwnerNotice.TRIAL_ENDING, name, data)
 
 
 def _payment_recovered(
@@ -387,54 +282,16 @@ def _payment_recovered(
     account: BillingAccount,
     policy: BillingPolicy,
 ) -> BillingNotice | None:
-    """Return the notice of a payment; None while its subscription is past due or unpaid."""
+    """Return the notice of a payment; None while its subscription owes another one."""
     key = fold_key(event, policy)
     fold = None if key is None else account.folds.get(key)
     if fold is not None and fold.state.subscription_status in OWING:
         return None
     invoice, data = event.invoice_id or "", PaymentRecoveredData(event.invoice_url)
-    notice = _built(
-        account,
-        OwnerNotice.PAYMENT_RECOVERED,
-        invoice,
-        data,
-    )
+    notice = _built(account, OwnerNotice.PAYMENT_RECOVERED, invoice, data)
     if event.type in ev.PAYMENT_TYPES:
         return msgspec.structs.replace(notice, paid_invoice=invoice)
     return msgspec.structs.replace(notice, recovered=event.subscription_id or "")
-
-
-def _subscription_ended(
-    account: BillingAccount,
-    subscription_id: str,
-    plan: str,
-    second: int,
-    policy: BillingPolicy,
-) -> BillingNotice:
-    data = SubscriptionEndedData(None if plan == FREE else policy.catalog.name(plan))
-    return _built(
-        account,
-        OwnerNotice.SUBSCRIPTION_ENDED,
-        subscription_id,
-        data,
-        begun=second,
-    )
-
-
-def _access_ended(
-    account: BillingAccount,
-    second: int,
-    policy: BillingPolicy,
-    now: datetime,
-) -> BillingNotice:
-    phase = access_phase(account.record, now.timestamp(), policy.catalog)
-    return _built(
-        account,
-        OwnerNotice.ACCESS_ENDED,
-        str(second),
-        AccessEndedData(phase.reason),
-        begun=second,
-    )
 
 
 def _built(
@@ -454,57 +311,20 @@ def _built(
     )
 
 
-def _notices_of_moves(
-    moves: Iterable[Move],
-    accounts: Mapping[str, BillingAccount],
-    policy: BillingPolicy,
-    now: datetime,
-) -> Iterator[BillingNotice]:
-    """Yield the notices to tenants that a subscription has left: it has ended there, or else the
-    access has.
-    """
-    for move in moves:
-        account = accounts[move.tenant_id]
-        if account.deleted:
-            continue
-        if OwnerNotice.SUBSCRIPTION_ENDED in policy.notices:
-            yield _subscription_ended(
-                account,
-                move.subscription_id,
-                move.plan,
-                move.moved_at,
-                policy,
-            )
-        elif OwnerNotice.ACCESS_ENDED in policy.notices:
-            yield _access_ended(
-                account,
-                move.moved_at,
-                policy,
-                now,
-            )
-
-
-def _is_trialing(
-    event: BillingEvent,
-    trial_end: int,
-    account: BillingAccount,
-    policy: BillingPolicy,
-    now: datetime,
-) -> bool:
+def _is_trialing(event: BillingEvent, account: BillingAccount, policy: BillingPolicy) -> bool:
     """Whether a trial will end when an event says so, by all that is known of its subscription."""
-    if trial_end <= now.timestamp() or event.status != TRIALING:
+    if event.status != TRIALING:
         return False
-    subscription_id = event.subscription_id
-    key = subscription_id if policy.is_each else None
-    fold = account.folds.get(key or WHOLE_TENANT)
+    key = (event.subscription_id if policy.is_each else None) or WHOLE_TENANT
+    fold = account.folds.get(key)
     if fold is None or not _is_newer(fold, event):
         return True
     state = fold.state
-    if state.subscription_id != subscription_id:  # of several, with `SubscriptionRule.ANY`
-        known = known_of(state, subscription_id)
-        return known is not None and known.status == TRIALING
-    has_same_end = state.details.trial_end in (None, trial_end)
-    return state.subscription_status == TRIALING and has_same_end
+    if state.subscription_id == event.subscription_id:
+        has_same_end = state.details.trial_end in (None, event.details.trial_end)
+        return state.subscription_status == TRIALING and has_same_end
+    known = known_of(state, event.subscription_id)  # of several, with `SubscriptionRule.ANY`
+    return known is not None and known.status == TRIALING
 
 
 def _is_newer(fold: Folded, event: BillingEvent) -> bool:
@@ -521,32 +341,27 @@ def _is_newer(fold: Folded, event: BillingEvent) -> bool:
     return known is not None and known.status not in (None, INCOMPLETE)
 
 
-def _notices_of_lapses(
-    before: Mapping[str, BillingAccount],
-    after: Mapping[str, BillingAccount],
-    policy: BillingPolicy,
-    now: datetime,
-) -> Iterator[BillingNotice]:
-    """Yield the notices of access that has ended by time, where a change of the account hides that
+def _lapse(
+    before: BillingAccount, account: BillingAccount, policy: BillingPolicy, now: datetime
+) -> BillingNotice | None:
+    """Return the notice of access that has ended by time, where a change of the account hides that
     from the job.
     """
-    if OwnerNotice.ACCESS_ENDED not in policy.notices:
-        return
-    for tenant_id, account in after.items():
-        former = before[tenant_id].record
-        ended_at = access_end(former)
-        if ended_at is None or account.deleted or ended_at == access_end(account.record):
-            continue
-        age = now.timestamp() - ended_at
-        is_recent = 0 <= age < ACCESS_END_MAILED.total_seconds()
-        if is_recent and not _has_access(account.record, policy.catalog, now):
-            yield _built(
-                account,
-                OwnerNotice.ACCESS_ENDED,
-                str(ended_at),
-                AccessEndedData(former.access[-1].reason),
-                begun=ended_at - time_to_end(former.access[-2].state, policy),
-            )
+    ended_at = access_end(before.record)
+    if ended_at is None or ended_at == access_end(account.record):
+        return None
+    is_recent = 0 <= now.timestamp() - ended_at < ACCESS_END_MAILED.total_seconds()
+    is_wanted = OwnerNotice.ACCESS_ENDED in policy.notices
+    if not is_wanted or not is_recent or _has_access(account.record, policy, now):
+        return None
+    *_, last, none = before.record.access
+    return _built(
+        account,
+        OwnerNotice.ACCESS_ENDED,
+        str(ended_at),
+        AccessEndedData(none.reason),
+        begun=ended_at - time_to_end(last.state, policy),
+    )
 
 
 def time_to_end(access: AccessState, policy: BillingPolicy) -> int:

@@ -31,6 +31,7 @@ from tenantry.domain.billing.state import (
     CANCELED,
     BillingPolicy,
     BillingState,
+    KnownSubscription,
     apply,
     items_of,
     kept_details,
@@ -49,6 +50,9 @@ _MOST_UNLINKED: Final = 3
 """How many events may have replaced an unseen state. With more, too many events are missing to
 prove an order.
 """
+
+_ENOUGH_ENDS: Final = 2
+"""With so many ends the order matters."""
 
 _SUBSCRIPTION_STATES: Final = ev.SUBSCRIPTION_TYPES | {ev.SNAPSHOT}
 _DROPPED_TYPES: Final = frozenset({ev.INVOICE_VOIDED, ev.INVOICE_UNCOLLECTIBLE})
@@ -87,14 +91,11 @@ def is_by_arrival(events: Sequence[BillingEvent]) -> bool:
     """
     if len(events) == 1 or len(events) > MOST_COMPARED:
         return True
-    invoices = [
-        event.invoice_id
-        for event in events
-        if event.type in ev.INVOICE_TYPES and event.invoice_id is not None
-    ]
-    return len(invoices) == len(set(invoices)) and not any(
-        _may_prove_order(event) for event in events
-    )
+    if any(map(_may_prove_order, events)):
+        return False
+    invoices = [event.invoice_id for event in events if event.type in ev.INVOICE_TYPES]
+    named = [each for each in invoices if each is not None]
+    return len(named) == len(set(named))
 
 
 def precedes(event: BillingEvent, later: BillingEvent) -> bool:
@@ -140,34 +141,43 @@ def is_decided(
     if len(events) > MOST_COMPARED:
         return False
     second = _SecondOrders(groups, before, policy)
-    if not second.is_searched:
-        return False
+    return second.is_searched and len(_ends_of(second, before, policy)) == 1
+
+
+def _ends_of(
+    second: "_SecondOrders", before: BillingState, policy: BillingPolicy
+) -> Collection[BillingState]:
+    """Return the states that the valid orders end in; of several at least two, and none where the
+    payloads contradict each other or there are too many orders.
+    """
     ends: set[BillingState] = set()
     branches = [_Branch(before, second.start)]
     seen = set(branches)
-    while branches:
+    while branches and len(ends) < _ENOUGH_ENDS:
+        if len(seen) > _MOST_PARTIAL_ORDERS:
+            return ()
         branch = branches.pop()
         if branch.position.counts == second.end:
-            # neither other subscriptions count, nor what only later events can make a difference of
-            ends.add(
-                msgspec.structs.replace(
-                    branch.state,
-                    others=(),
-                    reported_at=None,
-                    unpaid_invoices=(),
-                )
-            )
-        for group in second.next_groups(branch.position):
-            event = second.groups[group].events[0]
-            further = _Branch(
-                apply(branch.state, event, policy).state, second.after(branch.position, group)
-            )
-            if further not in seen:
-                seen.add(further)
-                branches.append(further)
-        if len(ends) > 1 or len(seen) > _MOST_PARTIAL_ORDERS:
-            return False
-    return bool(ends)  # none where the payloads contradict each other
+            ends.add(_compared(branch.state))
+        further = set(_next_branches(branch, second, policy)) - seen
+        seen |= further
+        branches += further
+    return ends
+
+
+def _compared(state: BillingState) -> BillingState:
+    """Return a state without other subscriptions and what only later events can make a difference
+    of.
+    """
+    return msgspec.structs.replace(state, others=(), reported_at=None, unpaid_invoices=())
+
+
+def _next_branches(
+    branch: "_Branch", second: "_SecondOrders", policy: BillingPolicy
+) -> Iterator["_Branch"]:
+    for group in second.next_groups(branch.position):
+        state = apply(branch.state, second.groups[group].events[0], policy).state
+        yield _Branch(state, second.after(branch.position, group))
 
 
 class _Position(NamedTuple):
@@ -192,6 +202,14 @@ class _EventGroup(NamedTuple):
     events: tuple[BillingEvent, ...]
     follows: Mapping[int, int]
 
+    def is_next(self, done: int, counts: Mapping[int, int]) -> bool:
+        """Whether an event of the group may come after ``done`` of them, and after these ``counts``
+        of others; a group without a count does not matter.
+        """
+        return done < len(self.events) and all(
+            counts.get(other, count) >= count for other, count in self.follows.items()
+        )
+
 
 class _SecondOrders:
     def __init__(
@@ -203,42 +221,34 @@ class _SecondOrders:
         self.groups = [
             _EventGroup(tuple(group), _predecessors(group[0], groups)) for group in groups
         ]
-        numbers = defaultdict(list)
+        members = defaultdict[str | None, list[int]](list)
         for number, group in enumerate(self.groups):
             if group.events[0].type in _SUBSCRIPTION_STATES:
-                numbers[group.events[0].subscription_id].append(number)
+                members[group.events[0].subscription_id].append(number)
         self._subscriptions = [
-            _SubscriptionOrders(
-                members,
-                self.groups,
-                before,
-                policy,
-            )
-            for members in numbers.values()
+            _SubscriptionOrders(each, self.groups, before, policy) for each in members.values()
         ]
         self._subscription_of = {
-            number: index for index, members in enumerate(numbers.values()) for number in members
+            number: index
+            for index, each in enumerate(self._subscriptions)
+            for number in each.members
         }
         self.start = _Position((0,) * len(self.groups), (None,) * len(self._subscriptions))
         self.end = tuple(len(group.events) for group in self.groups)
-        self.is_searched = all(
-            subscription.costs is not None for subscription in self._subscriptions
-        )
+        self.is_searched = all(each.costs is not None for each in self._subscriptions)
 
     def next_groups(self, position: _Position) -> Iterator[int]:
         """Yield the groups of which an event may come next."""
+        counts = dict(enumerate(position.counts))
         for number, group in enumerate(self.groups):
-            is_next = position.counts[number] < self.end[number]
-            if is_next and all(
-                position.counts[other] >= count for other, count in group.follows.items()
-            ):
-                index = self._subscription_of.get(number)
-                if index is None or self._subscriptions[index].allows(
-                    position.counts,
-                    position.last[index],
-                    number,
-                ):
-                    yield number
+            if group.is_next(counts[number], counts) and self._allows(position, number):
+                yield number
+
+    def _allows(self, position: _Position, number: int) -> bool:
+        index = self._subscription_of.get(number)
+        if index is None:
+            return True
+        return self._subscriptions[index].allows(position.counts, position.last[index], number)
 
     def after(self, position: _Position, number: int) -> _Position:
         """Return the position after one more event of a group."""
@@ -261,7 +271,7 @@ class _SubscriptionOrders:
         before: BillingState,
         policy: BillingPolicy,
     ) -> None:
-        self._members = members
+        self.members = members
         self._groups = groups
         changes = {number: _Change(groups[number].events[0], before, policy) for number in members}
         self._unlinked = {
@@ -285,8 +295,8 @@ class _SubscriptionOrders:
         """
         if self.costs is None:
             return True
-        here = _Progress(tuple(counts[member] for member in self._members), last)
-        there = _Progress(_one_more(here.counts, self._members.index(number)), number)
+        here = _Progress(tuple(counts[member] for member in self.members), last)
+        there = _Progress(_one_more(here.counts, self.members.index(number)), number)
         return self.costs.get(there, -1) == self.costs.get(here, 0) + self._unlinked[last, number]
 
     def _search(self) -> "dict[_Progress, int] | None":
@@ -296,7 +306,7 @@ class _SubscriptionOrders:
         None if there are too many of either. The search goes by the number of unlinked events, so
         the result does not depend on arrival.
         """
-        end = tuple(len(self._groups[member].events) for member in self._members)
+        end = tuple(len(self._groups[member].events) for member in self.members)
         costs: dict[_Progress, int] = {}
         layer = [_Progress((0,) * len(end), None)]
         for cost in range(_MOST_UNLINKED + 1):
@@ -336,20 +346,13 @@ class _SubscriptionOrders:
             missing[change.facts] -= count
             if change.reports_previous:
                 missing[change.replaced] += count
-        follows_known = any(
-            change.reports_previous and change.follows_known for change in changes.values()
-        )
-        return (+missing).total() - follows_known
+        return (+missing).total() - any(change.follows_known for change in changes.values())
 
     def _on_complete_paths(
         self, end: _Counts, costs: Mapping["_Progress", int]
     ) -> dict["_Progress", int]:
         complete: dict[_Progress, int] = {}
-        for step in sorted(
-            costs,
-            key=lambda step: sum(step.counts),
-            reverse=True,
-        ):
+        for step in sorted(costs, key=lambda step: sum(step.counts), reverse=True):
             if step.counts == end or any(
                 complete.get(further) == costs[step] + is_unlinked
                 for further, is_unlinked in self._next_steps(step)
@@ -359,16 +362,11 @@ class _SubscriptionOrders:
 
     def _next_steps(self, step: "_Progress") -> Iterator[tuple["_Progress", bool]]:
         """Yield the next partial orders, and whether the event that leads there is unlinked."""
-        done = dict(zip(self._members, step.counts, strict=True))
-        for index, number in enumerate(self._members):
-            group = self._groups[number]
-            if done[number] < len(group.events) and all(
-                done.get(other, n) >= n for other, n in group.follows.items()
-            ):
-                yield (
-                    _Progress(_one_more(step.counts, index), number),
-                    self._unlinked[step.last, number],
-                )
+        done = dict(zip(self.members, step.counts, strict=True))
+        for index, number in enumerate(self.members):
+            if self._groups[number].is_next(done[number], done):
+                further = _Progress(_one_more(step.counts, index), number)
+                yield further, self._unlinked[step.last, number]
 
 
 class _Progress(NamedTuple):
@@ -581,16 +579,16 @@ def _describes(
     if CANCELED in (known.status, event.status):
         return known.status == event.status
     chosen = plan_item(event, policy)
-    same = known.plan == chosen.plan and (
-        known.status == event.status
-        and known.current_period_end == chosen.period_end
-        and known.cancel_at_period_end == bool(event.cancel_at_period_end)
+    reported = KnownSubscription(
+        known.id,
+        event.status,
+        chosen.plan,
+        chosen.period_end,
+        bool(event.cancel_at_period_end),
     )
-    if not same or before.subscription_id != event.subscription_id:
-        return same  # of a tenant's other subscriptions nothing else is known
-    before_details = _detailed(before.details, before.current_period_end)
-    # after the end a state may keep none
-    same_seats = before.seats == chosen.seats or known.status in OVER
-    return same_seats and before_details == _detailed(
-        kept_details(event, policy), chosen.period_end
-    )
+    if known != reported or before.subscription_id != event.subscription_id:
+        return known == reported  # of a tenant's other subscriptions nothing else is known
+    # after the end a state may keep no seats
+    same_seats = known.status in OVER or before.seats == chosen.seats
+    known_details = _detailed(before.details, before.current_period_end)
+    return same_seats and known_details == _detailed(kept_details(event, policy), chosen.period_end)

@@ -134,8 +134,7 @@ def _of_each(
 ) -> list[ProviderSubscription]:
     """Return the subscriptions that count with `SubscriptionRule.EACH`."""
     own = _own(subscriptions, account, unlinked)
-    known = account.folds.keys() - account.moved_at.keys()
-    gone = [each for each in subscriptions if each not in own and each.id in known]
+    gone = [each for each in subscriptions if each not in own and each.id in account.present]
     return [
         *(each for each in own if each.id in account.folds or each.status not in _WITHOUT_ACCESS),
         *(_moved(each) for each in gone),
@@ -163,7 +162,7 @@ def is_of(
     it.
     """
     if policy.is_each:
-        return subscription_id in account.folds and subscription_id not in account.moved_at
+        return subscription_id in account.present
     return account.state.subscription_id == subscription_id
 
 
@@ -237,16 +236,15 @@ def unconfirmed(
     """Return the living subscriptions that give a tenant its state and are not ``known`` at the
     provider.
     """
-    if policy.is_each:
-        living = [
-            key
-            for key, fold in account.folds.items()
-            if fold.state.provider_status not in (None, *OVER)
-        ]
-        current = [key for key in living if key and key not in account.moved_at]
+    if not policy.is_each:
+        current = [account.state.subscription_id or ""]
     else:
-        current = [account.state.subscription_id] if account.state.subscription_id else []
-    return [each for each in current if each not in known]
+        current = [key for key, fold in account.present.items() if _is_unended(fold.state)]
+    return [each for each in current if each and each not in known]
+
+
+def _is_unended(state: BillingState) -> bool:
+    return state.provider_status not in (None, *OVER)
 
 
 def expected(account: BillingAccount, policy: BillingPolicy) -> list[str]:
@@ -257,13 +255,8 @@ def expected(account: BillingAccount, policy: BillingPolicy) -> list[str]:
     may have moved.
     """
     if policy.is_each:
-        return [
-            key
-            for key, fold in account.folds.items()
-            if key not in ("", *account.moved_at) and _counts(fold)
-        ]
-    is_living = account.state.provider_status not in (None, *OVER)
-    return unconfirmed(account, (), policy) if is_living else []
+        return [key for key, fold in account.present.items() if _counts(fold)]
+    return unconfirmed(account, (), policy) if _is_unended(account.state) else []
 
 
 def _counts(fold: Folded) -> bool:

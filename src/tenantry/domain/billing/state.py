@@ -1,6 +1,6 @@
 """The state of a fold, and what one event does to it (SPEC 3)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -167,11 +167,9 @@ class Transition(NamedTuple):
 def apply(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
     """Apply an event to a state; types other than `FOLDED_TYPES` leave it unchanged."""
     handler = _HANDLERS.get(event.type)
-    return (
-        handler(state, event, policy)
-        if handler
-        else Transition(state, "This type says nothing about billing.")
-    )
+    if handler is None:
+        return Transition(state, "This type says nothing about billing.")
+    return handler(state, event, policy)
 
 
 def _subscription_updated(
@@ -179,9 +177,6 @@ def _subscription_updated(
 ) -> Transition:
     status = event.status or NO_SUBSCRIPTION
     chosen = plan_item(event, policy)
-    is_each = policy.is_each
-    keeps_id = is_each or status not in OVER
-    subscription_id = event.subscription_id if keeps_id else None
     details = kept_details(event, policy)
     updated = BillingState(
         plan=chosen.plan,
@@ -189,21 +184,39 @@ def _subscription_updated(
         current_period_end=chosen.period_end,
         cancel_at_period_end=bool(event.cancel_at_period_end),
         provider_status=status,
-        subscription_id=subscription_id,
-        subscription_created=event.subscription_created if keeps_id else None,
-        others=()
-        if is_each
-        else _others(state, event, updated_plan=chosen.plan, current=subscription_id),
-        customer_id=event.customer_id or state.customer_id if is_each else None,
-        # a tenant's row is its state, and its record has none after the end
-        seats=chosen.seats if keeps_id else None,
+        subscription_id=event.subscription_id,
+        subscription_created=event.subscription_created,
+        customer_id=event.customer_id or state.customer_id,
+        seats=chosen.seats,
         details=details,
         past_due_since=_past_due_since(state, status, event.created),
         unpaid_invoices=_still_unpaid(state, status, event.created),
         paid_until=_paid_until(state, details.pause, chosen.period_end),
-        reported_at=event.created if is_each else None,
+        reported_at=event.created,
     )
+    if not policy.is_each:
+        updated = _of_tenant(updated, state, known_of(updated, event.subscription_id))
     return Transition(updated, f"The subscription is {status}: {chosen.reason}.")
+
+
+def _of_tenant(
+    after: BillingState, before: BillingState, known: KnownSubscription | None
+) -> BillingState:
+    """Return a tenant's state ``after`` an event of the ``known`` subscription, from that of the
+    subscription.
+
+    A tenant's row is its state: it names no subscription after the end.
+    """
+    current = None if after.subscription_status in OVER else after.subscription_id
+    return msgspec.structs.replace(
+        after,
+        subscription_id=current,
+        subscription_created=None if current is None else after.subscription_created,
+        seats=None if after.subscription_status in OVER else after.seats,
+        others=_others(before, known, current),
+        customer_id=None,
+        reported_at=None,
+    )
 
 
 def kept_details(event: BillingEvent, policy: BillingPolicy) -> SubscriptionDetails:
@@ -212,11 +225,10 @@ def kept_details(event: BillingEvent, policy: BillingPolicy) -> SubscriptionDeta
     """
     details = event.details
     if policy.is_each or policy.catalog.addons:
-        items = items_of(event)
-        return details if items is details.items else msgspec.structs.replace(details, items=items)
+        return msgspec.structs.replace(details, items=items_of(event))
     needed = details.cancel_at, details.trial_end, details.pause, details.ended_at
-    has_empty_item = any(not item.quantity for item in details.items)
-    return NO_DETAILS if needed == _NOTHING_NEEDED and not has_empty_item else details
+    is_needed = needed != _NOTHING_NEEDED or details.has_empty_item
+    return details if is_needed else NO_DETAILS
 
 
 _NOTHING_NEEDED: Final = (None,) * 4
@@ -268,61 +280,61 @@ class PlanItem(NamedTuple):
 
 def items_of(event: BillingEvent) -> tuple[SubscriptionItem, ...]:
     """Return the items of the event's subscription."""
-    return event.details.items or (
-        (SubscriptionItem(event.price_id),) if event.price_id is not None else ()
-    )
+    if event.details.items or event.price_id is None:
+        return event.details.items
+    return (SubscriptionItem(event.price_id),)
 
 
 def plan_item(event: BillingEvent, policy: BillingPolicy) -> PlanItem:
     """Return the item that decides the plan: the first; with `SubscriptionRule.EACH` that of the
     highest plan.
     """
-    if policy.is_each and event.details.items:
-        return _highest_plan_item(event, policy.catalog)
-    catalog, first, items = policy.catalog, event.price_id, event.details.items
-    plan = None if first is None else catalog.plan_of_price(first)
-    seats = None if plan is None else (items[0].quantity if items else 1)
-    is_known = first is None or plan is not None or catalog.addon_of_price(first) is not None
-    unknown = () if first is None or is_known else (first,)
-    return PlanItem(
-        plan or FREE, seats, event.current_period_end, _why(first, plan, catalog), unknown=unknown
-    )
+    catalog, items, price = policy.catalog, event.details.items, event.price_id
+    if policy.is_each and items:
+        return _highest_plan_item(event, catalog)
+    plan, why = catalog.plan_of_price(price), _why(price, catalog)
+    if plan is None:
+        unknown = unknown_prices([SubscriptionItem(price)], catalog)
+        return PlanItem(FREE, None, event.current_period_end, why, unknown=unknown)
+    seats = items[0].quantity if items else 1
+    return PlanItem(plan, seats, event.current_period_end, why)
 
 
 def _highest_plan_item(event: BillingEvent, catalog: Catalog) -> PlanItem:
     """Return the item of the highest plan, of those that have a quantity."""
-    items, unknown = event.details.items, unknown_prices(event.details.items, catalog)
-    plans = [(item, plan) for item in items if (plan := catalog.plan_of_price(item.price_id or ""))]
-    counted = [(item, plan) for item, plan in plans if item.quantity]
+    unknown = unknown_prices(event.details.items, catalog)
+    with_plan = [item for item in event.details.items if catalog.plan_of_price(item.price_id)]
+    counted = [item for item in with_plan if item.quantity]
     if not counted:
-        why = _why_no_plan(plans[0][0].price_id if plans else None, unknown, catalog)
+        why = _why_no_plan(with_plan, unknown, catalog)
         return PlanItem(FREE, None, event.current_period_end, why, unknown=unknown)
-    item, plan = max(counted, key=lambda each: catalog.rank(each[1]))
+    plans = [catalog.plan_of_price(item.price_id) or FREE for item in counted]
+    plan = max(plans, key=catalog.rank)
+    item = counted[plans.index(plan)]
     period_end = event.current_period_end if item.period_end is None else item.period_end
-    why = _why(item.price_id, plan, catalog)
+    why = _why(item.price_id, catalog)
     return PlanItem(plan, item.quantity, period_end, why, len(counted) > 1, unknown)
 
 
-def unknown_prices(items: Sequence[SubscriptionItem], catalog: Catalog) -> tuple[str, ...]:
+def unknown_prices(items: Iterable[SubscriptionItem], catalog: Catalog) -> tuple[str, ...]:
     """Return the prices of items that are neither a plan's nor an add-on's."""
     prices = [item.price_id for item in items if item.price_id]
-    known = [
-        price for price in prices if catalog.plan_of_price(price) or catalog.addon_of_price(price)
-    ]
-    return tuple(price for price in prices if price not in known)
+    return tuple(price for price in prices if not catalog.has_price(price))
 
 
-def _why_no_plan(empty: str | None, unknown: Sequence[str], catalog: Catalog) -> str:
-    """Say why no item decides the plan; ``empty`` is the price of a plan whose quantity is 0."""
+def _why_no_plan(
+    empty: Sequence[SubscriptionItem], unknown: Sequence[str], catalog: Catalog
+) -> str:
+    """Say why no item decides the plan; ``empty`` are those with a plan's price and quantity 0."""
     if empty:
-        return f"the quantity of price {empty} is 0, which means plan {FREE}"
-    return _why(unknown[0] if unknown else None, None, catalog)
+        return f"the quantity of price {empty[0].price_id} is 0, which means plan {FREE}"
+    return _why(next(iter(unknown), None), catalog)
 
 
-def _why(price_id: str | None, plan: str | None, catalog: Catalog) -> str:
+def _why(price_id: str | None, catalog: Catalog) -> str:
     if price_id is None:
         return f"it has no item with a price of a plan, which means plan {FREE}"
-    if plan is not None:
+    if plan := catalog.plan_of_price(price_id):
         return f"price {price_id} means plan {plan}"
     if addon := catalog.addon_of_price(price_id):
         return f"price {price_id} is of add-on {addon}, which means plan {FREE}"
@@ -332,71 +344,49 @@ def _why(price_id: str | None, plan: str | None, catalog: Catalog) -> str:
 def _subscription_deleted(
     state: BillingState, event: BillingEvent, policy: BillingPolicy
 ) -> Transition:
-    is_each = policy.is_each
     ended_at = event.created if event.details.ended_at is None else event.details.ended_at
+    # another tenant's events report a subscription that has moved
+    reported_at = state.reported_at if event.details.has_moved else event.created
     ended = msgspec.structs.replace(
         state,
         plan=FREE,
         subscription_status=CANCELED,
         current_period_end=None,
         provider_status=CANCELED,
-        subscription_id=event.subscription_id if is_each else None,
-        subscription_created=(event.subscription_created or state.subscription_created)
-        if is_each
-        else None,
-        others=() if is_each else _others(state, event),
-        customer_id=event.customer_id or state.customer_id if is_each else None,
+        subscription_id=event.subscription_id,
+        subscription_created=event.subscription_created or state.subscription_created,
+        customer_id=event.customer_id or state.customer_id,
         seats=None,
         details=msgspec.structs.replace(event.details, ended_at=ended_at),
         past_due_since=None,
         unpaid_invoices=(),
         paid_until=None,
-        # another tenant's events report a subscription that has moved
-        reported_at=(state.reported_at if event.details.has_moved else event.created)
-        if is_each
-        else None,
+        reported_at=reported_at,
     )
+    if not policy.is_each:
+        own = event.subscription_id and KnownSubscription(event.subscription_id, CANCELED)
+        ended = _of_tenant(ended, state, own or None)
     return Transition(ended, "The subscription has ended.")
 
 
 def _others(
-    state: BillingState,
-    event: BillingEvent,
-    *,
-    updated_plan: str | None = None,
-    current: str | None = None,
+    before: BillingState, known: KnownSubscription | None, current: str | None
 ) -> tuple[KnownSubscription, ...]:
-    """Return the tenant's subscriptions other than the ``current`` one, after an event that sets
-    its plan.
-
-    Without a plan the event ends its subscription.
+    """Return a tenant's subscriptions other than the ``current`` one, after an event of the
+    ``known`` one.
     """
-    own = event.subscription_id
-    if not state.others and own == current and state.subscription_id in (None, own):
+    if not before.others and current and before.subscription_id in (None, current):
         return ()  # the tenant's only subscription
-    former = known_of(state, state.subscription_id)
-    others = {known.id: known for known in state.others}
-    if former is not None:
-        others[former.id] = former
-    if own == current:
-        others.pop(own or "", None)
-    elif own is not None and updated_plan is None:
-        others[own] = KnownSubscription(own, CANCELED)
-    elif own is not None and updated_plan is not None:
-        ends = bool(event.cancel_at_period_end)
-        others[own] = KnownSubscription(
-            own, event.status, updated_plan, event.current_period_end, ends
-        )
-    return _bounded(others)
+    former = known_of(before, before.subscription_id)
+    others = {each.id: each for each in (*before.others, former, known) if each is not None}
+    others.pop(current or "", None)
+    return _bounded(others.values())
 
 
-def _bounded(others: dict[str, KnownSubscription]) -> tuple[KnownSubscription, ...]:
+def _bounded(others: Iterable[KnownSubscription]) -> tuple[KnownSubscription, ...]:
     """Keep at most `MOST_OTHERS`, by id, and drop ended ones first."""
-    for subscription_id in sorted(others, key=lambda each: (others[each].status not in OVER, each)):
-        if len(others) <= MOST_OTHERS:
-            break
-        del others[subscription_id]
-    return tuple(sorted(others.values(), key=attrgetter("id")))
+    kept = sorted(others, key=lambda each: (each.status not in OVER, each.id))[-MOST_OTHERS:]
+    return tuple(sorted(kept, key=attrgetter("id")))
 
 
 def _snapshot(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
@@ -409,13 +399,13 @@ def _snapshot(state: BillingState, event: BillingEvent, policy: BillingPolicy) -
 def _payment_failed(state: BillingState, event: BillingEvent, policy: BillingPolicy) -> Transition:
     if policy.is_each and state.subscription_status in OVER:
         return Transition(state, "A payment failed; the subscription had ended.")
+    customer_id = state.customer_id or event.customer_id
     failed = msgspec.structs.replace(
         state,
         subscription_status=PAST_DUE,
-        past_due_since=event.created if state.past_due_since is None else state.past_due_since,
+        past_due_since=_past_due_since(state, PAST_DUE, event.created),
         unpaid_invoices=_with_unpaid(state, event),
-        subscription_id=event.subscription_id if policy.is_each else state.subscription_id,
-        customer_id=state.customer_id or event.customer_id if policy.is_each else state.customer_id,
+        customer_id=customer_id if policy.is_each else None,
     )
     return Transition(failed, "A payment failed.")
 

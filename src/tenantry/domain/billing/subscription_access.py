@@ -56,14 +56,10 @@ def plan_in_use(state: BillingState, policy: BillingPolicy) -> str | None:
     """
     if state.subscription_status == NO_SUBSCRIPTION:
         return None if state.plan == FREE else state.plan
-    if policy.is_each or not has_empty_item(state):
+    if policy.is_each or not state.details.has_empty_item:
         return None if state.seats is None else state.plan
     price = next((item.price_id for item in state.details.items if item.quantity), None)
-    return None if price is None else policy.catalog.plan_of_price(price)
-
-
-def has_empty_item(state: BillingState) -> bool:
-    return any(not item.quantity for item in state.details.items)
+    return policy.catalog.plan_of_price(price)
 
 
 def status_access(state: BillingState, policy: BillingPolicy) -> tuple[AccessState | None, str]:
@@ -199,5 +195,5 @@ def is_plain(state: BillingState) -> bool:
         and not state.cancel_at_period_end
         and details.cancel_at is None
         and details.trial_end is None
-        and not has_empty_item(state)
+        and not details.has_empty_item
     )

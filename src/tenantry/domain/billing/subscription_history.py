@@ -7,6 +7,7 @@ Of a second in which it named several, the last one counts, in the order that th
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import combinations, groupby, pairwise, permutations
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -167,11 +168,11 @@ def _in_order(events: Sequence[PlacedEvent], before: PlacedEvent | None) -> _Sec
     if len(events) > _MOST_PERMUTED:
         return _Second(sorted(events, key=lambda each: phase(each.event)), is_decided=False)
     possible = [order for order in permutations(events) if _is_possible(order)]
-    steps = [_unproven_steps(order, before) for order in possible]
-    best = [
-        order for order, unproven in zip(possible, steps, strict=True) if unproven == min(steps)
-    ]
-    return _Second(best[0], is_decided=len({order[-1].tenant_id for order in best}) == 1)
+    unproven = partial(_unproven_steps, before=before)
+    _, best = next(groupby(sorted(possible, key=unproven), unproven))
+    nearest, *others = best
+    is_decided = all(order[-1].tenant_id == nearest[-1].tenant_id for order in others)
+    return _Second(nearest, is_decided)
 
 
 def _is_possible(order: Sequence[PlacedEvent]) -> bool:

@@ -13,7 +13,7 @@ events the service reads from the ledger to place a new one (`ledger.ReplayNeed`
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -131,9 +131,13 @@ class Timeline(msgspec.Struct, frozen=True):
     def before(self, position: int) -> BillingState:
         return self.states[position - 1] if position else self.checkpoint
 
-    def second(self, created: int) -> tuple[BillingEvent, ...]:
+    def span(self, created: int) -> tuple[int, int]:
+        """Return the position of the first event of a second, and that after its last."""
         start = bisect_left(self.events, created, key=_created)
-        return self.events[start : bisect_right(self.events, created, lo=start, key=_created)]
+        return start, bisect_right(self.events, created, lo=start, key=_created)
+
+    def second(self, created: int) -> tuple[BillingEvent, ...]:
+        return self.events[slice(*self.span(created))]
 
     def before_second(self, created: int) -> BillingState:
         return self.before(bisect_left(self.events, created, key=_created))
@@ -193,54 +197,42 @@ def place(
     """Insert ``event`` at its place among the timeline's events, and fold."""
     before = timeline.state
     extended, step, resorted = _insert(timeline, event, policy)
-    is_unchanged = reported(extended.state) == reported(before)
-    is_newest = event.created > timeline.newest
-    newer = () if is_newest else extended.after(event)
-    rivals = () if is_newest else _rivals(extended, event, policy)
-    later = _first_ambiguous(extended, resorted, policy)
-    reason = step.reason
-    if newer:
-        reason = f"{reason} It arrived late: {_effect_of_late(is_unchanged=is_unchanged)}."
-    if rivals:
-        reason = f"{reason} Nothing proves the order of this and {named(rivals)}, of the same second: {BY_ARRIVAL}"
-    if later:
-        reason = f"{reason} Nothing proves the order of {named(later)}, of a later second, after it: {BY_ARRIVAL}"
+    after = extended.state
+    is_unchanged = reported(after) == reported(before)
+    newer, own_second = tuple[BillingEvent, ...](), tuple[str, ...]()
+    if event.created <= timeline.newest:
+        newer = extended.after(event)
+        own_second = _ambiguous(extended, event.created, policy)
+    rivals = [other for other in own_second if other != event.id]
+    later = next(filter(None, (_ambiguous(extended, each, policy) for each in resorted)), ())
     unchanged = Outcome.LATE if newer else Outcome.NO_CHANGE
     return Placement(
         extended,
         unchanged if is_unchanged else Outcome.APPLIED,
-        reason,
+        "".join(
+            (step.reason, _late_words(newer, is_unchanged=is_unchanged), *_doubts(rivals, later))
+        ),
         before,
-        extended.state,
+        after,
         notify=event.type == PAYMENT_FAILED and not is_settled(event, newer),
         is_ambiguous=bool(rivals or later),
     )
 
 
-def _effect_of_late(*, is_unchanged: bool) -> str:
+def _late_words(newer: Sequence[BillingEvent], *, is_unchanged: bool) -> str:
+    if not newer:
+        return ""
     if is_unchanged:
-        return "newer events have decided the state"
-    return "it took its place before newer events"
+        return " It arrived late: newer events have decided the state."
+    return " It arrived late: it took its place before newer events."
 
 
-def _rivals(
-    timeline: Timeline,
-    event: BillingEvent,
-    policy: BillingPolicy,
-) -> tuple[str, ...]:
-    """Return the ids of the other events of an event's second if only arrival orders them."""
-    found = _ambiguous(timeline, event.created, policy)
-    return tuple(other for other in found if other != event.id)
-
-
-def _first_ambiguous(
-    timeline: Timeline,
-    seconds: Sequence[int],
-    policy: BillingPolicy,
-) -> tuple[str, ...]:
-    """Return the ids of the events of the first of these seconds that only arrival orders."""
-    found = (_ambiguous(timeline, created, policy) for created in seconds)
-    return next(filter(None, found), ())
+def _doubts(rivals: Sequence[str], later: Sequence[str]) -> Iterator[str]:
+    """Say which events only arrival orders: of an event's second, and of a later one."""
+    if rivals:
+        yield f" Nothing proves the order of this and {named(rivals)}, of the same second: {BY_ARRIVAL}"
+    if later:
+        yield f" Nothing proves the order of {named(later)}, of a later second, after it: {BY_ARRIVAL}"
 
 
 def _ambiguous(
@@ -265,61 +257,32 @@ def _insert(
     timeline: Timeline,
     event: BillingEvent,
     policy: BillingPolicy,
-) -> tuple[Timeline, Transition, list[int]]:
-    """Insert an event and fold again from its second on, until a second begins with the same state
-    as before.
-
-    Returns the event's transition and the later seconds that were sorted and folded again too.
+) -> tuple[Timeline, Transition, Sequence[int]]:
+    """Insert an event and fold; return its transition too, and the later seconds that were sorted
+    again.
     """
     if event.created > timeline.newest or _is_last(timeline, event):
         step = apply(timeline.state, event, policy)
-        return (
-            Timeline(
-                timeline.checkpoint,
-                (*timeline.events, event),
-                (*timeline.states, step.state),
-            ),
-            step,
-            [],
-        )
-    start = bisect_left(timeline.events, event.created, key=_created)
-    end = bisect_right(
-        timeline.events,
-        event.created,
-        lo=start,
-        key=_created,
-    )
-    second = (*timeline.events[start:end], event)
-    state, steps, resorted = timeline.before(start), Steps(), list[int]()
-    while True:
-        steps += fold_second(second, state, policy)
-        state = steps[-1][1].state
-        if end == len(timeline.events) or state == timeline.before(end):
-            break
-        first, end = (
-            end,
-            bisect_right(
-                timeline.events,
-                timeline.events[end].created,
-                lo=end,
-                key=_created,
-            ),
-        )
+        events, states = (*timeline.events, event), (*timeline.states, step.state)
+        return Timeline(timeline.checkpoint, events, states), step, ()
+    start, end = timeline.span(event.created)
+    steps = fold_second((*timeline.events[start:end], event), timeline.before(start), policy)
+    resorted = list[int]()
+    # until a second begins with the same state as before
+    while end < len(timeline.events) and (state := steps[-1][1].state) != timeline.before(end):
+        first, end = timeline.span(timeline.events[end].created)
         second = timeline.events[first:end]
         resorted.append(second[0].created)
-    events = (*timeline.events[:start], *(folded for folded, _ in steps), *timeline.events[end:])
-    states = (*timeline.states[:start], *(step.state for _, step in steps), *timeline.states[end:])
+        steps += fold_second(second, state, policy)
     own = next(step for folded, step in steps if folded is event)
-    return (
-        Timeline(
-            timeline.checkpoint,
-            events,
-            states,
-            timeline.rest,
-        ),
-        own,
-        resorted,
-    )
+    return _spliced(timeline, start, end, steps), own, resorted
+
+
+def _spliced(timeline: Timeline, start: int, end: int, steps: Steps) -> Timeline:
+    """Return the timeline with these steps in the place of its events from ``start`` to ``end``."""
+    events = (*timeline.events[:start], *(event for event, _ in steps), *timeline.events[end:])
+    states = (*timeline.states[:start], *(step.state for _, step in steps), *timeline.states[end:])
+    return msgspec.structs.replace(timeline, events=events, states=states)
 
 
 def _is_last(timeline: Timeline, event: BillingEvent) -> bool:
