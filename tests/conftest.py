@@ -4,14 +4,14 @@ import logging
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tenantry.common.process import set_for_serving
-from tests.support import figures
+from tests.support import figures, waiting
 from tests.support.pgbouncer import pooled_everywhere
 from tests.support.postgres import PostgresServer, as_url, running_server
 
@@ -51,6 +51,21 @@ def pytest_collection_finish() -> None:
     through all of them.
     """
     set_for_serving()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show in which lines the coroutines waited when a test has had its time: its own stack ends in
+    the event loop.
+    """
+    report = yield
+    if call.excinfo is not None and isinstance(call.excinfo.value, pytest.fail.Exception):
+        tasks = waiting.tasks_of_interrupted_loop(call.excinfo.tb)
+        if tasks:
+            report.sections.append((waiting.TITLE, tasks))
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from tests.integration.dashboard.keys import KEYS, NEW, create
 from tests.support import events
 from tests.support.accessibility import COLOR_RULES, axe, faults_of
 from tests.support.app import make_settings
-from tests.support.browser import Watched
+from tests.support.browser import Browsers, Watched
 from tests.support.dashboard import (
     ACME,
     ADAM,
@@ -146,15 +146,15 @@ async def fill_every_page(dashboard: Dashboard, conninfo: str) -> dict[str, str]
 
 
 @pytest.fixture(scope="module")
-async def owners(browser: Browser, place: Place) -> AsyncIterator[BrowserContext]:
-    context = await enter(browser, place.dashboard, OLIVIA)
+async def owners(browsers: Browsers, place: Place) -> AsyncIterator[BrowserContext]:
+    context = await enter(await browsers.connected(), place.dashboard, OLIVIA)
     yield context
     await context.close()
 
 
 @pytest.fixture(scope="module")
-async def members(browser: Browser, place: Place) -> AsyncIterator[BrowserContext]:
-    context = await enter(browser, place.dashboard, MIA)
+async def members(browsers: Browsers, place: Place) -> AsyncIterator[BrowserContext]:
+    context = await enter(await browsers.connected(), place.dashboard, MIA)
     yield context
     await context.close()
 
