@@ -61,7 +61,7 @@ def trigger(*arguments: str) -> None:
 
 @contextmanager
 def signed_in(base_url: str) -> Iterator[Page]:
-    """A page of the demo's owner, in a browser of its own."""
+    """A page of the demo's owner, in a separate browser."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]

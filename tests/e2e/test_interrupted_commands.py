@@ -1,6 +1,4 @@
-"""Ctrl-C during long work: the batch in flight ends, and the command that is printed goes on after
-it.
-"""
+"""Ctrl-C during long work: the batch in flight ends, and the printed command continues after it."""
 
 import json
 import shlex

@@ -136,7 +136,7 @@ async def test_a_lost_first_payment_is_shown_and_repaired(operator: Operator) ->
     subscriber = await world.subscriber(linked=False)
     async with world.losing_deliveries():
         world.subscribe(subscriber, "price_pro")
-        stranger = world.simulator.subscribe(world.simulator.customer("cus_stranger"), "price_pro")
+        unknown = world.simulator.subscribe(world.simulator.customer("cus_unknown"), "price_pro")
     explained = await operator.runs(f"tenants explain {subscriber.id}")
     assert f"tenantry reconcile --tenant {subscriber.id}" in explained.out
     done = await operator.runs("reconcile")
@@ -144,8 +144,8 @@ async def test_a_lost_first_payment_is_shown_and_repaired(operator: Operator) ->
     assert f"{subscriber.id}: repaired\n  plan                free -> pro\n" in done.out
     assert f"  customer {subscriber.customer} is linked now\n" in done.out
     assert (
-        f"not placed: subscription {stranger.id} of customer cus_stranger: it names no tenant, and its customer is "
-        "linked to none\n  if it is a tenant's: tenantry admin link cus_stranger --org ORG\n"
+        f"not placed: subscription {unknown.id} of customer cus_unknown: it names no tenant, and its customer is "
+        "linked to none\n  if it is a tenant's: tenantry admin link cus_unknown --org ORG\n"
     ) in done.out
     assert "tenantry reconcile" not in (await operator.runs(f"tenants explain {subscriber.id}")).out
 

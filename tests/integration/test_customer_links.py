@@ -331,7 +331,7 @@ async def test_a_move_that_a_deadlock_ends_is_made_again(provider: Provider) -> 
     former, present = await provider.subscriber(), await provider.subscriber(linked=False)
     conninfo, connect = provider.service.conninfo, psycopg.AsyncConnection.connect
     async with await connect(conninfo) as pausing, await connect(conninfo) as opposing:
-        # so that the move is the one that is ended
+        # so that PostgreSQL aborts the move, not this transaction
         await opposing.execute("SET deadlock_timeout = '1h'")
         await pausing.execute(LOCK_NAME, (f"customer {former.customer}",))
         async with operator(provider) as links:

@@ -441,7 +441,7 @@ class _Case:
     async def check(self) -> None:
         """Let it all happen, and assert what the tenants' records are."""
         for tenant in self._tenants:
-            # with a customer of its own, no event links a tenant
+            # no event links a tenant that has its own customer
             fields = TenantInput(tenant, "owner@x.example", "usr", f"{self._customer}-{tenant}")
             await self._service.put(BY_OPERATOR, tenant, fields)
         happened = self._history()

@@ -381,13 +381,13 @@ def get_ahead(event, arguments):
 sys.addaudithook(get_ahead)
 print(Metrics(several_processes=True).render().decode())
 """
-NOBODY: Final = 2**30
-"""A number above those of all processes."""
+UNUSED_PID: Final = 2**30
+"""A process id above those of all processes."""
 
 
 def test_process_starts_while_another_drops_metrics_of_dead_workers(tmp_path: Path) -> None:
     for number in range(2):
-        (tmp_path / f"gauge_livesum_{NOBODY + number}.db").touch()
+        (tmp_path / f"gauge_livesum_{UNUSED_PID + number}.db").touch()
     done = subprocess.run(
         [sys.executable, "-c", OVERTAKEN],
         env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},

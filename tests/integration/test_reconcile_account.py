@@ -133,7 +133,7 @@ async def test_a_comparison_of_named_tenants_says_nothing_of_other_subscriptions
     world: World,
 ) -> None:
     subscriber = await lost_first_payment(world)
-    world.simulator.subscribe(world.simulator.customer("cus_stranger"), "price_pro")
+    world.simulator.subscribe(world.simulator.customer("cus_unknown"), "price_pro")
     found = await world.compare(subscriber)
     assert (drifted(found), found.unplaced, found.unplaced_number) == ([subscriber.id], (), 0)
 
@@ -150,7 +150,7 @@ async def test_a_tenant_with_subscriptions_on_two_pages_is_told_once(world: Worl
             world.simulator.subscribe(
                 world.simulator.customer(f"cus_{number}"),
                 "price_pro",
-                metadata={"orgId": "stranger"},
+                metadata={"orgId": "unknown"},
             )
         await world.passes(minutes=1)
         world.simulator.subscribe(
@@ -216,7 +216,7 @@ async def test_a_comparison_that_a_deadlock_ends_is_tried_again(world: World) ->
         world.simulator.subscribe("cus_b", "price_pro", metadata={"orgId": subscriber.id})
     connect = psycopg.AsyncConnection.connect
     async with await connect(conninfo) as pausing, await connect(conninfo) as opposing:
-        # so that the comparison is the one that is ended
+        # so that PostgreSQL aborts the comparison, not this transaction
         await opposing.execute("SET deadlock_timeout = '1h'")
         await pausing.execute(LOCK_NAME, ("customer cus_a",))
         comparing = asyncio.create_task(world.compare())
@@ -327,12 +327,12 @@ async def test_the_checkout_session_of_another_product_leaves_the_tenants_alone(
 async def test_living_subscriptions_of_no_tenant_are_named_with_the_reason(world: World) -> None:
     ended = await world.subscriber()
     await world.service.operator.delete(f"/api/v1/tenants/{ended.id}")
-    for customer in ("cus_nameless", "cus_stranger", "cus_past"):
+    for customer in ("cus_nameless", "cus_unknown", "cus_past"):
         world.simulator.customer(customer)
     async with world.losing_deliveries():
         nameless = world.simulator.subscribe("cus_nameless", "price_pro")
-        stranger = world.simulator.subscribe(
-            "cus_stranger", "price_pro", metadata={"orgId": "stranger"}
+        unknown = world.simulator.subscribe(
+            "cus_unknown", "price_pro", metadata={"orgId": "unknown"}
         )
         of_ended = world.subscribe(ended, "price_pro")
         world.simulator.cancel(world.simulator.subscribe("cus_past", "price_pro").id)
@@ -342,10 +342,10 @@ async def test_living_subscriptions_of_no_tenant_are_named_with_the_reason(world
             of_ended.id, ended.customer, ended.id, f"it names tenant {ended.id}, which has ended"
         ),
         UnplacedSubscription(
-            stranger.id,
-            "cus_stranger",
-            "stranger",
-            "it names tenant stranger, which does not exist",
+            unknown.id,
+            "cus_unknown",
+            "unknown",
+            "it names tenant unknown, which does not exist",
         ),
         UnplacedSubscription(
             nameless.id,

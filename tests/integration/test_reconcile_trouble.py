@@ -235,7 +235,7 @@ async def test_trouble_with_a_second_question_does_not_hide_what_the_first_has_r
     for number in range(100):
         server.subscriptions[f"cus_{number}"] = [
             events.subscription(
-                org="stranger", customer=f"cus_{number}", subscription_id=f"sub_{number}"
+                org="unknown", customer=f"cus_{number}", subscription_id=f"sub_{number}"
             )
         ]
     server.subscriptions["cus_second"] = [
@@ -551,7 +551,7 @@ async def test_a_scheduled_run_continues_after_the_pages_that_were_done_before_a
     for number in range(150):
         server.subscriptions[f"cus_{number}"] = [
             events.subscription(
-                org="stranger", customer=f"cus_{number}", subscription_id=f"sub_{number}"
+                org="unknown", customer=f"cus_{number}", subscription_id=f"sub_{number}"
             )
         ]
     everything = whole_list(server)
@@ -571,7 +571,7 @@ async def test_a_scheduled_run_begins_again_if_the_provider_does_not_know_where_
     [subscriber] = await subscribers(provider, server, 1)
     page = {
         **whole_list(server),
-        "data": [events.subscription(org="stranger", customer="cus_gone")],
+        "data": [events.subscription(org="unknown", customer="cus_gone")],
         "has_more": True,
     }
     server.answers.extend([Answer(200, page), BROKEN])
@@ -588,7 +588,7 @@ async def test_a_scheduled_run_that_takes_too_long_is_continued(
     for number in range(250):
         server.subscriptions[f"cus_{number}"] = [
             events.subscription(
-                org="stranger", customer=f"cus_{number}", subscription_id=f"sub_{number}"
+                org="unknown", customer=f"cus_{number}", subscription_id=f"sub_{number}"
             )
         ]
     clock = provider.service.clock

@@ -4,7 +4,7 @@ A block is one of
 
 - ``sh``: commands, which the terminal runs in the page's order, all in one shell that starts in an
   empty folder;
-- ``sh`` after ``<!-- keeps running -->``: a command that goes on, in a terminal of its own; the
+- ``sh`` after ``<!-- keeps running -->``: a command that keeps running, in a separate terminal; the
   output below it says when it is ready;
 - a block with ``title="app.py"``: a file of that name;
 - ``text``, ``json`` or ``http`` directly below commands: their whole output, where ``...`` is any

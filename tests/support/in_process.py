@@ -253,4 +253,4 @@ IDENTITY_OF_THE_CLIENT: Final = {
     "X-Effective-Plan": "business",
     "X-Mine": "1",
 }
-"""Headers by which a client pretends to be another caller, and one of its own."""
+"""Headers by which a client pretends to be another caller, and a header that means nothing."""

@@ -381,7 +381,7 @@ async def test_mails_to_an_unrelated_person(
     await mail.wait_for(
         lambda server: any(one.message["Subject"] == "Payment failed" for one in server.received)
     )
-    to_stranger = [one for one in mail.received if one.recipients == [outsider]]
+    to_outsider = [one for one in mail.received if one.recipients == [outsider]]
     notices = [
         one
         for one in mail.received
@@ -389,7 +389,7 @@ async def test_mails_to_an_unrelated_person(
     ]
     written = [
         one
-        for one in to_stranger
+        for one in to_outsider
         if "ACTION" in one.message.as_string() or "evil" in one.part("plain")
     ]
     named = [
@@ -402,7 +402,7 @@ async def test_mails_to_an_unrelated_person(
         "Leak reports and the mails that came of them",
         {
             "reports": len(reports) + len(leaks),
-            "mails to a outsider": len(to_stranger),
+            "mails to a outsider": len(to_outsider),
             "to an owner": len(notices),
         },
         {
@@ -411,8 +411,8 @@ async def test_mails_to_an_unrelated_person(
         },
     )
     assert (written, named) == ([], [])
-    assert {one.message["Subject"] for one in to_stranger} == {"Confirm your e-mail address"}
-    assert len(to_stranger) == 3
+    assert {one.message["Subject"] for one in to_outsider} == {"Confirm your e-mail address"}
+    assert len(to_outsider) == 3
     assert len(notices) <= 6  # five in an hour, and what the rest is announced by
 
 

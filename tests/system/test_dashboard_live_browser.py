@@ -17,7 +17,7 @@ from tests.support.events import failed, updated
 
 EVENTS: Final = f"{AT_ACME}/events"
 PROOF_IS_OLD: Final = "UPDATE dashboard_sessions SET proved_at = proved_at - interval '2 hours'"
-NOBODY_IS_SIGNED_IN: Final = "DELETE FROM dashboard_sessions"
+END_ALL_SESSIONS: Final = "DELETE FROM dashboard_sessions"
 STOPPED: Final = "Live updates stopped"
 PATIENCE: Final = 20_000
 A_MINUTE: Final = 60_000
@@ -81,7 +81,7 @@ async def test_page_of_an_ended_session_says_so_and_stops_polling(
     page: Page, dashboard: Dashboard, conninfo: str
 ) -> None:
     watched = Watched(page)
-    await change(conninfo, NOBODY_IS_SIGNED_IN)
+    await change(conninfo, END_ALL_SESSIONS)
     await dashboard.deliver(updated(event_id="evt_1"))
     await expect(sign_of(page)).to_have_text(STOPPED)
     for _ in range(5):
@@ -105,7 +105,7 @@ async def test_page_says_that_the_session_ended_during_an_outage(
     page: Page, dashboard: Dashboard, conninfo: str
 ) -> None:
     async with dashboard.away():
-        await change(conninfo, NOBODY_IS_SIGNED_IN)
+        await change(conninfo, END_ALL_SESSIONS)
         await expect(sign_of(page)).to_have_text("Reconnecting")
     await expect(sign_of(page)).to_have_text(STOPPED, timeout=PATIENCE)
 

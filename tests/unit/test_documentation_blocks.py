@@ -18,7 +18,7 @@ _RUN_BY: Final = {
     "testing.md": "tests/e2e/testing/test_testing_guide.py",
     "typescript-client.md": "tests/system/typescript/test_typescript_package.py",
 }
-"""How-to guides whose blocks a test of their own runs."""
+"""How-to guides whose blocks a separate test runs."""
 _PAGES: Final = sorted(
     page
     for folder in ("tutorials", "how-to")

@@ -60,7 +60,7 @@ def test_module_is_run_by_its_interpreter(installed: Path, monkeypatch: pytest.M
 def test_command_of_one_run_is_run_again_by_the_program_on_the_path(
     program: str, printed: str, installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pipx can bring an uv of its own, which is on no path; uvx may have been started by its
+    """pipx can bring its own uv, which is on no path; uvx may have been started by its
     path.
     """
     (installed.parent / program).touch(mode=0o755)

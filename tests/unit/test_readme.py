@@ -12,7 +12,7 @@ README: Final = ROOT / "README.md"
 MOST_WORDS: Final = 500
 LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 UNKNOWN_WORDS: Final = ("drift", "fold", "ledger", "parked", "pepper", "principal")
-"""Words of ours, which a newcomer cannot know."""
+"""Our terms, which a newcomer cannot know."""
 ADDRESS: Final = "https://"
 
 

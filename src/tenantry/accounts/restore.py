@@ -127,7 +127,7 @@ class Restore:
     async def reapply_revocations(
         self, lost: LostEntries, *, dry_run: bool
     ) -> AsyncGenerator[LostChange, None]:
-        """Redo lost changes, oldest first, each in transactions of its own.
+        """Redo lost changes, oldest first, each in its own transactions.
 
         Revokes and changes keys, removes members and lowers roles, ends and suspends tenants.
         Creations, and changes that extend access, resume a tenant or transfer it, are only

@@ -183,7 +183,7 @@ class Schemas:
         return [self.example(items)] if items else _PLACEHOLDERS.get(schema.get("type"))
 
     def _example_of_object(self, schema: Schema) -> dict[str, Any]:
-        """Return the fields that are required, or have an example of their own."""
+        """Return the fields that are required, or have their own example."""
         required = schema.get("required", ())
         return {
             name: self.example(field)

@@ -38,7 +38,7 @@ async def insert(connection: Connection, session: Session) -> None:
 
 
 async def use_once(connection: Connection, purpose: str, name: str, now: datetime) -> bool:
-    """Mark what ``name`` stands for as used for this purpose; return False if it was used before.
+    """Mark ``name`` as used for this purpose; return False if it was used before.
 
     The row is stored with the idempotency keys, dated back so that retention deletes it `USES_KEPT`
     from now.

@@ -13,7 +13,7 @@ import msgspec
 from tenantry.billing import reconcile_store as store
 from tenantry.billing.backfill import Backfill, MissedEvent
 from tenantry.billing.ingest import WebhookService
-from tenantry.billing.reconcile_run import NOBODY, ReconcileRun, RunObserver
+from tenantry.billing.reconcile_run import NO_OBSERVER, ReconcileRun, RunObserver
 from tenantry.billing.reconcile_store import LinkedTenant
 from tenantry.billing.subscription_survey import SubscriptionSurvey, UnplacedSubscription
 from tenantry.billing.tenant_comparison import Comparison, Purpose, TenantComparer
@@ -121,7 +121,7 @@ class Reconciler:
         tenants: Sequence[str] | None = None,
         *,
         dry_run: bool = False,
-        observer: RunObserver = NOBODY,
+        observer: RunObserver = NO_OBSERVER,
     ) -> Reconciliation:
         """Compare all tenants with the subscriptions of the provider's account, or those named, and
         repair.
@@ -160,7 +160,7 @@ class Reconciler:
         if listed_at is None or listed_at <= now - older_than:
             found = await self._continue_with_account(now)
         else:
-            run = self._new_run(self._new_survey(due), "repair", NOBODY)
+            run = self._new_run(self._new_survey(due), "repair", NO_OBSERVER)
             found = await self._finish(run, run.compare_each(due))
         self.skipped |= {comparison.tenant_id: now + _SKIPPED_FOR for comparison in found.troubled}
         _log(found)

@@ -53,7 +53,7 @@ class RunObserver(msgspec.Struct, frozen=True):
     stops: Callable[[], bool] = lambda: False
 
 
-NOBODY: Final = RunObserver()
+NO_OBSERVER: Final = RunObserver()
 
 
 @dataclass(eq=False)

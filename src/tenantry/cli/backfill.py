@@ -305,7 +305,7 @@ class _Rest(NamedTuple):
 def _rest_of(
     done: BackfillResult, since: datetime, until: datetime | None, *, dry_run: bool, as_json: bool
 ) -> _Rest | None:
-    """Return what is left; None if it came to its end."""
+    """Return the rest of a stopped backfill; None if it has completed."""
     why = _why_stopped(done)
     if why is None:
         return None

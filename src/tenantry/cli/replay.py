@@ -43,8 +43,8 @@ class ReplayReport(msgspec.Struct, rename="camel"):
     """A replay. ``seconds`` is its duration; only JSON has ``details``.
 
     ``read_again`` are events that were invalid or ignored and now take their place; ``unreadable``
-    counts the invalid ones without a raw body. ``stopped`` is why it did not come to its end, and
-    ``continue_with`` the command that goes on.
+    counts the invalid ones without a raw body. ``stopped`` is why it did not complete, and
+    ``continue_with`` the command that continues.
     """
 
     dry_run: bool
@@ -72,7 +72,7 @@ class _Run(msgspec.Struct, frozen=True):
     in_full: bool = False
 
     def continued(self, after: str) -> str:
-        """Return the command that goes on after a tenant."""
+        """Return the command that continues after a tenant."""
         options = ["--after", after] if after else []
         return continued((*self.command, *options), dry_run=self.dry_run, as_json=self.as_json)
 

@@ -280,7 +280,7 @@ def _span(tracing: Tracing | None, database: str) -> AbstractContextManager[obje
 
 
 async def retry_on_conflict(act: Callable[[], Awaitable[_Result]]) -> _Result:
-    """Run ``act``, and again where another transaction ended one of its own (`CONFLICTS`).
+    """Run ``act``, and again if a conflict with another transaction aborted it (`CONFLICTS`).
 
     Raises the `DatabaseUnavailableError` of the third conflict.
     """

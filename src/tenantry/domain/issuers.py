@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 DIRECTORY: Final = "{tenantid}"
-"""The part of a template that stands for a directory's id, as Microsoft Entra ID publishes it."""
+"""The placeholder of a directory's id in a template, as Microsoft Entra ID publishes it."""
 DIRECTORY_CLAIM: Final = "tid"
 """The claim that names a token's directory."""
 ANY_DIRECTORY: Final = "*"

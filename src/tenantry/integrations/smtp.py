@@ -133,7 +133,7 @@ def _credentials(parts: SplitResult) -> tuple[str, str]:
 
 
 def _check_server(parts: SplitResult) -> None:
-    """Raise `ValueError` unless a URL names a server, and nothing else of its own."""
+    """Raise `ValueError` unless a URL names a server, and has no path, query or fragment."""
     others = (parts.path.removeprefix("/"), parts.query, parts.fragment)
     if not parts.hostname or parts.port == 0 or any(others):
         raise ValueError("no server, or more than one")

@@ -1,7 +1,7 @@
 """Compression of responses that are the same for every client.
 
-Only those are compressed. The length of a compressed response tells of its content: where a secret
-stands beside text of a client's choice, it gives the secret away (the attack BREACH).
+Only those are compressed. The length of a compressed response depends on its content. If a response
+has a secret beside text that a client chooses, the length reveals the secret (the attack BREACH).
 """
 
 import gzip

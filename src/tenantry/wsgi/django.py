@@ -189,8 +189,8 @@ def _check(request: HttpRequest, needed: Requirement, principal: RequestPrincipa
     """Raise the service's refusals: a scope that is missing for a path without a view is
     `NotFoundError` (404).
 
-    A table of scopes lists the project's paths, so any other path needs everything; a caller who
-    lacks that is told that the path does not exist.
+    A table of scopes lists the project's paths, so any other path needs everything. A caller
+    without that gets the answer that the path does not exist.
     """
     try:
         needed.check(principal)

@@ -109,9 +109,9 @@ def demo(context: click.Context, url: str | None) -> None:
     provider beside the service, creates a tenant, a project and two keys, and prints what to try.
     For loopback only. Ctrl-C stops it all; the data stays, until `tenantry demo reset` deletes it.
 
-    The demo can run in the folder of another program. It has a database, secrets, providers and a
-    mail server of its own, whatever the environment and `.env` say: docs/how-to/demo.md lists the
-    settings that it follows, such as PORT.
+    The demo can run in the folder of another program. It has its own database, secrets, providers
+    and mail server, whatever the environment and `.env` say: docs/how-to/demo.md lists the settings
+    that it follows, such as PORT.
     """
     if context.invoked_subcommand is not None:
         if url is not None:
