@@ -173,7 +173,7 @@ class KeysThroughTheService(RuleBasedStateMachine):
             authentication = self.world.authenticator.authenticate(
                 f"Bearer {caller.secret}".encode(), None
             )
-            return self.world.run(authentication)[0]
+            return self.world.run(authentication).principal
         granted, level = role_grants(caller.role, caller.narrowing)
         return RequestPrincipal(
             PrincipalKind.USER,

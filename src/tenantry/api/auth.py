@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 from litestar import get
 
-from tenantry.api.guards import Caller, authenticate_and_count, needs
+from tenantry.api.guards import Caller, authenticate, needs
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
 from tenantry.domain.access import TenantAccess, to_access
@@ -108,7 +108,7 @@ async def _check(admission: Admission, request: HotRequest) -> HotResponse:
     scope, _, rest = request.path[len(VERIFY_PREFIX) :].partition("/")
     if scope != _NO_SCOPE and not is_scope(scope):
         raise NotFoundError("scope")
-    principal = (await authenticate_and_count(admission, request.scope, request.header)).principal
+    principal = (await authenticate(admission, request.scope, request.header)).principal
     if scope != _NO_SCOPE:
         principal.require(scope)
     if rest or principal.mode is not _LIVE:

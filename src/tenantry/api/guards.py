@@ -110,13 +110,11 @@ class Access(msgspec.Struct, frozen=True):
 
     async def authenticate(self, connection: Connection) -> RequestPrincipal:
         """Authenticate the caller, and count the request at the first call. Raises as
-        `authenticate_and_count`.
+        `authenticate`.
         """
         scope = extras(connection)
-        header_in = partial(header_of, scope)
-        if CALLER in scope:
-            return (await authenticate(self.admission, scope, header_in)).principal
-        return (await authenticate_and_count(self.admission, scope, header_in)).principal
+        found = await authenticate(self.admission, scope, partial(header_of, scope))
+        return found.principal
 
     async def verify_token(self, credential: bytes) -> Claims | None:
         """Return the verified claims of a token; None for an API key. Raises `DomainError`."""
@@ -334,31 +332,19 @@ def author_of(request: AnyRequest, kind: ActorKind, actor_id: str | None = None)
     )
 
 
-async def authenticate_and_count(
-    admission: Admission,
-    scope: Scope,
-    header: Callable[[bytes], bytes | None],
-    window: Window | None = None,
-) -> Authenticated:
-    """Authenticate and count a request; store caller and status in the scope.
-
-    Raises as `Admission.authenticate` and `Admission.count`.
-    """
-    began = admission.monotonic()
-    found = await authenticate(admission, scope, header, window)
-    scope[RATE_LIMITS] = await admission.count(found.principal, began)
-    return found
-
-
 async def authenticate(
     admission: Admission,
     scope: Scope,
     header: Callable[[bytes], bytes | None],
     window: Window | None = None,
 ) -> Authenticated:
-    """Authenticate a request as of now, and store the caller in the scope. Raises as
-    `Admission.authenticate`.
+    """Authenticate a request as of now, and count it at the first call; store caller and status in
+    the scope.
+
+    Raises as `Admission.authenticate` and `Admission.count`.
     """
+    is_first = CALLER not in scope
+    began = admission.monotonic()
     client = scope.get("client")
     found = await admission.authenticate(
         header(b"authorization"),
@@ -367,4 +353,6 @@ async def authenticate(
         window,
     )
     scope[CALLER] = found.principal
+    if is_first:
+        scope[RATE_LIMITS] = await admission.count(found.principal, began)
     return found

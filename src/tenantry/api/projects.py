@@ -13,7 +13,7 @@ from tenantry.api.guards import (
     Caller,
     ChangeAuthor,
     IdempotencyClaim,
-    authenticate_and_count,
+    authenticate,
     needs,
     raises,
 )
@@ -71,15 +71,10 @@ async def answer_project_list(admission: Admission, request: HotRequest) -> HotR
         window = parse_window(request.scope["query_string"])
     except DomainError:
         # a rejected caller learns nothing else
-        admitted = await authenticate_and_count(admission, request.scope, request.header)
+        admitted = await authenticate(admission, request.scope, request.header)
         admitted.principal.require(_READ_SCOPE)
         raise
-    admitted = await authenticate_and_count(
-        admission,
-        request.scope,
-        request.header,
-        window,
-    )
+    admitted = await authenticate(admission, request.scope, request.header, window)
     admitted.principal.require(_READ_SCOPE)
     return HotResponse(200, [JSON], page_of(admitted.page, window.limit))
 

@@ -5,7 +5,7 @@ tenant's lock.
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -52,7 +52,7 @@ Raises `MemberNotActiveError`, `NotFoundError` and `DatabaseUnavailableError`.
 """
 
 
-class Authenticated(NamedTuple):
+class Authenticated(msgspec.Struct, frozen=True):
     """The sender of a request, and the page that the request asked for."""
 
     principal: RequestPrincipal
