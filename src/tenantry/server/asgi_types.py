@@ -50,10 +50,13 @@ def header_of(scope: Scope, name: bytes) -> bytes | None:
     """Return a header's value (name in lower case); several are joined by commas (RFC 9110 section
     5.3).
     """
-    values = [value for key, value in scope["headers"] if key == name]
-    if not values:
-        return None
-    return values[0] if len(values) == 1 else b", ".join(values)
+    values = values_of(scope["headers"], name)
+    return b", ".join(values) if values else None
+
+
+def values_of(headers: Iterable[Header], name: bytes) -> list[bytes]:
+    """Return the values of every header of this name."""
+    return [value for key, value in headers if key == name]
 
 
 def encode_headers(headers: Iterable[Header]) -> bytes:
@@ -102,18 +105,17 @@ class HotRequest:
             return self.full_body
         if _is_too_large(self.header(b"content-length")):
             raise PayloadTooLargeError(_TOO_LARGE)
-        parts: list[bytes] = []
-        size, more = 0, True
+        body = bytearray()
+        more = True
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGoneError
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > MAX_BODY:
+            body += message.get("body", b"")
+            if len(body) > MAX_BODY:
                 raise PayloadTooLargeError(_TOO_LARGE)
             more = message.get("more_body", False)
-        return b"".join(parts)
+        return bytes(body)
 
 
 def _is_too_large(length: bytes | None) -> bool:

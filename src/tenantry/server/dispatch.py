@@ -217,11 +217,9 @@ class Dispatcher:
             await self._app(scope, receive, send)
             return
         method = scope["method"]
-        path = scope["path"]
-        route = self._preflight_route(scope) or self.find(method, path)
+        route = self._route_of(scope)
         if method == "HEAD":
             send = _without_body(send)
-            route = route or self.find("GET", path)
         if route is not None:
             response = await self.answer(route, HotRequest(scope, receive))
             if response.status != CLIENT_GONE:
@@ -237,17 +235,15 @@ class Dispatcher:
             scope.get("path_template") or "unknown", method, status, perf_counter() - started
         )
 
-    def _preflight_route(self, scope: Scope) -> HotRoute | None:
-        """Return the route of a CORS preflight, which needs no credential and goes to no other
-        route.
+    def _route_of(self, scope: Scope) -> HotRoute | None:
+        """Return the hot route of a request. A CORS preflight, which needs no credential, goes to
+        no other route than its own.
         """
-        if (
-            self._cors is None
-            or scope["method"] != "OPTIONS"
-            or not self._cors.answers_preflight(scope)
-        ):
-            return None
-        return self._cors.preflight_route
+        method = scope["method"]
+        path = scope["path"]
+        if method == "OPTIONS" and self._cors is not None and self._cors.answers_preflight(scope):
+            return self._cors.preflight_route
+        return self.find(method, path) or (self.find("GET", path) if method == "HEAD" else None)
 
     async def answer(self, route: HotRoute, request: HotRequest) -> HotResponse:
         started = perf_counter()

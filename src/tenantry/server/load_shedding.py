@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tenantry.domain.errors import OverloadedError
 from tenantry.server.asgi_types import MAX_BODY, Header, encode_headers, request_id_of
@@ -136,24 +136,16 @@ class LoadSheddingProtocol(HttpProtocol):
 
     def _shed(self, detector: OverloadDetector, data: bytes) -> bool:
         """Shed the request that begins here; return False if only the parser can judge it."""
-        if not self._is_between_requests():
+        request = _read_head(data) if self._is_between_requests() else None
+        if request is None:
             return False
-        request = _REQUEST.match(data)
-        end = data.find(b"\r\n\r\n") + 4
-        if request is None or end < len(b"\r\n\r\n"):
-            return False
-        head = data[:end].lower()
-        length = _body_length(head)
-        if length is None or not len(data) <= end + length <= MAX_BODY:
-            return False
-        self._remaining = end + length - len(data)
-        given_id = _ID.search(data, 0, end) if b"\nx-request-id" in head else None
-        is_last = request[2] == b"0" or self._shutdown.is_draining or _asks_to_close(head)
+        self._remaining = request.remaining
+        given_id = _ID.search(data, 0, request.end) if b"\nx-request-id" in request.head else None
         self._send_overloaded(
             request_id_of(given_id[1] if given_id else None),
-            self._cors_headers(request[1], data, end),
-            is_webhook=request[1].startswith(_WEBHOOK),
-            closes=is_last,
+            self._cors_headers(request.target, data, request.end),
+            is_webhook=request.target.startswith(_WEBHOOK),
+            closes=self._shutdown.is_draining or request.is_last,
         )
         detector.count()
         return True
@@ -195,8 +187,37 @@ class LoadSheddingProtocol(HttpProtocol):
                 self.deadline += self._monitor.limits.body
 
 
-def _asks_to_close(head: bytes) -> bool:
-    return b"\nconnection" in head and _CONNECTION.search(head) is None
+class _PlainRequest(NamedTuple):
+    """What is known of a request without the parser."""
+
+    target: bytes
+    version: bytes
+    """The minor version of HTTP/1."""
+    end: int
+    """Where its head ends."""
+    head: bytes
+    """In lower case."""
+    remaining: int
+    """The bytes of its body that have not arrived."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its connection closes after the response."""
+        asks_to_close = b"\nconnection" in self.head and _CONNECTION.search(self.head) is None
+        return self.version == b"0" or asks_to_close
+
+
+def _read_head(data: bytes) -> _PlainRequest | None:
+    """Return the request that begins here; None if only the parser can judge it."""
+    request = _REQUEST.match(data)
+    end = data.find(b"\r\n\r\n") + 4
+    if request is None or end < len(b"\r\n\r\n"):
+        return None
+    head = data[:end].lower()
+    length = _body_length(head)
+    if length is None or not len(data) <= end + length <= MAX_BODY:
+        return None
+    return _PlainRequest(request[1], request[2], end, head, end + length - len(data))
 
 
 def _body_length(head: bytes) -> int | None:

@@ -29,6 +29,7 @@ from tenantry.server.asgi_types import (
     HotRoute,
     Scope,
     encode_headers,
+    values_of,
 )
 from tenantry.server.client_limits import (
     CONNECTION_MONITOR,
@@ -54,6 +55,9 @@ FINAL_IDLE_SECONDS: Final = 0.5
 _VERSIONS: Final = ("1.1", "1.0")
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{0,5}))?")
 _MAX_PORT: Final = 65_535
+_NO_CODING: Final = frozenset[bytes]()
+_CODINGS: Final = {"1.1": frozenset({b"chunked"})}
+"""The transfer codings by version. HTTP/1.0 has none (RFC 9112 section 6.1)."""
 _HOT_METHODS: Final = {b"GET": "GET", b"POST": "POST"}
 _HOT_PATH: Final = re.compile(rb"/[A-Za-z0-9/:*._-]*")
 _MAX_HOT_LENGTH_DIGITS: Final = 5
@@ -178,8 +182,8 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._monitor.unregister(self)
         super().connection_lost(exc)
-        if self.is_reading and self._hot is not None and self._dispatcher is not None:
-            self._dispatcher.count_disconnect(self._hot.route, self._hot)
+        if self.is_reading and self._hot is not None:
+            self._hot.dispatcher.count_disconnect(self._hot.route, self._hot)
 
     def data_received(self, data: bytes) -> None:
         if self.stops_reading:
@@ -308,8 +312,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._monitor.track_body(self, 0)
         self._await_at_most_reading()
         if self._hot is not None:
-            task = self.loop.create_task(self._serve(self._hot))
-            self.tasks.add(task)
+            self.tasks.add(self.loop.create_task(self._serve(self._hot)))
             return
         self.is_arriving = False
         super().on_message_complete()
@@ -435,32 +438,27 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _check_size(self) -> None:
-        if len(self.url) > MAX_TARGET_BYTES:
-            raise RequestRejectedError(protocol_errors.TARGET_TOO_LONG)
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > MAX_HEAD_BYTES:
-            raise RequestRejectedError(protocol_errors.LARGE_HEAD)
-        if len(self.pipeline) >= MAX_PIPELINED:
-            raise RequestRejectedError(protocol_errors.TOO_MANY_PIPELINED)
+        _raise_first(
+            (len(self.url) > MAX_TARGET_BYTES, protocol_errors.TARGET_TOO_LONG),
+            (size > MAX_HEAD_BYTES, protocol_errors.LARGE_HEAD),
+            (len(self.pipeline) >= MAX_PIPELINED, protocol_errors.TOO_MANY_PIPELINED),
+        )
 
     def _check_fields(self, version: str) -> None:
         """Reject ambiguous headers that the parser accepts or detects too late."""
-        if version not in _VERSIONS:
-            raise RequestRejectedError(protocol_errors.UNSUPPORTED_VERSION)
-        hosts = forwarded = 0
-        for name, value in self.headers:
-            if name == b"host":
-                hosts += 1
-                if not _is_host(value):
-                    raise RequestRejectedError(protocol_errors.INVALID_HOST)
-            elif name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
-                raise RequestRejectedError(protocol_errors.UNSUPPORTED_CODING)
-            elif name == b"x-forwarded-for":
-                forwarded += 1 + value.count(b",")
-        if hosts > 1 or (hosts == 0 and version == "1.1"):
-            raise RequestRejectedError(protocol_errors.HOST_COUNT)
-        if forwarded > MAX_FORWARDED:
-            raise RequestRejectedError(protocol_errors.TOO_MANY_FORWARDED)
+        hosts = values_of(self.headers, b"host")
+        codings = values_of(self.headers, b"transfer-encoding")
+        forwarded = b",".join(values_of(self.headers, b"x-forwarded-for"))
+        is_missing = not hosts and version == "1.1"
+        is_known = _CODINGS.get(version, _NO_CODING).issuperset(map(bytes.lower, codings))
+        _raise_first(
+            (version not in _VERSIONS, protocol_errors.UNSUPPORTED_VERSION),
+            (not all(map(_is_host, hosts)), protocol_errors.INVALID_HOST),
+            (not is_known, protocol_errors.UNSUPPORTED_CODING),
+            (is_missing or len(hosts) > 1, protocol_errors.HOST_COUNT),
+            (forwarded.count(b",") >= MAX_FORWARDED, protocol_errors.TOO_MANY_FORWARDED),
+        )
 
     def _reject(self, rejection: RequestRejection) -> None:
         """Reject the current request after earlier responses, and ignore further input."""
@@ -502,7 +500,7 @@ class HttpProtocol(HttpToolsProtocol):
             if self._has_head and self._hot is None
             else self.headers or ()
         )
-        return next((value for name, value in headers if name == wanted), None)
+        return next(iter(values_of(headers, wanted)), None)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401  # uvicorn's own
         """Start a request. After a disconnect it counts as arriving until its task has ended."""
@@ -544,7 +542,7 @@ class HttpProtocol(HttpToolsProtocol):
             "client": self.client,
             "scheme": self.scheme,
         }
-        cycle = HotRequestCycle(route, scope)
+        cycle = HotRequestCycle(dispatcher, route, scope)
         if self._needs_framework(cycle):
             return None
         is_last = version == "1.0" or self._shutdown.is_draining
@@ -557,38 +555,24 @@ class HttpProtocol(HttpToolsProtocol):
         """
         if self.parser.should_upgrade() or not getattr(self.cycle, "response_complete", True):
             return True
-        header = cycle.header
-        if header(b"transfer-encoding") is not None or header(b"expect") is not None:
-            return True
         # Several Host headers are joined by a comma and a space, which no host contains.
-        if not _is_host(header(b"host")):
+        if not _is_host(cycle.header(b"host")) or not cycle.has_plain_body:
             return True
-        length = header(b"content-length")
-        if length is not None and (
-            len(length) > _MAX_HOT_LENGTH_DIGITS or cycle.scope["method"] != "POST"
-        ):
-            return True
-        forwarded = None if self._proxies is None else header(b"x-forwarded-for")
+        forwarded = None if self._proxies is None else cycle.header(b"x-forwarded-for")
         return forwarded is not None and forwarded.count(b",") >= MAX_FORWARDED
 
     async def _serve(self, cycle: "HotRequestCycle") -> None:
-        dispatcher = cast("HotDispatcher", self._dispatcher)
         try:
             if self._proxies is not None:
                 await self._proxies(cast("Any", cycle.scope), _noop_app, _noop_app)
-            response = await dispatcher.answer(cycle.route, cycle)
+            response = await cycle.dispatcher.answer(cycle.route, cycle)
             if self.flow.write_paused:
                 await self.flow.drain()
-            if not cycle.disconnected and not self.transport.is_closing():
-                self._send(cycle, response)
+            self._send(cycle, response)
         except BaseException as error:
-            if (
-                not cycle.response_complete
-                and not cycle.disconnected
-                and not self.transport.is_closing()
-            ):
+            if not cycle.response_complete:
                 cycle.keep_alive = False
-                self._send(cycle, dispatcher.internal_error(cycle))
+                self._send(cycle, cycle.dispatcher.internal_error(cycle))
             if not isinstance(error, Exception):
                 raise
             logger.exception("request %s could not be answered", cycle.request_id.decode())
@@ -598,6 +582,9 @@ class HttpProtocol(HttpToolsProtocol):
             self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _send(self, cycle: "HotRequestCycle", response: HotResponse) -> None:
+        """Write a response, if its client is still there."""
+        if cycle.disconnected or self.transport.is_closing():
+            return
         headers = response.headers
         fields = encode_headers(headers)
         if len(fields.translate(None, _CONTROLS)) != len(fields) - len(b"\r\n") * len(headers):
@@ -618,12 +605,13 @@ class HotRequestCycle(HotRequest):
     `RequestResponseCycle`.
     """
 
-    __slots__ = ("disconnected", "keep_alive", "response_complete", "route")
+    __slots__ = ("disconnected", "dispatcher", "keep_alive", "response_complete", "route")
 
     message_event: Final = asyncio.Event()  # uvicorn sets it on input; nothing waits for it
 
-    def __init__(self, route: HotRoute, scope: Scope) -> None:
+    def __init__(self, dispatcher: HotDispatcher, route: HotRoute, scope: Scope) -> None:
         super().__init__(scope)
+        self.dispatcher = dispatcher
         self.route = route
         self.keep_alive = False
         self.response_complete = False
@@ -633,6 +621,26 @@ class HotRequestCycle(HotRequest):
     def response_started(self) -> bool:
         """The same as `response_complete`: a response is written at once."""
         return self.response_complete
+
+    @property
+    def has_plain_body(self) -> bool:
+        """Whether the short path can read the body: none, or that of a POST with a known, usual
+        length.
+        """
+        header = self.header
+        if header(b"transfer-encoding") is not None or header(b"expect") is not None:
+            return False
+        length = header(b"content-length")
+        return length is None or (
+            len(length) <= _MAX_HOT_LENGTH_DIGITS and self.scope["method"] == "POST"
+        )
+
+
+def _raise_first(*faults: tuple[bool, RequestRejection]) -> None:
+    """Raise `RequestRejectedError` for the first fault that a request has."""
+    for is_present, rejection in faults:
+        if is_present:
+            raise RequestRejectedError(rejection)
 
 
 @lru_cache(256)

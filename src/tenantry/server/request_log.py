@@ -64,32 +64,13 @@ class LoggingDispatcher(Dispatcher):
             try:
                 yield record
             finally:
-                status = record.status
-                route = record.route
-                fields: dict[str, object] = {**_fields(scope, request_id, status)}
+                fields = _fields(scope, request_id, record.status)
                 if span is not None:
-                    span.note(
-                        status,
-                        route,
-                        {f"tenantry.{name}": str(value) for name, value in fields.items()},
-                    )
+                    attributes = {f"tenantry.{name}": value for name, value in fields.items()}
+                    span.note(record.status, record.route, attributes)
                     fields["trace_id"] = span.trace_id
                 if self._logs:
-                    method = method if method in METHODS else "other"
-                    duration = round((perf_counter() - started) * 1000, 2)
-                    fields |= {
-                        "method": method,
-                        "route": route,
-                        "status": status,
-                        "duration_ms": duration,
-                    }
-                    logger.info(
-                        "%s %s %d",
-                        method,
-                        route,
-                        status,
-                        extra={FIELDS: fields},
-                    )
+                    _log(method, record, perf_counter() - started, fields)
 
     def _span(self, scope: Scope, method: str) -> AbstractContextManager[RequestSpan | None]:
         if self._tracing is None:
@@ -107,15 +88,23 @@ class _RequestRecord:
     route = _UNKNOWN
 
 
+def _log(method: str, record: _RequestRecord, seconds: float, fields: dict[str, str]) -> None:
+    method = method if method in METHODS else "other"
+    result = {"method": method, "route": record.route, "status": record.status}
+    logger.info(
+        "%s %s %d",
+        *result.values(),
+        extra={FIELDS: {**fields, **result, "duration_ms": round(seconds * 1000, 2)}},
+    )
+
+
 def _fields(scope: Scope, request_id: bytes, status: int) -> dict[str, str]:
     caller: RequestPrincipal | None = scope.get(asgi_types.CALLER)
     fields = {"request_id": request_id.decode()}
     if tenant := caller.org_id if caller else scope.get(asgi_types.TENANT):
         fields["tenant"] = tenant
-    if caller:
-        fields["principal"] = caller.kind.value
-    else:
-        fields["principal"] = "operator" if asgi_types.OPERATOR in scope else "none"
+    others = "operator" if asgi_types.OPERATOR in scope else "none"
+    fields["principal"] = caller.kind.value if caller else others
     if event := scope.get(asgi_types.EVENT):
         fields["event"], fields["event_type"] = event
     fields["outcome"] = scope.get(asgi_types.OUTCOME) or (

@@ -83,14 +83,13 @@ class GracefulServer(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._drain_seconds = drain_seconds
-        self._supervisor = None if siblings is None else siblings.supervisor
-        self._balance = (
-            None
-            if siblings is None
-            else ConnectionBalance(
+        self._supervisor: int | None = None
+        self._balance: ConnectionBalance | None = None
+        if siblings is not None:
+            self._supervisor = siblings.supervisor
+            self._balance = ConnectionBalance(
                 siblings.connections, siblings.own, lambda: len(self.server_state.connections)
             )
-        )
         self._skip_drain = False
         self._is_orphan = False
 
@@ -133,6 +132,9 @@ class GracefulServer(uvicorn.Server):
             cast("Any", connection).drain()
         seconds = 0 if self._skip_drain else self._drain_seconds
         logger.info("draining: not ready; accepting connections for %g s", seconds)
+        await self._accept_for(seconds)
+
+    async def _accept_for(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         counter = 0
