@@ -144,14 +144,7 @@ class Backfill:
         missed = await self._ingest_missed([(event, body)], None, dry_run=False)
         if missed:
             return missed[0]
-        created = from_epoch(event.created)
-        return MissedEvent(
-            event.id,
-            event.type,
-            created,
-            None,
-            DUPLICATE,
-        )
+        return _reported(event, None, DUPLICATE)
 
     async def missed_since(
         self,
@@ -185,22 +178,18 @@ class Backfill:
         types: Collection[str],
     ) -> AsyncGenerator[list[ListedEvent], None]:
         """Yield the listed events in batches of whole seconds."""
-        batch, second = list[ListedEvent](), list[ListedEvent]()
+        batch = list[ListedEvent]()
         async with aclosing(self.provider.events_since(since, types, until)) as bodies:
             async for body in bodies:
                 event = self._decode(body)
                 if event is None:
                     continue
-                if second and second[0][0].created != event.created:
-                    batch += reversed(second)
-                    second = []
-                    if len(batch) >= _BATCH:
-                        yield batch
-                        batch = []
-                second.append((event, body))
-        batch += reversed(second)
+                if len(batch) >= _BATCH and batch[-1][0].created != event.created:
+                    yield _in_order(batch)
+                    batch = []
+                batch.append((event, body))
         if batch:
-            yield batch
+            yield _in_order(batch)
 
     def _decode(self, body: bytes) -> BillingEvent | None:
         try:
@@ -250,20 +239,8 @@ class Backfill:
             tenant_id = self._tenant_of(event, tenant_of)
             if not self._is_missed(event, known) or (only is not None and tenant_id not in only):
                 continue
-            created = from_epoch(event.created)
-            missed = MissedEvent(
-                event.id,
-                event.type,
-                created,
-                tenant_id,
-            )
-            received = ReceivedEvent(
-                event,
-                now,
-                body,
-                fetched=True,
-            )
-            found.append((missed, received))
+            received = ReceivedEvent(event, now, body, fetched=True)
+            found.append((_reported(event, tenant_id), received))
         return found
 
     def _tenant_of(self, event: BillingEvent, tenant_of_customer: Mapping[str, str]) -> str | None:
@@ -279,3 +256,15 @@ class Backfill:
         if event.id not in known:
             return True
         return known[event.id] and not is_replaceable(event, self.policy)
+
+
+def _reported(
+    event: BillingEvent, tenant_id: str | None, outcome: str | None = None
+) -> MissedEvent:
+    return MissedEvent(event.id, event.type, from_epoch(event.created), tenant_id, outcome)
+
+
+def _in_order(listed: Sequence[ListedEvent]) -> list[ListedEvent]:
+    """Put the newest second first, and the events of one second in the order of their creation."""
+    oldest_first = list(reversed(listed))
+    return sorted(oldest_first, key=lambda each: -each[0].created)

@@ -1,11 +1,13 @@
 """Reconciling tenants with the provider: compare, repair, and ingest events that never arrived."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -80,23 +82,11 @@ class Reconciler:
 
     @property
     def backfill(self) -> Backfill:
-        return Backfill(
-            self.database,
-            self.provider,
-            self.webhooks,
-            self.clock,
-            self.policy,
-        )
+        return Backfill(self.database, self.provider, self.webhooks, self.clock, self.policy)
 
     @property
     def _comparer(self) -> TenantComparer:
-        return TenantComparer(
-            self.database,
-            self.provider,
-            self.policy,
-            self.outbox,
-            self.clock,
-        )
+        return TenantComparer(self.database, self.provider, self.policy, self.outbox, self.clock)
 
     async def fetch_snapshot(self, tenant_id: str) -> None:
         """Fetch and fold a tenant's snapshot; do nothing for a tenant that has ended or has no
@@ -227,11 +217,7 @@ class Reconciler:
         result.
         """
         survey = run.survey
-        stopped: DomainError | None = None
-        try:
-            await comparing
-        except DomainError as error:
-            stopped = error
+        stopped = await _error_of(comparing)
         interrupted, drifted = run.observer.stops(), run.drifted
         is_complete = stopped is None and not interrupted and survey.only is None
         try:
@@ -281,23 +267,31 @@ class Reconciler:
 
     async def _missed_of(
         self, since: Mapping[str, int], *, dry_run: bool
-    ) -> dict[str, list[MissedEvent]]:
+    ) -> Mapping[str | None, list[MissedEvent]]:
         """Find the missed events of tenants, by tenant, oldest first; ``since`` has the second of
         each. Ingest them, unless it is a dry run.
         """
-        missed: dict[str, list[MissedEvent]] = {tenant_id: [] for tenant_id in since}
+        found = list[MissedEvent]()
         finding = self.backfill.missed_since(
             min(since.values()),
-            only=missed,
+            only=since,
             dry_run=dry_run,
         )
         async with aclosing(finding) as parts:
             async for part in parts:
-                for event in part.missed:
-                    missed[event.tenant_id or ""].append(event)
-        for events in missed.values():
-            events.sort(key=lambda event: event.created)
+                found += part.missed
+        missed = defaultdict[str | None, list[MissedEvent]](list)
+        for event in sorted(found, key=attrgetter("created")):
+            missed[event.tenant_id].append(event)
         return missed
+
+
+async def _error_of(comparing: Awaitable[None]) -> DomainError | None:
+    try:
+        await comparing
+    except DomainError as error:
+        return error
+    return None
 
 
 def _log(found: Reconciliation) -> None:

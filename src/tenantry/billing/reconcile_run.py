@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -33,6 +34,7 @@ EVENTS_KEPT: Final = timedelta(days=30)
 """How long the provider lists an event (its documentation of the events list)."""
 
 _AT_ONCE: Final = 4
+_TENANT_ID: Final = attrgetter("tenant_id")
 _PAGE: Final = 200
 _SKEW: Final = timedelta(hours=1)
 """The most by which the provider's clock and ours may differ."""
@@ -80,13 +82,13 @@ class ReconcileRun:
     @property
     def drifted(self) -> list[Comparison]:
         """The tenants that have drifted, by id."""
-        found = [each for each in self._compared.values() if each.has_drifted]
-        return sorted(found, key=lambda each: each.tenant_id)
+        found = filter(attrgetter("has_drifted"), self._compared.values())
+        return sorted(found, key=_TENANT_ID)
 
     @property
     def troubled(self) -> list[Comparison]:
         """The tenants that could not be compared, by id."""
-        return sorted(self._troubled.values(), key=lambda each: each.tenant_id)
+        return sorted(self._troubled.values(), key=_TENANT_ID)
 
     @property
     def compared(self) -> int:
@@ -137,12 +139,7 @@ class ReconcileRun:
         after = ""
         while True:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
-                page = await store.linked_tenants(
-                    connection,
-                    after,
-                    None,
-                    _PAGE,
-                )
+                page = await store.linked_tenants(connection, after, None, _PAGE)
             if page:
                 yield page
             if len(page) < _PAGE:
@@ -175,16 +172,19 @@ class ReconcileRun:
         """Ask about those of these tenants of which the list has less than expected; the others are
         compared by now.
         """
-        rest = [tenant for tenant in tenants if tenant.id not in self.survey.asked]
+        rest = self._not_asked(tenants)
         await self.compare_each(await self.survey.doubtful_among(rest))
         if self.observer.stops():
             return  # some of the doubtful ones may not be compared
-        confirmed = [tenant.id for tenant in rest if tenant.id not in self.survey.asked]
+        confirmed = [tenant.id for tenant in self._not_asked(rest)]
         self._unchanged += len(confirmed)
         self.observer.compared(len(confirmed))
         if self.purpose == "repair":
             async with self._database.transaction(ACROSS_TENANTS) as connection:
                 await store.mark_compared(connection, confirmed, self.survey.begun_at)
+
+    def _not_asked(self, tenants: Iterable[LinkedTenant]) -> list[LinkedTenant]:
+        return [tenant for tenant in tenants if tenant.id not in self.survey.asked]
 
     async def _compare_group(self, group: Sequence[LinkedTenant]) -> list[MovedSubscription]:
         """Compare tenants at the same time; return the subscriptions that have moved from them or
@@ -196,14 +196,17 @@ class ReconcileRun:
         results = await self._compare(group)
         for tenant, result in zip(group, results, strict=True):
             if isinstance(result, Comparison):
-                self.survey.asked[tenant.id].update(tenant.all_customers)
-                for comparison in (result, *result.others):
-                    self._add(comparison, self._missed_since(tenant))
+                self._add_with_others(tenant, result)
                 moved += result.moved
-        errors = [result for result in results if isinstance(result, BaseException)]
-        if errors:
-            raise errors[0]
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
         return moved
+
+    def _add_with_others(self, tenant: LinkedTenant, result: Comparison) -> None:
+        self.survey.asked[tenant.id].update(tenant.all_customers)
+        for comparison in (result, *result.others):
+            self._add(comparison, self._missed_since(tenant))
 
     async def _compare(self, group: Sequence[LinkedTenant]) -> list[Comparison | BaseException]:
         """Compare tenants at the same time. Raises what the provider answers to all of them.

@@ -75,12 +75,13 @@ SELECT tenant_id, subscription_id
    AND subscription_id = ANY(%(subscriptions)s) AND NOT coalesce(anomalies && %(refused)s, false)
 """
 # With one state of each tenant. The link of a customer bounds what this reads.
-HOLDERS_OF_CUSTOMERS: Final = """
+OTHER_HOLDERS: Final = """
 SELECT t.id, given.subscription_id
-  FROM unnest(%(customers)s::text[], %(subscriptions)s::text[]) AS given (customer_id, subscription_id)
+  FROM unnest(%s::text[], %s::text[]) AS given (customer_id, subscription_id)
   JOIN customers c ON c.id = given.customer_id
   JOIN tenants t ON t.id = c.tenant_id
    AND t.folds->''->'state'->>'subscription_id' = given.subscription_id
+ WHERE t.id <> %s
 """
 STALE: Final = """
 SELECT id, count(*) OVER ()
@@ -217,15 +218,16 @@ async def subscriptions_of_checkouts(
     return {(row[0], row[1]) for row in await connection.fetch(CHECKOUTS, values)}
 
 
-async def holders_of_customers(
-    connection: Connection, customers: Mapping[str, str]
+async def other_holders(
+    connection: Connection, tenant_id: str, customers: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Return the tenants whose state is from one of these subscriptions, with the subscription.
+    """Return the other tenants whose state is from one of these subscriptions, with the
+    subscription.
 
     ``customers`` has the customer of each subscription; it must be linked to the tenant.
     """
-    values = {"subscriptions": list(customers), "customers": list(customers.values())}
-    return [(row[0], row[1]) for row in await connection.fetch(HOLDERS_OF_CUSTOMERS, values)]
+    values = (list(customers.values()), list(customers), tenant_id)
+    return [(row[0], row[1]) for row in await connection.fetch(OTHER_HOLDERS, values)]
 
 
 async def stale_tenants(

@@ -7,10 +7,9 @@ what differs here is fetched anew before it counts (`billing.tenant_comparison`)
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -88,16 +87,12 @@ class SubscriptionSurvey:
 
     async def doubtful_on(self, page: Sequence[ListedSubscription]) -> list[LinkedTenant]:
         """Return the tenants that a page of the list says something else of than their state."""
-        listed = [each for each in page if not self._is_of_other_mode(each)]
-        facts = await self._facts_of(listed)
+        facts = await self._facts_of([each for each in page if not self._is_of_other_mode(each)])
+        self._note_owners(facts)
+        for unplaced in (*facts.unreadable_of_none(), *facts.living_of_none()):
+            self._leave_out(unplaced)
+        doubtful = self._doubtful_in(facts)
         async with self.database.transaction(ACROSS_TENANTS) as connection:
-            accounts = await read_accounts(connection, facts.named_tenants(), self.policy)
-            account_of = {account.tenant_id: account for account in accounts}
-            doubtful = self._unreadable(listed, facts.links)
-            for subscription in facts.subscriptions:
-                account = self._placed(subscription, facts.owner(subscription), account_of)
-                if account is not None and self._differs(subscription, account, facts):
-                    doubtful.setdefault(account.tenant_id, []).append(subscription)
             found = await store.tenants_by_id(connection, doubtful)
         return [_with_listed(tenant, doubtful[tenant.id], facts.checkouts) for tenant in found]
 
@@ -110,29 +105,38 @@ class SubscriptionSurvey:
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             links = await ledger_store.tenants_of(connection, customers)
         checkouts = await self._checkouts_of(subscriptions, links)
-        return _PageFacts(subscriptions, links, checkouts)
+        owners = {each.id: _owner(each, links, checkouts.get(each.id)) for each in subscriptions}
+        named = sorted(set(filter(None, owners.values())))
+        async with self.database.transaction(ACROSS_TENANTS) as connection:
+            accounts = await read_accounts(connection, named, self.policy)
+        return _PageFacts(
+            subscriptions,
+            [each for each in listed if each.fault is not None],
+            links,
+            checkouts,
+            owners,
+            {account.tenant_id: account for account in accounts},
+        )
 
-    def _unreadable(
-        self, listed: Sequence[ListedSubscription], links: Mapping[str, str]
-    ) -> dict[str, list[ProviderSubscription]]:
-        """Return the tenants with a subscription that cannot be read: asking about them says what
-        is wrong.
+    def _note_owners(self, facts: "_PageFacts") -> None:
+        for subscription in facts.subscriptions:
+            account = facts.living_account(subscription)
+            if account is not None:
+                self._owner_of[subscription.id] = account.tenant_id
+                self._owners.add(account.tenant_id)
+
+    def _doubtful_in(self, facts: "_PageFacts") -> Mapping[str, Sequence[ProviderSubscription]]:
+        """Return the wanted tenants with a subscription that says something else than their state,
+        or that cannot be read: asking about them says what is wrong.
         """
-        tenants: dict[str, list[ProviderSubscription]] = {}
-        for each in listed:
-            if each.fault is None:
-                continue
-            owner = links.get(each.customer_id or "")
-            if owner is None:
-                self._leave_out(
-                    each.id,
-                    each.customer_id,
-                    None,
-                    f"it cannot be read: {each.fault}",
-                )
-            elif self._is_wanted(owner):
-                tenants[owner] = []
-        return tenants
+        doubtful = defaultdict[str, list[ProviderSubscription]](list)
+        for owner in filter(None, map(facts.link, facts.unreadable)):
+            doubtful[owner] = []
+        for subscription in facts.subscriptions:
+            account = facts.living_account(subscription)
+            if account is not None and self._differs(subscription, account, facts):
+                doubtful[account.tenant_id].append(subscription)
+        return {owner: differing for owner, differing in doubtful.items() if self._is_wanted(owner)}
 
     def _differs(
         self,
@@ -140,13 +144,12 @@ class SubscriptionSurvey:
         account: BillingAccount,
         facts: "_PageFacts",
     ) -> bool:
-        by_customer = facts.links.get(subscription.customer_id)
-        is_linked = by_customer == account.tenant_id or subscription.id in facts.checkouts
+        is_linked = facts.link(subscription) == account.tenant_id
         return may_differ(
             subscription,
             account,
             self.policy,
-            is_linked=is_linked,
+            is_linked=is_linked or subscription.id in facts.checkouts,
         )
 
     def _is_wanted(self, tenant_id: str) -> bool:
@@ -162,20 +165,21 @@ class SubscriptionSurvey:
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             accounts = await read_accounts(connection, ids, self.policy)
         lost = {account.tenant_id for account in accounts if self._has_lost(account)}
-        never_compared = [tenant for tenant in tenants if tenant.compared_at is None]
-        new = {tenant.id for tenant in never_compared if tenant.all_customers}
-        unlisted = lost | (new - self._owners)
-        return [tenant for tenant in tenants if tenant.id in unlisted]
+        return [tenant for tenant in tenants if tenant.id in lost or self._is_unlisted(tenant)]
 
     def _has_lost(self, account: BillingAccount) -> bool:
         return any(
             self._owner_of.get(each) != account.tenant_id for each in expected(account, self.policy)
         )
 
+    def _is_unlisted(self, tenant: LinkedTenant) -> bool:
+        is_new = tenant.compared_at is None and tenant.all_customers
+        return bool(is_new) and tenant.id not in self._owners
+
     def _is_of_other_mode(self, listed: ListedSubscription) -> bool:
         """Whether PROVIDER_LIVEMODE excludes a subscription, as it does events."""
-        modes = (self.policy.livemode, listed.livemode)
-        return self.policy.ignores_other_mode and None not in modes and modes[0] != modes[1]
+        modes = {self.policy.livemode, listed.livemode}
+        return self.policy.ignores_other_mode and modes == {True, False}
 
     async def _checkouts_of(
         self, subscriptions: Sequence[ProviderSubscription], links: Mapping[str, str]
@@ -185,13 +189,9 @@ class SubscriptionSurvey:
         Leaves out a session whose own event the ledger has: the operator has removed the link that
         it made.
         """
-        nameless = [
-            each
-            for each in subscriptions
-            if each.org_id is None and each.customer_id not in links and gives_access_or_may(each)
-        ]
+        unlinked = [each for each in subscriptions if _owner(each, links) is None]
         found = {}
-        for each in self._within_limit(nameless):
+        for each in self._take_within_limit(list(filter(gives_access_or_may, unlinked))):
             session = await self.provider.checkout_of(
                 each.id,
                 new_id("snapshot"),
@@ -201,11 +201,11 @@ class SubscriptionSurvey:
                 found[each.id] = session
         return await self._without_applied(found)
 
-    def _within_limit(
+    def _take_within_limit(
         self, subscriptions: Sequence[ProviderSubscription]
     ) -> Sequence[ProviderSubscription]:
-        """Return those of the subscriptions whose sessions this survey may still ask for, and log
-        the limit once.
+        """Take those of the subscriptions whose sessions this survey may still ask for, and log the
+        limit once.
         """
         asked = subscriptions[: self._checkouts_left]
         if len(asked) < len(subscriptions) and not self._is_limit_logged:
@@ -240,72 +240,62 @@ class SubscriptionSurvey:
             if (session.org_id, name) not in applied and _is_accepted(session, named)
         }
 
-    def _placed(
-        self,
-        subscription: ProviderSubscription,
-        owner: str | None,
-        accounts: Mapping[str, BillingAccount],
-    ) -> BillingAccount | None:
-        """Return the tenant that a subscription belongs to, if it is to be compared; note one that
-        has none.
-        """
-        leave_out = partial(
-            self._leave_out,
-            subscription.id,
-            subscription.customer_id,
-            owner,
-        )
-        account = accounts.get(owner or "")
-        if account is None or account.deleted:
-            if gives_access_or_may(subscription):
-                leave_out(_why_unplaced(owner, is_known=account is not None))
-            return None
-        self._owner_of[subscription.id] = account.tenant_id
-        self._owners.add(account.tenant_id)
-        return account if self._is_wanted(account.tenant_id) else None
-
-    def _leave_out(
-        self,
-        subscription_id: str,
-        customer_id: str | None,
-        org_id: str | None,
-        reason: str,
-    ) -> None:
-        if self.only is not None or subscription_id in self._left_out:
+    def _leave_out(self, unplaced: UnplacedSubscription) -> None:
+        if self.only is not None or unplaced.subscription_id in self._left_out:
             return
-        self._left_out.add(subscription_id)
+        self._left_out.add(unplaced.subscription_id)
         if len(self.unplaced) < _MOST_UNPLACED:
-            self.unplaced.append(
-                UnplacedSubscription(
-                    subscription_id,
-                    customer_id,
-                    org_id,
-                    reason,
-                )
-            )
+            self.unplaced.append(unplaced)
 
 
 class _PageFacts(NamedTuple):
-    """The subscriptions of a page that can be read, the tenants of their customers, and their
-    checkout sessions where nothing else tells the tenant.
+    """The subscriptions of a page that can be read and those that cannot, the tenants of their
+    customers, and the checkout sessions where nothing else tells the tenant.
+
+    ``owners`` has the tenant of each subscription that can be read, ``accounts`` these tenants,
+    also ended ones.
     """
 
     subscriptions: Sequence[ProviderSubscription]
+    unreadable: Sequence[ListedSubscription]
     links: Mapping[str, str]
     checkouts: Mapping[str, BillingEvent]
+    owners: Mapping[str, str | None]
+    accounts: Mapping[str, BillingAccount]
 
-    def owner(self, subscription: ProviderSubscription) -> str | None:
-        """Return the tenant that a subscription belongs to: as its events do, else that of its
-        checkout session.
-        """
-        by_customer = self.links.get(subscription.customer_id)
-        checkout = self.checkouts.get(subscription.id)
-        by_checkout = checkout.org_id if checkout else None
-        return subscription.org_id or by_customer or by_checkout
+    def link(self, subscription: ProviderSubscription | ListedSubscription) -> str | None:
+        """Return the tenant that a subscription's customer is linked to."""
+        return self.links.get(subscription.customer_id or "")
 
-    def named_tenants(self) -> list[str]:
-        owners = {self.owner(each) for each in self.subscriptions}
-        return sorted(owner for owner in owners if owner is not None)
+    def living_account(self, subscription: ProviderSubscription) -> BillingAccount | None:
+        """Return the tenant that a subscription belongs to, unless it has ended."""
+        account = self.accounts.get(self.owners[subscription.id] or "")
+        return None if account is None or account.deleted else account
+
+    def unreadable_of_none(self) -> Iterator[UnplacedSubscription]:
+        for each in self.unreadable:
+            if self.link(each) is None:
+                reason = f"it cannot be read: {each.fault}"
+                yield UnplacedSubscription(each.id, each.customer_id, None, reason)
+
+    def living_of_none(self) -> Iterator[UnplacedSubscription]:
+        for each in self.subscriptions:
+            if self.living_account(each) is None and gives_access_or_may(each):
+                owner = self.owners[each.id]
+                reason = _why_unplaced(owner, is_known=owner in self.accounts)
+                yield UnplacedSubscription(each.id, each.customer_id, owner, reason)
+
+
+def _owner(
+    subscription: ProviderSubscription,
+    links: Mapping[str, str],
+    checkout: BillingEvent | None = None,
+) -> str | None:
+    """Return the tenant that a subscription belongs to: as its events do, else that of its checkout
+    session.
+    """
+    by_customer = links.get(subscription.customer_id)
+    return subscription.org_id or by_customer or (checkout.org_id if checkout else None)
 
 
 def _is_accepted(session: BillingEvent, tenants: Mapping[str, LinkedTenant]) -> bool:

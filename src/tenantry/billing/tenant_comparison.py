@@ -158,9 +158,8 @@ class TenantComparer:
                 purpose,
             )
         is_outdated = account.states() != question.before.states()
-        if comparison.trouble is not None and is_outdated:
-            return _Attempt(comparison, again=present)
-        return _Attempt(comparison)
+        again = present if comparison.trouble is not None and is_outdated else None
+        return _Attempt(comparison, again)
 
     async def _ask(self, tenant: LinkedTenant) -> _Question | None:
         """Note what we know of a tenant before the request; None if it has ended."""
@@ -214,12 +213,7 @@ class TenantComparer:
             customers = ", ".join(answer.unknown)
             trouble = f"the provider does not know its customer: {customers}"
             return Comparison(tenant.id, trouble=trouble)
-        events = self._snapshots(
-            account,
-            question,
-            fetched,
-            purpose,
-        )
+        events = self._snapshots(account, question, fetched, purpose)
         if missing := self._unexplained(account, fetched, events):
             trouble = f"the provider does not know its subscription {', '.join(missing)}"
             return Comparison(tenant.id, trouble=trouble)
@@ -227,35 +221,33 @@ class TenantComparer:
         if events:
             received = [ReceivedEvent(event, now) for event in (*tenant.checkouts, *events)]
             changes = await ingest.apply_batch(
-                connection,
-                received,
-                self.policy,
-                now,
-                question.names,
+                connection, received, self.policy, now, question.names
             )
-            drift, drifted = drift_between(account, changes.accounts[tenant.id], self.policy)
-            comparison = await self._compared(
-                connection,
-                changes,
-                account,
-                drift,
-                fetched.subscriptions,
-                purpose,
+            comparison = await self._write(
+                connection, changes, account, fetched.subscriptions, purpose
             )
-            if purpose != "snapshot":
-                changes = self._with_drift(changes, drifted)
-            await ingest.write(
-                connection,
-                changes,
-                self.outbox,
-                now,
-            )
-        await self._conclude(
-            connection,
-            tenant.id,
-            purpose,
-            now,
+        await self._conclude(connection, tenant.id, purpose, now)
+        return comparison
+
+    async def _write(
+        self,
+        connection: Connection,
+        changes: BatchChanges,
+        account: BillingAccount,
+        subscriptions: Sequence[ProviderSubscription],
+        purpose: Purpose,
+    ) -> Comparison:
+        """Write what the snapshots change, with the anomaly where it is drift; return the
+        comparison.
+        """
+        after = changes.accounts[account.tenant_id]
+        drift, drifted = drift_between(account, after, self.policy)
+        comparison = await self._compared(
+            connection, changes, account, drift, subscriptions, purpose
         )
+        if purpose != "snapshot":
+            changes = self._with_drift(changes, drifted)
+        await ingest.write(connection, changes, self.outbox, self.clock())
         return comparison
 
     async def _conclude(
@@ -281,7 +273,6 @@ class TenantComparer:
         """Return the snapshots that the provider's answer makes for a tenant."""
         tenant, position = question.tenant, question.position
         with_checkout = {event.customer_id for event in tenant.checkouts}
-        unlinked = [each for each in tenant.unlinked if each not in with_checkout]
         return snapshots(
             fetched.subscriptions,
             account,
@@ -291,7 +282,7 @@ class TenantComparer:
             # clocks say
             as_of=max(fetched.as_of, position.newest or 0),
             arrival=position.arrival,
-            unlinked=unlinked,
+            unlinked=sorted({*tenant.unlinked} - with_checkout),
             links=purpose != "snapshot" and account.customer_id is None,
         )
 
@@ -301,7 +292,7 @@ class TenantComparer:
         changes: BatchChanges,
         account: BillingAccount,
         drift: dict[str, tuple[Fact, Fact]],
-        subscriptions: Iterable[ProviderSubscription],
+        subscriptions: Sequence[ProviderSubscription],
         purpose: Purpose,
     ) -> Comparison:
         """Compare a tenant's account with that after its snapshots."""
@@ -331,20 +322,16 @@ class TenantComparer:
 
         With `SubscriptionRule.EACH` the latter have left their former tenant already.
         """
-        gone, own = list[MovedSubscription](), dict[str, str]()
+        moved, own = list[MovedSubscription](), dict[str, str]()
         for each in subscriptions:
             if each.org_id == account.tenant_id:
                 own[each.id] = each.customer_id
             elif each.org_id is not None and is_of(account, each.id, self.policy):
-                gone.append(MovedSubscription(each.org_id, each.customer_id))
-        if self.policy.is_each:
-            return gone
-        former = await store.holders_of_customers(connection, own)
-        return gone + [
-            MovedSubscription(tenant_id, own[name])
-            for tenant_id, name in former
-            if tenant_id != account.tenant_id
-        ]
+                moved.append(MovedSubscription(each.org_id, each.customer_id))
+        if not self.policy.is_each:
+            former = await store.other_holders(connection, account.tenant_id, own)
+            moved += [MovedSubscription(tenant_id, own[name]) for tenant_id, name in former]
+        return moved
 
     def _others_changed(
         self,
