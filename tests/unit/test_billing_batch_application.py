@@ -34,6 +34,7 @@ from tenantry.domain.billing.state import (
     BillingState,
     KnownSubscription,
 )
+from tenantry.domain.billing.timeline import Folded
 from tests.support.facts import (
     ANY,
     CATALOG,
@@ -485,6 +486,16 @@ def test_an_account_of_the_previous_release_needs_its_whole_history() -> None:
     assert replay_needs(known, [("acme", updated(101))], ANY) == {
         ("acme", None): ReplayNeed(FIRST, late=True)
     }
+
+
+def test_an_account_that_is_folded_again_keeps_the_moves_of_its_subscriptions() -> None:
+    damaged = account(folds={"sub_1": Folded(BillingState(), moved_at=150)}, is_whole=False)
+    whole: FoldId = ("acme", None)
+    stored = StoredEvents({whole: ReplayNeed(FIRST, late=True)}, {whole: [updated(100)]})
+    work = Work(new=arrivals(deleted(200, subscription_id="sub_2")))
+    changes = BatchApplication(context_of(damaged), EACH, NOW, work, stored=stored).changes()
+    assert changes.accounts["acme"].is_whole
+    assert changes.accounts["acme"].moved_at == {"sub_1": 150}
 
 
 def test_of_events_of_several_seconds_the_oldest_decides() -> None:

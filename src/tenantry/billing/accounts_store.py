@@ -4,7 +4,8 @@ A tenant's folds are one document, so an event writes one row. The table ``subsc
 finds tenants by the subscriptions of their folds.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from operator import attrgetter
@@ -23,6 +24,7 @@ from tenantry.db.statements import (
     Statement,
 )
 from tenantry.domain.access import AccessPhase
+from tenantry.domain.billing.fold_document import DamagedFoldsError, read_folds
 from tenantry.domain.billing.ledger import AccountChange, BillingAccount
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.billing.tenant_record import BillingRecord
@@ -125,8 +127,9 @@ HAVING count(*) > 1 OR bool_or(t.folds->s.subscription_id->>'moved_at' IS NOT NU
  ORDER BY s.subscription_id
 """
 _access_decoder: Final = msgspec.json.Decoder(tuple[AccessPhase, ...])
-_folds_decoder: Final = msgspec.json.Decoder(dict[str, Folded])
 _encoder: Final = msgspec.json.Encoder()
+
+logger = logging.getLogger(__name__)
 
 
 class AccountRow(NamedTuple):
@@ -155,7 +158,7 @@ def to_accounts(rows: Iterable[Sequence[Any]], policy: BillingPolicy) -> dict[st
 
 
 def _to_account(row: AccountRow, policy: BillingPolicy) -> BillingAccount:
-    folds = _folds_of(row, policy)
+    folds, is_whole = _folds_of(row, policy)
     record = BillingRecord(
         row.plan,
         row.subscription_status,
@@ -173,23 +176,26 @@ def _to_account(row: AccountRow, policy: BillingPolicy) -> BillingAccount:
         row.customer_id,
         row.base_plan,
         record,
-        folds or {},
-        is_whole=folds is not None,
+        folds,
+        is_whole,
     )
 
 
-def _folds_of(row: AccountRow, policy: BillingPolicy) -> dict[str, Folded] | None:
-    """Return the stored folds; None if the whole ledger must be folded: the other mode has written
-    them, or they are damaged.
+def _folds_of(row: AccountRow, policy: BillingPolicy) -> tuple[Mapping[str, Folded], bool]:
+    """Return the stored folds, and whether they are whole.
+
+    If they are not, the next event folds the whole ledger: the other mode has written them, or they
+    are damaged.
     """
     if row.folds is None:
-        return {}
+        return {}, True
     if row.folded_by != policy.subscriptions:
-        return None
+        return {}, False
     try:
-        return _folds_decoder.decode(row.folds)
-    except msgspec.DecodeError:
-        return None
+        return read_folds(row.folds), True
+    except DamagedFoldsError as error:
+        logger.error("tenant %s: %s. Its next event folds its whole ledger.", row.id, error)  # noqa: TRY400
+        return error.moves, False
 
 
 async def read_accounts(

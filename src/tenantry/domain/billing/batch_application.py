@@ -239,6 +239,7 @@ class BatchApplication:
         Each of these counts for the tenant alone that it names by all its events.
         """
         accounts, entries, unparked = self._accounts, self.entries, self._unparked
+        requests = self._snapshot_requests
         if histories:
             accounts = {
                 tenant_id: _after_moves(account, histories, self._policy)
@@ -246,7 +247,9 @@ class BatchApplication:
             }
             entries = [_with_undecided_move(entry, histories) for entry in entries]
             unparked = [_with_undecided_move(entry, histories) for entry in unparked]
-        requests = _requests_of_changed((*self.entries, *self._unparked), (*entries, *unparked))
+            requests = requests + _requests_of_changed(
+                (*self.entries, *self._unparked), (*entries, *unparked)
+            )
         bounded = {
             tenant_id: _bounded(account, self._policy) for tenant_id, account in accounts.items()
         }
@@ -262,7 +265,7 @@ class BatchApplication:
             changed_accounts=_changed(self.context.accounts, bounded),
             failed_payments=self._failed_payments(bounded, histories),
             notices=self._notices(bounded, are_moved=bool(histories)),
-            snapshot_requests=[*self._snapshot_requests, *requests],
+            snapshot_requests=requests,
             unread=frozenset(unread),
         )
 
@@ -405,14 +408,15 @@ class BatchApplication:
 
     def _fold_whole_ledger(self, tenant_id: str) -> None:
         """Fold an account that is not whole from its beginning."""
-        account, history = self._accounts[tenant_id], self._stored.histories.get((tenant_id, None))
-        if account.is_whole or history is None:
+        account = self._accounts[tenant_id]
+        if account.is_whole or (tenant_id, None) not in self._stored.histories:
             return
+        history = self._stored.histories[tenant_id, None]
         folds = {}
         for key, events in _by_fold(history, self._policy).items():
             timeline = begin(account.beginning_of(key, self._policy), events, self._policy)
             self._timelines[tenant_id, key] = timeline
-            folds[key] = timeline.folded()
+            folds[key] = account.keep_move(key, timeline.folded())
         whole = msgspec.structs.replace(account, is_whole=True)
         self._accounts[tenant_id] = whole.with_folds(folds, self._policy)
 
@@ -570,9 +574,13 @@ class BatchApplication:
     def _note_holder(self, arrival: _Arrival, subscription_id: str) -> None:
         """Note the tenant that the newest event of a subscription names."""
         known, tenant_id = self._known.tenant_of_subscription, arrival.tenant_id
-        holders = {known.get(subscription_id, tenant_id), tenant_id}
-        holder = max(holders, key=lambda each: (self._reported_at(each, subscription_id), each))
-        known[subscription_id] = holder
+        holder = known.setdefault(subscription_id, tenant_id)
+        if holder != tenant_id:
+            reported = [
+                (self._reported_at(each, subscription_id), each) for each in (holder, tenant_id)
+            ]
+            _, holder = max(reported)
+            known[subscription_id] = holder
         if self._parked and holder == tenant_id:
             self._apply_waiting(tenant_id, lambda event: event.subscription_id == subscription_id)
 
