@@ -111,7 +111,8 @@ def _should_name_tenant(event: BillingEvent) -> bool:
 
 
 def _of_prices(event: BillingEvent, policy: BillingPolicy) -> list[Anomaly]:
-    item, found = plan_item(event, policy), list[Anomaly]()
+    item = plan_item(event, policy)
+    found = []
     if event.price_id is None and item.seats is None:
         found.append(Anomaly.MISSING_PRICE)
     if item.unknown:

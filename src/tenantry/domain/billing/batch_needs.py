@@ -67,25 +67,19 @@ def new_subscriptions(
     """
     naming = [event for event in events if event.type in NAMING_TYPES and event.subscription_id]
     if policy.is_each:
+        known = context.known.tenant_of_subscription
+        naming = [event for event in naming if event.subscription_id not in known]
         naming.sort(key=attrgetter("created"))
     placed = [(event.subscription_id or "", _account_of(event, context)) for event in naming]
     return {
         name: account.tenant_id
         for name, account in placed
-        if account and _is_new(name, account, context, policy)
+        if account and (policy.is_each or known_of(account.state, name) is None)
     }
 
 
 def _account_of(event: BillingEvent, context: BatchContext) -> BillingAccount | None:
     return context.accounts.get(tenant_of(event, context.known) or "")
-
-
-def _is_new(
-    name: str, account: BillingAccount, context: BatchContext, policy: BillingPolicy
-) -> bool:
-    if policy.is_each:
-        return name not in context.known.tenant_of_subscription
-    return known_of(account.state, name) is None
 
 
 def replay_needs(

@@ -292,7 +292,8 @@ def plan_item(event: BillingEvent, policy: BillingPolicy) -> PlanItem:
     catalog, items, price = policy.catalog, event.details.items, event.price_id
     if policy.is_each and items:
         return _highest_plan_item(event, catalog)
-    plan, why = catalog.plan_of_price(price), _why(price, catalog)
+    plan = catalog.plan_of_price(price)
+    why = _why(price, plan, catalog)
     if plan is None:
         unknown = unknown_prices([SubscriptionItem(price)], catalog)
         return PlanItem(FREE, None, event.current_period_end, why, unknown=unknown)
@@ -312,7 +313,7 @@ def _highest_plan_item(event: BillingEvent, catalog: Catalog) -> PlanItem:
     plan = max(plans, key=catalog.rank)
     item = counted[plans.index(plan)]
     period_end = event.current_period_end if item.period_end is None else item.period_end
-    why = _why(item.price_id, catalog)
+    why = _why(item.price_id, plan, catalog)
     return PlanItem(plan, item.quantity, period_end, why, len(counted) > 1, unknown)
 
 
@@ -328,13 +329,13 @@ def _why_no_plan(
     """Say why no item decides the plan; ``empty`` are those with a plan's price and quantity 0."""
     if empty:
         return f"the quantity of price {empty[0].price_id} is 0, which means plan {FREE}"
-    return _why(next(iter(unknown), None), catalog)
+    return _why(next(iter(unknown), None), None, catalog)
 
 
-def _why(price_id: str | None, catalog: Catalog) -> str:
+def _why(price_id: str | None, plan: str | None, catalog: Catalog) -> str:
     if price_id is None:
         return f"it has no item with a price of a plan, which means plan {FREE}"
-    if plan := catalog.plan_of_price(price_id):
+    if plan is not None:
         return f"price {price_id} means plan {plan}"
     if addon := catalog.addon_of_price(price_id):
         return f"price {price_id} is of add-on {addon}, which means plan {FREE}"

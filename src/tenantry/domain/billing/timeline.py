@@ -199,19 +199,19 @@ def place(
     extended, step, resorted = _insert(timeline, event, policy)
     after = extended.state
     is_unchanged = reported(after) == reported(before)
-    newer, own_second = tuple[BillingEvent, ...](), tuple[str, ...]()
+    newer: Sequence[BillingEvent] = ()
+    rivals: Sequence[str] = ()
+    later: Sequence[str] = ()
     if event.created <= timeline.newest:
         newer = extended.after(event)
-        own_second = _ambiguous(extended, event.created, policy)
-    rivals = [other for other in own_second if other != event.id]
-    later = next(filter(None, (_ambiguous(extended, each, policy) for each in resorted)), ())
+        second = _ambiguous(extended, event.created, policy)
+        rivals = tuple(other for other in second if other != event.id)
+        later = next(filter(None, (_ambiguous(extended, each, policy) for each in resorted)), ())
     unchanged = Outcome.LATE if newer else Outcome.NO_CHANGE
     return Placement(
         extended,
         unchanged if is_unchanged else Outcome.APPLIED,
-        "".join(
-            (step.reason, _late_words(newer, is_unchanged=is_unchanged), *_doubts(rivals, later))
-        ),
+        " ".join((step.reason, *_remarks(newer, rivals, later, is_unchanged=is_unchanged))),
         before,
         after,
         notify=event.type == PAYMENT_FAILED and not is_settled(event, newer),
@@ -219,20 +219,28 @@ def place(
     )
 
 
-def _late_words(newer: Sequence[BillingEvent], *, is_unchanged: bool) -> str:
-    if not newer:
-        return ""
-    if is_unchanged:
-        return " It arrived late: newer events have decided the state."
-    return " It arrived late: it took its place before newer events."
-
-
-def _doubts(rivals: Sequence[str], later: Sequence[str]) -> Iterator[str]:
-    """Say which events only arrival orders: of an event's second, and of a later one."""
+def _remarks(
+    newer: Sequence[BillingEvent],
+    rivals: Sequence[str],
+    later: Sequence[str],
+    *,
+    is_unchanged: bool,
+) -> Iterator[str]:
+    """Say that an event arrived late, and which events of its second and of a later one only
+    arrival orders.
+    """
+    if newer:
+        yield f"It arrived late: {_LATE_EFFECTS[is_unchanged]}."
     if rivals:
-        yield f" Nothing proves the order of this and {named(rivals)}, of the same second: {BY_ARRIVAL}"
+        yield f"Nothing proves the order of this and {named(rivals)}, of the same second: {BY_ARRIVAL}"
     if later:
-        yield f" Nothing proves the order of {named(later)}, of a later second, after it: {BY_ARRIVAL}"
+        yield f"Nothing proves the order of {named(later)}, of a later second, after it: {BY_ARRIVAL}"
+
+
+_LATE_EFFECTS: Final = {
+    True: "newer events have decided the state",
+    False: "it took its place before newer events",
+}
 
 
 def _ambiguous(
