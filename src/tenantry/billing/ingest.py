@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,7 +18,7 @@ from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
-from tenantry.db.database import CONFLICTS, Lane
+from tenantry.db.database import Lane, retry_on_conflict
 from tenantry.db.outbox import Outbox
 from tenantry.domain.billing import customer_links
 from tenantry.domain.billing.anomalies import is_replaceable, rejection
@@ -26,7 +27,6 @@ from tenantry.domain.billing.batch_needs import needed_locks
 from tenantry.domain.billing.events import INVOICE_TYPES, PAYMENT_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import (
     BatchContext,
-    FailedPayment,
     LedgerEntry,
     NameLock,
     ReceivedEvent,
@@ -48,9 +48,6 @@ GATHER_SECONDS: Final = 0.001
 """How long a batch waits for events that will probably follow: a batch costs as much as a dozen
 events.
 """
-_TRIES: Final = 4
-_RETRYABLE: Final = (*CONFLICTS, store.EntryTakenError)
-
 _Name = TypeVar("_Name")
 
 logger = logging.getLogger(__name__)
@@ -103,20 +100,14 @@ class WebhookService:
     async def close(self) -> None:
         await self._batcher.close()
 
-    async def apply(
-        self, batch: Sequence[ReceivedEvent], tries: int = _TRIES
-    ) -> list[LedgerEntry | Exception | None]:
-        """Apply a batch, after a conflict of transactions up to ``tries`` times. If it fails, halve
-        it, so that only the faulty event fails.
-        """
+    async def apply(self, batch: Sequence[ReceivedEvent]) -> list[LedgerEntry | Exception | None]:
+        """Apply a batch. If it fails, halve it, so that only the faulty event fails."""
         try:
-            return list(await self._transact(batch))
+            transact = partial(self._transact, batch)
+            return list(await retry_on_conflict(transact, store.EntryTakenError))
         except DatabaseUnavailableError as error:
-            return [error for _ in batch]
+            return [error] * len(batch)
         except Exception as error:
-            if isinstance(error, _RETRYABLE) and tries > 1:
-                logger.info("batch of %d events is retried: %s", len(batch), error)
-                return await self.apply(batch, tries - 1)
             if len(batch) == 1:
                 logger.exception("event %s could not be handled", batch[0].event.id)
                 return [HandlingFailedError(str(error))]
@@ -161,14 +152,10 @@ async def apply_batch(
     has locked the names ``held`` that the events may add.
     """
     unique = _without_duplicates(received, policy)
-    events, former = [each.event for each in unique.values()], set[str]()
+    events, former = [each.event for each in unique], set[str]()
     while True:
         context = await _lock_context(connection, events, policy, now, held, former)
-        fresh = [
-            each
-            for each in received
-            if unique[each.event.id] is each and each.event.id not in context.seen
-        ]
+        fresh = [each for each in unique if each.event.id not in context.seen]
         work = Work(new=_numbered(fresh, context.first_arrival))
         changes = await apply_work(connection, context, work, policy, now)
         if changes.unread <= former:
@@ -181,13 +168,13 @@ async def apply_batch(
 
 def _without_duplicates(
     received: Sequence[ReceivedEvent], policy: BillingPolicy
-) -> dict[str, ReceivedEvent]:
+) -> Sequence[ReceivedEvent]:
     """Return the event that counts of each id: the first valid one, or the first if none is."""
-    unique = {each.event.id: each for each in reversed(received)}
-    if len(unique) == len(received):
-        return unique
-    valid = [each for each in reversed(received) if not is_replaceable(each.event, policy)]
-    return unique | {each.event.id: each for each in valid}
+    if len({each.event.id for each in received}) == len(received):
+        return received
+    valid_first = sorted(received, key=lambda each: is_replaceable(each.event, policy))
+    unique = {each.event.id: each for each in reversed(valid_first)}
+    return [each for each in received if unique[each.event.id] is each]
 
 
 def _numbered(received: Sequence[ReceivedEvent], first_arrival: int) -> list[ReceivedEvent]:
@@ -218,11 +205,19 @@ async def settle_moves(
     """
     if not subscriptions:
         return
-    context = await store.read_context(connection, policy, (), (), subscriptions, ())
-    while context.missing:
-        context = await store.read_context(connection, policy, (), (), subscriptions, ())
+    names = (), (), subscriptions, ()
+    while (context := await store.read_context(connection, policy, *names)).missing:
+        continue
     changes = await apply_work(connection, context, Work(moved=subscriptions), policy, now)
     await write(connection, changes, outbox, now)
+
+
+class _Names(NamedTuple):
+    """What events name. Subscriptions matter only with `SubscriptionRule.EACH`."""
+
+    tenants: set[str]
+    customers: set[str]
+    subscriptions: set[str]
 
 
 async def _lock_context(
@@ -239,62 +234,58 @@ async def _lock_context(
     The tenants in ``former`` are read too. Entries that one of these events replaces do not count
     as seen. Ended tenants lose the customers that these events take over.
     """
-    usable = [event for event in events if not rejection(event, policy)]
-    customers = {event.customer_id for event in usable if event.customer_id}
-    tenants, subscriptions = _named_by(usable, policy)
-    tenants |= {*former}
+    usable = _usable(events, policy)
+    names = _named_by(usable, policy, former)
     held = set(locked)
     while True:
-        context = await _read_context(connection, events, policy, tenants, customers, subscriptions)
+        context = await _read_context(connection, events, policy, names)
         fresh = [event for event in usable if event.id not in context.seen]
-        released = (
-            await _released_subscriptions(connection, fresh, context)
-            if policy.is_each
-            else set[str]()
-        )
-        wanted = held | needed_locks(fresh, context, policy)
-        wanted |= {NameLock(f"subscription {each}", claimed=True) for each in released}
-        if wanted == held and released <= subscriptions and not context.missing:
-            if await _release_from_ended(connection, fresh, context, policy, now):
-                return await _read_context(
-                    connection, events, policy, tenants, customers, subscriptions
-                )
-            return context
-        held, subscriptions = wanted, subscriptions | released
+        released = await _released_subscriptions(connection, fresh, context, policy)
+        wanted = held | needed_locks(fresh, context, policy) | _claims("subscription", released)
+        further = names._replace(subscriptions=names.subscriptions | released)
+        if (wanted, further) == (held, names) and not context.missing:
+            break
+        held, names = wanted, further
         # names are locked before tenants: begin again (nothing is written; a rollback would
         # unprepare statements)
         await connection.commit()
         await store.lock_names(connection, held)
+    if await _release_from_ended(connection, fresh, context, policy, now):
+        return await _read_context(connection, events, policy, names)
+    return context
 
 
-def _named_by(events: Sequence[BillingEvent], policy: BillingPolicy) -> tuple[set[str], set[str]]:
-    """Return the tenants that events name, and the subscriptions, which matter only with
-    `SubscriptionRule.EACH`.
-    """
-    tenants = {event.org_id for event in events if event.org_id}
+def _usable(events: Iterable[BillingEvent], policy: BillingPolicy) -> list[BillingEvent]:
+    return [event for event in events if not rejection(event, policy)]
+
+
+def _present(names: Iterable[str | None]) -> set[str]:
+    return {name for name in names if name}
+
+
+def _claims(kind: str, names: Iterable[str]) -> set[NameLock]:
+    return {NameLock(f"{kind} {name}", claimed=True) for name in names}
+
+
+def _named_by(
+    events: Sequence[BillingEvent], policy: BillingPolicy, former: Collection[str]
+) -> _Names:
+    """Return what events name, with the ``former`` tenants of their subscriptions."""
+    tenants = _present(event.org_id for event in events).union(former)
+    customers = _present(event.customer_id for event in events)
     if not policy.is_each:
-        return tenants, set()
-    tenants |= {name for event in events if (name := former_tenant(event))}
-    return tenants, {event.subscription_id for event in events if event.subscription_id}
+        return _Names(tenants, customers, set())
+    tenants |= _present(map(former_tenant, events))
+    return _Names(tenants, customers, _present(event.subscription_id for event in events))
 
 
 async def _read_context(
-    connection: Connection,
-    events: Sequence[BillingEvent],
-    policy: BillingPolicy,
-    tenants: set[str],
-    customers: set[str],
-    subscriptions: set[str],
+    connection: Connection, events: Sequence[BillingEvent], policy: BillingPolicy, names: _Names
 ) -> BatchContext:
-    usable = [event for event in events if not rejection(event, policy)]
-    nameless = customer_links.without_customer(usable, policy)
-    current = await store.tenants_of_current(connection, nameless) if nameless else {}
+    nameless = customer_links.without_customer(_usable(events, policy), policy)
+    current = await store.tenants_of_current(connection, nameless)
     ids = [event.id for event in events]
-    locked = tenants.union(current.values())
-    context = await store.read_context(connection, policy, locked, customers, subscriptions, ids)
-    if current:
-        known = msgspec.structs.replace(context.known, tenant_of_current=current)
-        context = msgspec.structs.replace(context, known=known)
+    context = await store.read_context(connection, policy, *names, ids, current)
     if not context.replaceable:
         return context
     replaced = context.replaceable & {
@@ -323,25 +314,26 @@ async def _release_from_ended(
 
 
 async def _released_subscriptions(
-    connection: Connection, events: Sequence[BillingEvent], context: BatchContext
+    connection: Connection,
+    events: Sequence[BillingEvent],
+    context: BatchContext,
+    policy: BillingPolicy,
 ) -> set[str]:
     """Return the subscriptions of events, parked or among these, that will count for a tenant by a
-    link of these.
+    link of these; none with `SubscriptionRule.ANY`.
     """
-    customers = customer_links.wanted_links(events, context)
+    customers = customer_links.wanted_links(events, context) if policy.is_each else set[str]()
     if not customers:
         return set()
     waiting = [each.event for each in await store.read_parked(connection, (), sorted(customers))]
-    of_batch = [
+    waiting += [
         event
         for event in events
         if customer_links.goes_by_customer(event) and event.customer_id in customers
     ]
-    of_ended = [
-        context.accounts[tenant_id].folds
-        for tenant_id in customer_links.taken_from_ended(events, context)
-    ]
-    named = {event.subscription_id for event in (*waiting, *of_batch) if event.subscription_id}
+    ended = customer_links.taken_from_ended(events, context)
+    of_ended = [context.accounts[tenant_id].folds for tenant_id in ended]
+    named = _present(event.subscription_id for event in waiting)
     return named.union(*of_ended) - {WHOLE_TENANT}
 
 
@@ -366,34 +358,37 @@ async def write(
         *store.insert_links(changes.links),
         *store.update_parked(changes.unparked),
     ]
-    failures, requests = changes.failed_payments, changes.snapshot_requests
-    notices = changes.notices
     if changes.withdrawn:
         await withdraw_notifications(connection, changes.withdrawn)
-    if outbox is None or not (failures or requests or notices):
+    jobs = (changes.failed_payments, changes.notices, changes.snapshot_requests)
+    if outbox is None or not any(jobs):
         await store.write(connection, calls, commit=commit)
         return
     await store.write(connection, calls, commit=False)
-    if failures:
-        await _defer_mails(connection, changes, failures, outbox, now)
-    if notices:  # after the failures: the notice of a recovered payment looks for them
-        await outbox.defer_mail(connection, await insert_notices(connection, notices, now))
-    if requests:
-        traces = [(entry.tenant_id, entry.received.trace) for entry in changes.entries]
-        await outbox.defer_snapshots(connection, requests, _known(traces))
+    await _defer_jobs(connection, changes, outbox, now)
     if commit:
         await connection.commit()
 
 
+async def _defer_jobs(
+    connection: Connection, changes: BatchChanges, outbox: Outbox, now: datetime
+) -> None:
+    """Let the worker notify owners, and ask the provider about tenants."""
+    if changes.failed_payments:
+        await _defer_mails(connection, changes, outbox, now)
+    if changes.notices:  # after the failures: the notice of a recovered payment looks for them
+        notices = await insert_notices(connection, changes.notices, now)
+        await outbox.defer_mail(connection, notices)
+    if changes.snapshot_requests:
+        traces = [(entry.tenant_id, entry.received.trace) for entry in changes.entries]
+        await outbox.defer_snapshots(connection, changes.snapshot_requests, _known(traces))
+
+
 async def _defer_mails(
-    connection: Connection,
-    changes: BatchChanges,
-    failures: Sequence[FailedPayment],
-    outbox: Outbox,
-    now: datetime,
+    connection: Connection, changes: BatchChanges, outbox: Outbox, now: datetime
 ) -> None:
     """Notify owners of failed payments."""
-    mails = await insert_notifications(connection, failures, now)
+    mails = await insert_notifications(connection, changes.failed_payments, now)
     traces = {entry.received.event.id: entry.received.trace for entry in changes.entries}
     of_mails = [(mail_id, traces.get(event_id)) for mail_id, event_id in mails.items()]
     await outbox.defer_mail(connection, list(mails), _known(of_mails))
@@ -415,10 +410,7 @@ async def claim(connection: Connection, tenant_id: str, customers: Sequence[str]
     held = set[NameLock]()
     while True:
         named, subscriptions = await _named_by_waiting(connection, tenant_id, customers)
-        names = [f"customer {each}" for each in named] + [
-            f"subscription {each}" for each in subscriptions
-        ]
-        wanted = {NameLock(name, claimed=True) for name in names}
+        wanted = _claims("customer", named) | _claims("subscription", subscriptions)
         if wanted <= held:
             break
         # once more only if an event was parked in between: out of order, which may end in a
@@ -438,10 +430,10 @@ async def _named_by_waiting(
     one too.
     """
     of_tenant = await store.read_parked(connection, [tenant_id], customers)
-    named = {*customers, *(each.event.customer_id for each in of_tenant if each.event.customer_id)}
+    named = _present(each.event.customer_id for each in of_tenant).union(customers)
     known = await store.subscriptions_of(connection, tenant_id)
     waiting = await store.read_parked(connection, [tenant_id], sorted(named), known)
-    return named, {each.event.subscription_id for each in waiting if each.event.subscription_id}
+    return named, _present(each.event.subscription_id for each in waiting)
 
 
 async def apply_parked(
@@ -482,7 +474,7 @@ async def _begun_by_waiting(
     if not policy.is_each:
         return set()
     waiting = await store.read_parked(connection, [tenant_id], customers)
-    return {each.event.subscription_id for each in waiting if each.event.subscription_id}
+    return _present(each.event.subscription_id for each in waiting)
 
 
 async def _read_with_holders(
@@ -498,7 +490,9 @@ async def _read_with_holders(
     """
     named, found = await _named_by_waiting(connection, tenant_id, customers)
     subscriptions = found if policy.is_each else set[str]()
-    return await _read_context(connection, events, policy, {tenant_id}, named, subscriptions)
+    return await _read_context(
+        connection, events, policy, _Names({tenant_id}, named, subscriptions)
+    )
 
 
 def _tenant_of(event: BillingEvent, owners: Mapping[str, str], context: BatchContext) -> str | None:

@@ -191,6 +191,7 @@ SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice
 
 
 _first: Final = itemgetter(0)
+NONE_CURRENT: Final[Mapping[str, str]] = {}
 
 
 async def read_context(
@@ -200,15 +201,17 @@ async def read_context(
     customers: Collection[str],
     subscriptions: Collection[str],
     events: Collection[str],
+    current: Mapping[str, str] = NONE_CURRENT,
 ) -> BatchContext:
     """Lock the tenants that a batch touches and read its context, in one round trip.
 
-    ``subscriptions`` is empty with `SubscriptionRule.ANY`.
+    ``subscriptions`` is empty with `SubscriptionRule.ANY`, ``current`` (`tenants_of_current`) with
+    `SubscriptionRule.EACH`.
     """
     # Links and holders after the locks: another transaction may have changed them while this waited
     # for a tenant.
     calls = [
-        accounts.LOCK_ACCOUNTS(list(tenants), list(customers), list(subscriptions)),
+        accounts.LOCK_ACCOUNTS([*tenants, *current.values()], list(customers), list(subscriptions)),
         TENANTS_OF_CUSTOMERS(list(customers)),
         SEEN_EVENTS(list(events)),
         NEXT_ARRIVAL(),
@@ -220,7 +223,7 @@ async def read_context(
     with_subscriptions = holders_of(subscriptions, locked)
     return BatchContext(
         accounts=locked,
-        known=KnownTenants(dict(links), named_tenants(with_subscriptions, locked)),
+        known=KnownTenants(dict(links), named_tenants(with_subscriptions, locked), dict(current)),
         seen=frozenset(map(_first, seen)),
         first_arrival=first_arrival,
         replaceable=frozenset([event_id for event_id, is_replaceable in seen if is_replaceable]),
@@ -385,6 +388,8 @@ async def tenants_of_current(
     """Return the tenants whose one state is from these subscriptions, by subscription; of several
     the newest.
     """
+    if not subscriptions:
+        return {}
     return dict(await connection.fetch(TENANTS_OF_CURRENT, (list(subscriptions),)))
 
 
@@ -571,6 +576,6 @@ async def write(connection: Connection, calls: Sequence[BoundStatement], *, comm
     except psycopg.errors.UniqueViolation as error:
         if _ENTRY_KEY.fullmatch(error.diag.constraint_name or ""):
             raise EntryTakenError(
-                "one of them was delivered twice at once, and the other is in the ledger"
+                "an event of the batch was delivered twice at once, and the other is in the ledger"
             ) from error
         raise

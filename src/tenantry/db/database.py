@@ -40,7 +40,7 @@ UNAVAILABLE: Final = (
     psycopg.errors.IdleInTransactionSessionTimeout,
 )
 _LOST: Final = (*UNAVAILABLE, TimeoutError)
-_TRIES: Final = 3
+_TRIES: Final = 4
 _UNREACHABLE: Final = "The database is unreachable. Try again shortly."
 _IN_CONFLICT: Final = "Another change was made to the same data at the same time. Try again."
 OUTGROWN: Final = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.InsufficientPrivilege)
@@ -279,18 +279,23 @@ def _span(tracing: Tracing | None, database: str) -> AbstractContextManager[obje
     return nullcontext() if tracing is None else tracing.transaction(database)
 
 
-async def retry_on_conflict(act: Callable[[], Awaitable[_Result]]) -> _Result:
-    """Run ``act``, and again if a conflict with another transaction aborted it (`CONFLICTS`).
+async def retry_on_conflict(
+    act: Callable[[], Awaitable[_Result]], *further: type[Exception]
+) -> _Result:
+    """Run ``act``, and again if a conflict with another transaction aborted it (`CONFLICTS`), or
+    one of the ``further`` errors.
 
-    Raises the `DatabaseUnavailableError` of the third conflict.
+    Raises the error of the fourth conflict.
     """
+    retried: tuple[type[Exception], ...] = (DatabaseUnavailableError, *CONFLICTS, *further)
     for _ in range(_TRIES - 1):
         try:
             return await act()
-        except DatabaseUnavailableError as error:
-            if not isinstance(error.__cause__, CONFLICTS):
+        except retried as error:
+            conflict = error.__cause__ if isinstance(error, DatabaseUnavailableError) else error
+            if isinstance(error, DatabaseUnavailableError) and not isinstance(conflict, CONFLICTS):
                 raise
-            logger.info("retrying after a conflict of transactions: %s", error.__cause__)
+            logger.info("retrying after a conflict of transactions: %s", conflict)
     return await act()
 
 
