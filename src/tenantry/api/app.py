@@ -43,6 +43,7 @@ from tenantry.server.problems import (
 from tenantry.server.repeated_items import check_members
 
 API_TITLE: Final = "tenantry"
+_JSON_TYPE: Final = re.compile(r"application/(json|.*\+json)")
 _LIFESPAN = Callable[[Litestar], AbstractAsyncContextManager[None]]
 _PageOf = Callable[[AnyRequest, HTTPException], Response[str] | None]
 _BeforeRefusal = Callable[[Exception, Scope], Awaitable[None]]
@@ -66,10 +67,8 @@ class JsonRequest(Request[Any, Any, Any]):
 
     async def json(self) -> Any:  # noqa: ANN401  # the handler's type
         """Decode the body. Raises what the exception handlers answer with 400, 415 and 422."""
-        media_type = (
-            self.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-        )
-        if not re.fullmatch(r"application/(json|.*\+json)", media_type):
+        content_type = self.headers.get("content-type", "application/json").lower()
+        if not _JSON_TYPE.fullmatch(content_type.partition(";")[0].strip()):
             raise HTTPException(status_code=415)
         field = self.route_handler.parsed_data_field
         body = await self.body()
@@ -206,27 +205,15 @@ def _on_validation_error(request: AnyRequest, error: ValidationException) -> Res
 
 
 def _on_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
-    if isinstance(error.__cause__, SerializationException) or isinstance(
-        error, SerializationException
-    ):
-        return _response(
-            request, refuse("invalid_json", "The body is not JSON.", _request_id(request))
-        )
-    if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if any(isinstance(one, SerializationException) for one in (error, error.__cause__)):
+        code, detail = "invalid_json", "The body is not JSON."
+    elif error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _on_fault(request, error)
-    code, detail = _HTTP_ERRORS.get(error.status_code, ("invalid_request", error.detail))
-    headers = [
-        (name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()
-    ]
-    return _response(
-        request,
-        refuse(
-            code,
-            detail,
-            _request_id(request),
-            headers=headers,
-        ),
-    )
+    else:
+        code, detail = _HTTP_ERRORS.get(error.status_code, ("invalid_request", error.detail))
+    given = error.headers or {}
+    headers = [(name.lower().encode(), value.encode()) for name, value in given.items()]
+    return _response(request, refuse(code, detail, _request_id(request), headers=headers))
 
 
 def _on_fault(request: AnyRequest, error: Exception) -> Response[bytes]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 from litestar import Litestar, Response, get
@@ -198,24 +198,25 @@ class _Route(NamedTuple):
 
 def _routes(app: Litestar) -> Iterator[_Route]:
     """The application's routes that belong to the document."""
-    for route in app.routes:
-        for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
+    for route in filter(lambda one: isinstance(one, HTTPRoute), app.routes):
+        for handler in cast("HTTPRoute", route).route_handlers:
             if handler.resolve_include_in_schema():
-                guard = next(
-                    (one for one in handler.resolve_guards() if isinstance(one, RouteGuard)), None
-                )
-                body = handler.parsed_data_field.annotation if handler.parsed_data_field else None
-                credential, scope = (guard.credential, guard.scope) if guard else (None, None)
-                for method in map(str.lower, sorted(handler.http_methods)):
-                    yield _Route(
-                        route.path_format,
-                        method,
-                        handler,
-                        body,
-                        _answer_type(handler),
-                        credential,
-                        scope,
-                    )
+                yield from _methods(route.path_format, handler)
+
+
+def _methods(path: str, handler: HTTPRouteHandler) -> Iterator[_Route]:
+    guards = [one for one in handler.resolve_guards() if isinstance(one, RouteGuard)]
+    data = handler.parsed_data_field
+    for method in sorted(handler.http_methods):
+        yield _Route(
+            path,
+            method.lower(),
+            handler,
+            data.annotation if data else None,
+            _answer_type(handler),
+            guards[0].credential if guards else None,
+            guards[0].scope if guards else None,
+        )
 
 
 def _answer_type(handler: HTTPRouteHandler) -> Any:  # noqa: ANN401  # any type that msgspec knows
@@ -229,21 +230,20 @@ def _answer_type(handler: HTTPRouteHandler) -> Any:  # noqa: ANN401  # any type 
 
 def _parameter(generated: dict[str, Any]) -> dict[str, Any]:
     """A parameter without what says nothing; a parameter cannot be null, only absent."""
-    schema = {
-        key: value
-        for key, value in generated["schema"].items()
-        if key not in ("description", "example")
-    }
+    schema = _without(generated["schema"], "description", "example")
     for choice in schema.pop("oneOf", ()):
         if choice.get("type") != "null":
             schema = {**choice, **schema}
-    numbers = {key: int(value) for key, value in schema.items() if key in ("minimum", "maximum")}
-    described: dict[str, Any] = {
-        key: generated[key] for key in ("name", "in", "required", "description") if key in generated
-    }
+    bounds = {key: int(schema[key]) for key in ("minimum", "maximum") if key in schema}
+    known = ("name", "in", "required", "description")
+    described = {key: generated[key] for key in known if key in generated}
     if "example" in generated["schema"]:
         described["example"] = generated["schema"]["example"]
-    return {**described, "schema": {**schema, **numbers}}
+    return {**described, "schema": {**schema, **bounds}}
+
+
+def _without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in mapping.items() if key not in keys}
 
 
 def _headers(*names: str) -> dict[str, Any]:
@@ -257,21 +257,21 @@ def _add_errors(path: str, method: str, operation: dict[str, Any], texts: dict[s
         operation.pop("parameters", None)
     limits = _RATE_LIMITS if "rate_limited" in codes else ()
     for status, answer in operation["responses"].items():
-        answer["headers"] = {
-            **answer.get("headers", {}),
-            **_headers("X-Request-Id", *_HEADERS.get(status, limits)),
-        }
+        headers = _headers("X-Request-Id", *_HEADERS.get(status, limits))
+        answer["headers"] = {**answer.get("headers", {}), **headers}
     for number, known in CODES.items():
-        status = str(number)
-        names = [code for code in known if code in codes]
-        if not names:
-            continue
-        operation["responses"][status] = {
-            "description": f"{texts[status]} {', '.join(f'`{name}`' for name in names)}",
-            "headers": _headers("X-Request-Id", *_HEADERS.get(status, ())),
-            "content": {MEDIA_TYPE: {"schema": {"$ref": f"{REF_PREFIX}Problem"}}},
-            CODES_KEY: names,
-        }
+        if names := [code for code in known if code in codes]:
+            status = str(number)
+            operation["responses"][status] = _error_answer(status, names, texts)
+
+
+def _error_answer(status: str, names: Sequence[str], texts: dict[str, str]) -> dict[str, Any]:
+    return {
+        "description": f"{texts[status]} {', '.join(f'`{name}`' for name in names)}",
+        "headers": _headers("X-Request-Id", *_HEADERS.get(status, ())),
+        "content": {MEDIA_TYPE: {"schema": {"$ref": f"{REF_PREFIX}Problem"}}},
+        CODES_KEY: names,
+    }
 
 
 def _codes(path: str, method: str, operation: dict[str, Any]) -> set[str]:
@@ -323,10 +323,13 @@ def _completed(components: dict[str, Any], generated: dict[str, Any]) -> dict[st
             schema["description"] = text.replace("``", "`").replace("next_cursor", "nextCursor")
         theirs = generated.get(name, {}).get("properties", {})
         for field, described in schema.get("properties", {}).items():
-            choices = (described, *described.get("anyOf", ()))
-            for choice in choices:
-                if "description" in choice:
-                    described.setdefault("description", choice["description"])
-                if choice.get("type") == "string" and "date-time" in str(theirs.get(field)):
-                    choice["format"] = "date-time"
+            _complete_field(described, is_time="date-time" in str(theirs.get(field)))
     return components
+
+
+def _complete_field(described: dict[str, Any], *, is_time: bool) -> None:
+    for choice in (described, *described.get("anyOf", ())):
+        if "description" in choice:
+            described.setdefault("description", choice["description"])
+        if is_time and choice.get("type") == "string":
+            choice["format"] = "date-time"

@@ -143,14 +143,10 @@ class Schemas:
 
     def resolve(self, schema: Schema) -> Schema:
         """Return the schema of a value that is not null, itself instead of a reference to it."""
-        present = next(
-            (choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"), schema
-        )
-        found: Schema = (
-            self._schemas[present["$ref"].removeprefix(REF_PREFIX)]
-            if "$ref" in present
-            else present
-        )
+        choices = schema.get("anyOf", [schema])
+        present: Schema = next((one for one in choices if one.get("type") != "null"), schema)
+        reference = present.get("$ref", "").removeprefix(REF_PREFIX)
+        found: Schema = self._schemas.get(reference, present)
         return found
 
     def objects(self, operations: list[Schema]) -> list[Schema]:
@@ -214,11 +210,10 @@ class Schemas:
 
 
 def _operation(path: str, method: str, operation: Schema, schemas: Schemas) -> Schema:
-    scheme, scopes = (
-        next(iter(operation["security"][0].items())) if operation["security"] else ("", [])
-    )
+    [(scheme, scopes)] = next(iter(operation["security"]), {"": []}).items()
     needs, token = _SCHEMES[scheme]
     body = _json_schema(operation.get("requestBody", {}))
+    example = schemas.example(schemas.resolve(body)) if body else None
     status, success = next(one for one in operation["responses"].items() if one[0].startswith("2"))
     answer = _json_schema(success)
     headers = [
@@ -233,13 +228,7 @@ def _operation(path: str, method: str, operation: Schema, schemas: Schemas) -> S
         "needs": needs,
         "codes": set(chain.from_iterable(codes)),
         "body": body,
-        "request": _request(
-            path,
-            method,
-            operation,
-            token,
-            schemas.example(schemas.resolve(body)) if body else None,
-        ),
+        "request": _request(path, method, operation, token, example),
         "answer": f"{status} {HTTPStatus(int(status)).phrase}",
         "answer_schema": answer,
         "answer_body": pretty(schemas.example(answer)) if answer else "\n".join(headers),

@@ -10,7 +10,7 @@ from uuid import uuid4
 from tenantry.billing.ingest import HandlingFailedError, WebhookService
 from tenantry.common.clock import Clock
 from tenantry.domain.billing.events import KNOWN_TYPES, Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.domain.billing.ledger import LedgerEntry, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.errors import (
     CompressedBodyError,
@@ -98,13 +98,16 @@ class WebhookReceiver:
             return HotResponse.text(503, "Service unavailable", (b"retry-after", b"1"))
         self._count(request, event, entry.outcome if entry else _NotEntered.DUPLICATE)
         if entry is not None:
-            if entry.tenant_id is not None:
-                request.scope[TENANT] = entry.tenant_id
-            for anomaly in entry.anomalies:
-                self._anomalies[anomaly].inc()
-            if entry.outcome is Outcome.INVALID:
-                logger.warning("event %s is malformed: %s", event.id, event.problem)
+            self._note(request, event, entry)
         return HotResponse.text(200, "OK")
+
+    def _note(self, request: HotRequest, event: BillingEvent, entry: LedgerEntry) -> None:
+        if entry.tenant_id is not None:
+            request.scope[TENANT] = entry.tenant_id
+        for anomaly in entry.anomalies:
+            self._anomalies[anomaly].inc()
+        if entry.outcome is Outcome.INVALID:
+            logger.warning("event %s is malformed: %s", event.id, event.problem)
 
     async def _arrival(self, request: HotRequest) -> ReceivedEvent | HotResponse:
         """Read the body; return the verified event, or the error answer."""

@@ -15,7 +15,7 @@ from tenantry.dashboard.billing import is_ending, is_last_period
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import read_form
-from tenantry.dashboard.guards import ORG, ORGS, needs
+from tenantry.dashboard.guards import ORG, ORGS, DashboardUser, needs
 from tenantry.domain.audit import ActorKind
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
 from tenantry.domain.members import MemberStatus
@@ -35,18 +35,20 @@ _RESENT: Final = {
 @get("/", guards=[needs()])
 async def show_start(ctx: Context) -> Response[str]:
     user = ctx.user
-    if not user.tenants:
-        return (
-            ctx.redirect("/memberships") if user.invitations else ctx.render("no_organization.html")
-        )
+    if user.tenants:
+        return ctx.redirect(f"/orgs/{_first_tenant(user)}/")
+    if user.invitations:
+        return ctx.redirect(_MEMBERSHIPS)
+    return ctx.render("no_organization.html")
+
+
+def _first_tenant(user: DashboardUser) -> str:
+    """Return the tenant that the user visited last, else the provider's, else any."""
     # the page of a suspended tenant is an error page, whose links lead back here
-    tenants = [one.id for one in user.tenants if not one.suspended] or [
-        one.id for one in user.tenants
-    ]
-    # the last visited one, then the provider's
+    active = [one.id for one in user.tenants if not one.suspended]
+    tenants = active or [one.id for one in user.tenants]
     preferred = (user.session.tenant_id, user.claims.org_id)
-    tenant_id = next((one for one in preferred if one in tenants), tenants[0])
-    return ctx.redirect(f"/orgs/{tenant_id}/")
+    return next((one for one in preferred if one in tenants), tenants[0])
 
 
 @get(ORG, guards=[needs()])

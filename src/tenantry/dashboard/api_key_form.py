@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import filterfalse
 from types import MappingProxyType
 from typing import Final
 
@@ -64,35 +65,25 @@ class KeyForm(msgspec.Struct, frozen=True):
 
 def submitted_values(form: Form) -> KeyForm:
     texts = {name: form.text(name) for name in ("name", "access", "own", "expiry", "until")}
-    mode = form.text("mode") or Mode.LIVE  # a form of an existing key has none
-    sure = form.checked("sure")
-    everything = form.checked("everything")
     return KeyForm(
         checked=tuple(form.all("scope")),
-        sure=sure,
-        everything=everything,
-        mode=mode,
+        sure=form.checked("sure"),
+        everything=form.checked("everything"),
+        mode=form.text("mode") or Mode.LIVE,  # a form of an existing key has none
         **texts,
     )
 
 
 def values_of(key: ApiKey) -> KeyForm:
     """Return the values with which the form of an existing key begins."""
-    name = key.name.strip()  # as a form submits it
-    if key.access_level is AccessLevel.OWNER:
-        return KeyForm(
-            name=name,
-            access=_OWNER,
-            mode=key.mode,
-            expiry=_UNCHANGED,
-        )
+    is_owner_key = key.access_level is AccessLevel.OWNER
+    scopes = () if is_owner_key else key.scopes
     known = labels().scopes
-    checked = tuple(scope for scope in key.scopes if scope in known)
-    own = " ".join(scope for scope in key.scopes if scope not in known)
     return KeyForm(
-        name=name,
-        checked=checked,
-        own=own,
+        name=key.name.strip(),  # as a form submits it
+        access=_OWNER if is_owner_key else _SCOPED,
+        checked=tuple(filter(known.__contains__, scopes)),
+        own=" ".join(filterfalse(known.__contains__, scopes)),
         mode=key.mode,
         expiry=_UNCHANGED,
     )
@@ -121,9 +112,8 @@ class ExpiryChoices(msgspec.Struct, frozen=True):
     days: list[tuple[str, datetime]]
     """Numbers of days, and when they end."""
     first_day: date
-    last_day: date | None
+    last_day: date | None = None
     """The last one to choose; None without a limit."""
-    may_be_later: bool
 
     @property
     def has_day(self) -> bool:
@@ -135,19 +125,9 @@ def expiry_choices(now: datetime, key: ApiKey | None = None) -> ExpiryChoices:
     days = [(count, now + int(count) * _DAY) for count in DAYS]
     latest = _latest_end(key)
     if latest is None:
-        return ExpiryChoices(
-            days,
-            now.date(),
-            None,
-            may_be_later=True,
-        )
+        return ExpiryChoices(days, now.date())
     earlier = [(count, end) for count, end in days if end < latest]
-    return ExpiryChoices(
-        earlier,
-        now.date(),
-        latest.astimezone(UTC).date() - _DAY,
-        may_be_later=False,
-    )
+    return ExpiryChoices(earlier, now.date(), latest.astimezone(UTC).date() - _DAY)
 
 
 def _latest_end(key: ApiKey | None) -> datetime | None:
@@ -194,13 +174,9 @@ def check(
 
 def _scope_errors(values: KeyForm, key: ApiKey | None) -> dict[str, str]:
     if values.access == _OWNER:
-        is_owner_key = key is not None and key.access_level is AccessLevel.OWNER
-        is_sure = values.sure or is_owner_key
-        return (
-            {}
-            if is_sure
-            else {"sure": "Check this box to create an OWNER key, or choose scopes instead."}
-        )
+        if values.sure or (key is not None and key.access_level is AccessLevel.OWNER):
+            return {}
+        return {"sure": "Check this box to create an OWNER key, or choose scopes instead."}
     if not values.scopes:
         return {"scope": "Choose at least one scope, or enter your own."}
     return _own_errors(values.scopes) | _everything_errors(values, key)

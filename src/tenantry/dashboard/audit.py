@@ -156,12 +156,10 @@ def _target(event: AuditEvent, names: Mapping[str, str]) -> AuditParty | None:
     if kind not in _PAGES:
         return None
     page = f"{_PAGES[kind]}/{target_id}" if target_id in names else None
-    if kind == "member":
-        user_id = names.get(target_id) or _field_text(event, "userId") or target_id
-        return AuditParty(id=target_id, page=page, user_id=user_id)
-    return AuditParty(
-        names.get(target_id) or _field_text(event, "name") or target_id, target_id, page
-    )
+    is_member = kind == "member"
+    name = names.get(target_id) or _field_text(event, "userId" if is_member else "name")
+    shown = {"user_id" if is_member else "name": name or target_id}
+    return AuditParty(id=target_id, page=page, **shown)
 
 
 def _field_text(event: AuditEvent, field: str) -> str:

@@ -204,29 +204,25 @@ class PageContext:
         The page shows an error beside its field, or as its ``problem``. The default status is 422
         if the context has ``errors`` of fields, else 200.
         """
-        error, status_code = (None, outcome) if isinstance(outcome, int) else (outcome, None)
-        errors = forms.field_errors(error)
-        problem = error.detail if isinstance(error, DomainError) and not errors else ""
-        once = secrets.token_urlsafe(_SHORTEST_ONCE)
-        is_first = "cursor" not in self.request.query_params
-        context = {
+        errors = forms.field_errors(outcome)
+        problem = outcome if isinstance(outcome, DomainError) and not errors else None
+        shown = {
             "errors": errors,
-            "problem": problem,
+            "problem": problem.detail if problem else "",
             "typed": "",
-            "once": once,
-            "is_first": is_first,
+            "once": secrets.token_urlsafe(_SHORTEST_ONCE),
+            "is_first": "cursor" not in self.request.query_params,
+            "now": self.services.clock(),
             **context,
         }
-        if status_code is None:
-            status_code = 422 if context["errors"] else 200
-            if isinstance(error, DomainError) and problem:
-                status_code = STATUSES[type(error)]
+        status = 422 if shown["errors"] else 200
+        if problem:
+            status = STATUSES[type(problem)]
         return self.renderer.page(
             template,
-            status_code,
+            outcome if isinstance(outcome, int) else status,
             user=guards.current_user(self.request.scope),
-            now=self.services.clock(),
-            **context,
+            **shown,
         )
 
     def redirect_with(self, message: FlashMessage, path: str, query: str = "") -> Response[str]:

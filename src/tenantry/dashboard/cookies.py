@@ -4,6 +4,7 @@ secret.
 
 import hmac
 import re
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -115,19 +116,10 @@ class Cookies:
         expiries = {
             name: pending.until for name, sealed in found if (pending := self._decrypted(sealed))
         }
-        kept = size = 0
-        deleted = []
-        for name, sealed in sorted(found, key=lambda one: expiries.get(one[0], 0), reverse=True):
-            if (
-                name in expiries
-                and kept < MOST_PENDING - 1
-                and size + len(sealed) <= _MOST_SIGN_IN_BYTES
-            ):
-                kept = kept + 1
-                size = size + len(sealed)
-            else:
-                deleted.append(self._cookie(name, "", timedelta()))
-        return deleted
+        sizes = {name: len(sealed) for name, sealed in found}
+        newest = sorted(expiries, key=expiries.__getitem__, reverse=True)
+        kept = _fitting(newest, sizes)
+        return [self._cookie(name, "", timedelta()) for name in sizes if name not in kept]
 
     def flash(self, request: Connection, session: Session) -> FlashMessage | None:
         """Return the message that this page is to show, if the dashboard signed it for this session
@@ -224,3 +216,14 @@ class Cookies:
             httponly=True,
             samesite="lax",
         )
+
+
+def _fitting(names: Iterable[str], sizes: Mapping[str, int]) -> set[str]:
+    """Return the first cookies that leave room for one more sign-in."""
+    kept = set[str]()
+    size = 0
+    for name in names:
+        if len(kept) < MOST_PENDING - 1 and size + sizes[name] <= _MOST_SIGN_IN_BYTES:
+            kept.add(name)
+            size += sizes[name]
+    return kept

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import quote
 
 from litestar import MediaType, Response
 from litestar.datastructures.headers import Accept
@@ -15,7 +14,7 @@ from tenantry.dashboard import guards
 from tenantry.dashboard.context import Renderer
 from tenantry.dashboard.forms import Form
 from tenantry.dashboard.labels import denial_text, labels
-from tenantry.dashboard.sign_in import start_path
+from tenantry.dashboard.sign_in import sign_in_path, start_path
 from tenantry.domain.errors import (
     DomainError,
     IdempotencyInFlightError,
@@ -58,6 +57,8 @@ _TIMEOUT_OF_FORM: Final = (
     "The request timed out. It may have succeeded: check before you submit the form again."
 )
 
+_TYPES: Final = ["application/problem+json", "application/json", "text/html"]
+
 logger = logging.getLogger(__name__)
 
 
@@ -69,17 +70,9 @@ class ErrorPages:
 
     def not_signed_in(self, request: AnyRequest, error: guards.NotSignedInError) -> Response[str]:
         if request.method == "GET" and guards.is_navigation(request):
-            return self._renderer.redirect(
-                f"/sign-in?return_to={quote(_address(request), safe='')}"
-            )
-        if error.form is not None and (page := self._resubmission(request, 401, error.form)):
-            return page
-        return self._page(
-            request.scope,
-            401,
-            "Nothing was saved. Sign in, then try again.",
-            "Your session has ended",
-        )
+            return self._renderer.redirect(sign_in_path(_address(request)))
+        message = "Nothing was saved. Sign in, then try again."
+        return self._unsent_form(request, error, 401, message, "Your session has ended")
 
     def stale_sign_in(self, request: AnyRequest, error: guards.StaleSignInError) -> Response[str]:
         return self._renderer.redirect(
@@ -87,15 +80,8 @@ class ErrorPages:
         )
 
     def csrf(self, request: AnyRequest, error: guards.CsrfError) -> Response[str]:
-        if error.form is not None and (page := self._resubmission(request, 403, error.form)):
-            return page
         message = "It belongs to another session or another site. Nothing was changed. Open the page again and retry."
-        return self._page(
-            request.scope,
-            403,
-            message,
-            "This form is invalid",
-        )
+        return self._unsent_form(request, error, 403, message, "This form is invalid")
 
     def domain_error(self, request: AnyRequest, error: DomainError) -> Response[str]:
         scope = request.scope
@@ -107,17 +93,14 @@ class ErrorPages:
                 "This link to a part of a list is invalid.",
                 back=_first_page(scope),
             )
-        title = _ERROR_TITLES.get(type(error), "")
         # only errors of these statuses leave an object to open
-        back = (
-            _object_page(scope) if status in (HTTPStatus.FORBIDDEN, HTTPStatus.CONFLICT) else None
-        )
+        leaves_object = status in (HTTPStatus.FORBIDDEN, HTTPStatus.CONFLICT)
         return self._page(
             scope,
             status,
             error.detail,
-            title,
-            back=back,
+            _ERROR_TITLES.get(type(error), ""),
+            back=_object_page(scope) if leaves_object else None,
         )
 
     def http_error(self, request: AnyRequest, error: HTTPException) -> Response[str]:
@@ -161,22 +144,12 @@ class ErrorPages:
     def raw_page_of(self, scope: Scope, status: int, request_id: str) -> HotResponse | None:
         """Return the page of a request that never reached a route; None as for `page_of`."""
         accept = header_of(scope, b"accept") or b""
-        messages = {
-            HTTPStatus.NOT_FOUND: _UNROUTED[HTTPStatus.NOT_FOUND],
-            HTTPStatus.SERVICE_UNAVAILABLE: _TIMEOUT_OF_FORM
-            if scope["method"] == "POST"
-            else _TIMEOUT,
-        }  # browsers meet no other status
-        if status not in messages or not _wants_page(
-            scope["path"], Accept(accept.decode("latin-1"))
-        ):
+        late = _TIMEOUT_OF_FORM if scope["method"] == "POST" else _TIMEOUT
+        message = {404: _UNROUTED[HTTPStatus.NOT_FOUND], 503: late}.get(status)
+        # browsers meet no other status
+        if message is None or not _wants_page(scope["path"], Accept(accept.decode("latin-1"))):
             return None
-        response = self._page(
-            scope,
-            status,
-            messages[HTTPStatus(status)],
-            request_id=request_id,
-        )
+        response = self._page(scope, status, message, request_id=request_id)
         headers = {"Content-Type": f"{MediaType.HTML.value}; charset=utf-8", **response.headers}
         lines = [
             (name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()
@@ -216,6 +189,18 @@ class ErrorPages:
             back=back,
         )
 
+    def _unsent_form(
+        self,
+        request: AnyRequest,
+        error: guards.UnsentFormError,
+        status: int,
+        message: str,
+        title: str,
+    ) -> Response[str]:
+        """Render the error page of a form that was not processed, or the page that keeps it."""
+        page = self._resubmission(request, status, error.form) if error.form else None
+        return page or self._page(request.scope, status, message, title)
+
     def _resubmission(self, request: AnyRequest, status: int, form: Form) -> Response[str] | None:
         """Return a page that keeps the form's content, for the user to sign in and submit again by
         its button.
@@ -223,17 +208,14 @@ class ErrorPages:
         Return None if the page would be larger than `_MOST_PAGE_BYTES`.
         """
         known = labels().form_fields
-        user = guards.current_user(request.scope)
-        path = request.url.path
         entries = form.entries()
-        shown = [(known[name], text) for name, text in entries if text and name in known]
         page = self._renderer.page(
             "resubmit.html",
             status,
-            user=user,
-            path=path,
+            user=guards.current_user(request.scope),
+            path=request.url.path,
             entries=entries,
-            shown=shown,
+            shown=[(known[name], text) for name, text in entries if text and name in known],
         )
         return page if len(page.content.encode()) <= _MOST_PAGE_BYTES else None
 
@@ -245,13 +227,10 @@ def is_unrouted_page(request: AnyRequest, error: Exception) -> bool:
 
 
 def _wants_page(path: str, accept: Accept) -> bool:
-    top = path.split("/", 2)[1:2]
-    if top in (["orgs"], ["api"]):
-        return top == ["orgs"]
-    return (
-        accept.best_match(["application/problem+json", "application/json", "text/html"])
-        == "text/html"
-    )
+    top = path.partition("/")[2].partition("/")[0]
+    if top in ("orgs", "api"):
+        return top == "orgs"
+    return accept.best_match(_TYPES) == "text/html"
 
 
 def _first_page(scope: Mapping[str, Any]) -> tuple[str, str] | None:

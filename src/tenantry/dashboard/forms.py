@@ -28,6 +28,10 @@ _BEYOND_YEARS: Final = re.compile(r"\+?\d{5,}-\d\d-\d\d", re.ASCII)
 _FIELDS: Final = {"scopes": "scope", "expiresAt": "until"}
 """The fields of forms by those of the API, where they differ."""
 
+_CONFLICT: Final = (
+    "This was changed after you opened the form. It is now: {}. Save again to replace it."
+)
+
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
@@ -95,7 +99,7 @@ class InvalidFormError(Exception):
         self.errors = dict(errors)
 
 
-def field_errors(error: Exception | None) -> dict[str, str]:
+def field_errors(error: object) -> dict[str, str]:
     """Return the errors of a rejected form by field; empty for errors that concern no field."""
     if isinstance(error, InvalidFormError):
         return error.errors
@@ -159,10 +163,9 @@ def confirmation_text(name: str, fallback: str) -> str:
 
 def confirmation_errors(typed: str, field: str, expected: str) -> dict[str, str]:
     """Return the error of a field that does not hold the `confirmation_text`; empty if it does."""
-    is_same = confirmation_text(typed, "") == expected
-    return (
-        {} if is_same else {field: "The name does not match. Nothing was changed. Type it again."}
-    )
+    if confirmation_text(typed, "") == expected:
+        return {}
+    return {field: "The name does not match. Nothing was changed. Type it again."}
 
 
 def field_digests(fields: Mapping[str, str]) -> dict[str, str]:
@@ -178,17 +181,17 @@ def find_edits(
 
     The form carries the `field_digests` of what it showed.
     """
-    shown = {name: form.text(_DIGEST_PREFIX + name) for name in submitted}
-    now = {name: _digest(text) for name, text in current.items()}
-    changed = {
-        name for name, text in submitted.items() if _digest(text) not in (shown[name], now[name])
-    }
-    message = "This was changed after you opened the form. It is now: {}. Save again to replace it."
-    return changed, {
-        name: message.format(isolated(current[name]) or "empty")
-        for name in submitted
-        if name in changed and now[name] != shown[name]
-    }
+    changed = set()
+    conflicts = {}
+    for name, text in submitted.items():
+        shown = form.text(_DIGEST_PREFIX + name)
+        now = _digest(current[name])
+        if _digest(text) in (shown, now):
+            continue
+        changed.add(name)
+        if now != shown:
+            conflicts[name] = _CONFLICT.format(isolated(current[name]) or "empty")
+    return changed, conflicts
 
 
 def _digest(text: str) -> str:

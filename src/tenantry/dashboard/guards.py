@@ -5,7 +5,7 @@ the tenant.
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 from litestar import Request
@@ -149,21 +149,16 @@ class SessionGuard(msgspec.Struct, frozen=True):
         `NotSignedInError`, `StaleSignInError`, and `NotFoundError` for a tenant that is not theirs.
         """
         org_id = org_id or connection.path_params.get("org_id")
-        is_post = extras(connection)["method"] != "GET"
-        is_visit = not is_post and is_navigation(connection)
-        # the script's polling extends no session
-        is_use = not is_head(connection) and (is_visit or is_post)
-        visit = await self._look_up(connection, org_id, is_use=is_use)
+        purpose = _purpose_of(connection)
+        visit = await self._look_up(connection, org_id, is_use=purpose.is_use)
         if not allow_stale_login:
-            is_form = follows_form if is_visit else is_post
-            self._check_fresh(visit.session, is_visit=is_visit, is_form=is_form)
-        flash = self.cookies.flash(connection, visit.session) if is_visit and is_use else None
+            self._check_fresh(visit.session, purpose, follows_form=follows_form)
+        shows_flash = purpose.is_visit and purpose.is_use
+        flash = self.cookies.flash(connection, visit.session) if shows_flash else None
         user = self._user_of(visit, org_id, flash)
         extras(connection)[_USER] = user
-        if org_id is None:
-            return user
-        user = await self._with_role(user)
-        extras(connection)[_USER] = user
+        if org_id is not None:
+            user = extras(connection)[_USER] = await self._with_role(user)
         return user
 
     async def _look_up(
@@ -195,15 +190,16 @@ class SessionGuard(msgspec.Struct, frozen=True):
         caller, role = await self.authenticator.as_user(user.claims, user.tenant.id)
         return msgspec.structs.replace(user, caller=caller, role=role)
 
-    def _check_fresh(self, session: Session, *, is_visit: bool, is_form: bool) -> None:
+    def _check_fresh(self, session: Session, purpose: "_Purpose", *, follows_form: bool) -> None:
         """Raise unless the user was confirmed recently enough; for a form, and the page that
         follows it, less recently.
 
         Raises `StaleSignInError` for a page that a user visits, else `NotSignedInError`.
         """
+        is_form = follows_form if purpose.is_visit else purpose.is_post
         if self._is_fresh(session) or (is_form and session.may_send_forms(self.clock())):
             return
-        raise StaleSignInError(session.subject) if is_visit else NotSignedInError
+        raise StaleSignInError(session.subject) if purpose.is_visit else NotSignedInError
 
     async def recognize(self, connection: Connection) -> None:
         """Look up the user of a request that no guard has seen, for its error page."""
@@ -232,6 +228,22 @@ class SessionGuard(msgspec.Struct, frozen=True):
         return not session.needs_renewal(now) or (
             self.is_provider_away() and session.may_continue(now)
         )
+
+
+class _Purpose(NamedTuple):
+    """What a request is for."""
+
+    is_post: bool
+    is_visit: bool
+    """Whether the browser is to show the answer as a page."""
+    is_use: bool
+    """Whether it extends the session. HEAD and the script's polling do not."""
+
+
+def _purpose_of(connection: Connection) -> _Purpose:
+    is_post = extras(connection)["method"] != "GET"
+    is_visit = not is_post and is_navigation(connection)
+    return _Purpose(is_post, is_visit, not is_head(connection) and (is_visit or is_post))
 
 
 class _PageGuard(RouteGuard):

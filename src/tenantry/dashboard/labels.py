@@ -15,7 +15,6 @@ from markupsafe import Markup
 from tenantry.domain.audit import Action
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.permissions import (
-    ANYTHING,
     AccessLevel,
     RequestPrincipal,
     Role,
@@ -46,6 +45,7 @@ class Labels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     form_fields: dict[str, str]
     page_actions: dict[str, str]
     scope_groups: dict[str, dict[str, str]]
+    wildcard_scopes: dict[str, str]
     audit_actions: dict[Action, Label]
     browsers: dict[str, str]
     systems: dict[str, str]
@@ -67,11 +67,8 @@ _INVISIBLE: Final = frozenset({"C", "Z"})
 
 def shown_name(name: str, fallback: str) -> str:
     """Return the name, or ``fallback`` if it has only blanks and invisible characters."""
-    return (
-        name
-        if any(unicodedata.category(letter)[0] not in _INVISIBLE for letter in name)
-        else fallback
-    )
+    is_visible = any(unicodedata.category(letter)[0] not in _INVISIBLE for letter in name)
+    return name if is_visible else fallback
 
 
 _RIGHT_TO_LEFT: Final = frozenset({"R", "AL", "RLE", "RLO", "RLI"})  # bidirectional classes (UAX 9)
@@ -126,11 +123,8 @@ def denial_text(
     action = owner_only or labels().page_actions.get(scope, f"use the scope {scope}")
     scopes, level = role_grants(role, ())
     restrictions = [one for one in token_scopes if is_scope(one)]
-    if (
-        restrictions
-        and covers(scopes, scope)
-        and (owner_only is None or level is AccessLevel.OWNER)
-    ):
+    is_role_enough = covers(scopes, scope) and (owner_only is None or level is AccessLevel.OWNER)
+    if restrictions and is_role_enough:
         return f"Your identity provider restricted your sign-in to {', '.join(restrictions)}. You can't {action}."
     who = "an owner" if owner_only else "an owner or admin"
     return f"Your role, {role}, can't {action}. Ask {who} of the organization."
@@ -139,15 +133,12 @@ def denial_text(
 def scope_label(scope: str) -> str:
     """Say what a scope allows; empty for a scope of the tenant's own services."""
     known = labels().scopes
-    if scope in known:
-        return known[scope]
-    if scope == ANYTHING:
-        return "Everything that does not require an OWNER key"
+    texts = known | labels().wildcard_scopes
+    if scope in texts:
+        return texts[scope]
     resource, _, action = scope.partition(":")
     if resource == "*":
-        return {"read": "See everything", "write": "Change everything"}.get(
-            action, f"{action} on everything"
-        )
+        return f"{action} on everything"
     if action == "*" and any(one.startswith(f"{resource}:") for one in known):
         return f"Everything with {resource}"
     return ""
@@ -155,13 +146,16 @@ def scope_label(scope: str) -> str:
 
 def browser_label(agent: str | None) -> str:
     """Return the probable meaning of a ``User-Agent``, such as "Firefox on Linux"."""
-    browser, system = (
-        next((name for pattern, name in patterns.items() if re.search(pattern, agent or "")), None)
-        for patterns in (labels().browsers, labels().systems)
-    )
-    if browser is None:
-        return f"A browser on {system}" if system else "An unknown browser"
-    return f"{browser} on {system}" if system else browser
+    browser = _first_match(labels().browsers, agent or "")
+    system = _first_match(labels().systems, agent or "")
+    if system:
+        return f"{browser or 'A browser'} on {system}"
+    return browser or "An unknown browser"
+
+
+def _first_match(names: Mapping[str, str], text: str) -> str:
+    """Return the name of the first pattern that a text contains; empty if it contains none."""
+    return next((name for pattern, name in names.items() if re.search(pattern, text)), "")
 
 
 # Changes of records

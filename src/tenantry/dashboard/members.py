@@ -71,8 +71,6 @@ _writer = needs("members:write")
 
 @get(PATH, guards=[_reader])
 async def show_members(ctx: Context, cursor: Cursor = None) -> Response[str]:
-    services = ctx.services
-    principal = ctx.principal
     status = ctx.choice("status", MemberStatus)
     wanted = MemberFilter(
         ctx.query("userId") or None,
@@ -80,8 +78,8 @@ async def show_members(ctx: Context, cursor: Cursor = None) -> Response[str]:
         status,
         current=status is None,
     )
-    page = await services.members.list_page(
-        principal,
+    page = await ctx.services.members.list_page(
+        ctx.principal,
         wanted,
         _PAGE_SIZE,
         cursor,
@@ -222,17 +220,15 @@ async def _member_page(
 ) -> Response[str]:
     principal = ctx.principal
     member = await ctx.services.members.get(principal, member_id)
-    person = (await _people(ctx, [member]))[member_id]
+    people = await _people(ctx, [member])
     return ctx.render(
         template,
         member=member,
-        name=person.name,
+        person=people[member_id],
         errors=_errors_of(error),
         role=role or member.role,
         is_sure=sure,
         assignable=_assignable_roles(principal),
-        is_self=person.is_self,
-        is_tenant_owner=person.is_tenant_owner,
         may_manage=ctx.user.may("members:write")
         and _is_allowed(check_may_manage, principal, member.role),
     )
@@ -340,12 +336,8 @@ async def transfer(ctx: Context) -> Response[str]:
     except InvalidFormError as error:
         return await _transfer_page(ctx, values, typed, error)
     except errors.ValidationError:  # the member was removed meanwhile
-        return await _transfer_page(
-            ctx,
-            values,
-            typed,
-            InvalidFormError({"userId": _NOT_A_MEMBER}),
-        )
+        removed = InvalidFormError({"userId": _NOT_A_MEMBER})
+        return await _transfer_page(ctx, values, typed, removed)
     return ctx.redirect_with(FlashMessage.TRANSFERRED, f"{ctx.user.base}/settings/members")
 
 

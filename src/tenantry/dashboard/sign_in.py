@@ -1,6 +1,7 @@
 """Signing in at the identity provider, and signing out."""
 
 import logging
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Final
@@ -26,7 +27,10 @@ SIGN_OUT: Final = "/sign-out"
 SIGNED_OUT: Final = "/signed-out"
 SIGN_IN_LIFETIME: Final = timedelta(minutes=10)
 """How long a user may take at the identity provider."""
-_LONGEST_PATH: Final = 1000  # a cookie holds it, of 4096 bytes at most
+_SAFE_PATH: Final = re.compile(r"/(?!/|sign-|signed-)[ -\[\]-~]{0,999}")
+"""A path in printable ASCII without a backslash, which browsers take for a slash. A cookie of at
+most 4096 bytes holds it.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -140,13 +144,13 @@ async def _renew(
     ctx: PageContext, pending: SignInCookie, person: SignedInUser, token: str | None
 ) -> Response[str]:
     """Continue the session if the provider confirmed its user. This never begins a session."""
-    sessions = ctx.services.sessions
-    if token is not None and await sessions.renew(token, person.claims, person.name):
+    renew = ctx.services.sessions.renew
+    if token is not None and await renew(token, person.claims, person.name):
         return ctx.redirect(pending.return_to)
-    if token is not None and await sessions.look_up(token, None, is_use=False):
+    if await _has_session(ctx):
         # another user is signed in at the provider now
         return ctx.redirect(start_path(pending.return_to))
-    return ctx.redirect(f"{SIGN_IN}?return_to={quote(safe_path(pending.return_to), safe='')}")
+    return ctx.redirect(sign_in_path(safe_path(pending.return_to)))
 
 
 def _already_signed_out(request: AnyRequest, _error: NotSignedInError) -> Response[str]:
@@ -206,13 +210,11 @@ async def _has_session(ctx: PageContext) -> bool:
 def _sign_in_page(
     ctx: PageContext, return_to: str, error: Exception | None = None
 ) -> Response[str]:
-    start = start_path(return_to)
-    people = ctx.services.people
     return ctx.render(
         "sign_in.html",
         _status_of(error),
-        start=start,
-        people=people,
+        start=start_path(return_to),
+        people=ctx.services.people,
         problem=str(error or ""),
     )
 
@@ -241,6 +243,11 @@ def _log_failure(request: AnyRequest, error: Exception) -> None:
     )
 
 
+def sign_in_path(return_to: str) -> str:
+    """Return the path of the page that offers to sign in and then leads to ``return_to``."""
+    return f"{SIGN_IN}?return_to={quote(return_to, safe='')}"
+
+
 def start_path(return_to: str, *, silent: bool = False, hint: str | None = None) -> str:
     """Return the path that begins a sign-in and then leads to ``return_to``."""
     more = ("&silent=1" if silent else "") + (f"&hint={quote(hint, safe='')}" if hint else "")
@@ -251,12 +258,4 @@ def safe_path(path: str) -> str:
     """Return the path if it leads to a page of the dashboard and to no other site, else the start
     page.
     """
-    plain = (
-        path.isascii() and path.isprintable() and len(path) <= _LONGEST_PATH and "\\" not in path
-    )
-    if not plain or not path.startswith("/") or path.startswith("//"):
-        return "/"
-    parts = urlsplit(path)
-    if parts.scheme or parts.netloc or parts.path.startswith(("/sign-", "/signed-")):
-        return "/"
-    return path
+    return path if _SAFE_PATH.fullmatch(path) else "/"

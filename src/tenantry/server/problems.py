@@ -129,14 +129,14 @@ section 12.5.5).
 """
 
 
-def fault_of(error: msgspec.ValidationError, default: str = "body") -> tuple[str, str]:
-    """Return a field's path, or ``default`` for the whole body, and msgspec's message."""
+def fault_of(error: msgspec.ValidationError) -> tuple[str, str]:
+    """Return a field's path, or ``body`` for the whole body, and msgspec's message."""
     message, marker, path = str(error).rpartition(_PATH)
     message, path = (message, path.removeprefix(".").removesuffix("`")) if marker else (path, "")
     message = message[: 2 * _MAX_TEXT]  # it contains the client's text, of any length
     if field := _FIELD.fullmatch(message):
         path = f"{path}.{field[1]}" if path else field[1]
-    return path[:_MAX_TEXT] or default, message[:_MAX_TEXT]
+    return path[:_MAX_TEXT] or "body", message[:_MAX_TEXT]
 
 
 class Refusal(HotResponse):
