@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +20,8 @@ from tenantry.domain.permissions import Mode, RequestPrincipal
 __all__ = ["AuditFilter", "AuditService", "read_all", "record"]
 
 _EXPORT_ROWS: Final = 500
+_TARGET: Final = attrgetter("target_id")
+_ACTOR: Final = attrgetter("actor_id")
 
 
 class AuditService:
@@ -50,9 +53,8 @@ class AuditService:
         window = window_after(limit, cursor)
         async with self._database.transaction(of_tenant(org_id)) as connection:
             page = await audit.read_page(connection, org_id, wanted, window, bounded=True)
-            ids = {row.target_id for row in page.data} | {
-                row.actor_id for row in page.data if row.actor_id
-            }
+            targets, actors = map(_TARGET, page.data), map(_ACTOR, page.data)
+            ids = {*targets, *actors} - {None}
             return page, await audit.read_names(connection, org_id, ids)
 
     async def export(
@@ -80,14 +82,12 @@ async def record(
 
     ``target`` is the id of the tenant and the id of what was changed.
     """
-    old: dict[str, Any] | None = None if before is None else msgspec.to_builtins(before)
-    new: dict[str, Any] | None = None if after is None else msgspec.to_builtins(after)
+    old: dict[str, Any] | None = msgspec.to_builtins(before)
+    new: dict[str, Any] | None = msgspec.to_builtins(after)
     if old is not None and new is not None:
-        changed = [name for name in new if old.get(name) != new[name]]
-        if not changed:
+        old, new = _differing(old, new)
+        if not new:
             return
-        old = {name: old.get(name) for name in changed}
-        new = {name: new[name] for name in changed}
     org_id, target_id = target
     of_author = author.kind, author.id, author.address, author.request_id
     await audit.insert(
@@ -103,3 +103,9 @@ async def record(
             new,
         ),
     )
+
+
+def _differing(old: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields that differ, as they were and as they are."""
+    changed = [name for name in new if old.get(name) != new[name]]
+    return {name: old.get(name) for name in changed}, {name: new[name] for name in changed}

@@ -59,15 +59,15 @@ async def read_page(
     window = _until(window, wanted.until)
     # only the given ones: a cached plan for all conditions could use no index
     given = [name for name in _CONDITIONS if getattr(wanted, name) is not None]
-    indexed = _indexed(given) if bounded else given
-    filtered = [_CONDITIONS[name] for name in given if name not in indexed]
+    filtered = _unindexed(given) if bounded else []
+    indexed = [name for name in given if name not in filtered]
     return await _LISTING.page(
         connection,
-        " AND ".join(["org_id = %(org)s", *(_CONDITIONS[name] for name in indexed)]),
+        " AND ".join(["org_id = %(org)s", *map(_CONDITIONS.__getitem__, indexed)]),
         {**msgspec.structs.asdict(wanted), "org": org_id},
         window,
         _event,
-        filtered=" AND ".join(filtered) or "true",
+        filtered=" AND ".join(map(_CONDITIONS.__getitem__, filtered)) or "true",
         bounded=bool(filtered),
     )
 
@@ -81,10 +81,10 @@ def _until(window: Window, until: datetime | None) -> Window:
     return Window(window.limit, until, "")
 
 
-def _indexed(names: Sequence[str]) -> list[str]:
-    """Return the conditions that one index finds together; the others are checked row by row."""
+def _unindexed(names: Sequence[str]) -> list[str]:
+    """Return the conditions that are checked row by row; one index finds the others together."""
     unindexed = {"action", "actor_id"} if "target_id" in names else {"action"}
-    return [name for name in names if name not in unindexed]
+    return [name for name in names if name in unindexed]
 
 
 async def read_names(connection: Connection, org_id: str, ids: Collection[str]) -> dict[str, str]:
@@ -120,10 +120,8 @@ async def read_all(
 
 async def existing_ids(connection: Connection, org_id: str, ids: Collection[str]) -> set[str]:
     """Return which of these entries a tenant has."""
-    rows = await connection.fetch(
-        "SELECT id FROM audit_events WHERE org_id = %s AND id = ANY(%s)", (org_id, list(ids))
-    )
-    return {row[0] for row in rows}
+    statement = "SELECT id FROM audit_events WHERE org_id = %s AND id = ANY(%s)"
+    return set(await connection.fetch_column(statement, (org_id, list(ids))))
 
 
 async def newest_by_target(

@@ -79,14 +79,9 @@ class CustomerLinks:
 
         Raises `NotFoundError` without the tenant, and `TenantDeletedError` if it has ended.
         """
-        link = partial(
-            self._move,
-            author,
-            customer_id,
-            tenant_id,
-            takes=False,
+        return await retry_on_conflict(
+            partial(self._move, author, customer_id, tenant_id, takes=False)
         )
-        return await retry_on_conflict(link)
 
     async def move(
         self,
@@ -97,14 +92,9 @@ class CustomerLinks:
         """Link a customer, whichever tenant has it. Raises `NotFoundError` and `TenantDeletedError`
         as `link`.
         """
-        move = partial(
-            self._move,
-            author,
-            customer_id,
-            tenant_id,
-            takes=True,
+        return await retry_on_conflict(
+            partial(self._move, author, customer_id, tenant_id, takes=True)
         )
-        return await retry_on_conflict(move)
 
     async def unlink(self, author: Author, customer_id: str) -> CustomerMove:
         """Remove the link of a customer. Raises `NotFoundError` without one."""
@@ -331,16 +321,15 @@ async def _record(
     before: list[str],
     now: datetime,
 ) -> None:
-    after = _LinkedCustomers(await ledger_store.customers_of(connection, tenant_id))
-    target, former = (tenant_id, tenant_id), _LinkedCustomers(before)
+    after = await ledger_store.customers_of(connection, tenant_id)
     await audit.record(
         connection,
         author,
         Action.TENANT_UPDATED,
-        target,
+        (tenant_id, tenant_id),
         now,
-        before=former,
-        after=after,
+        before=_LinkedCustomers(before),
+        after=_LinkedCustomers(after),
     )
 
 

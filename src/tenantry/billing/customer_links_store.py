@@ -71,12 +71,12 @@ async def tenants_sharing(connection: Connection, customer_id: str) -> list[str]
     """Return the tenants that have a subscription of a customer; none unless each subscription has
     its own state.
     """
-    return [row[0] for row in await connection.fetch(TENANTS_SHARING, {"customer": customer_id})]
+    return await connection.fetch_column(TENANTS_SHARING, {"customer": customer_id})
 
 
 async def subscriptions_of(connection: Connection, customer_id: str) -> list[str]:
     """Return the subscriptions of a customer, also those that only parked events name."""
-    return [row[0] for row in await connection.fetch(SUBSCRIPTIONS_OF, {"customer": customer_id})]
+    return await connection.fetch_column(SUBSCRIPTIONS_OF, {"customer": customer_id})
 
 
 async def link(connection: Connection, customer_id: str, tenant_id: str, now: datetime) -> None:

@@ -139,7 +139,7 @@ class ReconcileRun:
         after = ""
         while True:
             async with self._database.transaction(ACROSS_TENANTS) as connection:
-                page = await store.linked_tenants(connection, after, None, _PAGE)
+                page = await store.linked_tenants(connection, after, _PAGE)
             if page:
                 yield page
             if len(page) < _PAGE:

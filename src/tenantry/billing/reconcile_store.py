@@ -44,9 +44,9 @@ SELECT t.id,
 """  # noqa: S608  # our own condition
 _LINKED_TENANTS: Final = f"{_TENANTS} AND {_MAY_HAVE_CUSTOMERS}"
 LINKED: Final = f"""{_LINKED_TENANTS}
-   AND t.id > %(after)s AND (%(only)s::text[] IS NULL OR t.id = ANY(%(only)s))
+   AND t.id > %s
  ORDER BY t.id
- LIMIT %(most)s
+ LIMIT %s
 """
 DUE: Final = f"""{_LINKED_TENANTS}
    AND (t.reconciled_at IS NULL OR t.reconciled_at <= %(until)s) AND t.id <> ALL(%(without)s)
@@ -152,14 +152,9 @@ class LedgerPosition(msgspec.Struct, frozen=True):
     newest: int | None
 
 
-async def linked_tenants(
-    connection: Connection, after: str, only: Sequence[str] | None, most: int
-) -> list[LinkedTenant]:
-    """Return the next living tenants that may have a customer, by id, ``after`` one; of ``only``
-    these, if given.
-    """
-    values = {"after": after, "only": None if only is None else list(only), "most": most}
-    return [_linked(row) for row in await connection.fetch(LINKED, values)]
+async def linked_tenants(connection: Connection, after: str, most: int) -> list[LinkedTenant]:
+    """Return the next living tenants that may have a customer, by id, ``after`` one."""
+    return [_linked(row) for row in await connection.fetch(LINKED, (after, most))]
 
 
 async def tenants_by_id(connection: Connection, tenants: Collection[str]) -> list[LinkedTenant]:

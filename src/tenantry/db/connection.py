@@ -141,6 +141,10 @@ class Connection(psycopg.AsyncConnection[Any]):
         """Execute a query and return all its rows."""
         return await (await self.execute(query, values)).fetchall()
 
+    async def fetch_column(self, query: LiteralString, values: Params | None = None) -> list[Any]:
+        """Execute a query and return the first column of all its rows."""
+        return [row[0] for row in await self.fetch(query, values)]
+
     async def fetch_row(
         self, query: LiteralString, values: Params | None = None
     ) -> tuple[Any, ...] | None:

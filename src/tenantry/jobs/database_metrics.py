@@ -38,17 +38,23 @@ class DatabaseMetrics:
                     *await _mails(connection),
                     *await _billing(connection),
                     *await _jobs(connection),
+                    *await _job_runs(connection),
                 ]
         except DatabaseUnavailableError:
             return None
         except psycopg.Error as fault:  # an older schema, or missing privileges
             error = type(fault).__name__
-        if error and error != self._error:
-            logger.warning("metrics of the database are unavailable: %s", error)
-        if self._error and not error:
-            logger.info("metrics of the database are available again")
+        self._log_change(error)
         self._error = error
         return metrics
+
+    def _log_change(self, error: str) -> None:
+        if error == self._error:
+            return
+        if error:
+            logger.warning("metrics of the database are unavailable: %s", error)
+        else:
+            logger.info("metrics of the database are available again")
 
 
 async def _mails(connection: Connection) -> list[Metric]:
@@ -101,17 +107,20 @@ async def _jobs(connection: Connection) -> list[Metric]:
     due = Gauge("tenantry_jobs_longest_due_seconds", text, labels=("queue",))
     for queue, seconds in (await runs_store.longest_due(connection)).items():
         due.add_metric((queue,), seconds)
+    return [jobs, due]
+
+
+async def _job_runs(connection: Connection) -> list[Metric]:
     runs = CounterMetricFamily(
         "tenantry_job_runs", "Finished runs of jobs, by outcome.", labels=("task", "outcome")
     )
     text = "When a job last succeeded; 0 for a scheduled job that never has."
     last = Gauge("tenantry_job_last_success_timestamp_seconds", text, labels=("task",))
-    never = {task: runs_store.JobRuns(task, 0, 0, None) for task in TASKS}
-    for task, run in sorted(
-        (never | {run.task: run for run in await runs_store.read_runs(connection)}).items()
-    ):
+    found = {run.task: run for run in await runs_store.read_runs(connection)}
+    never = {task: runs_store.JobRuns(task, 0, 0, 0) for task in TASKS}
+    for task, run in sorted((never | found).items()):
         runs.add_metric((task, "succeeded"), run.succeeded)
         runs.add_metric((task, "failed"), run.failed)
-        if run.succeeded_at or task in PERIODIC:
-            last.add_metric((task,), run.succeeded_at.timestamp() if run.succeeded_at else 0)
-    return [jobs, due, runs, last]
+        if run.last_success or task in PERIODIC:
+            last.add_metric((task,), run.last_success)
+    return [runs, last]

@@ -91,12 +91,8 @@ async def remove_until(connection: Connection, statement: str, until: datetime) 
 async def purgeable_tenants(connection: Connection, now: datetime) -> list[str]:
     """Return the tenants that were deleted 30 days ago or earlier, at most `ROWS_PER_STATEMENT`."""
     statement = "SELECT id FROM tenants WHERE deleted_at <= %s ORDER BY deleted_at, id LIMIT %s"
-    return [
-        row[0]
-        for row in await connection.fetch(
-            statement, (now - DELETED_TENANTS_KEPT, ROWS_PER_STATEMENT)
-        )
-    ]
+    values = (now - DELETED_TENANTS_KEPT, ROWS_PER_STATEMENT)
+    return await connection.fetch_column(statement, values)
 
 
 async def purge_rows(connection: Connection, tenant_id: str) -> int:

@@ -2,7 +2,6 @@
 runs.
 """
 
-from datetime import datetime
 from typing import Final, NamedTuple
 
 from tenantry.db.connection import Connection
@@ -15,7 +14,11 @@ INSERT INTO job_runs (task, succeeded, failed, succeeded_at)
        SET succeeded = job_runs.succeeded + excluded.succeeded, failed = job_runs.failed + excluded.failed,
            succeeded_at = coalesce(excluded.succeeded_at, job_runs.succeeded_at)
 """
-RUNS: Final = "SELECT task, succeeded, failed, succeeded_at FROM job_runs ORDER BY task"
+RUNS: Final = """
+SELECT task, succeeded, failed, coalesce(extract(epoch FROM succeeded_at), 0)::float8
+  FROM job_runs
+ ORDER BY task
+"""
 BY_STATUS: Final = """
 SELECT queue_name, status::text, count(*)
   FROM procrastinate_jobs
@@ -44,16 +47,16 @@ SELECT queue_name, extract(epoch FROM now() - min(due))
 async def started_jobs(connection: Connection, worker_id: int) -> list[int]:
     """Return the ids of the jobs that a worker has started, and whose end is not recorded."""
     statement = "SELECT id FROM procrastinate_jobs WHERE status = 'doing' AND worker_id = %s"
-    return [row[0] for row in await connection.fetch(statement, (worker_id,))]
+    return await connection.fetch_column(statement, (worker_id,))
 
 
 class JobRuns(NamedTuple):
-    """How often a task has run, and when it last succeeded."""
+    """How often a task has run, and when it last succeeded: Unix seconds, 0 if it never has."""
 
     task: str
     succeeded: int
     failed: int
-    succeeded_at: datetime | None
+    last_success: float
 
 
 async def record_run(connection: Connection, task: str, *, succeeded: bool) -> None:
