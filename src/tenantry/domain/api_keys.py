@@ -24,7 +24,8 @@ _LONGEST_HINT: Final = 30
 _KEY_ID: Final = re.compile("key_[0-9A-Za-z_-]{1,60}")
 _SHOWN_DIGITS: Final = re.compile("[0-9a-z]{4}")
 _SHOWN_PARTS: Final = re.compile(
-    r"(?P<start> (?:svc_(?:live|test)_)? [0-9a-z]{4} )?  (?: (?:\.{3}|\u2026) (?P<last4> [0-9a-z]{4} )? )?",
+    r"(?=.*[0-9a-z]) (?P<start> (?:svc_(?:live|test)_)? [0-9a-z]{4} )?"
+    r"(?: (?:\.{3}|\u2026) (?P<last4> [0-9a-z]{4} )? )?",
     re.VERBOSE,
 )
 """The shown characters at both ends of a secret, in lower case; the end comes after dots."""
@@ -209,7 +210,7 @@ def find_key_hint(text: str) -> KeyHint | None:
     if _SHOWN_DIGITS.fullmatch(text):
         return KeyHint(starts=_possible_starts(text), last4=text, either=True)
     parts = _SHOWN_PARTS.fullmatch(text)
-    if parts is None or not (parts["start"] or parts["last4"]):
+    if parts is None:
         return None
     return KeyHint(starts=_possible_starts(parts["start"]), last4=parts["last4"])
 
@@ -228,8 +229,10 @@ def check_search(text: str) -> None:
 
 
 def _possible_starts(start: str | None) -> tuple[str, ...]:
-    if start is None or start.startswith(tuple(PREFIXES.values())):
-        return (start,) if start else ()
+    if start is None:
+        return ()
+    if start.startswith(tuple(PREFIXES.values())):
+        return (start,)
     return tuple(prefix + start for prefix in PREFIXES.values())
 
 

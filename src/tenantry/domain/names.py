@@ -51,8 +51,7 @@ def display_text(text: str, fallback: str = "(no name)") -> str:
     phone number becomes ``[number]``. Characters that are invisible or change the direction of the
     text are left out.
     """
-    text = unicodedata.normalize("NFKC", text[:_LONGEST_INPUT])
-    text = "".join(" " if letter.isspace() else letter for letter in text)
+    text = " ".join(unicodedata.normalize("NFKC", text[:_LONGEST_INPUT]).split())
     text = "".join(letter for letter in text if unicodedata.category(letter) not in _NOT_SHOWN)
     text = " ".join(_INVISIBLE.sub("", text).split())
     text = _PHONE_LIKE.sub("[number]", text)

@@ -165,6 +165,11 @@ class OwnerAddress(msgspec.Struct, frozen=True):
         """The address for security notices: the one that was verified last, if any."""
         return self.verified_email or None
 
+    def loses_to(self, email: str) -> bool:
+        """Whether ``email`` replaces the address, and the one for security notices is another."""
+        former = (self.email, self.verified_email or email)
+        return not any(same_address(each, email) for each in former)
+
     def changed(self, email: str, *, verified: bool) -> "OwnerAddress":
         """Return the address set to ``email``; the former verified one stays until this one is
         verified.

@@ -6,7 +6,8 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import chain
+from itertools import chain, count
+from operator import attrgetter
 from typing import Annotated, Final, Literal, Protocol, TypeGuard, TypeVar, get_args
 
 import msgspec
@@ -69,16 +70,6 @@ def _number_of(number: int | None, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """A plan of the catalog. Of two plans of a tenant the one with the higher ``rank`` counts."""
-
-    id: str
-    name: str
-    stripe_price_ids: tuple[str, ...]
-    limits: Limits
-    rank: int = 0
-
-
 class Addon(msgspec.Struct, frozen=True):
     """An add-on: its limits are added to the plan's, for each unit that the tenant subscribes
     to.
@@ -88,6 +79,12 @@ class Addon(msgspec.Struct, frozen=True):
     name: str
     stripe_price_ids: tuple[str, ...]
     limits: Limits
+
+
+class Plan(Addon, frozen=True):
+    """A plan of the catalog. Of two plans of a tenant the one with the higher ``rank`` counts."""
+
+    rank: int = 0
 
 
 AccessState = Literal["full", "grace", "none"]
@@ -144,10 +141,8 @@ class Catalog:
         self.access: Mapping[str, AccessState] = access or {}
         self._by_id = {plan.id: plan for plan in plans}
         self._addons = {addon.id: addon for addon in addons}
-        self._plan_of_price = {price: plan.id for plan in plans for price in plan.stripe_price_ids}
-        self._addon_of_price = {
-            price: addon.id for addon in addons for price in addon.stripe_price_ids
-        }
+        self._plan_of_price = _ids_by_price(plans)
+        self._addon_of_price = _ids_by_price(addons)
 
     def __contains__(self, plan_id: str) -> bool:
         return plan_id in self._by_id
@@ -195,6 +190,10 @@ class Catalog:
         return limits
 
 
+def _ids_by_price(offers: Iterable[Addon]) -> dict[str, str]:
+    return {price: offer.id for offer in offers for price in offer.stripe_price_ids}
+
+
 def _raised(limits: Limits, by: Limits, quantity: int) -> Limits:
     raised = {
         name: min(most + (getattr(by, name) or 0) * quantity, LARGEST_LIMIT)
@@ -231,11 +230,8 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def prices(self) -> tuple[str, ...]:
-        return (
-            (self.stripe_price_id,)
-            if isinstance(self.stripe_price_id, str)
-            else self.stripe_price_id
-        )
+        given = self.stripe_price_id
+        return (given,) if isinstance(given, str) else given
 
     @property
     def all_limits(self) -> Limits:
@@ -247,6 +243,8 @@ class _PlanEntry(_Entry, frozen=True, forbid_unknown_fields=True):
 
 
 _CATALOG_KEYS: Final = ("plans", "addons", "access")
+_ENTRY_ID: Final = attrgetter("id")
+_ENTRY_PRICES: Final = attrgetter("prices")
 AnyEntry = TypeVar("AnyEntry", bound=_Entry)
 
 
@@ -258,20 +256,15 @@ def parse_catalog(text: str) -> Catalog:
     faults = [f"unknown key {key!r}" for key in document if key not in _CATALOG_KEYS]
     plans = _entries(document.get("plans", []), "plan", _PlanEntry, faults)
     addons = _entries(document.get("addons", []), "addon", _Entry, faults)
-    faults += _repeated("plan", [entry.id for entry in plans])
-    faults += _repeated("addon", [entry.id for entry in addons])
-    prices = chain.from_iterable(entry.prices for entry in (*plans, *addons))
-    faults += _repeated("price", prices)
+    faults += _repeated("plan", map(_ENTRY_ID, plans))
+    faults += _repeated("addon", map(_ENTRY_ID, addons))
+    faults += _repeated("price", chain.from_iterable(map(_ENTRY_PRICES, (*plans, *addons))))
     access = _access(document.get("access", {}), faults)
     if _lacks_free_plan(document.get("plans", [])):
         faults.append(f"the plan {FREE!r} is missing: it is the fallback and downgrade plan")
     if faults:
         raise CatalogError(faults)
-    return Catalog(
-        tuple(_to_plan(entry, position) for position, entry in enumerate(plans)),
-        tuple(_to_addon(entry) for entry in addons),
-        access,
-    )
+    return Catalog(tuple(map(_to_plan, plans, count())), tuple(map(_to_addon, addons)), access)
 
 
 def _parse_toml(text: str) -> dict[str, object]:

@@ -19,30 +19,13 @@ from tenantry.integrations.smtp import PermanentMailError, parse_sender
 
 _INVALID_ADDRESS: Final = "the owner's mail address cannot be used"
 _FORBIDDEN: Final = frozenset(' "<>()[],;:@\\')
+_WITHOUT_DECIMALS: Final = "BIF CLP DJF GNF JPY KMF KRW MGA PYG RWF VND VUV XAF XOF XPF"
+_WITH_THREE: Final = "BHD IQD JOD KWD LYD OMR TND"
 # Decimals of the provider's amounts by currency; two for all others. ISK and UGX have none, but are
 # sent with two.
 _DECIMALS: Final = {
-    **dict.fromkeys(
-        (
-            "BIF",
-            "CLP",
-            "DJF",
-            "GNF",
-            "JPY",
-            "KMF",
-            "KRW",
-            "MGA",
-            "PYG",
-            "RWF",
-            "VND",
-            "VUV",
-            "XAF",
-            "XOF",
-            "XPF",
-        ),
-        0,
-    ),
-    **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
+    **dict.fromkeys(_WITHOUT_DECIMALS.split(), 0),
+    **dict.fromkeys(_WITH_THREE.split(), 3),
 }
 # Subject and template by content. No subject contains text that a tenant chose.
 _SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {

@@ -103,25 +103,12 @@ async def announce(
     confirmation mail. The caller holds the tenant's row.
     """
     async with connection.within(ACROSS_TENANTS):
-        if before is not None and not rules.same_address(before.email, after.email):
-            former = before.for_security
-            if former is not None and not rules.same_address(former, after.email):
-                change = rules.AddressChangedData(after.email, now, after.is_verified)
-                await notify(
-                    connection,
-                    outbox,
-                    tenant_id,
-                    before,
-                    change,
-                    now,
-                )
-        if not after.is_verified and not await request_confirmation(
-            connection,
-            outbox,
-            tenant_id,
-            after.email,
-            now,
-        ):
+        if before is not None and before.loses_to(after.email):
+            change = rules.AddressChangedData(after.email, now, after.is_verified)
+            await notify(connection, outbox, tenant_id, before, change, now)
+        if after.is_verified:
+            return
+        if not await request_confirmation(connection, outbox, tenant_id, after.email, now):
             logger.info("tenant %s: no confirmation mail, the limit is reached", tenant_id)
 
 
@@ -229,23 +216,10 @@ class MailService(msgspec.Struct, frozen=True):
         now = self.clock()
         about: rules.SecurityNotice | rules.DigestData | rules.Confirmation
         if row.type == rules.OWNER_ADDRESS_CONFIRMATION:
-            address = rules.OwnerAddress(row.owner_email, row.verified_email)
-            if (
-                row.tenant_deleted
-                or address.is_verified
-                or not rules.same_address(row.recipient, row.owner_email)
-            ):
+            if not row.is_to_be_confirmed:
                 await store.set_status(connection, mail_id, "dropped")
                 return None
-            token = secrets.token_urlsafe(32)
-            await store.set_link(
-                connection,
-                mail_id,
-                rules.link_digest(token),
-                now + rules.CONFIRMATION_VALID,
-            )
-            link = f"{self.base_url}{rules.CONFIRM_PATH}?token={token}"
-            about = rules.Confirmation(link, int(rules.CONFIRMATION_VALID.total_seconds() // 3600))
+            about = await self._renew_link(connection, mail_id, now)
         elif row.status == "collecting" and row.due_at > now:
             raise MailDeferredError(
                 f"digest {mail_id} is not due yet", (row.due_at - now).total_seconds()
@@ -262,6 +236,16 @@ class MailService(msgspec.Struct, frozen=True):
             row.tenant_id,
             about,
         )
+
+    async def _renew_link(
+        self, connection: Connection, mail_id: UUID, now: datetime
+    ) -> rules.Confirmation:
+        """Give a confirmation a new link."""
+        token = secrets.token_urlsafe(32)
+        expires_at = now + rules.CONFIRMATION_VALID
+        await store.set_link(connection, mail_id, rules.link_digest(token), expires_at)
+        link = f"{self.base_url}{rules.CONFIRM_PATH}?token={token}"
+        return rules.Confirmation(link, rules.CONFIRMATION_VALID // timedelta(hours=1))
 
     async def _failed(self, mail: PendingMail, error: MailDeliveryError) -> None:
         attempt = mail.attempts + 1

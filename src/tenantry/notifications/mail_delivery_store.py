@@ -206,6 +206,13 @@ class PendingOwnerMail(msgspec.Struct, frozen=True):
     tenant_deleted: bool
 
     @property
+    def is_to_be_confirmed(self) -> bool:
+        """Whether the recipient is the owner's address, and not verified yet."""
+        address = rules.OwnerAddress(self.owner_email, self.verified_email)
+        is_current = rules.same_address(self.recipient, self.owner_email)
+        return is_current and not address.is_verified and not self.tenant_deleted
+
+    @property
     def about(self) -> rules.SecurityNotice | rules.DigestData:
         """The content of a security notice or digest."""
         kinds: dict[str, Any] = {
@@ -256,10 +263,10 @@ async def _insert(
     values = {
         "notices": msgspec.json.encode(notices).decode(),
         "failed": rules.PAYMENT_FAILED,
+        "access_ended": rules.OwnerNotice.ACCESS_ENDED.mail_type,
         "now": now,
     }
-    values["access_ended"] = rules.OwnerNotice.ACCESS_ENDED.mail_type
-    return [row[0] for row in await connection.fetch(statement, values)]
+    return await connection.fetch_column(statement, values)
 
 
 async def insert_access_ends(
@@ -271,15 +278,16 @@ async def insert_access_ends(
     policy: BillingPolicy,
 ) -> list[UUID]:
     """Store notices for tenants whose access ended by time; return the ids of new ones."""
-    seconds = {"since": math.ceil(since.timestamp()), "until": math.floor(until.timestamp())}
-    seconds |= {"grace": time_to_end("grace", policy), "other": time_to_end("full", policy)}
     values = {
         "type": rules.OwnerNotice.ACCESS_ENDED.mail_type,
         "now": now,
         "most": most,
-        **seconds,
+        "since": math.ceil(since.timestamp()),
+        "until": math.floor(until.timestamp()),
+        "grace": time_to_end("grace", policy),
+        "other": time_to_end("full", policy),
     }
-    return [row[0] for row in await connection.fetch(INSERT_ACCESS_ENDS, values)]
+    return await connection.fetch_column(INSERT_ACCESS_ENDS, values)
 
 
 async def read_notification(connection: Connection, notification_id: UUID) -> PendingMail | None:
@@ -311,8 +319,7 @@ async def orphaned(connection: Connection, task: str, most: int) -> list[UUID]:
     values = {"task": task, "most": most}
     found: list[UUID] = []
     for table in _TABLES:
-        rows = await connection.fetch(_ORPHANED.format(table=table), values)
-        found += [mail_id for (mail_id,) in rows]
+        found += await connection.fetch_column(_ORPHANED.format(table=table), values)
     return found
 
 
@@ -324,8 +331,12 @@ async def mark_attempt(
     connection: Connection, mail: PendingMail, error: str, *, final: bool
 ) -> None:
     """Record a failed attempt; after a ``final`` one the mail is given up."""
-    values = {"error": error[:500], "final": final, "id": mail.notification_id}
-    values["confirmation"] = OWNER_ADDRESS_CONFIRMATION
+    values = {
+        "error": error[:500],
+        "final": final,
+        "id": mail.notification_id,
+        "confirmation": OWNER_ADDRESS_CONFIRMATION,
+    }
     await connection.execute(_MARK_ATTEMPT.format(table=_table(mail)), values)
 
 
@@ -368,7 +379,7 @@ async def latest_notices(connection: Connection, tenant_id: str, since: datetime
         "confirmation": OWNER_ADDRESS_CONFIRMATION,
         "most": NOTICES_PER_HOUR,
     }
-    return [row[0] for row in await connection.fetch(LATEST_NOTICES, values)]
+    return await connection.fetch_column(LATEST_NOTICES, values)
 
 
 async def count_confirmations(
@@ -382,8 +393,8 @@ async def count_confirmations(
         "key": limit_key,
         "hour": hour,
         "day": day,
+        "confirmation": OWNER_ADDRESS_CONFIRMATION,
     }
-    values["confirmation"] = OWNER_ADDRESS_CONFIRMATION
     [(for_tenant, to_address, to_address_today)] = await connection.fetch(
         COUNT_CONFIRMATIONS, values
     )
@@ -417,14 +428,13 @@ async def add_to_digest(
     """Add a notice to the digest that collects for this recipient; return False if there is
     none.
     """
-    kind = "leaked" if isinstance(notice, rules.KeyLeakedData) else "changed"
     values = {
         "tenant": tenant_id,
         "recipient": recipient,
-        "list": kind,
+        "list": "leaked" if isinstance(notice, rules.KeyLeakedData) else "changed",
         "most": rules.DIGEST_DETAILS,
+        "notice": msgspec.json.encode([notice]).decode(),
     }
-    values["notice"] = msgspec.json.encode([notice]).decode()
     cursor = await connection.execute(ADD_TO_DIGEST, values)
     return cursor.rowcount > 0
 
