@@ -144,15 +144,17 @@ class CommandFailure(msgspec.Struct, rename="camel"):
         sys.exit(self.exit_code)
 
     def _lines(self) -> Iterator[str]:
-        reason = f" ({self.status} {printable(self.code or '')})" if self.status is not None else ""
+        reason = "" if self.status is None else f" ({self.status} {printable(self.code or '')})"
         yield printable_lines(self.detail) + reason
         for fault in self.errors:
             yield f"  {printable(fault.location)}: {printable(fault.message)}"
         if self.next_step:
             yield self.next_step
         if self.service:
-            request = f"request {printable(self.request_id)} at " if self.request_id else "at "
-            yield f"({request}{self.service})"
+            yield f"({self._request()}at {self.service})"
+
+    def _request(self) -> str:
+        return f"request {printable(self.request_id)} " if self.request_id else ""
 
 
 def failure_of(error: TenantryError, target: Target) -> CommandFailure:

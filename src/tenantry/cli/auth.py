@@ -82,12 +82,7 @@ def explain_token_command(
         )
     logs.configure("console", logging.CRITICAL)  # the output contains what the checks log
     values, demo = operator_values()
-    with settings_errors():
-        config = Settings(values).oidc
-    if config is None:
-        raise CommandError(
-            "No identity provider is set, so the service rejects every token with 401. Set OIDC_ISSUER."
-        )
+    config = _oidc_config(values)
     token = _read(token_file)
     with ExitStack() as stack:
         has_database = demo or bool(values.get("DATABASE_URL", "").strip())
@@ -96,6 +91,16 @@ def explain_token_command(
     shown_lines = [as_document(explanation, config)] if as_json else lines(explanation, config)
     click.echo("\n".join(shown_lines))
     sys.exit(_exit_code(explanation))
+
+
+def _oidc_config(values: dict[str, str]) -> OidcConfig:
+    with settings_errors():
+        config = Settings(values).oidc
+    if config is None:
+        raise CommandError(
+            "No identity provider is set, so the service rejects every token with 401. Set OIDC_ISSUER."
+        )
+    return config
 
 
 def _exit_code(explanation: AccessExplanation) -> int:
@@ -221,8 +226,11 @@ def _claims(token: TokenExplanation, config: OidcConfig) -> dict[str, Any] | Non
 
 def _plain(value: object) -> object:
     """Return the value, or its text if some JSON parsers could not hold it."""
-    is_inexact = isinstance(value, int | float) and not abs(value) < _LARGEST_EXACT  # NaN too
-    is_nested = isinstance(value, dict) or (
-        isinstance(value, list) and not all(isinstance(one, str) for one in value)
-    )
-    return format_json(value) if is_inexact or is_nested else value
+    match value:
+        case int() | float():
+            is_plain = abs(value) < _LARGEST_EXACT  # not of NaN
+        case list():
+            is_plain = all(isinstance(one, str) for one in value)
+        case _:
+            is_plain = not isinstance(value, dict)
+    return value if is_plain else format_json(value)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import click
 
@@ -210,6 +210,10 @@ def backfill(
         print_json({**asked, **_counts(done), **end})
     elif done.listed or rest is None:
         click.echo(_summary(done, dry_run=dry_run))
+    _exit(done, rest)
+
+
+def _exit(done: BackfillResult, rest: "_Rest | None") -> NoReturn:
     if rest is not None:
         raise CommandError(rest.message, exit_code(done.stopped) if done.stopped else FAILED)
     sys.exit(FAILED if done.outcomes.get(NOT_HANDLED) else 0)

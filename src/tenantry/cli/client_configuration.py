@@ -132,10 +132,15 @@ class ClientConfiguration:
         self._folder = path.parent
         self.profile = config.profiles.get(self.name, Profile())
         self.storage = self.storage_of(self.name)
-        known = set(config.profiles) if self._named else {*config.profiles, DEFAULT_PROFILE}
-        if not (signs_in or self.name in known or self.storage.exists()):
-            listed = ", ".join(config.profiles) or "none"
-            raise CommandError(f"There is no profile {self.name}. {path} has: {listed}.", USAGE)
+        if not signs_in and self.name not in config.profiles:
+            self._check_profile(config, path)
+
+    def _check_profile(self, config: Config, path: Path) -> None:
+        """Reject a profile that neither a sign-in nor the default made."""
+        is_default = not self._named and self.name == DEFAULT_PROFILE
+        if not is_default and not self.storage.exists():
+            known = ", ".join(config.profiles) or "none"
+            raise CommandError(f"There is no profile {self.name}. {path} has: {known}.", USAGE)
 
     def storage_of(self, profile: str) -> SignInStorage:
         return SignInStorage(
@@ -224,15 +229,24 @@ class ClientConfiguration:
         """
         if self.options.api_key_file:
             return _read_key(Path(), self.options.api_key_file, "--api-key-file")
-        own_service = (self.profile.base_url or address.value).rstrip("/")
-        file = self.profile.api_key_file if own_service == address.value else None
-        is_hidden = self.options.profile and (
-            file or sign_in or self._is_of_another_service(address)
-        )
+        file = self._key_file(address)
+        is_own = bool(file or sign_in)
         variable = self.environment.get("TENANTRY_API_KEY", "").strip()
-        if variable and not is_hidden:
+        if variable and not self._hides_key(address, is_own=is_own):
             return _checked_key(variable, "TENANTRY_API_KEY")
         return None if file is None else _read_key(self._folder, file, self._file)
+
+    def _key_file(self, address: SourcedValue) -> str | None:
+        """Return the profile's file, if it is for this service."""
+        own = self.profile.base_url or address.value
+        return self.profile.api_key_file if own.rstrip("/") == address.value else None
+
+    def _hides_key(self, address: SourcedValue, *, is_own: bool) -> bool:
+        """Whether the profile named on the command line takes precedence over the key of the
+        environment: it has its own credential, or is another service's.
+        """
+        is_named = self.options.profile is not None
+        return is_named and (is_own or self._is_of_another_service(address))
 
     def _is_of_another_service(self, address: SourcedValue) -> bool:
         """Whether the key of the environment is for another service than that of the profile."""

@@ -179,6 +179,10 @@ def _checked(key: str, value: str, configuration: ClientConfiguration) -> str | 
         address = checked_address(value, key)
         return address if key == "base_url" else value  # an issuer's slash at the end counts
     _check_for_secrets(key, value)
+    return _converted(key, value, configuration)
+
+
+def _converted(key: str, value: str, configuration: ClientConfiguration) -> str | bool:
     match key:
         case "profile":
             return _known_profile(value, configuration)
@@ -250,8 +254,7 @@ def _editing() -> Iterator[Any]:
             changed = tomlkit.dumps(document)
             msgspec.convert(tomllib.loads(changed), Config)
             if changed != text:
-                mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else OWNER_ONLY
-                write_private(target, changed.encode(), mode)
+                _replace(target, changed)
     except (ValueError, tomlkit.exceptions.TOMLKitError, msgspec.ValidationError):
         raise CommandError(
             f"{link} cannot be changed because of its form: edit it.", USAGE
@@ -259,6 +262,12 @@ def _editing() -> Iterator[Any]:
     except (OSError, RuntimeError) as error:  # also a loop of links
         reason = error.strerror if isinstance(error, OSError) else error
         raise CommandError(f"{link} cannot be written: {reason}.") from None
+
+
+def _replace(target: Path, text: str) -> None:
+    """Write the file with the mode that it had."""
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else OWNER_ONLY
+    write_private(target, text.encode(), mode)
 
 
 @contextmanager

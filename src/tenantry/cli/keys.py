@@ -143,12 +143,7 @@ def create(
     """
     if bool(scopes) == owner:
         raise click.UsageError("Pass either --scope (once or more) or --owner.")
-    if expires_in is not None:
-        if expires_at is not None:
-            raise click.UsageError("Pass --expires-in or --expires-at, not both.")
-        if not expires_in:
-            raise click.BadParameter("must be longer than zero", param_hint="--expires-in")
-        expires_at = api.now + expires_in
+    expiry = _expiry(api.now, expires_in, expires_at)
     api.check_stdout()
     with _warning_if_interrupted():
         key = api.client.api_keys.create(
@@ -156,10 +151,22 @@ def create(
             name=name,
             scopes=scopes,
             access_level="OWNER" if owner else None,
-            expires_at=expires_at,
+            expires_at=expiry,
             mode=mode,
         )
     _print_new(api, key, f'Made "{key.name}"')
+
+
+def _expiry(
+    now: datetime, expires_in: timedelta | None, expires_at: datetime | None
+) -> datetime | None:
+    if expires_in is None:
+        return expires_at
+    if expires_at is not None:
+        raise click.UsageError("Pass --expires-in or --expires-at, not both.")
+    if not expires_in:
+        raise click.BadParameter("must be longer than zero", param_hint="--expires-in")
+    return now + expires_in
 
 
 @click.command(

@@ -240,8 +240,7 @@ def tail(
         if file == _STDIN:
             _follow_stdin(viewer)
         else:
-            with closing(LogFile(_log_path(file))) as log:
-                _follow_file(log, viewer, lines, follow=follow)
+            _follow_file(_log_path(file), viewer, lines, follow=follow)
     except (BrokenPipeError, KeyboardInterrupt):  # the reader has enough, as `head` does; Ctrl-C
         discard_stdout()
 
@@ -363,14 +362,15 @@ def _follow_stdin(viewer: _Viewer) -> None:
 
 
 def _follow_file(
-    file: LogFile,
+    path: Path,
     viewer: _Viewer,
     last: int | None,
     *,
     follow: bool,
 ) -> None:
-    for parsed in deque(filter(None, map(viewer.select, file.read())), maxlen=last):
-        viewer.show(parsed)
-    while follow:
-        time.sleep(_POLL_SECONDS)
-        viewer.show_each(file.read())
+    with closing(LogFile(path)) as file:
+        for parsed in deque(filter(None, map(viewer.select, file.read())), maxlen=last):
+            viewer.show(parsed)
+        while follow:
+            time.sleep(_POLL_SECONDS)
+            viewer.show_each(file.read())

@@ -303,8 +303,7 @@ def _terminal_width() -> int:
 
 
 def _print_rows(columns: Sequence[Column], rows: list[list[str]]) -> None:
-    from rich.cells import cell_len  # noqa: PLC0415  # slow to import
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415  # slow to import
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -315,18 +314,26 @@ def _print_rows(columns: Sequence[Column], rows: list[list[str]]) -> None:
         show_header=columns[0].title != "",
         header_style="bold",
     )
-    least = 0  # as wide as the table must be, so that only loose columns wrap
-    for column, *cells in zip(columns, *rows, strict=True):
+    for column in columns:
         table.add_column(column.title, no_wrap=not column.loose, overflow="fold")
-        width = max(map(cell_len, (column.title, *cells)))
-        least += _GAP + (min(width, _LEAST_WIDTH) if column.loose else width)
     for row in rows:
         table.add_row(*(Text(cell, CELL_STYLES.get(cell, "")) for cell in row))
-    console = Console(highlight=False, width=max(_terminal_width(), least))
+    console = Console(highlight=False, width=max(_terminal_width(), _least_width(columns, rows)))
     with console.capture() as captured:
         console.print(table)
     for line in captured.get().splitlines():
         click.echo(line.rstrip(), color=True)
+
+
+def _least_width(columns: Sequence[Column], rows: list[list[str]]) -> int:
+    """Return how wide the table must be, so that only loose columns wrap."""
+    from rich.cells import cell_len  # noqa: PLC0415  # slow to import
+
+    least = 0
+    for column, *cells in zip(columns, *rows, strict=True):
+        width = max(map(cell_len, (column.title, *cells)))
+        least += _GAP + (min(width, _LEAST_WIDTH) if column.loose else width)
+    return least
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """``tenantry projects``."""
 
 import click
-from msgspec import UNSET
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument
 from tenantry.cli.options import limit_option, yes_option
@@ -95,14 +94,12 @@ def update(
     """
     if description is not None and no_description:
         raise click.UsageError("Pass --description or --no-description, not both.")
-    if not no_description and name is None and description is None:
+    given = {"name": name, "description": description}
+    changes = {field: value for field, value in given.items() if value is not None}
+    if not changes and not no_description:
         raise click.UsageError("Name a change: --name, --description or --no-description.")
-    kept = None if no_description else UNSET
-    project = api.client.projects.update(
-        project_id,
-        name=UNSET if name is None else name,
-        description=kept if description is None else description,
-    )
+    removed = {"description": None} if no_description else {}
+    project = api.client.projects.update(project_id, **changes, **removed)  # type: ignore[arg-type]  # a name is never None here
     api.done(project, f'Changed "{project.name}" ({project.id}).')
 
 

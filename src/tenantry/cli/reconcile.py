@@ -149,10 +149,14 @@ def _reconciliation_lines(found: Reconciliation, *, dry_run: bool) -> Iterator[s
         yield from _missed_lines(comparison)
     yield from _unplaced_lines(found)
     if found.compared or found.troubled or found.stopped is None:
-        written = "nothing written" if dry_run else f"{_number_repaired(found):,} repaired"
-        troubled = f", {len(found.troubled):,} could not be compared" if found.troubled else ""
-        compared = counted(found.compared, "tenant")
-        yield f"{compared} compared: {len(found.drifted):,} drifted, {written}{troubled}"
+        yield _reconciliation_summary(found, dry_run=dry_run)
+
+
+def _reconciliation_summary(found: Reconciliation, *, dry_run: bool) -> str:
+    written = "nothing written" if dry_run else f"{_number_repaired(found):,} repaired"
+    troubled = f", {len(found.troubled):,} could not be compared" if found.troubled else ""
+    compared = counted(found.compared, "tenant")
+    return f"{compared} compared: {len(found.drifted):,} drifted, {written}{troubled}"
 
 
 def _number_repaired(found: Reconciliation) -> int:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import aclosing
 from datetime import datetime
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 import msgspec
@@ -100,6 +100,10 @@ def _replay(run: _Run) -> None:
     if interruption.is_requested():
         report.stopped, report.continue_with = STOPPED, run.continued(last)
     print_result(report, _replay_summary(report), as_json=run.as_json)
+    _exit(report, last)
+
+
+def _exit(report: ReplayReport, last: str) -> NoReturn:
     if report.unreadable:
         click.echo(
             f"{counted(report.unreadable, 'invalid event')} cannot be read again: the raw body was removed after "
@@ -110,7 +114,7 @@ def _replay(run: _Run) -> None:
         where = f"after tenant {last}" if last else "before the first tenant"
         raise CommandError(f"{STOPPED} It stopped {where}. Continue with: {report.continue_with}")
     found = report.differing or report.read_again
-    sys.exit(DIFFERENCES if run.dry_run and found else 0)
+    sys.exit(DIFFERENCES if report.dry_run and found else 0)
 
 
 async def _read_again(

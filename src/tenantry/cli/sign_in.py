@@ -288,19 +288,24 @@ def logout(service: ServiceOptions, *, as_json: bool) -> None:
     with storage.locked():
         tokens, unread = storage.remove(keyring=configuration.profile.keyring)
     is_revoked, failures = _revoke(tokens)
-    if faults := [*unread, *map(str, failures)]:
+    if unread or failures:
         if as_json:
             _report_logout("", base_url, revoked=False, as_json=True)
-        code = FAILED if unread else failures[0].exit_code
-        raise CommandError(
-            f"Removed here, but not revoked at the identity provider. {' '.join(faults)}", code
-        )
+        raise _not_revoked(unread, failures)
     message = f"Signed out of {base_url}." if base_url else "Signed out."
     if not is_revoked:
         message += (
             " The identity provider cannot revoke the refresh token: it works until it expires."
         )
     _report_logout(message, base_url, revoked=is_revoked, as_json=as_json)
+
+
+def _not_revoked(unread: list[str], failures: list[CommandError]) -> CommandError:
+    faults = " ".join([*unread, *map(str, failures)])
+    return CommandError(
+        f"Removed here, but not revoked at the identity provider. {faults}",
+        FAILED if unread else failures[0].exit_code,
+    )
 
 
 def _report_logout(

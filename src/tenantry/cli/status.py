@@ -179,11 +179,9 @@ def plan_rows(
     """
     from tenantry.domain.plans import limit_words  # noqa: PLC0415  # not every command needs it
 
-    status = (
-        "no subscription"
-        if of.subscription_status == "none"
-        else f"subscription {of.subscription_status}"
-    )
+    status = f"subscription {of.subscription_status}"
+    if of.subscription_status == "none":
+        status = "no subscription"
     access = of.access
     if access.state == "none" and access.plan == of.plan:
         plan = effective_plan(client, of)

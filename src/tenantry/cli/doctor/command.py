@@ -55,9 +55,13 @@ def doctor(*, as_json: bool) -> None:
         click.echo(msgspec.json.encode({"status": worst, "findings": findings}).decode())
     else:
         _show(findings)
+    sys.exit(_exit_code(findings))
+
+
+def _exit_code(findings: Sequence[Finding]) -> int:
     if any(map(_is_missing_database, findings)):
-        sys.exit(USAGE)
-    sys.exit(FAILED if worst is Level.ERROR else 0)
+        return USAGE
+    return FAILED if any(finding.level is Level.ERROR for finding in findings) else 0
 
 
 def _redacted(finding: Finding) -> Finding:
@@ -135,9 +139,10 @@ def _show(findings: Sequence[Finding]) -> None:
 
 def _totals(findings: Sequence[Finding]) -> str:
     counts = Counter(finding.level for finding in findings)
-    present = [level for level in _STYLES if counts[level]]
-    uncounted = (Level.OK, Level.INFO)
-    return ", ".join(
-        f"{counts[level]} {level}" if level in uncounted else counted(counts[level], level)
-        for level in present
-    )
+    present = sorted(counts, key=list(_STYLES).index)
+    return ", ".join(_total(level, counts[level]) for level in present)
+
+
+def _total(level: Level, number: int) -> str:
+    is_uncounted = level in (Level.OK, Level.INFO)
+    return f"{number} {level}" if is_uncounted else counted(number, level)
