@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tenantry.cli.api_command import WaitTimes
+from tenantry.cli.client_configuration import WaitTimes
 from tenantry.cli.demo_folder import ADDRESS, DEMO_FILE, LIVE_KEY
 from tests.sdk.sdk_support import Served
 from tests.support import command_runner

@@ -21,7 +21,7 @@ from typing import IO, Any, Final
 from click.testing import BytesIOCopy, CliRunner
 
 from tenantry.cli import main
-from tenantry.cli.api_command import WaitTimes
+from tenantry.cli.client_configuration import WaitTimes
 from tenantry_sdk import Backoff
 from tests.support.commands import Done
 

@@ -25,11 +25,9 @@ from tenantry.cli.output import (
     CommandError,
     access_words,
     counted,
-    print_beside_bar,
     print_json,
+    print_lines,
     print_record,
-    print_result,
-    printable,
     progress,
     shown,
 )
@@ -228,8 +226,10 @@ def _change_link(
     moved = on_database(run)
     former = moved.moved_from or "no tenant"
     present = moved.moved_to or "no tenant"
-    text = printable(f"{moved.customer_id}  {former} -> {present}")
-    print_result(moved, text, as_json=as_json)
+    if as_json:
+        print_json(moved)
+    else:
+        print_lines([f"{moved.customer_id}  {former} -> {present}"])
 
 
 @admin.command("verify-owner-address")
@@ -369,7 +369,7 @@ def _show_change(lost: LostChange) -> None:
     line = (
         f"{shown(entry.at)}  {entry.action}  {entry.target_id}  {entry.org_id}  {lost.outcome}{why}"
     )
-    print_beside_bar([printable(line)])
+    print_lines([line])
 
 
 def _read_all(files: Sequence[BinaryIO]) -> list[AuditEvent]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 import msgspec
@@ -36,7 +36,7 @@ from tenantry.cli.output import (
     printable_lines,
 )
 from tenantry.cli.sign_in_storage import StoreError
-from tenantry_sdk import Backoff, Fault, NewApiKey, Pager, Secret, Tenantry, errors
+from tenantry_sdk import Fault, NewApiKey, Pager, Secret, Tenantry, errors
 from tenantry_sdk.errors import APIError, TenantryError
 
 T = TypeVar("T")
@@ -106,21 +106,6 @@ _SERVICE_OPTIONS: Final = (
         ["--api-key-file"], metavar="FILE", type=click.Path(dir_okay=False), help=_KEY_HELP
     ),
 )
-
-
-class WaitTimes(NamedTuple):
-    """How long a command waits, in seconds: between the attempts of an API call (``backoff``), for
-    a response of the identity ``provider``, and at least between two polls of the device flow.
-    Tests pass others, as click's ``obj``.
-    """
-
-    backoff: Backoff = Backoff()
-    provider: float = 10.0
-    poll: float = 1.0
-
-
-def wait_times() -> WaitTimes:
-    return click.get_current_context().find_object(WaitTimes) or WaitTimes()
 
 
 class CommandFailure(msgspec.Struct, rename="camel"):
@@ -246,7 +231,7 @@ class ApiContext:
     def say(self, message: str) -> None:
         """Print a message for people on stderr."""
         if not self.as_json or sys.stderr.isatty():
-            click.echo(printable_lines(message), err=True)
+            output.say(message)
 
     def print_secret(self, key: NewApiKey, message: str) -> None:
         """Print a new key's secret on stdout; if that fails, name the key that the user must
@@ -416,7 +401,7 @@ class ApiCommand(ServiceCommand):
     def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
         target = ClientConfiguration(options, os.environ).target()
         with exiting_on_failure(target, as_json=as_json):
-            api = ApiContext(target, target.client(backoff=wait_times().backoff), as_json=as_json)
+            api = ApiContext(target, target.client(), as_json=as_json)
             if target.demo is not None:
                 api.say(
                     f"Using the demo in {target.demo.folder} at {target.base_url.value}, with its live key."

@@ -20,6 +20,7 @@ from tenantry.cli.output import (
     CommandError,
     aligned,
     printable,
+    say,
     shown,
 )
 from tenantry.common import logs
@@ -114,7 +115,7 @@ def _read(file: BinaryIO | None) -> str:
     """Read the token, without whitespace around it and an authentication scheme before it."""
     stream = sys.stdin.buffer if file is None else file
     if stream.isatty():
-        click.echo("Paste the token, then press Return and Ctrl-D.", err=True)
+        say("Paste the token, then press Return and Ctrl-D.")
     text = stream.read(4 * 1024 * 1024).decode("utf-8", "surrogateescape").strip()
     token = text[len(_SCHEME) :].lstrip() if text.lower().startswith(_SCHEME) else text
     if not token:

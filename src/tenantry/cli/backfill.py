@@ -27,10 +27,10 @@ from tenantry.cli.output import (
     NOT_FOUND,
     CommandError,
     counted,
-    print_beside_bar,
     print_json,
-    printable,
+    print_lines,
     progress,
+    say,
     shown,
 )
 from tenantry.cli.times import past
@@ -73,7 +73,7 @@ async def provider_reconciler(settings: Settings, database: Database) -> AsyncIt
 
 def event_line(event: MissedEvent) -> str:
     """Describe an event on one line, without its tenant."""
-    return f"{shown(event.created)}  {printable(event.type)}  {printable(event.id)}"
+    return f"{shown(event.created)}  {event.type}  {event.id}"
 
 
 def _event_id(text: str) -> str:
@@ -119,7 +119,7 @@ def resend(event_ids: tuple[str, ...], *, as_json: bool) -> None:
                     continue
                 events.append(event)
                 if not as_json:
-                    click.echo(f"{event_line(event)}  {shown(event.tenant_id)}  {event.outcome}")
+                    print_lines([_missed_line(event)])
 
     logs.configure("console", logging.WARNING)
     try:
@@ -225,10 +225,9 @@ def _check(span: _Span) -> None:
         raise click.BadParameter("is before --since", param_hint="--until")
     oldest = span.now - EVENTS_KEPT
     if span.since < oldest:
-        click.echo(
+        say(
             f"The provider lists events for {EVENTS_KEPT.days} days: what was missed before {shown(oldest)} cannot be "
-            "fetched. `tenantry reconcile` repairs tenants without it.",
-            err=True,
+            "fetched. `tenantry reconcile` repairs tenants without it."
         )
 
 
@@ -269,7 +268,7 @@ def _observer(
         left = part.oldest.created
         missed.extend(part.missed)
         if part.missed and not as_json:
-            print_beside_bar(map(_missed_line, part.missed))
+            print_lines(map(_missed_line, part.missed))
         return interruption.is_requested()
 
     return observe
@@ -316,9 +315,7 @@ def _rest_of(
     if done.reached is None:
         return _Rest(f"Stopped before the first event: {why}")
     moment = from_epoch(done.reached.created)
-    where = (
-        f"after {counted(done.listed, 'event')}, at {printable(done.reached.id)} of {shown(moment)}"
-    )
+    where = f"after {counted(done.listed, 'event')}, at {done.reached.id} of {shown(moment)}"
     if failed := done.outcomes.get(NOT_HANDLED, 0):
         continue_at = until
         what = f"{counted(failed, 'event')} could not be handled. Retry them and fetch the rest"

@@ -7,12 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import click
 import msgspec
 
 from tenantry.cli.demo_folder import Demo, demo_here
 from tenantry.cli.output import NOT_AUTHENTICATED, USAGE, CommandError
 from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
-from tenantry_sdk import RefreshToken, Secret, Tenantry, oauth
+from tenantry_sdk import Backoff, RefreshToken, Secret, Tenantry, oauth
 from tenantry_sdk.errors import ConfigurationError
 
 DEFAULT_PROFILE: Final = "default"
@@ -57,6 +58,22 @@ class SourcedValue(NamedTuple):
     source: str
 
 
+class WaitTimes(NamedTuple):
+    """How long a command waits, in seconds: between the attempts of an API call (``backoff``), for
+    a response of the identity ``provider``, and at least between two polls of the device flow.
+    Tests pass others, as click's ``obj``.
+    """
+
+    backoff: Backoff = Backoff()
+    provider: float = 10.0
+    poll: float = 1.0
+
+
+def wait_times() -> WaitTimes:
+    context = click.get_current_context(silent=True)  # none for a completion
+    return (context and context.find_object(WaitTimes)) or WaitTimes()
+
+
 class Target(NamedTuple):
     """A service with a key or the tokens of a user; ``credential`` says where that is set.
 
@@ -77,6 +94,7 @@ class Target(NamedTuple):
             base_url=self.base_url.value,
             tokens=self.tokens,
             organization=self.organization,
+            backoff=wait_times().backoff,
             **options,
         )
 

@@ -23,7 +23,15 @@ from tenantry.cli.client_configuration import (
     config_path,
     read_config,
 )
-from tenantry.cli.output import NOT_FOUND, USAGE, CommandError, print_record, print_result, shown
+from tenantry.cli.output import (
+    NOT_FOUND,
+    USAGE,
+    CommandError,
+    print_json,
+    print_record,
+    report,
+    shown,
+)
 from tenantry.common.files import OWNER_ONLY, write_private
 
 _DEFAULT: Final = "profile"
@@ -84,7 +92,7 @@ def get(service: ServiceOptions, *, as_json: bool, key: str) -> None:
         where = f"profile {configuration.name}"
     if value is None:
         raise CommandError(f"{key} is not set in {where}.", NOT_FOUND)
-    print_result(value, shown(value), as_json=as_json)
+    print_json(value) if as_json else click.echo(shown(value))
 
 
 @click.command("set", cls=ConfigCommand, json_help="What was set, as one JSON document.")
@@ -155,7 +163,7 @@ def path(service: ServiceOptions, *, as_json: bool) -> None:  # noqa: ARG001  # 
       cat "$(tenantry config path)"
     """
     found = str(config_path(os.environ))
-    print_result({"path": found}, found, as_json=as_json)
+    print_json({"path": found}) if as_json else click.echo(found)
 
 
 def _values(profile: Profile) -> dict[str, str | bool]:
@@ -286,4 +294,4 @@ def _report(profile: str, key: str, value: str | bool | None, *, as_json: bool) 
     what = f"{key} in profile {profile}" if own_profile else key
     text = f"Removed {what}." if value is None else f"Set {what}: {shown(value)}"
     document = {"profile": own_profile, "key": key, "value": value}
-    print_result(document, text, as_json=as_json, err=True)
+    report(document, text, as_json=as_json)

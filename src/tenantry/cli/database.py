@@ -20,7 +20,7 @@ from tenantry.cli.output import (
     OUT_OF_REACH,
     USAGE,
     CommandError,
-    printable_lines,
+    say,
 )
 from tenantry.common.logs import redact
 from tenantry.db.database import Database
@@ -124,7 +124,7 @@ def operator_values() -> tuple[dict[str, str], bool]:
     setting = Settings.database_url
     for url in (values.get(setting.name, ""), values.get(setting.file_name, "")):
         if url.strip():
-            click.echo(_note_on_database(url, folder), err=True)
+            say(_note_on_database(url, folder))
             return values, False
     return _values_of_demo(folder, values), True
 
@@ -148,7 +148,7 @@ def _note_on_database(url: str, folder: Path) -> str:
     described = without_password(url)
     where = f" ({described})" if described else ""
     used = f"Using {setting.name} of {source}{where}, not the demo in {folder.resolve()}."
-    return printable_lines(f"{used} For the demo: {remedy}")
+    return f"{used} For the demo: {remedy}"
 
 
 def without_password(url: str) -> str:

@@ -9,9 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-import click
-
-from tenantry.cli.output import FAILED, CommandError, own_command
+from tenantry.cli.output import FAILED, CommandError, own_command, say
 
 STOPPED: Final = "Interrupted."
 """What a JSON document has as the reason why the work stopped."""
@@ -52,10 +50,7 @@ class Interruption:
         def press() -> None:
             self._presses += 1
             if self._presses == 1:
-                click.echo(
-                    "Stopping after the batch in flight. Press Ctrl-C again to stop at once.",
-                    err=True,
-                )
+                say("Stopping after the batch in flight. Press Ctrl-C again to stop at once.")
             elif task is not None:
                 task.cancel()
 

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from tenantry.cli.options import json_option
-from tenantry.cli.output import counted, printable
+from tenantry.cli.output import counted, printable, say
 from tenantry.domain.api_keys import is_well_formed, shown_parts
 
 _ALLOW_REACH: Final = 4096  # bytes before and after the start of a key
@@ -154,8 +154,8 @@ def _print(report: ScanReport, *, as_json: bool) -> None:
     for line in [document] if as_json else map(_key_line, report.keys):
         click.echo(line)
     for one in report.unreadable:
-        click.echo(f"{one.path}: cannot be read: {one.reason}", err=True)
-    click.echo(_summary(report), err=True)
+        say(f"{one.path}: cannot be read: {one.reason}")
+    say(_summary(report))
 
 
 def _key_line(key: KeyPlace) -> str:

@@ -9,7 +9,7 @@ import click
 
 from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument
 from tenantry.cli.options import limit_option, yes_option
-from tenantry.cli.output import Column, ago, confirm, day, pairs, shown
+from tenantry.cli.output import Column, ago, confirm, day, pairs, say, shown
 from tenantry.cli.times import future, parse_duration
 from tenantry_sdk import ApiKey, NewApiKey
 from tenantry_sdk.types import Mode
@@ -226,10 +226,7 @@ def _warning_if_interrupted() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(
-            "\nInterrupted: the service may have created a key. Check with: tenantry keys list",
-            err=True,
-        )
+        say("\nInterrupted: the service may have created a key. Check with: tenantry keys list")
         raise
 
 

@@ -26,6 +26,7 @@ from tenantry.cli.output import (
     discard_stdout,
     json_text,
     printable,
+    say,
 )
 from tenantry.cli.times import past
 from tenantry.common.encoding import NOT_JSON
@@ -301,7 +302,7 @@ class _Viewer:
         if parsed is None:
             self._others += 1
             if self._others == _LINES_BEFORE_HINT:
-                click.echo(_HINT, err=True)
+                say(_HINT)
             return None
         self._others = -sys.maxsize  # some are requests
         return parsed if self._wanted.passes(parsed) else None

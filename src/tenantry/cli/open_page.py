@@ -14,11 +14,10 @@ from tenantry.cli.api_command import (
     complete_ids,
     exiting_on_failure,
     parse_id,
-    wait_times,
 )
 from tenantry.cli.browser import has_browser, open_browser
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, checked_id
-from tenantry.cli.output import CommandError, print_json
+from tenantry.cli.output import CommandError, print_json, say
 from tenantry_sdk import Tenantry
 
 _PUBLIC: Final = {"dashboard": "/", "docs": "/docs"}
@@ -102,7 +101,7 @@ def open_page(
     if as_json:
         print_json({"url": url})
     elif not only_print and sys.stdout.isatty() and has_browser(os.environ):
-        click.echo(f"Opening {url}", err=True)
+        say(f"Opening {url}")
         open_browser(url)
     else:
         click.echo(url)
@@ -117,10 +116,7 @@ def _path(configuration: ClientConfiguration, page: str, *, as_json: bool) -> st
     if page in _PAGES and (named := configuration.options.organization):
         return f"/orgs/{checked_id(named, '--organization')}/{_PAGES[page]}"
     target = configuration.target()
-    with (
-        exiting_on_failure(target, as_json=as_json),
-        target.client(backoff=wait_times().backoff) as client,
-    ):
+    with exiting_on_failure(target, as_json=as_json), target.client() as client:
         if page in _PAGES:
             return f"/orgs/{target.organization or client.auth.whoami().org_id}/{_PAGES[page]}"
         kind = _KINDS[page.partition("_")[0]]

@@ -187,17 +187,22 @@ def print_json(value: object, enc_hook: Callable[[Any], object] | None = None) -
     )
 
 
-def print_result(value: object, text: str, *, as_json: bool, err: bool = False) -> None:
-    """Print an object as JSON, or else a text for people."""
+def say(message: str) -> None:
+    """Print a message for people on stderr."""
+    click.echo(printable_lines(message), err=True)
+
+
+def report(value: object, message: str, *, as_json: bool) -> None:
+    """Print an object as JSON, or else a message on stderr."""
     if as_json:
         print_json(value)
     else:
-        click.echo(text, err=err)
+        say(message)
 
 
-def print_beside_bar(lines: Iterable[str]) -> None:
-    """Print lines on stdout, which a progress bar replaces: click would write to the one before."""
-    click.echo("\n".join(lines), file=sys.stdout)
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines on stdout, also where a progress bar has replaced it."""
+    click.echo("\n".join(map(printable, lines)), sys.stdout)
 
 
 def discard_stdout() -> None:

@@ -24,9 +24,8 @@ from tenantry.cli.output import (
     aligned,
     counted,
     own_command,
-    print_beside_bar,
     print_json,
-    printable,
+    print_lines,
     progress,
     shown,
 )
@@ -90,7 +89,7 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
         print_json({"dryRun": dry_run, **document, "continueWith": document["stopped"] and again})
     else:
         for line in _reconciliation_lines(found, dry_run=dry_run):
-            click.echo(line)
+            print_lines([line])
     _exit(found, again)
 
 
@@ -118,7 +117,7 @@ def _observer(
 
     def show_found(comparison: Comparison) -> None:
         if not as_json:
-            print_beside_bar(_comparison_lines(comparison))
+            print_lines(_comparison_lines(comparison))
 
     def show_compared(number: int) -> None:
         update(advance=number)
@@ -208,7 +207,7 @@ def _value(name: str, fact: Fact) -> Value:
 
 def _comparison_lines(comparison: Comparison) -> Iterator[str]:
     if comparison.trouble:
-        yield f"{comparison.tenant_id}: could not be compared: {printable(comparison.trouble)}"
+        yield f"{comparison.tenant_id}: could not be compared: {comparison.trouble}"
         return
     state, link = ("has drifted", "is not linked")
     if comparison.repaired:
@@ -218,7 +217,7 @@ def _comparison_lines(comparison: Comparison) -> Iterator[str]:
     rows = [(name, f"{shown(ours)} -> {shown(theirs)}") for name, ours, theirs in fields]
     yield from map("  {}".format, aligned(rows))
     for customer in comparison.linked:
-        yield f"  customer {printable(customer)} {link}"
+        yield f"  customer {customer} {link}"
 
 
 def _unplaced_lines(found: Reconciliation) -> Iterator[str]:
@@ -226,8 +225,8 @@ def _unplaced_lines(found: Reconciliation) -> Iterator[str]:
     each.
     """
     for each in found.unplaced[:_MOST_UNPLACED]:
-        customer = printable(each.customer_id or "(unknown)")
-        yield f"not placed: subscription {printable(each.subscription_id)} of customer {customer}: {each.reason}"
+        customer = each.customer_id or "(unknown)"
+        yield f"not placed: subscription {each.subscription_id} of customer {customer}: {each.reason}"
         if each.org_id is None and each.customer_id is not None:
             yield f"  if it is a tenant's: {own_command()} admin link {shlex.quote(customer)} --org ORG"
     if (more := found.unplaced_number - _MOST_UNPLACED) > 0:

@@ -27,10 +27,10 @@ from tenantry.cli.output import (
     CommandError,
     aligned,
     counted,
-    print_beside_bar,
-    print_result,
-    printable,
+    print_json,
+    print_lines,
     progress,
+    say,
     shown,
 )
 from tenantry.cli.times import past
@@ -99,16 +99,18 @@ def _replay(run: _Run) -> None:
     on_database(action)
     if interruption.is_requested():
         report.stopped, report.continue_with = STOPPED, run.continued(last)
-    print_result(report, _replay_summary(report), as_json=run.as_json)
+    if run.as_json:
+        print_json(report)
+    else:
+        click.echo(_replay_summary(report))
     _exit(report, last)
 
 
 def _exit(report: ReplayReport, last: str) -> NoReturn:
     if report.unreadable:
-        click.echo(
+        say(
             f"{counted(report.unreadable, 'invalid event')} cannot be read again: the raw body was removed after "
-            "RAW_BODY_DAYS. `tenantry backfill` fetches those that the provider still lists.",
-            err=True,
+            "RAW_BODY_DAYS. `tenantry backfill` fetches those that the provider still lists."
         )
     if report.continue_with is not None:
         where = f"after tenant {last}" if last else "before the first tenant"
@@ -125,7 +127,7 @@ async def _read_again(
             report.read_again += part.events
             report.unreadable += part.unreadable
             if not run.as_json and part.events:
-                print_beside_bar(map(_reread, part.events))
+                print_lines(map(_reread, part.events))
             if interruption.is_requested():
                 return
 
@@ -155,7 +157,7 @@ def _add(report: ReplayReport, checked: TenantReplay, run: _Run) -> None:
     if checked.is_right and not run.in_full:
         return
     if not run.as_json:
-        print_beside_bar(_all_fields(checked) if run.in_full else _differences(checked))
+        print_lines(_all_fields(checked) if run.in_full else _differences(checked))
     elif run.in_full:
         report.details.append(checked)
     else:
@@ -165,7 +167,7 @@ def _add(report: ReplayReport, checked: TenantReplay, run: _Run) -> None:
 
 def _reread(event: ReprocessedEvent) -> str:
     outcome = event.outcome or "would take its place"
-    return f"{printable(event.tenant_id or '-')}  {printable(event.id)} {printable(event.type)}, read again: {outcome}"
+    return f"{event.tenant_id or '-'}  {event.id} {event.type}, read again: {outcome}"
 
 
 def _differences(checked: TenantReplay) -> Iterator[str]:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from tenantry.cli.api_command import ApiCommand, ApiContext, ServiceCommand, failure_of, wait_times
+from tenantry.cli.api_command import ApiCommand, ApiContext, ServiceCommand, failure_of
 from tenantry.cli.client_configuration import (
     ClientConfiguration,
     ServiceOptions,
     SourcedValue,
     Target,
+    wait_times,
 )
 from tenantry.cli.demo_folder import demo_here
 from tenantry.cli.output import (
@@ -21,8 +22,8 @@ from tenantry.cli.output import (
     NOT_AUTHENTICATED,
     USAGE,
     CommandError,
-    print_result,
-    printable_lines,
+    report,
+    say,
 )
 from tenantry.cli.sign_in_storage import SignInStorage, StoredSignIn
 from tenantry.cli.status import expiry_words, plan_rows, principal_words, scope_words
@@ -114,7 +115,7 @@ def login(
     )
     with contextlib.closing(provider):
         if device:
-            token = sign_in_with_code(provider, scope, timeout=timeout, poll=waits.poll, tell=_say)
+            token = sign_in_with_code(provider, scope, timeout=timeout, poll=waits.poll, tell=say)
         else:
             token = sign_in_with_browser(
                 provider,
@@ -122,7 +123,7 @@ def login(
                 port=port,
                 opens=not no_browser,
                 timeout=timeout,
-                tell=_say,
+                tell=say,
             )
         key = token.access_token
         target = Target(configuration.name, address, sign_in.organization, key, None, "")
@@ -139,7 +140,7 @@ def login(
     text = f"Signed in to {sign_in.base_url}{outcome}"
     if token.refresh_token is None:
         text += f"\n{_NOT_RENEWABLE}"
-    print_result(document, printable_lines(text), as_json=as_json, err=True)
+    report(document, text, as_json=as_json)
     _warn_of_key(service)
 
 
@@ -171,14 +172,10 @@ def _store(
         others = (old for old in old_tokens if not old.is_of(sign_in.issuer, sign_in.client_id))
         faults += map(str, _revoke(others)[1])
         if faults:
-            _say(
+            say(
                 f"The refresh token of the previous sign-in works until it expires. {' '.join(faults)}"
             )
     return found
-
-
-def _say(message: str) -> None:
-    click.echo(printable_lines(message), err=True)
 
 
 def _plan_sign_in(
@@ -216,7 +213,7 @@ def _whoami(target: Target) -> tuple[Whoami | None, str | None]:
     rejected token.
     """
     try:
-        with target.client(backoff=wait_times().backoff) as client:
+        with target.client() as client:
             return client.auth.whoami(), None
     except AuthenticationError as error:
         raise CommandError(
@@ -261,10 +258,10 @@ def _warn_of_key(service: ServiceOptions) -> None:
     try:
         target = ClientConfiguration(service, os.environ).target()
     except CommandError as error:
-        _say(f"The commands do not use this sign-in: {error}")
+        say(f"The commands do not use this sign-in: {error}")
         return
     if target.tokens is None:
-        _say(f"The API key from {target.credential} takes precedence over this sign-in.")
+        say(f"The API key from {target.credential} takes precedence over this sign-in.")
 
 
 @click.command("logout", cls=ServiceCommand, service_options=("profile",))
@@ -318,7 +315,7 @@ def _report_logout(
     if as_json:
         click.echo(msgspec.json.encode({"service": base_url, "refreshTokenEnded": revoked}))
     else:
-        _say(message)
+        say(message)
 
 
 @click.command("whoami", cls=ApiCommand)

@@ -10,14 +10,13 @@ from typing import Any, Final
 import click
 import msgspec
 
-from tenantry.cli.api_command import ServiceCommand, exiting_on_failure, wait_times
+from tenantry.cli.api_command import ServiceCommand, exiting_on_failure
 from tenantry.cli.client_configuration import ClientConfiguration, ServiceOptions, Target
 from tenantry.cli.output import (
     OUT_OF_REACH,
     CommandError,
     access_words,
     print_record,
-    printable,
     shown,
 )
 from tenantry_sdk import Limits, Pager, Plan, Secret, Tenant, Tenantry, Whoami, record_responses
@@ -105,7 +104,7 @@ def status(service: ServiceOptions, *, as_json: bool) -> None:
     }
     rows = [
         ("service", f"{address.value} (from {address.source})"),
-        ("health", printable(health.words)),
+        ("health", health.words),
         ("profile", configuration.name),
     ]
     with _printing_on_failure(known, rows, as_json=as_json):
@@ -118,7 +117,7 @@ def status(service: ServiceOptions, *, as_json: bool) -> None:
     with (
         exiting_on_failure(target, as_json=as_json),
         _printing_on_failure(known, rows, as_json=as_json),
-        target.client(timeout=_SECONDS, backoff=wait_times().backoff) as client,
+        target.client(timeout=_SECONDS) as client,
     ):
         who, limits = _whoami(client)
         plan = list(plan_rows(client, who, with_limits=False))

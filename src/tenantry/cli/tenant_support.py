@@ -26,7 +26,8 @@ from tenantry.cli.output import (
     columns,
     confirm,
     minute,
-    print_result,
+    report,
+    say,
     shown,
 )
 from tenantry.common.clock import system_clock
@@ -207,8 +208,7 @@ def revoke_key(
             ) from None
 
     key = on_database(revoke)
-    done = output.printable(f"Revoked {key.id} of {key.org_id}.")
-    print_result(key, done, as_json=as_json, err=True)
+    report(key, f"Revoked {key.id} of {key.org_id}.", as_json=as_json)
 
 
 @click.command("suspend", short_help="Reject all credentials of a tenant.")
@@ -271,7 +271,7 @@ def _set_suspended(org_id: str, *, suspended: bool, as_json: bool) -> None:
     done = f"Resumed {tenant.id}: its credentials work."
     if suspended:
         done = f"Suspended {tenant.id}: its credentials are rejected."
-    print_result(tenant, done, as_json=as_json, err=True)
+    report(tenant, done, as_json=as_json)
 
 
 async def _items(read: ReadPage[T], limit: int | None) -> AsyncIterator[T]:
@@ -301,7 +301,7 @@ async def _print_each(
         else:
             rows.append(item)
     if not as_json and not output.print_table(rows, table):
-        click.echo(nothing, err=True)
+        say(nothing)
 
 
 def _encoded(item: Any) -> str:  # noqa: ANN401  # any record
