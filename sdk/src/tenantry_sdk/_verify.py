@@ -71,6 +71,19 @@ def verify_call(
     if mode not in _PATHS:
         raise ValueError(f"mode is live, test or any, not {mode!r}")
     given = _given(headers)
+    credential = given.get("authorization")
+    return Call(
+        "GET",
+        f"/api/v1/auth/verify/{'-' if scope is None else scope}{_PATHS[mode]}",
+        headers=_sent(given, client_address),
+        authorization=Secret(credential) if credential else None,
+        is_anonymous=True,
+        is_check=True,
+    )
+
+
+def _sent(given: dict[str, str], client_address: str | None) -> dict[str, str]:
+    """Return the headers of the check, beside the credential."""
     sent: dict[str, str] = {}
     if organization := given.get("x-organization-id"):
         sent["X-Organization-Id"] = organization
@@ -78,15 +91,7 @@ def verify_call(
         sent["X-Request-Id"] = request_id
     if client_address is not None and _is_address(client_address):
         sent["X-Forwarded-For"] = client_address
-    credential = given.get("authorization")
-    return Call(
-        "GET",
-        f"/api/v1/auth/verify/{'-' if scope is None else scope}{_PATHS[mode]}",
-        headers=sent,
-        authorization=Secret(credential) if credential else None,
-        is_anonymous=True,
-        is_check=True,
-    )
+    return sent
 
 
 def principal_of(response: Response) -> Principal:

@@ -76,7 +76,7 @@ def create_tenant(
     """
     if not is_tenant_id(tenant_id):
         raise click.BadParameter("must be 1 to 64 of A-Za-z0-9_-", param_hint="--id")
-    if "@" not in owner_email or not owner_email.isprintable() or " " in owner_email:
+    if not _is_address(owner_email):
         raise click.BadParameter("is not an e-mail address", param_hint="--owner-email")
 
     async def create(settings: Settings, database: Database) -> ManagedTenant:
@@ -94,6 +94,10 @@ def create_tenant(
         return tenant
 
     print_json(on_database(create, unreachable=FAILED))
+
+
+def _is_address(text: str) -> bool:
+    return "@" in text and text.isprintable() and " " not in text
 
 
 @admin.command("create-key")

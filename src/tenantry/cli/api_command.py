@@ -474,11 +474,8 @@ def complete_ids(
             items = _newest(resource, filters, ctx)
     except (Exception, SystemExit):  # noqa: BLE001  # a completion cannot show errors
         return []
-    return [
-        CompletionItem(printable(item.id), help=_name_of(item))
-        for item in items
-        if item.id.startswith(incomplete) and item.id not in taken
-    ]
+    others = [item for item in items if item.id not in taken]
+    return [_completion(item) for item in others if item.id.startswith(incomplete)]
 
 
 def _newest(resource: str, filters: dict[str, str], ctx: click.Context) -> list[Any]:
@@ -493,6 +490,7 @@ def _newest(resource: str, filters: dict[str, str], ctx: click.Context) -> list[
     return page
 
 
-def _name_of(item: Any) -> str:  # noqa: ANN401  # any of the SDK's records
+def _completion(item: Any) -> CompletionItem:  # noqa: ANN401  # any of the SDK's records
     names = (getattr(item, field, None) for field in ("name", "org_name", "user_id", "type"))
-    return printable(str(next(filter(None, names), "")))
+    name = str(next(filter(None, names), ""))
+    return CompletionItem(printable(item.id), help=printable(name))

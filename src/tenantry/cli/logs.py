@@ -228,13 +228,7 @@ def tail(
 
     Exits with 2 if there is no log. `tenantry events show EVENT` shows what an event changed.
     """
-    wanted = _Filter(
-        frozenset(tenants),
-        re.compile("|".join(statuses) or "..."),
-        (only,) if only else _KINDS,
-        since or datetime.min.replace(tzinfo=UTC),
-    )
-    viewer = _Viewer(wanted, as_json=as_json)
+    viewer = _Viewer(_filter_of(tenants, statuses, only, since), as_json=as_json)
     if lines is None and since is None:
         lines = _LINES
     try:
@@ -285,6 +279,20 @@ class _Filter(NamedTuple):
             and kind in self.kinds
             and line.time >= self.since
         )
+
+
+def _filter_of(
+    tenants: Sequence[str],
+    statuses: Sequence[str],
+    only: str | None,
+    since: datetime | None,
+) -> _Filter:
+    return _Filter(
+        frozenset(tenants),
+        re.compile("|".join(statuses) or "..."),
+        (only,) if only else _KINDS,
+        since or datetime.min.replace(tzinfo=UTC),
+    )
 
 
 class _Viewer:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -258,12 +259,12 @@ class Column(NamedTuple):
 
 
 def columns(*fields: str, loose: str = "", **named: str) -> list[Column]:
-    """Make columns of an object's fields, with times as days; ``named`` maps titles to fields,
-    ``loose`` is a title.
+    """Make columns of an object's fields (``access.state`` is one of a field), with times as days;
+    ``named`` maps titles to fields, ``loose`` is a title.
     """
 
     def value(field: str, item: object) -> str:
-        found = getattr(item, field)
+        found = attrgetter(field)(item)
         return day(found) if isinstance(found, datetime) else shown(found)
 
     titles = {field: field for field in fields} | named
@@ -278,10 +279,14 @@ def print_table(items: Iterable[T], columns: Sequence[Column]) -> bool:
     """Print a table; return whether there was a row."""
     is_wide = _terminal_width() >= _WIDE
     shown_columns = [column for column in columns if is_wide or not column.wide]
-    rows = [[printable(column.value(item)) for column in shown_columns] for item in items]
+    rows = [_cells(item, shown_columns) for item in items]
     if rows:
         _print_rows(shown_columns, rows)
     return bool(rows)
+
+
+def _cells(item: object, columns: Sequence[Column]) -> list[str]:
+    return [printable(column.value(item)) for column in columns]
 
 
 def print_record(

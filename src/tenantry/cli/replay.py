@@ -156,13 +156,11 @@ def _add(report: ReplayReport, checked: TenantReplay, run: _Run) -> None:
     report.repaired += checked.repaired
     if checked.is_right and not run.in_full:
         return
-    if not run.as_json:
-        print_lines(_all_fields(checked) if run.in_full else _differences(checked))
-    elif run.in_full:
-        report.details.append(checked)
+    if run.as_json:
+        fields = checked.fields if run.in_full else checked.differences
+        report.details.append(msgspec.structs.replace(checked, fields=fields))
     else:
-        differing = msgspec.structs.replace(checked, fields=checked.differences)
-        report.details.append(differing)
+        print_lines(_all_fields(checked) if run.in_full else _differences(checked))
 
 
 def _reread(event: ReprocessedEvent) -> str:

@@ -16,7 +16,7 @@ from tenantry.cli.client_configuration import (
     Target,
     wait_times,
 )
-from tenantry.cli.demo_folder import demo_here
+from tenantry.cli.demo_folder import Demo, demo_here
 from tenantry.cli.output import (
     FAILED,
     NOT_AUTHENTICATED,
@@ -186,8 +186,7 @@ def _plan_sign_in(
     """
     address, _ = configuration.address()
     previous = configuration.sign_in_for(address)
-    found = demo_here(configuration.environment)
-    demo = found if found and found.base_url == address.value else None
+    demo = _demo_at(address.value, configuration)
     issuer = configuration.setting("issuer", issuer_option, previous, demo)
     client_id = configuration.setting("client_id", client_id_option, previous, demo)
     if issuer is None or client_id is None:
@@ -206,6 +205,12 @@ def _plan_sign_in(
         configuration.profile.keyring,
     )
     return address, sign_in, demo is not None and issuer.source == demo.source
+
+
+def _demo_at(address: str, configuration: ClientConfiguration) -> Demo | None:
+    """Return the demo of the folder, if it has this address."""
+    demo = demo_here(configuration.environment)
+    return demo if demo is not None and demo.base_url == address else None
 
 
 def _whoami(target: Target) -> tuple[Whoami | None, str | None]:

@@ -4,6 +4,7 @@ suspend a tenant.
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import click
@@ -38,7 +39,6 @@ from tenantry.domain.api_keys import ApiKey, Pepper, is_key_like
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import LastOwnerError
 from tenantry.domain.plans import AccessState
-from tenantry.domain.tenants import ManagedTenant
 from tenantry.settings import Settings
 
 T = TypeVar("T")
@@ -308,15 +308,19 @@ def _encoded(item: Any) -> str:  # noqa: ANN401  # any record
     return output.json_text(msgspec.json.encode(item))
 
 
-def _tenant_columns(of: Callable[[Any], ManagedTenant]) -> list[Column]:
-    """Make the columns of a tenant, which ``of`` gets from a row."""
+def _tenant_columns(of: str = "") -> list[Column]:
+    """Make the columns of a tenant, which is the row, or its field ``of``."""
+    is_suspended = attrgetter(f"{of}suspended")
+    named = {
+        "id": f"{of}id",
+        "name": f"{of}name",
+        "plan": f"{of}plan",
+        "status": f"{of}subscription_status",
+        "access": f"{of}access.state",
+    }
     return [
-        Column("ID", lambda row: of(row).id),
-        Column("NAME", lambda row: of(row).name, loose=True),
-        Column("PLAN", lambda row: of(row).plan),
-        Column("STATUS", lambda row: of(row).subscription_status),
-        Column("ACCESS", lambda row: of(row).access.state),
-        Column("SUSPENDED", lambda row: "yes" if of(row).suspended else "-"),
+        *columns(**named, loose="name"),
+        Column("SUSPENDED", lambda row: "yes" if is_suspended(row) else "-"),
     ]
 
 
@@ -334,13 +338,13 @@ def _found_by(match: TenantMatch) -> str:
 
 
 _TENANT_COLUMNS: Final = (
-    *_tenant_columns(lambda tenant: tenant),
+    *_tenant_columns(),
     Column("CUSTOMER", lambda tenant: shown(tenant.stripe_customer_id), wide=True),
     Column("OWNER'S ADDRESS", lambda tenant: tenant.owner_email, wide=True),
     Column("CREATED (UTC)", lambda tenant: minute(tenant.created_at), wide=True),
 )
 _MATCH_COLUMNS: Final = (
-    *_tenant_columns(lambda match: match.tenant),
+    *_tenant_columns("tenant."),
     Column("FOUND BY", _found_by, loose=True),
 )
 _EVENT_COLUMNS: Final = (
