@@ -53,7 +53,12 @@ def admin() -> None:
 
 
 @admin.command("create-tenant")
-@click.option("--id", "tenant_id", required=True, help="1 to 64 of A-Za-z0-9_-.")
+@click.option(
+    "--id",
+    "tenant_id",
+    required=True,
+    help="1 to 64 of A-Za-z0-9_-.",
+)
 @click.option("--name", required=True, help="The name.")
 @click.option("--owner-email", required=True, help="The address for billing mail.")
 @click.option("--owner-id", help="The owner's user id at the identity provider (the token's sub).")
@@ -90,7 +95,12 @@ def create_tenant(
             plan=plan,
         )
         tenants = tenant_service(settings, database)
-        tenant, _ = await tenants.put(BY_OPERATOR, tenant_id, wanted, only_new=True)
+        tenant, _ = await tenants.put(
+            BY_OPERATOR,
+            tenant_id,
+            wanted,
+            only_new=True,
+        )
         return tenant
 
     print_json(on_database(create, unreachable=FAILED))
@@ -101,9 +111,19 @@ def _is_address(text: str) -> bool:
 
 
 @admin.command("create-key")
-@click.option("--org", "org_id", required=True, help="The tenant.")
+@click.option(
+    "--org",
+    "org_id",
+    required=True,
+    help="The tenant.",
+)
 @click.option("--name", required=True, help="The key's name.")
-@click.option("--scope", "scopes", multiple=True, help="<resource>:<action>; repeatable.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    help="<resource>:<action>; repeatable.",
+)
 @click.option("--owner", is_flag=True, help="The highest level, instead of scopes.")
 @click.option(
     "--mode",
@@ -140,7 +160,12 @@ def create_key(
 
     async def create(settings: Settings, database: Database) -> str:
         pepper = Pepper(settings.peppers[0].reveal().encode())
-        keys = ApiKeyService(database, settings.billing.catalog, pepper, system_clock)
+        keys = ApiKeyService(
+            database,
+            settings.billing.catalog,
+            pepper,
+            system_clock,
+        )
         key = await keys.create(
             operator_principal(org_id),
             BY_OPERATOR,
@@ -225,7 +250,14 @@ def _change_link(
 ) -> None:
     async def run(settings: Settings, database: Database) -> CustomerMove:
         outbox = Outbox(asks_provider=settings.provider_secret_key is not None)
-        return await change(CustomerLinks(database, settings.billing, outbox, system_clock))
+        return await change(
+            CustomerLinks(
+                database,
+                settings.billing,
+                outbox,
+                system_clock,
+            )
+        )
 
     moved = on_database(run)
     former = moved.moved_from or "no tenant"
@@ -247,7 +279,12 @@ def verify_owner_address(org_id: str) -> None:
       tenantry admin verify-owner-address acme
     """
     address = on_database(
-        lambda _, database: verify_as_operator(database, BY_OPERATOR, org_id, system_clock),
+        lambda _, database: verify_as_operator(
+            database,
+            BY_OPERATOR,
+            org_id,
+            system_clock,
+        ),
         unreachable=FAILED,
     )
     click.echo(shown(address))
@@ -298,7 +335,11 @@ def export_audit(since: datetime | None) -> None:
 )
 @dry_run_option("Only print the changes to redo: write nothing.")
 def after_restore(
-    files: Sequence[BinaryIO], *, no_audit: bool, hold_mail: bool, dry_run: bool
+    files: Sequence[BinaryIO],
+    *,
+    no_audit: bool,
+    hold_mail: bool,
+    dry_run: bool,
 ) -> None:
     """Redo the revocations since the backup, in a restored database, before the service starts.
 
@@ -326,9 +367,20 @@ def after_restore(
             Pepper(b""),
             system_clock,
         )
-        members = MemberService(database, settings.issuers, settings.billing.catalog, system_clock)
+        members = MemberService(
+            database,
+            settings.issuers,
+            settings.billing.catalog,
+            system_clock,
+        )
         tenants = tenant_service(settings, database, asks_provider=False)
-        service = Restore(database, keys, members, tenants, system_clock)
+        service = Restore(
+            database,
+            keys,
+            members,
+            tenants,
+            system_clock,
+        )
         lost = await service.lost_entries(trail)
         with progress("redoing changes", len(lost.entries)) as update, interruption.handling():
             async with aclosing(service.reapply_revocations(lost, dry_run=dry_run)) as changes:

@@ -103,7 +103,10 @@ _SERVICE_OPTIONS: Final = (
         help="The organization, for users of several. [TENANTRY_ORGANIZATION]",
     ),
     click.Option(
-        ["--api-key-file"], metavar="FILE", type=click.Path(dir_okay=False), help=_KEY_HELP
+        ["--api-key-file"],
+        metavar="FILE",
+        type=click.Path(dir_okay=False),
+        help=_KEY_HELP,
     ),
 )
 
@@ -157,7 +160,12 @@ def failure_of(error: TenantryError, target: Target) -> CommandFailure:
             error.request_id,
         )
     detail, code, next_step = _explain(error, target)
-    return CommandFailure(detail, code, service, next_step=next_step)
+    return CommandFailure(
+        detail,
+        code,
+        service,
+        next_step=next_step,
+    )
 
 
 @contextmanager
@@ -273,7 +281,15 @@ class ApiContext:
         unique = list(dict.fromkeys(ids))
         for one in [] if yes else unique:
             output.confirm(question(one))
-        codes = [self._end(one, end, verb, outcome) for one in unique]
+        codes = [
+            self._end(
+                one,
+                end,
+                verb,
+                outcome,
+            )
+            for one in unique
+        ]
         if failed := next(filter(None, codes), 0):
             sys.exit(failed)
 
@@ -298,7 +314,12 @@ class ApiContext:
             self.say(f"{verb} {one}.")
         return 0
 
-    def done(self, value: Any, message: str, result: str = "") -> None:  # noqa: ANN401
+    def done(
+        self,
+        value: Any,  # noqa: ANN401
+        message: str,
+        result: str = "",
+    ) -> None:
         """Report a change: with ``--json`` the object, else a message for people, and the result on
         stdout.
         """
@@ -311,7 +332,12 @@ class ApiContext:
 
     def record(self, value: Any, rows: Iterable[tuple[str, str]]) -> None:  # noqa: ANN401
         """Print an object as JSON, or as ``rows`` of a name and a value."""
-        output.print_record(value, rows, as_json=self.as_json, enc_hook=Secret.reveal)
+        output.print_record(
+            value,
+            rows,
+            as_json=self.as_json,
+            enc_hook=Secret.reveal,
+        )
 
     def list(
         self,
@@ -385,12 +411,23 @@ class ServiceCommand(click.Command):
             except UnicodeEncodeError:
                 raise click.UsageError("An argument is not UTF-8.", ctx) from None
 
-    def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
+    def call(
+        self,
+        ctx: click.Context,
+        options: ServiceOptions,
+        *,
+        as_json: bool,
+    ) -> object:
         return self._run(ctx, options, as_json=as_json)
 
     def _run(self, ctx: click.Context, service: object, **more: object) -> object:
         assert self.callback is not None  # noqa: S101
-        return ctx.invoke(self.callback, service, **more, **ctx.params)
+        return ctx.invoke(
+            self.callback,
+            service,
+            **more,
+            **ctx.params,
+        )
 
 
 class ApiCommand(ServiceCommand):
@@ -398,7 +435,13 @@ class ApiCommand(ServiceCommand):
     message.
     """
 
-    def call(self, ctx: click.Context, options: ServiceOptions, *, as_json: bool) -> object:
+    def call(
+        self,
+        ctx: click.Context,
+        options: ServiceOptions,
+        *,
+        as_json: bool,
+    ) -> object:
         target = ClientConfiguration(options, os.environ).target()
         with exiting_on_failure(target, as_json=as_json):
             api = ApiContext(target, target.client(), as_json=as_json)

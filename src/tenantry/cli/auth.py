@@ -60,7 +60,11 @@ def auth() -> None:
 @click.option("--organization", metavar="ORG", help="What the request sends as X-Organization-Id.")
 @json_option("Checks, claims and outcome as one JSON document.")
 def explain_token_command(
-    source: str, *, token_file: BinaryIO | None, organization: str | None, as_json: bool
+    source: str,
+    *,
+    token_file: BinaryIO | None,
+    organization: str | None,
+    as_json: bool,
 ) -> None:
     """Run the service's checks on a token, and show for each what the token says and what is
     expected.
@@ -88,7 +92,14 @@ def explain_token_command(
     with ExitStack() as stack:
         has_database = demo or bool(values.get("DATABASE_URL", "").strip())
         conninfo = stack.enter_context(database(values)) if has_database else None
-        explanation = asyncio.run(_explain(config, token, organization, conninfo))
+        explanation = asyncio.run(
+            _explain(
+                config,
+                token,
+                organization,
+                conninfo,
+            )
+        )
     shown_lines = [as_document(explanation, config)] if as_json else lines(explanation, config)
     click.echo("\n".join(shown_lines))
     sys.exit(_exit_code(explanation))
@@ -124,7 +135,10 @@ def _read(file: BinaryIO | None) -> str:
 
 
 async def _explain(
-    config: OidcConfig, token: str, organization: str | None, conninfo: str | None
+    config: OidcConfig,
+    token: str,
+    organization: str | None,
+    conninfo: str | None,
 ) -> AccessExplanation:
     async with AsyncExitStack() as stack:
         keys = KeySet(config, await stack.enter_async_context(new_http_client()))
@@ -133,7 +147,12 @@ async def _explain(
         connected = Database(conninfo, 1) if conninfo is not None else None
         if connected is not None:
             stack.push_async_callback(connected.close)
-        return await explain_token(TokenVerifier(config, keys), token, organization, connected)
+        return await explain_token(
+            TokenVerifier(config, keys),
+            token,
+            organization,
+            connected,
+        )
 
 
 def as_document(explanation: AccessExplanation, config: OidcConfig) -> str:

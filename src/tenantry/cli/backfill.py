@@ -66,7 +66,14 @@ async def provider_reconciler(settings: Settings, database: Database) -> AsyncIt
         ProviderApi(settings.provider_secret_key, settings.provider_api_base)
     ) as provider:
         try:
-            yield Reconciler(database, provider, webhooks, settings.billing, outbox, system_clock)
+            yield Reconciler(
+                database,
+                provider,
+                webhooks,
+                settings.billing,
+                outbox,
+                system_clock,
+            )
         finally:
             await webhooks.close()
 
@@ -160,7 +167,10 @@ class _Span(NamedTuple):
     help="Events created since then: 1h, 7d or an RFC 3339 time.",
 )
 @click.option(
-    "--until", type=past, metavar="TIME", help="Events created until then; continues a stopped run."
+    "--until",
+    type=past,
+    metavar="TIME",
+    help="Events created until then; continues a stopped run.",
 )
 @dry_run_option("Only print what was missed: write nothing.")
 @json_option("The missed events and their outcomes as one JSON document.")
@@ -198,12 +208,30 @@ def backfill(
                 progress("fetching events", span.seconds, is_share=True) as update,
                 interruption.handling(),
             ):
-                observer = _observer(span, update, missed, interruption, as_json=as_json)
-                return await _run(reconciler, settings, span, observer, dry_run=dry_run)
+                observer = _observer(
+                    span,
+                    update,
+                    missed,
+                    interruption,
+                    as_json=as_json,
+                )
+                return await _run(
+                    reconciler,
+                    settings,
+                    span,
+                    observer,
+                    dry_run=dry_run,
+                )
 
     logs.configure("console", logging.WARNING)
     done = on_database(action, pool_size=CONNECTIONS)
-    rest = _rest_of(done, since, until, dry_run=dry_run, as_json=as_json)
+    rest = _rest_of(
+        done,
+        since,
+        until,
+        dry_run=dry_run,
+        as_json=as_json,
+    )
     if as_json:
         asked = {"dryRun": dry_run, "since": since, "until": until}
         end = {"continueWith": rest and rest.command, "details": missed}
@@ -232,7 +260,12 @@ def _check(span: _Span) -> None:
 
 
 async def _run(
-    reconciler: Reconciler, settings: Settings, span: _Span, observer: Observer, *, dry_run: bool
+    reconciler: Reconciler,
+    settings: Settings,
+    span: _Span,
+    observer: Observer,
+    *,
+    dry_run: bool,
 ) -> BackfillResult:
     try:
         types = await _sent_types(reconciler.provider, settings)
@@ -240,7 +273,11 @@ async def _run(
         return BackfillResult(0, 0, {}, stopped=error)
     until = None if span.until is None else span.last
     return await reconciler.backfill.run(
-        int(span.since.timestamp()), until=until, types=types, dry_run=dry_run, observer=observer
+        int(span.since.timestamp()),
+        until=until,
+        types=types,
+        dry_run=dry_run,
+        observer=observer,
     )
 
 
@@ -306,7 +343,12 @@ class _Rest(NamedTuple):
 
 
 def _rest_of(
-    done: BackfillResult, since: datetime, until: datetime | None, *, dry_run: bool, as_json: bool
+    done: BackfillResult,
+    since: datetime,
+    until: datetime | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
 ) -> _Rest | None:
     """Return the rest of a stopped backfill; None if it has completed."""
     why = _why_stopped(done)

@@ -58,7 +58,11 @@ def explain(org_id: str, *, as_json: bool, limit: int) -> None:
     """
     explanation = on_database(
         lambda settings, database: ledger_queries.explain(
-            database, settings.billing, org_id, limit, system_clock()
+            database,
+            settings.billing,
+            org_id,
+            limit,
+            system_clock(),
         )
     )
     (print_json if as_json else show)(explanation)
@@ -124,7 +128,13 @@ def _advice_without_events(explanation: BillingExplanation) -> Iterator[Renderab
 def _entry_lines(entry: BillingEventView) -> Iterator[RenderableType]:
     outcome = (entry.outcome, output.CELL_STYLES.get(entry.outcome, ""))
     when = (shown(entry.created), "bold")
-    yield Text.assemble(when, "  ", printable(entry.type), "  ", outcome)
+    yield Text.assemble(
+        when,
+        "  ",
+        printable(entry.type),
+        "  ",
+        outcome,
+    )
     yield _indented(printable(entry.reason))
     for field, change in changes(entry.before, entry.after):
         yield _indented(f"{JSON_NAMES[field]}: {change}", "cyan")

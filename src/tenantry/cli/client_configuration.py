@@ -137,7 +137,11 @@ class ClientConfiguration:
     """
 
     def __init__(
-        self, options: ServiceOptions, environment: Mapping[str, str], *, signs_in: bool = False
+        self,
+        options: ServiceOptions,
+        environment: Mapping[str, str],
+        *,
+        signs_in: bool = False,
     ) -> None:
         _check_options(options)
         self.options = options
@@ -177,7 +181,11 @@ class ClientConfiguration:
         return None
 
     def setting(
-        self, name: str, option: str | None, sign_in: StoredSignIn | None, demo: Demo | None = None
+        self,
+        name: str,
+        option: str | None,
+        sign_in: StoredSignIn | None,
+        demo: Demo | None = None,
     ) -> SourcedValue | None:
         """Return the setting from the first that has it of option, environment, profile, sign-in
         and demo.
@@ -237,7 +245,15 @@ class ClientConfiguration:
         elif key is None:
             raise CommandError(self._explain_missing(address), NOT_AUTHENTICATED)
         organization = self.organization(sign_in, has_key=key is not None)
-        return Target(self.name, address, organization, key, tokens, source, demo)
+        return Target(
+            self.name,
+            address,
+            organization,
+            key,
+            tokens,
+            source,
+            demo,
+        )
 
     def _key(
         self, address: SourcedValue, sign_in: StoredSignIn | None
@@ -302,7 +318,11 @@ def checked_id(text: str, what: str) -> str:
 
 
 def checked_address(
-    address: str, source: str, code: int = USAGE, *, allow_query: bool = False
+    address: str,
+    source: str,
+    code: int = USAGE,
+    *,
+    allow_query: bool = False,
 ) -> str:
     """Return an address that may receive credentials: https, or on this machine. Raises
     `CommandError` otherwise.

@@ -32,7 +32,12 @@ commands; and its help.
 class LazyCommand(click.Command):
     """A placeholder for a command in help and completion, which is imported when it runs."""
 
-    def __init__(self, name: str, target: str, help: str) -> None:  # noqa: A002  # click's name
+    def __init__(
+        self,
+        name: str,
+        target: str,
+        help: str,  # noqa: A002  # click's name
+    ) -> None:
         super().__init__(name, help=help, short_help=help)
         self.target = target if ":" in target else f"{target}:{name}"
 
@@ -139,7 +144,14 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     found = shell_completion.get_completion_class(shell)
     assert found is not None  # noqa: S101  # the shells are click's own
-    click.echo(found(ctx.find_root().command, {}, "tenantry", "_TENANTRY_COMPLETE").source())
+    click.echo(
+        found(
+            ctx.find_root().command,
+            {},
+            "tenantry",
+            "_TENANTRY_COMPLETE",
+        ).source()
+    )
 
 
 @click.command("help")

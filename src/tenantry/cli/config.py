@@ -128,7 +128,12 @@ def set_value(
             document[key] = checked
         else:
             _table(_table(document, "profiles"), configuration.name)[key] = checked
-    _report(configuration.name, key, checked, as_json=as_json)
+    _report(
+        configuration.name,
+        key,
+        checked,
+        as_json=as_json,
+    )
 
 
 @click.command("unset", cls=ConfigCommand, json_help="What was removed, as one JSON document.")
@@ -289,7 +294,13 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _report(profile: str, key: str, value: str | bool | None, *, as_json: bool) -> None:  # noqa: FBT001  # a value
+def _report(
+    profile: str,
+    key: str,
+    value: str | bool | None,  # noqa: FBT001  # a value
+    *,
+    as_json: bool,
+) -> None:
     own_profile = None if key == _DEFAULT else profile
     what = f"{key} in profile {profile}" if own_profile else key
     text = f"Removed {what}." if value is None else f"Set {what}: {shown(value)}"

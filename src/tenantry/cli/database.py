@@ -203,7 +203,12 @@ def migrated(
     try:
         return migrate(conninfo)
     except ForeignTablesError as error:
-        raise of_others(error, conninfo, setting, remedy) from None
+        raise of_others(
+            error,
+            conninfo,
+            setting,
+            remedy,
+        ) from None
     except TransactionPoolerError:
         raise CommandError(f"{setting}: {NO_SESSIONS}") from None
     except psycopg.errors.InsufficientPrivilege as error:
@@ -244,7 +249,14 @@ def on_database(
     with database(values) as conninfo:
         migrated(conninfo, unreachable=unreachable)
         try:
-            return asyncio.run(_connected(conninfo, settings, action, pool_size))
+            return asyncio.run(
+                _connected(
+                    conninfo,
+                    settings,
+                    action,
+                    pool_size,
+                )
+            )
         except DomainError as error:
             faults = error.faults if isinstance(error, ValidationError) else ()
             detail = "; ".join(f"{where}: {message}" for where, message in faults) or error.detail
@@ -252,7 +264,10 @@ def on_database(
 
 
 async def _connected(
-    conninfo: str, settings: Settings, action: Action[Result], pool_size: int
+    conninfo: str,
+    settings: Settings,
+    action: Action[Result],
+    pool_size: int,
 ) -> Result:
     async with Database(conninfo, pool_size) as connected:
         return await action(settings, connected)
@@ -260,7 +275,10 @@ async def _connected(
 
 @click.command("migrate")
 @click.option(
-    "--grant-to", "login", metavar="LOGIN", help="Then let this database role run the service."
+    "--grant-to",
+    "login",
+    metavar="LOGIN",
+    help="Then let this database role run the service.",
 )
 def migrate(login: str | None) -> None:
     """Bring the schema of DATABASE_URL up to date.

@@ -73,7 +73,14 @@ def scan_stream(file: IO[bytes], path: str, report: ScanReport) -> None:
             if is_well_formed(secret) and not _is_allowed(block, line_start, offset):
                 column = offset - line_start + 1
                 shown = shown_parts(secret.decode())
-                report.keys.append(KeyPlace(printable(path), line, column, *shown))
+                report.keys.append(
+                    KeyPlace(
+                        printable(path),
+                        line,
+                        column,
+                        *shown,
+                    )
+                )
         line += block.count(b"\n", counted_to)
         report.bytes += len(block)
 
@@ -126,7 +133,11 @@ def _is_excluded(path: str, globs: tuple[str, ...]) -> bool:
     type=click.Path(),
 )
 @click.option(
-    "--exclude", "globs", metavar="GLOB", multiple=True, help="Skip files and folders that match."
+    "--exclude",
+    "globs",
+    metavar="GLOB",
+    multiple=True,
+    help="Skip files and folders that match.",
 )
 @json_option("Print one JSON document.")
 def scan_command(paths: tuple[str, ...], *, globs: tuple[str, ...], as_json: bool) -> None:

@@ -29,7 +29,11 @@ from tenantry_sdk.types import Mode
 )
 @limit_option
 def list_keys(
-    api: ApiContext, *, status: str | None, search: str | None, limit: int | None
+    api: ApiContext,
+    *,
+    status: str | None,
+    search: str | None,
+    limit: int | None,
 ) -> None:
     """List the API keys of the organization, the newest first. A test key sees only keys of test
     mode.
@@ -111,7 +115,11 @@ def _rows(api: ApiContext, key: ApiKey) -> Iterator[tuple[str, str]]:
 @click.command("create", cls=ApiCommand, json_help="The key with its secret as one JSON document.")
 @click.option("--name", required=True, help="The name.")
 @click.option(
-    "--scope", "scopes", multiple=True, metavar="RESOURCE:ACTION", help="A permission; repeatable."
+    "--scope",
+    "scopes",
+    multiple=True,
+    metavar="RESOURCE:ACTION",
+    help="A permission; repeatable.",
 )
 @click.option("--owner", is_flag=True, help="All permissions, instead of scopes.")
 @click.option(
@@ -231,7 +239,13 @@ def _warning_if_interrupted() -> Iterator[None]:
 
 
 @click.command("revoke", cls=ApiCommand, json_help="One line of JSON a key.")
-@id_argument("key_ids", "KEY", "api_keys", many=True, status="active")
+@id_argument(
+    "key_ids",
+    "KEY",
+    "api_keys",
+    many=True,
+    status="active",
+)
 @click.option(
     "--force", is_flag=True, help="Also the last OWNER key of an organization without an owner."
 )

@@ -165,7 +165,10 @@ def status_filter(text: str) -> str:
 
 @click.command("tail")
 @click.argument(
-    "file", metavar="[FILE|-]", required=False, type=click.Path(dir_okay=False, allow_dash=True)
+    "file",
+    metavar="[FILE|-]",
+    required=False,
+    type=click.Path(dir_okay=False, allow_dash=True),
 )
 @click.option(
     "--tenant",
@@ -228,14 +231,27 @@ def tail(
 
     Exits with 2 if there is no log. `tenantry events show EVENT` shows what an event changed.
     """
-    viewer = _Viewer(_filter_of(tenants, statuses, only, since), as_json=as_json)
+    viewer = _Viewer(
+        _filter_of(
+            tenants,
+            statuses,
+            only,
+            since,
+        ),
+        as_json=as_json,
+    )
     if lines is None and since is None:
         lines = _LINES
     try:
         if file == _STDIN:
             _follow_stdin(viewer)
         else:
-            _follow_file(_log_path(file), viewer, lines, follow=follow)
+            _follow_file(
+                _log_path(file),
+                viewer,
+                lines,
+                follow=follow,
+            )
     except (BrokenPipeError, KeyboardInterrupt):  # the reader has enough, as `head` does; Ctrl-C
         discard_stdout()
 

@@ -14,10 +14,20 @@ from tenantry_sdk.types import Role
 
 _ROLES = click.Choice(["owner", "admin", "member"])
 _MEMBER_COLUMNS = columns(
-    "id", user="user_id", role="role", status="status", since="created_at", loose="user"
+    "id",
+    user="user_id",
+    role="role",
+    status="status",
+    since="created_at",
+    loose="user",
 )
 _MEMBERSHIP_COLUMNS = columns(
-    "id", organization="org_id", name="org_name", role="role", status="status", loose="name"
+    "id",
+    organization="org_id",
+    name="org_name",
+    role="role",
+    status="status",
+    loose="name",
 )
 
 
@@ -30,7 +40,11 @@ _MEMBERSHIP_COLUMNS = columns(
 )
 @limit_option
 def list_members(
-    api: ApiContext, *, role: str | None, status: str | None, limit: int | None
+    api: ApiContext,
+    *,
+    role: str | None,
+    status: str | None,
+    limit: int | None,
 ) -> None:
     """List the members and the invited users of the organization, the newest first.
 
@@ -59,7 +73,15 @@ def show(api: ApiContext, *, member_id: str) -> None:
     member = api.client.members.get(member_id)
     names = {"user": "user_id", "role": "role", "status": "status", "organization": "org_id"}
     dates = {"created": "created_at", "updated": "updated_at", "removed": "removed_at"}
-    api.record(member, pairs(member, "id", **names, **dates))
+    api.record(
+        member,
+        pairs(
+            member,
+            "id",
+            **names,
+            **dates,
+        ),
+    )
 
 
 @click.command("add", cls=ApiCommand, json_help="The member as one JSON document.")
@@ -120,7 +142,12 @@ def remove(api: ApiContext, *, member_ids: tuple[str, ...], yes: bool) -> None:
         return f"Remove {member.user_id}, {member.role} of {member.org_id}?"
 
     api.end_each(
-        member_ids, question, api.client.members.delete, "Removed", yes=yes, status="removed"
+        member_ids,
+        question,
+        api.client.members.delete,
+        "Removed",
+        yes=yes,
+        status="removed",
     )
 
 
@@ -146,7 +173,12 @@ def list_memberships(api: ApiContext, *, status: str | None, limit: int | None) 
 
 
 @click.command("accept", cls=ApiCommand, json_help="The membership as one JSON document.")
-@id_argument("membership_id", "MEMBERSHIP", "memberships", status="invited")
+@id_argument(
+    "membership_id",
+    "MEMBERSHIP",
+    "memberships",
+    status="invited",
+)
 def accept(api: ApiContext, *, membership_id: str) -> None:
     """Accept an invitation.
 
@@ -158,7 +190,12 @@ def accept(api: ApiContext, *, membership_id: str) -> None:
 
 
 @click.command("leave", cls=ApiCommand, json_help="One line of JSON a membership.")
-@id_argument("membership_ids", "MEMBERSHIP", "memberships", many=True)
+@id_argument(
+    "membership_ids",
+    "MEMBERSHIP",
+    "memberships",
+    many=True,
+)
 @yes_option
 def leave(api: ApiContext, *, membership_ids: tuple[str, ...], yes: bool) -> None:
     """Leave organizations, or decline their invitations.
@@ -168,5 +205,10 @@ def leave(api: ApiContext, *, membership_ids: tuple[str, ...], yes: bool) -> Non
     """
     question = "End your membership {}? Only a new invitation brings it back.".format
     api.end_each(
-        membership_ids, question, api.client.memberships.delete, "Ended", yes=yes, status="removed"
+        membership_ids,
+        question,
+        api.client.memberships.delete,
+        "Ended",
+        yes=yes,
+        status="removed",
     )

@@ -119,7 +119,12 @@ class IdentityProvider:
         return metadata
 
     def _check_endpoint(self, name: str, endpoint: str) -> None:
-        checked_address(endpoint, f"{self.issuer}, {name}", FAILED, allow_query=True)
+        checked_address(
+            endpoint,
+            f"{self.issuer}, {name}",
+            FAILED,
+            allow_query=True,
+        )
         if self._local_only and not is_loopback_url(endpoint):
             raise CommandError(
                 f"{self.issuer} is on this machine, but its {name} is not: {endpoint}"
@@ -368,7 +373,12 @@ def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthoriza
         ) from None
     for address in (device.verification_uri, device.verification_uri_complete):
         if address is not None:
-            checked_address(address, f"{endpoint}, verification_uri", FAILED, allow_query=True)
+            checked_address(
+                address,
+                f"{endpoint}, verification_uri",
+                FAILED,
+                allow_query=True,
+            )
     return device
 
 

@@ -60,17 +60,30 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     prefix, underscore, _ = incomplete.partition("_")
     if not underscore or prefix not in _KINDS:
         return pages
-    return complete_ids(_KINDS[prefix].resource, {}, ctx, param, incomplete)
+    return complete_ids(
+        _KINDS[prefix].resource,
+        {},
+        ctx,
+        param,
+        incomplete,
+    )
 
 
 @click.command(
     "open", cls=ServiceCommand, json_help="The address as one JSON document; opens nothing."
 )
 @click.argument(
-    "page", metavar="[PAGE|ID]", default="dashboard", type=_parse, shell_complete=_complete
+    "page",
+    metavar="[PAGE|ID]",
+    default="dashboard",
+    type=_parse,
+    shell_complete=_complete,
 )
 @click.option(
-    "--print", "only_print", is_flag=True, help="Print the address on stdout; open nothing."
+    "--print",
+    "only_print",
+    is_flag=True,
+    help="Print the address on stdout; open nothing.",
 )
 def open_page(
     service: ServiceOptions,

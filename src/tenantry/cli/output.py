@@ -348,7 +348,11 @@ def _least_width(columns: Sequence[Column], rows: list[list[str]]) -> int:
 
 @contextmanager
 def progress(
-    what: str, total: int, *, is_share: bool = False, console: "Console | None" = None
+    what: str,
+    total: int,
+    *,
+    is_share: bool = False,
+    console: "Console | None" = None,
 ) -> Iterator[Callable[..., None]]:
     """Show a progress bar if stderr is a terminal; give what updates it: ``advance`` are finished
     items, ``description`` replaces what it says.

@@ -7,7 +7,12 @@ from tenantry.cli.options import limit_option, yes_option
 from tenantry.cli.output import Column, columns, day, pairs
 
 _COLUMNS = (
-    *columns("id", "name", created="created_at", loose="name"),
+    *columns(
+        "id",
+        "name",
+        created="created_at",
+        loose="name",
+    ),
     Column(
         "DESCRIPTION",
         lambda project: project.description or "-",
@@ -104,7 +109,12 @@ def update(
 
 
 @click.command("delete", cls=ApiCommand, json_help="One line of JSON a project.")
-@id_argument("project_ids", "PROJECT", "projects", many=True)
+@id_argument(
+    "project_ids",
+    "PROJECT",
+    "projects",
+    many=True,
+)
 @yes_option
 def delete(api: ApiContext, *, project_ids: tuple[str, ...], yes: bool) -> None:
     """Delete projects. You cannot undo that.
@@ -118,5 +128,10 @@ def delete(api: ApiContext, *, project_ids: tuple[str, ...], yes: bool) -> None:
         return f'Delete the {project.mode} project "{project.name}", created {day(project.created_at)}?'
 
     api.end_each(
-        project_ids, question, api.client.projects.delete, "Deleted", yes=yes, deleted=True
+        project_ids,
+        question,
+        api.client.projects.delete,
+        "Deleted",
+        yes=yes,
+        deleted=True,
     )

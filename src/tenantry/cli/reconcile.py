@@ -122,7 +122,12 @@ def _observer(
     def show_compared(number: int) -> None:
         update(advance=number)
 
-    return RunObserver(show_compared, show_listed, show_found, interruption.is_requested)
+    return RunObserver(
+        show_compared,
+        show_listed,
+        show_found,
+        interruption.is_requested,
+    )
 
 
 def _reconciliation_json(found: Reconciliation) -> dict[str, Any]:

@@ -91,9 +91,20 @@ def _replay(run: _Run) -> None:
         service = ReplayService(database, settings.billing, system_clock)
         number = await service.count(run.selection)
         with interruption.handling():
-            await _read_again(service, run, report, interruption)
+            await _read_again(
+                service,
+                run,
+                report,
+                interruption,
+            )
             if not interruption.is_requested():
-                last = await _fold(service, run, report, interruption, number)
+                last = await _fold(
+                    service,
+                    run,
+                    report,
+                    interruption,
+                    number,
+                )
         report.seconds = round(time.monotonic() - begun, 3)
 
     on_database(action)
@@ -120,7 +131,10 @@ def _exit(report: ReplayReport, last: str) -> NoReturn:
 
 
 async def _read_again(
-    service: ReplayService, run: _Run, report: ReplayReport, interruption: Interruption
+    service: ReplayService,
+    run: _Run,
+    report: ReplayReport,
+    interruption: Interruption,
 ) -> None:
     async with aclosing(service.reprocess(run.selection, dry_run=run.dry_run)) as parts:
         async for part in parts:
@@ -133,7 +147,11 @@ async def _read_again(
 
 
 async def _fold(
-    service: ReplayService, run: _Run, report: ReplayReport, interruption: Interruption, number: int
+    service: ReplayService,
+    run: _Run,
+    report: ReplayReport,
+    interruption: Interruption,
+    number: int,
 ) -> str:
     """Fold the tenants, ``number`` of them; return the id of the last one."""
     last = run.selection.after
@@ -246,7 +264,15 @@ def rebuild(
     """
     selection = Selection(org_ids or None, after=after or "")
     command = ("tenants", "rebuild", *org_ids)
-    _replay(_Run(command, selection, dry_run, as_json, in_full=bool(org_ids)))
+    _replay(
+        _Run(
+            command,
+            selection,
+            dry_run,
+            as_json,
+            in_full=bool(org_ids),
+        )
+    )
 
 
 @click.command("replay")
@@ -283,4 +309,11 @@ def replay(
     options = named(tenants)
     options += ["--since", shown(since)] if since else []
     selection = Selection(tenants or None, since, after or "")
-    _replay(_Run(("events", "replay", *options), selection, dry_run, as_json))
+    _replay(
+        _Run(
+            ("events", "replay", *options),
+            selection,
+            dry_run,
+            as_json,
+        )
+    )

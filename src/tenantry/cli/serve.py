@@ -62,7 +62,10 @@ logger = logging.getLogger(__name__)
     help="Run the background jobs here too (default: yes).",
 )
 @click.option(
-    "--migrate/--no-migrate", "migrate", default=True, help="Bring the schema up to date first."
+    "--migrate/--no-migrate",
+    "migrate",
+    default=True,
+    help="Bring the schema up to date first.",
 )
 def serve(*, jobs: bool | None, migrate: bool) -> None:
     """Run the service at HOST:PORT on DATABASE_URL, in WORKERS processes.
@@ -227,7 +230,10 @@ def end_on_sigterm() -> None:
 
 
 def run_server(
-    settings: Settings, conninfo: str, values: dict[str, str], on_ready: Callable[[str], None]
+    settings: Settings,
+    conninfo: str,
+    values: dict[str, str],
+    on_ready: Callable[[str], None],
 ) -> None:
     """Serve until a signal. Calls ``on_ready`` with the address once the service is ready.
 
@@ -272,7 +278,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _run_one(
-    settings: Settings, conninfo: str, listener: socket.socket, siblings: Siblings | None = None
+    settings: Settings,
+    conninfo: str,
+    listener: socket.socket,
+    siblings: Siblings | None = None,
 ) -> None:
     from tenantry.app import build_app  # noqa: PLC0415  # the metrics library reads the environment on import
 
@@ -296,7 +305,12 @@ def _serve_supervised(listener: socket.socket, siblings: Siblings) -> None:
             click.echo(f"The settings have changed:\n{error}", err=True)
             sys.exit(STARTUP_FAILURE)
         _configure_logs(settings)
-        _run_one(settings, settings.database_url or "", listener, siblings)
+        _run_one(
+            settings,
+            settings.database_url or "",
+            listener,
+            siblings,
+        )
 
 
 def server_config(settings: Settings, app: AsgiApp) -> uvicorn.Config:
@@ -331,7 +345,14 @@ def _await_ready(url: str, on_ready: Callable[[], None]) -> None:
         with contextlib.suppress(urllib.error.URLError, OSError), direct.open(url, timeout=2):
             on_ready()
             return
-        time.sleep(clock.exponential(min(attempt, 20), first=0.05, factor=1.2, ceiling=1))
+        time.sleep(
+            clock.exponential(
+                min(attempt, 20),
+                first=0.05,
+                factor=1.2,
+                ceiling=1,
+            )
+        )
 
 
 class Supervisor:

@@ -115,7 +115,13 @@ def login(
     )
     with contextlib.closing(provider):
         if device:
-            token = sign_in_with_code(provider, scope, timeout=timeout, poll=waits.poll, tell=say)
+            token = sign_in_with_code(
+                provider,
+                scope,
+                timeout=timeout,
+                poll=waits.poll,
+                tell=say,
+            )
         else:
             token = sign_in_with_browser(
                 provider,
@@ -126,8 +132,21 @@ def login(
                 tell=say,
             )
         key = token.access_token
-        target = Target(configuration.name, address, sign_in.organization, key, None, "")
-        who, doubt = _store(provider, storage, sign_in, token, target)
+        target = Target(
+            configuration.name,
+            address,
+            sign_in.organization,
+            key,
+            None,
+            "",
+        )
+        who, doubt = _store(
+            provider,
+            storage,
+            sign_in,
+            token,
+            target,
+        )
     document = {
         "service": sign_in.base_url,
         "issuer": sign_in.issuer,
@@ -187,8 +206,18 @@ def _plan_sign_in(
     address, _ = configuration.address()
     previous = configuration.sign_in_for(address)
     demo = _demo_at(address.value, configuration)
-    issuer = configuration.setting("issuer", issuer_option, previous, demo)
-    client_id = configuration.setting("client_id", client_id_option, previous, demo)
+    issuer = configuration.setting(
+        "issuer",
+        issuer_option,
+        previous,
+        demo,
+    )
+    client_id = configuration.setting(
+        "client_id",
+        client_id_option,
+        previous,
+        demo,
+    )
     if issuer is None or client_id is None:
         missing = ["--issuer"] * (issuer is None) + ["--client-id"] * (client_id is None)
         raise CommandError(
@@ -285,21 +314,36 @@ def logout(service: ServiceOptions, *, as_json: bool) -> None:
     storage = configuration.storage
     base_url = configuration.sign_in.base_url if configuration.sign_in else None
     if not storage.exists():
-        _report_logout("You are not signed in.", None, revoked=False, as_json=as_json)
+        _report_logout(
+            "You are not signed in.",
+            None,
+            revoked=False,
+            as_json=as_json,
+        )
         return
     with storage.locked():
         tokens, unread = storage.remove(keyring=configuration.profile.keyring)
     is_revoked, failures = _revoke(tokens)
     if unread or failures:
         if as_json:
-            _report_logout("", base_url, revoked=False, as_json=True)
+            _report_logout(
+                "",
+                base_url,
+                revoked=False,
+                as_json=True,
+            )
         raise _not_revoked(unread, failures)
     message = f"Signed out of {base_url}." if base_url else "Signed out."
     if not is_revoked:
         message += (
             " The identity provider cannot revoke the refresh token: it works until it expires."
         )
-    _report_logout(message, base_url, revoked=is_revoked, as_json=as_json)
+    _report_logout(
+        message,
+        base_url,
+        revoked=is_revoked,
+        as_json=as_json,
+    )
 
 
 def _not_revoked(unread: list[str], failures: list[CommandError]) -> CommandError:

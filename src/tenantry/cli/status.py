@@ -94,7 +94,15 @@ def status(service: ServiceOptions, *, as_json: bool) -> None:
     """
     configuration = ClientConfiguration(service, os.environ)
     address, demo = configuration.address()
-    probe = Target(configuration.name, address, None, _NO_KEY, None, "", demo)
+    probe = Target(
+        configuration.name,
+        address,
+        None,
+        _NO_KEY,
+        None,
+        "",
+        demo,
+    )
     with exiting_on_failure(probe, as_json=as_json):
         health = _health(probe)
     known: dict[str, Any] = {

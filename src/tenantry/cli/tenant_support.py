@@ -82,13 +82,22 @@ def _key_service(settings: Settings, database: Database) -> OperatorKeyService:
     pepper = Pepper(b"")  # needed for new keys alone
     catalog = settings.billing.catalog
     return OperatorKeyService(
-        ApiKeyService(database, catalog, pepper, system_clock, settings.issuers)
+        ApiKeyService(
+            database,
+            catalog,
+            pepper,
+            system_clock,
+            settings.issuers,
+        )
     )
 
 
 def _directory(settings: Settings, database: Database) -> TenantDirectory:
     return TenantDirectory(
-        database, settings.billing.catalog, _key_service(settings, database), system_clock
+        database,
+        settings.billing.catalog,
+        _key_service(settings, database),
+        system_clock,
     )
 
 
@@ -137,12 +146,23 @@ def list_tenants(
       tenantry admin list-tenants --plan pro --access none
       tenantry admin list-tenants --search acme.example
     """
-    wanted = TenantFilter(search, plan, status, access, suspended)
+    wanted = TenantFilter(
+        search,
+        plan,
+        status,
+        access,
+        suspended,
+    )
 
     async def read(settings: Settings, database: Database) -> None:
         directory = _directory(settings, database)
         tenants = _items(lambda number, cursor: directory.list_page(wanted, number, cursor), limit)
-        await _print_each(tenants, _TENANT_COLUMNS, "No tenant matches.", as_json=as_json)
+        await _print_each(
+            tenants,
+            _TENANT_COLUMNS,
+            "No tenant matches.",
+            as_json=as_json,
+        )
 
     on_database(read)
 
@@ -256,7 +276,10 @@ def parked_events(*, limit: int | None, as_json: bool) -> None:
     async def read(_: Settings, database: Database) -> None:
         events = _items(UnplacedEvents(database, system_clock).list_page, limit)
         await _print_each(
-            events, _EVENT_COLUMNS, "Every event belongs to a tenant.", as_json=as_json
+            events,
+            _EVENT_COLUMNS,
+            "Every event belongs to a tenant.",
+            as_json=as_json,
         )
 
     on_database(read)
@@ -289,7 +312,11 @@ async def _items(read: ReadPage[T], limit: int | None) -> AsyncIterator[T]:
 
 
 async def _print_each(
-    items: AsyncIterator[T], table: Sequence[Column], nothing: str, *, as_json: bool
+    items: AsyncIterator[T],
+    table: Sequence[Column],
+    nothing: str,
+    *,
+    as_json: bool,
 ) -> None:
     """Print items as lines of JSON as they come, or all as a table; ``nothing`` is the message if
     there are none.

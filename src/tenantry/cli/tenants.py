@@ -131,7 +131,13 @@ def show_event(api: ApiContext, *, event_id: str) -> None:
 
 
 def _event_rows(event: BillingEvent) -> Iterator[tuple[str, str]]:
-    yield from pairs(event, "id", "type", "created", received="received_at")
+    yield from pairs(
+        event,
+        "id",
+        "type",
+        "created",
+        received="received_at",
+    )
     yield "live mode", shown(event.livemode)
     yield from pairs(event, "outcome", "reason")
     if event.anomalies:

@@ -50,7 +50,11 @@ def problem(name: str, /, **facts: object) -> Finding:
     subject, _, rest = name.rpartition(".")
     known = _problems()[subject][rest]
     return Finding(
-        known.level, subject, known.message.format(**facts), known.remedy.format(**facts), known.why
+        known.level,
+        subject,
+        known.message.format(**facts),
+        known.remedy.format(**facts),
+        known.why,
     )
 
 

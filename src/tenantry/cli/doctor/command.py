@@ -37,7 +37,12 @@ _DATABASE_URL: Final = Settings.database_url.name
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="The findings as JSON.",
+)
 def doctor(*, as_json: bool) -> None:
     """Check each setting and connection, and say how to fix what is wrong.
 
@@ -129,7 +134,15 @@ def _show(findings: Sequence[Finding]) -> None:
     for finding in findings:
         level = (f"{finding.level:{width}}", _STYLES[finding.level])
         subject = (finding.subject, "bold")
-        console.print(Text.assemble(level, "  ", subject, ": ", finding.message))
+        console.print(
+            Text.assemble(
+                level,
+                "  ",
+                subject,
+                ": ",
+                finding.message,
+            )
+        )
         remedy = f"-> {finding.remedy}" if finding.remedy else None
         for detail in filter(None, (finding.why, remedy)):
             console.print(Text(f"{'':{width}}  {detail}", style="dim"))

@@ -132,7 +132,12 @@ def judge_prices(
     if prices and not any(faults.values()):
         return [ok("prices", f"the provider has all of the plan catalog: {len(prices)}")]
     return [
-        problem("prices.wrong", item=items[price_id], price=price_id, fault=fault)
+        problem(
+            "prices.wrong",
+            item=items[price_id],
+            price=price_id,
+            fault=fault,
+        )
         for price_id, fault in faults.items()
         if fault
     ]

@@ -79,7 +79,14 @@ async def _check_ambiguities(
     name = "billing ledger.ambiguous_order"
     if settings.provider_secret_key is None:
         name += "_without_key"
-    return [problem(name, what=text, resolved=resolved, tenants=tenants)]
+    return [
+        problem(
+            name,
+            what=text,
+            resolved=resolved,
+            tenants=tenants,
+        )
+    ]
 
 
 async def check_tenants(
@@ -105,7 +112,12 @@ async def _check_stale(
     hours = settings.stale_tenant_hours
     latest = int((now - timedelta(hours=hours)).timestamp())
     stale = Names(*await reconcile.stale_tenants(connection, latest, store.MOST_LISTED))
-    return problem_if(stale.number, "tenants.stale", hours=hours, listed=stale.counted)
+    return problem_if(
+        stale.number,
+        "tenants.stale",
+        hours=hours,
+        listed=stale.counted,
+    )
 
 
 async def _check_plans(connection: Connection, settings: Settings) -> list[Finding]:
@@ -122,4 +134,9 @@ async def _check_comparisons(
     hours = COMPARISONS_MISSED * reconcile_hours
     until = now - timedelta(hours=hours)
     missed = await store.read_names(connection, store.NOT_COMPARED, until=until)
-    return problem_if(missed.number, "tenants.not_compared", hours=hours, listed=missed.counted)
+    return problem_if(
+        missed.number,
+        "tenants.not_compared",
+        hours=hours,
+        listed=missed.counted,
+    )

@@ -42,7 +42,15 @@ def judge_settings(faults: Sequence[str]) -> list[Finding]:
     for fault in faults:
         name, _, message = fault.partition(": ")
         remedy = _REMEDIES.get(name, f"Correct {name} in the environment or in .env.")
-        findings.append(Finding(Level.ERROR, name, message, remedy, "The service does not start."))
+        findings.append(
+            Finding(
+                Level.ERROR,
+                name,
+                message,
+                remedy,
+                "The service does not start.",
+            )
+        )
     return findings or [ok("settings", "complete and well-formed")]
 
 
