@@ -78,8 +78,8 @@ class _OneTimeToken(msgspec.Struct):
     grant: Grant
     sign_in: str
     expires_at: datetime
-    redirect_uri: str = ""
-    code_challenge: str = ""
+    redirect_uri: str
+    code_challenge: str
     is_spent: bool = False
 
 
@@ -113,20 +113,7 @@ class Grants:
         """Return a code for the client that knows the verifier of ``code_challenge`` (S256, RFC
         7636).
         """
-        code = secrets.token_urlsafe(32)
-        lifetime = self._clock() + CODE_LIFETIME
-        self._store(
-            code,
-            _OneTimeToken(
-                _CODE,
-                grant,
-                code,
-                lifetime,
-                redirect_uri,
-                code_challenge,
-            ),
-        )
-        return code
+        return self._issue(_CODE, grant, None, CODE_LIFETIME, redirect_uri, code_challenge)
 
     def redeem(self, code: str, *, redirect_uri: str, code_verifier: str) -> tuple[Grant, str]:
         """Return the grant of a code and a refresh token; raises `OAuthError`, which spends the
@@ -158,28 +145,13 @@ class Grants:
 
     def new_refresh_token(self, grant: Grant, sign_in: str) -> str:
         """Return a refresh token of the sign-in that began with this code."""
-        token = secrets.token_urlsafe(32)
-        self._store(
-            token,
-            _OneTimeToken(
-                _REFRESH_TOKEN,
-                grant,
-                sign_in,
-                self._clock() + REFRESH_LIFETIME,
-            ),
-        )
-        return token
+        return self._issue(_REFRESH_TOKEN, grant, sign_in, REFRESH_LIFETIME)
 
     def begin_device(self, scopes: tuple[str, ...]) -> tuple[str, str]:
         """Return a device code and a user code."""
         now, letters = self._clock(), "".join(secrets.choice(_LETTERS) for _ in range(8))
         user_code, device_code = f"{letters[:4]}-{letters[4:]}", secrets.token_urlsafe(32)
-        device = _Device(
-            user_code,
-            scopes,
-            now + DEVICE_LIFETIME,
-            now + DEVICE_INTERVAL,
-        )
+        device = _Device(user_code, scopes, now + DEVICE_LIFETIME, now + DEVICE_INTERVAL)
         self._devices = {**self._unexpired(self._devices), device_code: device}
         return device_code, user_code
 
@@ -216,8 +188,23 @@ class Grants:
         device.next_poll = now + device.interval
         raise error
 
-    def _store(self, text: str, entry: _OneTimeToken) -> None:
+    def _issue(
+        self,
+        kind: str,
+        grant: Grant,
+        sign_in: str | None,
+        lifetime: timedelta,
+        redirect_uri: str = "",
+        code_challenge: str = "",
+    ) -> str:
+        """Return a new token; without ``sign_in`` it begins one."""
+        text = secrets.token_urlsafe(32)
+        expires_at = self._clock() + lifetime
+        entry = _OneTimeToken(
+            kind, grant, sign_in or text, expires_at, redirect_uri, code_challenge
+        )
         self._tokens = {**self._unexpired(self._tokens), text: entry}
+        return text
 
     def _spend(self, kind: str, text: str) -> _OneTimeToken:
         entry = self._unexpired(self._tokens).get(text)
@@ -303,12 +290,7 @@ async def _parameters_of(request: AnyRequest) -> Parameters:
 
     Parameters without a value are omitted (RFC 6749 section 3.1).
     """
-    if request.method == HttpMethod.GET:
-        raw = request.scope["query_string"]
-    elif request.content_type[0] != "application/x-www-form-urlencoded":
-        raise OAuthError("invalid_request", "The body must be application/x-www-form-urlencoded.")
-    else:
-        raw = await request.body()
+    raw = await _raw_parameters(request)
     try:
         pairs = parse_qsl(
             raw.decode(),
@@ -323,19 +305,31 @@ async def _parameters_of(request: AnyRequest) -> Parameters:
     return {name: text for name, text in pairs if text}
 
 
+async def _raw_parameters(request: AnyRequest) -> bytes:
+    if request.method == HttpMethod.GET:
+        query: bytes = request.scope["query_string"]
+        return query
+    if request.content_type[0] != "application/x-www-form-urlencoded":
+        raise OAuthError("invalid_request", "The body must be application/x-www-form-urlencoded.")
+    return await request.body()
+
+
 def _required(parameters: Parameters, name: str) -> str:
     if name not in parameters:
         raise OAuthError("invalid_request", f"{name} is missing.")
     return parameters[name]
 
 
-def _granted_scopes(scope: str) -> tuple[str, ...]:
-    """Return the known scopes: OpenID's, and those of the form ``<resource>:<action>``."""
-    return tuple(
-        entry
-        for entry in dict.fromkeys(scope.split(" "))
-        if entry in OIDC_SCOPES or is_scope(entry)
-    )
+def _scopes_of(parameters: Parameters) -> tuple[str, ...]:
+    """Return the known scopes of a request: OpenID's, and those of the form
+    ``<resource>:<action>``.
+    """
+    wanted = dict.fromkeys(parameters.get("scope", "").split(" "))
+    return tuple(entry for entry in wanted if entry in OIDC_SCOPES or is_scope(entry))
+
+
+def _state(parameters: Parameters) -> dict[str, str]:
+    return {"state": parameters["state"]} if "state" in parameters else {}
 
 
 def _with_query(uri: str, fields: Mapping[str, str]) -> str:
@@ -401,8 +395,12 @@ class _IdentityProvider:
         ]
 
     async def _discovery(self) -> dict[str, Any]:
-        issuer, has_secret = self.tokens.issuer, self.client_secret is not None
+        issuer = self.tokens.issuer
         grant_types = ["authorization_code", "refresh_token", DEVICE_GRANT]
+        authentication = ["none"]
+        if self.client_secret is not None:
+            grant_types.append("client_credentials")
+            authentication.append("client_secret_basic")
         return {
             "issuer": issuer,
             "authorization_endpoint": f"{issuer}/authorize",
@@ -415,16 +413,10 @@ class _IdentityProvider:
             "scopes_supported": list(OIDC_SCOPES),
             "response_types_supported": ["code"],
             "response_modes_supported": ["query"],
-            "grant_types_supported": [
-                *grant_types,
-                *(["client_credentials"] if has_secret else []),
-            ],
+            "grant_types_supported": grant_types,
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": [self.tokens.algorithm],
-            "token_endpoint_auth_methods_supported": [
-                "none",
-                *(["client_secret_basic"] if has_secret else []),
-            ],
+            "token_endpoint_auth_methods_supported": authentication,
             "code_challenge_methods_supported": ["S256"],
             "claims_supported": ["sub", "name", "email", "email_verified", "org_id", "org_role"],
             "authorization_response_iss_parameter_supported": True,
@@ -481,39 +473,33 @@ class _IdentityProvider:
             return self._reject(
                 "redirect_uri is not an http address on loopback, such as http://127.0.0.1:3001/..."
             )
-
-        def answer(**fields: str) -> Response[str]:
-            state = {"state": parameters["state"]} if "state" in parameters else {}
-            # iss: RFC 9207
-            return redirect(
-                _with_query(redirect_uri, {**fields, **state, "iss": self.tokens.issuer})
-            )
-
         if error := _request_error(parameters, is_known=user is not None and not chosen):
-            return answer(error=error[0], error_description=error[1])
-        if user is None and chosen:
-            return answer(error="access_denied", error_description="No user was chosen.")
-        if user is None:
-            parts = urlsplit(redirect_uri)
-            return self.pages.page(
-                "users.html",
-                form_action=form_action_to(redirect_uri),
-                client_origin=f"{parts.scheme}://{parts.netloc}",
-                users=self.users,
-                parameters={name: text for name, text in parameters.items() if name != "user"},
-            )
-        grant = Grant(
-            user,
-            _granted_scopes(parameters.get("scope", "")),
-            parameters.get("nonce"),
-            self.tokens.clock(),
+            return self._redirect_back(parameters, error=error[0], error_description=error[1])
+        if user is not None:
+            return self._redirect_back(parameters, code=self._new_code(parameters, user))
+        if chosen:
+            denied = {"error": "access_denied", "error_description": "No user was chosen."}
+            return self._redirect_back(parameters, **denied)
+        parts = urlsplit(redirect_uri)
+        return self.pages.page(
+            "users.html",
+            form_action=form_action_to(redirect_uri),
+            client_origin=f"{parts.scheme}://{parts.netloc}",
+            users=self.users,
+            parameters={name: text for name, text in parameters.items() if name != "user"},
         )
-        return answer(
-            code=self.grants.new_code(
-                grant,
-                redirect_uri=redirect_uri,
-                code_challenge=parameters["code_challenge"],
-            )
+
+    def _redirect_back(self, parameters: Parameters, **fields: str) -> Response[str]:
+        """Redirect to the client; iss as in RFC 9207."""
+        fields |= _state(parameters) | {"iss": self.tokens.issuer}
+        return redirect(_with_query(parameters["redirect_uri"], fields))
+
+    def _new_code(self, parameters: Parameters, user: DemoUser) -> str:
+        grant = Grant(user, _scopes_of(parameters), parameters.get("nonce"), self.tokens.clock())
+        return self.grants.new_code(
+            grant,
+            redirect_uri=parameters["redirect_uri"],
+            code_challenge=parameters["code_challenge"],
         )
 
     def _check_client(self, parameters: Parameters, request: AnyRequest) -> bool:
@@ -584,8 +570,7 @@ class _IdentityProvider:
             org_id,
             "member" if org_id else None,
         )
-        granted = _granted_scopes(parameters.get("scope", ""))
-        scopes = tuple(scope for scope in granted if scope not in OIDC_SCOPES)
+        scopes = tuple(scope for scope in _scopes_of(parameters) if scope not in OIDC_SCOPES)
         return self._access_token(machine, scopes)
 
     def _access_token(self, user: DemoUser, scopes: tuple[str, ...]) -> dict[str, Any]:
@@ -645,16 +630,12 @@ class _IdentityProvider:
             or parameters.get("client_id") != self.tokens.client_id
         ):
             return self._reject("post_logout_redirect_uri needs a loopback address, and client_id.")
-        return redirect(
-            _with_query(target, {"state": parameters["state"]} if "state" in parameters else {})
-        )
+        return redirect(_with_query(target, _state(parameters)))
 
     async def _begin_device(self, parameters: Parameters, request: AnyRequest) -> dict[str, Any]:
         """Begin the sign-in of a device (RFC 8628)."""
         self._check_client(parameters, request)
-        device_code, user_code = self.grants.begin_device(
-            _granted_scopes(parameters.get("scope", ""))
-        )
+        device_code, user_code = self.grants.begin_device(_scopes_of(parameters))
         page = f"{self.tokens.issuer}/device"
         return {
             "device_code": device_code,
@@ -678,16 +659,7 @@ class _IdentityProvider:
         user = self._user(parameters.get("user"))
         if user is None and "deny" not in parameters:
             return self._reject("Choose a user.")
-        grant = (
-            Grant(
-                user,
-                (),
-                None,
-                self.tokens.clock(),
-            )
-            if user
-            else None
-        )
+        grant = Grant(user, (), None, self.tokens.clock()) if user else None
         if not self.grants.decide_device(parameters.get("user_code", ""), grant):
             return self._reject("No device is waiting with this code.")
         title = f"The device is signed in as {user.name}" if user else "The device was denied"

@@ -63,40 +63,31 @@ class Api:
         self._engine = engine
         self._account = engine.account
         self._answers: dict[str, tuple[object, str, int, Json]] = {}
-        operations: dict[str, tuple[Callable[..., _Result], type[Struct]]] = {
+        operations: dict[str, tuple[Callable[..., _Result], type[Struct] | None]] = {
             "POST /v1/prices": (self._create_price, params.NewPrice),
             "POST /v1/customers": (self._create_customer, params.CustomerFields),
             "POST /v1/customers/{}": (self._update_customer, params.CustomerFields),
-            "DELETE /v1/customers/{}": (lambda _, wanted: engine.delete_customer(wanted), Struct),
+            "DELETE /v1/customers/{}": (engine.delete_customer, None),
             "POST /v1/subscriptions": (self._create_subscription, params.NewSubscription),
             "POST /v1/subscriptions/{}": (self._update_subscription, params.SubscriptionChanges),
-            "DELETE /v1/subscriptions/{}": (lambda _, wanted: engine.cancel(wanted), Struct),
-            "POST /v1/subscriptions/{}/resume": (
-                lambda _, wanted: engine.resume_paused(wanted),
-                Struct,
-            ),
-            "POST /v1/invoices/{}/pay": (lambda _, wanted: engine.pay(wanted), Struct),
-            "POST /v1/invoices/{}/void": (lambda _, wanted: engine.void_invoice(wanted), Struct),
-            "POST /v1/invoices/{}/mark_uncollectible": (
-                lambda _, wanted: engine.mark_uncollectible(wanted),
-                Struct,
-            ),
+            "DELETE /v1/subscriptions/{}": (engine.cancel, None),
+            "POST /v1/subscriptions/{}/resume": (engine.resume_paused, None),
+            "POST /v1/invoices/{}/pay": (engine.pay, None),
+            "POST /v1/invoices/{}/void": (engine.void_invoice, None),
+            "POST /v1/invoices/{}/mark_uncollectible": (engine.mark_uncollectible, None),
             "POST /v1/checkout/sessions": (self._create_checkout, params.CheckoutParameters),
-            "POST /v1/checkout/sessions/{}/expire": (
-                lambda _, wanted: engine.expire(wanted),
-                Struct,
-            ),
+            "POST /v1/checkout/sessions/{}/expire": (engine.expire, None),
             "POST /v1/billing_portal/sessions": (
                 lambda given: engine.portal(**asdict(given)),
                 params.PortalParameters,
             ),
             "POST /v1/events/{}/retry": (self._retry_event, params.EventRetry),
             "POST /v1/webhook_endpoints": (self._create_endpoint, params.NewWebhookEndpoint),
-            "DELETE /v1/webhook_endpoints/{}": (self._delete_endpoint, Struct),
+            "DELETE /v1/webhook_endpoints/{}": (self._delete_endpoint, None),
         }
         for path, (kind, filters) in _OBJECTS.items():
             operations[f"GET /v1/{path}"] = partial(self._list, kind), filters
-            operations[f"GET /v1/{path}/{{}}"] = partial(self._retrieve, kind), Struct
+            operations[f"GET /v1/{path}/{{}}"] = partial(self._retrieve, kind), None
         self._operations = [
             (re.compile(re.escape(route).replace(r"\{\}", "([^/]+)")), *operation)
             for route, operation in operations.items()
@@ -133,12 +124,7 @@ class Api:
         key = request.headers.get("idempotency-key") if request.method == "POST" else None
         if key in self._answers:
             first, original, status, answer = self._answers[key]
-            if first != (path, parameters):
-                message = (
-                    "Keys for idempotent requests can only be used with the same parameters "
-                    "they were first used with."
-                )
-                raise ApiError(400, message, type="idempotency_error")
+            _check_repetition(first, (path, parameters))
             headers |= {"Idempotent-Replayed": "true", "Original-Request": original}
             return status, answer
         with self._account.request(request_id, key):
@@ -161,28 +147,27 @@ class Api:
             raise ApiError(401, "Invalid API Key provided.")
 
     def _act(self, method: str, path: str, parameters: Json, shape: Shape) -> tuple[int, Json]:
+        action, kind, ids = self._operation(f"{method} {path}")
+        given = [] if kind is None else [params.decode(parameters, kind)]
+        try:
+            answer = self._json(action(*given, *ids), path, shape)
+        except ApiError as error:
+            # a declined charge has happened: its response is stored with the key
+            if error.status != 402:  # noqa: PLR2004
+                raise
+            return error.status, {"error": error.error}
+        for wanted in params.decode(parameters, params.Expansion).expand:
+            self._expand(answer, wanted.split("."), shape)
+        return 200, answer
+
+    def _operation(
+        self, request: str
+    ) -> tuple[Callable[..., _Result], type[Struct] | None, tuple[str, ...]]:
+        """Return the method of a request, its parameters, and the ids in the path."""
         for pattern, action, kind in self._operations:
-            match = pattern.fullmatch(f"{method} {path}")
-            if match is None:
-                continue
-            try:
-                answer = self._json(
-                    action(params.decode(parameters, kind), *match.groups()),
-                    path,
-                    shape,
-                )
-            except ApiError as error:
-                # a declined charge has happened: its response is stored with the key
-                if error.status != 402:  # noqa: PLR2004
-                    raise
-                return error.status, {"error": error.error}
-            for wanted in params.decode(parameters, params.Expansion).expand:
-                self._expand(
-                    answer,
-                    wanted.split("."),
-                    shape,
-                )
-            return 200, answer
+            if match := pattern.fullmatch(request):
+                return action, kind, match.groups()
+        method, _, path = request.partition(" ")
         raise ApiError(404, f"Unrecognized request URL ({method}: {path}).")
 
     def _json(self, result: _Result, path: str, shape: Shape) -> Json:
@@ -215,7 +200,7 @@ class Api:
             shape,
         )
 
-    def _retrieve(self, kind: type[T], _: Struct, wanted: str) -> T:
+    def _retrieve(self, kind: type[T], wanted: str) -> T:
         thing = self._account.find(kind, wanted)
         if not self._is_listed(thing):
             raise missing(kind, wanted)
@@ -270,14 +255,11 @@ class Api:
             given.customer,
             self._priced(given.items, "items"),
             metadata=given.metadata,
-            trial_days=0 if given.trial_end else given.trial_period_days,
             trial_end=None if given.trial_end == "now" else given.trial_end,
-            missing_payment_method=given.trial_settings.end_behavior.missing_payment_method
-            or "create_invoice",
             cancel_at_period_end=given.cancel_at_period_end,
             cancel_at=given.cancel_at,
-            billing_mode=given.billing_mode.type,
             first_payment=FirstPayment(given.payment_behavior),
+            **given.fields | ({"trial_days": 0} if given.trial_end else {}),
         )
 
     def _update_subscription(
@@ -304,17 +286,12 @@ class Api:
         return self._engine.checkout(
             self._priced(given.line_items, "line_items"),
             subscription_metadata=given.subscription_data.metadata,
-            trial_days=given.subscription_data.trial_period_days,
-            missing_payment_method=(
-                given.subscription_data.trial_settings.end_behavior.missing_payment_method
-                or "create_invoice"
-            ),
-            billing_mode=given.subscription_data.billing_mode.type,
+            **given.subscription_data.fields,
             **fields,
         )
 
     def _retry_event(self, given: params.EventRetry, event_id: str) -> ProviderEvent:
-        event = self._retrieve(ProviderEvent, given, event_id)
+        event = self._retrieve(ProviderEvent, event_id)
         self._engine.courier.again(event, given.webhook_endpoint)
         return event
 
@@ -326,7 +303,7 @@ class Api:
         # only now, like the provider
         return {**endpoint.render(Shape.NEW), "secret": endpoint.secret}
 
-    def _delete_endpoint(self, _: Struct, endpoint_id: str) -> Json:
+    def _delete_endpoint(self, endpoint_id: str) -> Json:
         self._account.find(WebhookEndpoint, endpoint_id)
         del self._account.table(WebhookEndpoint)[endpoint_id]
         return {"id": endpoint_id, "object": "webhook_endpoint", "deleted": True}
@@ -349,3 +326,13 @@ class Api:
             not isinstance(thing, ProviderEvent)
             or thing.created > self._account.now - _EVENT_SECONDS
         )
+
+
+def _check_repetition(first: object, request: object) -> None:
+    """Raise `ApiError` for another request with an idempotency key."""
+    if first != request:
+        message = (
+            "Keys for idempotent requests can only be used with the same parameters "
+            "they were first used with."
+        )
+        raise ApiError(400, message, type="idempotency_error")

@@ -23,6 +23,7 @@ from tenantry_devkit.simulator.objects import (
     CheckoutSession,
     Customer,
     Ids,
+    Invoice,
     MetadataChanges,
     MissingPaymentMethod,
     PortalSession,
@@ -87,11 +88,7 @@ class SimulationEngine(SubscriptionBilling):
         clock = SimulatedClock(moment, running=wall_clock if running else None)
         self.secret_key = secret_key
         """The API key that it accepts."""
-        account = Account(
-            clock=clock,
-            ids=Ids(seed),
-            api_version=api_version,
-        )
+        account = Account(clock=clock, ids=Ids(seed), api_version=api_version)
         self.courier = Courier(
             account,
             wall_clock=wall_clock,
@@ -99,11 +96,7 @@ class SimulationEngine(SubscriptionBilling):
             concurrency=concurrency,
             client=client,
         )
-        super().__init__(
-            account,
-            rules or Rules(),
-            url,
-        )
+        super().__init__(account, rules or Rules(), url)
         self.checkout_sessions: Mapping[str, CheckoutSession] = account.table(CheckoutSession)
         self.endpoints: Mapping[str, WebhookEndpoint] = account.table(WebhookEndpoint)
         self._auto_deliver = auto_deliver
@@ -150,10 +143,9 @@ class SimulationEngine(SubscriptionBilling):
             await asyncio.sleep(_ONE_SECOND)
 
     def _next_moment(self) -> int | None:
-        moments = [
-            self.account.agenda.next_moment(),
-            self.courier.queue.next_moment() if self._auto_deliver else None,
-        ]
+        moments = [self.account.agenda.next_moment()]
+        if self._auto_deliver:
+            moments.append(self.courier.queue.next_moment())
         return min((moment for moment in moments if moment is not None), default=None)
 
     def state(self) -> AccountState:
@@ -250,11 +242,10 @@ class SimulationEngine(SubscriptionBilling):
         api_version: str | None = None,
     ) -> WebhookEndpoint:
         """Send future events there too, by default in the account's shape."""
-        types = tuple(enabled_events)
         endpoint = WebhookEndpoint(
             url=url,
             secret=secret,
-            enabled_events=types,
+            enabled_events=tuple(enabled_events),
             api_version=api_version,
         )
         return self.store_endpoint(endpoint)
@@ -340,11 +331,8 @@ class SimulationEngine(SubscriptionBilling):
         account = self.account
         _check_url(success_url, "success_url")
         _check_url(cancel_url, "cancel_url")
-        known = (
-            None
-            if customer is None
-            else account.find_customer(id_of(customer), param="customer").id
-        )
+        if customer is not None:
+            customer = account.find_customer(id_of(customer), param="customer").id
         session_id = account.ids.new("cs_test")
         session = CheckoutSession(
             id=session_id,
@@ -355,7 +343,7 @@ class SimulationEngine(SubscriptionBilling):
             prices=tuple(self._with_quantities(price)),
             success_url=success_url and success_url.replace("{CHECKOUT_SESSION_ID}", session_id),
             cancel_url=cancel_url,
-            customer=known,
+            customer=customer,
             customer_email=customer_email,
             client_reference_id=client_reference_id,
             metadata=merged({}, metadata),
@@ -389,35 +377,42 @@ class SimulationEngine(SubscriptionBilling):
         if card is Card.DECLINES or (card is Card.MISSING and session.is_due):
             raise declined()
         is_pending = async_payment and session.is_due
-        fields: dict[str, Any] = {"status": "complete", "url": None, "payment_pending": is_pending}
-        fields["payment_status"] = "unpaid" if is_pending else "paid"
         customer = session.customer or self.customer(email=session.customer_email).id
         account.set_card(customer, card)
+        fields: dict[str, Any] = {"payment_status": "unpaid" if is_pending else "paid"}
         if session.mode == "subscription":
-            subscription = self.subscribe(
-                customer,
-                session.prices,
-                metadata=session.subscription_metadata,
-                trial_days=session.trial_days,
-                missing_payment_method=session.missing_payment_method,
-                billing_mode=session.billing_mode,
-                first_payment=FirstPayment.PENDING if is_pending else FirstPayment.CHECKOUT,
-            )
-            fields |= {"subscription": subscription.id, "invoice": subscription.latest_invoice}
-            if not session.is_due:
-                fields["payment_status"] = "no_payment_required"
+            first_payment = FirstPayment.PENDING if is_pending else FirstPayment.CHECKOUT
+            fields |= self._subscribed_in(session, customer, first_payment)
         return account.change(
             session,
             "checkout.session.completed",
+            status="complete",
+            url=None,
+            payment_pending=is_pending,
             customer=customer,
             **fields,
         )
 
+    def _subscribed_in(
+        self, session: CheckoutSession, customer: str, first_payment: FirstPayment
+    ) -> dict[str, str | None]:
+        """Create the subscription of a checkout, and return what the session then names."""
+        subscription = self.subscribe(
+            customer,
+            session.prices,
+            metadata=session.subscription_metadata,
+            trial_days=session.trial_days,
+            missing_payment_method=session.missing_payment_method,
+            billing_mode=session.billing_mode,
+            first_payment=first_payment,
+        )
+        fields = {"subscription": subscription.id, "invoice": subscription.latest_invoice}
+        return fields if session.is_due else {**fields, "payment_status": "no_payment_required"}
+
     def async_payment_succeeds(self, session: CheckoutSession | str) -> CheckoutSession:
         """Let a pending payment succeed; raises `ApiError` if there is none."""
         before = self._pending_session(session)
-        invoice = self.invoices.get(before.invoice or "")
-        if invoice is not None and invoice.status == "open":
+        if invoice := self._open_invoice(before):
             self._settle(invoice)
         fields = {"payment_status": "paid", "payment_pending": False}
         return self.account.change(before, "checkout.session.async_payment_succeeded", **fields)
@@ -425,16 +420,16 @@ class SimulationEngine(SubscriptionBilling):
     def async_payment_fails(self, session: CheckoutSession | str) -> CheckoutSession:
         """Let a pending payment fail like that of a renewal; raises `ApiError` if there is none."""
         before = self._pending_session(session)
-        invoice = self.invoices.get(before.invoice or "")
-        if (
-            invoice is not None
-            and invoice.status == "open"
-            and not self.subscriptions[invoice.subscription].has_ended
-        ):
+        invoice = self._open_invoice(before)
+        if invoice and not self.subscriptions[invoice.subscription].has_ended:
             self._fail(invoice)
         return self.account.change(
             before, "checkout.session.async_payment_failed", payment_pending=False
         )
+
+    def _open_invoice(self, session: CheckoutSession) -> Invoice | None:
+        invoice = self.invoices.get(session.invoice or "")
+        return invoice if invoice and invoice.status == "open" else None
 
     def expire(self, session: CheckoutSession | str) -> CheckoutSession:
         """End an open checkout; raises `ApiError` if it is not open."""
@@ -452,16 +447,13 @@ class SimulationEngine(SubscriptionBilling):
         """
         account = self.account
         _check_url(return_url, "return_url")
-        known, session_id = (
-            account.find_customer(id_of(customer), param="customer").id,
-            account.ids.new("bps"),
-        )
-        url = f"{self.url}/p/session/{session_id}"
+        known = account.find_customer(id_of(customer), param="customer")
+        session_id = account.ids.new("bps")
         session = PortalSession(
             id=session_id,
             created=account.now,
-            customer=known,
-            url=url,
+            customer=known.id,
+            url=f"{self.url}/p/session/{session_id}",
             return_url=return_url,
         )
         return account.add(session)

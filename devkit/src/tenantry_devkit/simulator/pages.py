@@ -128,13 +128,16 @@ async def change_subscription(
     request: AnyRequest, session_id: FromPath[str], engine: Engine
 ) -> Response[str]:
     """Perform a button's action on the customer's own objects."""
-    form, customer = (
-        await _read(request, _PortalForm),
-        engine.account.find(PortalSession, session_id).customer,
-    )
+    form = await _read(request, _PortalForm)
+    customer = engine.account.find(PortalSession, session_id).customer
     if form.action == "card":
         engine.account.set_card(customer, form.card)
-        return redirect(f"/p/session/{session_id}")
+    else:
+        _change_subscription_of(customer, form, engine)
+    return redirect(f"/p/session/{session_id}")
+
+
+def _change_subscription_of(customer: str, form: _PortalForm, engine: SimulationEngine) -> None:
     subscription = engine.account.find(Subscription, form.subscription)
     if subscription.customer != customer:
         raise ApiError(404, "There is no such subscription.")
@@ -149,17 +152,21 @@ async def change_subscription(
             engine.resume(subscription)
         case _:
             raise ApiError(400, "There is no such action.")
-    return redirect(f"/p/session/{session_id}")
 
 
 @get("/i/{invoice_id:str}")
 async def show_invoice(invoice_id: FromPath[str], engine: Engine) -> Response[str]:
-    invoice = engine.account.find(Invoice, invoice_id)
+    return _invoice_page(engine, invoice_id)
+
+
+def _invoice_page(
+    engine: SimulationEngine, invoice_id: str, problem: str | None = None
+) -> Response[str]:
     return pages().page(
         "invoice.html",
         form_action="'self'",
-        invoice=invoice,
-        problem=None,
+        invoice=engine.account.find(Invoice, invoice_id),
+        problem=problem,
     )
 
 
@@ -168,13 +175,7 @@ async def pay_invoice(invoice_id: FromPath[str], engine: Engine) -> Response[str
     try:
         engine.pay(invoice_id)
     except ApiError as error:
-        invoice = engine.account.find(Invoice, invoice_id)
-        return pages().page(
-            "invoice.html",
-            form_action="'self'",
-            invoice=invoice,
-            problem=str(error),
-        )
+        return _invoice_page(engine, invoice_id, str(error))
     return redirect(f"/i/{invoice_id}")
 
 
@@ -265,10 +266,9 @@ async def open_portal(
 async def decide_payment(
     request: AnyRequest, session_id: FromPath[str], engine: Engine
 ) -> Response[Any]:
-    succeeds = (await _read(request, _PaymentBody)).succeeds
-    session = (engine.async_payment_succeeds if succeeds else engine.async_payment_fails)(
-        session_id
-    )
+    body = await _read(request, _PaymentBody)
+    decide = engine.async_payment_succeeds if body.succeeds else engine.async_payment_fails
+    session = decide(session_id)
     return _answer(request, {"id": session.id, "payment_status": session.payment_status})
 
 
