@@ -147,15 +147,7 @@ class EmbeddedServer:
             self._process.wait(_START_TIMEOUT)
             self._process = None
         elif self._runs():
-            self._run(
-                "pg_ctl",
-                "-D",
-                str(self._cluster),
-                "-m",
-                "fast",
-                "-w",
-                "stop",
-            )
+            self._run("pg_ctl", "-D", str(self._cluster), "-m", "fast", "-w", "stop")
         if self._has_sockets and self._sockets.parent != self._cluster.parent:
             shutil.rmtree(self._sockets, ignore_errors=True)  # elsewhere than the cluster
 
@@ -216,12 +208,7 @@ class EmbeddedServer:
             unfinished = self._cluster.with_name("postgres.new")
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._account is not None:
-                os.chown(
-                    unfinished,
-                    self._account.pw_uid,
-                    self._account.pw_gid,
-                )
+            self._give_to_account(unfinished)
             self._run(
                 "initdb",
                 "-D",
@@ -241,14 +228,14 @@ class EmbeddedServer:
             self._sockets.mkdir(mode=0o700, parents=True)
         except FileExistsError:
             self._check_sockets()
-        if self._account is not None:
-            os.chown(
-                self._sockets,
-                self._account.pw_uid,
-                self._account.pw_gid,
-                follow_symlinks=False,
-            )
+        self._give_to_account(self._sockets)
         self._has_sockets = True
+
+    def _give_to_account(self, folder: Path) -> None:
+        """Make the server's account the owner of a folder, if it is another one."""
+        if self._account is not None:
+            ids = self._account.pw_uid, self._account.pw_gid
+            os.chown(folder, *ids, follow_symlinks=False)
 
     def _check_sockets(self) -> None:
         """Raise `EmbeddedServerError` for a socket folder that another user has created or may
@@ -270,16 +257,7 @@ class EmbeddedServer:
             )
 
     def _runs(self) -> bool:
-        return (
-            self._run(
-                "pg_ctl",
-                "-D",
-                str(self._cluster),
-                "status",
-                check=False,
-            )
-            == 0
-        )
+        return self._run("pg_ctl", "-D", str(self._cluster), "status", check=False) == 0
 
     def _launch(self) -> None:
         settings = [
@@ -339,20 +317,16 @@ class EmbeddedServer:
         """
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         environment = {"PATH": os.defpath, "LC_ALL": "C", **inherited}
-        options = {
+        options: dict[str, Any] = {
             "env": environment,
             "stdin": subprocess.DEVNULL,
             "cwd": "/",
             "start_new_session": True,
         }
-        if self._account is None:
-            return options
-        return {
-            **options,
-            "user": self._account.pw_uid,
-            "group": self._account.pw_gid,
-            "extra_groups": [],
-        }
+        if self._account is not None:
+            ids = {"user": self._account.pw_uid, "group": self._account.pw_gid}
+            options |= ids | {"extra_groups": []}
+        return options
 
 
 def wheel_binaries() -> Path:

@@ -214,12 +214,8 @@ def _run_demo(environment: dict[str, str], directory: Path, url: str | None) -> 
                 environment["PORT"],
             )
         )
-        file.save(_rules(environment, file))
-        file.save(_own_settings(companion, provider))
-        if token := environment.get(OPERATOR_TOKEN):
-            file.save({OPERATOR_TOKEN: token})
-        values = _values(environment, file, directory, url)
-        values |= _for_pages(companion, provider)
+        file.save(_rules(environment, file) | _own_settings(companion, provider))
+        values = _values(environment, file, directory, url) | _for_pages(companion, provider)
         with settings_errors():
             settings = load(values)
         base = f"http://{settings.host}:{settings.port}"
@@ -309,6 +305,7 @@ def _companion(
 def _rules(environment: dict[str, str], file: DemoFile) -> dict[str, str]:
     """Return the rules that the demo follows; empty for those that an earlier start had."""
     rules = {name: environment.get(name, file.generated.get(name, "")) for name in RULES}
+    rules[OPERATOR_TOKEN] = environment.get(OPERATOR_TOKEN, file.values[OPERATOR_TOKEN])
     if _PLANS in environment:
         # commands run in folders below too
         rules[_PLANS] = str(Path(environment[_PLANS]).resolve())

@@ -125,14 +125,10 @@ class Companion:
     async def _serving(self) -> AsyncIterator[None]:
         inbox = self._inbox or Inbox(self._directory / INBOX_DIRECTORY, clock=self._clock)
         async with contextlib.AsyncExitStack() as stack:
-            http, smtp = (
-                stack.enter_context(_bind(port)) for port in (self.http_port, self.smtp_port)
-            )
-            self.http_port, self.smtp_port, self.http_url = (
-                http.getsockname()[1],
-                smtp.getsockname()[1],
-                url_of(http),
-            )
+            http = stack.enter_context(_bind(self.http_port))
+            smtp = stack.enter_context(_bind(self.smtp_port))
+            self.http_url = url_of(http)
+            self.http_port, self.smtp_port = http.getsockname()[1], smtp.getsockname()[1]
             await stack.enter_async_context(serving_smtp(inbox, smtp))
             await stack.enter_async_context(running(self._app(inbox), http))
             if self._provider is not None:

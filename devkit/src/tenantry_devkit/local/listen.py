@@ -163,15 +163,11 @@ def listen(
             "PROVIDER_SECRET_KEY is not set: it is needed to read the provider's list of events."
         )
     provider = ProviderApi(settings.provider_secret_key, settings.provider_api_base)
-    wanted = (
-        frozenset(part for text in types for each in text.split(",") if (part := each.strip()))
-        or KNOWN_TYPES
-    )
     source = f"{settings.provider_api_base}{_MODES[mode_of_key(settings.provider_secret_key)]}"
     policy = RetryPolicy(interval=interval, retries=retries)
     session = _Session(
         source,
-        wanted,
+        _parse_types(types) or KNOWN_TYPES,
         address,
         signing_secret(values),
         extra,
@@ -206,6 +202,10 @@ def _values(*, has_command: bool) -> tuple[dict[str, str], dict[str, str]]:
             for name in (_PROVIDER_KEY, Settings.provider_api_base.name)
         }
     return values, environment
+
+
+def _parse_types(texts: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(filter(None, (part.strip() for part in ",".join(texts).split(","))))
 
 
 def _parse_headers(texts: tuple[str, ...]) -> list[Header]:
@@ -420,34 +420,24 @@ class _Session:
 def write_attempt(console: Console, attempt: RelayAttempt) -> None:
     """Print an attempt: on a terminal in lines that fit it, elsewhere in one line."""
     event, response = attempt.event, attempt.response
-    status = "---" if response.status is None else str(response.status)
     taken = "" if response.milliseconds is None else f"{response.milliseconds:,} ms"
-    time, style = f"{attempt.at.astimezone():%H:%M:%S}", _STYLES.get(attempt.outcome, "bold red")
     head = Text.assemble(
-        (time, "dim"),
+        (f"{attempt.at.astimezone():%H:%M:%S}", "dim"),
         "  ",
-        (status, style),
+        (str(response.status or "---"), _STYLES.get(attempt.outcome, "bold red")),
         f"{taken:>10}  ",
     )
-    indent, event_type = head.cell_len, printable(event.type)
+    indent = head.cell_len
+    head += printable(event.type)
     about = Text(
         "  ".join(printable(part) for part in (event.id, event.tenant, event.customer) if part),
         "dim",
     )
     more = [_problem(attempt)] if attempt.outcome is not RelayOutcome.DELIVERED else []
     if not console.is_terminal:
-        console.print(
-            Text("  ").join(
-                [
-                    head + event_type,
-                    about,
-                    *more,
-                ]
-            ),
-            soft_wrap=True,
-        )
+        console.print(Text("  ").join([head, about, *more]), soft_wrap=True)
         return
-    console.print(head + event_type, soft_wrap=True)
+    console.print(head, soft_wrap=True)
     for text in (about, *more):
         write(console, text, indent)
 

@@ -22,6 +22,7 @@ from tenantry_devkit.simulator import (
     Simulator,
     render_event,
 )
+from tenantry_devkit.simulator.invoices import DAY
 from tenantry_devkit.simulator.objects import (
     BillingMode,
     CheckoutSession,
@@ -36,10 +37,9 @@ API_VERSIONS: Final = {"new": NEW_VERSION, "old": OLD_VERSION}
 """An API version of each shape."""
 _OPEN_OBJECTS: Final = frozenset({"metadata", "previous_attributes"})
 """Objects that accept new names."""
-_AMOUNT: Final = 2900
+AMOUNT: Final = 2900
 _HOSTED_PAGES: Final = "https://pay.example"
 _ADDON_AMOUNT: Final = 500
-_DAY: Final = 86_400
 _TRIAL_DAYS: Final = 14
 _TRIAL_TYPES: Final = frozenset(
     {ev.SUBSCRIPTION_PAUSED, ev.SUBSCRIPTION_RESUMED, ev.TRIAL_WILL_END}
@@ -135,7 +135,7 @@ class EventSubject(Struct, frozen=True):
     tenant: str
     customer: str
     price: str
-    amount: int = _AMOUNT
+    amount: int = AMOUNT
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -194,7 +194,7 @@ def plan_prices(catalog: Catalog) -> dict[str, int]:
     more.
     """
     plans = enumerate(catalog.plans)
-    return {price: number * _AMOUNT for number, plan in plans for price in plan.stripe_price_ids}
+    return {price: number * AMOUNT for number, plan in plans for price in plan.stripe_price_ids}
 
 
 def catalog_prices(catalog: Catalog) -> dict[str, int]:
@@ -230,7 +230,7 @@ async def sample_event(
     ``subscription_id`` a tenant always has the same subscription; events, invoices and checkout
     sessions are new each time.
     """
-    simulator = subject.simulator(created - _DAYS_BEFORE.get(event_type, 0) * _DAY)
+    simulator = subject.simulator(created - _DAYS_BEFORE.get(event_type, 0) * DAY)
     is_trial = event_type == ev.SUBSCRIPTION_UPDATED and status == "trialing"
     if event_type in ev.CHECKOUT_TYPES:
         _check_out(event_type, simulator, subject)

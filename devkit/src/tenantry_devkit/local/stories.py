@@ -41,9 +41,9 @@ from tenantry_devkit.simulator import (
     State,
     Subscription,
 )
+from tenantry_devkit.simulator.invoices import DAY
 
 _INDENT: Final = 12
-_DAY: Final = 86_400
 
 
 def _set_seats(simulator: Simulator, subscription: Subscription, seats: int) -> None:
@@ -185,33 +185,18 @@ def stage_for(
     """Return a stage with all prices of the catalog, whose clock begins so that the story ends
     about now.
     """
-    prices, shape, catalog = (
-        session.prices,
-        API_VERSIONS[session.options.shape],
-        session.policy.catalog,
-    )
+    prices, catalog = session.prices, session.policy.catalog
     addon = next((price for each in catalog.addons for price in each.stripe_price_ids), None)
     higher = [price for price in prices if prices[price] > prices[session.price]]
-    subject, start = (
-        session.subject(tenant_id, view),
-        first_second(view, current_second() - story.days * _DAY),
-    )
+    subject = session.subject(tenant_id, view)
     simulator = subject.simulator(
-        start,
+        first_second(view, current_second() - story.days * DAY),
         prices=catalog_prices(catalog),
-        api_version=shape,
+        api_version=API_VERSIONS[session.options.shape],
         client=client,
     )
-    return StoryStage(
-        simulator,
-        subject,
-        min(
-            higher,
-            key=prices.__getitem__,
-            default=session.price,
-        ),
-        addon,
-    )
+    higher_price = min(higher, key=prices.__getitem__, default=session.price)
+    return StoryStage(simulator, subject, higher_price, addon)
 
 
 async def run_story(session: TriggerSession) -> int:
@@ -232,8 +217,7 @@ async def run_story(session: TriggerSession) -> int:
         if session.inbox:
             await session.inbox.begin()
         if not options.as_json:
-            session.write(Text.assemble((options.what or "", "bold"), f"  {story.summary}"))
-            session.write(f"on tenant {tenant_id}, plan {session.plan.id}", style="dim")
+            _introduce(session, story, tenant_id)
         before = view.tenant
         async for scene in play(story, stage):
             if scene.failed:
@@ -245,8 +229,9 @@ async def run_story(session: TriggerSession) -> int:
                     "tenantId": tenant_id,
                     **_scene_document(scene, mails),
                     "changed": changed,
+                    "tenant": after,
                 }
-                session.write_json({**document, "tenant": after}, indent=0)
+                session.write_json(document, indent=0)
             else:
                 _show_scene(session, scene, changed, mails)
             before = after
@@ -256,6 +241,11 @@ async def run_story(session: TriggerSession) -> int:
                 f"The whole ledger: {own_command()} tenants explain {tenant_id}", style="dim"
             )
     return 0
+
+
+def _introduce(session: TriggerSession, story: Story, tenant_id: str) -> None:
+    session.write(Text.assemble((session.options.what or "", "bold"), f"  {story.summary}"))
+    session.write(f"on tenant {tenant_id}, plan {session.plan.id}", style="dim")
 
 
 async def _new_mails(

@@ -141,17 +141,18 @@ class SubscriptionBilling(InvoiceBilling):
             id=subscription_id,
             created=now,
             customer=payer.id,
-            status="trialing" if trial_end else "incomplete",
+            status="incomplete",
             items=items,
-            anchor=end if trial_end else now,
+            anchor=now,
             period_start=now,
             period_end=end,
             metadata=merged({}, metadata),
-            trial_start=now if trial_end else None,
-            trial_end=trial_end,
             missing_payment_method=missing_payment_method,
             billing_mode=billing_mode or self._rules.billing_mode,
         )
+        if trial_end:
+            trial = {"status": "trialing", "anchor": end, "trial_start": now, "trial_end": end}
+            subscription = replace(subscription, **trial)
         ends = _cancellation(
             subscription,
             now,

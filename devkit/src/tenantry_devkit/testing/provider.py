@@ -15,7 +15,7 @@ from tenantry.common.clock import EPOCH_MAX
 from tenantry.domain.billing import events as ev
 from tenantry.integrations.stripe.signature import sign
 from tenantry_devkit.local.endpoint import WEBHOOK_PATH
-from tenantry_devkit.local.samples import EventSubject, catalog_prices, subscribe
+from tenantry_devkit.local.samples import AMOUNT, EventSubject, catalog_prices, subscribe
 from tenantry_devkit.simulator import (
     NEW_VERSION,
     CheckoutSession,
@@ -35,9 +35,20 @@ from tenantry_devkit.testing.tenants import SuiteTenant
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_AMOUNT: Final = 2900
 _PERIOD_SECONDS: Final = int(timedelta(days=30).total_seconds())
 _SEED_BITS: Final = 64
+
+
+def _coroutine(
+    method: Callable[Concatenate[Simulator, P], Coroutine[Any, Any, R]],
+) -> "Callable[Concatenate[Provider, P], R]":
+    """Forward to a coroutine method of the simulator, in its event loop, and wait for it."""
+
+    @functools.wraps(method)
+    def call(self: "Provider", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._server.call(method(self._simulator, *args, **kwargs))
+
+    return call
 
 
 def _method(
@@ -45,36 +56,12 @@ def _method(
 ) -> "Callable[Concatenate[Provider, P], R]":
     """Forward to a method of the simulator, in its event loop."""
 
+    @_coroutine
     @functools.wraps(method)
-    def call(self: "Provider", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        async def act() -> R:
-            return method(
-                self._simulator,
-                *args,
-                **kwargs,
-            )
+    async def act(simulator: Simulator, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(simulator, *args, **kwargs)
 
-        return self._server.call(act())
-
-    return call
-
-
-def _coroutine(
-    method: Callable[Concatenate[Simulator, P], Coroutine[Any, Any, R]],
-) -> "Callable[Concatenate[Provider, P], R]":
-    """Forward to a coroutine method of the simulator, and wait for it."""
-
-    @functools.wraps(method)
-    def call(self: "Provider", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._server.call(
-            method(
-                self._simulator,
-                *args,
-                **kwargs,
-            )
-        )
-
-    return call
+    return act
 
 
 class Provider:
@@ -254,7 +241,7 @@ class Events:
         self,
         tenant: SuiteTenant,
         *,
-        amount: int = _AMOUNT,
+        amount: int = AMOUNT,
         invoice_url: str | None = "https://invoice.example/i/unpaid",
         **options: Unpack[EventOptions],
     ) -> SentEvent:
@@ -279,7 +266,7 @@ class Events:
         )
 
     def payment_succeeded(
-        self, tenant: SuiteTenant, *, amount: int = _AMOUNT, **options: Unpack[EventOptions]
+        self, tenant: SuiteTenant, *, amount: int = AMOUNT, **options: Unpack[EventOptions]
     ) -> SentEvent:
         """Send ``invoice.payment_succeeded``, which ends past due."""
         moment, _, invoice, _ = self._objects(tenant, None, options, amount)
@@ -354,7 +341,7 @@ class Events:
         return sent
 
     def _objects(
-        self, tenant: SuiteTenant, plan: str | None, options: EventOptions, amount: int = _AMOUNT
+        self, tenant: SuiteTenant, plan: str | None, options: EventOptions, amount: int = AMOUNT
     ) -> tuple[int, Subscription, Invoice, CheckoutSession]:
         """Return the moment of the event, and what a checkout of the plan, or of the current one,
         creates then.

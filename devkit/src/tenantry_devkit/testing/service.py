@@ -516,11 +516,9 @@ def running_service(given: Mapping[str, object]) -> Iterator[RunningService]:
     folder = Path(tempfile.mkdtemp(prefix="tenantry-"))
     with ExitStack() as stack:
         process = stack.enter_context(closing(ServiceProcess(folder)))
-        inbox, provider_server, users = (
-            Inbox(folder / "inbox", limit=sys.maxsize),
-            ProviderServer(),
-            list[DemoUser](),
-        )
+        inbox = Inbox(folder / "inbox", limit=sys.maxsize)
+        provider_server = ProviderServer()
+        users: list[DemoUser] = []
         companion = Companion(
             folder,
             users=users,

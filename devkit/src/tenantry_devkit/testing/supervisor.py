@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from tenantry_devkit.embedded_postgres import EmbeddedServer, EmbeddedServerError
 
@@ -49,14 +49,7 @@ class _TestSession:
         """Wait for input, a signal or the parent's end; return False if one of them came in
         time.
         """
-        has_input = bool(
-            select.select(
-                [sys.stdin, self._signals],
-                [],
-                [],
-                seconds,
-            )[0]
-        )
+        has_input = _has_input(seconds, sys.stdin, self._signals)
         return not has_input and os.getppid() == self._parent
 
     def wait(self) -> None:
@@ -66,16 +59,12 @@ class _TestSession:
     def read_line(self) -> str:
         """Return the next line of input, or an empty string at the end of the session."""
         self.wait()
-        return (
-            sys.stdin.readline()
-            if select.select(
-                [sys.stdin],
-                [],
-                [],
-                0,
-            )[0]
-            else ""
-        )
+        return sys.stdin.readline() if _has_input(0, sys.stdin) else ""
+
+
+def _has_input(seconds: float, *sources: TextIO | int) -> bool:
+    """Wait for one of these sources, at most so long."""
+    return bool(select.select(sources, [], [], seconds)[0])
 
 
 def main() -> None:
