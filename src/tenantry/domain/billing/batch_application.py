@@ -274,11 +274,11 @@ class BatchApplication:
     ) -> list[FailedPayment]:
         """Return the failures to notify owners of."""
         settled = set[str]().union(*(each.settled_failures() for each in histories.values()))
+        unsettled = [each for each in self._failures if each.event.id not in settled]
         due = [
             (failure.event, accounts[failure.tenant_id])
-            for failure in self._failures
-            if failure.event.id not in settled
-            and (not failure.delayed or self._is_still_unpaid(failure, accounts))
+            for failure in unsettled
+            if not failure.delayed or self._is_still_unpaid(failure, accounts)
         ]
         return [
             FailedPayment(account.tenant_id, account.owner_id, event.id, event.invoice_url)
@@ -730,9 +730,8 @@ def _is_of_another(state: BillingState, event: BillingEvent) -> bool:
     if event.type == ev.SNAPSHOT or event.subscription_id is None:
         return False
     are_others_living = any(other.status not in OVER for other in state.others)
-    if event.type == ev.SUBSCRIPTION_DELETED and are_others_living:
-        return True
-    return state.subscription_id not in (None, event.subscription_id)
+    ends_one = event.type == ev.SUBSCRIPTION_DELETED and are_others_living
+    return ends_one or state.subscription_id not in (None, event.subscription_id)
 
 
 def confirmed(timeline: Timeline, snapshot: BillingEvent) -> BillingEvent | None:

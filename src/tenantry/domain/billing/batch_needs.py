@@ -1,6 +1,6 @@
 """What must be locked and read before a batch of events is applied."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from operator import attrgetter
 from typing import Final
 
@@ -37,9 +37,11 @@ def needed_locks(
     missing = {missing_name(event) for event in events if not _account_of(event, context)}
     if policy.is_each:
         missing |= {f"subscription {each}" for each in _unknown_to_invoices(events, context)}
-    return {NameLock(name, claimed=True) for name in claimed} | {
-        NameLock(name, claimed=False) for name in missing
-    }
+    return {*_locks(claimed, claimed=True), *_locks(missing, claimed=False)}
+
+
+def _locks(names: Iterable[str], *, claimed: bool) -> Iterator[NameLock]:
+    return (NameLock(name, claimed) for name in names)
 
 
 def _unknown_to_invoices(events: Iterable[BillingEvent], context: BatchContext) -> set[str]:
@@ -65,17 +67,26 @@ def new_subscriptions(
     With `SubscriptionRule.EACH` no tenant has them yet, and the newest event names the tenant. With
     ``ANY`` the tenant's one state does not know them.
     """
-    naming = [event for event in events if event.type in NAMING_TYPES and event.subscription_id]
-    if policy.is_each:
-        known = context.known.tenant_of_subscription
-        naming = [event for event in naming if event.subscription_id not in known]
-        naming.sort(key=attrgetter("created"))
-    placed = [(event.subscription_id or "", _account_of(event, context)) for event in naming]
+    placed = [(event, _account_of(event, context)) for event in _naming(events, context, policy)]
     return {
-        name: account.tenant_id
-        for name, account in placed
-        if account and (policy.is_each or known_of(account.state, name) is None)
+        event.subscription_id or "": account.tenant_id
+        for event, account in placed
+        if account and (policy.is_each or not known_of(account.state, event.subscription_id))
     }
+
+
+def _naming(
+    events: Iterable[BillingEvent], context: BatchContext, policy: BillingPolicy
+) -> list[BillingEvent]:
+    """Return the events that say whose their subscription is; with `SubscriptionRule.EACH` those of
+    subscriptions without a tenant, the newest last.
+    """
+    naming = [event for event in events if event.type in NAMING_TYPES and event.subscription_id]
+    if not policy.is_each:
+        return naming
+    known = context.known.tenant_of_subscription
+    unknown = [event for event in naming if event.subscription_id not in known]
+    return sorted(unknown, key=attrgetter("created"))
 
 
 def _account_of(event: BillingEvent, context: BatchContext) -> BillingAccount | None:
@@ -114,14 +125,18 @@ def _need_of(event: BillingEvent, account: BillingAccount, key: str | None) -> R
     if key is None:
         return None
     fold = account.folds.get(key)
-    if fold is None or fold.tip_created is None:
-        # among so many it may have been left out before
-        return _EVERYTHING if len(account.folds) >= MOST_SUBSCRIPTIONS else None
-    if event.created < fold.tip_created:
-        return _need_of_late(event, fold.state)
+    if fold is not None and fold.tip_created is not None:
+        return _need_in_fold(event, fold.state, fold.tip_created)
+    # among so many it may have been left out before
+    return _EVERYTHING if len(account.folds) >= MOST_SUBSCRIPTIONS else None
+
+
+def _need_in_fold(event: BillingEvent, state: BillingState, newest: int) -> ReplayNeed | None:
+    if event.created < newest:
+        return _need_of_late(event, state)
     # a snapshot may replace an older one
-    if event.created == fold.tip_created or event.type == ev.SNAPSHOT:
-        return ReplayNeed(fold.tip_created, late=False)
+    if event.created == newest or event.type == ev.SNAPSHOT:
+        return ReplayNeed(newest, late=False)
     return None
 
 

@@ -99,6 +99,14 @@ class BillingAccount(msgspec.Struct, frozen=True):
         return {key: fold for key, fold in self.folds.items() if key and fold.moved_at is None}
 
     @property
+    def subscriptions(self) -> set[tuple[str, str | None]]:
+        """The subscriptions of the folds, each with its customer."""
+        states = [fold.state for fold in self.folds.values()]
+        return {
+            (state.subscription_id, state.customer_id) for state in states if state.subscription_id
+        }
+
+    @property
     def has_status(self) -> bool:
         """Whether any event has given a status."""
         return self.states() != [self.beginning]
@@ -167,28 +175,9 @@ class AccountChange(NamedTuple):
         account, before = self
         return account.record != before.record or account.customer_id != before.customer_id
 
-    def new_subscriptions(self) -> list[tuple[str, str | None]]:
+    def new_subscriptions(self) -> set[tuple[str, str | None]]:
         """Return the subscriptions that the folds have and had not, each with its customer."""
-        known = self.before.folds
-        changed = [
-            (fold.state, known.get(key))
-            for key, fold in self.account.folds.items()
-            if known.get(key) is not fold
-        ]
-        return [
-            (state.subscription_id, state.customer_id)
-            for state, stored in changed
-            if state.subscription_id and not _has_names_of(stored, state)
-        ]
-
-
-def _has_names_of(stored: Folded | None, state: BillingState) -> bool:
-    """Whether a stored fold is of the same subscription and customer."""
-    return (
-        stored is not None
-        and stored.state.subscription_id == state.subscription_id
-        and stored.state.customer_id == state.customer_id
-    )
+        return self.account.subscriptions - self.before.subscriptions
 
 
 class ReceivedEvent(msgspec.Struct, frozen=True):

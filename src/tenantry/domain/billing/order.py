@@ -19,7 +19,7 @@ they all end in the same state.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -93,9 +93,13 @@ def is_by_arrival(events: Sequence[BillingEvent]) -> bool:
         return True
     if any(map(_may_prove_order, events)):
         return False
-    invoices = [event.invoice_id for event in events if event.type in ev.INVOICE_TYPES]
-    named = [each for each in invoices if each is not None]
-    return len(named) == len(set(named))
+    return all(number == 1 for number in _invoices(events).values())
+
+
+def _invoices(events: Iterable[BillingEvent]) -> Counter[str]:
+    """Count the events of each invoice."""
+    names = (event.invoice_id for event in events if event.type in ev.INVOICE_TYPES)
+    return Counter(filter(None, names))
 
 
 def precedes(event: BillingEvent, later: BillingEvent) -> bool:
@@ -221,12 +225,9 @@ class _SecondOrders:
         self.groups = [
             _EventGroup(tuple(group), _predecessors(group[0], groups)) for group in groups
         ]
-        members = defaultdict[str | None, list[int]](list)
-        for number, group in enumerate(self.groups):
-            if group.events[0].type in _SUBSCRIPTION_STATES:
-                members[group.events[0].subscription_id].append(number)
         self._subscriptions = [
-            _SubscriptionOrders(each, self.groups, before, policy) for each in members.values()
+            _SubscriptionOrders(members, self.groups, before, policy)
+            for members in _by_subscription(self.groups)
         ]
         self._subscription_of = {
             number: index
@@ -257,6 +258,15 @@ class _SecondOrders:
             number if index == other else known for other, known in enumerate(position.last)
         )
         return _Position(_one_more(position.counts, number), last)
+
+
+def _by_subscription(groups: Sequence[_EventGroup]) -> Iterable[list[int]]:
+    """Return the numbers of the groups of each subscription's states."""
+    members = defaultdict[str | None, list[int]](list)
+    for number, group in enumerate(groups):
+        if group.events[0].type in _SUBSCRIPTION_STATES:
+            members[group.events[0].subscription_id].append(number)
+    return members.values()
 
 
 class _SubscriptionOrders:
@@ -383,9 +393,7 @@ def _one_more(counts: _Counts, position: int) -> _Counts:
 
 
 def _group(events: Sequence[BillingEvent]) -> list[list[BillingEvent]]:
-    invoices = Counter(
-        event.invoice_id for event in events if event.type in ev.INVOICE_TYPES and event.invoice_id
-    )
+    invoices = _invoices(events)
     ordered = {event.subscription_id for event in events if _begins(event) or _ends(event)} - {None}
     groups: defaultdict[object, list[BillingEvent]] = defaultdict(list)
     for event in events:

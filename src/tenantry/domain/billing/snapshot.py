@@ -135,10 +135,8 @@ def _of_each(
     """Return the subscriptions that count with `SubscriptionRule.EACH`."""
     own = _own(subscriptions, account, unlinked)
     gone = [each for each in subscriptions if each not in own and each.id in account.present]
-    return [
-        *(each for each in own if each.id in account.folds or each.status not in _WITHOUT_ACCESS),
-        *(_moved(each) for each in gone),
-    ]
+    counted = [each for each in own if each.id in account.folds or gives_access_or_may(each)]
+    return [*counted, *map(_moved, gone)]
 
 
 def _of_tenant(
@@ -276,10 +274,9 @@ def _choose(
     if living:
         return _by_id(living, state.subscription_id) or max(living, key=_age)
     ended = [each for each in subscriptions if each.status in OVER]
-    if state.subscription_id is not None:
-        # the end of another subscription does not matter
-        return _by_id(ended, state.subscription_id)
-    return _newest_ended(ended, state)
+    if state.subscription_id is None:
+        return _newest_ended(ended, state)
+    return _by_id(ended, state.subscription_id)  # the end of another one does not matter
 
 
 def _newest_ended(

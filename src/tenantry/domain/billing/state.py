@@ -72,7 +72,7 @@ def fold_key(event: BillingEvent, policy: BillingPolicy) -> str | None:
     """Return the key of the fold that an event belongs to; None if it changes no state."""
     if event.type not in ev.FOLDED_TYPES:
         return None
-    if policy.subscriptions is SubscriptionRule.ANY:
+    if not policy.is_each:
         return WHOLE_TENANT
     return event.subscription_id or (None if event.type in ev.INVOICE_TYPES else WHOLE_TENANT)
 
@@ -309,9 +309,8 @@ def _highest_plan_item(event: BillingEvent, catalog: Catalog) -> PlanItem:
     if not counted:
         why = _why_no_plan(with_plan, unknown, catalog)
         return PlanItem(FREE, None, event.current_period_end, why, unknown=unknown)
-    plans = [catalog.plan_of_price(item.price_id) or FREE for item in counted]
-    plan = max(plans, key=catalog.rank)
-    item = counted[plans.index(plan)]
+    item = max(counted, key=lambda each: catalog.rank(catalog.plan_of_price(each.price_id) or FREE))
+    plan = catalog.plan_of_price(item.price_id) or FREE
     period_end = event.current_period_end if item.period_end is None else item.period_end
     why = _why(item.price_id, plan, catalog)
     return PlanItem(plan, item.quantity, period_end, why, len(counted) > 1, unknown)

@@ -56,10 +56,10 @@ def plan_in_use(state: BillingState, policy: BillingPolicy) -> str | None:
     """
     if state.subscription_status == NO_SUBSCRIPTION:
         return None if state.plan == FREE else state.plan
-    if policy.is_each or not state.details.has_empty_item:
-        return None if state.seats is None else state.plan
-    price = next((item.price_id for item in state.details.items if item.quantity), None)
-    return policy.catalog.plan_of_price(price)
+    if not policy.is_each and state.details.has_empty_item:
+        filled = [item for item in state.details.items if item.quantity]
+        return policy.catalog.plan_of_price(filled[0].price_id) if filled else None
+    return None if state.seats is None else state.plan
 
 
 def status_access(state: BillingState, policy: BillingPolicy) -> tuple[AccessState | None, str]:

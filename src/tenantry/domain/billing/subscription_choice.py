@@ -19,7 +19,7 @@ from tenantry.domain.billing.subscription_access import (
     periods,
     plan_in_use,
 )
-from tenantry.domain.billing.subscription_rank import Rank, rank, status_rank, with_operator_plan
+from tenantry.domain.billing.subscription_rank import rank, status_rank, with_operator_plan
 from tenantry.domain.billing.tenant_record import access_phase, record_of
 from tenantry.domain.plans import FREE
 
@@ -58,47 +58,19 @@ def choice(
     access = access_phase(record_of(states, policy, base_plan), now, policy.catalog)
     # one that gives the access then does so now too
     last = math.inf if access.until is None else access.until - 1
-    current = max(candidates, key=lambda state: _rank_at(state, policy, last))
+    current = max(
+        candidates,
+        key=lambda state: rank(state, policy, period_at(periods(state, policy), last).state),
+    )
     return [
-        _ranked(
+        RankedSubscription(
             state,
-            ordered,
-            policy,
-            now,
-            is_current=state is current,
+            state is ordered[0],
+            f"{_verdict(state, ordered, policy)} {_gives(state, policy, now, is_current=state is current)}",
         )
         for state in ordered
         if state.subscription_status != NO_SUBSCRIPTION
     ]
-
-
-def _ranked(
-    state: BillingState,
-    ordered: Sequence[BillingState],
-    policy: BillingPolicy,
-    now: float,
-    *,
-    is_current: bool,
-) -> RankedSubscription:
-    gives = _gives(
-        state,
-        policy,
-        now,
-        is_current=is_current,
-    )
-    return RankedSubscription(
-        state,
-        state is ordered[0],
-        f"{_verdict(state, ordered, policy)} {gives}",
-    )
-
-
-def _rank_at(
-    state: BillingState,
-    policy: BillingPolicy,
-    second: float,
-) -> Rank:
-    return rank(state, policy, period_at(periods(state, policy), second).state)
 
 
 def _verdict(
@@ -153,7 +125,7 @@ def _name(state: BillingState) -> str:
 
 def _described(state: BillingState, policy: BillingPolicy) -> str:
     if state.subscription_status == NO_SUBSCRIPTION:
-        return f"the operator gave plan {state.plan}"
+        return _plan_words(state)
     text = f"{_name(state)} is {status_words(state.subscription_status)}"
     if failure_counts(state, policy):
         return f"{text} and was {status_words(state.provider_status or 'unknown')} before a payment failed"

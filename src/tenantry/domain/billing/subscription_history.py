@@ -46,6 +46,9 @@ class _Second(NamedTuple):
     events: Sequence[PlacedEvent]
     is_decided: bool = True
 
+    def has(self, event: BillingEvent) -> bool:
+        return any(each.event.id == event.id for each in self.events)
+
 
 def _created(second: _Second) -> int:
     return second.events[0].event.created
@@ -98,13 +101,11 @@ class SubscriptionHistory:
         preceded it.
         """
         place = bisect_left(self._seconds, event.created, key=_created)
-        own = self._seconds[place : place + 1]
-        if not any(event.id == each.event.id for second in own for each in second.events):
+        own, following = self._seconds[place : place + 1], self._seconds[place : place + 2]
+        if not any(second.has(event) for second in own):
             return ()
-        undecided = next(
-            (second for second in self._seconds[place : place + 2] if not second.is_decided), None
-        )
-        return () if undecided is None else tuple(each.event.id for each in undecided.events)
+        undecided = [second for second in following if not second.is_decided]
+        return tuple(each.event.id for each in undecided[0].events) if undecided else ()
 
     def misplaced(self) -> Iterator[PlacedEvent]:
         """Yield the invoice events that are in the ledger of another tenant than theirs, with their

@@ -94,13 +94,9 @@ def _unpaid(
         return [invoice for invoice in invoices if invoice.invoice_id in unpaid]
     # The events did not name their invoices, or only the subscription's event said that it is past
     # due.
-    is_of_any = not policy.is_each or state.subscription_id is None
-    own = [
-        invoice
-        for invoice in invoices
-        if is_of_any or invoice.subscription_id == state.subscription_id
-    ]
-    return own[:1]
+    if policy.is_each and state.subscription_id is not None:
+        invoices = [each for each in invoices if each.subscription_id == state.subscription_id]
+    return list(invoices[:1])
 
 
 def _order(debt: Debt) -> tuple[float, str]:
@@ -148,7 +144,7 @@ def _line(ranked: RankedSubscription, catalog: Catalog) -> SubscriptionLine:
     state = ranked.state
     is_over = state.subscription_status in OVER
     items = () if is_over else state.details.items
-    addons = [addon for item in items if (addon := catalog.addon_of_price(item.price_id or ""))]
+    addons = filter(None, (catalog.addon_of_price(item.price_id) for item in items))
     return SubscriptionLine(
         id=state.subscription_id or "",
         plan=None if is_over or state.seats is None else state.plan,

@@ -55,14 +55,8 @@ def with_operator_plan(states: Sequence[BillingState], base_plan: str) -> list[B
     if states and base_plan == FREE:
         return list(states)
     others = [state for state in states if state.subscription_status != NO_SUBSCRIPTION]
-    return [*others, operator_plan(base_plan)]
-
-
-def operator_plan(plan: str) -> BillingState:
-    """Return the state that a plan of the operator has: that of a subscription with full access and
-    no end.
-    """
-    return BillingState(plan=plan)
+    # a plan of the operator is as a subscription with full access and no end
+    return [*others, BillingState(plan=base_plan)]
 
 
 def chosen_state(

@@ -6,6 +6,7 @@ reads it there (`domain.access.current_phase`).
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final
@@ -66,18 +67,14 @@ def _phases_of_several(
         second = math.inf if end is None else end - 1
         given = [(state, period_at(of_state, second)) for state, of_state in periods_of]
         phase = _phase(given, end, policy)
-        if (
-            phases
-            and msgspec.structs.replace(
-                phases[-1],
-                until=end,
-                reason=phase.reason,
-            )
-            == phase
-        ):
+        if phases and _is_same_access(phases[-1], phase):
             phases.pop()
         phases.append(phase)
     return phases
+
+
+def _is_same_access(phase: AccessPhase, later: AccessPhase) -> bool:
+    return msgspec.structs.replace(phase, until=later.until, reason=later.reason) == later
 
 
 def _phase(
@@ -90,30 +87,19 @@ def _phase(
     if len(given) > 1:
         best, period = max(given, key=lambda pair: rank(pair[0], policy, pair[1].state))
     if period.state not in _GIVING:
-        return AccessPhase(
-            "none",
-            FREE,
-            period.reason,
-            end,
-        )
+        return AccessPhase("none", FREE, period.reason, end)
+    plan = plan_in_use(best, policy) or FREE
     addons = _addons((state for state, each in given if each.state in _GIVING), policy)
-    return AccessPhase(
-        period.state,
-        plan_in_use(best, policy) or FREE,
-        period.reason,
-        end,
-        addons,
-    )
+    return AccessPhase(period.state, plan, period.reason, end, addons)
 
 
 def _addons(states: Iterable[BillingState], policy: BillingPolicy) -> Addons:
     """Return the add-ons of these subscriptions together, by id."""
     if not policy.catalog.addons:
         return ()
-    quantities: dict[str, int] = {}
-    for state in states:
-        for item in state.details.items:
-            addon = item.price_id and policy.catalog.addon_of_price(item.price_id)
-            if addon and item.quantity:
-                quantities[addon] = quantities.get(addon, 0) + item.quantity
+    items = chain.from_iterable(state.details.items for state in states)
+    quantities = Counter[str]()
+    for item in items:
+        if item.quantity and (addon := policy.catalog.addon_of_price(item.price_id)):
+            quantities[addon] += item.quantity
     return tuple(sorted(quantities.items()))
