@@ -363,7 +363,7 @@ def _endpoints(page: "ListPage") -> list[ProviderEndpoint]:
 
 def _subscriptions(page: "ListPage", customer_id: str) -> list[ProviderSubscription]:
     try:
-        subscriptions = [decode_subscription(raw) for raw in page.objects]
+        subscriptions = list(map(decode_subscription, page.objects))
     except NotASubscriptionError as error:
         raise _malformed(f"{_SUBSCRIPTIONS}: {error}", page.request_id) from None
     if any(subscription.customer_id != customer_id for subscription in subscriptions):
@@ -466,7 +466,7 @@ def _decode_page(body: bytes, after: str | None) -> tuple[list[bytes], str | Non
     Raises one of `NOT_JSON` for a malformed page.
     """
     page = msgspec.json.decode(body, type=_ListBody)
-    objects = [bytes(raw) for raw in page.data]
+    objects = list(map(bytes, page.data))
     if not all(each.startswith(b"{") for each in objects):
         raise msgspec.ValidationError("not a list of objects")
     if not page.has_more:

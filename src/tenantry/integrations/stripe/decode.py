@@ -33,7 +33,6 @@ _CANCELED: Final = "canceled"
 _SUBSCRIPTION_MODE: Final = "subscription"
 # an even number of backslashes before it are texts themselves
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
-_STORABLE_VERSION: Final = re.compile(r"[^\x00]{0,255}")
 _REQUIRED: Final = ("subscription_id", "customer_id", "subscription_created")
 
 _LONGEST_TEXT: Final = 255
@@ -112,6 +111,9 @@ class _Item(Struct):
     current_period_end: _Moment | None = None
     current_period_start: _Moment | None = None
     quantity: _Count | None = None
+
+
+_NO_ITEM: Final = _Item()
 
 
 class _Items(Struct):
@@ -275,8 +277,9 @@ def decode_event(
 
 
 def _storable_version(version: str | None) -> str | None:
-    is_storable = version is not None and _STORABLE_VERSION.fullmatch(version)
-    return version if is_storable else None
+    if version is None or len(version) > _LONGEST_TEXT or "\x00" in version:
+        return None
+    return version
 
 
 def _facts_or_problem(
@@ -404,8 +407,10 @@ def _decode(kind: type[Object], raw: bytes, *required: str) -> Object:
     ``required``.
     """
     if not _has_nul(raw):
-        with suppress(*NOT_JSON):
+        try:
             return msgspec.json.decode(raw, type=kind)
+        except NOT_JSON:
+            pass
     return _decode_valid_fields(kind, raw, required)
 
 
@@ -448,7 +453,8 @@ def _updated_subscription(raw: bytes) -> _SubscriptionObject:
 
 
 def _subscription_facts(subscription: _SubscriptionObject) -> dict[str, Any]:
-    first = next(iter(subscription.listed_items), _Item())
+    items = subscription.listed_items
+    first = items[0] if items else _NO_ITEM
     period_end = subscription.current_period_end
     if period_end is None:
         period_end = first.current_period_end
@@ -461,14 +467,16 @@ def _subscription_facts(subscription: _SubscriptionObject) -> dict[str, Any]:
         "price_id": _id_of(first.price),
         "current_period_end": period_end,
         "cancel_at_period_end": bool(subscription.cancel_at_period_end),
-        "details": _details(subscription, first),
+        "details": _details(subscription, items, first),
     }
 
 
-def _details(subscription: _SubscriptionObject, first: _Item) -> SubscriptionDetails:
+def _details(
+    subscription: _SubscriptionObject, items: Sequence[_Item], first: _Item
+) -> SubscriptionDetails:
     period_start, pause = subscription.current_period_start, subscription.pause_collection
     return SubscriptionDetails(
-        _several_items(subscription.listed_items),
+        _several_items(items),
         first.current_period_start if period_start is None else period_start,
         subscription.cancel_at,
         subscription.trial_end,
@@ -479,7 +487,7 @@ def _details(subscription: _SubscriptionObject, first: _Item) -> SubscriptionDet
 
 def _several_items(items: Sequence[_Item]) -> tuple[SubscriptionItem, ...]:
     """Return the items unless they are one of quantity 1, of which the price says everything."""
-    if [item.quantity for item in items] in ([], [None], [1]):
+    if not items or (len(items) == 1 and items[0].quantity in (None, 1)):
         return ()
     return tuple(
         SubscriptionItem(
@@ -518,8 +526,9 @@ def _previous(
         "pause": _former_pause(before.pause_collection),
         "org_id": _former_org_id(before.metadata),
     }
-    given = {fact: value for fact, value in listed.items() if value is not UNSET}
-    return _facts_of_items(items) | given
+    previous = _facts_of_items(items)
+    previous |= {fact: value for fact, value in listed.items() if value is not UNSET}
+    return previous
 
 
 def _former_items(before: _Previous, now: Sequence[_Item]) -> Sequence[_Item]:
@@ -530,7 +539,7 @@ def _former_items(before: _Previous, now: Sequence[_Item]) -> Sequence[_Item]:
         return _completed(before.items.data, now)
     if before.plan is UNSET and before.quantity is UNSET:
         return []
-    present = now[0] if len(now) == 1 else _Item()
+    present = now[0] if len(now) == 1 else _NO_ITEM
     former = _Item(present.price, quantity=present.quantity)
     if before.plan is not UNSET:
         former.price = msgspec.convert(before.plan, _Price)
