@@ -138,13 +138,11 @@ class Backfill:
         `ProviderUnavailableError`, `ProviderRefusedError` and `DatabaseUnavailableError`.
         """
         body = await self.provider.event(event_id)
-        event = None if body is None else self._decode(body)
-        if body is None or event is None:
+        listed = self._decode(body) if body else None
+        if listed is None:
             return None
-        missed = await self._ingest_missed([(event, body)], None, dry_run=False)
-        if missed:
-            return missed[0]
-        return _reported(event, None, DUPLICATE)
+        missed = await self._ingest_missed([listed], None, dry_run=False)
+        return missed[0] if missed else _reported(listed[0], None, DUPLICATE)
 
     async def missed_since(
         self,
@@ -181,19 +179,19 @@ class Backfill:
         batch = list[ListedEvent]()
         async with aclosing(self.provider.events_since(since, types, until)) as bodies:
             async for body in bodies:
-                event = self._decode(body)
-                if event is None:
+                listed = self._decode(body)
+                if listed is None:
                     continue
-                if len(batch) >= _BATCH and batch[-1][0].created != event.created:
+                if len(batch) >= _BATCH and batch[-1][0].created != listed[0].created:
                     yield _in_order(batch)
                     batch = []
-                batch.append((event, body))
+                batch.append(listed)
         if batch:
             yield _in_order(batch)
 
-    def _decode(self, body: bytes) -> BillingEvent | None:
+    def _decode(self, body: bytes) -> ListedEvent | None:
         try:
-            return decode_event(
+            event = decode_event(
                 body,
                 arrived=int(self.clock().timestamp()),
                 make_up_id=lambda: new_id("evt_unnamed"),
@@ -202,6 +200,7 @@ class Backfill:
         except NotAnEventError as error:
             logger.warning("the provider's list has a malformed event: %s", error)
             return None
+        return event, body
 
     async def _ingest_missed(
         self,

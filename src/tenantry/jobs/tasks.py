@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
-from operator import attrgetter
 from typing import Final, cast
 from uuid import UUID
 
@@ -183,26 +182,19 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
         longest=LONGEST_RECONCILE,
         is_alone=True,
     )
-    _schedule(
-        app, job_names.COUNT_STALE, "41 * * * *", _if_given(attrgetter("count_stale_tenants"))
-    )
-    _schedule(
-        app, job_names.ACCESS_ENDS, "3-59/5 * * * *", _if_given(attrgetter("mail_access_ends"))
-    )
-    recording = _if_given(attrgetter("record_access_ends"))
+    _schedule(app, job_names.COUNT_STALE, "41 * * * *", _if_given("count_stale_tenants"))
+    _schedule(app, job_names.ACCESS_ENDS, "3-59/5 * * * *", _if_given("mail_access_ends"))
+    recording = _if_given("record_access_ends")
     _schedule(app, job_names.RECORD_ACCESS_ENDS, "1-59/5 * * * *", recording, is_alone=True)
     _schedule(app, job_names.REQUEUE, "* * * * *", lambda _: requeue_stalled())
     _schedule(app, job_names.RETENTION, "7-59/10 * * * *", remove_old_data)
 
 
-def _if_given(
-    check: Callable[[Work], Callable[[], Awaitable[int]] | None],
-) -> Callable[[Work], Awaitable[None]]:
+def _if_given(check: str) -> Callable[[Work], Awaitable[None]]:
     """Return what runs an optional check of `Work`, and does nothing without it."""
 
     async def act(work: Work) -> None:
-        run = check(work)
-        if run is not None:
+        if run := getattr(work, check):
             await run()
 
     return act

@@ -13,9 +13,13 @@ from tenantry.db.database import UNAVAILABLE
 from tenantry.domain.errors import DatabaseUnavailableError
 
 
+def _error_of(record: logging.LogRecord) -> BaseException | None:
+    return record.exc_info[1] if record.exc_info else None
+
+
 def as_information(record: logging.LogRecord) -> bool:
     """Log a job that found the database unavailable as information, without a traceback."""
-    error = record.exc_info[1] if record.exc_info else None
+    error = _error_of(record)
     if isinstance(error, DatabaseUnavailableError):
         record.msg, record.exc_info = f"{record.msg}: {error}", None
         record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
@@ -26,7 +30,7 @@ def keep_unless_unavailable(record: logging.LogRecord) -> bool:
     """Drop what asyncio logs of a job whose end cannot be recorded while the database is
     unavailable.
     """
-    error = record.exc_info[1] if record.exc_info else None
+    error = _error_of(record)
     return not (isinstance(error, ConnectorException) and is_unavailable(error))
 
 
@@ -61,7 +65,7 @@ class UnavailableDatabaseFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name == self._POOL:
             return self._filter_pool(record)
-        error = record.exc_info[1] if record.exc_info else None
+        error = _error_of(record)
         if error is None or not is_unavailable(error):
             return True
         self._keep_reason(error, error.__cause__)
