@@ -12,7 +12,8 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from tenantry.accounts.tenants import TenantInput, TenantService
+from tenantry.accounts.tenant_changes import TenantInput
+from tenantry.accounts.tenants import TenantService
 from tenantry.billing.customer_links import CustomerLinks
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.ledger_store import lock_account

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pytest
 
-from tenantry.accounts.tenants import TenantInput, TenantService
+from tenantry.accounts.tenant_changes import TenantInput
+from tenantry.accounts.tenants import TenantService
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.database import Database

@@ -12,7 +12,8 @@ import psycopg
 import pytest
 from msgspec import UNSET, UnsetType
 
-from tenantry.accounts.tenants import TenantInput, TenantService
+from tenantry.accounts.tenant_changes import TenantInput
+from tenantry.accounts.tenants import TenantService
 from tenantry.billing.ingest import WebhookService
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox

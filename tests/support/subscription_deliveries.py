@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tenantry.accounts.tenants import TenantInput, TenantService
+from tenantry.accounts.tenant_changes import TenantInput
+from tenantry.accounts.tenants import TenantService
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.ledger_queries import BillingExplanation, explain
 from tenantry.billing.ledger_store import lock_account

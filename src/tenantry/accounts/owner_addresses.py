@@ -8,7 +8,8 @@ from enum import Enum, auto
 from typing import Final
 
 from tenantry.accounts import tenants_store as tenants
-from tenantry.accounts.tenants import WRITE_SCOPE, record_update
+from tenantry.accounts.tenant_changes import record_update
+from tenantry.accounts.tenants import WRITE_SCOPE
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant

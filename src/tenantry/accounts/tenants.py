@@ -1,49 +1,38 @@
-"""Create, read, change, end and export tenants."""
+"""Create, read, change, end and export tenants: for their users, and for the operator."""
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final
-
-import msgspec
-from msgspec import UNSET, UnsetType
+from typing import Final
 
 from tenantry.accounts import members_store as members
-from tenantry.accounts import projects_store as projects
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.caller_address import UNVERIFIED, CallerAddress
 from tenantry.accounts.members import add_owner, hand_over, issuer_of_new
+from tenantry.accounts.tenant_changes import TenantChange, TenantInput, audited, record_update
+from tenantry.accounts.tenant_export import TenantExport, read_export
 from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store
 from tenantry.auth.authentication import lock_and_reauthorize
-from tenantry.billing import ingest
-from tenantry.billing import ledger_store as billing
-from tenantry.billing.customer_links import release_from_ended, unlink_customers
-from tenantry.billing.ledger_queries import BillingEventView, view
-from tenantry.billing.ledger_queries_store import read_all_entries
 from tenantry.common.clock import Clock
-from tenantry.common.encoding import doc, new_id
+from tenantry.common.encoding import new_id
 from tenantry.db import idempotency_store as idempotency
-from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, Connection, of_tenant
+from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Page, window_after
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import errors
-from tenantry.domain.api_keys import ApiKey, RevocationReason
-from tenantry.domain.audit import Action, AuditEvent, Author
-from tenantry.domain.billing.ledger import SnapshotRequest
+from tenantry.domain.api_keys import RevocationReason
+from tenantry.domain.audit import Action, Author
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name
-from tenantry.domain.owner_mails import OwnerAddress
-from tenantry.domain.permissions import Mode, RequestPrincipal
-from tenantry.domain.plans import FREE
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.tenants import (
     ManagedTenant,
-    Project,
     Tenant,
     is_tenant_id,
     to_managed_tenant,
@@ -53,63 +42,6 @@ from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications.mail_delivery import announce
 
 WRITE_SCOPE: Final = "tenants:write"
-
-
-class TenantInput(msgspec.Struct, frozen=True):
-    """The fields that an operator sets; None leaves a field unchanged, or at its default for a new
-    tenant.
-
-    For ``stripe_customer_id`` None removes all links of the tenant's customers, and UNSET leaves
-    them.
-    """
-
-    name: str
-    owner_email: str
-    owner_id: str | None = None
-    stripe_customer_id: str | UnsetType | None = UNSET
-    suspended: bool | None = None
-    plan: str | None = None
-    email_verified: bool = True
-    """Whether the address counts as verified, as one from the operator does."""
-
-
-class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
-    """All data of a tenant, except key digests and raw event bodies."""
-
-    tenant: Annotated[Tenant, doc("The tenant's record.")]
-    owner_email: Annotated[str, doc("The address that receives billing mail.", "ada@acme.example")]
-    owner_email_verified: Annotated[
-        bool,
-        doc(
-            "Whether the owner's address is verified; only then does it receive security notices.",
-            example=True,
-        ),
-    ]
-    suspended: Annotated[bool, doc("Whether the tenant's credentials are refused.", example=False)]
-    customers: Annotated[
-        list[str],
-        doc("The payment provider's customers that are linked to it.", ["cus_Rk2pXw7Lm3"]),
-    ]
-    members: Annotated[list[dict[str, Any]], doc("Users and their roles, including removed ones.")]
-    api_keys: Annotated[list[ApiKey], doc("All keys, without secrets.")]
-    audit_events: Annotated[list[AuditEvent], doc("The whole audit trail.")]
-    projects: Annotated[list[Project], doc("All projects of both modes.")]
-    billing_events: Annotated[list[BillingEventView], doc("The whole ledger.")]
-
-
-class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):
-    """A tenant in the audit trail."""
-
-    name: str
-    owner_id: str
-    owner_email: str
-    owner_email_verified: bool
-    stripe_customer_id: str | None
-    suspended: bool
-    plan: str | UnsetType = UNSET
-    """The plan of a new tenant if the operator chose it; from then on the ledger records the
-    plan.
-    """
 
 
 @dataclass(frozen=True)
@@ -201,14 +133,8 @@ class TenantService:
                 email_verified=is_verified,
             )
             async with connection.within(of_tenant(tenant_id)):
-                await self._set(
-                    connection,
-                    author,
-                    tenant_id,
-                    wanted,
-                    now,
-                    only_new=True,
-                )
+                change = self._change(connection, author, tenant_id, now)
+                await change.apply(wanted, only_new=True)
                 await add_owner(
                     connection,
                     author,
@@ -373,14 +299,8 @@ class TenantService:
         check_name(wanted.name)
         now = self.clock()
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
-            before = await self._set(
-                connection,
-                author,
-                tenant_id,
-                wanted,
-                now,
-                only_new=only_new,
-            )
+            change = self._change(connection, author, tenant_id, now)
+            before = await change.apply(wanted, only_new=only_new)
             if before is not None and wanted.email_verified:
                 address = before.owner_address.changed(wanted.owner_email, verified=True)
                 await announce(
@@ -462,21 +382,7 @@ class TenantService:
         now = self.clock()
         async with self.database.transaction(of_tenant(tenant_id)) as connection:
             found = await get_tenant(connection, tenant_id, even_ended=True)
-            exported = TenantExport(
-                tenant=self._shown(found),
-                owner_email=found.owner_email,
-                owner_email_verified=found.owner_address.is_verified,
-                suspended=found.suspended,
-                customers=await billing.customers_of(connection, tenant_id),
-                members=await members.read_all(connection, tenant_id),
-                api_keys=await api_keys_store.read_all(connection, tenant_id, now),
-                audit_events=await audit.read_all(connection, tenant_id),
-                projects=[
-                    *await projects.read_all(connection, tenant_id, Mode.LIVE),
-                    *await projects.read_all(connection, tenant_id, Mode.TEST),
-                ],
-                billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
-            )
+            exported = await read_export(connection, found, self.policy.catalog, now)
             await audit.record(
                 connection,
                 author,
@@ -485,6 +391,11 @@ class TenantService:
                 now,
             )
             return exported
+
+    def _change(
+        self, connection: Connection, author: Author, tenant_id: str, now: datetime
+    ) -> TenantChange:
+        return TenantChange(connection, self.policy, self.outbox, author, tenant_id, now)
 
     def _shown(self, tenant: TenantRow) -> Tenant:
         return to_tenant(tenant.record, self.policy.catalog, self.clock())
@@ -514,196 +425,6 @@ class TenantService:
                 f"A user may create {self.tenants_per_user} organizations. Use one of yours, or ask the operator of "
                 "this service to end one or to allow more."
             )
-
-    async def _set(
-        self,
-        connection: Connection,
-        author: Author,
-        tenant_id: str,
-        wanted: TenantInput,
-        now: datetime,
-        *,
-        only_new: bool,
-    ) -> TenantRow | None:
-        """Create a tenant, or update an existing one and return its former row."""
-        customer, unlinked = await _customers_to_change(connection, tenant_id, wanted)
-        await self._claim(
-            connection,
-            author,
-            tenant_id,
-            customer,
-            unlinked,
-            now,
-        )
-        created = await _insert(connection, tenant_id, wanted, now, only_new=only_new)
-        found = await _lock_current(connection, tenant_id)
-        await _update(connection, found, wanted, now)
-        if unlinked:
-            await self._unlink(connection, author, tenant_id, unlinked, now)
-        is_linked = await _link(connection, found, customer, now)
-        if created:
-            await _record_creation(connection, author, tenant_id, wanted, now)
-        else:
-            await record_update(connection, author, found, now)
-        if created or is_linked:
-            async with connection.within(ACROSS_TENANTS):
-                await ingest.apply_parked(connection, tenant_id, self.policy, self.outbox, now)
-        return None if created else found
-
-    async def _claim(
-        self,
-        connection: Connection,
-        author: Author,
-        tenant_id: str,
-        customer: str | None,
-        unlinked: list[str],
-        now: datetime,
-    ) -> None:
-        """Lock the tenant and the customers whose links change: parked events have no tenant yet.
-
-        Release the ``customer`` to link from a tenant that has ended.
-        """
-        async with connection.within(ACROSS_TENANTS):
-            await ingest.claim(connection, tenant_id, [customer] if customer else unlinked)
-            if customer:
-                await release_from_ended(
-                    connection,
-                    self.policy,
-                    author,
-                    tenant_id,
-                    customer,
-                    now,
-                )
-
-    async def _unlink(
-        self,
-        connection: Connection,
-        author: Author,
-        tenant_id: str,
-        customers: list[str],
-        now: datetime,
-    ) -> None:
-        async with connection.within(ACROSS_TENANTS):
-            await unlink_customers(
-                connection,
-                self.policy,
-                author,
-                tenant_id,
-                customers,
-                now,
-            )
-            request = SnapshotRequest(tenant_id, later=False)
-            await self.outbox.defer_snapshots(connection, [request])
-
-
-async def _customers_to_change(
-    connection: Connection, tenant_id: str, wanted: TenantInput
-) -> tuple[str | None, list[str]]:
-    """Return the customer to link, and those to unlink."""
-    if wanted.stripe_customer_id is None:
-        return None, await billing.customers_of(connection, tenant_id)
-    return wanted.stripe_customer_id or None, []
-
-
-async def _insert(
-    connection: Connection, tenant_id: str, wanted: TenantInput, now: datetime, *, only_new: bool
-) -> bool:
-    """Insert a tenant; return False if there is one with this id, or raise `TenantExistsError`."""
-    verified = wanted.owner_email if wanted.email_verified else ""
-    address = OwnerAddress(wanted.owner_email, verified)
-    owner_id = wanted.owner_id or new_id("usr")
-    plan = wanted.plan or FREE
-    created = await tenants.insert(connection, tenant_id, wanted.name, owner_id, address, plan, now)
-    if only_new and not created:
-        raise errors.TenantExistsError(f"The organization {tenant_id} exists already.")
-    return created
-
-
-async def _lock_current(connection: Connection, tenant_id: str) -> TenantRow:
-    """Lock a tenant. Raises `TenantDeletedError` for one that has ended."""
-    found = await get_tenant(connection, tenant_id, lock=True, even_ended=True)
-    if found.deleted:
-        raise errors.TenantDeletedError("The tenant has ended; its id is free again after 30 days.")
-    return found
-
-
-async def _update(
-    connection: Connection, found: TenantRow, wanted: TenantInput, now: datetime
-) -> None:
-    address = found.owner_address.changed(wanted.owner_email, verified=wanted.email_verified)
-    await tenants.update(
-        connection,
-        found,
-        address,
-        now,
-        name=wanted.name,
-        owner_id=wanted.owner_id,
-        suspended=wanted.suspended,
-    )
-
-
-async def _link(
-    connection: Connection, tenant: TenantRow, customer: str | None, now: datetime
-) -> bool:
-    """Link a customer, if one is given and not the tenant's; return whether it was."""
-    if customer is None or customer == tenant.record.stripe_customer_id:
-        return False
-    if not await tenants.link_customer(connection, tenant.record.id, customer, "operator", now):
-        raise errors.CustomerTakenError(f"Customer {customer} belongs to another tenant.")
-    return True
-
-
-async def _record_creation(
-    connection: Connection, author: Author, tenant_id: str, wanted: TenantInput, now: datetime
-) -> None:
-    plan = UNSET if wanted.plan is None else wanted.plan
-    after = audited(await get_tenant(connection, tenant_id), plan)
-    target = (tenant_id, tenant_id)
-    await audit.record(
-        connection,
-        author,
-        Action.TENANT_CREATED,
-        target,
-        now,
-        after=after,
-    )
-
-
-async def record_update(
-    connection: Connection,
-    author: Author,
-    before: TenantRow,
-    now: datetime,
-    action: Action = Action.TENANT_UPDATED,
-) -> TenantRow:
-    """Record a change in the audit trail; return the changed tenant."""
-    after = await get_tenant(connection, before.record.id)
-    target = (after.record.id, after.record.id)
-    await audit.record(
-        connection,
-        author,
-        action,
-        target,
-        now,
-        before=audited(before),
-        after=audited(after),
-    )
-    return after
-
-
-def audited(row: TenantRow, plan: str | UnsetType = UNSET) -> AuditedTenant:
-    """Return the fields that callers change. The ledger records the billing state."""
-    is_verified = row.owner_address.is_verified
-    record = row.record
-    return AuditedTenant(
-        record.name,
-        record.owner_id,
-        row.owner_email,
-        is_verified,
-        record.stripe_customer_id,
-        row.suspended,
-        plan,
-    )
 
 
 def _own(principal: RequestPrincipal, tenant_id: str) -> str:

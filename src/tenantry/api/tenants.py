@@ -8,7 +8,8 @@ from litestar.openapi import ResponseSpec
 from litestar.params import JSONBody
 from msgspec import UNSET, UnsetType
 
-from tenantry.accounts.tenants import TenantExport, TenantInput
+from tenantry.accounts.tenant_changes import TenantInput
+from tenantry.accounts.tenant_export import TenantExport
 from tenantry.api.guards import (
     Caller,
     CallerClaims,

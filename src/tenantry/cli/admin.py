@@ -14,7 +14,7 @@ from msgspec import UNSET
 from tenantry.accounts.members import MemberService
 from tenantry.accounts.owner_addresses import verify_as_operator
 from tenantry.accounts.restore import LostChange, Restore, RestoreOutcome, export_trail
-from tenantry.accounts.tenants import TenantInput
+from tenantry.accounts.tenant_changes import TenantInput
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing.customer_links import CustomerLinks, CustomerMove
 from tenantry.cli.database import on_database

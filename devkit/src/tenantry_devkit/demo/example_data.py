@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from tenantry.accounts import tenants_store
 from tenantry.accounts.projects import ProjectService
-from tenantry.accounts.tenants import TenantInput, TenantService
+from tenantry.accounts.tenant_changes import TenantInput
+from tenantry.accounts.tenants import TenantService
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing import ledger_queries_store
 from tenantry.common.clock import from_epoch, system_clock

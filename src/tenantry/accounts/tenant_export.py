@@ -1,0 +1,68 @@
+"""The export of a tenant: all its data in one document."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from tenantry.accounts import members_store as members
+from tenantry.accounts import projects_store as projects
+from tenantry.audit import trail as audit
+from tenantry.auth import api_keys_store
+from tenantry.billing import ledger_store as billing
+from tenantry.billing.ledger_queries import BillingEventView, view
+from tenantry.billing.ledger_queries_store import read_all_entries
+from tenantry.common.encoding import doc
+from tenantry.db.connection import Connection
+from tenantry.db.tenants_store import TenantRow
+from tenantry.domain.api_keys import ApiKey
+from tenantry.domain.audit import AuditEvent
+from tenantry.domain.permissions import Mode
+from tenantry.domain.plans import Catalog
+from tenantry.domain.tenants import Project, Tenant, to_tenant
+
+
+class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
+    """All data of a tenant, except key digests and raw event bodies."""
+
+    tenant: Annotated[Tenant, doc("The tenant's record.")]
+    owner_email: Annotated[str, doc("The address that receives billing mail.", "ada@acme.example")]
+    owner_email_verified: Annotated[
+        bool,
+        doc(
+            "Whether the owner's address is verified; only then does it receive security notices.",
+            example=True,
+        ),
+    ]
+    suspended: Annotated[bool, doc("Whether the tenant's credentials are refused.", example=False)]
+    customers: Annotated[
+        list[str],
+        doc("The payment provider's customers that are linked to it.", ["cus_Rk2pXw7Lm3"]),
+    ]
+    members: Annotated[list[dict[str, Any]], doc("Users and their roles, including removed ones.")]
+    api_keys: Annotated[list[ApiKey], doc("All keys, without secrets.")]
+    audit_events: Annotated[list[AuditEvent], doc("The whole audit trail.")]
+    projects: Annotated[list[Project], doc("All projects of both modes.")]
+    billing_events: Annotated[list[BillingEventView], doc("The whole ledger.")]
+
+
+async def read_export(
+    connection: Connection, found: TenantRow, catalog: Catalog, now: datetime
+) -> TenantExport:
+    """Read the data of a tenant, ended ones included."""
+    tenant_id = found.record.id
+    return TenantExport(
+        tenant=to_tenant(found.record, catalog, now),
+        owner_email=found.owner_email,
+        owner_email_verified=found.owner_address.is_verified,
+        suspended=found.suspended,
+        customers=await billing.customers_of(connection, tenant_id),
+        members=await members.read_all(connection, tenant_id),
+        api_keys=await api_keys_store.read_all(connection, tenant_id, now),
+        audit_events=await audit.read_all(connection, tenant_id),
+        projects=[
+            *await projects.read_all(connection, tenant_id, Mode.LIVE),
+            *await projects.read_all(connection, tenant_id, Mode.TEST),
+        ],
+        billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
+    )
