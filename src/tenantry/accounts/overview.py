@@ -225,7 +225,8 @@ class OverviewService:
         states: Sequence[BillingState],
         status: str,
     ) -> Sequence[Debt]:
-        if not any(state.subscription_status in OWING for state in states):
+        statuses = {state.subscription_status for state in states}
+        if statuses.isdisjoint(OWING):
             if status != PAST_DUE:
                 return ()
             states = [BillingState(subscription_status=status)]  # SUBSCRIPTIONS has changed since

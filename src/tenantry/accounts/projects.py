@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -113,13 +112,8 @@ class ProjectService:
                 now,
             )
             await projects.insert(connection, project)
-            await _record(
-                connection,
-                author,
-                Action.PROJECT_CREATED,
-                None,
-                project,
-                now,
+            await audit.record(
+                connection, author, Action.PROJECT_CREATED, (org_id, project.id), now, after=project
             )
             await idempotency.keep(connection, claim, project, now)
             return project
@@ -127,14 +121,7 @@ class ProjectService:
     async def get(self, principal: RequestPrincipal, project_id: str) -> Project:
         """Read a project. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            return _require(
-                await projects.find(
-                    connection,
-                    principal.org_id,
-                    principal.mode,
-                    project_id,
-                )
-            )
+            return await _find(connection, principal, project_id)
 
     async def update(
         self,
@@ -154,14 +141,7 @@ class ProjectService:
                 _SCOPE,
                 self.clock,
             )
-            project = _require(
-                await projects.find(
-                    connection,
-                    principal.org_id,
-                    principal.mode,
-                    project_id,
-                )
-            )
+            project = await _find(connection, principal, project_id)
             name = project.name if name is UNSET else name
             description = project.description if description is UNSET else description
             check_name(name)
@@ -172,14 +152,16 @@ class ProjectService:
                 updated_at=now,
             )
             await projects.update(connection, changed)
-            await _record(
-                connection,
-                author,
-                Action.PROJECT_UPDATED,
-                project,
-                changed,
-                now,
-            )
+            if (name, description) != (project.name, project.description):
+                await audit.record(
+                    connection,
+                    author,
+                    Action.PROJECT_UPDATED,
+                    (project.org_id, project.id),
+                    now,
+                    before=project,
+                    after=changed,
+                )
             return changed
 
     async def delete(self, principal: RequestPrincipal, author: Author, project_id: str) -> None:
@@ -191,51 +173,17 @@ class ProjectService:
                 _SCOPE,
                 self.clock,
             )
-            project = _require(
-                await projects.find(
-                    connection,
-                    principal.org_id,
-                    principal.mode,
-                    project_id,
-                )
-            )
+            project = await _find(connection, principal, project_id)
             await projects.delete(
                 connection,
                 principal.org_id,
                 principal.mode,
                 project_id,
             )
-            await _record(
-                connection,
-                author,
-                Action.PROJECT_DELETED,
-                project,
-                None,
-                now,
+            target = (project.org_id, project.id)
+            await audit.record(
+                connection, author, Action.PROJECT_DELETED, target, now, before=project
             )
-
-
-async def _record(
-    connection: Connection,
-    author: Author,
-    action: Action,
-    before: Project | None,
-    after: Project | None,
-    now: datetime,
-) -> None:
-    """Record a change of a project, unless only its time of change differs."""
-    if before and after and msgspec.structs.replace(after, updated_at=before.updated_at) == before:
-        return
-    target = _require(after or before)
-    await audit.record(
-        connection,
-        author,
-        action,
-        (target.org_id, target.id),
-        now,
-        before=before,
-        after=after,
-    )
 
 
 async def count_for_page(connection: Connection, principal: RequestPrincipal) -> Count:
@@ -265,7 +213,8 @@ def page_of(documents: Sequence[str], limit: int) -> bytes:
     )
 
 
-def _require(project: Project | None) -> Project:
+async def _find(connection: Connection, principal: RequestPrincipal, project_id: str) -> Project:
+    project = await projects.find(connection, principal.org_id, principal.mode, project_id)
     if project is None:
         raise NotFoundError("project")
     return project

@@ -115,11 +115,10 @@ class Restore:
         known: set[str] = set()
         newest: dict[tuple[str, str], dict[Action, datetime]] = {}
         for org_id, own in _by_organization(entries).items():
+            targets = {entry.target_id for entry in own}
             async with self.database.transaction(of_tenant(org_id)) as connection:
                 known |= await audit.existing_ids(connection, org_id, [entry.id for entry in own])
-                changes = await audit.newest_by_target(
-                    connection, org_id, {entry.target_id for entry in own}
-                )
+                changes = await audit.newest_by_target(connection, org_id, targets)
             newest |= {(org_id, target): ways for target, ways in changes.items()}
         lost = [entry for entry in entries if entry.id not in known]
         return LostEntries(lost, newest, _last_suspensions(entries))
@@ -199,8 +198,7 @@ class Restore:
             return _already_done()
         after = entry.after or {}
         ends_at = _end_of(after)
-        has_ended = ends_at is not None and ends_at <= self.clock()
-        if entry.action in _KEY_ENDS or "revokedAt" in after or has_ended:
+        if entry.action in _KEY_ENDS or "revokedAt" in after or _is_past(ends_at, self.clock()):
             return _redone(partial(self.keys.revoke, operator, BY_OPERATOR, key.id, force=True))
         update = partial(
             self.keys.update,
@@ -276,6 +274,10 @@ def _end_of(after: Mapping[str, Any]) -> datetime | None:
     """Return when a changed key expires."""
     end = after.get("expiresAt")
     return None if end is None else datetime.fromisoformat(end).astimezone(UTC)
+
+
+def _is_past(end: datetime | None, now: datetime) -> bool:
+    return end is not None and end <= now
 
 
 def _scopes_of(after: Mapping[str, Any]) -> tuple[str, ...] | UnsetType:

@@ -75,7 +75,8 @@ class TenantDirectory:
                 self.clock(),
             )
         matches = [TenantMatch(found_by, given, tenant) for found_by, given, tenant in named]
-        keys_of_tenants = [key for key in keys if key.org_id in tenants]
         return matches + [
-            TenantMatch("key", key.id, tenants[key.org_id], key) for key in keys_of_tenants
+            TenantMatch("key", key.id, tenants[key.org_id], key)
+            for key in keys
+            if key.org_id in tenants
         ]

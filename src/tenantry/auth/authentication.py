@@ -338,13 +338,17 @@ def grants_of_user(
     """Return a user's claimed role in this tenant, scopes and level. Raises the errors of
     `Authenticator.as_user`.
     """
-    role = (claims.role or Role.MEMBER) if claims.org_id == row.org_id else None
+    role = _claimed_role(claims, row)
     if row.deleted:
         raise errors.InvalidCredentialError("The organization has ended.")
     if row.removed and (row.binds_owner or role is not Role.OWNER):
         raise errors.NoOrganizationError("The user does not belong to this organization any more.")
     _check_not_suspended(suspended=row.suspended)
     return role, *permissions.role_grants(effective_role(claims, row), claims.scopes)
+
+
+def _claimed_role(claims: Claims, row: UserAccessRow) -> Role | None:
+    return (claims.role or Role.MEMBER) if claims.org_id == row.org_id else None
 
 
 def effective_role(claims: Claims, row: UserAccessRow) -> Role:

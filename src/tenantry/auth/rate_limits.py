@@ -262,11 +262,13 @@ class RateLimiter:
 
 def _exceeded(shares: Sequence[Share], shut: Sequence[Share], second: int) -> RateLimitedError:
     """Make the error with the known quotas of this second."""
-    others = [share for share in shares if share not in shut]
-    used_up = [*shut, *(share for share in others if share.seems_exhausted(second))]
     known = [share for share in shares if share in shut or share.second == second]
-    reset = max(share.quota(second).reset for share in used_up)
-    return RateLimitedError(_text_of(shut), _status_of(known, second), reset)
+    resets = (
+        share.quota(second).reset
+        for share in shares
+        if share in shut or share.seems_exhausted(second)
+    )
+    return RateLimitedError(_text_of(shut), _status_of(known, second), max(resets))
 
 
 def _text_of(reached: Sequence[Share]) -> str:

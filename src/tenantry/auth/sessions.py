@@ -99,10 +99,7 @@ class SessionService:
         old = None if before is None else self.secret.digest(before)
         async with self.database.transaction(OF_PEOPLE) as connection:
             if old is not None:
-                previous = await sessions.find(connection, old)
-                await sessions.delete(connection, old)
-                if previous is not None and previous.user == session.user:
-                    session = msgspec.structs.replace(session, tenant_id=previous.tenant_id)
+                session = await _continued(connection, session, old)
             await sessions.insert(connection, session)
         return self.secret.token(random)
 
@@ -216,6 +213,15 @@ class SessionService:
         """End all other sessions of a session's user; return how many."""
         async with self.database.transaction(OF_PEOPLE) as connection:
             return await sessions.delete_others(connection, session)
+
+
+async def _continued(connection: Connection, session: Session, old: bytes) -> Session:
+    """End the browser's former session; a new one of the same user keeps its tenant."""
+    previous = await sessions.find(connection, old)
+    await sessions.delete(connection, old)
+    if previous is None or previous.user != session.user:
+        return session
+    return msgspec.structs.replace(session, tenant_id=previous.tenant_id)
 
 
 def _opened(tenants: Sequence[TenantOfUser], tenant_id: str | None) -> str | None:

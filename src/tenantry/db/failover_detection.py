@@ -4,7 +4,7 @@ was replaced.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import psycopg
@@ -50,13 +50,7 @@ class FailoverDetector:
         self.settings = settings
         """Those of every session on these servers."""
         self._given = conninfo_to_dict(conninfo)
-        lists = {key: str(self._given[key]).split(",") for key in _HOST_KEYS if key in self._given}
-        count = max(map(len, lists.values()), default=1)
-        # one port may be that of all hosts
-        keys = [key for key, parts in lists.items() if len(parts) == count]
-        self._servers: list[dict[str, str]] = [
-            {key: lists[key][number] for key in keys} for number in range(count)
-        ]
+        self._servers = _servers_of(self._given)
         self._first = self._servers[0]
         self._newest: PrimaryEpoch | None = None
 
@@ -137,6 +131,15 @@ class FailoverDetector:
     def is_over(self, connection: Connection) -> bool:
         """Whether another server has replaced the connection's."""
         return connection.primary is not None and connection.primary != self._newest
+
+
+def _servers_of(given: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the host, address and port of each server that a connection string names."""
+    lists = {key: str(given[key]).split(",") for key in _HOST_KEYS if key in given}
+    count = max(map(len, lists.values()), default=1)
+    # one port may be that of all hosts
+    keys = [key for key, parts in lists.items() if len(parts) == count]
+    return [{key: lists[key][number] for key in keys} for number in range(count)]
 
 
 def _leads_to(server: dict[str, str], info: psycopg.ConnectionInfo) -> bool:

@@ -82,15 +82,15 @@ def migrate(conninfo: str, migrations: Path = MIGRATIONS) -> tuple[str | None, s
                 retry_on_lock_timeout(lambda: _upgrade(conninfo, migrations))
             retry_on_lock_timeout(lambda: _upgrade_queue(connection))
             after = max(before or newest, newest)
-            if (
-                after == newest_revision()
-                and not roles.missing_roles(connection)
-                and roles.owns_tables(connection)
-            ):
+            if after == newest_revision() and _may_grant(connection):
                 _grant_privileges(connection)
             return before, after
         finally:
             connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
+
+
+def _may_grant(connection: Connection) -> bool:
+    return not roles.missing_roles(connection) and roles.owns_tables(connection)
 
 
 def _lock(connection: Connection) -> None:
@@ -172,17 +172,17 @@ def _upgrade_queue(connection: Connection) -> None:
     from procrastinate.schema import SchemaManager  # noqa: PLC0415
 
     files = sorted(Path(SchemaManager.get_migrations_path()).glob("*.sql"))
-    done = {row[0] for row in connection.execute("SELECT name FROM queue_migrations").fetchall()}
+    done = {name for [name] in connection.execute("SELECT name FROM queue_migrations")}
     new = [file for file in files if file.name not in done]
     if not new:
         return
+    scripts = [file.read_bytes() for file in new]
+    if not done:
+        scripts = [SchemaManager.get_schema().encode()]
     with connection.transaction():
         connection.execute(_SET_LOCK_TIMEOUT)
-        if done:
-            for file in new:
-                connection.execute(file.read_bytes())
-        else:
-            connection.execute(SchemaManager.get_schema().encode())
+        for script in scripts:
+            connection.execute(script)
         with connection.cursor() as cursor:
             cursor.executemany(
                 "INSERT INTO queue_migrations (name) VALUES (%s)", [(file.name,) for file in new]

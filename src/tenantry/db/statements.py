@@ -80,18 +80,12 @@ def _array(element: int, number: int, items: Iterable[bytes]) -> bytes:
 def _dump_blobs(element: int) -> Callable[[Sequence[bytes | None]], bytes]:
     def dump(values: Sequence[bytes | None]) -> bytes:
         number = len(values)
-        absent = values.count(None)
-        if not absent:
-            lengths = map(_length, map(len, cast("Sequence[bytes]", values)))
-            items = chain.from_iterable(zip(lengths, cast("Sequence[bytes]", values), strict=True))
+        if None in values:
+            items = [_NULL if value is None else _length(len(value)) + value for value in values]
             return _array(element, number, items)
-        if absent == number:
-            return _array(element, number, (_NULL * number,))
-        return _array(
-            element,
-            number,
-            [_NULL if value is None else _length(len(value)) + value for value in values],
-        )
+        present = cast("Sequence[bytes]", values)
+        lengths = map(_length, map(len, present))
+        return _array(element, number, chain.from_iterable(zip(lengths, present, strict=True)))
 
     return dump
 
@@ -101,12 +95,9 @@ def _length(length: int) -> bytes:
 
 
 def _dump_texts(values: Sequence[str | None]) -> bytes:
-    absent = values.count(None)
-    if not absent:
-        return _dump_text_items([*map(str.encode, cast("Sequence[str]", values))])
-    if absent == len(values):
-        return _array(25, absent, (_NULL * absent,))
-    return _dump_text_items([None if value is None else value.encode() for value in values])
+    if None in values:
+        return _dump_text_items([None if value is None else value.encode() for value in values])
+    return _dump_text_items([*map(str.encode, cast("Sequence[str]", values))])
 
 
 def _numbers(element: int, values: Sequence[int | None]) -> bytes:

@@ -148,8 +148,8 @@ def parse_sender(sender: str) -> Address:
         message["From"] = sender
     header = message["From"]
     if isinstance(header, AddressHeader) and not header.defects and len(header.addresses) == 1:  # type: ignore[attr-defined]
-        address = header.addresses[0]
-        if address.domain and address.username and address.addr_spec.isascii():
+        [address] = header.addresses
+        if all((address.domain, address.username, address.addr_spec.isascii())):
             return address
     raise ValueError(
         "the sender must be one mail address in ASCII, like billing@example.com or Name <billing@example.com>"

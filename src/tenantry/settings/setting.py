@@ -139,6 +139,10 @@ def secret_in(path: str) -> str:
             content = file.read(_LARGEST_SECRET_FILE + 1)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    return _checked_text(path, content)
+
+
+def _checked_text(path: str, content: bytes) -> str:
     if len(content) > _LARGEST_SECRET_FILE:
         raise ValueError(f"{path} is larger than 64 KiB")
     try:

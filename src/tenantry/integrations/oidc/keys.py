@@ -58,46 +58,7 @@ MAX_RSA_BITS: Final = 8192
 # ROCA: Nemec et al., "The Return of Coppersmith's Attack" (CCS 2017, CVE-2017-15361), section 4.
 # Primes of affected keys are k * M + 65537^a mod M, where M is a product of small primes. So modulo
 # each of these the modulus is a power of 65537. The false positive rate is about 2^-27.
-_ROCA_PRIMES: Final = (
-    3,
-    5,
-    7,
-    11,
-    13,
-    17,
-    19,
-    23,
-    29,
-    31,
-    37,
-    41,
-    43,
-    47,
-    53,
-    59,
-    61,
-    67,
-    71,
-    73,
-    79,
-    83,
-    89,
-    97,
-    101,
-    103,
-    107,
-    109,
-    113,
-    127,
-    131,
-    137,
-    139,
-    149,
-    151,
-    157,
-    163,
-    167,
-)
+_ROCA_PRIMES: Final = [n for n in range(3, 168, 2) if all(n % d for d in range(3, n, 2))]
 _ROCA_GENERATOR: Final = 65537
 
 _P25519: Final = 2**255 - 19
@@ -165,6 +126,7 @@ class PublishedKeys(msgspec.Struct, frozen=True):
     by_id: dict[tuple[str | None, str], tuple[Key, ...]]
     metadata: IssuerMetadata
     ignored: tuple[IgnoredKey, ...] = ()
+    usable: tuple[UsableKey, ...] = ()
 
 
 async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -> PublishedKeys:
@@ -182,7 +144,7 @@ async def fetch_published_keys(config: OidcConfig, client: httpx2.AsyncClient) -
     for algorithms, key in usable:
         for kid, alg in itertools.product({key.kid, None}, algorithms):
             by_id[kid, alg] = (*by_id.get((kid, alg), ()), key)
-    return PublishedKeys(by_id, metadata, tuple(ignored))
+    return PublishedKeys(by_id, metadata, tuple(ignored), tuple(usable))
 
 
 def read_key_set(entries: list[Any]) -> tuple[list[UsableKey], list[IgnoredKey]]:
@@ -414,11 +376,10 @@ class KeySet:
     def listing(self) -> list[str]:
         """Describe each cached key: its id, and the algorithms that it verifies."""
         published = self._current()
-        algorithms: dict[str, list[str]] = {}
-        for (kid, alg), keys in (published.by_id if published else {}).items():
-            for key in keys if kid is None else ():
-                algorithms.setdefault(key.kid or "a key without an id", []).append(alg)
-        return [f"{kid} ({', '.join(names)})" for kid, names in algorithms.items()]
+        return [
+            f"{key.kid or 'a key without an id'} ({', '.join(algorithms)})"
+            for algorithms, key in (published.usable if published else ())
+        ]
 
     async def refresh(self) -> None:
         """Fetch the keys, or wait for the current fetch. Raises nothing for the provider's
