@@ -176,13 +176,10 @@ def _upgrade_queue(connection: Connection) -> None:
     new = [file for file in files if file.name not in done]
     if not new:
         return
-    scripts = [file.read_bytes() for file in new]
-    if not done:
-        scripts = [SchemaManager.get_schema().encode()]
+    script = b"\n".join(map(Path.read_bytes, new)) if done else SchemaManager.get_schema().encode()
     with connection.transaction():
         connection.execute(_SET_LOCK_TIMEOUT)
-        for script in scripts:
-            connection.execute(script)
+        connection.execute(script)
         with connection.cursor() as cursor:
             cursor.executemany(
                 "INSERT INTO queue_migrations (name) VALUES (%s)", [(file.name,) for file in new]

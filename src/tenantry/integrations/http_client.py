@@ -69,16 +69,22 @@ def is_secure(url: str, *, allow_http: bool = False) -> bool:
     """Whether ``url`` is https, or http on loopback (or anywhere with ``allow_http``), and
     ASCII.
     """
-    if not url.isascii() or not url.isprintable():
-        return False
-    try:
-        parsed = httpx2.URL(url)
-        urlsplit(url)  # other modules use it, and it rejects more
-    except (httpx2.InvalidURL, ValueError):
+    parsed = _parsed(url)
+    if parsed is None or not parsed.host:
         return False
     plain_is_safe = allow_http or is_loopback(parsed.host)
-    schemes = {"https", "http"} if plain_is_safe else {"https"}
-    return bool(parsed.host) and parsed.scheme in schemes
+    return parsed.scheme == "https" or (parsed.scheme == "http" and plain_is_safe)
+
+
+def _parsed(url: str) -> httpx2.URL | None:
+    """Return the parts of an address in visible ASCII."""
+    if not url.isascii() or not url.isprintable():
+        return None
+    try:
+        urlsplit(url)  # other modules use it, and it rejects more
+        return httpx2.URL(url)
+    except (httpx2.InvalidURL, ValueError):
+        return None
 
 
 async def fetch(

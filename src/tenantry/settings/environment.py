@@ -33,12 +33,21 @@ def read_environment(env_file: Mapping[str, str] | None = None) -> dict[str, str
     A file that cannot be read, or a secret that is given in both ways, stays as it is: `load`
     reports it.
     """
-    file = dict(read_env_file() if env_file is None else env_file)
-    for secret in SECRETS:  # either form in the environment goes before either form in the file
-        if secret.name in os.environ or secret.file_name in os.environ:
-            file.pop(secret.name, None)
-            file.pop(secret.file_name, None)
-    values = {**file, **os.environ}
+    file = read_env_file() if env_file is None else env_file
+    return _with_secrets_of_files({**_not_overridden(file), **os.environ})
+
+
+def _not_overridden(file: Mapping[str, str]) -> dict[str, str]:
+    """Leave out secrets that the environment has in either form."""
+    overridden = set[str]()
+    for secret in SECRETS:
+        forms = {secret.name, secret.file_name}
+        if not forms.isdisjoint(os.environ):
+            overridden |= forms
+    return {name: value for name, value in file.items() if name not in overridden}
+
+
+def _with_secrets_of_files(values: dict[str, str]) -> dict[str, str]:
     for secret in SECRETS:
         path = secret.file(values)
         if path is not None and not values.get(secret.name, "").strip():
