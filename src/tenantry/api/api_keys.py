@@ -17,6 +17,7 @@ from tenantry.api.parameters import (
     Name,
     OrgId,
     ScopeName,
+    nul_faults,
     path_parameter,
 )
 from tenantry.api.services import Services
@@ -189,8 +190,8 @@ async def list_api_keys(
     """
     if org_id is not None:
         principal.require_org(org_id)
-    if search is not None and "\x00" in search:
-        raise ValidationError(("search", "must not contain a NUL"))
+    if faults := nul_faults({"search": search}):
+        raise ValidationError(*faults)
     wanted = KeyFilter(status=status, search=search)
     return await services.api_keys.list_page(
         principal,

@@ -11,7 +11,7 @@ from litestar.params import QueryParameter
 from litestar.response import Stream
 
 from tenantry.api.guards import Caller, needs, raises
-from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
+from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit, nul_faults
 from tenantry.api.services import Services
 from tenantry.audit.trail import AuditFilter
 from tenantry.db.pagination import Page
@@ -54,11 +54,8 @@ def audit_filter(
         (name, "needs a zone, such as the Z in 2027-01-31T00:00:00Z")
         for name, moment in (("since", since), ("until", until))
         if moment is not None and moment.tzinfo is None
-    ] + [
-        (name, "must not contain a NUL")
-        for name, text in (("actorId", actor_id), ("targetId", target_id))
-        if text is not None and "\x00" in text
     ]
+    faults += nul_faults({"actorId": actor_id, "targetId": target_id})
     if faults:
         raise ValidationError(*faults)
     return AuditFilter(action, actor_id, target_id, since, until)

@@ -11,7 +11,7 @@ from litestar.params import QueryParameter
 from tenantry.accounts.tenant_directory_store import TenantFilter
 from tenantry.api.api_keys import KeyId
 from tenantry.api.guards import ChangeAuthor, needs_operator, raises
-from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit
+from tenantry.api.parameters import DEFAULT_LIMIT, Cursor, Limit, nul_faults
 from tenantry.api.services import Services
 from tenantry.api.tenants import TenantId
 from tenantry.billing.unplaced_events import UnplacedEvent
@@ -62,11 +62,7 @@ def tenant_filter(
     ] = None,
 ) -> TenantFilter:
     """Make the filter of a request's parameters. Raises `ValidationError`."""
-    texts = {"search": search, "plan": plan, "status": status}
-    faults = [
-        (name, "must not contain a NUL") for name, text in texts.items() if text and "\x00" in text
-    ]
-    if faults:
+    if faults := nul_faults({"search": search, "plan": plan, "status": status}):
         raise ValidationError(*faults)
     check_search(search or "")
     return TenantFilter(

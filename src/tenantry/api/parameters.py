@@ -107,3 +107,10 @@ def path_parameter(description: str, example: str) -> Any:  # noqa: ANN401  # Li
     "key_0197...")]``.
     """
     return PathParameter(description=description, schema_extra={"example": example})
+
+
+def nul_faults(texts: Mapping[str, str | None]) -> list[tuple[str, str]]:
+    """Return the fault of each parameter with a NUL, which no column of the database takes."""
+    return [
+        (name, "must not contain a NUL") for name, text in texts.items() if "\x00" in (text or "")
+    ]

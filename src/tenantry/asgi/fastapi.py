@@ -3,6 +3,7 @@ document.
 """
 
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -94,16 +95,17 @@ def _with_refusals(document: dict[str, Any]) -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components([Problem], ref_template=_REFERENCE)
     known = document.setdefault("components", {}).setdefault("schemas", {})
     known.update({_SCHEMA_PREFIX + name: schema for name, schema in schemas.items()})
-    for path in document.get("paths", {}).values():
-        for operation in path.values():
-            if isinstance(operation, dict) and any(
-                _SCHEME in needed for needed in operation.get("security", ())
-            ):
-                for status, (meaning, headers) in _REFUSALS.items():
-                    operation.setdefault("responses", {}).setdefault(
-                        str(status), _response(meaning, headers)
-                    )
+    paths = document.get("paths", {}).values()
+    for operation in chain.from_iterable(map(dict.values, paths)):
+        if isinstance(operation, dict) and _needs_credential(operation):
+            responses = operation.setdefault("responses", {})
+            for status, (meaning, headers) in _REFUSALS.items():
+                responses.setdefault(str(status), _response(meaning, headers))
     return document
+
+
+def _needs_credential(operation: dict[str, Any]) -> bool:
+    return any(_SCHEME in needed for needed in operation.get("security", ()))
 
 
 def _response(meaning: str, headers: tuple[str, ...]) -> dict[str, Any]:

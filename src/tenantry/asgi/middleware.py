@@ -15,6 +15,7 @@ from tenantry.in_process.request import (
     context_in,
     optional_principal_in,
     principal_in,
+    request_id_in,
 )
 from tenantry.in_process.tenantry import AsgiAuthenticator, credentials_of
 from tenantry.server.asgi_types import (
@@ -24,7 +25,6 @@ from tenantry.server.asgi_types import (
     Scope,
     Send,
     header_of,
-    request_id_of,
 )
 from tenantry.server.problems import STATUSES, Refusal
 
@@ -120,12 +120,7 @@ class TenantryAsgiMiddleware:
         receive: Receive,
         send: Send,
     ) -> None:
-        known = scope.get(REQUEST_ID)  # from an outer middleware with another database
-        request_id = (
-            request_id_of(header_of(scope, b"x-request-id"))
-            if known is None
-            else str(known).encode()
-        )
+        request_id = request_id_in(scope, header_of(scope, b"x-request-id"))
         context = RequestContext(self._tenantry, request_id)
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:

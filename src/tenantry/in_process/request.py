@@ -12,7 +12,7 @@ from tenantry.domain.errors import DomainError, MissingCredentialError, RateLimi
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.rate_limits import RateLimitStatus
 from tenantry.in_process.tenantry import Credentials
-from tenantry.server.asgi_types import Header
+from tenantry.server.asgi_types import REQUEST_ID, Header, request_id_of
 from tenantry.server.caching import PRIVATE, vary_on_credential
 from tenantry.server.problems import Refusal, internal_error, log_refused_token, refuse_domain_error
 from tenantry.server.rate_limit_headers import rate_headers
@@ -103,6 +103,14 @@ class RequestContext:
             refusal = internal_error(request_id)
         refusal.headers += [*SECURITY_HEADERS, (b"content-length", b"%d" % len(refusal.body))]
         return refusal
+
+
+def request_id_in(request: Mapping[str, Any], given: bytes | None) -> bytes:
+    """Return the id that an outer middleware with another database gave a request, else that of
+    its ``X-Request-Id``.
+    """
+    known = request.get(REQUEST_ID)
+    return request_id_of(given) if known is None else str(known).encode()
 
 
 def context_in(request: Mapping[str, Any]) -> RequestContext | None:

@@ -23,10 +23,14 @@ def vary_on_credential(headers: list[Header]) -> None:
     if not given:
         headers.append(_ON_CREDENTIAL)
         return
-    varying = [name.strip() for name in b",".join(given).split(b",")]
-    known = set(map(bytes.lower, varying))
-    if _ANY in known:
-        return
-    varying += [name for name in _NAMES if name.lower() not in known]
-    headers[:] = [header for header in headers if header[0].lower() != _VARY]
-    headers.append((_VARY, b", ".join(varying)))
+    varying = _with_ours(b",".join(given))
+    if _ANY not in varying:
+        headers[:] = [header for header in headers if header[0].lower() != _VARY]
+        headers.append((_VARY, b", ".join(varying)))
+
+
+def _with_ours(given: bytes) -> list[bytes]:
+    """Return the names of a ``Vary``, and those of `CREDENTIAL_HEADERS` that it lacks."""
+    varying = [*map(bytes.strip, given.split(b","))]
+    known = {*map(bytes.lower, varying)}
+    return varying + [name for name in _NAMES if name.lower() not in known]

@@ -64,6 +64,10 @@ _MAX_HOT_LENGTH_DIGITS: Final = 5
 _MAX_HOT_TARGET_BYTES: Final = 256
 _MAX_BUFFERED_BYTES: Final = 65_536
 _URL_WITHOUT_PATH: Final = re.compile(rb"\A[A-Za-z][A-Za-z0-9+.-]*://[^/?#]+(?=\?|\Z)")
+_TIMEOUTS: Final = {
+    WaitState.HEAD: protocol_errors.HEAD_TIMEOUT,
+    WaitState.BODY: protocol_errors.BODY_TIMEOUT,
+}
 _CONTROLS: Final = bytes({*range(0x20), 0x7F} - {ord("\t")})
 
 logger = logging.getLogger(__name__)
@@ -366,22 +370,26 @@ class HttpProtocol(HttpToolsProtocol):
         """
         size = self.transport.get_write_buffer_size()
         if self.waits is WaitState.READING:
-            if size and size < self._unsent_bytes:
-                self._unsent_bytes = size
-                self.deadline = now + self._monitor.limits.reading
-            elif size or self.transport.is_closing():
-                self._monitor.count("reading_seconds")
-                self.transport.abort()
-            else:
-                self._await_next()
-        elif self.waits is WaitState.HEAD:
-            self._reject(protocol_errors.HEAD_TIMEOUT)
-        elif self.waits is WaitState.BODY:
-            self._reject(protocol_errors.BODY_TIMEOUT)
+            self._check_reading(now, size)
+        elif self.waits in _TIMEOUTS:
+            self._reject(_TIMEOUTS[self.waits])
         elif size:
             self._await_reading()
         else:
             self._close()
+
+    def _check_reading(self, now: float, unsent: int) -> None:
+        """Close the connection unless its client has read a part of the response since the last
+        check.
+        """
+        if unsent and unsent < self._unsent_bytes:
+            self._unsent_bytes = unsent
+            self.deadline = now + self._monitor.limits.reading
+        elif unsent or self.transport.is_closing():
+            self._monitor.count("reading_seconds")
+            self.transport.abort()
+        else:
+            self._await_next()
 
     def evict(self) -> None:
         if self.transport.get_write_buffer_size():

@@ -16,8 +16,9 @@ from tenantry.in_process.request import (
     context_in,
     optional_principal_in,
     principal_in,
+    request_id_in,
 )
-from tenantry.server.asgi_types import REQUEST_ID, Header, request_id_of
+from tenantry.server.asgi_types import REQUEST_ID, Header
 from tenantry.server.problems import STATUSES, Refusal
 from tenantry.wsgi.tenantry import WsgiAuthenticator, credentials_of, header_in
 
@@ -169,12 +170,7 @@ def begin(tenantry: WsgiAuthenticator, environ: dict[str, Any]) -> RequestContex
     """Make the context of a request, and remove from it what only a gateway may say."""
     for name in _IDENTITY:
         environ.pop(name, None)
-    known = environ.get(REQUEST_ID)  # from an outer middleware with another database
-    request_id = (
-        request_id_of(header_in(environ, "HTTP_X_REQUEST_ID"))
-        if known is None
-        else str(known).encode()
-    )
+    request_id = request_id_in(environ, header_in(environ, "HTTP_X_REQUEST_ID"))
     context = RequestContext(tenantry, request_id)
     environ.update({CONTEXT: context, REQUEST_ID: request_id.decode(), PRINCIPAL: None})
     return context
