@@ -81,8 +81,8 @@ class EventFeed:
 
     def check_room(self, client: bytes, tenant_id: str) -> None:
         """Raise `OverloadedError` if this client or tenant cannot have another watcher."""
-        of_one = sum(1 for other in self._watchers.values() if other == client)
-        of_tenant = sum(1 for watcher in self._watchers if watcher.tenant_id == tenant_id)
+        of_one = list(self._watchers.values()).count(client)
+        of_tenant = [watcher.tenant_id for watcher in self._watchers].count(tenant_id)
         is_full = len(self._watchers) >= self.most or of_tenant >= self.most_of_tenant
         if self._has_ended or is_full or of_one >= self.most_of_one:
             raise OverloadedError(

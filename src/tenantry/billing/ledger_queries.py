@@ -2,7 +2,7 @@
 the operator.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -273,16 +273,13 @@ async def explain(
         [account] = await read_accounts(connection, [tenant_id], policy)
         newest_first = await store.read_entries(connection, tenant_id, limit, None)
         records = newest_first[limit - 1 :: -1]
-        folded, ordered = await _fold(
+        folded, in_order = await _fold(
             connection, account, policy, {record.id: record for record in records}
         )
-        in_fold, next_folded = {record.id for record in ordered}, iter(ordered)
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
             parked = await store.parked_for(connection, [tenant_id])
-        state, chosen = account.state, list[RankedSubscription]()
-        if policy.is_each and account.has_status:
-            state = chosen_state(account.states(), policy, account.base_plan)
-            chosen = choice(account.states(), policy, now.timestamp(), account.base_plan)
+        compared = compare(account, folded.account, policy)
+        state, chosen = _choose(account, policy, now)
         return BillingExplanation(
             tenant=to_tenant(found.record, policy.catalog, now),
             base_plan=account.base_plan,
@@ -290,20 +287,35 @@ async def explain(
             suspended=found.suspended,
             ended=found.deleted,
             earlier=await store.count_entries(connection, tenant_id) - len(records),
-            # entries that were not folded keep their places
-            entries=tuple(
-                view(next(next_folded) if record.id in in_fold else record) for record in records
-            ),
+            entries=tuple(map(view, _in_places(records, in_order))),
             state=msgspec.convert(state, StateView, from_attributes=True, strict=False),
-            subscriptions=tuple(
-                SubscriptionView.of(each.state, _reason(account, each)) for each in chosen
-            ),
+            subscriptions=tuple(chosen),
             events=folded.events,
-            differences=tuple(
-                field for field in compare(account, folded.account, policy) if field.differs
-            ),
+            differences=tuple(field for field in compared if field.differs),
             parked=parked.get(tenant_id, 0),
         )
+
+
+def _choose(
+    account: BillingAccount, policy: BillingPolicy, now: datetime
+) -> tuple[BillingState, list[SubscriptionView]]:
+    """Return a tenant's state, and its subscriptions if each has its own state."""
+    if not policy.is_each or not account.has_status:
+        return account.state, []
+    states, plan = account.states(), account.base_plan
+    ranked = choice(states, policy, now.timestamp(), plan)
+    shown = [SubscriptionView.of(each.state, _reason(account, each)) for each in ranked]
+    return chosen_state(states, policy, plan), shown
+
+
+def _in_places(
+    records: Sequence[LedgerRecord], folded: Sequence[LedgerRecord]
+) -> list[LedgerRecord]:
+    """Return records with those that were ``folded`` in the order of the fold; others keep their
+    places.
+    """
+    ids, following = {record.id for record in folded}, iter(folded)
+    return [next(following) if record.id in ids else record for record in records]
 
 
 def _reason(account: BillingAccount, ranked: RankedSubscription) -> str:

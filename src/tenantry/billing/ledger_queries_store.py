@@ -5,7 +5,8 @@ index; counts.
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from operator import attrgetter
+from typing import Any, Final
 
 import msgspec
 
@@ -17,22 +18,26 @@ from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.tenant_record import BillingRecord
 
-_ENTRY_COLUMNS: Final = (
-    "id, type, created, received_at, outcome, arrival, anomalies, document::text"
+_LISTING: Final = Listing(
+    "id, type, created, received_at, outcome, arrival, coalesce(anomalies, '{}'), document::text",
+    "billing_events",
+    "created",
+    "arrival",
 )
-_LISTING: Final = Listing(_ENTRY_COLUMNS, "billing_events", "created", "arrival")
 _OF_TENANT: Final = "tenant_id = %(tenant)s AND (created, arrival) < (%(created)s, %(arrival)s)"
 _FILTERED: Final = (
     "(%(type)s::text IS NULL OR type = %(type)s) "
     "AND (%(outcome)s::text IS NULL OR outcome = %(outcome)s)"
 )
 ENTRY: Final = """
-SELECT id, type, created, received_at, outcome, arrival, anomalies, document::text
+SELECT id, type, created, received_at, outcome, arrival, coalesce(anomalies, '{}'),
+       document::text
   FROM billing_events
  WHERE tenant_id = %s AND id = %s
 """
 ALL_ENTRIES: Final = """
-SELECT id, type, created, received_at, outcome, arrival, anomalies, document::text
+SELECT id, type, created, received_at, outcome, arrival, coalesce(anomalies, '{}'),
+       document::text
   FROM billing_events
  WHERE tenant_id = %s
  ORDER BY created, arrival
@@ -156,49 +161,27 @@ SELECT id, type, created, arrival, org_id, customer_id, subscription_id, invoice
 _Place = tuple[int, int] | None  # of an entry: the second of its event, and its arrival number
 
 
-class EntryRow(NamedTuple):
-    """A row of `_ENTRY_COLUMNS`."""
-
-    id: str
-    type: str
-    created: int
-    received_at: datetime
-    outcome: str
-    arrival: int
-    anomalies: list[str] | None
-    document: str
-
-
 class LedgerRecord(msgspec.Struct, frozen=True):
     id: str
     type: str
     created: int
     received_at: datetime
-    livemode: bool | None
     outcome: str
+    arrival: int
+    anomalies: list[str]
+    livemode: bool | None
     reason: str
     before: BillingRecord | None
     after: BillingRecord | None
-    arrival: int
-    anomalies: list[str]
+
+
+_effect_of: Final = attrgetter("livemode", "reason", "before", "after")
 
 
 def _record(row: Sequence[Any]) -> LedgerRecord:
-    columns = EntryRow._make(row)
-    document = decode_document(columns.document)
-    return LedgerRecord(
-        columns.id,
-        columns.type,
-        columns.created,
-        columns.received_at,
-        document.livemode,
-        columns.outcome,
-        document.reason,
-        document.before,
-        document.after,
-        columns.arrival,
-        columns.anomalies or [],
-    )
+    *columns, document = row
+    values = (*columns, *_effect_of(decode_document(document)))
+    return LedgerRecord(*values)
 
 
 async def read_entries(
@@ -207,11 +190,9 @@ async def read_entries(
     """Return a tenant's entries, newest first, after a position ``(created, arrival)``; one more
     than ``limit``.
     """
+    values = _from(tenant_id, after)
     return [
-        _record(row)
-        for row in await _LISTING.read(
-            connection, _OF_TENANT, "true", _from(tenant_id, after), limit
-        )
+        _record(row) for row in await _LISTING.read(connection, _OF_TENANT, "true", values, limit)
     ]
 
 

@@ -3,8 +3,7 @@ Sends no mail.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -19,11 +18,19 @@ from tenantry.common.clock import EPOCH_MAX, Clock, from_epoch
 from tenantry.common.encoding import camel_case
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
+from tenantry.domain.billing import customer_links
 from tenantry.domain.billing.anomalies import rejection
 from tenantry.domain.billing.events import NO_DETAILS, Fact
-from tenantry.domain.billing.ledger import AccountChange, BillingAccount, ReceivedEvent
+from tenantry.domain.billing.ledger import (
+    FIRST,
+    AccountChange,
+    BillingAccount,
+    KnownTenants,
+    ReceivedEvent,
+)
 from tenantry.domain.billing.ledger_fold import FoldedLedger
 from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription
+from tenantry.domain.billing.timeline import Folded
 from tenantry.domain.errors import NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.stripe.decode import NotAnEventError, decode_event
@@ -178,24 +185,31 @@ class ReplayService:
         if not accounts:
             raise NotFoundError("organization")
         [account] = accounts
-        before = await store.second_before_newest(connection, tenant_id, most)
-        since = None
-        if before is not None:
-            if self._policy.is_each or account.state.others:
-                # with several subscriptions, no event is a full-state event
-                return RecentReplay(None)
-            since = await store.beginning_after(connection, tenant_id, before)
-            if since is None:
-                return RecentReplay(None)
-        [folded] = await fold_ledgers(
-            connection, accounts, self._policy, -1 if since is None else since
-        )
-        if since is not None and folded.account.tip_created == since:
+        since = await self._beginning(connection, account, most)
+        if since is None:
+            return RecentReplay(None)
+        [folded] = await fold_ledgers(connection, accounts, self._policy, since)
+        if folded.account.tip_created == since:
             # the checkpoint, which is compared too, depends on older events
             return RecentReplay(None)
         async with connection.within(ACROSS_TENANTS):  # parked events have no tenant
             parked = await store.parked_for(connection, [tenant_id])
-        return RecentReplay(self._compared(account, folded, parked), from_epoch(since))
+        first = None if since == FIRST else from_epoch(since)
+        return RecentReplay(self._compared(account, folded, parked), first)
+
+    async def _beginning(
+        self, connection: Connection, account: BillingAccount, most: int
+    ) -> int | None:
+        """Return the second of the oldest full-state event among the newest ``most``; `FIRST` if
+        these are all. None if there is none.
+        """
+        before = await store.second_before_newest(connection, account.tenant_id, most)
+        if before is None:
+            return FIRST
+        if self._policy.is_each or account.state.others:
+            # with several subscriptions, no event is a full-state event
+            return None
+        return await store.beginning_after(connection, account.tenant_id, before)
 
     async def count(self, selection: Selection) -> int:
         """Count the tenants that `run` looks at. Raises `NotFoundError` if a named tenant does not
@@ -220,12 +234,13 @@ class ReplayService:
         With ``dry_run`` nothing is written or locked. Each repair is a separate transaction that
         folds the ledger as it is by then, so events may arrive meanwhile.
         """
-        async with aclosing(self._chunks(selection)) as chunks:
-            async for tenants in chunks:
-                checked = await self._check(tenants, selection.since)
-                if not dry_run:
-                    checked = [one if one.is_right else await self._repair(one) for one in checked]
-                yield ReplayChunk(len(tenants), tenants[-1], tuple(checked))
+        after = selection.after
+        while tenants := await self._next_tenants(selection.tenants, after):
+            checked = await self._check(tenants, selection.since)
+            if not dry_run:
+                checked = [one if one.is_right else await self._repair(one) for one in checked]
+            after = tenants[-1]
+            yield ReplayChunk(len(tenants), after, tuple(checked))
         if not dry_run:
             await self._settle_moves(selection.tenants)
 
@@ -247,16 +262,7 @@ class ReplayService:
             decoded = [_decode_again(entry, self._policy) for entry in stored]
             readable = [one for one in decoded if one is not None]
             selected = await self._usable(readable, selection)
-            found = tuple(
-                ReprocessedEvent(one.event.id, one.event.type, tenant_id)
-                for one, tenant_id in selected
-            )
-            if found and not dry_run:
-                results = await webhooks.apply([one for one, _ in selected])
-                found = tuple(
-                    msgspec.structs.replace(one, outcome=shown_outcome(result))
-                    for one, result in zip(found, results, strict=True)
-                )
+            found = await _apply_again(webhooks, selected, dry_run=dry_run)
             unreadable = len(stored) - len(readable) if selection.tenants is None else 0
             yield ReprocessedChunk(found, unreadable)
 
@@ -273,34 +279,22 @@ class ReplayService:
         """Return the events that can have an effect, each with its tenant, of the selected ones."""
         usable = [one for one in events if not rejection(one.event, self._policy)]
         async with self._database.transaction(ACROSS_TENANTS) as connection:
-            tenant_of = await ledger_store.tenants_of_customers(
+            tenants = await ledger_store.tenants_of_customers(
                 connection, (one.event for one in usable)
             )
-        placed = [
-            (one, one.event.org_id or tenant_of.get(one.event.customer_id or "")) for one in usable
-        ]
-        return [
-            (one, tenant_id)
-            for one, tenant_id in placed
-            if selection.tenants is None or tenant_id in selection.tenants
-        ]
+        known = KnownTenants(tenants, {})
+        placed = [(one, customer_links.tenant_of(one.event, known)) for one in usable]
+        if selection.tenants is None:
+            return placed
+        return [(one, tenant_id) for one, tenant_id in placed if tenant_id in selection.tenants]
 
-    async def _chunks(self, selection: Selection) -> AsyncGenerator[list[str], None]:
-        if selection.tenants is not None:
-            named = sorted(
-                tenant_id for tenant_id in set(selection.tenants) if tenant_id > selection.after
-            )
-            for start in range(0, len(named), TENANTS_PER_CHUNK):
-                yield named[start : start + TENANTS_PER_CHUNK]
-            return
-        after = selection.after
-        while True:
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
-                tenants = await store.tenants_after(connection, after, TENANTS_PER_CHUNK)
-            if not tenants:
-                return
-            yield tenants
-            after = tenants[-1]
+    async def _next_tenants(self, named: Sequence[str] | None, after: str) -> list[str]:
+        """Return the next tenants by id, or of those named."""
+        if named is not None:
+            later = {tenant_id for tenant_id in named if tenant_id > after}
+            return sorted(later)[:TENANTS_PER_CHUNK]
+        async with self._database.transaction(ACROSS_TENANTS) as connection:
+            return await store.tenants_after(connection, after, TENANTS_PER_CHUNK)
 
     async def _check(self, tenants: Sequence[str], since: datetime | None) -> list[TenantReplay]:
         async with self._database.transaction(ACROSS_TENANTS, is_snapshot=True) as connection:
@@ -382,11 +376,29 @@ def compare(
         for name in {**stored, **result}
     ]
     differing = {each.field for each in compared if each.differs}
+    return tuple(each for each in compared if _is_shown(each, differing))
+
+
+def _is_shown(compared: FieldComparison, differing: Collection[str]) -> bool:
+    if not compared.field.startswith(_STATE):
+        return True
+    return compared.differs and compared.field.removeprefix(_STATE) not in differing
+
+
+async def _apply_again(
+    webhooks: WebhookService,
+    selected: Sequence[tuple[ReceivedEvent, str | None]],
+    *,
+    dry_run: bool,
+) -> tuple[ReprocessedEvent, ...]:
+    """Apply events, each given with its tenant; with ``dry_run`` only return them."""
+    outcomes: Sequence[str | None] = [None] * len(selected)
+    if selected and not dry_run:
+        results = await webhooks.apply([one for one, _ in selected])
+        outcomes = [shown_outcome(result) for result in results]
     return tuple(
-        each
-        for each in compared
-        if not each.field.startswith(_STATE)
-        or (each.differs and each.field.removeprefix(_STATE) not in differing)
+        ReprocessedEvent(one.event.id, one.event.type, tenant_id, outcome)
+        for (one, tenant_id), outcome in zip(selected, outcomes, strict=True)
     )
 
 
@@ -413,33 +425,36 @@ def _decode_again(stored: ReceivedEvent, policy: BillingPolicy) -> ReceivedEvent
 
 
 def _fields(account: BillingAccount, policy: BillingPolicy) -> dict[str, Fact]:
+    access = account.record.access
     record: dict[str, Fact] = {
         **msgspec.structs.asdict(account.record),
-        "access": _text(account.record.access) if account.record.access else None,
+        "access": _text(access) if access else None,
+        "tip_created": account.tip_created,
     }
-    record["tip_created"] = account.tip_created
-    facts = {camel_case(name): fact for name, fact in record.items()}
-    for key, fold in account.folds.items() if policy.is_each else [("", account.whole_tenant)]:
-        prefix = f"{key}." if key else ""
-        present = _facts(fold.state, is_each=policy.is_each)
-        tip = fold.tip_state
-        checkpoint = dict.fromkeys(present) if tip is None else _facts(tip, is_each=policy.is_each)
-        facts |= {
-            f"{prefix if prefix or name not in record else _STATE}{camel_case(name)}": fact
-            for name, fact in present.items()
-        }
-        facts |= {
-            f"{prefix}{_CHECKPOINT}{camel_case(name)}": fact for name, fact in checkpoint.items()
-        }
-    return facts
+    fields = _named("", record)
+    folds = account.folds if policy.is_each else {"": account.whole_tenant}
+    for key, fold in folds.items():
+        of_fold = _fields_of_fold(f"{key}." if key else "", fold, policy)
+        fields |= {_STATE + name if name in fields else name: of_fold[name] for name in of_fold}
+    return fields
 
 
-def _facts(state: BillingState, *, is_each: bool) -> dict[str, Fact]:
+def _fields_of_fold(prefix: str, fold: Folded, policy: BillingPolicy) -> dict[str, Fact]:
+    present = _facts(fold.state, policy)
+    checkpoint = _facts(fold.tip_state, policy) if fold.tip_state else dict.fromkeys(present)
+    return {**_named(prefix, present), **_named(prefix + _CHECKPOINT, checkpoint)}
+
+
+def _named(prefix: str, facts: Mapping[str, Fact]) -> dict[str, Fact]:
+    return {f"{prefix}{camel_case(name)}": fact for name, fact in facts.items()}
+
+
+def _facts(state: BillingState, policy: BillingPolicy) -> dict[str, Fact]:
     facts: dict[str, Fact] = msgspec.structs.asdict(state)
     others = ", ".join(map(_summary, state.others)) or None
     details = None if state.details == NO_DETAILS else _text(state.details)
     unpaid = ", ".join(invoice.id for invoice in state.unpaid_invoices) or None
-    if not is_each:
+    if not policy.is_each:
         del facts["customer_id"], facts["reported_at"]
     del facts["others"]
     return {**facts, "other_subscriptions": others, "details": details, "unpaid_invoices": unpaid}
