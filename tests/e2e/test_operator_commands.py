@@ -15,20 +15,11 @@ from psycopg.conninfo import make_conninfo
 from tests.support import other_program
 from tests.support.command_runner import invoke, invoke_async
 from tests.support.commands import SECRETS, Done, run, running
+from tests.support.deployment import CREATE_ACME
 from tests.support.documentation import block_of
 from tests.support.findings import free_port
 from tests.support.postgres import PostgresServer, as_url
 
-TENANT: Final = (
-    "admin",
-    "create-tenant",
-    "--id",
-    "acme",
-    "--name",
-    "Acme",
-    "--owner-email",
-    "owner@acme.example",
-)
 PEPPER: Final = {"API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
 
 
@@ -39,7 +30,7 @@ async def with_tenant(
     """The address of a database with the tenant ``acme``."""
     with postgres.database() as conninfo:
         made = await invoke_async(
-            *TENANT, folder=tmp_path_factory.mktemp("tenant"), DATABASE_URL=as_url(conninfo)
+            *CREATE_ACME, folder=tmp_path_factory.mktemp("tenant"), DATABASE_URL=as_url(conninfo)
         )
         assert (made.code, made.err) == (0, "")
         yield as_url(conninfo)
@@ -64,7 +55,7 @@ async def test_created_tenant_is_shown_as_the_api_returns_it(
     tmp_path: Path, database_url: str
 ) -> None:
     options = ("--owner-id", "user_7", "--customer", "cus_7", "--plan", "pro")
-    made = await invoke_async(*TENANT, *options, folder=tmp_path, DATABASE_URL=database_url)
+    made = await invoke_async(*CREATE_ACME, *options, folder=tmp_path, DATABASE_URL=database_url)
     assert (made.code, made.err) == (0, "")
     tenant = json.loads(made.out)
     assert tenant == {
@@ -104,7 +95,7 @@ async def test_created_tenant_is_shown_as_the_api_returns_it(
         "-",
         "pro",
     )
-    again = await invoke_async(*TENANT, folder=tmp_path, DATABASE_URL=database_url)
+    again = await invoke_async(*CREATE_ACME, folder=tmp_path, DATABASE_URL=database_url)
     assert (again.code, again.out) == (1, "")
     assert "exists" in again.err
 
@@ -193,7 +184,7 @@ async def test_missing_tenant_exits_with_5(tmp_path: Path, database_url: str) ->
 
 
 async def test_ended_tenant_is_missing(tmp_path: Path, database_url: str) -> None:
-    await invoke_async(*TENANT, folder=tmp_path, DATABASE_URL=database_url)
+    await invoke_async(*CREATE_ACME, folder=tmp_path, DATABASE_URL=database_url)
     with psycopg.connect(database_url) as connection:
         connection.execute("UPDATE tenants SET deleted_at = now()")
     made = await create_key(tmp_path, database_url, "--owner")
@@ -209,7 +200,7 @@ async def test_key_is_not_created_without_the_pepper(tmp_path: Path, with_tenant
 
 async def test_database_out_of_reach_exits_with_1_and_no_traceback(tmp_path: Path) -> None:
     nowhere = f"postgresql://missing:hunter2hunter2@127.0.0.1:{free_port()}/none"
-    for arguments in (TENANT, ("migrate",), ("admin", "show-tenant", "acme")):
+    for arguments in (CREATE_ACME, ("migrate",), ("admin", "show-tenant", "acme")):
         done = await invoke_async(*arguments, folder=tmp_path, DATABASE_URL=nowhere)
         assert (done.code, done.out) == (1, "")
         assert "DATABASE_URL" in done.err
@@ -282,7 +273,7 @@ async def test_migrate_grants_a_login_the_roles_or_prints_the_statements(
         superuser.execute(refused.out.encode())
         done = await invoke_async(*arguments, folder=tmp_path, DATABASE_URL=url)
         url = as_url(make_conninfo(conninfo, user="is_granted"))
-        made = await invoke_async(*TENANT, folder=tmp_path, DATABASE_URL=url)
+        made = await invoke_async(*CREATE_ACME, folder=tmp_path, DATABASE_URL=url)
         superuser.execute("DROP OWNED BY grants, is_granted")
         superuser.execute("DROP ROLE grants, is_granted")
     assert (refused.code, "may not create or grant roles" in refused.err) == (1, True)
@@ -417,7 +408,7 @@ def test_no_command_creates_a_database_by_default(tmp_path: Path, command: str) 
 
 
 async def test_operator_verifies_an_owner_address(tmp_path: Path, database_url: str) -> None:
-    await invoke_async(*TENANT, folder=tmp_path, DATABASE_URL=database_url)
+    await invoke_async(*CREATE_ACME, folder=tmp_path, DATABASE_URL=database_url)
     with psycopg.connect(database_url) as connection:
         connection.execute("UPDATE tenants SET owner_email = 'new@acme.example' WHERE id = 'acme'")
     done = await invoke_async(

@@ -4,7 +4,6 @@ import asyncio
 import re
 import signal
 import socket
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
@@ -14,7 +13,7 @@ import pytest
 
 from tests.support.command_runner import invoke_async
 from tests.support.commands import SECRETS, running, still_running
-from tests.support.deployment import WORKERS, Deployment, add_owner, deployed
+from tests.support.deployment import WORKERS, Deployment, add_owner, deployed, revoke_keys
 from tests.support.findings import free_port
 from tests.support.metrics import Shown, documented
 from tests.support.postgres import PostgresServer, as_url
@@ -46,19 +45,8 @@ async def deployment(
 async def test_revoked_key_is_refused_at_the_very_next_request_every_time(
     deployment: Deployment,
 ) -> None:
-    body = {"orgId": "acme", "name": "short-lived", "scopes": ["projects:read"]}
-    seen: Counter[tuple[object, ...]] = Counter()
-    async with deployment.client() as owner:
-        for _ in range(TIMES):
-            made = (await owner.post("/api/v1/api-keys", json=body)).json()
-            async with deployment.client(made["secret"]) as client:
-                before = await client.get("/api/v1/projects")
-                deleted = await owner.delete(f"/api/v1/api-keys/{made['id']}")
-                after = await client.get("/api/v1/projects")
-            seen[
-                before.status_code, deleted.status_code, after.status_code, after.json().get("code")
-            ] += 1
-    assert seen == {(200, 204, 401, "api_key_revoked"): TIMES}
+    seen = await revoke_keys(deployment, deployment.client, "/api/v1/projects", TIMES)
+    assert seen == {(200, 204, (401, "api_key_revoked")): TIMES}
 
 
 async def test_persistent_connections_are_shared(deployment: Deployment) -> None:

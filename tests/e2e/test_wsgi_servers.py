@@ -5,7 +5,6 @@ service in two processes.
 import asyncio
 import os
 import signal
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ import pytest
 
 from tests.support.commands import SECRETS, run, still_running
 from tests.support.database_link import database_link
-from tests.support.deployment import Deployment, add_owner, deployed
+from tests.support.deployment import Deployment, add_owner, deployed, revoke_keys
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import refusal
 from tests.support.wsgi_servers import (
@@ -124,16 +123,7 @@ async def server(
 async def test_key_revoked_through_the_service_is_refused_at_the_very_next_request(
     deployment: Deployment, server: WsgiServer
 ) -> None:
-    body = {"orgId": "acme", "name": "short-lived", "scopes": ["projects:read"]}
-    seen: Counter[tuple[object, ...]] = Counter()
-    async with deployment.client() as owner:
-        for _ in range(TIMES):
-            made = (await owner.post("/api/v1/api-keys", json=body)).json()
-            async with server.client(made["secret"]) as client:
-                before = await client.get("/")
-                deleted = await owner.delete(f"/api/v1/api-keys/{made['id']}")
-                after = await client.get("/")
-            seen[before.status_code, deleted.status_code, refusal(after)] += 1
+    seen = await revoke_keys(deployment, server.client, "/", TIMES)
     assert seen == {(200, 204, (401, "api_key_revoked")): TIMES}
 
 

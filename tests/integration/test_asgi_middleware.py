@@ -26,6 +26,13 @@ from tenantry.asgi import (
 from tenantry.domain.errors import InsufficientScopeError
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tests.support.app import client_of, lifespan
+from tests.support.application_checks import (
+    SCOPE_TABLE,
+    check_modes,
+    check_optional_credential,
+    header_of,
+    reader_of,
+)
 from tests.support.database_link import database_link
 from tests.support.in_process import (
     IDENTITY_OF_THE_CLIENT,
@@ -38,7 +45,6 @@ from tests.support.postgres import PostgresServer
 from tests.support.service import (
     SHORT_TIMEOUTS,
     Caller,
-    Organization,
     Service,
     refusal,
     running_service,
@@ -82,14 +88,6 @@ async def need_everything(scope: Scope, receive: Receive, send: Send) -> None:
     await answer(send, b"{}")
 
 
-async def reader_of(service: Service, org: Organization) -> Caller:
-    return (await service.key(org.owner, org.id, "projects:read")).caller
-
-
-def header_of(caller: Caller) -> list[tuple[bytes, bytes]]:
-    return [(b"authorization", f"Bearer {caller.credential}".encode())]
-
-
 async def test_public_paths_need_no_credential_and_have_no_caller(service: Service) -> None:
     org = await service.organization()
     app = TenantryAsgiMiddleware(
@@ -130,16 +128,8 @@ async def test_mode_selects_the_accepted_keys(
         answer_caller, tenantry=tenantry_of(service), owns_lifespan=True, **option
     )
     async with client_in_front_of(app) as client:
-        for kind, caller in (
-            ("live", org.owner),
-            ("live", service.user(org=org.id)),
-            ("test", test),
-        ):
-            answer = await client.get("/a", headers=header_of(caller))
-            if kind in accepted:
-                assert (answer.status_code, answer.json()["mode"]) == (200, kind)
-            else:
-                assert refusal(answer) == (403, "mode_mismatch")
+        callers = (("live", org.owner), ("live", service.user(org=org.id)), ("test", test))
+        await check_modes(client, callers, accepted)
 
 
 def test_invalid_mode_is_rejected_at_its_declaration(service: Service) -> None:
@@ -153,30 +143,16 @@ async def test_optional_credential_counts_if_there_is_one(service: Service) -> N
         show_scope, tenantry=tenantry_of(service), optional=True, owns_lifespan=True
     )
     async with client_in_front_of(app) as client:
-        assert (await client.get("/a")).json()["caller"] is None
-        assert (await client.get("/a", headers=header_of(org.owner))).json()["caller"] == org.key.id
-        assert refusal(await client.get("/a", headers={"authorization": "Bearer x"})) == (
-            401,
-            "invalid_credential",
-        )
-        assert refusal(await client.get("/a", headers={"authorization": ""})) == (
-            401,
-            "missing_credential",
-        )
+        await check_optional_credential(client, org)
 
 
 async def test_table_of_scopes_rejects_unlisted_requests(service: Service) -> None:
     org = await service.organization()
     reader = await reader_of(service, org)
-    scopes = {
-        ("GET", "/projects/"): "projects:read",
-        ("POST", "/projects/"): "projects:write",
-        ("GET", "/me"): None,
-    }
     app = TenantryAsgiMiddleware(
         answer_caller,
         tenantry=tenantry_of(service),
-        scopes=scopes,
+        scopes=SCOPE_TABLE,
         optional=True,
         owns_lifespan=True,
     )

@@ -21,6 +21,13 @@ from tenantry.wsgi import (
     optional_principal_of,
     principal_of,
 )
+from tests.support.application_checks import (
+    SCOPE_TABLE,
+    check_modes,
+    check_optional_credential,
+    header_of,
+    reader_of,
+)
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.in_process import (
     IDENTITY_OF_THE_CLIENT,
@@ -34,7 +41,6 @@ from tests.support.in_process import (
 from tests.support.service import (
     SHORT_TIMEOUTS,
     Caller,
-    Organization,
     Service,
     refusal,
     running_service,
@@ -101,14 +107,6 @@ def fail_lazily(environ: WSGIEnvironment, start_response: StartResponse) -> Iter
     yield from fail(environ, start_response)
 
 
-def header_of(caller: Caller) -> list[tuple[bytes, bytes]]:
-    return [(b"authorization", f"Bearer {caller.credential}".encode())]
-
-
-async def reader_of(service: Service, org: Organization) -> Caller:
-    return (await service.key(org.owner, org.id, "projects:read")).caller
-
-
 async def test_public_paths_need_no_credential_and_have_no_caller(
     service: Service, connection: WsgiAuthenticator
 ) -> None:
@@ -137,13 +135,8 @@ async def test_public_paths_need_no_credential_and_have_no_caller(
 async def test_table_of_scopes_and_head(service: Service, connection: WsgiAuthenticator) -> None:
     org = await service.organization()
     reader = await reader_of(service, org)
-    scopes = {
-        ("GET", "/projects/"): "projects:read",
-        ("POST", "/projects/"): "projects:write",
-        ("GET", "/me"): None,
-    }
     app = TenantryWsgiMiddleware(
-        answer_wsgi_caller, tenantry=connection, scopes=scopes, optional=True
+        answer_wsgi_caller, tenantry=connection, scopes=SCOPE_TABLE, optional=True
     )
     async with wsgi_client(app) as client:
         here = Caller(client, reader.credential)
@@ -173,12 +166,7 @@ async def test_mode_selects_the_accepted_keys(
     async with wsgi_client(
         TenantryWsgiMiddleware(answer_wsgi_caller, tenantry=connection, mode=mode)
     ) as client:
-        for kind, caller in (("live", org.owner), ("test", test)):
-            answer = await client.get("/a", headers=header_of(caller))
-            if kind in accepted:
-                assert (answer.status_code, answer.json()["mode"]) == (200, kind)
-            else:
-                assert refusal(answer) == (403, "mode_mismatch")
+        await check_modes(client, (("live", org.owner), ("test", test)), accepted)
 
 
 async def test_rejection_of_head_has_the_headers_of_get_and_no_body(
@@ -199,17 +187,8 @@ async def test_optional_credential_counts_if_there_is_one(
     async with wsgi_client(
         TenantryWsgiMiddleware(show_environ, tenantry=connection, optional=True)
     ) as client:
-        assert (await client.get("/a")).json()["caller"] is None
-        shown = (await client.get("/a", headers=header_of(org.owner))).json()
-        assert (shown["caller"], shown["same"]) == (org.key.id, True)
-        assert refusal(await client.get("/a", headers={"authorization": "Bearer x"})) == (
-            401,
-            "invalid_credential",
-        )
-        assert refusal(await client.get("/a", headers={"authorization": ""})) == (
-            401,
-            "missing_credential",
-        )
+        await check_optional_credential(client, org)
+        assert (await client.get("/a", headers=header_of(org.owner))).json()["same"] is True
 
 
 async def test_client_cannot_name_itself(service: Service, connection: WsgiAuthenticator) -> None:

@@ -1,6 +1,7 @@
 """``tenantry serve`` in two processes on one database."""
 
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -10,8 +11,20 @@ import httpx2
 from tests.support.command_runner import invoke_async
 from tests.support.commands import SECRETS, Running, running
 from tests.support.findings import free_port
+from tests.support.service import refusal
 
 WORKERS: Final = 2
+CREATE_ACME: Final = (
+    "admin",
+    "create-tenant",
+    "--id",
+    "acme",
+    "--name",
+    "Acme",
+    "--owner-email",
+    "owner@acme.example",
+)
+"""The command that creates the tenant of `add_owner`."""
 
 
 class Deployment(NamedTuple):
@@ -54,22 +67,34 @@ async def deployed(
         yield Deployment(command, f"http://127.0.0.1:{port}", credential)
 
 
+async def revoke_keys(
+    deployment: Deployment,
+    application: Callable[[str], httpx2.AsyncClient],
+    path: str,
+    times: int,
+) -> Counter[tuple[int, int, tuple[int, str]]]:
+    """Create, use and revoke keys one by one; count what the application answers before, the
+    service to the revocation, and the application at the very next request.
+    """
+    body = {"orgId": "acme", "name": "short-lived", "scopes": ["projects:read"]}
+    seen: Counter[tuple[int, int, tuple[int, str]]] = Counter()
+    async with deployment.client() as owner:
+        for _ in range(times):
+            made = (await owner.post("/api/v1/api-keys", json=body)).json()
+            async with application(made["secret"]) as client:
+                before = await client.get(path)
+                deleted = await owner.delete(f"/api/v1/api-keys/{made['id']}")
+                after = await client.get(path)
+            seen[before.status_code, deleted.status_code, refusal(after)] += 1
+    return seen
+
+
 async def add_owner(address: str, folder: Path) -> str:
     """The secret of an OWNER key of the new tenant ``acme`` in the database at this address."""
-    tenant = (
-        "admin",
-        "create-tenant",
-        "--id",
-        "acme",
-        "--name",
-        "Acme",
-        "--owner-email",
-        "owner@acme.example",
-    )
     key = ("admin", "create-key", "--org", "acme", "--name", "owner", "--owner")
     [_, made] = [
         await invoke_async(*command, folder=folder, DATABASE_URL=address, **SECRETS)
-        for command in (tenant, key)
+        for command in (CREATE_ACME, key)
     ]
     assert (made.code, made.err) == (0, "")
     return made.out.strip()
