@@ -24,6 +24,7 @@ from tenantry.server.asgi_types import (
     IS_HEAD,
     OPERATOR,
     OUTCOME,
+    RATE_LIMITS,
     REQUEST_ID,
     AsgiApp,
     ClientGoneError,
@@ -59,7 +60,7 @@ from tenantry.server.problems import (
     refuse,
     refuse_domain_error,
 )
-from tenantry.server.rate_limit_headers import headers_of
+from tenantry.server.rate_limit_headers import rate_headers
 from tenantry.server.repeated_items import check_items, check_query, has_too_many_segments
 from tenantry.server.security_headers import missing_headers, security_headers
 from tenantry.server.shutdown import SHUTDOWN, Shutdown
@@ -366,7 +367,7 @@ class Dispatcher:
     ) -> None:
         """Add what every response has."""
         headers += missing_headers(headers, self._security_headers)
-        headers += headers_of(scope)
+        headers += rate_headers(scope.get(RATE_LIMITS, ()))
         if self._cors is not None:
             headers += self._cors.headers_of(scope)
         if is_api(scope["path"]):

@@ -261,8 +261,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._check_size()
         self._hot = self._hot_cycle(version)
         if self._hot is not None:
-            # it has every attribute that uvicorn uses
-            self.cycle = cast("RequestResponseCycle", self._hot)
+            self.cycle = self._hot  # type: ignore[assignment]  # it has all that uvicorn uses
             self._has_head = True
             return
         self._check_fields(version)
@@ -587,7 +586,7 @@ class HttpProtocol(HttpToolsProtocol):
         finally:
             # Now: the client's next request, which may be buffered already, must not count this one
             # as in progress.
-            self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            self.tasks.discard(asyncio.current_task())
 
     def _send(self, cycle: "HotRequestCycle", response: HotResponse) -> None:
         """Write a response, if its client is still there."""

@@ -4,17 +4,13 @@ from functools import lru_cache
 from typing import Final
 
 from tenantry.domain.rate_limits import WINDOW, Policy, RateLimitStatus
-from tenantry.server.asgi_types import RATE_LIMITS, Header, Scope
+from tenantry.server.asgi_types import Header
 
 _CACHED_POLICIES: Final = 1024
 
 
-def headers_of(scope: Scope) -> tuple[Header, ...]:
-    """Return the rate limit headers of a response; none if its request has no limits."""
-    return rate_headers(scope.get(RATE_LIMITS, ()))
-
-
 def rate_headers(status: RateLimitStatus) -> tuple[Header, ...]:
+    """Return the rate limit headers of a response; none if its request has no limits."""
     if not status:
         return ()
     remaining = b", ".join(
