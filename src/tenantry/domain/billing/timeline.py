@@ -199,22 +199,34 @@ def place(
     extended, step, resorted = _insert(timeline, event, policy)
     after = extended.state
     is_unchanged = reported(after) == reported(before)
-    newer: Sequence[BillingEvent] = ()
-    rivals: Sequence[str] = ()
-    later: Sequence[str] = ()
-    if event.created <= timeline.newest:
-        newer = extended.after(event)
-        second = _ambiguous(extended, event.created, policy)
-        rivals = tuple(other for other in second if other != event.id)
-        later = next(filter(None, (_ambiguous(extended, each, policy) for each in resorted)), ())
-    unchanged = Outcome.LATE if newer else Outcome.NO_CHANGE
-    return Placement(
+    placement = Placement(
         extended,
-        unchanged if is_unchanged else Outcome.APPLIED,
-        " ".join((step.reason, *_remarks(newer, rivals, later, is_unchanged=is_unchanged))),
+        Outcome.NO_CHANGE if is_unchanged else Outcome.APPLIED,
+        step.reason,
         before,
         after,
-        notify=event.type == PAYMENT_FAILED and not is_settled(event, newer),
+        notify=event.type == PAYMENT_FAILED,
+    )
+    if event.created > timeline.newest:
+        return placement
+    return _among_others(placement, event, resorted, policy)
+
+
+def _among_others(
+    placement: Placement, event: BillingEvent, resorted: Sequence[int], policy: BillingPolicy
+) -> Placement:
+    """Return the placement of an event that is not the newest: late, or in the newest second."""
+    timeline, is_unchanged = placement.timeline, placement.outcome is Outcome.NO_CHANGE
+    newer = timeline.after(event)
+    second = _ambiguous(timeline, event.created, policy)
+    rivals = [other for other in second if other != event.id]
+    later = next(filter(None, (_ambiguous(timeline, each, policy) for each in resorted)), ())
+    remarks = _remarks(newer, rivals, later, is_unchanged=is_unchanged)
+    return msgspec.structs.replace(
+        placement,
+        outcome=Outcome.LATE if newer and is_unchanged else placement.outcome,
+        reason=" ".join((placement.reason, *remarks)),
+        notify=placement.notify and not is_settled(event, newer),
         is_ambiguous=bool(rivals or later),
     )
 
