@@ -517,8 +517,11 @@ def complete_ids(
             items = _newest(resource, filters, ctx)
     except (Exception, SystemExit):  # noqa: BLE001  # a completion cannot show errors
         return []
-    others = [item for item in items if item.id not in taken]
-    return [_completion(item) for item in others if item.id.startswith(incomplete)]
+    return [
+        _completion(item)
+        for item in items
+        if item.id.startswith(incomplete) and item.id not in taken
+    ]
 
 
 def _newest(resource: str, filters: dict[str, str], ctx: click.Context) -> list[Any]:

@@ -102,13 +102,7 @@ class IdentityProvider:
 
     @cached_property
     def metadata(self) -> ProviderMetadata:
-        response = self.request(f"{self.issuer.rstrip('/')}/.well-known/openid-configuration")
-        try:
-            metadata = msgspec.convert(response.fields, ProviderMetadata)
-        except msgspec.ValidationError as error:
-            raise CommandError(
-                f"{self.issuer} has no valid OpenID discovery document: {error}"
-            ) from None
+        metadata = self._fetch_metadata()
         if metadata.issuer != self.issuer:
             raise CommandError(
                 f"{self.issuer} calls itself {printable(metadata.issuer)}: the two must be equal."
@@ -117,6 +111,15 @@ class IdentityProvider:
             if name.endswith("_endpoint") and endpoint is not None:
                 self._check_endpoint(name, endpoint)
         return metadata
+
+    def _fetch_metadata(self) -> ProviderMetadata:
+        response = self.request(f"{self.issuer.rstrip('/')}/.well-known/openid-configuration")
+        try:
+            return msgspec.convert(response.fields, ProviderMetadata)
+        except msgspec.ValidationError as error:
+            raise CommandError(
+                f"{self.issuer} has no valid OpenID discovery document: {error}"
+            ) from None
 
     def _check_endpoint(self, name: str, endpoint: str) -> None:
         checked_address(
@@ -365,12 +368,7 @@ def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthoriza
         raise CommandError(
             f"The identity provider gave no code: {response.reason}.", NOT_AUTHENTICATED
         )
-    try:
-        device = msgspec.convert(response.fields, DeviceAuthorization)
-    except msgspec.ValidationError as error:
-        raise CommandError(
-            f"The response of {endpoint} does not follow RFC 8628: {error}"
-        ) from None
+    device = _device_in(response, endpoint)
     for address in (device.verification_uri, device.verification_uri_complete):
         if address is not None:
             checked_address(
@@ -380,6 +378,15 @@ def _authorize_device(provider: IdentityProvider, scope: str) -> DeviceAuthoriza
                 allow_query=True,
             )
     return device
+
+
+def _device_in(response: ProviderResponse, endpoint: str) -> DeviceAuthorization:
+    try:
+        return msgspec.convert(response.fields, DeviceAuthorization)
+    except msgspec.ValidationError as error:
+        raise CommandError(
+            f"The response of {endpoint} does not follow RFC 8628: {error}"
+        ) from None
 
 
 def _instructions(device: DeviceAuthorization, seconds: float) -> str:

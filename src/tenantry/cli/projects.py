@@ -99,12 +99,14 @@ def update(
     """
     if description is not None and no_description:
         raise click.UsageError("Pass --description or --no-description, not both.")
-    given = {"name": name, "description": description}
-    changes = {field: value for field, value in given.items() if value is not None}
-    if not changes and not no_description:
+    changes: dict[str, str | None] = {}
+    if name is not None:
+        changes["name"] = name
+    if description is not None or no_description:
+        changes["description"] = description
+    if not changes:
         raise click.UsageError("Name a change: --name, --description or --no-description.")
-    removed = {"description": None} if no_description else {}
-    project = api.client.projects.update(project_id, **changes, **removed)  # type: ignore[arg-type]  # a name is never None here
+    project = api.client.projects.update(project_id, **changes)  # type: ignore[arg-type]  # a name is never None here
     api.done(project, f'Changed "{project.name}" ({project.id}).')
 
 

@@ -78,13 +78,15 @@ def judge_secrets(secrets: Sequence[tuple[str, Secret]]) -> list[Finding]:
     variables: dict[Secret, list[str]] = {}
     for name, secret in secrets:
         variables.setdefault(secret, []).append(name)
-    findings = []
-    for names in variables.values():
-        if len(set(names)) > 1:
-            findings.append(problem("secrets.shared", names=" and ".join(dict.fromkeys(names))))
-        elif len(names) > 1:
-            findings.append(problem("secrets.repeated", names=names[0]))
-    return findings or [ok("secrets", "all different")]
+    repeated = [names for names in variables.values() if len(names) > 1]
+    return [_repeated(names) for names in repeated] or [ok("secrets", "all different")]
+
+
+def _repeated(names: Sequence[str]) -> Finding:
+    different = list(dict.fromkeys(names))
+    if len(different) > 1:
+        return problem("secrets.shared", names=" and ".join(different))
+    return problem("secrets.repeated", names=different[0])
 
 
 def judge_catalog(catalog: Catalog) -> list[Finding]:
