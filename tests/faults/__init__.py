@@ -41,6 +41,9 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         not occur once.
         """
         pattern = _in_any_layout(self.find)
+        # the match begins at the first word, after the indentation
+        indentation = self.find[: -len(self.find.lstrip())]
+        replacement = self.replace.removeprefix(indentation)
         changed = {}
         for path in (root / file for file in self.files):
             text = path.read_text()
@@ -51,7 +54,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"{self.name}: the text to find occurs {len(found)} times in {place}"
                 )
             start, end = found[0].span()
-            changed[path] = text[:start] + self.replace + text[end:]
+            changed[path] = text[:start] + replacement + text[end:]
         return changed
 
 

@@ -1,5 +1,6 @@
 """The table of deliberate faults still applies to the code, and still names tests that exist."""
 
+import ast
 import re
 from collections import Counter
 from typing import Final
@@ -54,6 +55,21 @@ def test_the_table_covers_every_area() -> None:
 def test_names_are_unique() -> None:
     counts = Counter(fault.name for fault in FAULTS)
     assert [name for name, number in counts.items() if number > 1] == []
+
+
+def is_no_python(fault: Fault) -> bool:
+    try:
+        for path, text in fault.changed(ROOT).items():
+            if path.suffix == ".py":
+                ast.parse(text)
+    except SyntaxError:
+        return True
+    return False
+
+
+def test_code_with_a_fault_is_still_python() -> None:
+    """Otherwise every test fails, and none has caught the fault."""
+    assert [fault.name for fault in FAULTS if is_no_python(fault)] == []
 
 
 def test_every_fault_changes_the_code() -> None:
