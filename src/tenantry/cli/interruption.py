@@ -16,7 +16,7 @@ STOPPED: Final = "Interrupted."
 
 
 def continued(words: Sequence[str], *, dry_run: bool, as_json: bool) -> str:
-    """Return the command that goes on where work was stopped, with the flags that it had."""
+    """Return the command that continues stopped work, with the flags that it had."""
     flags = ["--dry-run"] * dry_run + ["--json"] * as_json
     return f"{own_command()} {shlex.join([*words, *flags])}"
 
