@@ -13,50 +13,85 @@ from tenantry.domain.plans import OVER
 
 # A tenant may have a subscription of a customer without a link, which an event names. The view
 # `subscriptions` would read the folds of all tenants for each page.
-_OF_LIVING_SUBSCRIPTIONS: Final = f"""
-          FROM json_each(CASE WHEN json_typeof(t.folds) = 'object' THEN t.folds END) s
-         WHERE s.value->>'moved_at' IS NULL
-           AND s.value->'state'->>'customer_id' IS NOT NULL
-           AND coalesce(s.value->'state'->>'subscription_status', 'none')
-               <> ALL('{{{",".join(sorted(OVER))}}}')"""
-_MAY_HAVE_CUSTOMERS: Final = f"""(
-       EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
-    OR EXISTS (SELECT {_OF_LIVING_SUBSCRIPTIONS})
-    OR (t.folds->''->'state'->>'subscription_id' IS NOT NULL AND EXISTS (
-         SELECT FROM billing_events e
-          WHERE e.tenant_id = t.id AND e.customer_id IS NOT NULL
-            AND e.subscription_id = t.folds->''->'state'->>'subscription_id')))"""  # noqa: S608  # our own condition
-# PostgreSQL evaluates the subqueries of the select list for the tenants of the page alone.
-_TENANTS: Final = f"""
-SELECT t.id,
-       ARRAY(SELECT c.id FROM customers c WHERE c.tenant_id = t.id ORDER BY c.linked_at, c.id),
-       ARRAY((SELECT e.customer_id
-          FROM billing_events e
-         WHERE e.tenant_id = t.id AND e.customer_id IS NOT NULL
-           AND e.subscription_id = t.folds->''->'state'->>'subscription_id'
-         ORDER BY e.created DESC, e.arrival DESC
-         LIMIT 1)
-         UNION
-        SELECT s.value->'state'->>'customer_id' {_OF_LIVING_SUBSCRIPTIONS}),
-       t.reconciled_at
+LINKED: Final = """
+SELECT t.id
   FROM tenants t
  WHERE t.deleted_at IS NULL
-"""  # noqa: S608  # our own condition
-_LINKED_TENANTS: Final = f"{_TENANTS} AND {_MAY_HAVE_CUSTOMERS}"
-LINKED: Final = f"""{_LINKED_TENANTS}
-   AND t.id > %s
+   AND (EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
+        OR EXISTS (
+             SELECT
+               FROM json_each(CASE WHEN json_typeof(t.folds) = 'object' THEN t.folds END) s
+              WHERE s.value->>'moved_at' IS NULL
+                AND s.value->'state'->>'customer_id' IS NOT NULL
+                AND coalesce(s.value->'state'->>'subscription_status', 'none') <> ALL(%(over)s))
+        OR (t.folds->''->'state'->>'subscription_id' IS NOT NULL AND EXISTS (
+             SELECT
+               FROM billing_events e
+              WHERE e.tenant_id = t.id AND e.customer_id IS NOT NULL
+                AND e.subscription_id = t.folds->''->'state'->>'subscription_id')))
+   AND t.id > %(after)s
  ORDER BY t.id
- LIMIT %s
+ LIMIT %(most)s
 """
-DUE: Final = f"""{_LINKED_TENANTS}
+DUE: Final = """
+SELECT t.id
+  FROM tenants t
+ WHERE t.deleted_at IS NULL
+   AND (EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
+        OR EXISTS (
+             SELECT
+               FROM json_each(CASE WHEN json_typeof(t.folds) = 'object' THEN t.folds END) s
+              WHERE s.value->>'moved_at' IS NULL
+                AND s.value->'state'->>'customer_id' IS NOT NULL
+                AND coalesce(s.value->'state'->>'subscription_status', 'none') <> ALL(%(over)s))
+        OR (t.folds->''->'state'->>'subscription_id' IS NOT NULL AND EXISTS (
+             SELECT
+               FROM billing_events e
+              WHERE e.tenant_id = t.id AND e.customer_id IS NOT NULL
+                AND e.subscription_id = t.folds->''->'state'->>'subscription_id')))
    AND (t.reconciled_at IS NULL OR t.reconciled_at <= %(until)s) AND t.id <> ALL(%(without)s)
  ORDER BY t.reconciled_at NULLS FIRST, t.id
  LIMIT %(most)s
 """
-BY_ID: Final = f"{_TENANTS} AND t.id = ANY(%s) ORDER BY t.id"
-COUNT_LINKED: Final = (
-    f"SELECT count(*) FROM tenants t WHERE t.deleted_at IS NULL AND {_MAY_HAVE_CUSTOMERS}"  # noqa: S608
-)
+COUNT_LINKED: Final = """
+SELECT count(*)
+  FROM tenants t
+ WHERE t.deleted_at IS NULL
+   AND (EXISTS (SELECT FROM customers c WHERE c.tenant_id = t.id)
+        OR EXISTS (
+             SELECT
+               FROM json_each(CASE WHEN json_typeof(t.folds) = 'object' THEN t.folds END) s
+              WHERE s.value->>'moved_at' IS NULL
+                AND s.value->'state'->>'customer_id' IS NOT NULL
+                AND coalesce(s.value->'state'->>'subscription_status', 'none') <> ALL(%(over)s))
+        OR (t.folds->''->'state'->>'subscription_id' IS NOT NULL AND EXISTS (
+             SELECT
+               FROM billing_events e
+              WHERE e.tenant_id = t.id AND e.customer_id IS NOT NULL
+                AND e.subscription_id = t.folds->''->'state'->>'subscription_id')))
+"""
+BY_ID: Final = """
+SELECT t.id,
+       ARRAY(SELECT c.id FROM customers c WHERE c.tenant_id = t.id ORDER BY c.linked_at, c.id),
+       ARRAY((SELECT e.customer_id
+                FROM billing_events e
+               WHERE e.tenant_id = t.id AND e.customer_id IS NOT NULL
+                 AND e.subscription_id = t.folds->''->'state'->>'subscription_id'
+               ORDER BY e.created DESC, e.arrival DESC
+               LIMIT 1)
+              UNION
+              SELECT s.value->'state'->>'customer_id'
+                FROM json_each(CASE WHEN json_typeof(t.folds) = 'object' THEN t.folds END) s
+               WHERE s.value->>'moved_at' IS NULL
+                 AND s.value->'state'->>'customer_id' IS NOT NULL
+                 AND coalesce(s.value->'state'->>'subscription_status', 'none') <> ALL(%(over)s)),
+       t.reconciled_at
+  FROM unnest(%(tenants)s::text[]) WITH ORDINALITY AS wanted (id, number)
+  JOIN tenants t USING (id)
+ WHERE t.deleted_at IS NULL
+ ORDER BY wanted.number
+"""
+_OVER: Final = {"over": sorted(OVER)}
 READ_POSITION: Final = """
 SELECT nextval('billing_arrivals'),
        (SELECT max(tip_created) FROM subscriptions WHERE tenant_id = %s)
@@ -154,12 +189,13 @@ class LedgerPosition(msgspec.Struct, frozen=True):
 
 async def linked_tenants(connection: Connection, after: str, most: int) -> list[LinkedTenant]:
     """Return the next living tenants that may have a customer, by id, ``after`` one."""
-    return [_linked(row) for row in await connection.fetch(LINKED, (after, most))]
+    values = {**_OVER, "after": after, "most": most}
+    return await _in_order(connection, await connection.fetch_column(LINKED, values))
 
 
 async def tenants_by_id(connection: Connection, tenants: Collection[str]) -> list[LinkedTenant]:
     """Return those of these tenants that have not ended, by id, also without any customer."""
-    return [_linked(row) for row in await connection.fetch(BY_ID, (sorted(tenants),))]
+    return await _in_order(connection, sorted(tenants))
 
 
 async def tenant_by_id(connection: Connection, tenant_id: str) -> LinkedTenant | None:
@@ -169,7 +205,7 @@ async def tenant_by_id(connection: Connection, tenant_id: str) -> LinkedTenant |
 
 
 async def count_linked_tenants(connection: Connection) -> int:
-    return await connection.fetch_count(COUNT_LINKED)
+    return await connection.fetch_count(COUNT_LINKED, _OVER)
 
 
 async def due_tenants(
@@ -178,8 +214,14 @@ async def due_tenants(
     """Return living tenants that may have a customer, last compared at ``until`` or before, the
     longest ago first.
     """
-    values = {"until": until, "most": most, "without": list(without)}
-    return [_linked(row) for row in await connection.fetch(DUE, values)]
+    values = {**_OVER, "until": until, "most": most, "without": list(without)}
+    return await _in_order(connection, await connection.fetch_column(DUE, values))
+
+
+async def _in_order(connection: Connection, tenants: Sequence[str]) -> list[LinkedTenant]:
+    """Return those of these tenants that have not ended."""
+    values = {**_OVER, "tenants": tenants}
+    return [_linked(row) for row in await connection.fetch(BY_ID, values)]
 
 
 def _linked(row: Sequence[Any]) -> LinkedTenant:
