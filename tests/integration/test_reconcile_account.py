@@ -374,6 +374,19 @@ async def test_a_moved_subscription_is_found_by_its_former_tenant(world: World) 
     assert await world.provider.state(present) == ("pro", "active")
 
 
+async def test_a_subscription_that_moved_to_a_tenant_with_another_is_found_by_the_former(
+    world: World,
+) -> None:
+    former, present = await world.subscriber("price_pro"), await world.subscriber("price_pro")
+    assert (await world.compare()).drifted == ()
+    async with world.losing_deliveries():
+        world.simulator.update_subscription(
+            world.subscription(former).id, metadata={"orgId": present.id}
+        )
+    assert former.id in drifted(await world.compare())
+    assert (await world.provider.state(former))[1] == "canceled"
+
+
 async def test_a_suspended_tenant_is_compared(world: World) -> None:
     subscriber = await lost_first_payment(world)
     await world.provider.arrives(subscriber, suspended=True)
