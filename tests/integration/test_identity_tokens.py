@@ -50,7 +50,7 @@ async def verifier_of(
     issuer: Issuer, now: datetime = NOW, **config: Any
 ) -> AsyncIterator[TokenVerifier]:
     settings = OidcConfig(Issuers(issuer.url), (AUDIENCE,), client_id=CLIENT_ID)
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(verify=False) as client:
         keys = KeySet(settings, client, monotonic=lambda: 0.0)
         await keys.start()
         try:
@@ -433,7 +433,7 @@ async def directories(*accepted: str) -> AsyncIterator[tuple[Issuer, TokenVerifi
         ]
         issuer.answers[JWKS] = Answer(200, json.dumps({"keys": keys}).encode())
         config = OidcConfig(Issuers(template, accepted), (AUDIENCE,))
-        async with httpx2.AsyncClient() as client:
+        async with httpx2.AsyncClient(verify=False) as client:
             key_set = KeySet(config, client, monotonic=lambda: 0.0)
             await key_set.refresh()
             assert key_set.trouble is None

@@ -27,7 +27,7 @@ OTHERS = [vector for vector in VECTORS if vector.alg not in ALGORITHMS]
 @pytest.fixture(scope="module")
 async def verifier() -> AsyncIterator[TokenVerifier]:
     """A verifier whose provider publishes the keys of all examples, also symmetric ones."""
-    async with running_issuer() as issuer, httpx2.AsyncClient() as client:
+    async with running_issuer() as issuer, httpx2.AsyncClient(verify=False) as client:
         keys = [vector.key for vector in VECTORS if vector.key]
         issuer.answers[JWKS] = Answer(200, json.dumps({"keys": keys}).encode())
         config = OidcConfig(Issuers(issuer.url), (AUDIENCE,))

@@ -1,11 +1,19 @@
 """Fixtures of the SDK's tests."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.sdk.sdk_support import ASYNC, SYNC, Flavour, Served, serving
+from tests.support.authorities import trusting_one_authority
 from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_authority() -> Iterator[None]:
+    """Clients of these tests load one certificate authority instead of all of the system's."""
+    with trusting_one_authority():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from click.testing import BytesIOCopy, CliRunner
 from tenantry.cli import main
 from tenantry.cli.client_configuration import WaitTimes
 from tenantry_sdk import Backoff
+from tests.support.authorities import one_authority
 from tests.support.commands import Done
 
 QUICK: Final = WaitTimes(backoff=Backoff(first=0.002, longest=0.02, in_flight=0.02), poll=0.02)
@@ -237,7 +238,7 @@ def _environment(folder: Path, values: Mapping[str, str]) -> Iterator[None]:
     }
     try:
         os.chdir(folder)
-        _replace_environment({**inherited, **values})
+        _replace_environment({**inherited, **one_authority(), **values})
         yield
     finally:
         _replace_environment(environment)
