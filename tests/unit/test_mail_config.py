@@ -54,6 +54,7 @@ def test_all_else_is_not_loopback(host: str) -> None:
         "",
         "mail.example.com:25",
         "http://mail.example.com",
+        "http://mail.example:587",
         "smtp://",
         "smtp://:25",
         "smtp://h:port",

@@ -106,10 +106,10 @@ def parse_smtp_url(url: str, sender: str, *, allow_plaintext: bool = False) -> S
     """
     try:
         parts = urlsplit(url)
+        _check_server(parts)
         port = parts.port or _DEFAULT_PORT[parts.scheme]
         username, password = _credentials(parts)
-        _check_server(parts)
-    except (ValueError, KeyError):
+    except ValueError:
         raise ValueError(_URL_FORM) from None
     parse_sender(sender)
     return SmtpConfig(
@@ -133,7 +133,9 @@ def _credentials(parts: SplitResult) -> tuple[str, str]:
 
 
 def _check_server(parts: SplitResult) -> None:
-    """Raise `ValueError` unless a URL names a server, and has no path, query or fragment."""
+    """Raise `ValueError` unless a URL names an SMTP server, and has no path, query or fragment."""
+    if parts.scheme not in _DEFAULT_PORT:
+        raise ValueError("another protocol")
     others = (parts.path.removeprefix("/"), parts.query, parts.fragment)
     if not parts.hostname or parts.port == 0 or any(others):
         raise ValueError("no server, or more than one")
