@@ -33,7 +33,7 @@ class IdentityProviderClient:
         Raises `ConnectionFailedError`, which `TimedOutError` is too, and `UnreadableAnswerError`
         for a body that is too large.
         """
-        from httpx2 import HTTPError, InvalidURL  # noqa: PLC0415  # slow to import
+        from httpx2 import HTTPError, InvalidURL, TimeoutException  # noqa: PLC0415  # slow to import
 
         client = self._http.client()
         method = "GET" if form is None else "POST"
@@ -46,7 +46,7 @@ class IdentityProviderClient:
                 timeout=self._timeout,
             )
             return fetch(client, request, self._timeout)
-        except TimeoutError:
+        except (TimeoutException, TimeoutError):
             reason = f"no complete response within {self._timeout:g} s"
             raise TimedOutError(_no_answer(url, reason)) from None
         except (HTTPError, InvalidURL) as error:

@@ -250,4 +250,4 @@ def _row(change: AccountChange, policy: BillingPolicy) -> tuple[object, ...]:
 
 def _new_holders(change: AccountChange) -> list[tuple[str, str, str | None]]:
     """Return the rows by which the subscriptions that an account has not had before find it."""
-    return [(change.account.tenant_id, *found) for found in change.new_subscriptions()]
+    return [(change.account.tenant_id, *found) for found in sorted(change.new_subscriptions())]

@@ -138,7 +138,8 @@ class ReconcileRun:
     async def _linked_pages(self) -> AsyncIterator[Sequence[LinkedTenant]]:
         after = ""
         while True:
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
+            # a tenant that ended between the two statements would make the page look like the last
+            async with self._database.transaction(ACROSS_TENANTS, is_snapshot=True) as connection:
                 page = await store.linked_tenants(connection, after, _PAGE)
             if page:
                 yield page

@@ -224,7 +224,7 @@ class TenantComparer:
                 connection, received, self.policy, now, question.names
             )
             comparison = await self._write(
-                connection, changes, account, fetched.subscriptions, purpose
+                connection, changes, account, fetched.subscriptions, purpose, now
             )
         await self._conclude(connection, tenant.id, purpose, now)
         return comparison
@@ -236,6 +236,7 @@ class TenantComparer:
         account: BillingAccount,
         subscriptions: Sequence[ProviderSubscription],
         purpose: Purpose,
+        now: datetime,
     ) -> Comparison:
         """Write what the snapshots change, with the anomaly where it is drift; return the
         comparison.
@@ -247,7 +248,7 @@ class TenantComparer:
         )
         if purpose != "snapshot":
             changes = self._with_drift(changes, drifted)
-        await ingest.write(connection, changes, self.outbox, self.clock())
+        await ingest.write(connection, changes, self.outbox, now)
         return comparison
 
     async def _conclude(

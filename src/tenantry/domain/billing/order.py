@@ -99,7 +99,7 @@ def is_by_arrival(events: Sequence[BillingEvent]) -> bool:
 def _invoices(events: Iterable[BillingEvent]) -> Counter[str]:
     """Count the events of each invoice."""
     names = (event.invoice_id for event in events if event.type in ev.INVOICE_TYPES)
-    return Counter(filter(None, names))
+    return Counter(name for name in names if name is not None)
 
 
 def precedes(event: BillingEvent, later: BillingEvent) -> bool:

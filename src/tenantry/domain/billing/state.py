@@ -207,12 +207,13 @@ def _of_tenant(
 
     A tenant's row is its state: it names no subscription after the end.
     """
-    current = None if after.subscription_status in OVER else after.subscription_id
+    is_over = after.subscription_status in OVER
+    current = None if is_over else after.subscription_id
     return msgspec.structs.replace(
         after,
         subscription_id=current,
-        subscription_created=None if current is None else after.subscription_created,
-        seats=None if after.subscription_status in OVER else after.seats,
+        subscription_created=None if is_over else after.subscription_created,
+        seats=None if is_over else after.seats,
         others=_others(before, known, current),
         customer_id=None,
         reported_at=None,
@@ -318,7 +319,7 @@ def _highest_plan_item(event: BillingEvent, catalog: Catalog) -> PlanItem:
 
 def unknown_prices(items: Iterable[SubscriptionItem], catalog: Catalog) -> tuple[str, ...]:
     """Return the prices of items that are neither a plan's nor an add-on's."""
-    prices = [item.price_id for item in items if item.price_id]
+    prices = [item.price_id for item in items if item.price_id is not None]
     return tuple(price for price in prices if not catalog.has_price(price))
 
 
