@@ -233,9 +233,11 @@ async def test_trouble_with_a_second_question_does_not_hide_what_the_first_has_r
 ) -> None:
     [subscriber] = await subscribers(provider, server, 1)
     for number in range(100):
-        server.subscriptions[f"cus_{number}"] = [
+        server.subscriptions[f"cus_unknown_{number}"] = [
             events.subscription(
-                org="unknown", customer=f"cus_{number}", subscription_id=f"sub_{number}"
+                org="unknown",
+                customer=f"cus_unknown_{number}",
+                subscription_id=f"sub_{number}",
             )
         ]
     server.subscriptions["cus_second"] = [
@@ -549,9 +551,11 @@ async def test_a_scheduled_run_continues_after_the_pages_that_were_done_before_a
     provider: Provider, server: ProviderServer, reconciler: Reconciler
 ) -> None:
     for number in range(150):
-        server.subscriptions[f"cus_{number}"] = [
+        server.subscriptions[f"cus_unknown_{number}"] = [
             events.subscription(
-                org="unknown", customer=f"cus_{number}", subscription_id=f"sub_{number}"
+                org="unknown",
+                customer=f"cus_unknown_{number}",
+                subscription_id=f"sub_{number}",
             )
         ]
     everything = whole_list(server)
@@ -586,9 +590,11 @@ async def test_a_scheduled_run_that_takes_too_long_is_continued(
     provider: Provider, server: ProviderServer
 ) -> None:
     for number in range(250):
-        server.subscriptions[f"cus_{number}"] = [
+        server.subscriptions[f"cus_unknown_{number}"] = [
             events.subscription(
-                org="unknown", customer=f"cus_{number}", subscription_id=f"sub_{number}"
+                org="unknown",
+                customer=f"cus_unknown_{number}",
+                subscription_id=f"sub_{number}",
             )
         ]
     clock = provider.service.clock
