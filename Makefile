@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TESTS ?= tests
-# One test process more than there are cores: a test waits for the database or a command most of its time.
-JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two test processes more than there are cores: a test waits for the database or a command most of its time.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 # Python keeps the tests as pytest has compiled them, whatever the environment says: that takes 10 s in each process.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal --durations 20
 ON_OLDEST_POSTGRES = $(addprefix tests/system/test_, promoted_standby.py disk_full.py hosts_that_stand_still.py \
@@ -37,6 +37,8 @@ test-lowest: BIN = $(VENV)/lowest/bin
 test-lowest: $(VENV)/.lowest ## Run the test suite on the lowest versions that the packages declare
 	@$(PYTEST) $(TESTS)
 
+# One less here: these tests start more programs.
+test-system: JOBS = $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 test-system: $(VENV)/.dev ## Run the tests that need root, other programs or minutes
 	@$(PYTEST) --ignore $(IMAGE_TESTS) --ignore $(PATRONI_TESTS) tests/system
 	@$(PYTEST) -n 2 $(PATRONI_TESTS) # each runs three databases and three etcd
