@@ -4,7 +4,7 @@ import psycopg
 
 from tests.cli.command_support import Home, Workspace
 from tests.cli.sign_in_support import SignInHome
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 
 
 async def offered(home: Home, *words: str, **values: str) -> list[str]:

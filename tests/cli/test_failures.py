@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.command_support import SECRET, Home, Workspace
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 
 
 def error_of(text: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.command_support import Home
 from tests.cli.fake_provider import signed_in
 from tests.cli.sign_in_support import CARL, EVE, SignInHome, browser_client, code_in, with_keyring
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.sign_in import ADA, BOB, CLIENT_ID
 
 

@@ -24,7 +24,7 @@ from tests.cli.fake_provider import (
 from tests.cli.sign_in_support import SignInHome
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
 from tests.support.command_runner import QUICK
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 
 WHO: dict[str, Any] = {
     "kind": "user",

@@ -22,7 +22,7 @@ from tests.cli.fake_provider import (
     stored_token,
 )
 from tests.cli.sign_in_support import KEYRING, SignInHome, browser_client, with_keyring
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.sign_in import CLIENT_ID
 
 BROKEN_KEYRING = (

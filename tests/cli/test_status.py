@@ -9,7 +9,7 @@ from tenantry.server.asgi_types import Receive, Scope, Send
 from tests.cli.command_support import SECRET, Home, Workspace
 from tests.cli.sign_in_support import SignInHome
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.serving import served
 
 

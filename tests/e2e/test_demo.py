@@ -27,7 +27,7 @@ from tests.cli.command_support import Home, create_demo
 from tests.support import other_program
 from tests.support.command_runner import invoke, invoke_async
 from tests.support.commands import Running, run, running, still_running
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 
 PATIENCE = 20.0
 SNAPSHOT = "tenantry.subscription.snapshot"

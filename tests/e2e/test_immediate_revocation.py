@@ -22,9 +22,9 @@ from tests.support.caching_service import READY
 from tests.support.commands import SECRETS, running
 from tests.support.deployment import Deployment, deployed
 from tests.support.figures import RecordProperty
-from tests.support.findings import free_port
 from tests.support.hammer import Hammer, Revocation
 from tests.support.issuer import AUDIENCE, Issuer, running_issuer
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.slow_request import SlowRequest
 

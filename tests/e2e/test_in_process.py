@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.support.commands import SECRETS, Running, run, running
 from tests.support.deployment import Deployment, add_owner, deployed
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.service import refusal
 

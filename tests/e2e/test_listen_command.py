@@ -19,8 +19,8 @@ from tests.cli.command_support import Home, create_demo
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.commands import SECRETS, Running, run, running, running_into, still_running
 from tests.support.deployment import deployed
-from tests.support.findings import free_port
 from tests.support.local import Receiver
+from tests.support.ports import free_port
 
 UPDATED = "customer.subscription.updated"
 

@@ -12,7 +12,7 @@ from tenantry_devkit.demo.companion import Companion
 from tests.support.dashboard import OLIVIA
 from tests.support.dashboard_page import Page
 from tests.support.deployment import add_owner, deployed
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.sign_in import AUDIENCE, CLIENT_ID
 
 _SECRET = re.compile(r"svc_live_[A-Za-z0-9]{49}")

@@ -24,8 +24,8 @@ from tests.support import events, figures
 from tests.support.collector import Collector, running_collector
 from tests.support.commands import Running, run, running
 from tests.support.database_link import DatabaseLink, database_link
-from tests.support.findings import free_port
 from tests.support.issuer import AUDIENCE, CLIENT_ID, Issuer, running_issuer, signing_key
+from tests.support.ports import free_port
 from tests.support.postgres import as_url
 from tests.support.provider_api import KEY as PROVIDER_KEY
 from tests.support.provider_api import ProviderServer, refusal, running_provider

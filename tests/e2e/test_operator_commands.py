@@ -17,7 +17,7 @@ from tests.support.command_runner import invoke, invoke_async
 from tests.support.commands import SECRETS, Done, run, running
 from tests.support.deployment import CREATE_ACME
 from tests.support.documentation import block_of
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer, as_url
 
 PEPPER: Final = {"API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}

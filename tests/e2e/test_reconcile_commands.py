@@ -18,7 +18,7 @@ from tests.support import events
 from tests.support.billing import Subscriber
 from tests.support.command_runner import invoke_async
 from tests.support.commands import Done, running
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.provider_api import KEY, Answer, endpoint, refusal, running_provider
 from tests.support.truth import World, running_world
 

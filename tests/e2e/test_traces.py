@@ -16,8 +16,8 @@ from tests.support.app import OPERATOR_TOKEN
 from tests.support.collector import Collector, Received, running_collector
 from tests.support.commands import SECRETS, Running, running
 from tests.support.deployment import Deployment, add_owner, deployed
-from tests.support.findings import free_port
 from tests.support.issuer import AUDIENCE, Issuer, running_issuer
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.provider_api import KEY, running_provider
 from tests.support.signing import deliver

@@ -21,7 +21,7 @@ from tenantry_devkit.serving import serving
 from tests.support.app import OPERATOR_TOKEN, make_app
 from tests.support.command_runner import invoke
 from tests.support.commands import SECRETS, Done
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.serving import served
 

@@ -14,8 +14,8 @@ import pytest
 from tests.support.command_runner import invoke_async
 from tests.support.commands import SECRETS, running, still_running
 from tests.support.deployment import WORKERS, Deployment, add_owner, deployed, revoke_keys
-from tests.support.findings import free_port
 from tests.support.metrics import Shown, documented
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.stopping import LIST, ask, connecting, listens
 

@@ -10,8 +10,8 @@ import pytest
 from tests.support.billing import rows
 from tests.support.command_runner import invoke_async
 from tests.support.commands import run
-from tests.support.findings import free_port
 from tests.support.issuer import running_issuer
+from tests.support.ports import free_port
 from tests.support.postgres import as_url
 from tests.support.provider_api import KEY, endpoint, running_provider
 

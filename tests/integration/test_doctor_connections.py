@@ -17,8 +17,9 @@ from tenantry.domain.plans import Catalog, parse_catalog
 from tenantry.integrations.oidc.claims import OidcConfig
 from tenantry.integrations.smtp import parse_smtp_url
 from tenantry.integrations.stripe.client import ProviderEndpoint
-from tests.support.findings import checked_settings, free_port, levels, only
+from tests.support.findings import checked_settings, levels, only
 from tests.support.issuer import DISCOVERY, JWKS, Answer, Issuer, running_issuer, signing_key
+from tests.support.ports import free_port
 from tests.support.provider_api import KEY, ProviderServer, endpoint, refusal, running_provider
 from tests.support.provider_api import Answer as ProviderAnswer
 from tests.support.smtp import LOOPBACK_IN_DISGUISE, MailServer, running

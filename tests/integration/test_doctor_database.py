@@ -22,7 +22,8 @@ from tenantry.domain.plans import parse_catalog
 from tenantry.settings import SettingsError, load
 from tests.support import other_program
 from tests.support.billing import rows
-from tests.support.findings import checked_settings, free_port, levels, only
+from tests.support.findings import checked_settings, levels, only
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.tenants import add_acme
 

@@ -18,10 +18,10 @@ from tenantry.domain.issuers import Issuers
 from tenantry.integrations.oidc.claims import DEFAULT_ROLES, OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
-from tests.support.findings import free_port
 from tests.support.forgeries import ATTACKS, ISSUED, PUBLISHED, RSA
 from tests.support.issuer import AUDIENCE, CLIENT_ID, NOW, Issuer, running_issuer
 from tests.support.members import OWN, accept_path, add_member, remove_member
+from tests.support.ports import free_port
 from tests.support.service import TENANTS, Service
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "tokens.md"

@@ -12,7 +12,7 @@ from tenantry.jobs.tasks import ProviderRetry
 from tenantry_devkit.simulator import Rules
 from tests.support import events
 from tests.support.billing import Provider, Subscriber, rows
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.provider_api import KEY, refusal, running_provider
 from tests.support.service import Service
 from tests.support.truth import OVER, Stage, World, fetches, reconciling, until_fetches

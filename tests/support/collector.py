@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 
 _PATIENCE: Final = 60.0
 _KINDS: Final = ("", "internal", "server", "client", "producer", "consumer")

@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -95,7 +95,9 @@ class Running:
 
     def kill(self) -> None:
         """End it and all that it has started, if that is still there."""
-        if self._process.returncode is None:
+        if self._process.returncode is not None:
+            return
+        with suppress(psutil.NoSuchProcess):  # it has just ended by itself
             for process in self.family():
                 process.kill()
 

@@ -10,7 +10,7 @@ import httpx2
 
 from tests.support.command_runner import invoke_async
 from tests.support.commands import SECRETS, Running, running
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.service import refusal
 
 WORKERS: Final = 2

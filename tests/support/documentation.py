@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.support.commands import AS_INSTALLED, Running
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 
 ROOT: Final = Path(__file__).parents[2]
 _BLOCK: Final = re.compile(

@@ -1,6 +1,5 @@
 """Assertions about the findings of `tenantry doctor`."""
 
-import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,9 +36,3 @@ def only(findings: Sequence[Finding], level: Level, *, remedied: bool = True) ->
     [found] = [finding for finding in findings if finding.level is level]
     assert bool(found.remedy) is bool(found.why) is remedied
     return found
-
-
-def free_port() -> int:
-    """A port without a listener."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])

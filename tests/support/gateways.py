@@ -23,9 +23,9 @@ from tests.support.app import OPERATOR_TOKEN
 from tests.support.commands import Running
 from tests.support.database_link import DatabaseLink, database_link
 from tests.support.deployment import deployed
-from tests.support.findings import free_port
 from tests.support.issuer import AUDIENCE, CLIENT_ID, running_issuer
 from tests.support.link import Link
+from tests.support.ports import free_port
 from tests.support.postgres import as_url
 from tests.support.proxies import NGINX_READY, example, start, start_nginx
 from tests.support.required import debian_program

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import httpx2
 
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.proxies import start
 from tests.support.required import debian_program
 from tests.support.serving import LOOPBACK

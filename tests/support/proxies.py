@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.commands import Running
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.required import debian_program
 from tests.support.serving import LOOPBACK
 

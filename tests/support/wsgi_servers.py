@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import httpx2
 
 from tests.support.commands import SECRETS, Running, running
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 
 _WSGIREF: Final = """\
 import sys

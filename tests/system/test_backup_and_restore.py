@@ -20,7 +20,7 @@ from tests.support.app import PEPPER, WEBHOOK_SECRET
 from tests.support.backup import Cluster, debian_binaries, hand_over, own_binaries
 from tests.support.billing import rows
 from tests.support.commands import Done, run, running
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.postgres import as_url
 from tests.support.service import PROJECTS
 from tests.support.truth import World, running_world

@@ -24,8 +24,8 @@ from tests.support import events
 from tests.support.commands import SECRETS
 from tests.support.compose import PACKAGES, Compose, make_stand_ins
 from tests.support.container import IMAGE, Engine, build_image, running_engine, until
-from tests.support.findings import free_port
 from tests.support.installed import ROOT
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.signing import PATH, PROVIDER_SIGNATURE, signature
 

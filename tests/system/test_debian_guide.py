@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from tests.support.documentation import ROOT, blocks
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.required import debian_program, skip_or_fail
 from tests.support.systemd import Machine, running_systemd
 

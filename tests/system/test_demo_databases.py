@@ -17,7 +17,7 @@ from tests.e2e.test_demo import COMMAND, demo
 from tests.support import other_program
 from tests.support.command_runner import invoke
 from tests.support.commands import AS_INSTALLED, run, running
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer, as_url
 
 

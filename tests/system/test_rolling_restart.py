@@ -17,7 +17,7 @@ from tests.support import events
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.commands import SECRETS, Running, running
 from tests.support.deployment import add_owner
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.proxies import BALANCERS, running_balancer
 from tests.support.service import KEYS, PROJECTS, TENANTS, VERIFY
 from tests.support.serving import LOOPBACK

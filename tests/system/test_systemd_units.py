@@ -12,7 +12,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.support.commands import SECRETS
-from tests.support.findings import free_port
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.systemd import UNITS, Machine, running_systemd
 

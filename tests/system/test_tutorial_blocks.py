@@ -9,8 +9,8 @@ import pytest
 
 from tests.e2e.test_demo import demo
 from tests.support.documentation import ROOT, BlockError, reader
-from tests.support.findings import free_port
 from tests.support.installed import commit_all, copy_checkout
+from tests.support.ports import free_port
 from tests.support.required import node
 
 DOCS: Final = ROOT / "docs"

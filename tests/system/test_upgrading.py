@@ -15,8 +15,8 @@ from tests.support import events
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.commands import SECRETS, run, running
 from tests.support.deployment import Deployment, deployed
-from tests.support.findings import free_port
 from tests.support.migrations import revisions
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer, as_url
 from tests.support.releases import ARCHIVE, Release, of_this_tree, successive_releases, unpacked
 from tests.support.service import KEYS, PROJECTS, TENANTS, WHOAMI

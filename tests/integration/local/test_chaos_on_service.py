@@ -30,9 +30,9 @@ from tenantry_sdk.errors import AuthenticationError, ConnectionFailedError
 from tests.support.app import OPERATOR_TOKEN
 from tests.support.chaos import SENDERS, ChaosKind, RequestKind, expected, judge, plan, send
 from tests.support.facts import ANY, EACH
-from tests.support.findings import free_port
 from tests.support.local import QUICK, SECRET, served_service
 from tests.support.long_histories import long_history
+from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 
 PRICES: Final = {"price_pro": 2900, "price_business": 9900}

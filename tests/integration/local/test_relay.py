@@ -23,7 +23,6 @@ from tenantry_devkit.local.session import ServiceReader
 from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import Simulator
 from tests.support.app import OPERATOR_TOKEN
-from tests.support.findings import free_port
 from tests.support.local import (
     QUICK,
     SECRET,
@@ -34,6 +33,7 @@ from tests.support.local import (
     running,
     served_service,
 )
+from tests.support.ports import free_port
 
 ALL: Final = frozenset({"*"})
 

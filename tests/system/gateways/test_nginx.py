@@ -4,8 +4,8 @@ from pathlib import Path
 
 import psycopg
 
-from tests.support.findings import free_port
 from tests.support.gateways import ServiceBehindGateway, running_gateway
+from tests.support.ports import free_port
 from tests.support.service import Organization
 
 

@@ -4,8 +4,8 @@ reason, and says why.
 
 import pytest
 
-from tests.support.findings import free_port
 from tests.support.gateways import Gateway, ServiceBehindGateway, refused, running_gateway
+from tests.support.ports import free_port
 
 
 async def test_unreachable_service_is_503_for_every_request(gateway: Gateway, owner: str) -> None:
