@@ -232,6 +232,8 @@ async def test_an_older_event_at_another_process_revives_no_canceled_tenant(
     conninfo: str, one: Instance, two: Instance
 ) -> None:
     await one.put("acme")
+    # once its subscription is known, nothing but the row of the tenant is locked
+    await one.receive(events.updated(created=NOW - 120))
     async with held_back(conninfo, "billing_events"):
         newer = asyncio.create_task(one.receive(events.deleted(created=NOW)))
         await until_blocked(conninfo)
