@@ -126,6 +126,29 @@ def test_limits_of_a_phase(
 
 
 @pytest.mark.parametrize(
+    ("phase", "projects", "api_keys", "members"),
+    [
+        (AccessPhase("full", "pro", "", limits=(("projects", 49),)), 50, 100, None),
+        (AccessPhase("full", "pro", "", limits=(("projects", 51),)), 51, 100, None),
+        (
+            AccessPhase("full", "pro", "", addons=(("more", 2),), limits=(("projects", 60),)),
+            70,
+            100,
+            None,
+        ),
+        (AccessPhase("full", "pro", "", limits=(("members", 5), ("api_keys", 101))), 50, 101, None),
+        (AccessPhase("none", "free", "", limits=(("projects", 4),)), 4, None, None),
+    ],
+    ids=["lower", "higher", "lower than with add-ons", "unlimited and higher", "without access"],
+)
+def test_grant_raises_a_limit_and_never_lowers_one(
+    phase: AccessPhase, projects: int, api_keys: int | None, members: int | None
+) -> None:
+    limits = limits_of(phase, CATALOG)
+    assert (limits.projects, limits.api_keys, limits.members) == (projects, api_keys, members)
+
+
+@pytest.mark.parametrize(
     ("phase", "plan", "text"),
     [
         (GRACE, "pro", "The plan Pro allows 50 projects."),

@@ -22,16 +22,26 @@ _REMEMBERED: Final = 256
 
 Addons = tuple[tuple[str, int], ...]
 """Add-ons by id, with their quantities."""
+GrantedFeatures = tuple[tuple[str, bool | int], ...]
+"""Features that grants give, by id: True, or a number."""
+GrantedLimits = tuple[tuple[str, int], ...]
+"""Limits that grants give, by the field of `Limits`."""
 
 
 class AccessPhase(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tenant's access until a second; None without an end."""
+    """A tenant's access until a second; None without an end.
+
+    ``features`` and ``limits`` are those of the tenant's grants in this phase, of several the
+    greatest. They count in every state.
+    """
 
     state: AccessState
     plan: str
     reason: str
     until: int | None = None
     addons: Addons = ()
+    features: GrantedFeatures = ()
+    limits: GrantedLimits = ()
 
 
 NOTHING: Final = AccessPhase("none", FREE, "There is no subscription.")
@@ -145,8 +155,20 @@ def to_access(phase: AccessPhase) -> TenantAccess:
 
 
 def limits_of(phase: AccessPhase, catalog: Catalog) -> Limits:
-    """Return the limits that count now."""
-    return catalog.limits(phase.plan, phase.addons)
+    """Return the limits that count now: a grant raises those of plan and add-ons to its own, and
+    lowers none.
+    """
+    limits = catalog.limits(phase.plan, phase.addons)
+    return _with_granted(limits, phase.limits) if phase.limits else limits
+
+
+def _with_granted(limits: Limits, granted: GrantedLimits) -> Limits:
+    raised = dict[str, int]()
+    for name, number in granted:
+        most = getattr(limits, name)
+        if most is not None:  # an unlimited one stays so
+            raised[name] = max(most, number)
+    return msgspec.structs.replace(limits, **raised)
 
 
 def limit_text(phase: AccessPhase, plan: str, catalog: Catalog, allowed: str) -> str:
