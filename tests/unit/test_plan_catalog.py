@@ -3,11 +3,16 @@
 import msgspec
 import pytest
 
+from tenantry.domain.features import Feature
 from tenantry.domain.plans import Addon, CatalogError, Limits, Plan, limit_words, parse_catalog
 from tests.support.documentation import block_of
 
 FREE = '[[plans]]\nid = "free"\n'
 ADDON = '[[addons]]\nid = "more"\n'
+SSO = '[[features]]\nid = "sso"\ntype = "boolean"\n'
+SEATS = '[[features]]\nid = "seats"\ntype = "limit"\n'
+CALLS = '[[features]]\nid = "calls"\ntype = "metered"\ncounts = "requests"\n'
+EXPORTS = '[[features]]\nid = "exports"\ntype = "metered"\n'
 
 
 def faults_of(text: str) -> list[str]:
@@ -74,6 +79,44 @@ def test_addon_has_prices_and_limits() -> None:
     assert catalog.price_ids == ["price_1", "price_2"]
 
 
+def test_feature_may_say_everything() -> None:
+    catalog = parse_catalog(
+        f'{SSO}{SEATS}{EXPORTS}unit = "files"\nperiod = "billing"\n'
+        f"{CALLS}{FREE}[plans.features]\nsso = true\nseats = 5\nexports = true\ncalls = 1000\n"
+    )
+    calls = Feature("calls", "metered", counts="requests")
+    assert list(catalog.features.values()) == [
+        Feature("sso", "boolean"),
+        Feature("seats", "limit"),
+        Feature("exports", "metered", "files", "billing"),
+        calls,
+    ]
+    assert catalog.counts_requests == calls
+    assert [each.usage_period for each in catalog.features.values()][2:] == ["billing", "month"]
+    assert catalog.given_features("free") == {
+        "sso": True,
+        "seats": 5,
+        "exports": True,
+        "calls": 1000,
+    }
+
+
+def test_every_fault_of_what_is_given_has_its_own_message() -> None:
+    faults = faults_of(
+        f"{SSO}{FREE}[plans.features]\nsso = 2\nexports = 1\n{ADDON}[addons.features]\ncalls = 1\n"
+    )
+    assert faults == [
+        "plan 'free': feature 'sso' is boolean: give true",
+        "plan 'free': unknown feature 'exports'",
+        "addon 'more': unknown feature 'calls'",
+    ]
+
+
+def test_invalid_feature_is_no_unknown_one() -> None:
+    faults = faults_of(f'{SSO}unit = "x"\n{FREE}[plans.features]\nsso = true\n')
+    assert faults == ["feature 'sso': a boolean feature has no unit"]
+
+
 def test_access_overrides_single_statuses() -> None:
     access = {"past_due": "none", "unpaid": "grace", "a_status_of_2030": "full"}
     table = "".join(f'{status} = "{state}"\n' for status, state in access.items())
@@ -92,6 +135,12 @@ def test_catalogs_of_the_guides_are_valid() -> None:
         parse_catalog(FREE + block_of("how-to/rate-limits.md", "[plans.limits]")).limits("free")
         == requests
     )
+    features = parse_catalog(block_of("how-to/configuration.md", "[[features]]"))
+    assert features.given_features("pro", [("team", 2)]) == {
+        "sso": True,
+        "seats": 25,
+        "exports": 1000,
+    }
     of_stripe = parse_catalog(block_of("how-to/stripe.md", "[[plans]]"))
     assert of_stripe.price_ids == ["price_1Qmonthly", "price_1Qyearly"]
     assert parse_catalog(FREE + block_of("explanation/subscriptions.md", "[[addons]]")).addons
@@ -237,6 +286,104 @@ ONE_FAULT = {
     "access of one that never began": (
         f'{FREE}[access]\nincomplete_expired = "none"',
         "access: a subscription that is incomplete_expired never has access",
+    ),
+    "features no list": (f'{FREE}[features]\nid = "sso"', "features: must be a list of tables"),
+    "feature without an id": (
+        f'[[features]]\ntype = "boolean"\n{FREE}',
+        "feature number 1: Object missing required field `id`",
+    ),
+    "feature without a type": (
+        f'[[features]]\nid = "sso"\n{FREE}',
+        "feature 'sso': Object missing required field `type`",
+    ),
+    "feature of an unknown type": (
+        f'[[features]]\nid = "sso"\ntype = "flag"\n{FREE}',
+        "feature 'sso': Invalid enum value 'flag' - at `$.type`",
+    ),
+    "feature with an unknown key": (
+        f"{SSO}rollover = true\n{FREE}",
+        "feature 'sso': Object contains unknown field `rollover`",
+    ),
+    "feature named with a capital": (
+        f'[[features]]\nid = "SSO"\ntype = "boolean"\n{FREE}',
+        "feature 'SSO': id must be 1 to 64 of a-z, 0-9, '_' and '-', and begin with a letter",
+    ),
+    "feature named with 65 letters": (
+        f'[[features]]\nid = "{"s" * 65}"\ntype = "boolean"\n{FREE}',
+        f"feature '{'s' * 65}': id must be 1 to 64 of",
+    ),
+    "feature twice": (f"{SSO}{SSO}{FREE}", "feature 'sso' occurs twice"),
+    "period of a boolean": (
+        f'{SSO}period = "month"\n{FREE}',
+        "feature 'sso': a boolean feature has no period",
+    ),
+    "period of a limit": (
+        f'{SEATS}period = "month"\n{FREE}',
+        "feature 'seats': a limit feature has no period",
+    ),
+    "unknown period": (
+        f'{EXPORTS}period = "week"\n{FREE}',
+        "feature 'exports': Invalid enum value 'week' - at `$.period`",
+    ),
+    "limit that counts requests": (
+        f'{SEATS}counts = "requests"\n{FREE}',
+        "feature 'seats': only a metered feature counts requests",
+    ),
+    "unknown thing to count": (
+        f'{EXPORTS}counts = "bytes"\n{FREE}',
+        "feature 'exports': Invalid enum value 'bytes' - at `$.counts`",
+    ),
+    "unit of a boolean": (
+        f'{SSO}unit = "logins"\n{FREE}',
+        "feature 'sso': a boolean feature has no unit",
+    ),
+    "blank unit": (
+        f'{SEATS}unit = " "\n{FREE}',
+        "feature 'seats': unit must be 1 to 32 printable characters",
+    ),
+    "two features that count requests": (
+        f'{EXPORTS}counts = "requests"\n{CALLS}{FREE}[plans.features]\nexports = 1\ncalls = 1',
+        "exports, calls: only one feature may count requests",
+    ),
+    "plan without the feature that counts requests": (
+        f'{EXPORTS}counts = "requests"\n{FREE}',
+        "plan 'free': lacks the feature 'exports', so that every request would be rejected",
+    ),
+    "plan with an unknown feature": (
+        f"{FREE}[plans.features]\nsso = true",
+        "plan 'free': unknown feature 'sso'",
+    ),
+    "addon with an unknown feature": (
+        f"{FREE}{ADDON}[addons.features]\nsso = true",
+        "addon 'more': unknown feature 'sso'",
+    ),
+    "number for a boolean": (
+        f"{SSO}{FREE}[plans.features]\nsso = 1",
+        "plan 'free': feature 'sso' is boolean: give true",
+    ),
+    "false": (
+        f"{SSO}{FREE}[plans.features]\nsso = false",
+        "plan 'free': feature 'sso' is false: leave it out, and it is denied",
+    ),
+    "nothing of a feature": (
+        f"{SEATS}{FREE}[plans.features]\nseats = 0",
+        "plan 'free': feature 'seats': give true or a whole number from 1 to 9007199254740991",
+    ),
+    "more than JSON can say": (
+        f"{SEATS}{FREE}[plans.features]\nseats = 9007199254740992",
+        "plan 'free': feature 'seats': give true or a whole number from 1",
+    ),
+    "fraction of a feature": (
+        f"{SEATS}{FREE}[plans.features]\nseats = 1.5",
+        "plan 'free': feature 'seats': give true or a whole number from 1",
+    ),
+    "text for a feature": (
+        f'{SEATS}{FREE}[plans.features]\nseats = "many"',
+        "plan 'free': feature 'seats': give true or a whole number from 1",
+    ),
+    "features of a plan no table": (
+        f"{FREE}features = true",
+        "plan 'free': Expected `object`, got `bool` - at `$.features`",
     ),
     "price twice in a plan": (f'{FREE}stripe_price_id = ["x", "x"]', "price 'x' occurs twice"),
 }

@@ -1,18 +1,25 @@
-"""The plan catalog: plans and add-ons with their provider prices and limits, and the access by
-status.
+"""The plan catalog: features, plans and add-ons with their provider prices and limits, and the
+access by status.
 """
 
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from operator import attrgetter
-from typing import Annotated, Final, Literal, Protocol, TypeGuard, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, Protocol, TypeGuard, TypeVar, get_args
 
 import msgspec
 
 from tenantry.common.encoding import doc
+from tenantry.domain.features import (
+    Feature,
+    Features,
+    added,
+    counting_faults,
+    value_faults,
+)
 
 FREE: Final = "free"
 
@@ -71,14 +78,15 @@ def _number_of(number: int | None, one: str, many: str) -> str:
 
 
 class Addon(msgspec.Struct, frozen=True):
-    """An add-on: its limits are added to the plan's, for each unit that the tenant subscribes
-    to.
+    """An add-on: its limits and features are added to the plan's, for each unit that the tenant
+    subscribes to.
     """
 
     id: str
     name: str
     stripe_price_ids: tuple[str, ...]
     limits: Limits
+    features: Features = {}
 
 
 class Plan(Addon, frozen=True):
@@ -134,6 +142,7 @@ class Catalog:
         plans: tuple[Plan, ...],
         addons: tuple[Addon, ...] = (),
         access: Mapping[str, AccessState] | None = None,
+        features: tuple[Feature, ...] = (),
     ) -> None:
         """``access`` overrides the access of single statuses."""
         self.plans = plans
@@ -143,6 +152,10 @@ class Catalog:
         self._addons = {addon.id: addon for addon in addons}
         self._plan_of_price = _ids_by_price(plans)
         self._addon_of_price = _ids_by_price(addons)
+        self.features = {feature.id: feature for feature in features}
+        """The features by id, in the order of the catalog."""
+        self.counts_requests = next((each for each in features if each.counts), None)
+        """The feature whose use the service counts itself: the requests of a tenant."""
 
     def __contains__(self, plan_id: str) -> bool:
         return plan_id in self._by_id
@@ -189,6 +202,22 @@ class Catalog:
                 limits = _raised(limits, addon.limits, quantity)
         return limits
 
+    def given_features(self, plan_id: str, addons: Iterable[tuple[str, int]] = ()) -> Features:
+        """Return the features of a plan with add-ons, given by id and quantity.
+
+        A plan or an add-on that has left the catalog counts as for `limits`.
+        """
+        given = self._by_id.get(plan_id, self._by_id[FREE]).features
+        for addon_id, quantity in addons:
+            if addon := self._addons.get(addon_id):
+                given = _with_more(given, addon.features, quantity)
+        return given
+
+
+def _with_more(given: Features, more: Features, quantity: int) -> Features:
+    raised = {name: added(given.get(name), value, quantity) for name, value in more.items()}
+    return {**given, **raised}
+
 
 def _ids_by_price(offers: Iterable[Addon]) -> dict[str, str]:
     return {price: offer.id for offer in offers for price in offer.stripe_price_ids}
@@ -221,6 +250,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str | None = None
     stripe_price_id: _Price | tuple[_Price, ...] = ()
     limits: _LimitsEntry = _LimitsEntry()
+    features: dict[str, Any] = {}  # `value_faults` checks them
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):
@@ -242,10 +272,10 @@ class _PlanEntry(_Entry, frozen=True, forbid_unknown_fields=True):
     rank: int | None = None
 
 
-_CATALOG_KEYS: Final = ("plans", "addons", "access")
+_CATALOG_KEYS: Final = ("features", "plans", "addons", "access")
 _ENTRY_ID: Final = attrgetter("id")
 _ENTRY_PRICES: Final = attrgetter("prices")
-AnyEntry = TypeVar("AnyEntry", bound=_Entry)
+AnyEntry = TypeVar("AnyEntry", bound=_Entry | Feature)
 
 
 def parse_catalog(text: str) -> Catalog:
@@ -256,6 +286,11 @@ def parse_catalog(text: str) -> Catalog:
     faults = [f"unknown key {key!r}" for key in document if key not in _CATALOG_KEYS]
     plans = _entries(document.get("plans", []), "plan", _PlanEntry, faults)
     addons = _entries(document.get("addons", []), "addon", _Entry, faults)
+    of_features: list[str] = []
+    features = _entries(document.get("features", []), "feature", Feature, of_features)
+    of_features += _repeated("feature", map(_ENTRY_ID, features))
+    # of an invalid list it is not known what the others may give
+    faults += of_features or _given_faults(features, plans, addons)
     faults += _repeated("plan", map(_ENTRY_ID, plans))
     faults += _repeated("addon", map(_ENTRY_ID, addons))
     faults += _repeated("price", chain.from_iterable(map(_ENTRY_PRICES, (*plans, *addons))))
@@ -264,7 +299,24 @@ def parse_catalog(text: str) -> Catalog:
         faults.append(f"the plan {FREE!r} is missing: it is the fallback and downgrade plan")
     if faults:
         raise CatalogError(faults)
-    return Catalog(tuple(map(_to_plan, plans, count())), tuple(map(_to_addon, addons)), access)
+    return Catalog(
+        tuple(map(_to_plan, plans, count())),
+        tuple(map(_to_addon, addons)),
+        access,
+        tuple(features),
+    )
+
+
+def _given_faults(
+    features: Sequence[Feature], plans: Sequence[_PlanEntry], addons: Sequence[_Entry]
+) -> Iterator[str]:
+    """Yield the faults of the features that plans and add-ons give."""
+    known = {feature.id: feature for feature in features}
+    for kind, entries in (("plan", plans), ("addon", addons)):
+        for entry in entries:
+            for fault in value_faults(entry.features, known):
+                yield f"{kind} {entry.id!r}: {fault}"
+    yield from counting_faults(features, {plan.id: plan.features for plan in plans})
 
 
 def _parse_toml(text: str) -> dict[str, object]:
@@ -290,11 +342,24 @@ def _lacks_free_plan(listed: object) -> bool:
 
 def _to_plan(entry: _PlanEntry, position: int) -> Plan:
     rank = position if entry.rank is None else entry.rank
-    return Plan(entry.id, entry.name or entry.id, entry.prices, entry.all_limits, rank)
+    return Plan(
+        entry.id,
+        entry.name or entry.id,
+        entry.prices,
+        entry.all_limits,
+        entry.features,
+        rank,
+    )
 
 
 def _to_addon(entry: _Entry) -> Addon:
-    return Addon(entry.id, entry.name or entry.id, entry.prices, entry.all_limits)
+    return Addon(
+        entry.id,
+        entry.name or entry.id,
+        entry.prices,
+        entry.all_limits,
+        entry.features,
+    )
 
 
 def _entries(

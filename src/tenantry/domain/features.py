@@ -1,0 +1,104 @@
+"""Features of the plan catalog: what they are, and how much of them plans, add-ons and grants
+give.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+FeatureType = Literal["boolean", "limit", "metered"]
+UsagePeriod = Literal["month", "billing"]
+
+LARGEST_VALUE: Final = 2**53 - 1
+"""The largest number that every reader of JSON keeps exactly."""
+FeatureValue = bool | Annotated[int, msgspec.Meta(ge=1, le=LARGEST_VALUE)]
+"""How much is given of a feature: a number, or ``True``, which has no limit."""
+Features = Mapping[str, FeatureValue]
+"""What is given, by the feature's id. An absent feature is denied."""
+
+_ID: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
+_LONGEST_UNIT: Final = 32
+
+
+class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A feature of the catalog.
+
+    A ``boolean`` feature is given or not. A ``limit`` is a number that the application enforces. A
+    ``metered`` one counts its use in each ``period``, by itself where it ``counts`` requests.
+    """
+
+    id: str
+    type: FeatureType
+    unit: str | None = None
+    period: UsagePeriod | None = None
+    counts: Literal["requests"] | None = None
+
+    def __post_init__(self) -> None:
+        if not _ID.fullmatch(self.id):
+            raise ValueError("id must be 1 to 64 of a-z, 0-9, '_' and '-', and begin with a letter")
+        if self.type != "metered" and self.period is not None:
+            raise ValueError(f"a {self.type} feature has no period")
+        if self.type != "metered" and self.counts is not None:
+            raise ValueError("only a metered feature counts requests")
+        self._check_unit()
+
+    @property
+    def usage_period(self) -> UsagePeriod:
+        """The period of a metered feature, ``month`` unless the catalog says otherwise."""
+        return self.period or "month"
+
+    def _check_unit(self) -> None:
+        if self.unit is None:
+            return
+        if self.type == "boolean":
+            raise ValueError("a boolean feature has no unit")
+        if not self.unit.strip() or len(self.unit) > _LONGEST_UNIT or not self.unit.isprintable():
+            raise ValueError(f"unit must be 1 to {_LONGEST_UNIT} printable characters")
+
+
+def value_faults(given: Mapping[str, object], known: Mapping[str, Feature]) -> Iterator[str]:
+    """Yield what is wrong with features that a plan, an add-on or a grant gives."""
+    for name, value in given.items():
+        feature = known.get(name)
+        if feature is None:
+            yield f"unknown feature {name!r}"
+        elif value is False:
+            yield f"feature {name!r} is false: leave it out, and it is denied"
+        elif feature.type == "boolean" and value is not True:
+            yield f"feature {name!r} is boolean: give true"
+        elif not _is_value(value):
+            yield f"feature {name!r}: give true or a whole number from 1 to {LARGEST_VALUE}"
+
+
+def _is_value(value: object) -> bool:
+    return isinstance(value, int) and 1 <= value <= LARGEST_VALUE
+
+
+def counting_faults(features: Iterable[Feature], plans: Mapping[str, Features]) -> Iterator[str]:
+    """Yield what is wrong with the feature that counts requests, given what each plan gives."""
+    counting = [feature.id for feature in features if feature.counts]
+    if len(counting) > 1:
+        yield f"{', '.join(counting)}: only one feature may count requests"
+    for name in counting:
+        for plan, given in plans.items():
+            if name not in given:
+                yield (
+                    f"plan {plan!r}: lacks the feature {name!r}, so that every request would be "
+                    "rejected: give a number or true"
+                )
+
+
+def added(value: FeatureValue | None, more: FeatureValue, quantity: int = 1) -> FeatureValue:
+    """Return a value with ``quantity`` times ``more``; what has no limit stays so."""
+    if value is True or more is True:
+        return True
+    return min((value or 0) + more * quantity, LARGEST_VALUE)
+
+
+def greater(value: FeatureValue | None, other: FeatureValue | None) -> FeatureValue | None:
+    """Return the greater of two values; None is nothing."""
+    if value is True or other is True:
+        return True
+    return max(value or 0, other or 0) or None
