@@ -43,6 +43,7 @@ from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.ledger_queries import LedgerQueries
+from tenantry.billing.prices import PriceList
 from tenantry.billing.reconcile import Reconciler
 from tenantry.billing.replay import ReplayService
 from tenantry.billing.stale_tenants import count_stale_tenants
@@ -373,6 +374,7 @@ def build_services(
             policy,
             settings.base_url,
         ),
+        prices=PriceList(base.provider, catalog),
         directory=TenantDirectory(
             database,
             catalog,
@@ -531,6 +533,9 @@ class Parts:
             stack.push_async_callback(self.owner_addresses.write)
             stack.push_async_callback(stop, asyncio.create_task(self.owner_addresses.run()))
             stack.push_async_callback(stop, asyncio.create_task(self.services.event_feed.run()))
+            if serves:
+                prices = asyncio.create_task(self.services.prices.run())
+                stack.push_async_callback(stop, prices)
             await stack.enter_async_context(self.authentication.running())
             await self.queue.open()
             stack.push_async_callback(self.queue.close)

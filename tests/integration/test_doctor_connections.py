@@ -35,7 +35,7 @@ id = "free"
 id = "pro"
 stripe_price_id = ["price_pro", "price_pro_yearly"]
 """)
-SOLD = {"active": True, "recurring": {"interval": "month"}}
+SOLD = {"active": True, "currency": "eur", "recurring": {"interval": "month"}}
 
 
 # The mail server
@@ -358,7 +358,8 @@ async def test_a_price_that_cannot_be_bought_is_named_with_its_plan(
 
 async def test_a_provider_key_that_may_not_see_prices(provider: ProviderServer) -> None:
     listed = {"object": "list", "data": [], "has_more": False, "url": "/v1/webhook_endpoints"}
-    provider.answers.extend([ProviderAnswer(200, listed), refusal(403)])
+    provider.answers.append(ProviderAnswer(200, listed))
+    provider.price_answers.append(refusal(403))
     assert (
         "may not read"
         in only(by_price(await checked(provider, catalog=PRICED)), Level.WARNING).message

@@ -33,6 +33,7 @@ RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "ManagedTenant": models.ManagedTenant,
     "Member": models.Member,
     "Membership": models.Membership,
+    "PlanPrice": models.PlanPrice,
     "PlanView": models.Plan,
     "Project": models.Project,
     "SessionAddress": models.HostedSession,

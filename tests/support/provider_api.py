@@ -12,6 +12,7 @@ KEY: Final = "sk_test_51ThisIsOnlyForTests"
 DATE: Final = "Thu, 01 Jan 2026 12:00:00 GMT"
 """`tests.support.events.NOW` as the provider writes it into the headers of its answers."""
 _PATIENCE: Final = 20.0
+_PRICES: Final = "/v1/prices/"
 
 
 class Request(NamedTuple):
@@ -56,13 +57,17 @@ class ProviderServer:
     newest first in both; ``sessions`` are completed checkout sessions; ``prices`` are what it says
     of those that it knows. ``answers`` are used up before it answers for itself; ``hang_up`` many
     connections are cut instead of an answer; while ``open`` is not set, requests are taken but not
-    answered. ``date`` is the header of every answer, or None.
+    answered. The service reads prices by itself, so requests for them and answers to them are
+    apart: ``price_requests`` and ``price_answers``. ``date`` is the header of every answer, or
+    None.
     """
 
     def __init__(self) -> None:
         self.url = ""
         self.requests: list[Request] = []
+        self.price_requests: list[Request] = []
         self.answers: deque[Answer] = deque()
+        self.price_answers: deque[Answer] = deque()
         self.endpoints: list[dict[str, Any]] = []
         self.prices: dict[str, dict[str, Any]] = {}
         self.subscriptions: dict[str, list[dict[str, Any]]] = {}
@@ -94,6 +99,8 @@ class ProviderServer:
         """Begin anew with no request and no answer prepared or kept; connections stay."""
         self.requests.clear()
         self.answers.clear()
+        self.price_requests.clear()
+        self.price_answers.clear()
         self._idempotent_answers.clear()
         self.open.set()
 
@@ -107,6 +114,11 @@ class ProviderServer:
         """Wait for request number ``times``."""
         async with asyncio.timeout(_PATIENCE), self._change:
             await self._change.wait_for(lambda: len(self.requests) >= times)
+
+    async def until_asked_for_prices(self, times: int) -> None:
+        """Wait for request number ``times`` for a price."""
+        async with asyncio.timeout(_PATIENCE), self._change:
+            await self._change.wait_for(lambda: len(self.price_requests) >= times)
 
     async def until_left(self) -> None:
         """Wait until no client is connected."""
@@ -130,10 +142,11 @@ class ProviderServer:
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Take a request and answer it; whether the connection is kept."""
         request = await _read(reader)
+        is_for_price = request.path.startswith(_PRICES)
         async with self._change:
-            self.requests.append(request)
+            (self.price_requests if is_for_price else self.requests).append(request)
             self._change.notify_all()
-        if self.hang_up:
+        if self.hang_up and not is_for_price:
             self.hang_up -= 1
             return False
         answer = await self._answer(request)
@@ -183,6 +196,8 @@ class ProviderServer:
         return kept
 
     def _act(self, request: Request) -> Answer:
+        if request.path.startswith(_PRICES):
+            return self.price_answers.popleft() if self.price_answers else self._price(request)
         if self.answers:
             return self.answers.popleft()
         return self._make(request) if request.method == "POST" else self._list(request)
@@ -213,20 +228,18 @@ class ProviderServer:
                 return _page(
                     request, [one for one in self.sessions if one["subscription"] == wanted]
                 )
-        return self._price(request)
+        return refusal(404, message="Unrecognized request URL")
 
     def _price(self, request: Request) -> Answer:
-        if request.path.startswith("/v1/prices/"):
-            price_id = request.path.rpartition("/")[2]
-            if price_id not in self.prices:
-                return refusal(
-                    404,
-                    code="resource_missing",
-                    param="price",
-                    message=f"No such price: '{price_id}'",
-                )
-            return Answer(200, {"id": price_id, "object": "price", **self.prices[price_id]})
-        return refusal(404, message="Unrecognized request URL")
+        price_id = request.path.removeprefix(_PRICES)
+        if price_id not in self.prices:
+            return refusal(
+                404,
+                code="resource_missing",
+                param="price",
+                message=f"No such price: '{price_id}'",
+            )
+        return Answer(200, {"id": price_id, "object": "price", **self.prices[price_id]})
 
     def _subscriptions_page(self, request: Request) -> Answer:
         customer = request.params.get("customer")

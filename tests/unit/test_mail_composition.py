@@ -22,7 +22,7 @@ from tenantry.domain.owner_mails import (
     TrialEndingData,
 )
 from tenantry.integrations.smtp import PermanentMailError
-from tenantry.notifications.mail_composition import compose, format_amount
+from tenantry.notifications.mail_composition import compose
 from tests.support.documentation import block_of
 
 SENDER = "Example Billing <billing@example.com>"
@@ -315,30 +315,6 @@ def test_a_local_part_that_is_not_ascii_is_kept() -> None:
 def test_invalid_address_is_a_permanent_error(recipient: str) -> None:
     with pytest.raises(PermanentMailError, match="address"):
         compose(mail(recipient=recipient), SENDER)
-
-
-@pytest.mark.parametrize(
-    ("amount", "currency", "shown"),
-    [
-        (123450, "usd", "1,234.50 USD"),
-        (5, "EUR", "0.05 EUR"),
-        (0, "eur", "0.00 EUR"),
-        (500, "jpy", "500 JPY"),
-        (1234567, "krw", "1,234,567 KRW"),
-        (5120, "kwd", "5.120 KWD"),
-        (1, "bhd", "0.001 BHD"),
-        (-250, "usd", "-2.50 USD"),
-        (10**15, "usd", "10,000,000,000,000.00 USD"),
-        (500, "isk", "5.00 ISK"),
-    ],
-)
-def test_amounts(amount: int, currency: str, shown: str) -> None:
-    assert format_amount(amount, currency) == shown
-
-
-@pytest.mark.parametrize("currency", ["", "us", "usdt", "u$d", "<b>", "ußd"])
-def test_invalid_currency_has_no_amount(currency: str) -> None:
-    assert format_amount(100, currency) is None
 
 
 LEAK = KeyLeakedData(

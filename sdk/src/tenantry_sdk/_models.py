@@ -206,6 +206,23 @@ class Plan(Model, frozen=True, kw_only=True):
     """The first price of the payment provider that means this plan; None if there is none."""
     limits: Limits
     """What the plan allows."""
+    prices: list[PlanPrice] | None = None
+    """The prices at which the plan is sold; None where the service does not know them."""
+
+
+class PlanPrice(Model, frozen=True, kw_only=True):
+    """What a plan costs each period, for each seat where the plan has seats."""
+
+    id: str
+    """The provider's price id."""
+    interval: str
+    """The unit of the period: ``day``, ``week``, ``month`` or ``year``."""
+    interval_count: int
+    """How many of these units a period has."""
+    currency: str
+    """The currency, as three lowercase letters (ISO 4217)."""
+    amount: int | None
+    """The amount in the currency's smallest unit; None where it depends on use."""
 
 
 class Member(Model, frozen=True, kw_only=True):

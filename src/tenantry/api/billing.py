@@ -5,15 +5,18 @@ from typing import Annotated, Final
 import msgspec
 from litestar import Response, get, post
 from litestar.params import JSONBody
+from msgspec import UNSET, UnsetType
 
 from tenantry.api.guards import Caller, ChangeAuthor, IdempotencyClaim, needs, raises
 from tenantry.api.parameters import DEFAULT_LIMIT, WEB_ADDRESS, Cursor, Limit, path_parameter
 from tenantry.api.services import Services
 from tenantry.billing.checkout import LONGEST_URL
 from tenantry.billing.ledger_queries import BillingEventView
+from tenantry.billing.prices import PriceList
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
-from tenantry.domain.plans import Limits
+from tenantry.domain.plans import Limits, Plan
+from tenantry.domain.prices import PlanPrice
 
 PLANS_PATH: Final = "/api/v1/plans"
 EVENTS_PATH: Final = "/api/v1/billing/events"
@@ -42,6 +45,13 @@ class PlanView(msgspec.Struct, frozen=True, rename="camel"):
         ),
     ]
     limits: Annotated[Limits, doc("What the plan allows; an absent limit means no limit.")]
+    prices: Annotated[
+        tuple[PlanPrice, ...] | UnsetType,
+        doc(
+            "The prices at which the plan is sold, read from the payment provider at the start and "
+            "every hour; absent until they are known, and without `PROVIDER_SECRET_KEY`."
+        ),
+    ] = UNSET
 
 
 class NewCheckoutSession(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -89,16 +99,18 @@ async def list_plans(
     services: Services,
 ) -> Page[PlanView]:
     """List the plans of the catalog on one page."""
-    plans = [
-        PlanView(
-            plan.id,
-            plan.name,
-            next(iter(plan.stripe_price_ids), None),
-            plan.limits,
-        )
-        for plan in services.catalog.plans
-    ]
-    return Page(plans, None)
+    return Page([_plan_view(plan, services.prices) for plan in services.catalog.plans], None)
+
+
+def _plan_view(plan: Plan, price_list: PriceList) -> PlanView:
+    prices = price_list.of_plan(plan)
+    return PlanView(
+        plan.id,
+        plan.name,
+        next(iter(plan.stripe_price_ids), None),
+        plan.limits,
+        UNSET if prices is None else prices,
+    )
 
 
 @get(EVENTS_PATH, guards=[needs("billing:read")], summary="List billing events")

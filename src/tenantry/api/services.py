@@ -23,6 +23,7 @@ from tenantry.auth.sessions import SessionService
 from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.ledger_queries import LedgerQueries
+from tenantry.billing.prices import PriceList
 from tenantry.billing.replay import ReplayService
 from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.common.clock import Clock
@@ -42,6 +43,7 @@ class UseCases(msgspec.Struct, frozen=True, kw_only=True):
     trail: AuditService
     billing: LedgerQueries
     checkout: CheckoutService
+    prices: PriceList
     directory: TenantDirectory
     operator_keys: OperatorKeyService
     unplaced_events: UnplacedEvents

@@ -30,7 +30,7 @@ from tenantry.domain.errors import DomainError, IdempotencyInFlightError, Invali
 from tenantry.domain.names import display_text
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import limit_words
-from tenantry.notifications.mail_composition import format_amount
+from tenantry.domain.prices import format_amount
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import RETRY_AFTER, STATUSES
 from tenantry.server.security_headers import PAGE_HEADERS

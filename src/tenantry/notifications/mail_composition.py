@@ -1,10 +1,8 @@
 """Compose the mails to owners: subject, texts and address."""
 
 import hashlib
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from decimal import Decimal
 from email.errors import MessageError
 from email.headerregistry import Address
 from email.message import EmailMessage
@@ -15,18 +13,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from tenantry.domain import owner_mails as rules
 from tenantry.domain.names import display_text
+from tenantry.domain.prices import format_amount
 from tenantry.integrations.smtp import PermanentMailError, parse_sender
 
 _INVALID_ADDRESS: Final = "the owner's mail address cannot be used"
 _FORBIDDEN: Final = frozenset(' "<>()[],;:@\\')
-_WITHOUT_DECIMALS: Final = "BIF CLP DJF GNF JPY KMF KRW MGA PYG RWF VND VUV XAF XOF XPF"
-_WITH_THREE: Final = "BHD IQD JOD KWD LYD OMR TND"
-# Decimals of the provider's amounts by currency; two for all others. ISK and UGX have none, but are
-# sent with two.
-_DECIMALS: Final = {
-    **dict.fromkeys(_WITHOUT_DECIMALS.split(), 0),
-    **dict.fromkeys(_WITH_THREE.split(), 3),
-}
 # Subject and template by content. No subject contains text that a tenant chose.
 _SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {
     rules.PaymentFailure: ("Payment failed", "payment_failed"),
@@ -70,17 +61,6 @@ def compose(mail: rules.PendingMail, sender: str, base_url: str = "") -> EmailMe
 
 def _format_time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def format_amount(amount: int | None, currency: str | None) -> str | None:
-    """Format an amount in the smallest unit: ``1,234.50 USD``, ``500 JPY``; None without a valid
-    currency.
-    """
-    code = (currency or "").upper()
-    if amount is None or not re.fullmatch("[A-Z]{3}", code):
-        return None
-    decimals = _DECIMALS.get(code, 2)
-    return f"{Decimal(amount).scaleb(-decimals):,.{decimals}f} {code}"
 
 
 def _recipient(text: str) -> Address:

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Final
 
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
+from tenantry.billing.prices import fault_of
 from tenantry.cli.doctor import Finding, Level, ok, problem
 from tenantry.domain.billing.events import KNOWN_TYPES, REQUIRED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
@@ -128,7 +129,7 @@ def judge_prices(
     """
     if prices is None:
         return [problem("prices.unreadable")]
-    faults = {price_id: _fault_of(price) for price_id, price in prices.items()}
+    faults = {price_id: fault_of(price) for price_id, price in prices.items()}
     if prices and not any(faults.values()):
         return [ok("prices", f"the provider has all of the plan catalog: {len(prices)}")]
     return [
@@ -141,11 +142,3 @@ def judge_prices(
         for price_id, fault in faults.items()
         if fault
     ]
-
-
-def _fault_of(price: ProviderPrice | None) -> str | None:
-    if price is None:
-        return "the provider does not know"
-    if not price.recurring:
-        return "is not recurring"
-    return None if price.active else "is archived"

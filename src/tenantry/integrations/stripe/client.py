@@ -25,6 +25,7 @@ from tenantry.common.tracing import Tracing
 from tenantry.domain import errors
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubscription
+from tenantry.domain.prices import Interval, PlanPrice
 from tenantry.integrations.stripe.connection import (
     TEMPORARY,
     MissingError,
@@ -95,10 +96,12 @@ class ListedSubscription(NamedTuple):
 
 
 class ProviderPrice(NamedTuple):
-    """A price at the provider: whether it is for sale, and whether it is for subscriptions."""
+    """A price at the provider: whether it is for sale, and what it costs each period; None if it is
+    not for subscriptions.
+    """
 
     active: bool
-    recurring: bool
+    recurring: PlanPrice | None
 
 
 @dataclass(eq=False)
@@ -343,7 +346,7 @@ async def _read_price(connection: ProviderConnection, price_id: str) -> Provider
     with suppress(MissingError):
         response = await connection.send("GET", path, {})
         price = _decode(_Price, response.body, _PRICES, response.request_id)
-        return ProviderPrice(price.active, price.recurring is not None)
+        return ProviderPrice(price.active, price.to_plan_price(price_id))
     return None
 
 
@@ -402,9 +405,35 @@ class _Session(msgspec.Struct):
     url: Annotated[str, msgspec.Meta(min_length=1)]
 
 
+class _Recurring(msgspec.Struct, frozen=True):
+    interval: Interval
+    interval_count: Annotated[int, msgspec.Meta(ge=1)] = 1
+    usage_type: str = "licensed"
+
+
 class _Price(msgspec.Struct):
+    """A price (https://docs.stripe.com/api/prices/object). ``unit_amount`` is null for tiers and
+    for fractions of a cent; that of a package is not the price of one seat.
+    """
+
     active: bool
-    recurring: dict[str, object] | None = None
+    currency: Annotated[str, msgspec.Meta(pattern="^[a-z]{3}$")]
+    unit_amount: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    recurring: _Recurring | None = None
+    transform_quantity: dict[str, object] | None = None
+
+    def to_plan_price(self, price_id: str) -> PlanPrice | None:
+        period = self.recurring
+        if period is None:
+            return None
+        is_by_use = period.usage_type == "metered" or self.transform_quantity is not None
+        return PlanPrice(
+            price_id,
+            period.interval,
+            period.interval_count,
+            self.currency,
+            None if is_by_use else self.unit_amount,
+        )
 
 
 class _ListBody(msgspec.Struct):

@@ -1,0 +1,102 @@
+"""The prices of the plan catalog, read from the provider in the background."""
+
+import asyncio
+import logging
+from typing import Final
+
+from tenantry.common.clock import exponential
+from tenantry.domain.errors import DomainError
+from tenantry.domain.plans import Catalog, Plan
+from tenantry.domain.prices import PlanPrice
+from tenantry.integrations.stripe.client import ProviderApi, ProviderPrice
+
+_HOUR: Final = 3600.0
+_FIRST_RETRY: Final = 60.0
+_NOT_PERMITTED: Final = "the API key may not read"
+
+logger = logging.getLogger(__name__)
+
+
+class PriceList:
+    """What plans cost, as the provider last said; without ``provider`` nothing is known.
+
+    Each process that serves reads the prices for itself, at its start and every hour. No request
+    and no start waits for that. A read that fails changes nothing. A price that the provider does
+    not sell, and one that is not recurring, is left out and logged when that changes.
+    """
+
+    def __init__(self, provider: ProviderApi | None, catalog: Catalog) -> None:
+        self._provider = provider
+        self._ids = [price for plan in catalog.plans for price in plan.stripe_price_ids]
+        self._known: dict[str, PlanPrice] | None = None
+        self._faults: dict[str, str] = {}
+
+    def of_plan(self, plan: Plan) -> tuple[PlanPrice, ...] | None:
+        """Return the prices at which a plan is sold, in the catalog's order; None until they are
+        known.
+        """
+        known = self._known
+        if known is None:
+            return None
+        return tuple(known[price] for price in plan.stripe_price_ids if price in known)
+
+    async def run(self) -> None:
+        """Read the prices now and every hour, sooner after a failure, until cancelled."""
+        if self._provider is None:
+            return
+        failures = 0
+        while True:
+            failures = 0 if await self.read() else failures + 1
+            retry = exponential(min(failures, 10), first=_FIRST_RETRY, factor=2, ceiling=_HOUR)
+            await asyncio.sleep(retry if failures else _HOUR)
+
+    async def read(self) -> bool:
+        """Read the prices once; return whether the provider answered. Raises nothing."""
+        if self._provider is None:
+            return False
+        try:
+            found = await self._provider.prices(self._ids)
+        except DomainError as error:
+            logger.info("the prices of the plan catalog could not be read: %s", error.detail)
+            return False
+        except Exception:
+            logger.exception("the prices of the plan catalog could not be read")
+            return False
+        self._report(_faults_of(found))
+        if found is not None:
+            self._known = _sold(found)
+        return True
+
+    def _report(self, faults: dict[str, str]) -> None:
+        """Log the faults that the last read did not have."""
+        for price_id, fault in faults.items():
+            if self._faults.get(price_id) != fault:
+                logger.warning(
+                    "the plan catalog has the price %s, which %s: it is not shown", price_id, fault
+                )
+        self._faults = faults
+
+
+def _sold(found: dict[str, ProviderPrice | None]) -> dict[str, PlanPrice]:
+    return {
+        price_id: price.recurring
+        for price_id, price in found.items()
+        if price and price.active and price.recurring
+    }
+
+
+def _faults_of(found: dict[str, ProviderPrice | None] | None) -> dict[str, str]:
+    """Return why prices are left out, by price; the key ``*`` is for all of them."""
+    if found is None:
+        return {"*": _NOT_PERMITTED}
+    faults = {price_id: fault_of(price) for price_id, price in found.items()}
+    return {price_id: fault for price_id, fault in faults.items() if fault}
+
+
+def fault_of(price: ProviderPrice | None) -> str | None:
+    """Return why a price of the catalog cannot be bought; None if it can."""
+    if price is None:
+        return "the provider does not know"
+    if price.recurring is None:
+        return "is not recurring"
+    return None if price.active else "is archived"
