@@ -25,6 +25,7 @@ from tenantry.accounts.tenants import TenantService
 from tenantry.api import auth, projects, webhooks
 from tenantry.api.app import build_api
 from tenantry.api.auth import answer_gateway
+from tenantry.api.billing import PLANS_PATH
 from tenantry.api.guards import Access
 from tenantry.api.openapi import openapi_route
 from tenantry.api.projects import answer_project_list
@@ -125,7 +126,7 @@ def build_app(
         shutdown=shutdown,
         error_page=dashboard.raw_page_of,
         secure=settings.base_url.startswith("https://"),
-        cors=CorsPolicy(settings.cors_origins) if settings.cors_origins else None,
+        cors=cors_policy(settings),
         deadline=timeouts.request,
     )
 
@@ -138,6 +139,14 @@ def _dispatcher_class(parts: "Parts") -> Callable[..., Dispatcher]:
     if tracing is None and not logs_requests:
         return Dispatcher
     return partial(LoggingDispatcher, tracing=tracing, logs=logs_requests)
+
+
+def cors_policy(settings: Settings) -> CorsPolicy | None:
+    """Return which pages of other origins may call the API; None where none may."""
+    public_paths = [PLANS_PATH] if settings.public_plans else []
+    if not settings.cors_origins and not public_paths:
+        return None
+    return CorsPolicy(settings.cors_origins, public_paths)
 
 
 def litestar_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> AsgiApp:
@@ -154,6 +163,7 @@ def litestar_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> As
         parts.authentication.authenticator,
         settings.operator_token,
         parts.email_of_token,
+        settings.public_plans,
     )
     routes = [
         *health_routes(

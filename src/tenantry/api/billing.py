@@ -1,13 +1,22 @@
 """Routes of billing: state, events, checkout and portal sessions."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Response, get, post
+from litestar import MediaType, Response, get, post
 from litestar.params import JSONBody
 from msgspec import UNSET, UnsetType
 
-from tenantry.api.guards import Caller, ChangeAuthor, IdempotencyClaim, needs, raises
+from tenantry.api.guards import (
+    AnyRequest,
+    Caller,
+    ChangeAuthor,
+    IdempotencyClaim,
+    has_caller,
+    needs,
+    needs_plan_access,
+    raises,
+)
 from tenantry.api.parameters import DEFAULT_LIMIT, WEB_ADDRESS, Cursor, Limit, path_parameter
 from tenantry.api.services import Services
 from tenantry.billing.checkout import LONGEST_URL
@@ -17,11 +26,13 @@ from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.plans import Limits, Plan
 from tenantry.domain.prices import PlanPrice
+from tenantry.server.compression import PublicBody
 
 PLANS_PATH: Final = "/api/v1/plans"
 EVENTS_PATH: Final = "/api/v1/billing/events"
 CHECKOUT_PATH: Final = "/api/v1/billing/checkout-sessions"
 PORTAL_PATH: Final = "/api/v1/billing/portal-sessions"
+_PUBLIC: Final = "public, max-age=300"
 
 EventId = Annotated[str, path_parameter("The provider's event id.", "evt_1SQk7xLm3Rk2pXw7")]
 WebAddress = Annotated[
@@ -94,12 +105,21 @@ class SessionAddress(msgspec.Struct, frozen=True):
     ]
 
 
-@get(PLANS_PATH, guards=[needs(None)], summary="List the plans")
-async def list_plans(
-    services: Services,
-) -> Page[PlanView]:
-    """List the plans of the catalog on one page."""
-    return Page([_plan_view(plan, services.prices) for plan in services.catalog.plans], None)
+@get(PLANS_PATH, guards=[needs_plan_access()], summary="List the plans")
+async def list_plans(request: AnyRequest, services: Services) -> Response[Page[PlanView]]:
+    """List the plans of the catalog on one page.
+
+    With `PUBLIC_PLANS=true` this needs no credential.
+    """
+    page = Page([_plan_view(plan, services.prices) for plan in services.catalog.plans], None)
+    return Response(page) if has_caller(request) else _public(page, request)
+
+
+def _public(page: Page[PlanView], request: AnyRequest) -> Response[Any]:
+    """Return the answer to a client without a credential: compressed, and for shared caches."""
+    body = PublicBody.for_once(msgspec.json.encode(page))
+    headers = {"Content-Type": MediaType.JSON, "Cache-Control": _PUBLIC}
+    return body.response(request.headers.get("accept-encoding", ""), headers)
 
 
 def _plan_view(plan: Plan, price_list: PriceList) -> PlanView:

@@ -107,6 +107,8 @@ class Access(msgspec.Struct, frozen=True):
     authenticator: Authenticator
     operator_token: Secret | None
     email_of_token: EmailOfToken
+    public_plans: bool = False
+    """Whether the plans are listed without a credential too."""
 
     async def authenticate(self, connection: Connection) -> RequestPrincipal:
         """Authenticate the caller, and count the request at the first call. Raises as
@@ -141,6 +143,15 @@ class _CallerGuard(RouteGuard):
             principal.require(self.scope)
         if self.scope in LIVE_MODE_SCOPES:
             principal.require_mode(ACCEPTED_MODES["live"])
+
+
+class _PlansGuard(_CallerGuard):
+    """Require any credential, or none where the plans are public. A wrong one is rejected."""
+
+    async def authorize(self, connection: Connection) -> None:
+        is_anonymous = header(connection, "authorization") is None
+        if not (is_anonymous and access_of(connection).public_plans):
+            await super().authorize(connection)
 
 
 class _UserGuard(RouteGuard):
@@ -194,6 +205,11 @@ def needs(scope: str | None) -> RouteGuard:
     return _CallerGuard(scope)
 
 
+def needs_plan_access() -> RouteGuard:
+    """Require any credential, unless the plans are public."""
+    return _PlansGuard(None)
+
+
 def needs_user(*, to_create: bool = False) -> RouteGuard:
     """Require a user's token with any scopes, also of a user without a tenant.
 
@@ -245,6 +261,11 @@ def current_principal(request: AnyRequest) -> RequestPrincipal:
     if not isinstance(principal, RequestPrincipal):
         raise errors.MissingCredentialError("This route has no guard.")
     return principal
+
+
+def has_caller(request: AnyRequest) -> bool:
+    """Whether a guard authorized a caller."""
+    return CALLER in extras(request)
 
 
 def current_claims(request: AnyRequest) -> Claims:

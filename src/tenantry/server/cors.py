@@ -60,24 +60,26 @@ _PREFLIGHT: Final[Sequence[Header]] = (
     (b"access-control-allow-headers", ", ".join(ALLOWED_HEADERS).encode()),
     (b"access-control-max-age", _MAX_AGE),
 )
+_OF_ANY: Final[Sequence[Header]] = ((_ALLOW_ORIGIN, b"*"), _EXPOSED)
 _NONE: Final[Sequence[Header]] = ()
 
 
 class CorsPolicy:
     """Permits pages of these origins, or of any (`ANY_ORIGIN`), to call the API, the webhook
     excepted.
+
+    Pages of any origin may read the ``public_paths``, without a preflight, so without a credential.
     """
 
-    def __init__(self, origins: Collection[str]) -> None:
+    def __init__(self, origins: Collection[str], public_paths: Collection[str] = ()) -> None:
+        self._public_paths = frozenset(public_paths)
         self._allows_any = ANY_ORIGIN in origins
         listed = () if self._allows_any else origins
         self._of_listed: Mapping[bytes | None, Sequence[Header]] = {
             origin.encode(): ((_ALLOW_ORIGIN, origin.encode()), _EXPOSED, _VARIES)
             for origin in listed
         }
-        self._of_others: Sequence[Header] = (
-            ((_ALLOW_ORIGIN, b"*"), _EXPOSED) if self._allows_any else (_VARIES,)
-        )
+        self._of_others: Sequence[Header] = _OF_ANY if self._allows_any else (_VARIES,)
         self.preflight_route: Final = HotRoute("preflight", _answer_preflight)
 
     def headers_of(self, scope: Scope) -> Sequence[Header]:
@@ -107,6 +109,8 @@ class CorsPolicy:
         )
 
     def _headers(self, path: str, origin: bytes | None) -> Sequence[Header]:
+        if path in self._public_paths:
+            return _OF_ANY
         return self._of_listed.get(origin, self._of_others) if is_api(path) else _NONE
 
 

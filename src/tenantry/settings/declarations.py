@@ -148,6 +148,10 @@ class DeclaredSettings(SettingValues):
     """
     _plans = Setting("TENANTRY_PLANS", TEXT, None, default_text="the packaged catalog")
     """The path of the plan catalog."""
+    public_plans = Setting("PUBLIC_PLANS", FLAG, default=False)
+    """Whether `GET /api/v1/plans` answers without a credential too, to pages of every origin, for a
+    public page of prices. A cache may keep that answer for five minutes.
+    """
     _subscriptions = Setting("SUBSCRIPTIONS", choice("any", "each"), "any")
     """How the events of several subscriptions of one tenant count. `any`: every event changes the
     tenant, whichever subscription it is about. `each`: each subscription has its own state, and one
