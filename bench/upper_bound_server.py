@@ -58,6 +58,8 @@ def _key(projects: list[str]) -> KeyRow:
         deleted=False,
         digest=b"",
         recent_address=None,
+        external_id=None,
+        metadata=None,
         page=projects,
     )
 

@@ -1,6 +1,7 @@
 """``tenantry keys``: create, list, show, rotate and revoke."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -115,6 +116,30 @@ async def test_list_shows_status_and_respects_filter_and_limit(workspace: Worksp
         "k2",
         "k1",
     ]
+
+
+async def test_key_has_an_external_id_and_metadata(workspace: Workspace) -> None:
+    given = ("--external-id", "cus_4711", "--metadata", "team=growth", "--metadata", "query=a=b")
+    made = json.loads(
+        await workspace.done("keys", "create", "--name", "CI", "--scope", "a:b", *given, "--json")
+    )
+    await workspace.key("a:b")
+    assert made["metadata"] == {"team": "growth", "query": "a=b"}
+    listed = lines(await workspace.done("keys", "list", "--external-id", "cus_4711", "--json"))
+    assert [key["id"] for key in listed] == [made["id"]]
+    shown = await workspace.done("keys", "show", made["id"])
+    assert re.search(r"external id +cus_4711", shown)
+    assert re.search("metadata +team=growth, query=a=b", shown)
+
+
+@pytest.mark.parametrize("metadata", ["team", "=growth", ""])
+async def test_metadata_without_a_name_and_value_is_a_usage_error(
+    workspace: Workspace, metadata: str
+) -> None:
+    given = ("--name", "CI", "--scope", "a:b", "--metadata", metadata)
+    refused = await workspace.run("keys", "create", *given)
+    assert (refused.code, refused.out) == (2, "")
+    assert "must be NAME=VALUE" in refused.err
 
 
 async def test_rotation_with_an_overlap_prints_only_the_new_secret(workspace: Workspace) -> None:

@@ -27,6 +27,8 @@ RECORD = {
     "rotatedFromLastUsedAt",
     "supersededBy",
     "leakReportedAt",
+    "externalId",
+    "metadata",
 }
 
 
@@ -60,6 +62,8 @@ async def test_creation_returns_the_record_and_the_secret(service: Service) -> N
         "lastUsedAddress": None,
         "rotatedFromLastUsedAt": None,
         "leakReportedAt": None,
+        "externalId": None,
+        "metadata": {},
         "revokedAt": None,
         "rotatedFrom": None,
         "supersededBy": None,

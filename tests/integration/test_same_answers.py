@@ -519,6 +519,20 @@ async def test_principal_has_all_that_the_sdk_knows_of_it(
     assert {field: shown[field] for field in of_sdk} == of_sdk
 
 
+async def test_principal_has_the_keys_external_id_and_metadata(
+    service: Service, app: AuthenticatedApp
+) -> None:
+    org = await service.organization()
+    given = {"externalId": "cus_4711", "metadata": {"team": "growth"}}
+    key = await service.key(org.owner, org.id, "projects:read", **given)
+    for caller, expected in (
+        (key.caller, given),
+        (org.owner, {"externalId": None, "metadata": {}}),
+    ):
+        shown = (await app.get(by(caller))).json()
+        assert {field: shown[field] for field in expected} == expected
+
+
 async def test_limits_are_counted_together_and_shown_alike(
     service: Service, app: AuthenticatedApp
 ) -> None:

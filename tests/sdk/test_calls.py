@@ -41,6 +41,23 @@ async def test_key_is_made_used_rotated_and_ended(served: Served, flavour: Flavo
     assert (shown.status, shown.revoked_at is not None) == ("revoked", True)
 
 
+async def test_key_has_an_external_id_and_metadata(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    async with flavour.client_of(served, organization) as owner:
+        made = await owner.api_keys.create(
+            name="CI", scopes=["projects:read"], external_id="cus_4711", metadata={"team": "growth"}
+        )
+        listed = [key.id async for key in owner.api_keys.list(external_id="cus_4711")]
+        async with flavour.client(made.secret, base_url=served.url) as ci:
+            caller = await ci.auth.whoami()
+        changed = await owner.api_keys.update(made.id, metadata={"tier": "gold"})
+        cleared = await owner.api_keys.update(made.id, external_id=None, metadata=None)
+    assert listed == [made.id]
+    assert (caller.external_id, caller.metadata) == ("cus_4711", {"team": "growth"})
+    assert (changed.external_id, changed.metadata) == ("cus_4711", {"tier": "gold"})
+    assert (cleared.external_id, cleared.metadata) == (None, {})
+
+
 async def test_list_iterates_over_all_pages(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
     async with flavour.client_of(served, organization) as owner:

@@ -72,9 +72,13 @@ class Upstream:
 
 async def test_caller_of_a_request_is_known(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
-    key = await served.service.key(organization.owner, organization.id, "reports:read")
+    key = await served.service.key(
+        organization.owner, organization.id, "reports:read", externalId="cus_4711"
+    )
     async with checker(served, flavour) as verify:
         principal = await verify(bearer(key.caller), "reports:read")
+        other = await verify(bearer(organization.owner), None)
+    assert other.external_id is None
     assert principal.to_dict() == {
         "kind": "api_key",
         "id": key.id,
@@ -84,6 +88,7 @@ async def test_caller_of_a_request_is_known(served: Served, flavour: Flavour) ->
         "subscriptionStatus": "none",
         "access": "none",
         "effectivePlan": "free",
+        "externalId": "cus_4711",
     }
     assert principal.response.request_id is not None
     assert "ratelimit" in principal.response.headers

@@ -251,6 +251,7 @@ IDENTITY_OF_THE_CLIENT: Final = {
     "X_Tenant_Id": "other",
     "X-Access": "full",
     "X-Effective-Plan": "business",
+    "X-Key-External-Id": "cus_other",
     "X-Mine": "1",
 }
 """Headers by which a client pretends to be another caller, and a header that means nothing."""

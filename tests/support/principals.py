@@ -92,5 +92,10 @@ def principal_of(key: ApiKey) -> RequestPrincipal:
 def as_json(principal: RequestPrincipal) -> dict[str, Any]:
     """What an application's code knows of its caller."""
     shown: dict[str, Any] = json.loads(msgspec.json.encode(principal))
-    del shown["accessPhase"], shown["issuer"], shown["claimedRole"]
-    return {**shown, "access": principal.access, "effectivePlan": principal.effective_plan}
+    del shown["accessPhase"], shown["issuer"], shown["claimedRole"], shown["metadataDocument"]
+    return {
+        **shown,
+        "access": principal.access,
+        "effectivePlan": principal.effective_plan,
+        "metadata": principal.metadata,
+    }

@@ -65,6 +65,10 @@ class ApiKey(Model, frozen=True, kw_only=True):
     """When it was last used; up to a minute behind."""
     last_used_address: str | None = None
     """The IP address of the client that last used it."""
+    external_id: str | None = None
+    """The id that another system of yours gives it; several keys may have it."""
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    """What your systems store with it; empty if they store nothing."""
     revoked_at: datetime | None
     """When it was revoked; None if it was not."""
     rotated_from: str | None
@@ -382,6 +386,10 @@ class Whoami(Model, frozen=True, kw_only=True):
     """What the tenant's subscriptions give now."""
     expires_at: datetime | None
     """When the credential expires; None for never."""
+    external_id: str | None = None
+    """The key's external id; None for a user."""
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    """The key's metadata; empty for a user."""
 
 
 class Principal(Model, frozen=True, kw_only=True):
@@ -406,6 +414,8 @@ class Principal(Model, frozen=True, kw_only=True):
     """``full``, ``grace`` (a payment is due) or ``none``."""
     effective_plan: str
     """The plan whose limits count now; ``free`` without access."""
+    external_id: str | None = None
+    """The key's external id; None without one, and for a user. `whoami` has the metadata too."""
 
 
 class TenantExport(Model, frozen=True, kw_only=True):

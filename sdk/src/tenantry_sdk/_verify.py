@@ -45,6 +45,7 @@ PRINCIPAL_HEADERS: Final = {
     "access": "x-access",
     "effectivePlan": "x-effective-plan",
 }
+_EXTERNAL_ID: Final = "x-key-external-id"
 _OK: Final = 200
 _PASSED_ON: Final = frozenset({401, 403, 429, 431, 503})
 _TEMPORARY: Final = frozenset({408, 429})
@@ -102,6 +103,8 @@ def principal_of(response: Response) -> Principal:
     found = {field: headers[name] for field, name in PRINCIPAL_HEADERS.items() if headers.get(name)}
     if response.status_code != _OK or len(found) < len(PRINCIPAL_HEADERS):
         raise _unreadable(response.status_code, response.request_id)
+    if external_id := headers.get(_EXTERNAL_ID):
+        found["externalId"] = external_id
     principal: Principal = converted(found, Principal, response)
     return principal
 

@@ -13,7 +13,9 @@ from tenantry.api.parameters import (
     DEFAULT_LIMIT,
     Cursor,
     ExpiresAt,
+    ExternalId,
     Limit,
+    Metadata,
     Name,
     OrgId,
     ScopeName,
@@ -28,6 +30,7 @@ from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
 from tenantry.domain.errors import ValidationError
+from tenantry.domain.key_metadata import LONGEST_EXTERNAL_ID, check_key_metadata
 from tenantry.domain.permissions import MAX_SCOPES, AccessLevel, Mode
 
 PATH: Final = "/api/v1/api-keys"
@@ -65,6 +68,8 @@ class NewApiKey(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
         Mode | None,
         doc("The caller's mode by default. A test-mode key creates test-mode keys only."),
     ] = None
+    external_id: ExternalId | None = None
+    metadata: Metadata | None = None
 
 
 class ApiKeyChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -76,6 +81,13 @@ class ApiKeyChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     ] = UNSET
     expires_at: Annotated[
         ExpiresAt | UnsetType | None, doc("When the key expires, in the future; null for never.")
+    ] = UNSET
+    external_id: Annotated[
+        ExternalId | UnsetType | None,
+        doc("The id that another system of yours gives the key; null removes it."),
+    ] = UNSET
+    metadata: Annotated[
+        Metadata | UnsetType | None, doc("The complete new metadata; null or empty removes all.")
     ] = UNSET
 
 
@@ -150,6 +162,8 @@ async def create_api_key(
         mode=data.mode,
         expires_at=data.expires_at,
         claim=claim,
+        external_id=data.external_id,
+        metadata=data.metadata,
     )
     return _shown_once(made)
 
@@ -178,8 +192,17 @@ async def list_api_keys(
         QueryParameter(
             name="search",
             max_length=200,
-            description="Only keys with this in their name, id, or shown characters, such as `svc_live_AbCd`, "
-            "`wxyz` or `AbCd...wxyz`; upper and lower case are the same. Never send a whole secret.",
+            description="Only keys with this in their name, id, `externalId`, or shown characters, such as "
+            "`svc_live_AbCd`, `wxyz` or `AbCd...wxyz`; upper and lower case are the same. Never send a whole secret.",
+        ),
+    ] = None,
+    external_id: Annotated[
+        str | None,
+        QueryParameter(
+            name="externalId",
+            min_length=1,
+            max_length=LONGEST_EXTERNAL_ID,
+            description="Only keys with exactly this `externalId`.",
         ),
     ] = None,
     limit: Limit = DEFAULT_LIMIT,
@@ -192,7 +215,8 @@ async def list_api_keys(
         principal.require_org(org_id)
     if faults := nul_faults({"search": search}):
         raise ValidationError(*faults)
-    wanted = KeyFilter(status=status, search=search)
+    check_key_metadata(external_id, None)
+    wanted = KeyFilter(status=status, search=search, external_id=external_id)
     return await services.api_keys.list_page(
         principal,
         wanted,
@@ -221,7 +245,7 @@ async def update_api_key(
     data: JSONBody[ApiKeyChange],
 ) -> ApiKey:
     """Change the given fields of an active key. A null `expiresAt` means that the key never
-    expires.
+    expires. `metadata` replaces all of it.
     """
     scopes = data.scopes if data.scopes is UNSET else tuple(data.scopes)
     return await services.api_keys.update(
@@ -231,6 +255,8 @@ async def update_api_key(
         name=data.name,
         scopes=scopes,
         expires_at=data.expires_at,
+        external_id=data.external_id,
+        metadata=data.metadata,
     )
 
 
@@ -287,7 +313,7 @@ async def rotate_api_key(
     key_id: KeyId,
     data: JSONBody[Rotation | None] = None,
 ) -> Response[ApiKeyWithSecret]:
-    """Create a key with the same name, scopes, level, mode and expiry.
+    """Create a key with the same name, scopes, level, mode, expiry, `externalId` and `metadata`.
 
     The old key ends after `overlapSeconds`, by default at once, and never later than its
     expiry. `rotatedFrom` names it. Only this answer contains the new `secret`.

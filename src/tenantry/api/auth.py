@@ -65,6 +65,10 @@ class Whoami(msgspec.Struct, frozen=True, rename="camel"):
     expires_at: Annotated[
         datetime | None, doc("When the credential expires; null for never.", "2099-11-01T00:00:00Z")
     ]
+    external_id: Annotated[str | None, doc("The key's `externalId`; null for a user.", "cus_4711")]
+    metadata: Annotated[
+        dict[str, str], doc("The key's `metadata`; empty for a user.", {"team": "growth"})
+    ]
 
 
 @get(WHOAMI_PATH, guards=[needs(None)], summary="Show the caller")
@@ -81,6 +85,8 @@ async def whoami(principal: Caller) -> Whoami:
         principal.subscription_status,
         to_access(principal.access_phase),
         principal.expires_at,
+        principal.external_id,
+        principal.metadata,
     )
 
 
@@ -123,6 +129,8 @@ async def _check(admission: Admission, request: HotRequest) -> HotResponse:
         (b"x-effective-plan", header_text(principal.effective_plan)),
         (b"x-subscription-status", header_text(principal.subscription_status)),
     ]
+    if principal.external_id is not None:
+        headers.append((b"x-key-external-id", header_text(principal.external_id)))
     return HotResponse(200, headers)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from litestar.params import PathParameter, QueryParameter
 
+from tenantry.domain.key_metadata import LONGEST_EXTERNAL_ID, MAX_METADATA_BYTES, METADATA_TEXT
 from tenantry.domain.names import NAME_RULE, REFUSED_CHARACTERS
 from tenantry.domain.permissions import SCOPE_FORM
 
@@ -66,6 +67,27 @@ UserId = Annotated[
     ),
 ]
 CustomerId = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=_IDENTIFIER)]
+ExternalId = Annotated[
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=LONGEST_EXTERNAL_ID,
+        pattern=VISIBLE,
+        description="The id that another system of yours gives the key. Several keys may have it.",
+        examples=["cus_4711"],
+    ),
+]
+_METADATA_PATTERN: Final = f"^{METADATA_TEXT}*{END}"
+Metadata = Annotated[
+    dict[str, Annotated[str, msgspec.Meta(extra_json_schema={"pattern": _METADATA_PATTERN})]],
+    msgspec.Meta(
+        description=f"What your systems store with the key: at most {MAX_METADATA_BYTES:,} bytes as JSON in UTF-8, "
+        "without control characters or line breaks. Never a secret.",
+        examples=[{"team": "growth"}],
+        # the services check it: see `check_key_metadata`
+        extra_json_schema={"propertyNames": {"minLength": 1, "pattern": _METADATA_PATTERN}},
+    ),
+]
 ExpiresAt = Annotated[datetime, msgspec.Meta(tz=True, description="When the key ends (RFC 3339).")]
 
 Limit = Annotated[

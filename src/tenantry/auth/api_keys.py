@@ -27,6 +27,7 @@ from tenantry.domain.access import NO_SUBSCRIPTION, NOTHING, limits_of
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, RevocationReason
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.issuers import Issuers
+from tenantry.domain.key_metadata import check_key_metadata
 from tenantry.domain.names import check_name
 from tenantry.domain.permissions import (
     ANYTHING,
@@ -79,6 +80,8 @@ class ApiKeyService:
         expires_at: datetime | None,
         claim: Claim | None,
         replaces: str | None = None,
+        external_id: str | None = None,
+        metadata: dict[str, str] | None = None,
     ) -> NewKey:
         """Create a key; without ``mode`` in the principal's.
 
@@ -90,6 +93,7 @@ class ApiKeyService:
         `KeyNotActiveError`.
         """
         check_name(name)
+        check_key_metadata(external_id, metadata)
         scopes, level = normalize(scopes, access_level)
         mode = mode or principal.mode
 
@@ -127,6 +131,8 @@ class ApiKeyService:
                 end,
                 caller.id,
                 now,
+                external_id,
+                metadata,
             )
             made = await self._insert(connection, author, key, now, leaked)
             await idempotency.keep(connection, claim, made.record, now)
@@ -191,8 +197,10 @@ class ApiKeyService:
         name: str | UnsetType = UNSET,
         scopes: tuple[str, ...] | UnsetType = UNSET,
         expires_at: datetime | UnsetType | None = UNSET,
+        external_id: str | UnsetType | None = UNSET,
+        metadata: dict[str, str] | UnsetType | None = UNSET,
     ) -> ApiKey:
-        """Change the given fields of an active key.
+        """Change the given fields of an active key; ``metadata`` replaces all of it.
 
         Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `LastOwnerError`,
         `ValidationError`.
@@ -206,6 +214,7 @@ class ApiKeyService:
             )
             key = await self._find(connection, caller, key_id, lock=True)
             changed = _with_changes(caller, key, name, scopes, expires_at, now)
+            changed = _with_metadata(changed, external_id, metadata)
             rules.check_may_change(caller, key, changed)
             _check_active(key)
             _check_rotated_end(key, changed)
@@ -230,7 +239,8 @@ class ApiKeyService:
         overlap: timedelta,
         claim: Claim | None,
     ) -> NewKey:
-        """Replace an active key by one with the same name, scopes, level, mode and expiry.
+        """Replace an active key by one with the same name, scopes, level, mode, expiry, external id
+        and metadata.
 
         The old key ends after ``overlap``, at the latest at its own expiry. During the overlap it
         does not count towards the plan's limit of keys; a plan allows as many keys in an overlap as
@@ -276,6 +286,8 @@ class ApiKeyService:
                 old.expires_at,
                 caller.id,
                 now,
+                old.external_id,
+                old.metadata,
             )
             made = await self._insert(
                 connection,
@@ -522,6 +534,8 @@ def new_key(
     expires_at: datetime | None,
     created_by: str,
     now: datetime,
+    external_id: str | None = None,
+    metadata: dict[str, str] | None = None,
 ) -> NewKey:
     """Generate a key."""
     secret = rules.compose_secret(mode, secrets.token_bytes(rules.RANDOM_BYTES))
@@ -543,6 +557,8 @@ def new_key(
         revoked_at=None,
         rotated_from=None,
         superseded_by=None,
+        external_id=external_id,
+        metadata=metadata or {},
     )
     return NewKey(record, secret)
 
@@ -598,6 +614,16 @@ def _with_changes(
     if expires_at is not UNSET and expires_at != key.expires_at:
         changes["expires_at"] = _to_end(expires_at, now)
     return msgspec.structs.replace(key, **changes)
+
+
+def _with_metadata(
+    key: ApiKey, external_id: str | UnsetType | None, metadata: dict[str, str] | UnsetType | None
+) -> ApiKey:
+    """Return a key with the given external id and metadata. Raises `ValidationError`."""
+    new_external_id = key.external_id if external_id is UNSET else external_id
+    new_metadata = key.metadata if metadata is UNSET else metadata or {}
+    check_key_metadata(new_external_id, new_metadata)
+    return msgspec.structs.replace(key, external_id=new_external_id, metadata=new_metadata)
 
 
 def _check_rotated_end(key: ApiKey, changed: ApiKey) -> None:

@@ -16,7 +16,7 @@ from tenantry.domain.permissions import Mode
 
 _SHOWN: Final = (
     "id, org_id, name, scopes, access_level, mode, expires_at, start, last4, created_at, created_by, "
-    "last_used_at, revoked_at, rotated_from, superseded_by, last_used_address"
+    "last_used_at, revoked_at, rotated_from, superseded_by, last_used_address, external_id, metadata"
 )
 _LEAK: Final = (
     "FROM audit_events leak WHERE leak.org_id = k.org_id AND leak.target_id = k.id "
@@ -45,7 +45,7 @@ _STATUS: Final = {
 }
 # One value a line, so that no search text matches across two of them.
 _SEARCHED: Final = (
-    "concat_ws(E'\\n', name, id, start || '...' || last4, start || '\u2026' || last4)"
+    "concat_ws(E'\\n', name, id, external_id, start || '...' || last4, start || '\u2026' || last4)"
 )
 _ACTIVE: Final = f"{_STATUS[KeyStatus.ACTIVE]} AND superseded_by IS NULL"
 _STATE: Final = {
@@ -67,18 +67,20 @@ _HAS_END: Final = "lower(last4) = %(last4)s"
 class KeyFilter(msgspec.Struct, frozen=True):
     """Conditions on keys; None means any.
 
-    ``search`` is a part of the name, the id, or the shown part of the secret (``start``, ``last4``,
-    or both as in logs), case-insensitive.
+    ``search`` is a part of the name, the id, the external id, or the shown part of the secret
+    (``start``, ``last4``, or both as in logs), case-insensitive.
     """
 
     status: KeyStatus | None = None
     state: KeyState | None = None
     mode: Mode | None = None
     search: str | None = None
+    external_id: str | None = None
 
 
 def _key(row: Sequence[Any], now: datetime) -> ApiKey:
     members = dict(zip(_MEMBERS, row, strict=True))
+    members["metadata"] = members["metadata"] or {}
     members["status"] = status_at(now, members["revokedAt"], members["expiresAt"])
     return msgspec.convert(members, ApiKey)
 
@@ -87,16 +89,18 @@ async def insert(connection: Connection, key: ApiKey, digest: bytes, pepper_id: 
     """Store a new key with its digest under this pepper."""
     await connection.execute(
         "INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, expires_at, start, last4, "
-        "created_at, created_by, rotated_from, pepper_id) "
+        "created_at, created_by, rotated_from, external_id, metadata, pepper_id) "
         "VALUES (%(id)s, %(org_id)s, %(digest)s, %(name)s, %(scopes)s, %(access_level)s, %(mode)s, %(expires_at)s, "
-        "%(start)s, %(last4)s, %(created_at)s, %(created_by)s, %(rotated_from)s, %(pepper_id)s)",
+        "%(start)s, %(last4)s, %(created_at)s, %(created_by)s, %(rotated_from)s, %(external_id)s, %(metadata)s, "
+        "%(pepper_id)s)",
         {**_values(key), "digest": digest, "pepper_id": pepper_id},
     )
 
 
 def _values(key: ApiKey) -> dict[str, Any]:
     """Return the fields of a key as the database has them."""
-    return {**msgspec.structs.asdict(key), "scopes": list(key.scopes)}
+    metadata = msgspec.json.encode(key.metadata).decode() if key.metadata else None
+    return {**msgspec.structs.asdict(key), "scopes": list(key.scopes), "metadata": metadata}
 
 
 async def find(
@@ -130,6 +134,9 @@ async def read_page(
     """Read a page of a tenant's keys, newest first; with ``bounded`` of the next
     `MAX_SCANNED_RECORDS` only.
     """
+    source = "org_id = %(org)s"
+    if wanted.external_id is not None:
+        source += " AND external_id = %(external_id)s"  # the index has both
     conditions = [
         _STATUS[wanted.status] if wanted.status else "true",
         "(%(mode)s::text IS NULL OR mode = %(mode)s)",
@@ -142,10 +149,11 @@ async def read_page(
         "soon": now + SOON,
         "mode": wanted.mode,
         "search": wanted.search,
+        "external_id": wanted.external_id,
     }
     return await _LISTING.page(
         connection,
-        "org_id = %(org)s",
+        source,
         values,
         window,
         lambda row: _key(row, now),
@@ -253,7 +261,8 @@ async def update(connection: Connection, key: ApiKey) -> None:
     """Store the fields of a key that may change."""
     await connection.execute(
         "UPDATE api_keys SET name = %(name)s, scopes = %(scopes)s, access_level = %(access_level)s, "
-        "expires_at = %(expires_at)s, revoked_at = %(revoked_at)s, superseded_by = %(superseded_by)s "
+        "expires_at = %(expires_at)s, revoked_at = %(revoked_at)s, superseded_by = %(superseded_by)s, "
+        "external_id = %(external_id)s, metadata = %(metadata)s "
         "WHERE org_id = %(org_id)s AND id = %(id)s",
         _values(key),
     )

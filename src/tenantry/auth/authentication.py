@@ -304,6 +304,8 @@ def _principal_of_key(key: KeyRow, catalog: Catalog, now: datetime) -> RequestPr
         subscription_status=key.subscription_status,
         access_phase=_access_of(key, catalog, now),
         expires_at=key.expires_at,
+        external_id=key.external_id,
+        metadata_document=key.metadata,
     )
 
 

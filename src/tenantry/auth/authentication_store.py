@@ -42,6 +42,9 @@ class KeyRow(msgspec.Struct, frozen=True):
     """The address of the stored last use, empty if unknown; None if that was more than a minute
     ago.
     """
+    external_id: str | None
+    metadata: str | None
+    """The JSON of the key's metadata; None where it has none."""
     page: list[str]
     """The requested documents, and one more if there are more."""
 
@@ -99,6 +102,7 @@ def _keys(page: str) -> Statement:
 SELECT query.number, k.id, k.org_id, k.scopes, k.access_level, k.mode, k.expires_at, k.revoked_at,
        t.plan, t.subscription_status, t.access::text, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL, k.digest,
        CASE WHEN k.last_used_at > $6 - interval '1 minute' THEN coalesce(k.last_used_address, '') END,
+       k.external_id, k.metadata::text,
        {page}
   FROM unnest($1, $2, $3, $4, $5) AS query (number, digest, most, after_at, after_id)
   JOIN api_keys k ON k.digest = query.digest

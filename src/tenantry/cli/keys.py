@@ -24,15 +24,17 @@ from tenantry_sdk.types import Mode
 @click.option(
     "--search",
     metavar="TEXT",
-    help="Only keys with this text in their name, id, or visible characters, such as svc_live_AbCd, wxyz or "
-    "AbCd...wxyz. Never pass a whole secret.",
+    help="Only keys with this text in their name, id, external id, or visible characters, such as "
+    "svc_live_AbCd, wxyz or AbCd...wxyz. Never pass a whole secret.",
 )
+@click.option("--external-id", metavar="ID", help="Only keys with exactly this external id.")
 @limit_option
 def list_keys(
     api: ApiContext,
     *,
     status: str | None,
     search: str | None,
+    external_id: str | None,
     limit: int | None,
 ) -> None:
     """List the API keys of the organization, the newest first. A test key sees only keys of test
@@ -54,7 +56,7 @@ def list_keys(
         Column("ENDS IN", lambda key: key.last4, wide=True),
         Column("SCOPES", _scopes, loose=True, wide=True),
     ]
-    none = "No API key matches." if search or status else "There are no API keys."
+    none = "No API key matches." if search or status or external_id else "There are no API keys."
     org_id = api.target.organization
     api.list(
         api.client.api_keys.list,
@@ -64,6 +66,7 @@ def list_keys(
         org_id=org_id,
         status=status,
         search=search,
+        external_id=external_id,
     )
 
 
@@ -96,7 +99,9 @@ def _rows(api: ApiContext, key: ApiKey) -> Iterator[tuple[str, str]]:
     yield from pairs(key, "id", "name", "status")
     yield "secret", f"{key.start}...{key.last4}"
     yield "scopes", _scopes(key)
-    yield from pairs(key, "mode", organization="org_id")
+    yield from pairs(key, "mode", organization="org_id", external_id="external_id")
+    if key.metadata:
+        yield "metadata", shown(", ".join(map("=".join, key.metadata.items())))
     yield "expires", shown(key.expires_at) if key.expires_at else "never"
     used = f"{shown(key.last_used_at)} ({ago(key.last_used_at, api.now)})"
     yield "last used", used if key.last_used_at else "never"
@@ -110,6 +115,14 @@ def _rows(api: ApiContext, key: ApiKey) -> Iterator[tuple[str, str]]:
         in_place_of="rotated_from",
         replaced_by="superseded_by",
     )
+
+
+def _parse_metadata(text: str) -> tuple[str, str]:
+    """Parse ``NAME=VALUE``; the value may be empty, and have more equals signs."""
+    name, separator, value = text.partition("=")
+    if not (name and separator):
+        raise click.BadParameter("must be NAME=VALUE")
+    return name, value
 
 
 @click.command("create", cls=ApiCommand, json_help="The key with its secret as one JSON document.")
@@ -135,6 +148,17 @@ def _rows(api: ApiContext, key: ApiKey) -> Iterator[tuple[str, str]]:
     help="When it expires: an RFC 3339 time, or 90d for in 90 days.",
 )
 @click.option("--mode", type=click.Choice(["live", "test"]), help="By default your credential's.")
+@click.option(
+    "--external-id", metavar="ID", help="The id that another system of yours gives the key."
+)
+@click.option(
+    "--metadata",
+    "metadata",
+    multiple=True,
+    type=_parse_metadata,
+    metavar="NAME=VALUE",
+    help="What your systems store with the key; repeatable. Never a secret.",
+)
 def create(
     api: ApiContext,
     *,
@@ -144,6 +168,8 @@ def create(
     expires_in: timedelta | None,
     expires_at: datetime | None,
     mode: Mode | None,
+    external_id: str | None,
+    metadata: tuple[tuple[str, str], ...],
 ) -> None:
     """Create an API key and print its secret, alone, on stdout. The secret is shown only once.
 
@@ -161,6 +187,8 @@ def create(
             access_level="OWNER" if owner else None,
             expires_at=expiry,
             mode=mode,
+            external_id=external_id,
+            metadata=dict(metadata),
         )
     _print_new(api, key, f'Made "{key.name}"')
 

@@ -115,6 +115,14 @@ class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
     last_used_address: Annotated[
         str | None, doc("The IP address of the client that last used it.", "203.0.113.7")
     ] = None
+    external_id: Annotated[
+        str | None,
+        doc("The id that another system of yours gives it; several keys may have it.", "cus_4711"),
+    ] = None
+    metadata: Annotated[
+        dict[str, str],
+        doc("What your systems store with it; empty if they store nothing.", {"team": "growth"}),
+    ] = {}
     rotated_from_last_used_at: Annotated[
         datetime | None,
         doc(

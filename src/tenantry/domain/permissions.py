@@ -89,6 +89,10 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
     """The issuer of a user's token; None for a key."""
     claimed_role: Role | None = None
     """The role by the user's token, if its claim names this tenant; None by a membership alone."""
+    external_id: str | None = None
+    """The id that another system gives the key; None for a user."""
+    metadata_document: str | None = None
+    """The JSON of the key's metadata; None where it has none."""
 
     @property
     def access(self) -> AccessState:
@@ -99,6 +103,13 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
     def effective_plan(self) -> str:
         """The plan whose limits count now; ``free`` without access."""
         return self.access_phase.plan
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The key's metadata; empty for a user. Decoded at each call, as few requests need it."""
+        if self.metadata_document is None:
+            return {}
+        return msgspec.json.decode(self.metadata_document, type=dict[str, str])
 
     def require(self, scope: str) -> None:
         """Raise `InsufficientScopeError` unless a grant covers ``scope``."""

@@ -30,6 +30,7 @@ IDENTITY_HEADERS: Final = frozenset(
         "x-subscription-status",
         "x-access",
         "x-effective-plan",
+        "x-key-external-id",
     }
 )
 """Headers by which a gateway names the caller. Clients must not set them."""

@@ -44,6 +44,7 @@ EXPOSED_HEADERS: Final = (
     "X-Subscription-Status",
     "X-Access",
     "X-Effective-Plan",
+    "X-Key-External-Id",
 )
 """The response headers that clients need; the last ones identify the caller of a checked
 request.

@@ -135,6 +135,8 @@ class ApiKeys(Resource):
         expires_at: datetime | None = None,
         access_level: AccessLevel | None = None,
         mode: Mode | None = None,
+        external_id: str | None = None,
+        metadata: dict[str, str] | None = None,
         org_id: str | None = None,
         idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
@@ -142,8 +144,10 @@ class ApiKeys(Resource):
         """Create a key; only this result has its ``secret``.
 
         ``scopes`` are ``<resource>:<action>``, either part ``*`` for any; ``access_level="OWNER"``
-        takes none. ``mode`` is by default the caller's. ``expires_at`` needs a time zone. Without
-        ``org_id`` the client asks the service for the organization of its credential first.
+        takes none. ``mode`` is by default the caller's. ``expires_at`` needs a time zone.
+        ``external_id`` is the id that another system of yours gives the key, and ``metadata`` what
+        your systems store with it. Without ``org_id`` the client asks the service for the
+        organization of its credential first.
 
         If the response is lost, the client revokes the key with the unknown secret and creates
         another one. A caller that passes an ``idempotency_key`` handles this itself, and gets
@@ -158,6 +162,8 @@ class ApiKeys(Resource):
             "expires_at": expires_at,
             "access_level": UNSET if access_level is None else access_level,
             "mode": UNSET if mode is None else mode,
+            "external_id": UNSET if external_id is None else external_id,
+            "metadata": metadata or UNSET,
         }
         body(**fields)  # raises for an invalid value before anything is sent
         if org_id is None:
@@ -184,6 +190,7 @@ class ApiKeys(Resource):
         org_id: str | None = None,
         status: KeyStatus | None = None,
         search: str | None = None,
+        external_id: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
         **options: Unpack[CallOptions],
@@ -191,8 +198,8 @@ class ApiKeys(Resource):
         """List keys, newest first. ``status`` is ``active``, ``revoked`` or ``expired``; ``limit``
         is the page size.
 
-        ``search`` is a part of the name, the id, or the first or last characters of the secret;
-        never a whole secret.
+        ``search`` is a part of the name, the id, the external id, or the first or last characters
+        of the secret; never a whole secret. ``external_id`` is a whole external id.
         """
         return self._list(
             ApiKey,
@@ -201,6 +208,7 @@ class ApiKeys(Resource):
             org_id=org_id,
             status=status,
             search=search,
+            external_id=external_id,
             limit=limit,
             cursor=cursor,
         )
@@ -216,13 +224,19 @@ class ApiKeys(Resource):
         name: str | UnsetType = UNSET,
         scopes: Strings | UnsetType = UNSET,
         expires_at: datetime | UnsetType | None = UNSET,
+        external_id: str | UnsetType | None = UNSET,
+        metadata: dict[str, str] | UnsetType | None = UNSET,
         **options: Unpack[CallOptions],
     ) -> ApiKey:
-        """Change an active key; omitted values stay. ``expires_at=None`` removes the expiry."""
+        """Change an active key; omitted values stay. ``expires_at=None`` removes the expiry, and so
+        for the other values. ``metadata`` replaces all of it.
+        """
         content = body(
             name=name,
             scopes=scopes if isinstance(scopes, UnsetType) else listed(scopes, "scopes"),
             expires_at=expires_at,
+            external_id=external_id,
+            metadata=metadata,
         )
         return self._write("PATCH", ApiKey, content, options, "/api/v1/api-keys/{}", key_id)
 

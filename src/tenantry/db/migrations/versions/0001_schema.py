@@ -202,9 +202,15 @@ CREATE TABLE api_keys (
     last_used_address text,
     revoked_at        timestamptz,
     rotated_from      text,
-    superseded_by     text
+    superseded_by     text,
+    -- What other systems know of the key: an id, which several keys may have, and an object of
+    -- strings. Null where they store nothing.
+    external_id       text COLLATE "C",
+    metadata          json
 ) WITH (fillfactor = 80); -- room in each page for the last uses of its keys, which change no index
 CREATE INDEX api_keys_of_tenant ON api_keys (org_id, created_at DESC, id DESC);
+CREATE INDEX api_keys_by_external_id ON api_keys (org_id, external_id, created_at DESC, id DESC)
+    WHERE external_id IS NOT NULL;
 CREATE INDEX api_keys_rotated ON api_keys (rotated_from) WHERE rotated_from IS NOT NULL;
 -- The operator finds a key by the characters that pages show.
 CREATE INDEX api_keys_by_start ON api_keys (lower(start));

@@ -1,0 +1,72 @@
+"""The rules of a key's external id and metadata."""
+
+import pytest
+
+from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.errors import ValidationError
+from tenantry.domain.key_metadata import check_key_metadata
+from tenantry.domain.permissions import Mode
+
+SECRET = compose_secret(Mode.LIVE, bytes(range(32)))
+
+
+@pytest.mark.parametrize(
+    "external_id", ["a", "!", "~" * 255, "cus_4711", "svc_live_AbCd...wxyz", None]
+)
+def test_external_id_is_up_to_255_visible_characters(external_id: str | None) -> None:
+    check_key_metadata(external_id, None)
+
+
+@pytest.mark.parametrize(
+    "external_id", ["", "a" * 256, "a b", "a\n", "a\x00", "\x7f", "Müller", "a\u202eb"]
+)
+def test_other_external_ids_are_refused(external_id: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        check_key_metadata(external_id, None)
+    assert [location for location, _ in refused.value.faults] == ["externalId"]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [None, {}, {"a": ""}, {"Straße 7": "Zürich, 3. Stock"}, {"k": "v" * 2040}, {"k": "é" * 1020}],
+)
+def test_metadata_is_at_most_2_kib_of_json(metadata: dict[str, str]) -> None:
+    check_key_metadata(None, metadata)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"k": "v" * 2041},
+        {"k": "é" * 1021},
+        {f"k{number}": "" for number in range(300)},
+        {"": "v"},
+        {"a\n": "v"},
+        {"a": "v\x00"},
+        {"a": "v\u202e"},
+        {"a\x1b[2J": "v"},
+    ],
+)
+def test_other_metadata_are_refused(metadata: dict[str, str]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        check_key_metadata(None, metadata)
+    assert [location for location, _ in refused.value.faults] == ["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("external_id", "metadata"),
+    [
+        (SECRET, {}),
+        (f"key={SECRET}", {}),
+        (None, {"key": SECRET}),
+        (None, {"curl": f"-H 'Authorization: Bearer {SECRET}'"}),
+        (None, {SECRET: ""}),
+    ],
+)
+def test_a_whole_key_is_refused_and_not_repeated(
+    external_id: str | None, metadata: dict[str, str]
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        check_key_metadata(external_id, metadata)
+    [(_, message)] = refused.value.faults
+    assert message == "contains an API key: never store a secret here"
