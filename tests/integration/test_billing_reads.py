@@ -52,6 +52,18 @@ async def test_plans_are_listed_with_their_prices_and_limits(conninfo: str, tmp_
     }
 
 
+async def test_plans_have_features_where_the_catalog_has_any(conninfo: str, tmp_path: Path) -> None:
+    catalog = tmp_path / "plans.toml"
+    catalog.write_text(
+        '[[features]]\nid = "sso"\ntype = "boolean"\n[[features]]\nid = "seats"\ntype = "limit"\n'
+        '[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\n[plans.features]\nsso = true\nseats = 5\n'
+    )
+    async with running_service(conninfo, TENANTRY_PLANS=str(catalog)) as service:
+        org = await service.organization()
+        listed = await org.owner.get(PLANS)
+    assert [plan["features"] for plan in listed.json()["data"]] == [{}, {"sso": True, "seats": 5}]
+
+
 async def test_any_credential_reads_the_plans(service: Service) -> None:
     org = await service.organization()
     nothing = await service.key(org.owner, org.id, "nothing:here")

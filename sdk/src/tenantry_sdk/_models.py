@@ -212,6 +212,10 @@ class Plan(Model, frozen=True, kw_only=True):
     """What the plan allows."""
     prices: list[PlanPrice] | None = None
     """The prices at which the plan is sold; None where the service does not know them."""
+    features: dict[str, bool | int] | None = None
+    """What the plan gives of each feature: a number, or True, which has no limit; None where the
+    catalog has no features.
+    """
 
 
 class PlanPrice(Model, frozen=True, kw_only=True):

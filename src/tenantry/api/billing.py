@@ -1,5 +1,6 @@
 """Routes of billing: state, events, checkout and portal sessions."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -24,7 +25,8 @@ from tenantry.billing.ledger_queries import BillingEventView
 from tenantry.billing.prices import PriceList
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
-from tenantry.domain.plans import Limits, Plan
+from tenantry.domain.features import FeatureValue
+from tenantry.domain.plans import Catalog, Limits, Plan
 from tenantry.domain.prices import PlanPrice
 from tenantry.server.compression import PublicBody
 
@@ -61,6 +63,14 @@ class PlanView(msgspec.Struct, frozen=True, rename="camel"):
         doc(
             "The prices at which the plan is sold, read from the payment provider at the start and "
             "every hour; absent until they are known, and without `PROVIDER_SECRET_KEY`."
+        ),
+    ] = UNSET
+    features: Annotated[
+        Mapping[str, FeatureValue] | UnsetType,
+        doc(
+            "What the plan gives of each feature: a number, or true, which has no limit. An absent "
+            "feature is denied. Absent where the catalog has no features.",
+            {"sso": True, "seats": 5},
         ),
     ] = UNSET
 
@@ -111,7 +121,7 @@ async def list_plans(request: AnyRequest, services: Services) -> Response[Page[P
 
     With `PUBLIC_PLANS=true` this needs no credential.
     """
-    page = Page([_plan_view(plan, services.prices) for plan in services.catalog.plans], None)
+    page = Page(_plan_views(services.catalog, services.prices), None)
     return Response(page) if has_caller(request) else _public(page, request)
 
 
@@ -122,7 +132,11 @@ def _public(page: Page[PlanView], request: AnyRequest) -> Response[Any]:
     return body.response(request.headers.get("accept-encoding", ""), headers)
 
 
-def _plan_view(plan: Plan, price_list: PriceList) -> PlanView:
+def _plan_views(catalog: Catalog, price_list: PriceList) -> list[PlanView]:
+    return [_plan_view(plan, catalog, price_list) for plan in catalog.plans]
+
+
+def _plan_view(plan: Plan, catalog: Catalog, price_list: PriceList) -> PlanView:
     prices = price_list.of_plan(plan)
     return PlanView(
         plan.id,
@@ -130,6 +144,7 @@ def _plan_view(plan: Plan, price_list: PriceList) -> PlanView:
         next(iter(plan.stripe_price_ids), None),
         plan.limits,
         UNSET if prices is None else prices,
+        plan.features if catalog.features else UNSET,
     )
 
 
