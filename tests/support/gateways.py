@@ -36,6 +36,8 @@ EXAMPLES: Final = proxies.EXAMPLES / "gateways"
 CLIENT: Final = "127.0.0.2"
 """The address that test clients have: another than the gateway's own."""
 
+EXTERNAL_ID: Final = "X-Key-External-Id"
+"""Of keys with an external id alone."""
 IDENTITY: Final = (
     "X-Tenant-Id",
     "X-Principal-Id",
@@ -45,6 +47,7 @@ IDENTITY: Final = (
     "X-Subscription-Status",
     "X-Access",
     "X-Effective-Plan",
+    EXTERNAL_ID,
 )
 _HOST: Final = "api.example"
 Headers = Sequence[tuple[str, str]]

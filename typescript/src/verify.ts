@@ -25,6 +25,8 @@ export interface Principal {
   access: TenantAccess["state"];
   /** The plan whose limits count now. */
   effectivePlan: string;
+  /** The key's external id; undefined without one, and for a user. `whoami` has the metadata too. */
+  externalId?: string;
 }
 
 export interface VerifyOptions {
@@ -38,7 +40,7 @@ const SCOPE = /^([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*)$/;
 const MODES = ["live", "test", "any"];
 const SENDABLE = /^[\x20-\x7e]+$/;
 const CREDENTIAL_HEADERS = ["authorization", "x-organization-id"];
-const PRINCIPAL_HEADERS: Record<keyof Principal, string> = {
+const PRINCIPAL_HEADERS: Record<Exclude<keyof Principal, "externalId">, string> = {
   kind: "x-principal-kind",
   id: "x-principal-id",
   orgId: "x-tenant-id",
@@ -128,5 +130,7 @@ function credentialOf({ headers, headersDistinct }: ReceivedRequest): Headers {
 /** The identity in the headers; undefined if another service answered. */
 function principalIn(headers: Headers): Principal | undefined {
   const found = Object.entries(PRINCIPAL_HEADERS).map(([name, header]) => [name, headers.get(header)]);
-  return found.every(([, value]) => value) ? (Object.fromEntries(found) as Principal) : undefined;
+  if (!found.every(([, value]) => value)) return undefined;
+  const externalId = headers.get("x-key-external-id") ?? undefined;
+  return { ...(Object.fromEntries(found) as Principal), ...(externalId && { externalId }) };
 }

@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.gateways import IDENTITY, Gateway, ServiceBehindGateway, refused
+from tests.support.gateways import EXTERNAL_ID, IDENTITY, Gateway, ServiceBehindGateway, refused
 from tests.support.service import Organization
 
 SPOOFED: Final = "org-of-another-user"
@@ -31,6 +31,16 @@ async def test_application_gets_the_callers_identity(
         "x-access": ["none"],
         "x-effective-plan": ["free"],
     }
+
+
+async def test_application_gets_the_external_id_of_the_key(
+    gateway: Gateway, behind: ServiceBehindGateway, org: Organization
+) -> None:
+    key = await behind.service.key(org.owner, org.id, "projects:read", externalId="cus_4711")
+    spoofed = (EXTERNAL_ID, SPOOFED)
+    answer = await gateway.send("GET", "/projects", spoofed, credential=key.caller.credential)
+    assert answer.status == 200
+    assert gateway.application.only().values("x-key-external-id") == ["cus_4711"]
 
 
 async def test_credential_does_not_reach_the_application(gateway: Gateway, owner: str) -> None:
@@ -76,7 +86,7 @@ async def test_clients_identity_headers_do_not_reach_the_application(
 ) -> None:
     assert (await gateway.send("GET", "/projects", *headers, credential=owner)).status == 200
     identity = gateway.application.only().identity()
-    assert sorted(identity) == sorted(name.lower() for name in IDENTITY)
+    assert sorted(identity) == sorted(name.lower() for name in IDENTITY if name != EXTERNAL_ID)
     assert all(len(values) == 1 for values in identity.values())
     assert identity["x-tenant-id"] == [org.id]
     assert SPOOFED not in str(gateway.application.only())

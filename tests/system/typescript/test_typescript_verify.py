@@ -54,7 +54,8 @@ async def test_verify_returns_the_caller_until_its_key_is_revoked(
 ) -> None:
     program = """
         const { orgId } = await tenantry.auth.whoami();
-        const key = await tenantry.apiKeys.create({ orgId, name: "x", scopes: ["reports:read"] });
+        const externalId = "cus_4711";
+        const key = await tenantry.apiKeys.create({ orgId, name: "x", scopes: ["reports:read"], externalId });
         const gateway = new Tenantry({ baseUrl });
         const of = new Headers(request(key.secret.reveal()).headers);
         const asked = { headers: { get: (name) => of.get(name) } }; // as Headers of another realm
@@ -76,6 +77,7 @@ async def test_verify_returns_the_caller_until_its_key_is_revoked(
         "subscriptionStatus": "none",
         "access": "none",
         "effectivePlan": "free",
+        "externalId": "cus_4711",
     }
     assert forbidden[:2] == [403, "insufficient_scope"]
     assert 'scope="reports:write"' in forbidden[2]
