@@ -6,7 +6,7 @@ from datetime import timedelta
 import httpx2
 import pytest
 
-from tenantry_devkit.simulator import Card, Simulator
+from tenantry_devkit.simulator import Card, PortalFlow, Simulator
 from tests.support.simulator import (
     SECRET,
     START,
@@ -128,6 +128,47 @@ async def test_customer_cancels_and_resumes_in_the_portal(
     assert not sim.subscriptions[subscription.id].cancel_at_period_end
     await page(browser, portal, action="cancel", subscription=subscription.id)
     assert sim.subscriptions[subscription.id].status == "canceled"
+
+
+async def test_customer_confirms_an_update_and_is_sent_back(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
+    subscription = sim.subscribe(sim.customer("cus_acme"), "price_pro")
+    flow = PortalFlow(
+        type="subscription_update_confirm",
+        subscription=subscription.id,
+        item=subscription.items[0].id,
+        price="price_business",
+        quantity=2,
+        return_url="https://app.example/done",
+    )
+    portal = sim.portal("cus_acme", flow=flow).url
+    assert "2 x price_business" in await page(browser, portal)
+    answer = await browser.post(portal, data={"action": "confirm"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "https://app.example/done")
+    [item] = sim.subscriptions[subscription.id].items
+    assert (item.price.id, item.quantity) == ("price_business", 2)
+
+
+async def test_customer_cancels_in_a_flow(sim: Simulator, browser: httpx2.AsyncClient) -> None:
+    subscription = sim.subscribe(sim.customer("cus_acme"), "price_pro")
+    flow = PortalFlow(type="subscription_cancel", subscription=subscription.id)
+    portal = sim.portal("cus_acme", flow=flow).url
+    assert "Cancel the subscription" in await page(browser, portal)
+    fields = {"action": "cancel_at_period_end", "subscription": subscription.id}
+    answer = await browser.post(portal, data=fields)
+    assert (answer.status_code, answer.headers["location"]) == (303, portal.removeprefix(sim.url))
+    assert sim.subscriptions[subscription.id].cancel_at_period_end
+
+
+async def test_customer_changes_the_card_in_a_flow(
+    sim: Simulator, browser: httpx2.AsyncClient
+) -> None:
+    sim.customer("cus_acme", card=Card.DECLINES)
+    portal = sim.portal("cus_acme", flow=PortalFlow(type="payment_method_update")).url
+    assert "Change the card" in await page(browser, portal)
+    await page(browser, portal, action="card", card="works")
+    assert sim.customers["cus_acme"].card is Card.WORKS
 
 
 async def test_portal_cancels_flexible_subscription_at_a_moment(

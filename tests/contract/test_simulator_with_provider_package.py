@@ -362,6 +362,105 @@ async def test_portal_sessions(client: stripe.StripeClient, sim: Simulator) -> N
     assert session.url == f"{sim.url}/p/session/{session.id}"
 
 
+async def test_portal_session_with_an_update_to_confirm(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
+    subscription = sim.subscribe(sim.customer("cus_acme"), "price_pro")
+    session = await client.v1.billing_portal.sessions.create_async(
+        {
+            "customer": "cus_acme",
+            "flow_data": {
+                "type": "subscription_update_confirm",
+                "subscription_update_confirm": {
+                    "subscription": subscription.id,
+                    "items": [
+                        {
+                            "id": subscription.items[0].id,
+                            "price": "price_business",
+                            "quantity": 3,
+                        }
+                    ],
+                },
+                "after_completion": {
+                    "type": "redirect",
+                    "redirect": {"return_url": "https://app.example/done"},
+                },
+            },
+        }
+    )
+    assert session.flow is not None
+    assert session.flow.type == "subscription_update_confirm"
+
+
+@pytest.mark.parametrize(
+    ("flow", "message"),
+    [
+        ({"type": "subscription_cancel"}, "Missing required param"),
+        (
+            {"type": "subscription_cancel", "subscription_cancel": {"subscription": "sub_x"}},
+            "No such subscription",
+        ),
+        (
+            {
+                "type": "subscription_update_confirm",
+                "subscription_update_confirm": {"subscription": "own", "items": [{"id": "si_x"}]},
+            },
+            "No such subscription item",
+        ),
+        (
+            {
+                "type": "subscription_update_confirm",
+                "subscription_update_confirm": {"subscription": "own", "items": [{"id": "own"}]},
+            },
+            "would change nothing",
+        ),
+    ],
+)
+async def test_portal_flow_that_does_not_fit_is_refused(
+    client: stripe.StripeClient, sim: Simulator, flow: Any, message: str
+) -> None:
+    subscription = sim.subscribe(sim.customer("cus_acme"), "price_pro")
+    ids = {"subscription": subscription.id, "id": subscription.items[0].id}
+
+    def own(value: Any, name: str = "") -> Any:
+        if isinstance(value, dict):
+            return {key: own(each, key) for key, each in value.items()}
+        if isinstance(value, list):
+            return [own(each) for each in value]
+        return ids[name] if value == "own" else value
+
+    with pytest.raises(stripe.InvalidRequestError, match=message):
+        await client.v1.billing_portal.sessions.create_async(
+            {"customer": "cus_acme", "flow_data": own(flow)}
+        )
+
+
+async def test_card_of_a_customer_is_expanded(client: stripe.StripeClient, sim: Simulator) -> None:
+    sim.customer("cus_acme")
+    found = await client.v1.customers.retrieve_async(
+        "cus_acme", {"expand": ["invoice_settings.default_payment_method"]}
+    )
+    assert found.invoice_settings is not None
+    method = found.invoice_settings.default_payment_method
+    assert isinstance(method, stripe.PaymentMethod)
+    assert method.card is not None
+    assert (method.card.brand, method.card.last4) == ("visa", "4242")
+
+
+async def test_next_invoice_is_previewed_and_not_kept(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
+    subscription = sim.subscribe(sim.customer("cus_acme"), [("price_pro", 3)])
+    invoice = await client.v1.invoices.create_preview_async({"subscription": subscription.id})
+    assert (invoice.amount_due, invoice.currency) == (8700, "eur")
+    assert invoice.next_payment_attempt == subscription.period_end
+    assert len(sim.invoices) == 1
+    sim.cancel(subscription, at_period_end=True)
+    with pytest.raises(stripe.InvalidRequestError) as refused:
+        await client.v1.invoices.create_preview_async({"subscription": subscription.id})
+    assert refused.value.code == "invoice_upcoming_none"
+
+
 async def test_events_are_listed_newest_first(client: stripe.StripeClient, sim: Simulator) -> None:
     sim.subscribe(sim.customer(), "price_pro")
     await sim.advance(days=2)

@@ -20,6 +20,7 @@ from tenantry_devkit.simulator.objects import (
     Customer,
     Invoice,
     Json,
+    PortalSession,
     Price,
     ProviderEvent,
     ProviderObject,
@@ -72,15 +73,13 @@ class Api:
             "POST /v1/subscriptions/{}": (self._update_subscription, params.SubscriptionChanges),
             "DELETE /v1/subscriptions/{}": (engine.cancel, None),
             "POST /v1/subscriptions/{}/resume": (engine.resume_paused, None),
+            "POST /v1/invoices/create_preview": (self._preview_invoice, params.PreviewParameters),
             "POST /v1/invoices/{}/pay": (engine.pay, None),
             "POST /v1/invoices/{}/void": (engine.void_invoice, None),
             "POST /v1/invoices/{}/mark_uncollectible": (engine.mark_uncollectible, None),
             "POST /v1/checkout/sessions": (self._create_checkout, params.CheckoutParameters),
             "POST /v1/checkout/sessions/{}/expire": (engine.expire, None),
-            "POST /v1/billing_portal/sessions": (
-                lambda given: engine.portal(**asdict(given)),
-                params.PortalParameters,
-            ),
+            "POST /v1/billing_portal/sessions": (self._create_portal, params.PortalParameters),
             "POST /v1/events/{}/retry": (self._retry_event, params.EventRetry),
             "POST /v1/webhook_endpoints": (self._create_endpoint, params.NewWebhookEndpoint),
             "DELETE /v1/webhook_endpoints/{}": (self._delete_endpoint, None),
@@ -191,14 +190,22 @@ class Api:
             return
         name, *rest = path
         value = answer.get(name)
-        things = self._account.tables[_EXPANDABLE[name]] if name in _EXPANDABLE else {}
-        if isinstance(value, str) and value in things:
-            answer[name] = things[value].render(shape)
+        if isinstance(value, str):
+            answer[name] = self._expanded(name, value, shape)
         self._expand(
             answer.get(name),
             rest,
             shape,
         )
+
+    def _expanded(self, name: str, value: str, shape: Shape) -> object:
+        """Return the object that an attribute names; the value itself where it names none."""
+        if name == "default_payment_method":
+            owners = self._account.table(Customer).values()
+            owner = next((each for each in owners if each.payment_method == value), None)
+            return value if owner is None else owner.render_payment_method()
+        things = self._account.tables[_EXPANDABLE[name]] if name in _EXPANDABLE else {}
+        return things[value].render(shape) if value in things else value
 
     def _retrieve(self, kind: type[T], wanted: str) -> T:
         thing = self._account.find(kind, wanted)
@@ -289,6 +296,13 @@ class Api:
             **given.subscription_data.fields,
             **fields,
         )
+
+    def _create_portal(self, given: params.PortalParameters) -> PortalSession:
+        flow = given.flow_data.to_flow() if given.flow_data else None
+        return self._engine.portal(given.customer, given.return_url, flow)
+
+    def _preview_invoice(self, given: params.PreviewParameters) -> Invoice:
+        return self._engine.preview(given.subscription)
 
     def _retry_event(self, given: params.EventRetry, event_id: str) -> ProviderEvent:
         event = self._retrieve(ProviderEvent, event_id)

@@ -12,7 +12,13 @@ from msgspec.structs import replace
 
 from tenantry.common.clock import Clock, system_clock
 from tenantry.common.encoding import NOT_JSON
-from tenantry_devkit.simulator.account import Account, ApiError, SimulatedClock, Task
+from tenantry_devkit.simulator.account import (
+    Account,
+    ApiError,
+    SimulatedClock,
+    Task,
+    missing,
+)
 from tenantry_devkit.simulator.delivery import Courier, Delivery, DeliveryRule
 from tenantry_devkit.simulator.invoices import DAY, Rules, declined
 from tenantry_devkit.simulator.objects import (
@@ -24,11 +30,14 @@ from tenantry_devkit.simulator.objects import (
     Customer,
     Ids,
     Invoice,
+    Item,
     MetadataChanges,
     MissingPaymentMethod,
+    PortalFlow,
     PortalSession,
     Price,
     ProviderEvent,
+    Subscription,
     WebhookEndpoint,
     id_of,
     merged,
@@ -441,13 +450,20 @@ class SimulationEngine(SubscriptionBilling):
             url=None,
         )
 
-    def portal(self, customer: Customer | str, return_url: str | None = None) -> PortalSession:
-        """Open the portal for a customer; raises `ApiError` for an unknown customer or a malformed
-        URL.
+    def portal(
+        self,
+        customer: Customer | str,
+        return_url: str | None = None,
+        flow: PortalFlow | None = None,
+    ) -> PortalSession:
+        """Open the portal for a customer, or one action of it; raises `ApiError` for an unknown
+        customer, a malformed URL, or a flow that does not fit the customer's subscription.
         """
         account = self.account
         _check_url(return_url, "return_url")
         known = account.find_customer(id_of(customer), param="customer")
+        if flow is not None:
+            self._check_flow(flow, known.id)
         session_id = account.ids.new("bps")
         session = PortalSession(
             id=session_id,
@@ -455,8 +471,36 @@ class SimulationEngine(SubscriptionBilling):
             customer=known.id,
             url=f"{self.url}/p/session/{session_id}",
             return_url=return_url,
+            flow=flow,
         )
         return account.add(session)
+
+    def _check_flow(self, flow: PortalFlow, customer_id: str) -> None:
+        """Raise `ApiError` unless the customer can do what a flow is for."""
+        _check_url(flow.return_url, "flow_data[after_completion][redirect][return_url]")
+        if flow.subscription is None:
+            return
+        param = f"flow_data[{flow.type}][subscription]"
+        subscription = self.account.find(Subscription, flow.subscription, param=param)
+        if subscription.customer != customer_id or subscription.has_ended:
+            raise missing(Subscription, subscription.id, param=param)
+        if flow.type == "subscription_cancel" and subscription.cancel_at is not None:
+            raise ApiError(400, "The subscription is already set to be canceled.", param=param)
+        if flow.type == "subscription_update_confirm":
+            self._check_update(flow, subscription)
+
+    def _check_update(self, flow: PortalFlow, subscription: Subscription) -> None:
+        """Raise `ApiError` unless the update changes the subscription's only item."""
+        param = "flow_data[subscription_update_confirm][items]"
+        if len(subscription.items) > 1:
+            raise ApiError(400, "A subscription with several items cannot be updated.", param=param)
+        item = subscription.items[0]
+        if flow.item != item.id:
+            raise missing(Item, flow.item or "", param=f"{param}[0][id]")
+        price = flow.price or item.price.id
+        self.account.find(Price, price, param=f"{param}[0][price]")
+        if (price, flow.quantity or item.quantity) == (item.price.id, item.quantity):
+            raise ApiError(400, "The update would change nothing.", param=param)
 
     def _open_session(self, session: CheckoutSession | str) -> CheckoutSession:
         found = self.account.find(CheckoutSession, id_of(session))

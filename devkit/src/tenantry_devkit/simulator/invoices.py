@@ -133,6 +133,41 @@ class InvoiceBilling:
         )
         return account.add(invoice)
 
+    def preview(self, subscription: Subscription | str) -> Invoice:
+        """Return the invoice of the next period, which is not kept; raises `ApiError` if there
+        will be none.
+        """
+        current = self.account.find(Subscription, id_of(subscription), param="subscription")
+        if current.has_ended or current.cancel_at == current.period_end:
+            message = f"No upcoming invoices for customer: {current.customer}"
+            raise ApiError(404, message, code="invoice_upcoming_none")
+        customer = self.customers[current.customer]
+        lines = tuple(
+            Line(
+                id=f"il_upcoming_{number}",
+                item=item,
+                amount=item.price.unit_amount * item.quantity,
+            )
+            for number, item in enumerate(current.items)
+        )
+        return Invoice(
+            id=f"upcoming_{current.id}",
+            created=current.period_end,
+            customer=customer.id,
+            customer_email=customer.email,
+            customer_name=customer.name,
+            subscription=current.id,
+            subscription_metadata=current.metadata,
+            status="draft",
+            billing_reason="upcoming",
+            currency=current.items[0].price.currency,
+            amount_due=sum(line.amount for line in lines),
+            lines=lines,
+            next_payment_attempt=current.period_end,
+            period_start=current.period_start,
+            period_end=current.period_end,
+        )
+
     def _finalize(self, invoice: Invoice) -> Invoice:
         """Open a draft for payment."""
         own = [

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 _ALPHABET: Final = string.ascii_letters + string.digits
 _LENGTH: Final = 24
+_EXPIRY_YEAR: Final = 2040
 
 Metadata = Mapping[str, str]
 MetadataChanges = Mapping[str, str | None]
@@ -143,6 +144,12 @@ class Customer(ProviderObject, frozen=True, kw_only=True):
         if self.deleted:
             return {"id": self.id, "object": "customer", "deleted": True}
         return _filled("Customer", self, invoice_settings=_filled("invoice_settings", self))
+
+    def render_payment_method(self) -> Json:
+        """Return the JSON of the customer's card, whose number says whether it works."""
+        last4 = "0341" if self.card is Card.DECLINES else "4242"
+        card = {"brand": "visa", "exp_month": 12, "exp_year": _EXPIRY_YEAR, "last4": last4}
+        return _filled("PaymentMethod", self, id=self.payment_method, card=card, customer=self.id)
 
 
 class Item(ProviderObject, frozen=True, kw_only=True):
@@ -402,10 +409,37 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
         )
 
 
+FlowType = Literal[
+    "payment_method_update",
+    "subscription_cancel",
+    "subscription_update",
+    "subscription_update_confirm",
+]
+
+
+class PortalFlow(Struct, frozen=True, kw_only=True):
+    """The one action of a portal session; ``return_url`` is where it leads.
+
+    An update to confirm replaces the ``item``'s price and quantity, where they are given.
+    """
+
+    type: FlowType
+    subscription: str | None = None
+    item: str | None = None
+    price: str | None = None
+    quantity: int | None = None
+    return_url: str | None = None
+
+
 class PortalSession(ProviderObject, frozen=True, kw_only=True):
     customer: str
     url: str
     return_url: str | None = None
+    flow: PortalFlow | None = None
+
+    def render(self, _shape: Shape, /) -> Json:
+        flow = self.flow and {"type": self.flow.type}
+        return _filled("PortalSession", self, flow=flow)
 
 
 class WebhookEndpoint(ProviderObject, frozen=True, kw_only=True):

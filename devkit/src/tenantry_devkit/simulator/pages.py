@@ -24,6 +24,7 @@ from tenantry_devkit.simulator.objects import (
     Subscription,
 )
 from tenantry_devkit.simulator.parameters import FORM, json_response
+from tenantry_devkit.simulator.subscriptions import ItemChange
 
 _SHOWN_EVENTS: Final = 50
 
@@ -114,9 +115,10 @@ async def complete_checkout(
 async def show_portal(session_id: FromPath[str], engine: Engine) -> Response[str]:
     session = engine.account.find(PortalSession, session_id)
     customer = engine.customers[session.customer]
+    flow = session.flow
     return pages().page(
-        "portal.html",
-        form_action="'self'",
+        "portal_flow.html" if flow else "portal.html",
+        form_action=form_action_to(flow.return_url if flow else None),
         session=session,
         customer=customer,
         engine=engine,
@@ -129,12 +131,22 @@ async def change_subscription(
 ) -> Response[str]:
     """Perform a button's action on the customer's own objects."""
     form = await _read(request, _PortalForm)
-    customer = engine.account.find(PortalSession, session_id).customer
+    session = engine.account.find(PortalSession, session_id)
     if form.action == "card":
-        engine.account.set_card(customer, form.card)
+        engine.account.set_card(session.customer, form.card)
+    elif form.action == "confirm":
+        _confirm_update(session, engine)
     else:
-        _change_subscription_of(customer, form, engine)
-    return redirect(f"/p/session/{session_id}")
+        _change_subscription_of(session.customer, form, engine)
+    return redirect((session.flow and session.flow.return_url) or f"/p/session/{session_id}")
+
+
+def _confirm_update(session: PortalSession, engine: SimulationEngine) -> None:
+    flow = session.flow
+    if flow is None or flow.subscription is None:
+        raise ApiError(400, "There is nothing to confirm.")
+    change = ItemChange(flow.item, flow.price, flow.quantity)
+    engine.update_subscription(flow.subscription, items=[change])
 
 
 def _change_subscription_of(customer: str, form: _PortalForm, engine: SimulationEngine) -> None:

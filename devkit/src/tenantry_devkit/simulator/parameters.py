@@ -10,15 +10,18 @@ from urllib.parse import parse_qsl
 import msgspec
 from litestar import MediaType, Response
 from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import replace
 
 from tenantry_devkit.simulator.account import ApiError, missing, missing_parameter
 from tenantry_devkit.simulator.objects import (
     BillingMode,
     Card,
     Customer,
+    FlowType,
     Json,
     MissingPaymentMethod,
     PauseCollection,
+    PortalFlow,
     Price,
     ProviderEvent,
     Subscription,
@@ -306,9 +309,65 @@ class CheckoutParameters(Struct):
     ui_mode: str = "hosted"
 
 
+class FlowRedirect(Struct):
+    return_url: str | None = None
+
+
+class AfterCompletion(Struct):
+    type: Literal["redirect", "portal_homepage", "hosted_confirmation"] = "portal_homepage"
+    redirect: FlowRedirect = field(default_factory=FlowRedirect)
+
+
+class FlowItem(Struct):
+    id: str
+    price: str | None = None
+    quantity: Annotated[int, Meta(ge=1)] | None = None
+
+
+class FlowSubscription(Struct):
+    """The subscription of a flow; an update to confirm has the one item to change."""
+
+    subscription: str
+    items: Annotated[list[FlowItem], Meta(max_length=1)] = []
+
+
+class FlowData(Struct):
+    type: FlowType
+    after_completion: AfterCompletion = field(default_factory=AfterCompletion)
+    subscription_cancel: FlowSubscription | None = None
+    subscription_update: FlowSubscription | None = None
+    subscription_update_confirm: FlowSubscription | None = None
+
+    def to_flow(self) -> PortalFlow:
+        """Return the flow; raises `ApiError` where its details are missing."""
+        return_url = self.after_completion.redirect.return_url
+        if self.type == "payment_method_update":
+            return PortalFlow(type=self.type, return_url=return_url)
+        details: FlowSubscription | None = getattr(self, self.type)
+        if details is None:
+            raise missing_parameter(f"flow_data[{self.type}]")
+        flow = PortalFlow(
+            type=self.type,
+            subscription=details.subscription,
+            return_url=return_url,
+        )
+        if self.type != "subscription_update_confirm":
+            return flow
+        if not details.items:
+            raise missing_parameter(f"flow_data[{self.type}][items]")
+        [item] = details.items
+        return replace(flow, item=item.id, price=item.price, quantity=item.quantity)
+
+
 class PortalParameters(Struct):
     customer: str
     return_url: str | None = None
+    flow_data: FlowData | None = None
+
+
+class PreviewParameters(Struct):
+    subscription: str
+    customer: str | None = None
 
 
 class EventList(ListParameters):
