@@ -40,7 +40,7 @@ from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
 from tenantry.billing.access_ends import record_access_ends
-from tenantry.billing.checkout import CheckoutService
+from tenantry.billing.checkout import CheckoutOptions, CheckoutService
 from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.ledger_queries import LedgerQueries
@@ -383,6 +383,11 @@ def build_services(
             base.provider,
             policy,
             settings.base_url,
+            issuers=issuers,
+            options=CheckoutOptions(
+                promotion_codes=settings.checkout_promotion_codes,
+                tax=settings.checkout_tax,
+            ),
         ),
         prices=PriceList(base.provider, catalog),
         directory=TenantDirectory(

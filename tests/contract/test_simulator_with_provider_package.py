@@ -11,6 +11,7 @@ import stripe
 from stripe.params import EventListParams, SubscriptionListParams
 
 from tenantry.common.secret import Secret
+from tenantry.domain.checkout import CheckoutItem, CheckoutRequest
 from tenantry.domain.errors import IdempotencyMismatchError, ProviderRefusedError
 from tenantry.integrations.stripe.client import ProviderApi, ProviderEndpoint
 from tenantry_devkit.simulator import NEW_VERSION, OLD_VERSION, Card, Simulator
@@ -614,15 +615,15 @@ async def test_the_packages_own_http_client_works_too(sim: Simulator) -> None:
 
 
 async def checkout(api: ProviderApi, price: str) -> str:
-    return await api.create_checkout_session(
+    request = CheckoutRequest(
         tenant_id="acme",
-        price_id=price,
+        items=[CheckoutItem(price, 1)],
         customer_id=None,
         customer_email="owner@acme.example",
         success_url="https://app.example/done",
         cancel_url="https://app.example/",
-        idempotency_key="k1",
     )
+    return (await api.create_checkout_session(request, "k1")).url
 
 
 async def test_tenantrys_provider_client_works_with_it(sim: Simulator) -> None:

@@ -3,19 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tenantry.accounts import tenants_store as tenants
 from tenantry.auth.api_keys import operator_principal
-from tenantry.billing.checkout import CheckoutService, provider_key
+from tenantry.billing.checkout import CheckoutOptions, CheckoutService, provider_key
+from tenantry.billing.checkout_store import remember_trial_checkout
 from tenantry.common.secret import Secret
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.checkout import AddonOrder, CheckoutOrder
 from tenantry.domain.errors import (
     IdempotencyInFlightError,
     IdempotencyMismatchError,
@@ -23,6 +26,8 @@ from tenantry.domain.errors import (
     NotFoundError,
     ProviderNotConfiguredError,
     ProviderRefusedError,
+    ProviderUnavailableError,
+    SubscriptionExistsError,
     ValidationError,
 )
 from tenantry.domain.plans import parse_catalog
@@ -43,6 +48,19 @@ CATALOG = parse_catalog(
     stripe_price_id = ["price_pro_new", "price_pro_old"]
     [[plans]]
     id = "internal"
+    [[plans]]
+    id = "team"
+    stripe_price_id = ["price_team", "price_team_yearly"]
+    trial_days = 14
+    seats = "members"
+    [[addons]]
+    id = "storage"
+    stripe_price_id = ["price_storage", "price_storage_yearly"]
+    [[addons]]
+    id = "support"
+    stripe_price_id = "price_support"
+    [[addons]]
+    id = "unsold"
     """
 )
 CHECKOUT = "POST /api/v1/billing/checkout-sessions"
@@ -86,9 +104,12 @@ def claim(key: str = "k1", body: bytes = b"body") -> Claim:
     return Claim("api_key:acme:key_1", CHECKOUT, key, body)
 
 
-async def checkout(service: CheckoutService, plan: str = "pro", claim: Claim | None = None) -> str:
+async def checkout(
+    service: CheckoutService, order: str | CheckoutOrder = "pro", claim: Claim | None = None
+) -> str:
+    wanted = CheckoutOrder(order) if isinstance(order, str) else order
     return await service.create_checkout(
-        ACME, BY_OPERATOR, plan=plan, success_url=None, cancel_url=None, claim=claim
+        ACME, BY_OPERATOR, wanted, success_url=None, cancel_url=None, claim=claim
     )
 
 
@@ -127,7 +148,7 @@ async def test_return_urls_default_to_the_base_url(
     await service.create_checkout(
         ACME,
         BY_OPERATOR,
-        plan="pro",
+        CheckoutOrder("pro"),
         success_url="http://app.example/ok",
         cancel_url=None,
         claim=None,
@@ -167,7 +188,7 @@ async def test_addresses_that_are_refused(
 ) -> None:
     with pytest.raises(ValidationError) as refused:
         await service.create_checkout(
-            ACME, BY_OPERATOR, plan="pro", success_url=url, cancel_url=url, claim=None
+            ACME, BY_OPERATOR, CheckoutOrder("pro"), success_url=url, cancel_url=url, claim=None
         )
     assert [location for location, _ in refused.value.faults] == ["successUrl", "cancelUrl"]
     with pytest.raises(ValidationError) as refused:
@@ -302,3 +323,261 @@ def test_the_providers_idempotency_key_differs_by_caller_and_route() -> None:
 
 def test_the_providers_key_is_the_same_for_any_body() -> None:
     assert provider_key(claim(body=b"one")) == provider_key(claim(body=b"two"))
+
+
+async def test_price_quantity_and_addons_are_those_of_the_order(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    addons = AddonOrder("storage", 2), AddonOrder("support", 1)
+    await checkout(service, CheckoutOrder("pro", "price_pro_old", 5, addons))
+    params = server.requests[0].params
+    items = [
+        (params[f"line_items[{number}][price]"], params[f"line_items[{number}][quantity]"])
+        for number in range(3)
+    ]
+    assert items == [("price_pro_old", "5"), ("price_storage", "2"), ("price_support", "1")]
+
+
+@pytest.mark.parametrize(
+    ("order", "locations"),
+    [
+        (CheckoutOrder("pro", "price_team"), ["price"]),
+        (CheckoutOrder("pro", "price_storage"), ["price"]),
+        (CheckoutOrder("pro", "price_unknown"), ["price"]),
+        (CheckoutOrder("pro", addons=(AddonOrder("pro", 1),)), ["addons[0].id"]),
+        (CheckoutOrder("pro", addons=(AddonOrder("unsold", 1),)), ["addons[0].id"]),
+        (CheckoutOrder("team", quantity=3), ["quantity"]),
+        (
+            CheckoutOrder("pro", addons=(AddonOrder("storage", 1), AddonOrder("storage", 2))),
+            ["addons[0].id", "addons[1].id"],
+        ),
+        (CheckoutOrder("free", addons=(AddonOrder("other", 1),)), ["plan", "addons[0].id"]),
+    ],
+)
+async def test_orders_that_the_catalog_does_not_sell(
+    service: CheckoutService, server: ProviderServer, order: CheckoutOrder, locations: list[str]
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        await checkout(service, order)
+    assert [location for location, _ in refused.value.faults] == locations
+    assert server.requests == []
+
+
+async def test_the_audit_trail_has_what_was_ordered(
+    service: CheckoutService, database: Database
+) -> None:
+    order = CheckoutOrder("pro", "price_pro_old", 5, (AddonOrder("storage", 2),))
+    await checkout(service, order)
+    async with database.transaction(of_tenant("acme")) as connection:
+        [(after,)] = await connection.fetch("SELECT after FROM audit_events")
+    assert after == {
+        "plan": "pro",
+        "price": "price_pro_old",
+        "quantity": 5,
+        "addons": [{"id": "storage", "quantity": 2}],
+    }
+
+
+NEW_PARAMETERS = (
+    "allow_promotion_codes",
+    "automatic_tax[enabled]",
+    "tax_id_collection[enabled]",
+    "customer_update[address]",
+    "customer_update[name]",
+    "subscription_data[trial_period_days]",
+)
+
+
+def optional_parameters(server: ProviderServer) -> dict[str, str]:
+    params = server.requests[0].params
+    return {name: params[name] for name in NEW_PARAMETERS if name in params}
+
+
+async def test_without_the_options_the_page_offers_neither_codes_nor_tax(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service)
+    assert optional_parameters(server) == {}
+
+
+async def test_promotion_codes_are_offered(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(replace(service, options=CheckoutOptions(promotion_codes=True)))
+    assert optional_parameters(server) == {"allow_promotion_codes": "true"}
+
+
+async def test_tax_is_calculated_for_a_new_customer(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(replace(service, options=CheckoutOptions(tax=True)))
+    assert optional_parameters(server) == {
+        "automatic_tax[enabled]": "true",
+        "tax_id_collection[enabled]": "true",
+    }
+
+
+async def test_tax_of_a_known_customer_may_update_its_name_and_address(
+    service: CheckoutService, server: ProviderServer, database: Database
+) -> None:
+    await link(database, "cus_1")
+    await checkout(replace(service, options=CheckoutOptions(tax=True)))
+    assert optional_parameters(server) == {
+        "automatic_tax[enabled]": "true",
+        "tax_id_collection[enabled]": "true",
+        "customer_update[address]": "auto",
+        "customer_update[name]": "auto",
+    }
+
+
+def trials(server: ProviderServer) -> list[str | None]:
+    """The days of trial of each session that was created."""
+    return [
+        request.params.get("subscription_data[trial_period_days]")
+        for request in server.requests
+        if (request.method, request.path) == ("POST", "/v1/checkout/sessions")
+    ]
+
+
+async def test_a_plan_with_trial_days_begins_with_a_trial(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service, "team")
+    assert trials(server) == ["14"]
+
+
+async def test_the_session_that_offered_the_trial_ends_before_another_offers_it(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service, "team")
+    await checkout(service, "team")
+    assert trials(server) == ["14", "14"]
+    assert list(server.checkouts.values()) == ["expired", "open"]
+
+
+async def test_an_abandoned_checkout_keeps_no_trial(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service, "team")
+    server.checkouts["cs_1"] = "expired"
+    await checkout(service, "team")
+    assert trials(server) == ["14", "14"]
+
+
+async def test_a_completed_session_took_the_trial_before_its_events_arrive(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service, "team")
+    server.checkouts["cs_1"] = "complete"
+    await checkout(service, "team")
+    assert trials(server) == ["14", None]
+
+
+async def test_a_session_that_the_provider_does_not_know_took_no_trial(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service, "team")
+    server.checkouts.clear()
+    await checkout(service, "team")
+    assert trials(server) == ["14", "14"]
+
+
+async def test_two_checkouts_at_once_leave_one_session_with_a_trial(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    server.open.clear()
+    both = asyncio.gather(
+        checkout(service, "team", claim("k1")), checkout(service, "team", claim("k2"))
+    )
+    await server.until_requested(2)
+    server.open.set()
+    await both
+    assert trials(server) == ["14", "14"]
+    assert sorted(server.checkouts.values()) == ["expired", "open"]
+
+
+async def test_no_session_is_offered_beside_one_that_was_completed_meanwhile(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    server.open.clear()
+    slow = asyncio.create_task(checkout(service, "team", claim("k1")))
+    await server.until_requested(1)
+    async with service.database.transaction(of_tenant("acme")) as connection:
+        await remember_trial_checkout(connection, "acme", "cs_other", None)
+    server.checkouts["cs_other"] = "complete"
+    server.open.set()
+    with pytest.raises(SubscriptionExistsError):
+        await slow
+
+
+async def test_while_the_provider_is_away_no_second_trial_is_offered(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service, "team")
+    server.answers.append(refusal(500))
+    with pytest.raises(ProviderUnavailableError):
+        await checkout(service, "team")
+    assert trials(server) == ["14"]
+
+
+async def record_event(database: Database, outcome: str, document: str) -> None:
+    async with database.transaction(ACROSS_TENANTS) as connection:
+        await connection.execute(
+            "INSERT INTO billing_events (id, arrival, received_at, type, created, tenant_id, outcome, document) "
+            "VALUES ('evt_1', 1, now(), 'customer.subscription.created', 1, 'acme', %s, %s)",
+            (outcome, document),
+        )
+
+
+TRIAL = '{"status": "trialing", "details": {"trial_end": 1800000000}}'
+
+
+@pytest.mark.parametrize(
+    ("outcome", "document", "days"),
+    [
+        ("applied", TRIAL, None),
+        ("late", TRIAL, None),
+        ("no_change", TRIAL, None),
+        ("ignored", TRIAL, "14"),
+        ("invalid", TRIAL, "14"),
+        ("applied", '{"status": "active", "details": {}}', "14"),
+        ("applied", "{}", "14"),
+    ],
+)
+async def test_the_ledger_remembers_a_trial_of_any_subscription(
+    service: CheckoutService,
+    server: ProviderServer,
+    database: Database,
+    outcome: str,
+    document: str,
+    days: str | None,
+) -> None:
+    await record_event(database, outcome, document)
+    await checkout(service, "team")
+    assert trials(server) == [days]
+
+
+ADD_MEMBER = """
+INSERT INTO memberships
+       (id, tenant_id, issuer, subject, role, invited, created_at, updated_at, removed_at)
+VALUES (%(name)s, 'acme', 'https://idp.example', %(name)s, 'member', %(invited)s, now(), now(),
+        CASE WHEN %(removed)s THEN now() END)
+"""
+
+
+async def test_seats_that_follow_members_begin_with_the_active_ones(
+    service: CheckoutService, server: ProviderServer, database: Database
+) -> None:
+    async with database.transaction(of_tenant("acme")) as connection:
+        for name in ("active", "also active", "invited", "removed"):
+            values = {"name": name, "invited": name == "invited", "removed": name == "removed"}
+            await connection.execute(ADD_MEMBER, values)
+    await checkout(service, "team")
+    assert server.requests[0].params["line_items[0][quantity]"] == "2"
+
+
+async def test_seats_that_follow_members_are_at_least_one(
+    service: CheckoutService, server: ProviderServer
+) -> None:
+    await checkout(service, "team")
+    assert server.requests[0].params["line_items[0][quantity]"] == "1"

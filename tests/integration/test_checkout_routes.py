@@ -89,6 +89,33 @@ async def test_a_checkout_begins(client: httpx2.AsyncClient, emptied: str) -> No
     assert answer.headers["cache-control"] == "no-store"
 
 
+@pytest.mark.parametrize(
+    ("body", "location"),
+    [
+        ({"price": "price_business"}, "price"),
+        ({"price": ""}, "price"),
+        ({"quantity": 0}, "quantity"),
+        ({"quantity": 10_001}, "quantity"),
+        ({"addons": [{"id": "storage", "quantity": 1}]}, "addons[0].id"),
+        ({"addons": [{"id": "storage", "quantity": 0}]}, "addons[0].quantity"),
+        ({"addons": [{"id": "storage"}]}, "addons[0].quantity"),
+        ({"addons": 20 * [{"id": "storage", "quantity": 1}]}, "addons"),
+        ({"amount": 1}, "amount"),
+    ],
+)
+async def test_faulty_orders_name_the_field(
+    client: httpx2.AsyncClient,
+    emptied: str,
+    server: ProviderServer,
+    body: dict[str, object],
+    location: str,
+) -> None:
+    headers = await bearer(emptied)
+    answer = await client.post(CHECKOUT, json={"plan": "pro"} | body, headers=headers)
+    assert (answer.status_code, answer.json()["errors"][0]["location"]) == (422, location)
+    assert server.requests == []
+
+
 async def test_the_portal_needs_no_body(client: httpx2.AsyncClient, emptied: str) -> None:
     answer = await client.post(PORTAL, headers=await bearer(emptied))
     assert (answer.status_code, answer.json()) == (

@@ -10,6 +10,7 @@ from contextlib import aclosing
 import pytest
 
 from tenantry.common.secret import Secret
+from tenantry.domain.checkout import CheckoutItem, CheckoutRequest
 from tenantry.domain.errors import (
     DomainError,
     IdempotencyInFlightError,
@@ -42,15 +43,15 @@ async def checkout(
     customer_email: str | None = "owner@acme.example",
     idempotency_key: str | None = None,
 ) -> str:
-    return await api.create_checkout_session(
+    request = CheckoutRequest(
         tenant_id="acme",
-        price_id=price_id,
+        items=[CheckoutItem(price_id, 1)],
         customer_id=customer_id,
         customer_email=customer_email,
         success_url="https://app.example/done?session={CHECKOUT_SESSION_ID}",
         cancel_url="https://app.example/back",
-        idempotency_key=idempotency_key,
     )
+    return (await api.create_checkout_session(request, idempotency_key)).url
 
 
 async def test_a_checkout_session_says_who_subscribes_to_what(

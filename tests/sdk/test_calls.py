@@ -209,6 +209,18 @@ async def test_plans_events_and_trail_are_read(served: Served, flavour: Flavour)
     assert raised.value.code == "provider_not_configured"
 
 
+async def test_checkout_orders_a_price_a_quantity_and_addons(
+    served: Served, flavour: Flavour
+) -> None:
+    organization = await served.service.organization()
+    async with flavour.client_of(served, organization) as owner:
+        with pytest.raises(errors.ValidationFailedError) as raised:
+            await owner.billing.checkout_sessions.create(
+                plan="pro", price="price_business", quantity=10_001, addons={"storage": 2}
+            )
+    assert raised.value.errors[0].location == "quantity"
+
+
 async def test_invalid_fields_are_named(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
     async with flavour.client_of(served, organization) as owner:

@@ -54,12 +54,12 @@ class ProviderServer:
     """Answers one API key; keeps idempotency keys and connections as the provider does.
 
     ``subscriptions`` are those of the customers that it knows, and ``events`` the account's, the
-    newest first in both; ``sessions`` are completed checkout sessions; ``prices`` are what it says
-    of those that it knows. ``answers`` are used up before it answers for itself; ``hang_up`` many
-    connections are cut instead of an answer; while ``open`` is not set, requests are taken but not
-    answered. The service reads prices by itself, so requests for them and answers to them are
-    apart: ``price_requests`` and ``price_answers``. ``date`` is the header of every answer, or
-    None.
+    newest first in both; ``sessions`` are completed checkout sessions, and ``checkouts`` has the
+    status of those that it made; ``prices`` are what it says of those that it knows. ``answers``
+    are used up before it answers for itself; ``hang_up`` many connections are cut instead of an
+    answer; while ``open`` is not set, requests are taken but not answered. The service reads prices
+    by itself, so requests for them and answers to them are apart: ``price_requests`` and
+    ``price_answers``. ``date`` is the header of every answer, or None.
     """
 
     def __init__(self) -> None:
@@ -73,6 +73,7 @@ class ProviderServer:
         self.subscriptions: dict[str, list[dict[str, Any]]] = {}
         self.events: list[dict[str, Any]] = []
         self.sessions: list[dict[str, Any]] = []
+        self.checkouts: dict[str, str] = {}
         self.date: str | None = DATE
         self.connections = 0
         self.hang_up = 0
@@ -101,6 +102,7 @@ class ProviderServer:
         self.answers.clear()
         self.price_requests.clear()
         self.price_answers.clear()
+        self.checkouts.clear()
         self._idempotent_answers.clear()
         self.open.set()
 
@@ -207,13 +209,26 @@ class ProviderServer:
         match request.path:
             case "/v1/checkout/sessions":
                 url = f"https://checkout.provider.example/c/{number}"
-                return Answer(200, {"id": f"cs_{number}", "object": "checkout.session", "url": url})
+                session_id = f"cs_{len(self.checkouts) + 1}"
+                self.checkouts[session_id] = "open"
+                return Answer(200, {"id": session_id, "object": "checkout.session", "url": url})
             case "/v1/billing_portal/sessions":
                 url = f"https://billing.provider.example/p/{number}"
                 return Answer(
                     200, {"id": f"bps_{number}", "object": "billing_portal.session", "url": url}
                 )
+        if request.path.endswith("/expire"):
+            return self._expire(request.path.split("/")[-2])
         return refusal(404, message="Unrecognized request URL")
+
+    def _expire(self, session_id: str) -> Answer:
+        status = self.checkouts.get(session_id)
+        if status is None:
+            return refusal(404, code="resource_missing", message=f"No such session: {session_id}")
+        if status != "open":
+            return refusal(400, message=f"This Session has a status of {status}.")
+        self.checkouts[session_id] = "expired"
+        return Answer(200, {"id": session_id, "object": "checkout.session", "status": "expired"})
 
     def _list(self, request: Request) -> Answer:
         match request.path:
@@ -228,6 +243,10 @@ class ProviderServer:
                 return _page(
                     request, [one for one in self.sessions if one["subscription"] == wanted]
                 )
+        if request.path.startswith("/v1/checkout/sessions/"):
+            session_id = request.path.rpartition("/")[2]
+            status = self.checkouts[session_id]
+            return Answer(200, {"id": session_id, "object": "checkout.session", "status": status})
         return refusal(404, message="Unrecognized request URL")
 
     def _price(self, request: Request) -> Answer:
@@ -297,7 +316,7 @@ async def _read(reader: asyncio.StreamReader) -> Request:
         name.lower(): value for name, _, value in (field.partition(": ") for field in rest if field)
     }
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    if method == "POST":
+    if method == "POST" and body:
         assert headers["content-type"] == "application/x-www-form-urlencoded"
     params = dict(
         parse_qsl(

@@ -117,6 +117,16 @@ def test_invalid_feature_is_no_unknown_one() -> None:
     assert faults == ["feature 'sso': a boolean feature has no unit"]
 
 
+def test_plan_can_have_a_trial_and_seats_that_follow_members() -> None:
+    catalog = parse_catalog(
+        f'{FREE}[[plans]]\nid = "team"\ntrial_days = 14\nseats = "members"\n[[plans]]\nid = "pro"\n'
+    )
+    chosen = [(plan.id, plan.trial_days, plan.seats_follow_members) for plan in catalog.plans]
+    assert chosen == [("free", 0, False), ("team", 14, True), ("pro", 0, False)]
+    assert catalog.has_member_seats
+    assert not parse_catalog(FREE).has_member_seats
+
+
 def test_access_overrides_single_statuses() -> None:
     access = {"past_due": "none", "unpaid": "grace", "a_status_of_2030": "full"}
     table = "".join(f'{status} = "{state}"\n' for status, state in access.items())
@@ -160,6 +170,22 @@ ONE_FAULT = {
         "the plan 'free' is missing: it is the fallback and downgrade plan",
     ),
     "empty": ("", "the plan 'free' is missing: it is the fallback and downgrade plan"),
+    "a trial of the free plan": (
+        f"{FREE}trial_days = 14",
+        "plan 'free': trial_days and seats are of plans that are sold, and free is not",
+    ),
+    "no days of trial": (
+        f'{FREE}[[plans]]\nid = "pro"\ntrial_days = 0',
+        "plan 'pro': Expected `int` >= 1 - at `$.trial_days`",
+    ),
+    "more days of trial than two years": (
+        f'{FREE}[[plans]]\nid = "pro"\ntrial_days = 731',
+        "plan 'pro': Expected `int` <= 730 - at `$.trial_days`",
+    ),
+    "seats of other things": (
+        f'{FREE}[[plans]]\nid = "pro"\nseats = "projects"',
+        "plan 'pro': Invalid enum value 'projects' - at `$.seats`",
+    ),
     "unknown plan key": (f"{FREE}price = 1", "plan 'free': Object contains unknown field `price`"),
     "no id": (
         f'{FREE}[[plans]]\nname = "Pro"',

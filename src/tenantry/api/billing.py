@@ -25,6 +25,7 @@ from tenantry.billing.ledger_queries import BillingEventView
 from tenantry.billing.prices import PriceList
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
+from tenantry.domain.checkout import MOST_ADDONS, AddonOrder, CheckoutOrder, Quantity
 from tenantry.domain.features import FeatureValue
 from tenantry.domain.plans import Catalog, Limits, Plan
 from tenantry.domain.prices import PlanPrice
@@ -76,8 +77,8 @@ class PlanView(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NewCheckoutSession(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The plan to subscribe to, and where the provider sends the buyer afterwards (by default to
-    this service).
+    """The plan to subscribe to, with its price, quantity and add-ons, and where the provider sends
+    the buyer afterwards (by default to this service).
     """
 
     plan: Annotated[
@@ -89,6 +90,24 @@ class NewCheckoutSession(msgspec.Struct, rename="camel", forbid_unknown_fields=T
             examples=["pro"],
         ),
     ]
+    price: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None,
+        doc("One of the plan's prices; by default its first.", "price_pro_yearly"),
+    ] = None
+    quantity: Annotated[
+        Quantity | None,
+        doc(
+            "How many of the plan; by default 1, or the active members where its seats follow them.",
+            5,
+        ),
+    ] = None
+    addons: Annotated[
+        tuple[AddonOrder, ...],
+        msgspec.Meta(
+            max_length=MOST_ADDONS,
+            description="Add-ons of the catalog, each once; each is sold at its first price.",
+        ),
+    ] = ()
     success_url: Annotated[WebAddress | None, doc(example="https://app.acme.example/welcome")] = (
         None
     )
@@ -188,14 +207,16 @@ async def create_checkout_session(
 ) -> Response[SessionAddress]:
     """Create a checkout at the payment provider for a plan.
 
-    Send the browser to `url`. The plan changes when the provider's event arrives. A tenant with
+    Send the browser to `url`. Prices, quantities and add-ons are those of the request; the amounts
+    are the provider's. A plan of the catalog with `trial_days` begins with a trial, once in a
+    tenant's life. The plan changes when the provider's event arrives. A tenant with
     a subscription that has not ended changes it in the customer portal; only with
     `SUBSCRIPTIONS=each` may it begin another.
     """
     url = await services.checkout.create_checkout(
         principal,
         author,
-        plan=data.plan,
+        CheckoutOrder(data.plan, data.price, data.quantity, data.addons),
         success_url=data.success_url,
         cancel_url=data.cancel_url,
         claim=claim,

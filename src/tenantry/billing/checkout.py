@@ -3,32 +3,41 @@ subscription.
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import KW_ONLY, dataclass
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from tenantry.audit import trail as audit
 from tenantry.auth.authentication import lock_and_reauthorize
+from tenantry.billing import checkout_store as store
+from tenantry.billing.checkout_store import TrialUse
 from tenantry.common.clock import Clock, system_clock
 from tenantry.db import idempotency_store as idempotency
-from tenantry.db.connection import of_tenant
+from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.tenants_store import TenantRow
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.checkout import (
+    AddonOrder,
+    CheckoutOrder,
+    CheckoutRequest,
+    checkout_items,
+    plan_to_sell,
+)
 from tenantry.domain.errors import (
     NoCustomerError,
     ProviderNotConfiguredError,
     SubscriptionExistsError,
     ValidationError,
 )
+from tenantry.domain.issuers import Issuers
 from tenantry.domain.permissions import RequestPrincipal
-from tenantry.domain.plans import FREE, Catalog
-from tenantry.integrations.stripe.client import ProviderApi
+from tenantry.domain.plans import Plan
+from tenantry.integrations.stripe.client import ProviderApi, ProviderCheckout
 
 LONGEST_URL: Final = 2048
 _SCOPE: Final = "billing:write"
@@ -36,14 +45,44 @@ _ALREADY_SUBSCRIBED: Final = (
     "The organization has a subscription that has not ended. "
     "Change or cancel it in the customer portal."
 )
+_COMPLETED_MEANWHILE: Final = (
+    "Another checkout of the organization was completed at the same time. Try again."
+)
 
 
-class _CheckoutPlan(msgspec.Struct, frozen=True):
+class CheckoutOptions(msgspec.Struct, frozen=True):
+    """What the provider's page offers a buyer (CHECKOUT_PROMOTION_CODES, CHECKOUT_TAX)."""
+
+    promotion_codes: bool = False
+    tax: bool = False
+
+
+STANDARD_OPTIONS: Final = CheckoutOptions()
+
+
+class _StartedCheckout(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A checkout in the audit trail."""
+
     plan: str
+    price: str
+    quantity: int
+    addons: tuple[AddonOrder, ...] = ()
+    trial_days: int = 0
 
 
 class _SessionUrl(msgspec.Struct, frozen=True):
     url: str
+
+
+class _Buyer(NamedTuple):
+    """What a checkout needs to know of its tenant; ``kept_url`` is the answer of the request that
+    it repeats.
+    """
+
+    tenant: TenantRow
+    kept_url: str | None = None
+    active_members: int = 0
+    trial: TrialUse = TrialUse(had_trial=True, offered_in=None)
 
 
 @dataclass(frozen=True)
@@ -52,11 +91,14 @@ class CheckoutService:
 
     It holds no database connection during a request to the provider. A request with an idempotency
     key is sent with a key derived from it, so that a repeated request creates no second session
-    even after a crash. A session is in the audit trail before its URL is returned.
+    even after a crash. The provider detects repeated requests only if all parameters are the same,
+    and ours may change: the tenant may be its customer by now. So the answer is kept here too, and
+    the provider's key serves concurrent requests. A session is in the audit trail, without its
+    URL, before the URL is returned.
 
-    Both methods raise `ProviderNotConfiguredError`, `ProviderUnavailableError`,
-    `ProviderRefusedError`, `ValidationError`, the errors of idempotency and those of
-    `lock_and_reauthorize`.
+    Members are users of the ``issuers``. Both methods raise `ProviderNotConfiguredError`,
+    `ProviderUnavailableError`, `ProviderRefusedError`, `ValidationError`, the errors of idempotency
+    and those of `lock_and_reauthorize`.
     """
 
     database: Database
@@ -64,6 +106,9 @@ class CheckoutService:
     policy: BillingPolicy
     base_url: str
     clock: Clock = system_clock
+    _: KW_ONLY
+    issuers: Issuers | None = None
+    options: CheckoutOptions = STANDARD_OPTIONS
 
     @property
     def is_configured(self) -> bool:
@@ -79,8 +124,8 @@ class CheckoutService:
         self,
         principal: RequestPrincipal,
         author: Author,
+        order: CheckoutOrder,
         *,
-        plan: str,
         success_url: str | None,
         cancel_url: str | None,
         claim: Claim | None,
@@ -88,28 +133,41 @@ class CheckoutService:
         """Return the URL at which the caller's tenant subscribes to a plan of the catalog other
         than ``free``.
 
-        Raises `SubscriptionExistsError` too.
+        A plan with ``trial_days`` begins with a trial, once in a tenant's life: an open session
+        that offers one is ended before another does. Raises `SubscriptionExistsError` too.
         """
         provider = self._configured()
-        price_id = _price_of_new_subscriber(self.policy.catalog, plan)
+        plan = plan_to_sell(order, self.policy.catalog)
         _check_urls(successUrl=success_url, cancelUrl=cancel_url)
-
-        async def create(tenant: TenantRow) -> str:
-            if not self.sells_to(is_subscribed=tenant.is_subscribed):
-                raise SubscriptionExistsError(_ALREADY_SUBSCRIBED)
-            return await provider.create_checkout_session(
-                tenant_id=tenant.record.id,
-                price_id=price_id,
-                customer_id=tenant.record.stripe_customer_id,
-                customer_email=tenant.owner_email,
-                success_url=success_url or self.base_url,
-                cancel_url=cancel_url or self.base_url,
-                idempotency_key=provider_key(claim),
-            )
-
-        return await self._once(
-            principal, author, Action.BILLING_CHECKOUT, claim, create, _CheckoutPlan(plan)
+        buyer = await self._find_buyer(principal, plan, claim)
+        if buyer.kept_url is not None:
+            return buyer.kept_url
+        request = CheckoutRequest(
+            tenant_id=principal.org_id,
+            items=checkout_items(order, self.policy.catalog, buyer.active_members),
+            customer_id=buyer.tenant.record.stripe_customer_id,
+            customer_email=buyer.tenant.owner_email,
+            success_url=success_url or self.base_url,
+            cancel_url=cancel_url or self.base_url,
+            trial_days=await _days_of_trial(provider, plan, buyer.trial),
+            promotion_codes=self.options.promotion_codes,
+            tax=self.options.tax,
         )
+        session = await provider.create_checkout_session(request, provider_key(claim))
+        of_plan = request.items[0]
+        started = _StartedCheckout(
+            order.plan,
+            of_plan.price_id,
+            of_plan.quantity,
+            order.addons,
+            request.trial_days,
+        )
+        ended = buyer.trial.offered_in
+        while other := await self._keep_checkout(author, started, session, ended, claim, request):
+            if await provider.end_checkout_session(other):
+                raise SubscriptionExistsError(_COMPLETED_MEANWHILE)
+            ended = other
+        return session.url
 
     async def create_portal(
         self,
@@ -124,20 +182,26 @@ class CheckoutService:
         """
         provider = self._configured()
         _check_urls(returnUrl=return_url)
-
-        async def create(tenant: TenantRow) -> str:
-            customer_id = tenant.record.stripe_customer_id
-            if customer_id is None:
-                raise NoCustomerError(
-                    "The tenant is no customer of the payment provider yet: begin with a checkout."
-                )
-            return await provider.create_portal_session(
-                customer_id=customer_id,
-                return_url=return_url or self.base_url,
-                idempotency_key=provider_key(claim),
+        org_id = principal.org_id
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            tenant, kept_url = await self._lock(connection, principal, claim)
+        if kept_url is not None:
+            return kept_url
+        customer_id = tenant.record.stripe_customer_id
+        if customer_id is None:
+            raise NoCustomerError(
+                "The tenant is no customer of the payment provider yet: begin with a checkout."
             )
-
-        return await self._once(principal, author, Action.BILLING_PORTAL, claim, create)
+        url = await provider.create_portal_session(
+            customer_id=customer_id,
+            return_url=return_url or self.base_url,
+            idempotency_key=provider_key(claim),
+        )
+        now = self.clock()
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            await audit.record(connection, author, Action.BILLING_PORTAL, (org_id, org_id), now)
+            await idempotency.keep(connection, claim, _SessionUrl(url), now)
+        return url
 
     def _configured(self) -> ProviderApi:
         if self.provider is None:
@@ -146,38 +210,77 @@ class CheckoutService:
             )
         return self.provider
 
-    async def _once(
-        self,
-        principal: RequestPrincipal,
-        author: Author,
-        action: Action,
-        claim: Claim | None,
-        create: Callable[[TenantRow], Awaitable[str]],
-        details: _CheckoutPlan | None = None,
-    ) -> str:
-        """Return the URL of a new session of the caller's tenant, or that which the same request
-        got before.
+    async def _lock(
+        self, connection: Connection, principal: RequestPrincipal, claim: Claim | None
+    ) -> tuple[TenantRow, str | None]:
+        """Lock the caller's tenant; return it, and the URL that the same request got before."""
+        tenant, _, now = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
+        if claim is None:
+            return tenant, None
+        kept = await idempotency.find(connection, claim, _SessionUrl, now)
+        return tenant, kept.url if kept else None
 
-        The provider detects repeated requests only if all parameters are the same, and ours may
-        change: the tenant may be its customer by now. So it handles only concurrent requests. The
-        audit trail has no URL.
-        """
+    async def _find_buyer(
+        self, principal: RequestPrincipal, plan: Plan, claim: Claim | None
+    ) -> _Buyer:
+        """Read what a checkout of the plan needs. Raises `SubscriptionExistsError`."""
         org_id = principal.org_id
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            tenant, _, _ = await lock_and_reauthorize(connection, principal, _SCOPE, self.clock)
-            kept = (
-                await idempotency.find(connection, claim, _SessionUrl, self.clock())
-                if claim
-                else None
-            )
-        if kept is not None:
-            return kept.url
-        url, now = await create(tenant), self.clock()
+            tenant, kept_url = await self._lock(connection, principal, claim)
+            if kept_url is not None:
+                return _Buyer(tenant, kept_url)
+            if not self.sells_to(is_subscribed=tenant.is_subscribed):
+                raise SubscriptionExistsError(_ALREADY_SUBSCRIBED)
+            buyer = _Buyer(tenant)
+            if plan.seats_follow_members:
+                number = await store.count_active_members(connection, org_id, self.issuers)
+                buyer = buyer._replace(active_members=number)
+            if plan.trial_days:
+                buyer = buyer._replace(trial=await store.trial_use(connection, org_id))
+            return buyer
+
+    async def _keep_checkout(
+        self,
+        author: Author,
+        started: _StartedCheckout,
+        session: ProviderCheckout,
+        ended: str | None,
+        claim: Claim | None,
+        request: CheckoutRequest,
+    ) -> str | None:
+        """Record a new session; return None, or the session that another checkout stored since the
+        one that has ``ended``: both offer the tenant's one trial.
+        """
+        org_id, now = request.tenant_id, self.clock()
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            await audit.record(connection, author, action, (org_id, org_id), now, after=details)
-            if claim is not None:
-                await idempotency.keep(connection, claim, _SessionUrl(url), now)
-        return url
+            if request.trial_days:
+                other = await store.remember_trial_checkout(connection, org_id, session.id, ended)
+                if other is not None:
+                    return other
+            target = org_id, org_id
+            await audit.record(
+                connection,
+                author,
+                Action.BILLING_CHECKOUT,
+                target,
+                now,
+                after=started,
+            )
+            await idempotency.keep(connection, claim, _SessionUrl(session.url), now)
+        return None
+
+
+async def _days_of_trial(provider: ProviderApi, plan: Plan, trial: TrialUse) -> int:
+    """Return the days of trial that a new session offers.
+
+    The session that offered the trial before is ended at the provider, so that of all sessions with
+    a trial at most one can be completed, whichever events have arrived.
+    """
+    if not plan.trial_days or trial.had_trial:
+        return 0
+    if trial.offered_in is not None and await provider.end_checkout_session(trial.offered_in):
+        return 0
+    return plan.trial_days
 
 
 def provider_key(claim: Claim | None) -> str | None:
@@ -190,18 +293,6 @@ def provider_key(claim: Claim | None) -> str | None:
         "tenantry-"
         + hashlib.sha256(f"{claim.principal}\x1f{claim.route}\x1f{claim.key}".encode()).hexdigest()
     )
-
-
-def _price_of_new_subscriber(catalog: Catalog, plan_id: str) -> str:
-    """Return the plan's first price. Raises `ValidationError` for a plan that cannot be bought."""
-    if plan_id == FREE:
-        raise ValidationError(("plan", f"{FREE} needs no checkout"))
-    plan = next((plan for plan in catalog.plans if plan.id == plan_id), None)
-    if plan is None:
-        raise ValidationError(("plan", "is not in the plan catalog"))
-    if not plan.stripe_price_ids:
-        raise ValidationError(("plan", "has no price in the plan catalog"))
-    return plan.stripe_price_ids[0]
 
 
 def _check_urls(**urls: str | None) -> None:

@@ -102,6 +102,10 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             ),
         ),
         "plans": ("tenantry.cli.tenants", "List the plans."),
+        "billing": _group(
+            "Subscribe at the payment provider.",
+            checkout=("tenantry.cli.checkout", "Begin a checkout of a plan and print its address."),
+        ),
         "config": _group(
             "List and change the configuration file: services, profiles, defaults.",
             list=("tenantry.cli.config:list_values", "List the values of the profiles."),

@@ -11,6 +11,7 @@ from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.domain import errors
 from tenantry.domain.access import is_subscribed
+from tenantry.domain.checkout import CheckoutOrder
 from tenantry.domain.plans import FREE, Catalog
 from tenantry.domain.tenants import Tenant
 from tenantry.server.problems import STATUSES
@@ -75,7 +76,7 @@ async def _checkout_url(ctx: PageContext) -> str:
     return await ctx.services.checkout.create_checkout(
         ctx.principal,
         ctx.author,
-        plan=plan,
+        CheckoutOrder(plan),
         success_url=bought,
         cancel_url=_return_url(ctx, FlashMessage.CHECKOUT_LEFT),
         claim=await ctx.claim(),

@@ -90,9 +90,15 @@ class Addon(msgspec.Struct, frozen=True):
 
 
 class Plan(Addon, frozen=True):
-    """A plan of the catalog. Of two plans of a tenant the one with the higher ``rank`` counts."""
+    """A plan of the catalog. Of two plans of a tenant the one with the higher ``rank`` counts.
+
+    A checkout offers ``trial_days`` to a tenant that has had no trial; 0 is no trial. With
+    ``seats_follow_members`` the quantity at the provider follows the number of active members.
+    """
 
     rank: int = 0
+    trial_days: int = 0
+    seats_follow_members: bool = False
 
 
 AccessState = Literal["full", "grace", "none"]
@@ -159,6 +165,19 @@ class Catalog:
 
     def __contains__(self, plan_id: str) -> bool:
         return plan_id in self._by_id
+
+    @property
+    def has_member_seats(self) -> bool:
+        """Whether the quantity of any plan follows the members."""
+        return any(plan.seats_follow_members for plan in self.plans)
+
+    def plan(self, plan_id: str) -> Plan | None:
+        """Return the plan with this id; None for one that is not in the catalog."""
+        return self._by_id.get(plan_id)
+
+    def addon(self, addon_id: str) -> Addon | None:
+        """Return the add-on with this id; None for one that is not in the catalog."""
+        return self._addons.get(addon_id)
 
     @property
     def price_ids(self) -> list[str]:
@@ -270,6 +289,14 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _PlanEntry(_Entry, frozen=True, forbid_unknown_fields=True):
     rank: int | None = None
+    # The provider's longest trial is two years.
+    trial_days: Annotated[int, msgspec.Meta(ge=1, le=730)] | None = None
+    seats: Literal["members"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.id == FREE and (self.trial_days or self.seats):
+            raise ValueError(f"trial_days and seats are of plans that are sold, and {FREE} is not")
 
 
 _CATALOG_KEYS: Final = ("features", "plans", "addons", "access")
@@ -349,6 +376,8 @@ def _to_plan(entry: _PlanEntry, position: int) -> Plan:
         entry.all_limits,
         entry.features,
         rank,
+        entry.trial_days or 0,
+        entry.seats == "members",
     )
 
 

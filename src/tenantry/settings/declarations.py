@@ -167,6 +167,12 @@ class DeclaredSettings(SettingValues):
     """Whether a checkout session's `client_reference_id` may name the tenant if its metadata does
     not. A buyer can set it on a payment link, so it links only a tenant that has no customer.
     """
+    checkout_promotion_codes = Setting("CHECKOUT_PROMOTION_CODES", FLAG, default=False)
+    """Whether buyers can enter a promotion code in a checkout. Create the codes at the provider."""
+    checkout_tax = Setting("CHECKOUT_TAX", FLAG, default=False)
+    """Whether the provider calculates the tax in a checkout, and asks for the buyer's address, name
+    and tax id. Needs Stripe Tax to be set up.
+    """
     _parked_mail_hours = Setting("PARKED_MAIL_HOURS", number(0, _HOURS_OF_A_YEAR), 72)
     """A failed payment that was parked until its tenant became known still mails the owner if it is
     no older than this.

@@ -53,6 +53,8 @@ from tenantry_sdk.types import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from typing_extensions import Unpack
 
 T = TypeVar("T")
@@ -552,13 +554,27 @@ class CheckoutSessions(Resource):
         self,
         *,
         plan: str,
+        price: str | None = None,
+        quantity: int | None = None,
+        addons: Mapping[str, int] | None = None,
         success_url: str | UnsetType = UNSET,
         cancel_url: str | UnsetType = UNSET,
         idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
     ) -> HostedSession:
-        """Create a checkout page for a plan."""
-        content = body(plan=plan, success_url=success_url, cancel_url=cancel_url)
+        """Create a checkout page for a plan, at one of its prices: by default the first, once.
+
+        ``addons`` are quantities by the add-on's id.
+        """
+        ordered = [{"id": each, "quantity": number} for each, number in (addons or {}).items()]
+        content = body(
+            plan=plan,
+            price=UNSET if price is None else price,
+            quantity=UNSET if quantity is None else quantity,
+            addons=ordered or UNSET,
+            success_url=success_url,
+            cancel_url=cancel_url,
+        )
         return self._create(
             HostedSession, "/api/v1/billing/checkout-sessions", content, idempotency_key, options
         )

@@ -25,6 +25,7 @@ from tenantry.common.tracing import Tracing
 from tenantry.domain import errors
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubscription
+from tenantry.domain.checkout import CheckoutRequest
 from tenantry.domain.prices import Interval, PlanPrice
 from tenantry.integrations.stripe.connection import (
     TEMPORARY,
@@ -49,6 +50,7 @@ MOST_PER_PAGE: Final = 100
 
 _SUBSCRIPTIONS: Final = "/v1/subscriptions"
 _CHECKOUTS: Final = "/v1/checkout/sessions"
+_PORTALS: Final = "/v1/billing_portal/sessions"
 _EVENTS: Final = "/v1/events"
 _ENDPOINTS: Final = "/v1/webhook_endpoints"
 _PRICES: Final = "/v1/prices"
@@ -104,6 +106,13 @@ class ProviderPrice(NamedTuple):
     recurring: PlanPrice | None
 
 
+class ProviderCheckout(msgspec.Struct, frozen=True):
+    """A checkout session at the provider; ``url`` is for the buyer."""
+
+    id: Annotated[str, msgspec.Meta(min_length=1)]
+    url: Annotated[str, msgspec.Meta(min_length=1)]
+
+
 @dataclass(eq=False)
 class ProviderApi:
     """Calls the provider's API over connections that stay open until `aclose`, all in one event
@@ -133,33 +142,36 @@ class ProviderApi:
             await connection.aclose()
 
     async def create_checkout_session(
-        self,
-        *,
-        tenant_id: str,
-        price_id: str,
-        customer_id: str | None,
-        customer_email: str | None,
-        success_url: str,
-        cancel_url: str,
-        idempotency_key: str | None,
-    ) -> str:
-        """Start a checkout for a subscription and return its URL for the buyer.
+        self, request: CheckoutRequest, idempotency_key: str | None
+    ) -> ProviderCheckout:
+        """Start a checkout for a subscription.
 
-        The session and the subscription carry the tenant's id; ``customer_email`` counts without a
-        customer.
+        The session and the subscription carry the tenant's id.
         """
-        params = {
-            "mode": "subscription",
-            "line_items": [{"price": price_id, "quantity": 1}],
-            "success_url": success_url,
-            "cancel_url": cancel_url,
-            "client_reference_id": tenant_id,
-            "metadata": {ORG_ID: tenant_id},
-            "subscription_data": {"metadata": {ORG_ID: tenant_id}},
-            "customer": customer_id,
-            "customer_email": customer_email if customer_id is None else None,
-        }
-        return await self._create_session(_CHECKOUTS, params, idempotency_key)
+        params = _checkout_params(request)
+        with self._connected() as connection:
+            response = await connection.send("POST", _CHECKOUTS, params, idempotency_key)
+        return _decode(ProviderCheckout, response.body, _CHECKOUTS, response.request_id)
+
+    async def end_checkout_session(self, session_id: str) -> bool:
+        """End a checkout session, so that it cannot be completed; return whether it was completed
+        before.
+
+        A session that the provider does not know was not. One that it will not end, because its
+        buyer is paying, counts as completed
+        (https://docs.stripe.com/api/checkout/sessions/expire).
+        """
+        path = f"{_CHECKOUTS}/{quote(session_id, safe='')}"
+        with self._connected() as connection, suppress(MissingError):
+            try:
+                await connection.send("POST", f"{path}/expire", {})
+            except RequestRejectedError as error:
+                if error.status != HTTPStatus.BAD_REQUEST or isinstance(error, MissingError):
+                    raise
+                response = await connection.send("GET", path, {})
+                found = _decode(_SessionStatus, response.body, path, response.request_id)
+                return found.status != "expired"
+        return False
 
     async def create_portal_session(
         self,
@@ -172,22 +184,9 @@ class ProviderApi:
         credential.
         """
         params = {"customer": customer_id, "return_url": return_url}
-        return await self._create_session("/v1/billing_portal/sessions", params, idempotency_key)
-
-    async def _create_session(
-        self,
-        path: str,
-        params: Mapping[str, object],
-        idempotency_key: str | None,
-    ) -> str:
         with self._connected() as connection:
-            response = await connection.send(
-                "POST",
-                path,
-                params,
-                idempotency_key,
-            )
-        return _decode(_Session, response.body, path, response.request_id).url
+            response = await connection.send("POST", _PORTALS, params, idempotency_key)
+        return _decode(_Session, response.body, _PORTALS, response.request_id).url
 
     async def webhook_endpoints(self) -> list[ProviderEndpoint] | None:
         """Return the webhook endpoints; None if the key lacks the permission."""
@@ -340,6 +339,36 @@ def mode_of_key(secret_key: Secret) -> bool | None:
     return _MODES.get(secret_key.reveal()[:8])
 
 
+def _checkout_params(request: CheckoutRequest) -> dict[str, object]:
+    """Return the parameters of a checkout session
+    (https://docs.stripe.com/api/checkout/sessions/create).
+    """
+    items = [{"price": item.price_id, "quantity": item.quantity} for item in request.items]
+    params: dict[str, object] = {
+        "mode": "subscription",
+        "line_items": items,
+        "success_url": request.success_url,
+        "cancel_url": request.cancel_url,
+        "client_reference_id": request.tenant_id,
+        "metadata": {ORG_ID: request.tenant_id},
+        "subscription_data": {
+            "metadata": {ORG_ID: request.tenant_id},
+            "trial_period_days": request.trial_days or None,
+        },
+        "customer": request.customer_id,
+        "customer_email": request.customer_email if request.customer_id is None else None,
+        "allow_promotion_codes": request.promotion_codes or None,
+    }
+    if request.tax:
+        params["automatic_tax"] = {"enabled": True}
+        params["tax_id_collection"] = {"enabled": True}
+        if request.customer_id is not None:
+            # The provider takes the place and the name of a known customer only when it may store
+            # what the buyer enters.
+            params["customer_update"] = {"address": "auto", "name": "auto"}
+    return params
+
+
 async def _read_price(connection: ProviderConnection, price_id: str) -> ProviderPrice | None:
     """Return a price; None for an unknown one."""
     path = f"{_PRICES}/{quote(price_id, safe='')}"
@@ -409,6 +438,10 @@ class _Recurring(msgspec.Struct, frozen=True):
     interval: Interval
     interval_count: Annotated[int, msgspec.Meta(ge=1)] = 1
     usage_type: str = "licensed"
+
+
+class _SessionStatus(msgspec.Struct):
+    status: str
 
 
 class _Price(msgspec.Struct):

@@ -162,6 +162,8 @@ def form_fields(params: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             value = dict(enumerate(value))  # noqa: PLW2901
         if isinstance(value, Mapping):
             yield from form_fields({f"{name}[{key}]": item for key, item in value.items()})
+        elif isinstance(value, bool):
+            yield name, "true" if value else "false"
         elif value is not None:
             yield name, str(value)
 

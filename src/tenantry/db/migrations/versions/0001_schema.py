@@ -49,7 +49,9 @@ CREATE TABLE tenants (
     -- and empty with any. json, not jsonb: an event reads and writes it whole.
     folded_by                text,
     folds                    json,
-    reconciled_at            timestamptz
+    reconciled_at            timestamptz,
+    -- The last checkout session that offered the tenant a trial.
+    trial_checkout           text
 ) WITH (fillfactor = 70);
 
 CREATE INDEX tenants_deleted ON tenants (deleted_at) WHERE deleted_at IS NOT NULL;
