@@ -122,6 +122,10 @@ class ErrorPages:
 urlpatterns = [
     *(path(f"caller/{scope or '-'}", requires(scope)(caller)) for scope in (None, *SCOPES)),
     *(path(f"async/{scope or '-'}", requires(scope)(caller_async)) for scope in (None, *SCOPES)),
+    path("feature/sso", requires("projects:read", feature="sso")(caller)),
+    path("feature/unknown", requires("projects:read", feature="unknown")(caller)),
+    path("async/feature/sso", requires("projects:read", feature="sso")(caller_async)),
+    path("async/feature/unknown", requires("projects:read", feature="unknown")(caller_async)),
     path("any-mode", requires("projects:read", mode="any")(caller)),
     path("open", optional_caller),
     path("all", all_scopes),

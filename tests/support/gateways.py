@@ -38,6 +38,8 @@ CLIENT: Final = "127.0.0.2"
 
 EXTERNAL_ID: Final = "X-Key-External-Id"
 """Of keys with an external id alone."""
+FEATURES: Final = "X-Features"
+"""Of plan catalogs with features alone."""
 IDENTITY: Final = (
     "X-Tenant-Id",
     "X-Principal-Id",
@@ -48,6 +50,7 @@ IDENTITY: Final = (
     "X-Access",
     "X-Effective-Plan",
     EXTERNAL_ID,
+    FEATURES,
 )
 _HOST: Final = "api.example"
 Headers = Sequence[tuple[str, str]]
@@ -294,8 +297,18 @@ def _texts(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
 
 
 CATALOG: Final = """\
+[[features]]
+id = "exports"
+type = "boolean"
+
+[[features]]
+id = "sso"
+type = "boolean"
+
 [[plans]]
 id = "free"
+[plans.features]
+exports = true
 
 [[plans]]
 id = "tight"

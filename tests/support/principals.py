@@ -8,6 +8,7 @@ import msgspec
 
 from tenantry.domain.access import NOTHING, AccessPhase
 from tenantry.domain.api_keys import ApiKey, KeyStatus
+from tenantry.domain.feature_access import FeatureAccess
 from tenantry.domain.permissions import ANYTHING, AccessLevel, Mode, PrincipalKind, RequestPrincipal
 from tenantry.domain.plans import parse_catalog
 
@@ -43,6 +44,11 @@ def on_plan(principal: RequestPrincipal, plan: str) -> RequestPrincipal:
     return msgspec.structs.replace(
         principal, plan=plan, subscription_status="active", access_phase=access
     )
+
+
+def with_features(principal: RequestPrincipal, access: FeatureAccess) -> RequestPrincipal:
+    """The same caller, of a tenant with these features."""
+    return msgspec.structs.replace(principal, feature_access=access)
 
 
 def make_key(
@@ -92,7 +98,9 @@ def principal_of(key: ApiKey) -> RequestPrincipal:
 def as_json(principal: RequestPrincipal) -> dict[str, Any]:
     """What an application's code knows of its caller."""
     shown: dict[str, Any] = json.loads(msgspec.json.encode(principal))
-    del shown["accessPhase"], shown["issuer"], shown["claimedRole"], shown["metadataDocument"]
+    hidden = ("accessPhase", "issuer", "claimedRole", "metadataDocument", "featureAccess")
+    for name in hidden:
+        del shown[name]
     return {
         **shown,
         "access": principal.access,

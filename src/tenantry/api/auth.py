@@ -11,7 +11,9 @@ from tenantry.api.guards import Caller, authenticate, needs
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
 from tenantry.domain.access import TenantAccess, to_access
-from tenantry.domain.errors import DomainError, NotFoundError
+from tenantry.domain.errors import DomainError, FeatureNotGrantedError, NotFoundError
+from tenantry.domain.feature_access import NO_FEATURES, FeatureAccess, listed
+from tenantry.domain.features import is_feature_id
 from tenantry.domain.permissions import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
 from tenantry.server.asgi_types import HotRequest, HotResponse
 from tenantry.server.problems import log_refused_token, refuse_domain_error
@@ -24,6 +26,8 @@ PROBLEM_HEADER: Final = b"x-problem"
 this one.
 """
 
+_FEATURE_SEGMENT: Final = "feature:"
+_MOST_FEATURES: Final = 16
 _NO_SCOPE: Final = "-"
 _LIVE: Final = Mode.LIVE
 _LIVE_HEADER: Final = (b"x-mode", Mode.LIVE.encode())
@@ -96,8 +100,9 @@ async def answer_gateway(admission: Admission, request: HotRequest) -> HotRespon
 
     200 with the caller's identity in headers, or the refusal, its problem document in a header too.
 
-    The scope is in the path, which the gateway's own configuration writes; the query is ignored. So
-    is whatever follows the scope, which may be the client's path, with one exception: where exactly
+    The scope is in the path, which the gateway's own configuration writes; the query is ignored.
+    Each segment ``feature:NAME`` right after it names a feature that the tenant needs, too.
+    Whatever follows is ignored, as it may be the client's path, with one exception: where exactly
     ``/mode/test`` or ``/mode/any`` follows, those modes are accepted. Every other path accepts live
     mode alone.
     """
@@ -117,6 +122,8 @@ async def _check(admission: Admission, request: HotRequest) -> HotResponse:
     principal = (await authenticate(admission, request.scope, request.header)).principal
     if scope != _NO_SCOPE:
         principal.require(scope)
+    if rest.startswith(_FEATURE_SEGMENT):
+        rest = _after_features(principal.feature_access, rest)
     if rest or principal.mode is not _LIVE:
         principal.require_mode(_accepted_modes(request, rest))
     headers = [
@@ -131,7 +138,27 @@ async def _check(admission: Admission, request: HotRequest) -> HotResponse:
     ]
     if principal.external_id is not None:
         headers.append((b"x-key-external-id", header_text(principal.external_id)))
+    if principal.feature_access is not NO_FEATURES:
+        headers.append((b"x-features", listed(principal.features).encode()))
     return HotResponse(200, headers)
+
+
+def _after_features(access: FeatureAccess, rest: str) -> str:
+    """Return what follows the segments ``feature:NAME`` with which ``rest`` begins.
+
+    Raises `FeatureNotGrantedError` for a feature that the tenant does not have, or that the catalog
+    does not declare, and `NotFoundError` for a name that no feature can have, or too many names.
+    """
+    for _ in range(_MOST_FEATURES):
+        segment, _, rest = rest.partition("/")
+        name = segment.removeprefix(_FEATURE_SEGMENT)
+        if not is_feature_id(name):
+            raise NotFoundError("feature")
+        if name not in access.given:
+            raise FeatureNotGrantedError(name)
+        if not rest.startswith(_FEATURE_SEGMENT):
+            return rest
+    raise NotFoundError("feature")
 
 
 def _accepted_modes(request: HotRequest, rest: str) -> frozenset[Mode]:

@@ -61,13 +61,16 @@ def install(app: FastAPI, tenantry: AsgiAuthenticator) -> None:
     app.openapi = lambda: _with_refusals(describe())  # type: ignore[method-assign]
 
 
-def require(scope: str | None = None, *, mode: str = "live") -> Dependency:
+def require(
+    scope: str | None = None, *, feature: str | None = None, mode: str = "live"
+) -> Dependency:
     """Return a dependency that is the caller, with ``scope``; None accepts any credential.
 
-    ``principal: Annotated[RequestPrincipal, Depends(require("projects:read"))]``. ``mode`` is as in
-    `TenantryAsgiMiddleware`. Raises `ValueError` for an invalid scope or mode.
+    ``principal: Annotated[RequestPrincipal, Depends(require("projects:read"))]``. With ``feature``
+    the tenant needs this feature of the plan catalog, too. ``mode`` is as in
+    `TenantryAsgiMiddleware`. Raises `ValueError` for an invalid scope, feature or mode.
     """
-    needed = requirement_of(scope, mode)
+    needed = requirement_of(scope, mode, feature)
 
     async def principal(
         connection: HTTPConnection,

@@ -29,6 +29,7 @@ from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import api_keys, errors, permissions
 from tenantry.domain.access import AccessPhase, current_phase
 from tenantry.domain.api_keys import KeyStatus, Pepper
+from tenantry.domain.feature_access import feature_access_of
 from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal, Role
 from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import is_tenant_id
@@ -208,6 +209,7 @@ class Authenticator:
 
     def _principal_of_user(self, claims: Claims, row: UserAccessRow) -> RequestPrincipal:
         role, scopes, level = grants_of_user(claims, row)
+        phase = _access_of(row, self.catalog, self.clock())
         return RequestPrincipal(
             kind=PrincipalKind.USER,
             id=claims.subject,
@@ -217,10 +219,11 @@ class Authenticator:
             access_level=level,
             plan=row.plan,
             subscription_status=row.subscription_status,
-            access_phase=_access_of(row, self.catalog, self.clock()),
+            access_phase=phase,
             expires_at=claims.expires_at,
             issuer=claims.issuer,
             claimed_role=role,
+            feature_access=feature_access_of(phase, self.catalog),
         )
 
     def _check_owner_email(self, row: UserAccessRow, claims: Claims, org_id: str) -> None:
@@ -293,6 +296,7 @@ def _principal_of_key(key: KeyRow, catalog: Catalog, now: datetime) -> RequestPr
         else api_keys.status_at(now, key.revoked_at, key.expires_at)
     )
     _check_not_suspended(suspended=key.suspended)
+    phase = _access_of(key, catalog, now)
     return RequestPrincipal(
         kind=PrincipalKind.API_KEY,
         id=key.id,
@@ -302,10 +306,11 @@ def _principal_of_key(key: KeyRow, catalog: Catalog, now: datetime) -> RequestPr
         access_level=_LEVELS[key.access_level],
         plan=key.plan,
         subscription_status=key.subscription_status,
-        access_phase=_access_of(key, catalog, now),
+        access_phase=phase,
         expires_at=key.expires_at,
         external_id=key.external_id,
         metadata_document=key.metadata,
+        feature_access=feature_access_of(phase, catalog),
     )
 
 

@@ -88,6 +88,13 @@ class ModeMismatchError(DomainError, code="mode_mismatch"): ...
 class PlanLimitReachedError(DomainError, code="plan_limit_reached"): ...
 
 
+class FeatureNotGrantedError(DomainError, code="feature_not_granted"):
+    """Neither the tenant's plan nor an add-on or a grant gives the feature."""
+
+    def __init__(self, feature: str) -> None:
+        super().__init__(f"The organization does not have the feature {feature}.")
+
+
 class KeyLimitReachedError(DomainError, code="key_limit_reached"): ...
 
 

@@ -22,6 +22,11 @@ _ID: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 _LONGEST_UNIT: Final = 32
 
 
+def is_feature_id(text: str) -> bool:
+    """Whether ``text`` has the form of a feature's id."""
+    return _ID.fullmatch(text) is not None
+
+
 class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A feature of the catalog.
 
@@ -36,7 +41,7 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     counts: Literal["requests"] | None = None
 
     def __post_init__(self) -> None:
-        if not _ID.fullmatch(self.id):
+        if not is_feature_id(self.id):
             raise ValueError("id must be 1 to 64 of a-z, 0-9, '_' and '-', and begin with a letter")
         if self.type != "metered" and self.period is not None:
             raise ValueError(f"a {self.type} feature has no period")

@@ -16,6 +16,7 @@ from tenantry.domain.errors import (
     OrgMismatchError,
     ScopeEscalationError,
 )
+from tenantry.domain.feature_access import NO_FEATURES, FeatureAccess
 from tenantry.domain.plans import AccessState
 
 MAX_SCOPES: Final = 64
@@ -93,6 +94,8 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
     """The id that another system gives the key; None for a user."""
     metadata_document: str | None = None
     """The JSON of the key's metadata; None where it has none."""
+    feature_access: FeatureAccess = NO_FEATURES
+    """What the tenant has now of the features of the plan catalog."""
 
     @property
     def access(self) -> AccessState:
@@ -111,10 +114,27 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
             return {}
         return msgspec.json.decode(self.metadata_document, type=dict[str, str])
 
-    def require(self, scope: str) -> None:
-        """Raise `InsufficientScopeError` unless a grant covers ``scope``."""
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features that the tenant has, in alphabetical order."""
+        return self.feature_access.names
+
+    def has(self, feature: str) -> bool:
+        """Whether the tenant has a feature. Raises `LookupError` for one that the plan catalog does
+        not declare.
+        """
+        return self.feature_access.has(feature)
+
+    def require(self, scope: str, *, feature: str | None = None) -> None:
+        """Raise `InsufficientScopeError` unless a grant covers ``scope``, and then
+        `FeatureNotGrantedError` unless the tenant has ``feature``, if one is needed.
+
+        Raises `LookupError` for a feature that the plan catalog does not declare.
+        """
         if not covers(self.scopes, scope):
             raise InsufficientScopeError(scope)
+        if feature is not None:
+            self.feature_access.require(feature)
 
     def require_org(self, org_id: str) -> None:
         """Raise `OrgMismatchError` unless the principal acts for this tenant."""

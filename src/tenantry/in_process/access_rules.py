@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tenantry.domain.features import is_feature_id
 from tenantry.domain.permissions import ACCEPTED_MODES, ANYTHING, Mode, RequestPrincipal, is_scope
 
 ScopeRule = Callable[[str, str], str | None]
@@ -19,25 +20,34 @@ _AMBIGUOUS: Final = ("//", "/./", "/../", "\\", "\0")
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a caller needs: all of ``scopes``, and a credential of one of ``modes``."""
+    """What a caller needs: all of ``scopes``, a credential of one of ``modes``, and ``feature``
+    unless it is None.
+    """
 
     scopes: tuple[str, ...]
     modes: frozenset[Mode]
+    feature: str | None = None
 
     def check(self, principal: RequestPrincipal) -> None:
-        """Raise `InsufficientScopeError` or `ModeMismatchError` for a caller that does not meet
-        it.
+        """Raise `InsufficientScopeError`, `FeatureNotGrantedError` or `ModeMismatchError` for a
+        caller that does not meet it, and `LookupError` if the plan catalog does not declare the
+        feature.
         """
         for scope in self.scopes:
             principal.require(scope)
+        if self.feature is not None:
+            principal.feature_access.require(self.feature)
         principal.require_mode(self.modes)
 
 
-def requirement_of(scope: str | None, mode: str) -> Requirement:
-    """Return the requirement of a route: None accepts any credential. Raises `ValueError` for an
-    invalid argument.
+def requirement_of(scope: str | None, mode: str, feature: str | None = None) -> Requirement:
+    """Return the requirement of a route: a scope of None accepts any credential. Raises
+    `ValueError` for an invalid argument.
     """
-    return Requirement(() if scope is None else (checked_scope(scope),), accepted_modes(mode))
+    if feature is not None and not is_feature_id(feature):
+        raise ValueError(f"{feature!r} is not the id of a feature")
+    scopes = () if scope is None else (checked_scope(scope),)
+    return Requirement(scopes, accepted_modes(mode), feature)
 
 
 class AccessRules:

@@ -31,6 +31,7 @@ IDENTITY_HEADERS: Final = frozenset(
         "x-access",
         "x-effective-plan",
         "x-key-external-id",
+        "x-features",
     }
 )
 """Headers by which a gateway names the caller. Clients must not set them."""

@@ -45,6 +45,7 @@ EXPOSED_HEADERS: Final = (
     "X-Access",
     "X-Effective-Plan",
     "X-Key-External-Id",
+    "X-Features",
 )
 """The response headers that clients need; the last ones identify the caller of a checked
 request.

@@ -37,6 +37,7 @@ CODES: Final[Mapping[int, Sequence[str]]] = {
         "token_expired",
     ),
     403: (
+        "feature_not_granted",
         "insufficient_scope",
         "mode_mismatch",
         "no_organization",

@@ -140,18 +140,19 @@ class TenantryDjangoMiddleware:
 
 
 def requires(
-    scope: str | None = None, *, mode: str = "live"
+    scope: str | None = None, *, feature: str | None = None, mode: str = "live"
 ) -> Callable[
     [Callable[Concatenate[AuthenticatedRequest, P], R]], Callable[Concatenate[HttpRequest, P], R]
 ]:
     """Return a decorator of views: the caller needs ``scope``; None accepts any credential.
 
-    ``mode`` is as in `TenantryDjangoMiddleware`. The caller is ``request.tenantry``. For a
-    class-based view: ``@method_decorator(requires("projects:read"), name="dispatch")``. The
-    middleware sends a rejection even if the project handles the exception. Raises `ValueError` for
-    an invalid scope or mode.
+    With ``feature`` the tenant needs this feature of the plan catalog, too. ``mode`` is as in
+    `TenantryDjangoMiddleware`. The caller is ``request.tenantry``. For a class-based view:
+    ``@method_decorator(requires("projects:read"), name="dispatch")``. The middleware sends a
+    rejection even if the project handles the exception. Raises `ValueError` for an invalid scope,
+    feature or mode.
     """
-    needed = requirement_of(scope, mode)
+    needed = requirement_of(scope, mode, feature)
 
     def decorate(
         view: Callable[Concatenate[AuthenticatedRequest, P], R],

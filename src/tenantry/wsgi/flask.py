@@ -34,14 +34,15 @@ def install(app: Flask, tenantry: WsgiAuthenticator) -> None:
 
 
 def requires(
-    scope: str | None = None, *, mode: str = "live"
+    scope: str | None = None, *, feature: str | None = None, mode: str = "live"
 ) -> Callable[[Callable[P, Any]], Callable[P, Any]]:
     """Return a decorator of views: the caller needs ``scope``; None accepts any credential.
 
-    ``mode`` is as in `TenantryWsgiMiddleware`. The caller is ``flask.g.principal``. Below
-    ``@app.get(...)``. Raises `ValueError` for an invalid scope or mode.
+    With ``feature`` the tenant needs this feature of the plan catalog, too. ``mode`` is as in
+    `TenantryWsgiMiddleware`. The caller is ``flask.g.principal``. Below ``@app.get(...)``. Raises
+    `ValueError` for an invalid scope, feature or mode.
     """
-    needed = requirement_of(scope, mode)
+    needed = requirement_of(scope, mode, feature)
 
     def decorate(view: Callable[P, Any]) -> Callable[P, Any]:
         @wraps(view)

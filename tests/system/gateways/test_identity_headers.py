@@ -30,6 +30,7 @@ async def test_application_gets_the_callers_identity(
         "x-subscription-status": ["none"],
         "x-access": ["none"],
         "x-effective-plan": ["free"],
+        "x-features": ["exports"],
     }
 
 
