@@ -1,4 +1,6 @@
-"""The form that creates or changes an API key: name, access, scopes, mode, expiry."""
+"""The form that creates or changes an API key: name, access, scopes, mode, expiry, external id,
+metadata.
+"""
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, time, timedelta
@@ -10,9 +12,19 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tenantry.api.parameters import Name
-from tenantry.dashboard.forms import Form, InvalidFormError, day_fault, validate
+from tenantry.dashboard.forms import (
+    Form,
+    InvalidFormError,
+    day_fault,
+    field_errors,
+    unix_lines,
+    validate,
+)
+from tenantry.dashboard.key_metadata_form import metadata_text, parse_metadata
 from tenantry.dashboard.labels import labels
 from tenantry.domain.api_keys import ApiKey, expires_later
+from tenantry.domain.errors import ValidationError
+from tenantry.domain.key_metadata import check_key_metadata
 from tenantry.domain.permissions import (
     ANYTHING,
     MAX_SCOPES,
@@ -30,8 +42,26 @@ _NEVER: Final = "never"
 _UNCHANGED: Final = "as-it-is"
 _DAY: Final = timedelta(days=1)
 _EVERY_CHANGE: Final = frozenset({ANYTHING, "*:write"})
-_ORDER: Final = ("name", "sure", "scope", "own", "everything", "mode", "expiry", "until")
+_ORDER: Final = (
+    "name",
+    "sure",
+    "scope",
+    "own",
+    "everything",
+    "mode",
+    "expiry",
+    "until",
+    "externalId",
+    "metadata",
+)
 """The fields in the order of the form: the first one with an error takes the focus."""
+_ATTRIBUTES: Final = {
+    "name": ("name",),
+    "scope": ("access", "checked", "own"),
+    "externalId": ("external_id",),
+    "metadata": ("metadata",),
+}
+"""What `KeyForm` has of each field of `KeyForm.editable`."""
 _MESSAGES: Final = {"name": "Use at most 200 characters.", "mode": "Choose live or test."}
 
 
@@ -50,6 +80,9 @@ class KeyForm(msgspec.Struct, frozen=True):
     mode: str = Mode.LIVE
     expiry: str = "90"
     until: str = ""
+    external_id: str = ""
+    metadata: str = ""
+    """As `metadata_text` returns it."""
 
     @property
     def scopes(self) -> tuple[str, ...]:
@@ -60,7 +93,12 @@ class KeyForm(msgspec.Struct, frozen=True):
     @property
     def editable(self) -> dict[str, str]:
         """The fields of an edit that another user may change meanwhile."""
-        return {"name": self.name, "scope": " ".join(sorted(self.scopes))}
+        return {
+            "name": self.name,
+            "scope": " ".join(sorted(self.scopes)),
+            "externalId": self.external_id,
+            "metadata": self.metadata,
+        }
 
 
 def submitted_values(form: Form) -> KeyForm:
@@ -70,6 +108,8 @@ def submitted_values(form: Form) -> KeyForm:
         sure=form.checked("sure"),
         everything=form.checked("everything"),
         mode=form.text("mode") or Mode.LIVE,  # a form of an existing key has none
+        external_id=form.text("externalId"),
+        metadata=unix_lines(form.text("metadata")),
         **texts,
     )
 
@@ -86,24 +126,20 @@ def values_of(key: ApiKey) -> KeyForm:
         own=" ".join(filterfalse(known.__contains__, scopes)),
         mode=key.mode,
         expiry=_UNCHANGED,
+        external_id=key.external_id or "",
+        metadata=metadata_text(key.metadata),
     )
 
 
 def only_changed(values: KeyForm, changed: Collection[str], key: ApiKey) -> KeyForm:
-    """Return the submitted values, but the key's own name or scopes if they are not among the
-    ``changed`` fields.
+    """Return the submitted values, but the key's own of the fields that are not among the
+    ``changed`` ones.
     """
     current = values_of(key)
-    if "name" not in changed:
-        values = msgspec.structs.replace(values, name=current.name)
-    if "scope" not in changed:
-        values = msgspec.structs.replace(
-            values,
-            access=current.access,
-            checked=current.checked,
-            own=current.own,
-        )
-    return values
+    kept: dict[str, object] = {}
+    for field in _ATTRIBUTES.keys() - changed:
+        kept |= {name: getattr(current, name) for name in _ATTRIBUTES[field]}
+    return msgspec.structs.replace(values, **kept)
 
 
 class ExpiryChoices(msgspec.Struct, frozen=True):
@@ -151,7 +187,7 @@ def check(
 
     Raises `InvalidFormError`, also for ``further`` errors.
     """
-    found = {**further, **_scope_errors(values, key)}
+    found = {**_metadata_errors(values), **further, **_scope_errors(values, key)}
     expires_at: datetime | UnsetType | None = UNSET
     if key is None or values.expiry != _UNCHANGED:
         try:
@@ -180,6 +216,14 @@ def _scope_errors(values: KeyForm, key: ApiKey | None) -> dict[str, str]:
     if not values.scopes:
         return {"scope": "Choose at least one scope, or enter your own."}
     return _own_errors(values.scopes) | _everything_errors(values, key)
+
+
+def _metadata_errors(values: KeyForm) -> dict[str, str]:
+    try:
+        check_key_metadata(values.external_id or None, parse_metadata(values.metadata))
+    except (InvalidFormError, ValidationError) as error:
+        return field_errors(error)
+    return {}
 
 
 def _own_errors(scopes: Collection[str]) -> dict[str, str]:

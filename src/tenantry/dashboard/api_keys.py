@@ -17,6 +17,7 @@ from tenantry.dashboard.api_key_form import KeyForm
 from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, is_head, is_navigation, is_prefetch, needs
+from tenantry.dashboard.key_metadata_form import parse_metadata
 from tenantry.domain import errors
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus
 from tenantry.domain.permissions import Mode, is_scope
@@ -120,6 +121,8 @@ async def create_key(ctx: Context) -> Response[str]:
             expires_at=expires_at or None,
             claim=await ctx.claim(),
             replaces=replaces or None,
+            external_id=values.external_id or None,
+            metadata=parse_metadata(values.metadata),
         )
     except _REJECTIONS as error:
         return await _new_page(ctx, values, replaces, error)
@@ -166,15 +169,15 @@ async def edit_key(ctx: Context, key_id: KeyId) -> Response[str]:
             key,
             {**denied, **conflicts},
         )
-        name = values.name if "name" in changed else UNSET
-        scopes = values.scopes if "scope" in changed else UNSET
         await ctx.services.api_keys.update(
             ctx.principal,
             ctx.author,
             key_id,
-            name=name,
-            scopes=scopes,
+            name=values.name if "name" in changed else UNSET,
+            scopes=values.scopes if "scope" in changed else UNSET,
             expires_at=expires_at,
+            external_id=(values.external_id or None) if "externalId" in changed else UNSET,
+            metadata=parse_metadata(values.metadata) if "metadata" in changed else UNSET,
         )
     except errors.LastOwnerError:
         return _edit_page(ctx, key, values, _LAST_OWNER_KEY)

@@ -216,6 +216,8 @@ def shown_value(name: str, value: Any, catalog: Catalog) -> str | datetime | Non
 def _text_of(value: Any) -> str:  # noqa: ANN401  # any JSON
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={text}" for name, text in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
