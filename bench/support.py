@@ -103,7 +103,8 @@ def load(conninfo: str) -> list[str]:
     Key ``key_n`` belongs to tenant n modulo `TENANTS` and has the scope ``projects:read``.
     """
     secrets = [
-        api_keys.compose_secret(Mode.LIVE, hashlib.sha256(b"%d" % n).digest()) for n in range(KEYS)
+        api_keys.DEFAULT_FORMAT.compose(Mode.LIVE, hashlib.sha256(b"%d" % n).digest())
+        for n in range(KEYS)
     ]
     with psycopg.connect(conninfo) as connection:
         connection.execute(_ADD_TENANTS, (TENANTS,))
@@ -126,7 +127,7 @@ def load(conninfo: str) -> list[str]:
 def create_keys(conninfo: str, tenant: str, count: int) -> dict[str, str]:
     """Create so many keys for a tenant; return the secrets by id."""
     secrets = {
-        f"key_{tenant}_{number}": api_keys.compose_secret(
+        f"key_{tenant}_{number}": api_keys.DEFAULT_FORMAT.compose(
             Mode.LIVE, hashlib.sha256(b"%d of stock" % number).digest()
         )
         for number in range(count)
@@ -142,7 +143,7 @@ def create_keys(conninfo: str, tenant: str, count: int) -> dict[str, str]:
 def create_owner_keys(conninfo: str, tenants: Sequence[str]) -> list[str]:
     """Create an OWNER key for each of these tenants; return the secrets."""
     secrets = [
-        api_keys.compose_secret(Mode.LIVE, hashlib.sha256(tenant.encode()).digest())
+        api_keys.DEFAULT_FORMAT.compose(Mode.LIVE, hashlib.sha256(tenant.encode()).digest())
         for tenant in tenants
     ]
     keys = [

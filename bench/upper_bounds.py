@@ -50,7 +50,7 @@ class UpperBound:
         ]
         url = f"http://127.0.0.1:{port}{PATHS[Job.LIST]}"
         header = "Stripe-Signature" if job is Job.WEBHOOK else "Authorization"
-        keys = [api_keys.compose_secret(Mode.LIVE, b"%032d" % n) for n in range(data.keys)]
+        keys = [api_keys.DEFAULT_FORMAT.compose(Mode.LIVE, b"%032d" % n) for n in range(data.keys)]
         with serving(
             command, Path(__file__).parents[1], {}, url=url, log=data.folder / "log"
         ) as pid:

@@ -9,14 +9,15 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from bench.fuzz.target import Target, parts, require, require_storable, text
-from tenantry.auth.authentication import bearer_credential, requested_organization
+from tenantry.auth.authentication import requested_organization
+from tenantry.auth.credentials import CredentialFinder
 from tenantry.cli.key_scan import ScanReport, scan_stream
 from tenantry.common.clock import system_clock
 from tenantry.common.logs import redact
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.sign_in import safe_path
 from tenantry.db.pagination import Position, decode_cursor, encode_cursor, window_after
-from tenantry.domain.api_keys import compose_secret, is_well_formed
+from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.errors import DomainError, InvalidCursorError
 from tenantry.domain.permissions import Mode
 from tenantry.domain.sessions import SessionSecret
@@ -25,7 +26,7 @@ from tenantry.server.asgi_types import request_id_of
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _KEY_FORM: Final = re.compile(rb"svc_(?:live|test)_[0-9A-Za-z]{49}")
-KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
+KEY: Final = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(range(32)))
 
 
 def checksummed(body: bytes) -> bytes:
@@ -45,7 +46,7 @@ def check_key(data: bytes) -> None:
     given = checksummed(body) + rest if mark else data
     by_reference = _KEY_FORM.fullmatch(given) is not None and checksummed(given[:-6]) == given
     require(
-        is_well_formed(given) is by_reference,
+        DEFAULT_FORMAT.is_well_formed(given) is by_reference,
         "the service and the reference disagree about a key",
         given,
     )
@@ -64,7 +65,7 @@ def check_scan(data: bytes) -> None:
     narrow = {
         (content.count(b"\n", 0, offset) + 1, offset - content.rfind(b"\n", 0, offset))
         for offset in offsets
-        if is_well_formed(content[offset:][:58])
+        if DEFAULT_FORMAT.is_well_formed(content[offset:][:58])
     }
     is_allowed = b"tenantry:allow" in content.replace(b"\0", b"")
     require(is_allowed or narrow <= set(places), "the scan misses a key", content)
@@ -127,13 +128,16 @@ def check_cookies(data: bytes) -> None:
     require(_secret.digest(session) is None, "a forged session is accepted", session)
 
 
+_finder: Final = CredentialFinder(api_key_header="X-API-Key")
+
+
 def check_headers(data: bytes) -> None:
     """Require that short headers raise only declared errors, and that no secret passes as another
     value.
     """
     authorization, organization, request_id, path = parts(data, 4)
     try:
-        credential = bearer_credential(authorization)
+        credential = _finder.find(authorization).value
         require(
             credential in authorization, "the credential is not part of the header", authorization
         )

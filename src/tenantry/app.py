@@ -79,6 +79,7 @@ from tenantry.jobs.tasks import Work
 from tenantry.notifications.access_ends import mail_access_ends
 from tenantry.notifications.mail_delivery import MailService
 from tenantry.server.asgi_types import AsgiApp
+from tenantry.server.caching import CallerVary
 from tenantry.server.client_limits import ClientLimits
 from tenantry.server.cors import CorsPolicy
 from tenantry.server.dispatch import Dispatcher, HotRoutes
@@ -127,6 +128,7 @@ def build_app(
         error_page=dashboard.raw_page_of,
         secure=settings.base_url.startswith("https://"),
         cors=cors_policy(settings),
+        vary=CallerVary(settings.credentials.api_key_header),
         deadline=timeouts.request,
     )
 
@@ -146,7 +148,11 @@ def cors_policy(settings: Settings) -> CorsPolicy | None:
     public_paths = [PLANS_PATH] if settings.public_plans else []
     if not settings.cors_origins and not public_paths:
         return None
-    return CorsPolicy(settings.cors_origins, public_paths)
+    return CorsPolicy(
+        settings.cors_origins,
+        public_paths,
+        settings.credentials.api_key_header,
+    )
 
 
 def litestar_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> AsgiApp:
@@ -310,6 +316,7 @@ def build_authentication(
         refused=base.credential_refused,
         unknown_role=base.metrics.unknown_roles.inc,
         page=PAGE_OF_CALLER,
+        credentials=settings.credentials,
     )
 
 
@@ -346,6 +353,7 @@ def build_services(
         clock,
         issuers,
         base.keys_revoked,
+        settings.key_format,
     )
     operator_keys = OperatorKeyService(api_keys)
     return UseCases(
@@ -356,6 +364,7 @@ def build_services(
             outbox,
             clock,
             base.keys_revoked,
+            settings.key_format,
         ),
         projects=ProjectService(database, catalog, clock),
         tenants=TenantService(

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import psycopg
 import pytest
 
-from tenantry.domain.api_keys import Pepper, compose_secret, shown_parts
+from tenantry.domain.api_keys import DEFAULT_FORMAT, Pepper, shown_parts
 from tenantry.domain.permissions import Mode
 from tests.support import figures
 from tests.support.caching_service import READY
@@ -100,7 +100,7 @@ _numbers = itertools.count(1)
 def add_tenants(conninfo: str, number: int) -> list[tuple[str, str]]:
     """New tenants, each with an OWNER key: their ids and the secrets."""
     made = [
-        (f"tenant-{next(_numbers)}", compose_secret(Mode.LIVE, token_bytes(32)))
+        (f"tenant-{next(_numbers)}", DEFAULT_FORMAT.compose(Mode.LIVE, token_bytes(32)))
         for _ in range(number)
     ]
     with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
@@ -129,7 +129,8 @@ def add_keys(
 ) -> list[tuple[str, str]]:
     """New keys of a tenant: their ids and secrets."""
     made = [
-        (f"key-{next(_numbers)}", compose_secret(Mode.LIVE, token_bytes(32))) for _ in range(number)
+        (f"key-{next(_numbers)}", DEFAULT_FORMAT.compose(Mode.LIVE, token_bytes(32)))
+        for _ in range(number)
     ]
     with psycopg.connect(conninfo) as connection, connection.cursor() as cursor:
         cursor.executemany(

@@ -10,12 +10,12 @@ from typing import Final
 import msgspec
 import pytest
 
-from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
 from tests.support.command_runner import invoke
 from tests.support.documentation import block_of
 
-KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
+KEY: Final = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(range(32)))
 SHOWN: Final = f"{KEY[:13]}...{KEY[-4:]}"
 HOOKS: Final = Path(__file__).parents[2] / ".pre-commit-hooks.yaml"
 NO_SETTINGS: Final = {

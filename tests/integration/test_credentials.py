@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
 from tests.support.service import PROJECTS, VERIFY, WHOAMI, Service, refusal, running_service
 
 INVALID = (401, "invalid_credential")
 CHALLENGE = 'Bearer realm="api", error="invalid_token", error_description="'
 PATHS = (PROJECTS, WHOAMI, f"{VERIFY}-")
-UNKNOWN_KEY = compose_secret(Mode.LIVE, bytes(32))
+UNKNOWN_KEY = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(32))
 
 
 async def test_without_a_credential_the_challenge_has_no_error(service: Service) -> None:
@@ -134,3 +134,17 @@ async def test_unreachable_identity_provider_is_503_and_never_401(fresh_service:
             assert refusal(answer) == (503, "auth_unavailable")
             assert answer.headers["retry-after"] == "1"
         assert (await service.caller(org.owner.credential).get(PROJECTS)).status_code == 200
+
+
+async def test_without_the_setting_a_header_and_a_scheme_for_keys_are_nothing(
+    service: Service,
+) -> None:
+    org = await service.organization()
+    key = str(org.owner.credential)
+    for path in PATHS:
+        alone = await service.anonymous.call("GET", path, headers={"X-API-Key": key})
+        assert refusal(alone) == (401, "missing_credential")
+        scheme = {"Authorization": f"Api-Key {key}"}
+        assert refusal(await service.anonymous.call("GET", path, headers=scheme)) == INVALID
+        both = await org.owner.call("GET", path, headers={"X-API-Key": "anything"})
+        assert both.status_code == 200

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
 from tests.support.app import PEPPER
 from tests.support.database_link import database_link
@@ -28,7 +28,7 @@ from tests.support.service import (
 from tests.support.smtp import LOOPBACK, MailServer, running
 
 REPORT: Final = f"{KEYS}/report-leak"
-UNKNOWN: Final = compose_secret(Mode.LIVE, bytes(32))
+UNKNOWN: Final = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(32))
 OWNER: Final = "owner@x.example"
 
 

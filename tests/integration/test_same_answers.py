@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from tenantry.api.auth import VERIFY_PREFIX
-from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
 from tenantry_sdk._verify import PRINCIPAL_HEADERS
 from tests.support.database_link import DatabaseLink, database_link
@@ -49,7 +49,7 @@ KINDS: Final = (SERVICE, MIDDLEWARE, FASTAPI, WSGI, FLASK, DJANGO, DJANGO_ASGI)
 MISSING: Final = 'Bearer realm="api"'
 SUSPENDED: Final = {"name": "x", "ownerEmail": "a@x.example", "suspended": True}
 LEFT: Final = re.compile(r"r=\d+")
-UNKNOWN_KEY: Final = compose_secret(Mode.LIVE, bytes(32))
+UNKNOWN_KEY: Final = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(32))
 CATALOG: Final = """
 [[plans]]
 id = "free"

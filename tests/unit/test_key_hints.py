@@ -2,7 +2,8 @@
 
 import pytest
 
-from tenantry.domain.api_keys import KeyHint, find_key_hint, is_key_like
+from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat, KeyHint
+from tenantry.domain.errors import ValidationError
 
 BOTH_MODES = ("svc_live_abcd", "svc_test_abcd")
 
@@ -20,7 +21,7 @@ BOTH_MODES = ("svc_live_abcd", "svc_test_abcd")
     ],
 )
 def test_shown_characters_mean_a_key(text: str, hint: KeyHint) -> None:
-    assert find_key_hint(text) == hint
+    assert DEFAULT_FORMAT.find_hint(text) == hint
 
 
 @pytest.mark.parametrize(
@@ -41,9 +42,38 @@ def test_shown_characters_mean_a_key(text: str, hint: KeyHint) -> None:
     ],
 )
 def test_other_texts_mean_no_key(text: str) -> None:
-    assert find_key_hint(text) is None
+    assert DEFAULT_FORMAT.find_hint(text) is None
 
 
 def test_secret_is_told_from_its_shown_characters() -> None:
-    assert is_key_like("svc_live_" + "a" * 49)
-    assert not is_key_like("svc_live_AbCd...WxYz")
+    assert DEFAULT_FORMAT.is_secret("svc_live_" + "a" * 49)
+    assert not DEFAULT_FORMAT.is_secret("svc_live_AbCd...WxYz")
+
+
+ACME = KeyFormat("acme", ["old0", "key"])
+
+
+def test_shown_digits_may_follow_every_accepted_prefix() -> None:
+    hint = ACME.find_hint("AbCd")
+    assert hint is not None
+    assert set(hint.starts) == {
+        f"{prefix}_{mode}_abcd"
+        for prefix in ("acme", "old0", "key", "svc")
+        for mode in ("live", "test")
+    }
+
+
+@pytest.mark.parametrize("prefix", ["acme", "old0", "svc", "key", "dropped"])
+def test_shown_start_names_its_own_prefix(prefix: str) -> None:
+    assert ACME.find_hint(f"{prefix}_live_AbCd...WxYz") == KeyHint(
+        starts=(f"{prefix}_live_abcd",), last4="wxyz"
+    )
+    assert ACME.find_hint(f"{prefix}_test_AbCd") == KeyHint(starts=(f"{prefix}_test_abcd",))
+
+
+@pytest.mark.parametrize("prefix", ["acme", "old0", "svc"])
+def test_secret_with_an_accepted_prefix_belongs_into_no_search(prefix: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        ACME.check_search(f"{prefix}_live_" + "a" * 22)
+    assert "aaa" not in str(refused.value)
+    ACME.check_search(f"{prefix}_live_AbCd...WxYz")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.key_metadata import check_key_metadata
 from tenantry.domain.permissions import Mode
 
-SECRET = compose_secret(Mode.LIVE, bytes(range(32)))
+SECRET = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(range(32)))
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,7 @@ def test_other_metadata_are_refused(metadata: dict[str, str]) -> None:
         (None, {"key": SECRET}),
         (None, {"curl": f"-H 'Authorization: Bearer {SECRET}'"}),
         (None, {SECRET: ""}),
+        (KeyFormat("acme").compose(Mode.TEST, bytes(32)), {}),
     ],
 )
 def test_a_whole_key_is_refused_and_not_repeated(

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from tenantry.cli.key_scan import ScanReport, list_files, scan_stream
-from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
 
-KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
-TEST_KEY: Final = compose_secret(Mode.TEST, bytes(range(32)))
+KEY: Final = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(range(32)))
+TEST_KEY: Final = DEFAULT_FORMAT.compose(Mode.TEST, bytes(range(32)))
 BLOCK: Final = 1024 * 1024
 REACH: Final = 4096
 RULES: Final = Path(__file__).parents[2] / "examples" / "secret-scanners"
@@ -210,7 +210,7 @@ def detect_secrets_pattern() -> str:
 def test_rules_for_other_scanners_match_keys_and_nothing_shorter(pattern: str) -> None:
     for mode in Mode:
         for first in range(100):
-            key = compose_secret(mode, bytes([first]) * 32)
+            key = DEFAULT_FORMAT.compose(mode, bytes([first]) * 32)
             assert re.findall(pattern, f'token = "{key}"; x') == [key]
             assert re.search(pattern, key[:-1]) is None
 

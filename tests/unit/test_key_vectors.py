@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tenantry.domain.api_keys import Pepper, compose_secret, is_well_formed
+from tenantry.domain.api_keys import DEFAULT_FORMAT, Pepper
 from tenantry.domain.permissions import Mode
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "reference" / "api-key-format.md").read_text(
@@ -43,7 +43,7 @@ def test_there_are_three_vectors_of_both_modes() -> None:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.secret)
 def test_the_secret_is_made_of_the_random_bytes(vector: Vector) -> None:
-    assert compose_secret(vector.mode, vector.random) == vector.secret
+    assert DEFAULT_FORMAT.compose(vector.mode, vector.random) == vector.secret
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.secret)
@@ -63,4 +63,4 @@ def test_the_published_pattern_finds_each_secret_and_no_more() -> None:
 def test_every_whole_key_on_the_page_is_one_that_the_code_would_accept() -> None:
     keys = set(re.findall(r"\bsvc_(?:live|test)_[0-9A-Za-z]{49}\b", PAGE))
     assert keys == {vector.secret for vector in VECTORS}
-    assert all(is_well_formed(key.encode()) for key in keys)
+    assert all(DEFAULT_FORMAT.is_well_formed(key.encode()) for key in keys)

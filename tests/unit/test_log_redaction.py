@@ -15,10 +15,10 @@ import pytest
 
 from tenantry.common.logs import ConsoleFormatter, JsonFormatter, Redactor, redact
 from tenantry.common.secret import Secret
-from tenantry.domain.api_keys import compose_secret
+from tenantry.domain.api_keys import DEFAULT_FORMAT
 from tenantry.domain.permissions import Mode
 
-KEY: Final = compose_secret(Mode.LIVE, bytes(range(32)))
+KEY: Final = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(range(32)))
 HEAD: Final = "eyJhbGciOiJSUzI1NiJ9"
 TOKEN: Final = f"{HEAD}.eyJzdWIiOiJ1c2VyIn0.c2lnbmF0dXJl"
 WEBHOOK_SECRET: Final = "whsec_0123456789abcdef/+="
@@ -26,7 +26,7 @@ FORMATTERS: Final = {"console": ConsoleFormatter, "json": JsonFormatter}
 
 CREDENTIALS: Final = {
     "live key": KEY,
-    "test key": compose_secret(Mode.TEST, bytes(range(32))),
+    "test key": DEFAULT_FORMAT.compose(Mode.TEST, bytes(range(32))),
     "truncated key": KEY[:29],
     "key that is too long": KEY + "AAAA",
     "key of another mode": KEY.replace("live", "sandbox"),

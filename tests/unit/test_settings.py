@@ -378,6 +378,59 @@ def test_each_origin_of_pages_is_a_scheme_a_host_and_a_port_alone(value: str, fa
     assert "hunter2" not in found[0]
 
 
+def test_keys_begin_as_the_settings_say() -> None:
+    assert loaded().key_format.credential_starts == (b"svc_",)
+    settings = loaded(KEY_PREFIX="acme", FORMER_KEY_PREFIXES="old, older,")
+    assert settings.key_format.prefix == "acme"
+    assert settings.key_format.credential_starts == (b"acme_", b"old_", b"older_", b"svc_")
+
+
+def test_prefixes_of_keys_are_checked_one_by_one() -> None:
+    fault = "is not 2 to 16 lower-case letters (a-z) and digits"
+    assert faults_of(KEY_PREFIX="Acme", FORMER_KEY_PREFIXES="ok, a, old_") == [
+        f"KEY_PREFIX: 'Acme' {fault}",
+        f"FORMER_KEY_PREFIXES: 'a' {fault}",
+        f"FORMER_KEY_PREFIXES: 'old_' {fault}",
+    ]
+
+
+@pytest.mark.parametrize("name", ["X-API-Key", "apikey", "Ocp-Apim-Subscription-Key", "X"])
+def test_any_other_header_may_be_that_for_keys(name: str) -> None:
+    assert loaded().credentials.api_key_header is None
+    assert loaded(API_KEY_HEADER=name).credentials.api_key_header == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "Authorization",
+            "cookie",
+            "HOST",
+            "X-Organization-Id",
+            "Idempotency-Key",
+            "Content-Type",
+        ),
+        *("Proxy-Authorization", "X-Request-Id", "X-Forwarded-For", "X-Tenant-Id", "Origin"),
+        *("Provider-Signature", "Stripe-Signature", "Sec-Fetch-Site", "If-None-Match", "TE"),
+        *("Accept", "Accept-Encoding", "X-HTTP-Method-Override", "X-Principal-Kind"),
+    ],
+)
+def test_header_with_a_meaning_of_its_own_is_not_that_for_keys(name: str) -> None:
+    (fault,) = faults_of(API_KEY_HEADER=name)
+    assert fault == (
+        f"API_KEY_HEADER: {name!r} already has a meaning: choose another, such as X-API-Key"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["X_API_Key", "X API Key", "X-API-Key:", "-x", "x-", "1x", "x" * 65]
+)
+def test_header_for_keys_is_one_that_every_proxy_forwards(name: str) -> None:
+    (fault,) = faults_of(API_KEY_HEADER=name)
+    assert fault.startswith("API_KEY_HEADER: must be the name of a header: ")
+
+
 def test_base_url_follows_the_port() -> None:
     assert loaded(PORT="8080").base_url == "http://127.0.0.1:8080"
 

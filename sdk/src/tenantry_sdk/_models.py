@@ -54,7 +54,7 @@ class ApiKey(Model, frozen=True, kw_only=True):
     status: KeyStatus
     """``active``, ``revoked`` or ``expired``."""
     start: str
-    """The first 13 characters of the secret, to tell keys apart."""
+    """The prefix, the mode and the first 4 random characters, to tell keys apart."""
     last4: str
     """The last 4 characters of the secret."""
     created_at: datetime

@@ -11,7 +11,7 @@ from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.db.pagination import Page, window_after
-from tenantry.domain.api_keys import ApiKey, check_search, find_key_hint
+from tenantry.domain.api_keys import ApiKey
 from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import ManagedTenant
 
@@ -39,7 +39,11 @@ class TenantDirectory:
     async def list_page(
         self, wanted: TenantFilter, limit: int, cursor: str | None
     ) -> Page[ManagedTenant]:
-        """Read a page of tenants, newest first. Raises `InvalidCursorError`."""
+        """Read a page of tenants, newest first.
+
+        Raises `InvalidCursorError`, and `ValidationError` for a search for a whole secret.
+        """
+        self.keys.key_format.check_search(wanted.search or "")
         window = window_after(limit, cursor)
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             return await directory.read_page(
@@ -56,9 +60,9 @@ class TenantDirectory:
 
         Raises `ValidationError` for a whole secret.
         """
-        check_search(text)
+        self.keys.key_format.check_search(text)
         keys = list[ApiKey]()
-        if find_key_hint(text) is not None:
+        if self.keys.key_format.find_hint(text) is not None:
             keys = (await self.keys.search(text, directory.MOST_FOUND, None)).data
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             named = await directory.read_named(

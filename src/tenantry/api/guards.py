@@ -15,13 +15,14 @@ from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
 
 from tenantry.accounts.caller_address import UNVERIFIED, CallerAddress
-from tenantry.auth.admission import Admission, credential_kind
+from tenantry.auth.admission import Admission
 from tenantry.auth.authentication import (
     Authenticated,
     Authenticator,
-    bearer_credential,
     requested_organization,
 )
+from tenantry.auth.credentials import Credential as SentCredential
+from tenantry.auth.credentials import CredentialKind
 from tenantry.common.logs import redact
 from tenantry.common.secret import Secret
 from tenantry.db.idempotency_store import Claim
@@ -42,7 +43,6 @@ from tenantry.server.asgi_types import (
     header_of,
 )
 
-_KEY_PREFIX: Final = b"svc_"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1)."""
 _IDEMPOTENCY_KEY: Final = re.compile(r"[\x21-\x7e]{1,255}")
@@ -118,9 +118,24 @@ class Access(msgspec.Struct, frozen=True):
         found = await authenticate(self.admission, scope, partial(header_of, scope))
         return found.principal
 
-    async def verify_token(self, credential: bytes) -> Claims | None:
+    def find_credential(self, connection: Connection) -> SentCredential:
+        """Return the credential that a request sent. Raises `DomainError`."""
+        return self.admission.credentials.find_in(partial(header_of, extras(connection)))
+
+    def has_credential(self, connection: Connection) -> bool:
+        """Whether a request has a header for a credential, be it an empty one."""
+        names = self.admission.credentials.header_names
+        return any(name in names for name, _ in extras(connection)["headers"])
+
+    def label(self, connection: Connection) -> str:
+        """Return the kind of credential that a request seems to have sent, for the metrics."""
+        credentials = self.admission.credentials
+        key = credentials.read_key(partial(header_of, extras(connection)))
+        return credentials.label(header(connection, "authorization"), key)
+
+    async def verify_token(self, credential: SentCredential) -> Claims | None:
         """Return the verified claims of a token; None for an API key. Raises `DomainError`."""
-        if credential.startswith(_KEY_PREFIX):
+        if credential.kind is CredentialKind.API_KEY:
             return None
         return await self.authenticator.verify_token(credential)
 
@@ -149,8 +164,8 @@ class _PlansGuard(_CallerGuard):
     """Require any credential, or none where the plans are public. A wrong one is rejected."""
 
     async def authorize(self, connection: Connection) -> None:
-        is_anonymous = header(connection, "authorization") is None
-        if not (is_anonymous and access_of(connection).public_plans):
+        access = access_of(connection)
+        if access.has_credential(connection) or not access.public_plans:
             await super().authorize(connection)
 
 
@@ -164,9 +179,8 @@ class _UserGuard(RouteGuard):
 
     async def authorize(self, connection: Connection) -> None:
         access = access_of(connection)
-        authorization = header(connection, "authorization")
-        async with access.admission.delaying(credential_kind(authorization)):
-            claims = await access.verify_token(bearer_credential(authorization))
+        async with access.admission.delaying(access.label(connection)):
+            claims = await access.verify_token(access.find_credential(connection))
             if self._to_create and claims is not None and claims.org_id is not None:
                 requested_organization(claims.org_id, header(connection, "x-organization-id"))
         if claims is None:
@@ -186,8 +200,8 @@ class _OperatorGuard(RouteGuard):
     async def authorize(self, connection: Connection) -> None:
         access = access_of(connection)
         async with access.admission.delaying("operator_token"):
-            credential = bearer_credential(header(connection, "authorization"))
-            if not _is_secret(access.operator_token, credential):
+            credential = access.find_credential(connection)
+            if not _is_secret(access.operator_token, credential.value):
                 raise errors.InvalidCredentialError("This needs the operator's token.")
         extras(connection)[OPERATOR] = True
 
@@ -278,8 +292,8 @@ def current_claims(request: AnyRequest) -> Claims:
 
 async def current_token_claims(request: AnyRequest) -> Claims | None:
     """Return the token's claims of an authorized user; None for a key."""
-    credential = bearer_credential(header(request, "authorization"))
-    return await access_of(request).verify_token(credential)
+    access = access_of(request)
+    return await access.verify_token(access.find_credential(request))
 
 
 async def current_address(request: AnyRequest) -> CallerAddress:
@@ -287,8 +301,9 @@ async def current_address(request: AnyRequest) -> CallerAddress:
     claims = await current_token_claims(request)
     if claims is None:
         return UNVERIFIED
-    token = bearer_credential(header(request, "authorization")).decode()
-    find_email = access_of(request).email_of_token
+    access = access_of(request)
+    token = access.find_credential(request).value.decode()
+    find_email = access.email_of_token
     return CallerAddress(claims, partial(find_email, token, claims.subject))
 
 
@@ -372,6 +387,7 @@ async def authenticate(
         header(b"x-organization-id"),
         client[0] if client else None,
         window,
+        admission.credentials.read_key(header),
     )
     scope[CALLER] = found.principal
     if is_first:

@@ -16,7 +16,7 @@ from tenantry.api.services import Services
 from tenantry.api.tenants import TenantId
 from tenantry.billing.unplaced_events import UnplacedEvent
 from tenantry.db.pagination import Page
-from tenantry.domain.api_keys import ApiKey, check_search
+from tenantry.domain.api_keys import ApiKey
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.plans import AccessState
 from tenantry.domain.tenants import ManagedTenant
@@ -64,7 +64,6 @@ def tenant_filter(
     """Make the filter of a request's parameters. Raises `ValidationError`."""
     if faults := nul_faults({"search": search, "plan": plan, "status": status}):
         raise ValidationError(*faults)
-    check_search(search or "")
     return TenantFilter(
         search or None,
         plan,

@@ -4,7 +4,7 @@ document.
 
 from collections.abc import Awaitable, Callable
 from itertools import chain
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 from fastapi import FastAPI, Security
@@ -17,7 +17,7 @@ from tenantry.asgi.middleware import TenantryAsgiMiddleware
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.in_process.access_rules import requirement_of
 from tenantry.in_process.request import context_in
-from tenantry.in_process.tenantry import AsgiAuthenticator, credentials_of
+from tenantry.in_process.tenantry import AsgiAuthenticator
 from tenantry.server.problems import MEDIA_TYPE, Problem
 
 _SCHEME: Final = "tenantry"
@@ -82,7 +82,8 @@ def require(
             raise RuntimeError(
                 "Call tenantry.asgi.fastapi.install(app, tenantry) on this application first."
             )
-        caller = await context.authenticate_once(credentials_of(connection.scope))
+        tenantry = cast("AsgiAuthenticator", context.tenantry)
+        caller = await context.authenticate_once(tenantry.credentials_of(connection.scope))
         for also in asked.scopes:
             caller.require(also)
         needed.check(caller)

@@ -17,7 +17,7 @@ from tenantry.in_process.request import (
     principal_in,
     request_id_in,
 )
-from tenantry.in_process.tenantry import AsgiAuthenticator, credentials_of
+from tenantry.in_process.tenantry import AsgiAuthenticator
 from tenantry.server.asgi_types import (
     REQUEST_ID,
     AsgiApp,
@@ -160,13 +160,13 @@ class TenantryAsgiMiddleware:
             )
 
     async def _check(self, context: RequestContext, scope: Scope) -> None:
-        has_credential = any(name == b"authorization" for name, _ in scope["headers"])
+        has_credential = self._tenantry.has_credential(scope)
         method = scope.get("method", WEBSOCKET)
         path = path_of(scope)
         context.depends_on_caller |= self._rules.depends_on_caller(path)
         needed = self._rules.requirement(method, path, has_credential=has_credential)
         if needed is not None:
-            needed.check(await context.authenticate_once(credentials_of(scope)))
+            needed.check(await context.authenticate_once(self._tenantry.credentials_of(scope)))
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         await receive()

@@ -14,6 +14,7 @@ from tenantry.auth import rate_limits_store as rate_limits
 from tenantry.auth.api_keys_store import record_uses
 from tenantry.auth.authentication import AcceptInvitation, Authenticated, Authenticator
 from tenantry.auth.authentication_store import NO_PAGE
+from tenantry.auth.credentials import CredentialFinder
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rejection_throttle import THROTTLED, Throttle, credential_throttle
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
@@ -59,13 +60,27 @@ class Admission:
     refused: Callable[[str, errors.DomainError], None] = lambda _kind, _error: None
     throttle: Throttle = field(default_factory=credential_throttle)
 
+    @property
+    def credentials(self) -> CredentialFinder:
+        """Finds the credential of a request."""
+        return self.authenticator.credentials
+
     async def admit(
-        self, authorization: bytes | None, organization: bytes | None, address: str | None
+        self,
+        authorization: bytes | None,
+        organization: bytes | None,
+        address: str | None,
+        api_key: bytes | None = None,
     ) -> Admitted:
         """Authenticate a request, and count it. Raises as `authenticate` and `count`."""
         began = self.monotonic()
-        principal = (await self.authenticate(authorization, organization, address)).principal
-        return Admitted(principal, await self.count(principal, began))
+        found = await self.authenticate(
+            authorization,
+            organization,
+            address,
+            api_key=api_key,
+        )
+        return Admitted(found.principal, await self.count(found.principal, began))
 
     async def authenticate(
         self,
@@ -73,12 +88,13 @@ class Admission:
         organization: bytes | None,
         address: str | None,
         window: Window | None = None,
+        api_key: bytes | None = None,
     ) -> Authenticated:
         """Authenticate a request by its ``Authorization`` and ``X-Organization-Id`` headers and its
         client's address.
 
-        ``window`` requests a page in the same lookup. Raises the errors of authentication
-        (CONTRACT 5), such as `AuthUnavailableError`.
+        ``window`` requests a page in the same lookup; ``api_key`` is the value of the header for
+        API keys. Raises the errors of authentication (CONTRACT 5), such as `AuthUnavailableError`.
         """
         try:
             return await self.authenticator.authenticate(
@@ -86,9 +102,10 @@ class Admission:
                 organization,
                 address,
                 window,
+                api_key,
             )
         except errors.DomainError as error:
-            await self._delay(error, credential_kind(authorization))
+            await self._delay(error, self.credentials.label(authorization, api_key))
             raise
 
     async def count(self, principal: RequestPrincipal, began: float) -> RateLimitStatus:
@@ -142,15 +159,6 @@ async def _within(seconds: float, counting: Awaitable[RateLimitStatus]) -> RateL
         ) from error
 
 
-def credential_kind(authorization: bytes | None) -> str:
-    """Return the kind of credential in an ``Authorization`` header: ``api_key``, ``token`` or
-    ``none``.
-    """
-    if not authorization:
-        return "none"
-    return "api_key" if b" svc_" in authorization else "token"
-
-
 class AuthenticationParts:
     """Authentication on an open database; the caller closes ``database`` and ``http_client``."""
 
@@ -171,13 +179,14 @@ class AuthenticationParts:
         unknown_role: Callable[[], None] = lambda: None,
         throttle: Throttle | None = None,
         page: str = NO_PAGE,
+        credentials: CredentialFinder | None = None,
     ) -> None:
         """``monotonic`` is a monotonic clock, in seconds; ``throttle`` delays rejections, by
         default as in the service.
 
-        ``owner_seen``, ``accept`` and ``page`` are as in `Authenticator`. ``limited`` receives the
-        policy whose limit a request exceeds; ``refused`` is as in `Admission`, ``unknown_role`` as
-        in `TokenVerifier`.
+        ``owner_seen``, ``accept``, ``page`` and ``credentials`` are as in `Authenticator`.
+        ``limited`` receives the policy whose limit a request exceeds; ``refused`` is as in
+        `Admission`, ``unknown_role`` as in `TokenVerifier`.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
         self.key_uses = WriteBehind(database, "uses of keys", record_uses)
@@ -198,6 +207,7 @@ class AuthenticationParts:
             owner_seen=owner_seen,
             accept=accept,
             page=page,
+            credentials=credentials or CredentialFinder(),
         )
         self.limiter = RateLimiter(
             database.lane(rate_limits.SESSION, name="rate_limits"),

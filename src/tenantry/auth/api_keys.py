@@ -24,7 +24,15 @@ from tenantry.db.tenants_store import get_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
 from tenantry.domain.access import NO_SUBSCRIPTION, NOTHING, limits_of
-from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus, Pepper, RevocationReason
+from tenantry.domain.api_keys import (
+    DEFAULT_FORMAT,
+    ApiKey,
+    KeyFormat,
+    KeyState,
+    KeyStatus,
+    Pepper,
+    RevocationReason,
+)
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.key_metadata import check_key_metadata
@@ -67,6 +75,7 @@ class ApiKeyService:
     clock: Clock
     issuers: Issuers | None = None
     revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
+    key_format: KeyFormat = DEFAULT_FORMAT
 
     async def create(
         self,
@@ -133,6 +142,7 @@ class ApiKeyService:
                 now,
                 external_id,
                 metadata,
+                self.key_format,
             )
             made = await self._insert(connection, author, key, now, leaked)
             await idempotency.keep(connection, claim, made.record, now)
@@ -288,6 +298,7 @@ class ApiKeyService:
                 now,
                 old.external_id,
                 old.metadata,
+                self.key_format,
             )
             made = await self._insert(
                 connection,
@@ -536,9 +547,10 @@ def new_key(
     now: datetime,
     external_id: str | None = None,
     metadata: dict[str, str] | None = None,
+    key_format: KeyFormat = DEFAULT_FORMAT,
 ) -> NewKey:
     """Generate a key."""
-    secret = rules.compose_secret(mode, secrets.token_bytes(rules.RANDOM_BYTES))
+    secret = key_format.compose(mode, secrets.token_bytes(rules.RANDOM_BYTES))
     start, last4 = rules.shown_parts(secret)
     record = ApiKey(
         id=new_id("key"),

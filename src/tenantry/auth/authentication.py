@@ -3,7 +3,7 @@ tenant's lock.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -20,6 +20,12 @@ from tenantry.auth.authentication_store import (
     find_keys,
     find_user_access,
 )
+from tenantry.auth.credentials import (
+    Credential,
+    CredentialFinder,
+    CredentialKind,
+    no_credential,
+)
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
@@ -33,14 +39,9 @@ from tenantry.domain.feature_access import feature_access_of
 from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal, Role
 from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import is_tenant_id
-from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
 from tenantry.integrations.oidc.claims import Claims
 from tenantry.integrations.oidc.tokens import TokenVerifier
 
-_SCHEME: Final = b"bearer "
-_KEY_PREFIX: Final = b"svc_"
-_JWT_PARTS: Final = 3
-_NO_CREDENTIAL: Final = "The credential is neither an API key nor a token."
 _REVOKED: Final = "The API key has been revoked."
 _MODES: Final = {mode.value: mode for mode in Mode}
 _ROLES: Final = {role.value: role for role in Role}
@@ -74,7 +75,7 @@ class Authenticator:
     the claims of an owner whose verified address differs from the stored one. ``accept`` is called
     for an invitation to the tenant that a request's ``X-Organization-Id`` names; without it the
     request is accepted and nothing is written. ``page`` is the query of the pages that requests ask
-    for, as in `authentication_store`.
+    for, as in `authentication_store`. ``credentials`` finds the credential of a request.
     """
 
     keys: Lane
@@ -87,6 +88,7 @@ class Authenticator:
     owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None
     accept: AcceptInvitation | None = None
     page: str = NO_PAGE
+    credentials: CredentialFinder = field(default_factory=CredentialFinder)
 
     def __post_init__(self) -> None:
         keys = self.keys
@@ -111,17 +113,19 @@ class Authenticator:
         organization: bytes | None,
         address: str | None = None,
         window: Window | None = None,
+        api_key: bytes | None = None,
     ) -> Authenticated:
         """Authenticate by the ``Authorization`` and ``X-Organization-Id`` headers.
 
         ``address`` is the client's, for the key's last use; ``window`` requests a page in the same
-        lookup, whatever the principal's scopes. Raises the errors of CONTRACT 5,
-        `AuthUnavailableError` when the database is unavailable.
+        lookup, whatever the principal's scopes; ``api_key`` is the value of the header for API
+        keys. Raises the errors of CONTRACT 5, `AuthUnavailableError` when the database is
+        unavailable.
         """
-        credential = bearer_credential(authorization)
+        credential = self.credentials.find(authorization, api_key)
         try:
-            if credential.startswith(_KEY_PREFIX):
-                return await self._by_key(credential, address, window)
+            if credential.kind is CredentialKind.API_KEY:
+                return await self._by_key(credential.value, address, window)
             claims = await self.verify_token(credential)
             return await self._by_claims(claims, organization, address, window)
         except errors.DatabaseUnavailableError as error:
@@ -144,15 +148,15 @@ class Authenticator:
             claims = msgspec.structs.replace(claims, role=None)
         return self._principal_of_user(claims, row), effective_role(claims, row)
 
-    async def verify_token(self, credential: bytes) -> Claims:
+    async def verify_token(self, credential: Credential) -> Claims:
         """Return the claims of a bearer token, whatever its tenant."""
-        if credential.count(b".") != _JWT_PARTS - 1:
-            raise _shapeless("form", _NO_CREDENTIAL)
+        if credential.kind is not CredentialKind.TOKEN:
+            raise no_credential()
         if self.tokens is None:
             raise errors.InvalidCredentialError(
                 "Bearer tokens are not accepted here: no identity provider is set up."
             )
-        return await self.tokens.verify(credential.decode("ascii"))
+        return await self.tokens.verify(credential.value.decode("ascii"))
 
     async def close(self) -> None:
         """Wait for the lookups under way."""
@@ -162,7 +166,7 @@ class Authenticator:
     async def _by_key(
         self, secret: bytes, address: str | None, window: Window | None
     ) -> Authenticated:
-        if not api_keys.is_well_formed(secret):
+        if not self.credentials.key_format.is_well_formed(secret):
             raise errors.InvalidCredentialError("The API key is not valid.")
         digests = [pepper.digest(secret) for pepper in self.peppers]
         key = await self._keys.submit(KeyQuery(digests, window))
@@ -249,33 +253,6 @@ class Authenticator:
     ) -> list[list[UserAccessRow] | Exception]:
         async with self.users.use(autocommit=True) as connection:
             return list(await find_user_access(connection, queries, self.page))
-
-
-def bearer_credential(authorization: bytes | None) -> bytes:
-    """Return the credential of an ``Authorization`` header (RFC 6750, section 2.1)."""
-    if not authorization:
-        raise errors.MissingCredentialError(
-            "Send a credential: Authorization: Bearer <API key or token>."
-        )
-    if authorization[: len(_SCHEME)].lower() != _SCHEME:
-        raise errors.InvalidCredentialError(
-            "The Authorization header must be: Bearer <API key or token>."
-        )
-    credential = authorization[len(_SCHEME) :].strip()
-    if len(credential) > MAX_TOKEN_BYTES:
-        raise _shapeless("size", f"The credential is too long: at most {MAX_TOKEN_BYTES:,} bytes.")
-    if not credential.isascii() or not credential:
-        raise _shapeless("form", _NO_CREDENTIAL)
-    return credential
-
-
-def _shapeless(check: str, detail: str) -> errors.InvalidCredentialError:
-    """Make the error for a credential that does not get as far as the verifier, with the check that
-    it would fail.
-    """
-    error = errors.InvalidCredentialError(detail)
-    error.token_fault = errors.TokenFault(check, detail)
-    return error
 
 
 def requested_organization(claimed: str | None, header: bytes | None) -> str | None:

@@ -19,7 +19,14 @@ from tenantry.db.outbox import Outbox
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
-from tenantry.domain.api_keys import ApiKey, KeyStatus, Pepper, RevocationReason
+from tenantry.domain.api_keys import (
+    DEFAULT_FORMAT,
+    ApiKey,
+    KeyFormat,
+    KeyStatus,
+    Pepper,
+    RevocationReason,
+)
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.owner_mails import KeyLeakedData
 from tenantry.notifications.mail_delivery import notify
@@ -50,6 +57,7 @@ class LeakReportService:
     outbox: Outbox
     clock: Clock
     revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
+    key_format: KeyFormat = DEFAULT_FORMAT
     turn: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(_REPORTS_AT_ONCE), init=False
     )
@@ -61,7 +69,7 @@ class LeakReportService:
         a query; `NotFoundError` and `DatabaseUnavailableError`.
         """
         presented = secret.strip().encode(errors="replace")
-        if not rules.is_well_formed(presented):
+        if not self.key_format.is_well_formed(presented):
             raise errors.ValidationError(
                 (
                     "secret",

@@ -8,7 +8,7 @@ from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.pagination import Page, window_after
-from tenantry.domain.api_keys import ApiKey, check_search, find_key_hint
+from tenantry.domain.api_keys import ApiKey, KeyFormat
 from tenantry.domain.audit import Author
 from tenantry.domain.errors import NotFoundError, ValidationError
 
@@ -19,14 +19,19 @@ class OperatorKeyService:
 
     keys: ApiKeyService
 
+    @property
+    def key_format(self) -> KeyFormat:
+        """How the secrets of keys look."""
+        return self.keys.key_format
+
     async def search(self, text: str, limit: int, cursor: str | None) -> Page[ApiKey]:
         """Read a page of the keys with this id, or these first or last characters, newest first.
 
         Raises `ValidationError` for a text that names no key, and for a whole secret, and
         `InvalidCursorError`.
         """
-        check_search(text)
-        hint = find_key_hint(text)
+        self.key_format.check_search(text)
+        hint = self.key_format.find_hint(text)
         window = window_after(limit, cursor)
         if hint is None:
             raise ValidationError(

@@ -165,6 +165,7 @@ def create_key(
             settings.billing.catalog,
             pepper,
             system_clock,
+            key_format=settings.key_format,
         )
         key = await keys.create(
             operator_principal(org_id),

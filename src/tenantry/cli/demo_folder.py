@@ -23,7 +23,7 @@ _REQUEST_LOG_SETTING: Final = "LOG_REQUESTS_TO"
 _DATA_DIR: Final = "TENANTRY_DATA_DIR"
 _DEFAULT: Final = ".tenantry"
 _ADDRESS: Final = re.compile(r"http://(?:127\.0\.0\.1|\[::1\]|localhost):[0-9]{1,5}")
-_KEY: Final = re.compile(r"svc_(?:live|test)_[0-9A-Za-z]{49}")
+_KEY: Final = re.compile(r"[a-z0-9]{2,16}_(?:live|test)_[0-9A-Za-z]{49}")
 
 
 class Demo(NamedTuple):

@@ -13,14 +13,16 @@ import msgspec
 
 from tenantry.cli.options import json_option
 from tenantry.cli.output import counted, printable, say
-from tenantry.domain.api_keys import is_well_formed, shown_parts
+from tenantry.domain.api_keys import is_any_key, shown_parts
 
 _ALLOW_REACH: Final = 4096  # bytes before and after the start of a key
-# UTF-16 has a zero byte between two characters. The lookahead finds a key that begins inside a
-# lookalike.
-_FORM: Final = re.compile(
-    rb"s\0?v\0?c\0?_\0?(?:l\0?i\0?v\0?e|t\0?e\0?s\0?t)\0?_(?=((?:\0?[0-9A-Za-z]){49}))"
-)
+_LONGEST_PREFIX: Final = 32  # bytes: 16 characters in UTF-16
+_MODES: Final = (b"_live_", b"_test_", b"_\0l\0i\0v\0e\0_", b"_\0t\0e\0s\0t\0_")
+# What follows the prefix of a key. UTF-16 has a zero byte between two characters. The lookahead
+# finds a key that begins inside a lookalike.
+_FORM: Final = re.compile(rb"_\0?(?:l\0?i\0?v\0?e|t\0?e\0?s\0?t)\0?_(?=((?:\0?[0-9A-Za-z]){49}))")
+# Each beginning of a prefix that ends here, the longest first: other text may stand before a key.
+_PREFIX: Final = re.compile(rb"(?=((?:[0-9a-z]\0?){2,16})\Z)")
 _ADVICE: Final = """\
 Each has a valid checksum: it is or was a key. Report it to revoke it at once and to notify its owner:
   curl -H 'Content-Type: application/json' --data @- BASE_URL/api/v1/api-keys/report-leak
@@ -63,14 +65,11 @@ def scan_stream(file: IO[bytes], path: str, report: ScanReport) -> None:
     report.files += 1
     while block := file.read(1024 * 1024) + file.readline():  # whole lines: no key is cut in two
         line_start = counted_to = 0
-        # quick, mostly no
-        for found in _FORM.finditer(block) if b"svc_" in block or b"s\0v\0c" in block else ():
-            offset = found.start()
+        for offset, secret in _keys_in(block):
             line += block.count(b"\n", counted_to, offset)
             line_start = max(line_start, block.rfind(b"\n", counted_to, offset) + 1)
             counted_to = offset
-            secret = (found[0] + found[1]).replace(b"\0", b"")
-            if is_well_formed(secret) and not _is_allowed(block, line_start, offset):
+            if not _is_allowed(block, line_start, offset):
                 column = offset - line_start + 1
                 shown = shown_parts(secret.decode())
                 report.keys.append(
@@ -83,6 +82,19 @@ def scan_stream(file: IO[bytes], path: str, report: ScanReport) -> None:
                 )
         line += block.count(b"\n", counted_to)
         report.bytes += len(block)
+
+
+def _keys_in(block: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield each key with a valid checksum, whatever its prefix, and where it begins."""
+    if not any(mode in block for mode in _MODES):  # quick, mostly no
+        return
+    for found in _FORM.finditer(block):
+        begin = max(0, found.start() - _LONGEST_PREFIX)
+        for prefix in _PREFIX.finditer(block[begin : found.start()]):
+            secret = (prefix[1] + found[0] + found[1]).replace(b"\0", b"")
+            if is_any_key(secret):
+                yield begin + prefix.start(), secret
+                break
 
 
 def _is_allowed(block: bytes, line_start: int, offset: int) -> bool:

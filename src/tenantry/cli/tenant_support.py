@@ -35,7 +35,7 @@ from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Page
-from tenantry.domain.api_keys import ApiKey, Pepper, is_key_like
+from tenantry.domain.api_keys import ApiKey, Pepper, is_secret_of_any
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import LastOwnerError
 from tenantry.domain.plans import AccessState
@@ -52,7 +52,7 @@ def _text(text: str) -> str:
     """Check a search text. Raises `click.BadParameter` for a whole secret, which it does not
     repeat.
     """
-    if is_key_like(text):
+    if is_secret_of_any(text):
         raise click.BadParameter(
             "this is a whole secret: pass its first or last four characters alone"
         )
@@ -88,6 +88,7 @@ def _key_service(settings: Settings, database: Database) -> OperatorKeyService:
             pepper,
             system_clock,
             settings.issuers,
+            key_format=settings.key_format,
         )
     )
 

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import re
 import zlib
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Final
@@ -14,17 +15,22 @@ from tenantry.common.encoding import doc
 from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError, ValidationError
 from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal, covers
 
-PREFIXES: Final = {Mode.LIVE: "svc_live_", Mode.TEST: "svc_test_"}
-SECRET_LENGTH: Final = 58
+DEFAULT_PREFIX: Final = "svc"
+"""Every deployment accepts keys with this prefix (SPEC 2.1)."""
 RANDOM_BYTES: Final = 32
 _RANDOM_DIGITS: Final = 43
 _CHECKSUM_DIGITS: Final = 6
-_START_LENGTH: Final = 13
-_LONGEST_HINT: Final = 30
+_SECRET_DIGITS: Final = _RANDOM_DIGITS + _CHECKSUM_DIGITS
+_SHOWN_LENGTH: Final = 4
+_LONGEST_HINT: Final = 21
+"""Characters behind the mode."""
+_PREFIX: Final = re.compile("[a-z0-9]{2,16}")
+_ANY_SECRET: Final = re.compile(rb"[a-z0-9]{2,16}_(?:live|test)_[0-9A-Za-z]{49}")
 _KEY_ID: Final = re.compile("key_[0-9A-Za-z_-]{1,60}")
 _SHOWN_DIGITS: Final = re.compile("[0-9a-z]{4}")
 _SHOWN_PARTS: Final = re.compile(
-    r"(?=.*[0-9a-z]) (?P<start> (?:svc_(?:live|test)_)? [0-9a-z]{4} )?"
+    r"(?=.*[0-9a-z])"
+    r"(?P<start> (?P<head> [0-9a-z]{2,16}_(?:live|test)_ )? [0-9a-z]{4} )?"
     r"(?: (?:\.{3}|\u2026) (?P<last4> [0-9a-z]{4} )? )?",
     re.VERBOSE,
 )
@@ -100,7 +106,11 @@ class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
     ]
     status: Annotated[KeyStatus, doc("Only an active key is accepted.", "active")]
     start: Annotated[
-        str, doc("The first 13 characters of the secret, to tell keys apart.", "svc_live_4fGh")
+        str,
+        doc(
+            "The prefix, the mode and the first 4 random characters, to tell keys apart.",
+            "svc_live_4fGh",
+        ),
     ]
     last4: Annotated[str, doc("The last 4 characters of the secret.", "x9Qz")]
     created_at: Annotated[datetime, doc("When it was created.", "2026-11-02T09:31:00Z")]
@@ -151,25 +161,96 @@ def _checksum(body: bytes) -> bytes:
     return _PAIRS[first] + _PAIRS[middle] + _PAIRS[last]
 
 
-def compose_secret(mode: Mode, random: bytes) -> str:
-    """Return a key's secret of 58 ASCII characters, from 32 random bytes.
+class KeyFormat:
+    """How the secrets of a deployment's keys look.
 
-    The mode's prefix, the bytes as a big-endian number in 43 base62 digits (``0-9A-Za-z``), and the
-    CRC-32 of all before it in 6 base62 digits.
+    New keys begin with ``prefix``. Accepted are keys with it, with a ``former`` one, and with
+    `DEFAULT_PREFIX`. A secret is ``<prefix>_<mode>_``, 32 random bytes as a big-endian number in 43
+    base62 digits (``0-9A-Za-z``), and the CRC-32 of all before it in 6 base62 digits.
     """
-    if len(random) != RANDOM_BYTES:
-        raise ValueError(f"a key is made from {RANDOM_BYTES} random bytes")
-    body = PREFIXES[mode] + _base62(int.from_bytes(random), _RANDOM_DIGITS)
-    return body + _checksum(body.encode()).decode()
+
+    __slots__ = ("_heads", "_starts", "credential_starts", "prefix")
+
+    def __init__(self, prefix: str = DEFAULT_PREFIX, former: Iterable[str] = ()) -> None:
+        accepted = dict.fromkeys((prefix, *former, DEFAULT_PREFIX))
+        self.prefix: Final = prefix
+        self.credential_starts: Final = tuple(f"{each}_".encode() for each in accepted)
+        """A credential that begins so is an API key and nothing else."""
+        self._starts = tuple(f"{each}_{mode}_" for each in accepted for mode in Mode)
+        self._heads = frozenset(start[:-1].encode() for start in self._starts)
+
+    def compose(self, mode: Mode, random: bytes) -> str:
+        """Return a new key's secret from 32 random bytes, in ASCII."""
+        if len(random) != RANDOM_BYTES:
+            raise ValueError(f"a key is made from {RANDOM_BYTES} random bytes")
+        number = _base62(int.from_bytes(random), _RANDOM_DIGITS)
+        body = f"{self.prefix}_{mode}_{number}"
+        return body + _checksum(body.encode()).decode()
+
+    def is_well_formed(self, secret: bytes) -> bool:
+        """Whether these bytes have the form of an accepted key and a valid checksum."""
+        head, _, digits = secret.rpartition(b"_")
+        return head in self._heads and _are_digits(digits) and _has_checksum(secret)
+
+    def is_secret(self, text: str) -> bool:
+        """Whether a text has more of an accepted key's secret than its shown characters."""
+        start = next(filter(text.startswith, self._starts), None)
+        return start is not None and len(text) - len(start) > _LONGEST_HINT
+
+    def check_search(self, text: str) -> None:
+        """Raise `ValidationError` for a whole secret, which belongs into no search."""
+        if self.is_secret(text):
+            raise ValidationError(
+                ("search", "is a whole secret: give its first or last four characters alone")
+            )
+
+    def find_hint(self, text: str) -> "KeyHint | None":
+        """Parse a key's id, four characters of an end of its secret, or what logs show:
+        ``svc_live_AbCd...wxyz``.
+
+        Returns None for a text that has none of these forms.
+        """
+        shown = text.lower()
+        if _SHOWN_DIGITS.fullmatch(shown):
+            return KeyHint(starts=self._with_starts(shown), last4=shown, either=True)
+        parts = _SHOWN_PARTS.fullmatch(shown)
+        if parts is None:
+            return KeyHint(key_id=text) if _KEY_ID.fullmatch(text) else None
+        start = parts["start"]
+        if start is None:
+            return KeyHint(last4=parts["last4"])
+        starts = self._with_starts(start) if parts["head"] is None else (start,)
+        return KeyHint(starts=starts, last4=parts["last4"])
+
+    def _with_starts(self, digits: str) -> tuple[str, ...]:
+        return tuple(start + digits for start in self._starts)
 
 
-def is_well_formed(secret: bytes) -> bool:
-    """Whether these bytes have the form of a key and a valid checksum."""
-    if len(secret) != SECRET_LENGTH or not secret.startswith((b"svc_live_", b"svc_test_")):
-        return False
-    return (
-        secret[-_CHECKSUM_DIGITS:] == _checksum(secret[:-_CHECKSUM_DIGITS]) and secret[9:].isalnum()
-    )
+DEFAULT_FORMAT: Final = KeyFormat()
+"""The format without a setting: ``svc_live_...`` and ``svc_test_...``."""
+
+
+def is_prefix(text: str) -> bool:
+    """Whether keys may have this prefix: 2 to 16 of ``a-z0-9``."""
+    return _PREFIX.fullmatch(text) is not None
+
+
+def is_secret_of_any(text: str) -> bool:
+    """Whether a text has the form of a whole secret, of this deployment or another."""
+    return DEFAULT_FORMAT.is_secret(text) or _ANY_SECRET.fullmatch(text.encode()) is not None
+
+
+def is_any_key(secret: bytes) -> bool:
+    """Whether these bytes have the form of a key of any deployment and a valid checksum."""
+    return _ANY_SECRET.fullmatch(secret) is not None and _has_checksum(secret)
+
+
+def _are_digits(text: bytes) -> bool:
+    return len(text) == _SECRET_DIGITS and text.isalnum()
+
+
+def _has_checksum(secret: bytes) -> bool:
+    return secret[-_CHECKSUM_DIGITS:] == _checksum(secret[:-_CHECKSUM_DIGITS])
 
 
 class Pepper:
@@ -190,7 +271,8 @@ class Pepper:
 
 def shown_parts(secret: str) -> tuple[str, str]:
     """Return the first and last characters of a secret, which identify the key to people."""
-    return secret[:_START_LENGTH], secret[-4:]
+    digits = secret.rindex("_") + 1
+    return secret[: digits + _SHOWN_LENGTH], secret[-_SHOWN_LENGTH:]
 
 
 class KeyHint(msgspec.Struct, frozen=True):
@@ -204,44 +286,6 @@ class KeyHint(msgspec.Struct, frozen=True):
     starts: tuple[str, ...] = ()
     last4: str | None = None
     either: bool = False
-
-
-def find_key_hint(text: str) -> KeyHint | None:
-    """Parse a key's id, four characters of an end of its secret, or what logs show:
-    ``svc_live_AbCd...wxyz``.
-
-    Returns None for a text that has none of these forms.
-    """
-    if _KEY_ID.fullmatch(text):
-        return KeyHint(key_id=text)
-    text = text.lower()
-    if _SHOWN_DIGITS.fullmatch(text):
-        return KeyHint(starts=_possible_starts(text), last4=text, either=True)
-    parts = _SHOWN_PARTS.fullmatch(text)
-    if parts is None:
-        return None
-    return KeyHint(starts=_possible_starts(parts["start"]), last4=parts["last4"])
-
-
-def is_key_like(text: str) -> bool:
-    """Whether a text has more of a secret than its shown characters."""
-    return text.startswith(tuple(PREFIXES.values())) and len(text) > _LONGEST_HINT
-
-
-def check_search(text: str) -> None:
-    """Raise `ValidationError` for a whole secret, which belongs into no search."""
-    if is_key_like(text):
-        raise ValidationError(
-            ("search", "is a whole secret: give its first or last four characters alone")
-        )
-
-
-def _possible_starts(start: str | None) -> tuple[str, ...]:
-    if start is None:
-        return ()
-    if start.startswith(tuple(PREFIXES.values())):
-        return (start,)
-    return tuple(prefix + start for prefix in PREFIXES.values())
 
 
 def status_at(now: datetime, revoked_at: datetime | None, expires_at: datetime | None) -> KeyStatus:

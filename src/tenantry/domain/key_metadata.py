@@ -6,7 +6,6 @@ from typing import Final
 
 import msgspec
 
-from tenantry.domain.api_keys import PREFIXES
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.names import REFUSED_CHARACTERS
 
@@ -18,8 +17,10 @@ METADATA_TEXT: Final = f"[^{REFUSED_CHARACTERS}]"
 _EXTERNAL_ID: Final = re.compile(f"[!-~]{{1,{LONGEST_EXTERNAL_ID}}}")
 _METADATA_NAME: Final = re.compile(f"{METADATA_TEXT}+")
 _METADATA_VALUE: Final = re.compile(f"{METADATA_TEXT}*")
-# As long as no text that shows both ends of a key.
-_WHOLE_KEY: Final = re.compile(f"(?:{'|'.join(PREFIXES.values())})[0-9A-Za-z]{{22}}")
+# As long as no text that shows both ends of a key; with another prefix, as long as a key.
+_WHOLE_KEY: Final = re.compile(
+    r"svc_(?:live|test)_[0-9A-Za-z]{22}|[0-9a-z]{2,16}_(?:live|test)_[0-9A-Za-z]{49}"
+)
 _FORM: Final = f"must be 1 to {LONGEST_EXTERNAL_ID} visible ASCII characters without spaces"
 _STORES_KEY: Final = "contains an API key: never store a secret here"
 

@@ -13,7 +13,7 @@ from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.rate_limits import RateLimitStatus
 from tenantry.in_process.tenantry import Credentials
 from tenantry.server.asgi_types import REQUEST_ID, Header, request_id_of
-from tenantry.server.caching import PRIVATE, vary_on_credential
+from tenantry.server.caching import PRIVATE, CallerVary
 from tenantry.server.problems import Refusal, internal_error, log_refused_token, refuse_domain_error
 from tenantry.server.rate_limit_headers import rate_headers
 from tenantry.server.security_headers import SECURITY_HEADERS
@@ -41,6 +41,10 @@ logger = logging.getLogger(__name__)
 
 class SupportsAuthenticate(Protocol):
     """A connection to the service's database."""
+
+    @property
+    def vary(self) -> CallerVary:
+        """Tells caches which headers say who the caller is."""
 
     async def authenticate(self, credentials: Credentials) -> Admitted:
         """Authenticate and count a request. Raises the service's refusals (`DomainError`)."""
@@ -87,7 +91,7 @@ class RequestContext:
         names = {name for name, _ in ours}
         complete = [header for header in headers if header[0].lower() not in names] + ours
         if self.depends_on_caller:
-            vary_on_credential(complete)
+            self.tenantry.vary.add_to(complete)
             if all(name.lower() != PRIVATE[0] for name, _ in complete):
                 complete.append(PRIVATE)
         return complete

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Final, NamedTuple, Self
 
 from tenantry.auth.admission import Admitted, AuthenticationParts, stop
@@ -16,6 +17,7 @@ from tenantry.db.migrate import is_current, newest_revision, schema_revision
 from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError
 from tenantry.integrations.http_client import new_http_client
 from tenantry.server.asgi_types import Scope, header_of
+from tenantry.server.caching import CallerVary
 from tenantry.settings import Settings, load_for_authentication, read_environment
 
 _LONGEST_ADDRESS: Final = 64
@@ -29,12 +31,13 @@ class SchemaMismatchError(RuntimeError):
 
 class Credentials(NamedTuple):
     """How a request identifies its sender: the headers ``Authorization`` and ``X-Organization-Id``,
-    and its address.
+    its address, and the header for API keys.
     """
 
     authorization: bytes | None
     organization: bytes | None
     address: str | None
+    api_key: bytes | None = None
 
 
 class InProcessConfiguration:
@@ -50,6 +53,9 @@ class InProcessConfiguration:
         self._settings = settings
         self._clock = clock
         self._timeouts = timeouts
+        self._finder = settings.credentials
+        self.vary: Final = CallerVary(self._finder.api_key_header)
+        """Tells caches which headers say who the caller is."""
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -117,6 +123,7 @@ class AsgiAuthenticator(InProcessConfiguration):
                 catalog=settings.catalog,
                 clock=self._clock,
                 throttle=throttle,
+                credentials=self._finder,
             )
             await stack.enter_async_context(parts.running())
             self._running = database, parts, stack.pop_all()
@@ -154,11 +161,26 @@ class AsgiAuthenticator(InProcessConfiguration):
         async with self:
             yield
 
+    def has_credential(self, scope: Scope) -> bool:
+        """Whether an ASGI request has a header for a credential, be it an empty one."""
+        return any(name in self._finder.header_names for name, _ in scope["headers"])
+
     async def admit(self, scope: Scope) -> Admitted:
         """Authenticate and count the request of an ASGI scope. Raises the service's refusals
         (`DomainError`).
         """
-        return await self.authenticate(credentials_of(scope))
+        return await self.authenticate(self.credentials_of(scope))
+
+    def credentials_of(self, scope: Scope) -> Credentials:
+        """Return the credentials of an ASGI request."""
+        client = scope.get("client")
+        header = partial(header_of, scope)
+        return Credentials(
+            header(b"authorization"),
+            header(b"x-organization-id"),
+            client_address(str(client[0]) if client else None),
+            self._finder.read_key(header),
+        )
 
     async def authenticate(self, credentials: Credentials) -> Admitted:
         """Authenticate and count a request. Raises the service's refusals (`DomainError`)."""
@@ -192,16 +214,6 @@ class AsgiAuthenticator(InProcessConfiguration):
                 "run `tenantry migrate` of the same release first"
             )
         self._schema_checked = True
-
-
-def credentials_of(scope: Scope) -> Credentials:
-    """Return the credentials of an ASGI request."""
-    client = scope.get("client")
-    return Credentials(
-        header_of(scope, b"authorization"),
-        header_of(scope, b"x-organization-id"),
-        client_address(str(client[0]) if client else None),
-    )
 
 
 def client_address(text: str | None) -> str | None:

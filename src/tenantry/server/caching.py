@@ -6,31 +6,38 @@ from typing import Final
 
 from tenantry.server.asgi_types import Header
 
-CREDENTIAL_HEADERS: Final = ("Authorization", "X-Organization-Id")
-"""The request headers that say who the caller is, and for which tenant they act."""
 PRIVATE: Final[Header] = (b"cache-control", b"private")
 _VARY: Final = b"vary"
 _ANY: Final = b"*"
-_NAMES: Final = tuple(name.encode() for name in CREDENTIAL_HEADERS)
-_ON_CREDENTIAL: Final[Header] = (_VARY, b", ".join(_NAMES))
 
 
-def vary_on_credential(headers: list[Header]) -> None:
-    """Add `CREDENTIAL_HEADERS` to the ``Vary`` of a response, in one line: caches exist that read
-    only one.
+class CallerVary:
+    """Tells caches which request headers say who the caller is, and for which tenant they act:
+    ``Authorization``, ``X-Organization-Id``, and the header for API keys if there is one.
     """
-    given = [value for name, value in headers if name.lower() == _VARY]
-    if not given:
-        headers.append(_ON_CREDENTIAL)
-        return
-    varying = _with_ours(b",".join(given))
-    if _ANY not in varying:
-        headers[:] = [header for header in headers if header[0].lower() != _VARY]
-        headers.append((_VARY, b", ".join(varying)))
 
+    def __init__(self, api_key_header: str | None = None) -> None:
+        names = ["Authorization", "X-Organization-Id"]
+        if api_key_header is not None:
+            names.append(api_key_header)
+        self._names = tuple(name.encode() for name in names)
+        self._header: Header = (_VARY, b", ".join(self._names))
 
-def _with_ours(given: bytes) -> list[bytes]:
-    """Return the names of a ``Vary``, and those of `CREDENTIAL_HEADERS` that it lacks."""
-    varying = [*map(bytes.strip, given.split(b","))]
-    known = {*map(bytes.lower, varying)}
-    return varying + [name for name in _NAMES if name.lower() not in known]
+    def add_to(self, headers: list[Header]) -> None:
+        """Add the names to the ``Vary`` of a response, in one line: caches exist that read only
+        one.
+        """
+        given = [value for name, value in headers if name.lower() == _VARY]
+        if not given:
+            headers.append(self._header)
+            return
+        varying = self._with_ours(b",".join(given))
+        if _ANY not in varying:
+            headers[:] = [header for header in headers if header[0].lower() != _VARY]
+            headers.append((_VARY, b", ".join(varying)))
+
+    def _with_ours(self, given: bytes) -> list[bytes]:
+        """Return the names of a ``Vary``, and those of ours that it lacks."""
+        varying = [*map(bytes.strip, given.split(b","))]
+        known = {*map(bytes.lower, varying)}
+        return varying + [name for name in self._names if name.lower() not in known]

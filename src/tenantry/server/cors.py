@@ -26,7 +26,7 @@ ALLOWED_HEADERS: Final = (
     "traceparent",
     "tracestate",
 )
-"""The request headers that the API reads, and the one that tracing in a browser sends with
+"""The request headers that the API always reads, and the one that tracing in a browser sends with
 ``traceparent``.
 """
 EXPOSED_HEADERS: Final = (
@@ -57,11 +57,6 @@ _MAX_AGE: Final = b"7200"  # seconds: the most that Chromium remembers a preflig
 _ALLOW_ORIGIN: Final = b"access-control-allow-origin"
 _EXPOSED: Final[Header] = (b"access-control-expose-headers", ", ".join(EXPOSED_HEADERS).encode())
 _VARIES: Final[Header] = (b"vary", b"Origin")
-_PREFLIGHT: Final[Sequence[Header]] = (
-    (b"access-control-allow-methods", ", ".join(ALLOWED_METHODS).encode()),
-    (b"access-control-allow-headers", ", ".join(ALLOWED_HEADERS).encode()),
-    (b"access-control-max-age", _MAX_AGE),
-)
 _OF_ANY: Final[Sequence[Header]] = ((_ALLOW_ORIGIN, b"*"), _EXPOSED)
 _NONE: Final[Sequence[Header]] = ()
 
@@ -73,7 +68,13 @@ class CorsPolicy:
     Pages of any origin may read the ``public_paths``, without a preflight, so without a credential.
     """
 
-    def __init__(self, origins: Collection[str], public_paths: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        origins: Collection[str],
+        public_paths: Collection[str] = (),
+        api_key_header: str | None = None,
+    ) -> None:
+        """``api_key_header`` names the header for API keys, which pages may then send."""
         self._public_paths = frozenset(public_paths)
         self._allows_any = ANY_ORIGIN in origins
         listed = () if self._allows_any else origins
@@ -82,7 +83,13 @@ class CorsPolicy:
             for origin in listed
         }
         self._of_others: Sequence[Header] = _OF_ANY if self._allows_any else (_VARIES,)
-        self.preflight_route: Final = HotRoute("preflight", _answer_preflight)
+        self.preflight_route: Final = HotRoute("preflight", self._answer_preflight)
+        allowed = ALLOWED_HEADERS if api_key_header is None else (*ALLOWED_HEADERS, api_key_header)
+        self._preflight: Sequence[Header] = (
+            (b"access-control-allow-methods", ", ".join(ALLOWED_METHODS).encode()),
+            (b"access-control-allow-headers", ", ".join(allowed).encode()),
+            (b"access-control-max-age", _MAX_AGE),
+        )
 
     def headers_of(self, scope: Scope) -> Sequence[Header]:
         """Return the headers of the response to a request."""
@@ -110,6 +117,12 @@ class CorsPolicy:
             and is_api(scope["path"])
         )
 
+    async def _answer_preflight(self, _: HotRequest) -> HotResponse:
+        """Permit the request that follows, with 204: Envoy's ``ext_authz`` takes a 200 for an
+        accepted caller.
+        """
+        return HotResponse(204, [*self._preflight])
+
     def _headers(self, path: str, origin: bytes | None) -> Sequence[Header]:
         if path in self._public_paths:
             return _OF_ANY
@@ -119,10 +132,3 @@ class CorsPolicy:
 def is_api(path: str) -> bool:
     """Whether an address takes a caller's credential, or is documented beside those that do."""
     return path.startswith(_API) and not path.startswith(_WEBHOOKS)
-
-
-async def _answer_preflight(_: HotRequest) -> HotResponse:
-    """Permit the request that follows, with 204: Envoy's ``ext_authz`` takes a 200 for an accepted
-    caller.
-    """
-    return HotResponse(204, [*_PREFLIGHT])

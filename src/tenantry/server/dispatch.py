@@ -41,7 +41,7 @@ from tenantry.server.asgi_types import (
     request_id_of,
     send_response,
 )
-from tenantry.server.caching import vary_on_credential
+from tenantry.server.caching import CallerVary
 from tenantry.server.client_limits import (
     CONNECTION_MONITOR,
     LIMIT_NAMES,
@@ -159,7 +159,8 @@ class Dispatcher:
     ``app`` must begin its response within ``deadline`` seconds, without waits for the client,
     except on the paths ``no_deadline``. ``throttled`` returns how many requests wait in a throttle.
     ``error_page`` makes the pages of requests that ``app`` does not answer. ``secure`` says that
-    clients use https. ``cors`` permits pages of other origins to call the API.
+    clients use https. ``cors`` permits pages of other origins to call the API. ``vary`` names the
+    headers with a caller's credential.
 
     A HEAD request gets the response to GET without its body (RFC 9110 section 9.3.2).
     """
@@ -177,10 +178,12 @@ class Dispatcher:
         error_page: ErrorPage = lambda _scope, _status, _request_id: None,
         secure: bool = False,
         cors: CorsPolicy | None = None,
+        vary: CallerVary | None = None,
         deadline: float = DEFAULT_TIMEOUTS.request,
     ) -> None:
         self._security_headers = security_headers(secure=secure)
         self._cors = cors
+        self._vary = vary or CallerVary()
         self._hot = hot
         self.find = hot.find
         self._app = app
@@ -371,7 +374,7 @@ class Dispatcher:
         if self._cors is not None:
             headers += self._cors.headers_of(scope)
         if is_api(scope["path"]):
-            vary_on_credential(headers)
+            self._vary.add_to(headers)
         headers.append((b"x-request-id", request_id))
 
     def _count(

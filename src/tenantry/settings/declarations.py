@@ -6,13 +6,16 @@ docs/reference/configuration.md is made from the declarations and their docstrin
 from pathlib import Path
 from typing import Any, Final
 
+from tenantry.domain.api_keys import DEFAULT_PREFIX
 from tenantry.integrations.oidc.claims import STANDARD_AUDIENCE, TOKEN_LIFETIME
 from tenantry.settings.kinds import (
+    API_KEY_HEADER,
     AUDIENCES,
     CLAIM,
     DATABASE_URL,
     DIRECTORIES,
     FLAG,
+    KEY_PREFIX,
     NOTICES,
     ORIGIN,
     OTLP_HEADERS,
@@ -26,6 +29,7 @@ from tenantry.settings.kinds import (
     choice,
     number,
     read_account,
+    read_key_prefix,
     read_network,
     read_notice,
     read_page_origin,
@@ -51,6 +55,21 @@ class DeclaredSettings(SettingValues):
     """The key that API keys are hashed with. Several, separated by commas, during a rotation: the
     service writes with the first and reads with all. Keep a copy: if it is lost, every API key is
     invalid.
+    """
+    _key_prefix = Setting("KEY_PREFIX", KEY_PREFIX, DEFAULT_PREFIX)
+    """What new API keys begin with: `<prefix>_live_...` and `<prefix>_test_...`. Keys that begin
+    with `svc` are always accepted. See [API key format](api-key-format.md#a-prefix-of-your-own).
+    """
+    _former_key_prefixes = Setting[tuple[str, ...]](
+        "FORMER_KEY_PREFIXES", several(read_key_prefix, "prefixes, separated by commas"), ()
+    )
+    """The prefixes of earlier values of `KEY_PREFIX`. Keys that begin with one of them are still
+    accepted; without it, they are rejected at once.
+    """
+    _api_key_header = Setting("API_KEY_HEADER", API_KEY_HEADER, None)
+    """One more header in which clients may send an API key, such as `X-API-Key`. With it, clients
+    may also send `Authorization: Api-Key <key>`. A request with two credentials is rejected. See
+    [Send API keys in another header](../how-to/api-keys.md#send-keys-in-another-header).
     """
     session_secret = Setting("SESSION_SECRET", secret(32), REQUIRED)
     """The key that dashboard sessions are signed and encrypted with. A new one ends all sessions

@@ -10,7 +10,9 @@ from urllib.parse import unquote
 
 import psycopg
 
+from tenantry.auth.credentials import CredentialFinder
 from tenantry.common.secret import Secret
+from tenantry.domain.api_keys import KeyFormat
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.issuers import ANY_DIRECTORY, DIRECTORY, Issuers
 from tenantry.domain.owner_mails import OwnerNotice
@@ -129,6 +131,16 @@ class Settings(DeclaredSettings):
             accounts=frozenset(self._accounts),
             notices=frozenset(map(OwnerNotice, self._owner_notices)),
         )
+
+    @cached_property
+    def key_format(self) -> KeyFormat:
+        """How API keys begin."""
+        return KeyFormat(self._key_prefix, self._former_key_prefixes)
+
+    @cached_property
+    def credentials(self) -> CredentialFinder:
+        """Where a request's credential is, and what it looks like."""
+        return CredentialFinder(self.key_format, self._api_key_header)
 
     @cached_property
     def issuers(self) -> Issuers | None:
@@ -259,7 +271,15 @@ def load_for_admin(values: Mapping[str, str], *, needs_pepper: bool) -> Settings
     """Read and check the settings of the operator commands that use the database. Raises
     `SettingsError`.
     """
-    needed = ("database_url", "data_dir", *_BILLING, "billing", "issuers", "email_subjects")
+    needed = (
+        "database_url",
+        "data_dir",
+        *_BILLING,
+        "billing",
+        "issuers",
+        "email_subjects",
+        "key_format",
+    )
     return Settings(values).check([*needed, "peppers"] if needs_pepper else needed)
 
 
@@ -274,6 +294,7 @@ def load_for_authentication(values: Mapping[str, str]) -> Settings:
         "catalog",
         "peppers",
         "oidc",
+        "credentials",
     )
     return Settings(values).check(needed)
 

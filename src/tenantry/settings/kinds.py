@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 import psycopg
 
 from tenantry.common.secret import Secret
+from tenantry.domain.api_keys import is_prefix
 from tenantry.domain.issuers import ANY_DIRECTORY, is_directory_id
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.permissions import Role
@@ -42,6 +43,85 @@ _OTHER_THAN_SECRETS: Final = {
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _ACCOUNT: Final = re.compile(r"acct_[A-Za-z0-9_]{1,250}")
 _HOST: Final = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
+_HEADER_NAME: Final = re.compile(r"(?!.{65})[A-Za-z](?:-?[A-Za-z0-9])*")
+"""Without underscores, which gateways drop and WSGI treats as hyphens."""
+_RESERVED_HEADERS: Final = frozenset(
+    {
+        "age",
+        "allow",
+        "alt-svc",
+        "authorization",
+        "cache-control",
+        "connection",
+        "cookie",
+        "date",
+        "dnt",
+        "etag",
+        "expect",
+        "expires",
+        "forwarded",
+        "from",
+        "host",
+        "idempotency-key",
+        "keep-alive",
+        "last-modified",
+        "link",
+        "location",
+        "max-forwards",
+        "origin",
+        "pragma",
+        "prefer",
+        "priority",
+        "provider-signature",
+        "range",
+        "referer",
+        "retry-after",
+        "server",
+        "set-cookie",
+        "stripe-signature",
+        "te",
+        "traceparent",
+        "tracestate",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "vary",
+        "via",
+        "warning",
+        "www-authenticate",
+        "x-access",
+        "x-effective-plan",
+        "x-features",
+        "x-http-method",
+        "x-key-external-id",
+        "x-mode",
+        "x-organization-id",
+        "x-plan",
+        "x-problem",
+        "x-real-ip",
+        "x-request-id",
+        "x-subscription-status",
+        "x-tenant-id",
+    }
+)
+_RESERVED_HEADER_STARTS: Final = (
+    "accept",
+    "access-control-",
+    "content-",
+    "if-",
+    "proxy-",
+    "ratelimit",
+    "sec-",
+    "webhook-",
+    "x-forwarded-",
+    "x-http-method-",
+    "x-method-",
+    "x-original-",
+    "x-principal-",
+    "x-rewrite-",
+)
+"""Headers that clients, gateways, frameworks or tenantry give another meaning."""
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 _SPACE: Final = re.compile(r"\s")
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")
@@ -261,6 +341,23 @@ def read_network(text: str) -> str:
     return text
 
 
+def read_key_prefix(text: str) -> str:
+    """Return a prefix of API keys. Raises `ValueError` for what is none."""
+    _require(is_prefix(text), f"{text!r} is not 2 to 16 lower-case letters (a-z) and digits")
+    return text
+
+
+def _read_api_key_header(text: str) -> str:
+    name = text.lower()
+    _require(
+        _HEADER_NAME.fullmatch(text),
+        "must be the name of a header: 1 to 64 letters, digits and hyphens, a letter first",
+    )
+    is_reserved = name in _RESERVED_HEADERS or name.startswith(_RESERVED_HEADER_STARTS)
+    _require(not is_reserved, f"{text!r} already has a meaning: choose another, such as X-API-Key")
+    return text
+
+
 def read_account(text: str) -> str:
     _require(_ACCOUNT.fullmatch(text), f"{text!r} is not an account id (acct_...)")
     return text
@@ -313,6 +410,8 @@ DATABASE_URL: Final = Kind(
 POOLER_URL: Final = Kind("text", read_conninfo, "needs `DATABASE_URL`", is_secret=True)
 URL: Final = Kind("address", _read_url, "http or https")
 ORIGIN: Final = Kind("address", _read_origin, "http or https, a host, maybe a port")
+KEY_PREFIX: Final = Kind("text", read_key_prefix, "2 to 16 of `a-z0-9`")
+API_KEY_HEADER: Final = Kind("text", _read_api_key_header, "the name of a header")
 AUDIENCES: Final = several(str, "separated by commas")
 CLAIM: Final = Kind("text", _read_claim, "the name of a claim")
 ROLE_MAP: Final = Kind("text", _read_role_map, "`theirs=ours`, separated by commas")

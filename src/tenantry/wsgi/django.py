@@ -29,7 +29,7 @@ from tenantry.wsgi.middleware import (
     requirement_in,
     text_headers,
 )
-from tenantry.wsgi.tenantry import WsgiAuthenticator, credentials_of
+from tenantry.wsgi.tenantry import WsgiAuthenticator
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -135,7 +135,11 @@ class TenantryDjangoMiddleware:
 
     def _requirement(self, request: HttpRequest, context: RequestContext) -> Requirement | None:
         return requirement_in(
-            self._rules, context, request.META, str(request.method), request.path_info
+            self._rules,
+            context,
+            str(request.method),
+            request.path_info,
+            has_credential=self._tenantry.has_credential(request.META),
         )
 
 
@@ -249,8 +253,9 @@ def _authenticate(request: HttpRequest, context: RequestContext) -> RequestPrinc
 async def _authenticate_async(request: HttpRequest, context: RequestContext) -> RequestPrincipal:
     principal = context.principal
     if principal is None:
-        principal = await _connection_of(context).call_async(
-            context.authenticate_once, credentials_of(request.META)
+        tenantry = _connection_of(context)
+        principal = await tenantry.call_async(
+            context.authenticate_once, tenantry.credentials_of(request.META)
         )
         request.META[PRINCIPAL] = principal
     _set_principal(request, principal)

@@ -20,7 +20,7 @@ from tenantry.in_process.request import (
 )
 from tenantry.server.asgi_types import REQUEST_ID, Header
 from tenantry.server.problems import STATUSES, Refusal
-from tenantry.wsgi.tenantry import WsgiAuthenticator, credentials_of, header_in
+from tenantry.wsgi.tenantry import WsgiAuthenticator, header_in
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None] | None
 PRINCIPAL: Final = "tenantry.principal"
@@ -117,7 +117,11 @@ class TenantryWsgiMiddleware:
 
         try:
             needed = requirement_in(
-                self._rules, context, environ, environ["REQUEST_METHOD"], path_of(environ)
+                self._rules,
+                context,
+                environ["REQUEST_METHOD"],
+                path_of(environ),
+                has_credential=self._tenantry.has_credential(environ),
             )
             if needed is not None:
                 needed.check(authenticate_environ(context, self._tenantry, environ))
@@ -177,10 +181,15 @@ def begin(tenantry: WsgiAuthenticator, environ: dict[str, Any]) -> RequestContex
 
 
 def requirement_in(
-    rules: AccessRules, context: RequestContext, environ: Mapping[str, Any], method: str, path: str
+    rules: AccessRules,
+    context: RequestContext,
+    method: str,
+    path: str,
+    *,
+    has_credential: bool,
 ) -> Requirement | None:
     context.depends_on_caller |= rules.depends_on_caller(path)
-    return rules.requirement(method, path, has_credential="HTTP_AUTHORIZATION" in environ)
+    return rules.requirement(method, path, has_credential=has_credential)
 
 
 def authenticate_environ(
@@ -190,7 +199,7 @@ def authenticate_environ(
     principal = context.principal
     if principal is None:
         principal = environ[PRINCIPAL] = tenantry.call(
-            context.authenticate_once, credentials_of(environ)
+            context.authenticate_once, tenantry.credentials_of(environ)
         )
     return principal
 

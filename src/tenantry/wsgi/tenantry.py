@@ -52,6 +52,7 @@ class WsgiAuthenticator(InProcessConfiguration):
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         super().__init__(settings, clock=clock, timeouts=timeouts)
+        self._credential_variables = [*map(_variable_of, self._finder.header_names)]
         self._lock = Lock()
         self._thread: _EventLoopThread | None = None
         self._of_parents: list[_EventLoopThread] = []
@@ -62,7 +63,20 @@ class WsgiAuthenticator(InProcessConfiguration):
         """Authenticate and count the request of a WSGI environment. Raises the service's refusals
         (`DomainError`).
         """
-        return self.call(self.authenticate, credentials_of(environ))
+        return self.call(self.authenticate, self.credentials_of(environ))
+
+    def credentials_of(self, environ: Mapping[str, Any]) -> Credentials:
+        """Return the credentials of a WSGI request."""
+        return Credentials(
+            header_in(environ, "HTTP_AUTHORIZATION"),
+            header_in(environ, "HTTP_X_ORGANIZATION_ID"),
+            client_address(environ.get("REMOTE_ADDR")),
+            self._finder.read_key(lambda name: header_in(environ, _variable_of(name))),
+        )
+
+    def has_credential(self, environ: Mapping[str, Any]) -> bool:
+        """Whether a WSGI request has a header for a credential, be it an empty one."""
+        return any(name in environ for name in self._credential_variables)
 
     async def authenticate(self, credentials: Credentials) -> Admitted:
         """Authenticate and count a request, on the event loop. Raises the service's refusals
@@ -210,6 +224,11 @@ class _EventLoopThread:
             await self.tenantry.stop()
 
 
+def _variable_of(header: bytes) -> str:
+    """Return the name that WSGI gives a header (RFC 3875 section 4.1.18)."""
+    return "HTTP_" + header.decode().upper().replace("-", "_")
+
+
 def header_in(environ: Mapping[str, Any], name: str) -> bytes | None:
     """Return a header's value (``HTTP_...``). The server has joined several by commas (RFC 3875
     section 4.1.18).
@@ -218,11 +237,3 @@ def header_in(environ: Mapping[str, Any], name: str) -> bytes | None:
     if value is None:
         return None
     return str(value).encode("latin-1", "replace")
-
-
-def credentials_of(environ: Mapping[str, Any]) -> Credentials:
-    """Return the credentials of a WSGI request."""
-    authorization, organization = (
-        header_in(environ, name) for name in ("HTTP_AUTHORIZATION", "HTTP_X_ORGANIZATION_ID")
-    )
-    return Credentials(authorization, organization, client_address(environ.get("REMOTE_ADDR")))

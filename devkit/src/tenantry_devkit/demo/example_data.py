@@ -145,6 +145,7 @@ async def _create_keys(settings: Settings, database: Database) -> tuple[str, str
         settings.billing.catalog,
         pepper,
         system_clock,
+        key_format=settings.key_format,
     )
     live, test = [
         await keys.create(

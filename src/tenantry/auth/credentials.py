@@ -1,0 +1,138 @@
+"""Find the credential of a request: in ``Authorization``, or in the header of `API_KEY_HEADER`."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from tenantry.domain import errors
+from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat
+from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
+
+_BEARER: Final = b"bearer "
+_API_KEY: Final = b"api-key "
+_TOKEN_DOTS: Final = 2
+_NO_CREDENTIAL: Final = "The credential is neither an API key nor a token."
+
+HeaderReader = Callable[[bytes], bytes | None]
+"""Returns the value of a request's header, whose name is in lower case; several are joined."""
+
+
+class CredentialKind(StrEnum):
+    """What the form of a credential says that it is; whether it is valid is another question."""
+
+    API_KEY = "api_key"
+    TOKEN = "token"  # noqa: S105  # a kind
+    OTHER = "other"
+    """Neither of them, such as an operator token."""
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """The credential of a request, as its client sent it."""
+
+    kind: CredentialKind
+    value: bytes
+
+
+class CredentialFinder:
+    """Finds the credential of a request by the deployment's settings.
+
+    ``api_key_header`` names the header in which clients may send an API key, and allows the scheme
+    ``Api-Key`` in ``Authorization`` too. Without it, ``Authorization: Bearer`` alone counts.
+    """
+
+    def __init__(
+        self, key_format: KeyFormat = DEFAULT_FORMAT, api_key_header: str | None = None
+    ) -> None:
+        self.key_format: Final = key_format
+        self.api_key_header: Final = api_key_header
+        self.header_name: Final = (
+            None if api_key_header is None else api_key_header.lower().encode()
+        )
+        """The name of ``api_key_header`` in lower case."""
+        self.header_names: Final = frozenset(filter(None, (b"authorization", self.header_name)))
+        """The names of all headers that may hold a credential, in lower case."""
+        self._key_marks = tuple(b" " + start for start in key_format.credential_starts)
+        also = "" if api_key_header is None else f", or {api_key_header}: <API key>"
+        self.advice: Final = f"Send a credential: Authorization: Bearer <API key or token>{also}."
+
+    def find(self, authorization: bytes | None, api_key: bytes | None = None) -> Credential:
+        """Return the one credential of a request, given the values of its ``Authorization`` and
+        its ``api_key_header``; an empty header counts as none.
+
+        Raises `MissingCredentialError`, and `InvalidCredentialError` for two credentials, another
+        scheme, and anything but an API key where only that may be.
+        """
+        if api_key:
+            if authorization:
+                raise errors.InvalidCredentialError(
+                    f"Send one credential: in Authorization or in {self.api_key_header}, not in both."
+                )
+            return self._only_key(api_key.strip())
+        if not authorization:
+            raise errors.MissingCredentialError(self.advice)
+        if authorization[: len(_BEARER)].lower() == _BEARER:
+            return self._any(authorization[len(_BEARER) :].strip())
+        if self._takes_scheme(authorization):
+            return self._only_key(authorization[len(_API_KEY) :].strip())
+        raise errors.InvalidCredentialError(
+            "The Authorization header must be: Bearer <API key or token>."
+        )
+
+    def read_key(self, header: HeaderReader) -> bytes | None:
+        """Return the value of a request's ``api_key_header``."""
+        return None if self.header_name is None else header(self.header_name)
+
+    def find_in(self, header: HeaderReader) -> Credential:
+        """Return the one credential of a request. Raises as `find`."""
+        return self.find(header(b"authorization"), self.read_key(header))
+
+    def label(self, authorization: bytes | None, api_key: bytes | None = None) -> str:
+        """Return what a request seems to have sent: ``api_key``, ``token`` or ``none``; for the
+        metrics of rejections.
+        """
+        if api_key:
+            return "api_key"
+        if not authorization:
+            return "none"
+        is_key = any(mark in authorization for mark in self._key_marks)
+        return "api_key" if is_key or self._takes_scheme(authorization) else "token"
+
+    def _takes_scheme(self, authorization: bytes) -> bool:
+        is_allowed = self.header_name is not None
+        return is_allowed and authorization[: len(_API_KEY)].lower() == _API_KEY
+
+    def _any(self, value: bytes) -> Credential:
+        if len(value) > MAX_TOKEN_BYTES:
+            raise malformed(
+                "size", f"The credential is too long: at most {MAX_TOKEN_BYTES:,} bytes."
+            )
+        if not value.isascii() or not value:
+            raise no_credential()
+        return Credential(self._kind_of(value), value)
+
+    def _only_key(self, value: bytes) -> Credential:
+        kind = self._kind_of(value)
+        if kind is not CredentialKind.API_KEY:
+            raise errors.InvalidCredentialError("The API key is not valid.")
+        return Credential(kind, value)
+
+    def _kind_of(self, value: bytes) -> CredentialKind:
+        if value.startswith(self.key_format.credential_starts):
+            return CredentialKind.API_KEY
+        return CredentialKind.TOKEN if value.count(b".") == _TOKEN_DOTS else CredentialKind.OTHER
+
+
+def no_credential() -> errors.InvalidCredentialError:
+    """Make the error for a credential without the form of one."""
+    return malformed("form", _NO_CREDENTIAL)
+
+
+def malformed(check: str, detail: str) -> errors.InvalidCredentialError:
+    """Make the error for a credential that does not get as far as the verifier, with the check that
+    it would fail.
+    """
+    error = errors.InvalidCredentialError(detail)
+    error.token_fault = errors.TokenFault(check, detail)
+    return error
