@@ -34,8 +34,10 @@ from tenantry.api.routes import api_routes
 from tenantry.api.services import UseCases
 from tenantry.api.webhooks import WebhookReceiver
 from tenantry.audit.trail import AuditService
+from tenantry.auth import entitlements_store
 from tenantry.auth.admission import AuthenticationParts, stop
 from tenantry.auth.api_keys import ApiKeyService
+from tenantry.auth.entitlements import EntitlementService
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
@@ -418,6 +420,12 @@ def build_services(
         confirmations=OwnerConfirmations(database, outbox, clock),
         overview=OverviewService(database, issuers, policy, clock),
         event_feed=EventFeed(database),
+        entitlements=EntitlementService(
+            database,
+            database.lane(entitlements_store.SESSION, name="entitlements"),
+            catalog,
+            clock,
+        ),
         replay=ReplayService(database, policy, clock),
         base_url=settings.base_url,
         people=settings.demo_people,
@@ -561,6 +569,7 @@ class Parts:
                 prices = asyncio.create_task(self.services.prices.run())
                 stack.push_async_callback(stop, prices)
             await stack.enter_async_context(self.authentication.running())
+            stack.push_async_callback(self.services.entitlements.close)
             await self.queue.open()
             stack.push_async_callback(self.queue.close)
             stack.push_async_callback(stop, asyncio.create_task(self._keep_sampling()))

@@ -34,6 +34,10 @@ VALUES ('aud_' || {id}, {id}, now(), 'tenant.created', 'operator', {id});
 INSERT INTO idempotency_keys (principal, route, key, body_digest, answer, created_at)
 VALUES ('api_key:' || {id} || ':key_' || {id}, 'POST /api/v1/projects', '1', '', '{{}}', now());
 INSERT INTO request_counts (subject, second, number) VALUES ('tenant ' || {id}, 1, 1);
+INSERT INTO usage_counters (org_id, feature, mode, period_start, period_end, used)
+VALUES ({id}, 'exports', 'live', 1, 2, 1);
+INSERT INTO consumption_keys (principal, feature, key, body_digest, answer, created_at)
+VALUES ('api_key:' || {id} || ':key_' || {id}, 'exports', '1', '', '{{}}', now());
 INSERT INTO dashboard_names (org_id, issuer, subject, name, seen_at)
 VALUES ({id}, 'https://id.example', 'user', 'Una User', now());
 INSERT INTO dashboard_sessions (digest, issuer, subject, claims, tenant_id, proved_at, started_at, used_at)
@@ -53,6 +57,8 @@ OWNER_OF: Final = {
     "audit_events": "org_id",
     "idempotency_keys": "split_part(principal, ':', 2)",
     "request_counts": "substr(subject, 8)",
+    "usage_counters": "org_id",
+    "consumption_keys": "split_part(principal, ':', 2)",
     "dashboard_names": "org_id",
     "dashboard_sessions": "tenant_id",
 }

@@ -1,10 +1,23 @@
 """Which features a tenant has, how much of each, and what they come from."""
 
+from datetime import UTC, datetime
+
+import msgspec
 import pytest
 
 from tenantry.domain.access import AccessPhase
-from tenantry.domain.entitlements import Source, features_of, source_of
-from tenantry.domain.features import LARGEST_VALUE, FeatureValue, added, greater
+from tenantry.domain.entitlements import (
+    Source,
+    Usage,
+    UsagePeriod,
+    consume,
+    features_of,
+    period_at,
+    remaining_of,
+    source_of,
+)
+from tenantry.domain.errors import QuotaExceededError
+from tenantry.domain.features import LARGEST_VALUE, Feature, FeatureValue, added, greater
 from tenantry.domain.plans import parse_catalog
 
 CATALOG = parse_catalog("""
@@ -100,3 +113,97 @@ def test_greater_value(
 
 def test_sum_stays_a_number_of_json() -> None:
     assert added(LARGEST_VALUE, LARGEST_VALUE, 10_000) == LARGEST_VALUE
+
+
+def test_grant_counts_where_it_gives_more() -> None:
+    granted = msgspec.structs.replace(
+        phase("pro", ("team", 1)),
+        features=(("exports", 50), ("seats", 20), ("sso", True), ("gone", True)),
+    )
+    assert features_of(granted, CATALOG) == {"sso": True, "seats": 20, "exports": 100}
+    assert source_of("seats", granted, CATALOG) == "grant"
+    assert source_of("exports", granted, CATALOG) == "plan"
+
+
+def test_grant_may_be_without_a_limit() -> None:
+    granted = msgspec.structs.replace(phase("free"), features=(("exports", True),))
+    assert features_of(granted, CATALOG) == {"exports": True}
+    assert source_of("exports", granted, CATALOG) == "grant"
+
+
+def test_number_one_is_not_without_a_limit() -> None:
+    one = parse_catalog(
+        '[[features]]\nid = "seats"\ntype = "limit"\n[[plans]]\nid = "free"\n[plans.features]\nseats = 1\n'
+    )
+    granted = msgspec.structs.replace(phase("free"), features=(("seats", True),))
+    assert features_of(granted, one) == {"seats": True}
+    assert source_of("seats", granted, one) == "grant"
+
+
+DAY = 86_400
+JANUARY = UsagePeriod(1_767_225_600, 1_767_225_600 + 31 * DAY)
+
+
+def moment(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+@pytest.mark.parametrize("second", [JANUARY.start, JANUARY.end - 1])
+def test_month_is_that_of_the_calendar_in_utc(second: int) -> None:
+    assert period_at(Feature("exports", "metered"), moment(second), None) == JANUARY
+
+
+def test_december_ends_with_the_year() -> None:
+    december = period_at(Feature("exports", "metered"), moment(JANUARY.start - 1), None)
+    assert december == UsagePeriod(JANUARY.start - 31 * DAY, JANUARY.start)
+
+
+BY_BILLING = Feature("exports", "metered", period="billing")
+BILLING = UsagePeriod(JANUARY.start + DAY, JANUARY.start + 31 * DAY)
+
+
+@pytest.mark.parametrize(
+    ("second", "start"),
+    [
+        (BILLING.start, BILLING.start),
+        (BILLING.end - 1, BILLING.start),
+        (BILLING.end, BILLING.end),
+        (BILLING.end + 30 * DAY - 1, BILLING.end),
+        (BILLING.end + 30 * DAY, BILLING.end + 30 * DAY),
+        (BILLING.start - 1, BILLING.start),
+    ],
+)
+def test_billing_period_is_followed_by_others_of_its_length(second: int, start: int) -> None:
+    assert period_at(BY_BILLING, moment(second), BILLING) == UsagePeriod(start, start + 30 * DAY)
+
+
+def test_feature_by_month_ignores_the_billing_period() -> None:
+    feature = Feature("exports", "metered", period="month")
+    assert period_at(feature, moment(BILLING.start), BILLING) == JANUARY
+
+
+def test_tenant_without_a_billing_period_has_the_calendar_month() -> None:
+    assert period_at(BY_BILLING, moment(JANUARY.start), None) == JANUARY
+
+
+def test_rest_of_a_lowered_limit_is_zero() -> None:
+    assert remaining_of(10, 21) == 0
+    with pytest.raises(QuotaExceededError):
+        consume(Usage(21, JANUARY), 10, 1, "exports")
+
+
+def test_last_of_a_quota_is_consumed() -> None:
+    assert consume(Usage(7, JANUARY), 10, 3, "exports") == Usage(10, JANUARY)
+
+
+def test_more_than_the_rest_is_refused_whole() -> None:
+    with pytest.raises(QuotaExceededError) as error:
+        consume(Usage(997, JANUARY), 1000, 5, "exports")
+    assert error.value.detail == (
+        "3 of 1,000 are left of the feature 'exports' until 2026-02-01T00:00:00Z, and 5 were asked "
+        "for. Nothing was counted."
+    )
+
+
+def test_use_without_a_limit_stays_a_number_of_json() -> None:
+    assert consume(Usage(LARGEST_VALUE, JANUARY), None, 5, "exports").used == LARGEST_VALUE

@@ -8,7 +8,8 @@ import msgspec
 from tenantry.accounts import members_store as members
 from tenantry.accounts import projects_store as projects
 from tenantry.audit import trail as audit
-from tenantry.auth import api_keys_store
+from tenantry.auth import api_keys_store, entitlements_store
+from tenantry.auth.entitlements_store import UsageRecord
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.ledger_queries import BillingEventView, view
 from tenantry.billing.ledger_queries_store import read_all_entries
@@ -44,6 +45,9 @@ class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
     audit_events: Annotated[list[AuditEvent], doc("The whole audit trail.")]
     projects: Annotated[list[Project], doc("All projects of both modes.")]
     billing_events: Annotated[list[BillingEventView], doc("The whole ledger.")]
+    usage: Annotated[
+        list[UsageRecord], doc("What it used of metered features, for 400 days after each period.")
+    ]
 
 
 async def read_export(
@@ -65,4 +69,5 @@ async def read_export(
             *await projects.read_all(connection, tenant_id, Mode.TEST),
         ],
         billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
+        usage=await entitlements_store.read_all(connection, tenant_id),
     )

@@ -12,13 +12,24 @@ from tenantry.api import (
     audit,
     auth,
     billing,
+    entitlements,
     members,
     operator,
     projects,
     tenants,
 )
 
-_MODULES: Final = (auth, projects, api_keys, tenants, members, audit, operator, billing)
+_MODULES: Final = (
+    auth,
+    projects,
+    api_keys,
+    tenants,
+    members,
+    audit,
+    operator,
+    billing,
+    entitlements,
+)
 
 
 def api_routes() -> list[HTTPRouteHandler]:

@@ -17,6 +17,7 @@ from tenantry.accounts.tenants import TenantService
 from tenantry.api.guards import AnyRequest
 from tenantry.audit.trail import AuditService
 from tenantry.auth.api_keys import ApiKeyService
+from tenantry.auth.entitlements import EntitlementService
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
@@ -52,6 +53,7 @@ class UseCases(msgspec.Struct, frozen=True, kw_only=True):
     confirmations: OwnerConfirmations
     overview: OverviewService
     event_feed: EventFeed
+    entitlements: EntitlementService
     replay: ReplayService
     catalog: Catalog
     base_url: str

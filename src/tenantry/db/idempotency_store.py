@@ -62,9 +62,14 @@ async def find(
     if row is None:
         return None
     body_digest, answer = row
+    check_body(claim, body_digest)
+    return msgspec.json.decode(answer, type=kind)
+
+
+def check_body(claim: Claim, body_digest: bytes) -> None:
+    """Raise `IdempotencyMismatchError` if the first request of a claim had another body."""
     if body_digest != claim.body_digest:
         raise IdempotencyMismatchError("This Idempotency-Key was used with another request body.")
-    return msgspec.json.decode(answer, type=kind)
 
 
 async def keep(

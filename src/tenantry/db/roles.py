@@ -51,6 +51,8 @@ RLS_POLICIES: Final[Mapping[str, LiteralString]] = {
     ),
     "dashboard_sessions": f"tenant_id = {_THIS_TENANT}",
     "idempotency_keys": f"split_part(principal, ':', 2) = {_THIS_TENANT}",
+    "usage_counters": f"org_id = {_THIS_TENANT}",
+    "consumption_keys": f"split_part(principal, ':', 2) = {_THIS_TENANT}",
     "request_counts": f"subject = 'tenant ' || {_THIS_TENANT}",
     "tenants": f"id = {_THIS_TENANT}",  # the last one: if it exists, all do
 }

@@ -111,6 +111,18 @@ class MemberExistsError(DomainError, code="member_exists"): ...
 class MemberNotActiveError(DomainError, code="member_not_active"): ...
 
 
+class UnknownFeatureError(DomainError, code="unknown_feature"):
+    """The plan catalog has no such feature."""
+
+
+class FeatureNotMeteredError(DomainError, code="feature_not_metered"):
+    """Callers do not consume this feature."""
+
+
+class QuotaExceededError(DomainError, code="quota_exceeded"):
+    """The rest of the quota is smaller than what was asked for."""
+
+
 class RateLimitedError(DomainError, code="rate_limited"):
     """A limit of the plan is reached; ``retry_after`` seconds from now another request is
     accepted.

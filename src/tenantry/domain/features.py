@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 FeatureType = Literal["boolean", "limit", "metered"]
-UsagePeriod = Literal["month", "billing"]
+PeriodKind = Literal["month", "billing"]
 
 LARGEST_VALUE: Final = 2**53 - 1
 """The largest number that every reader of JSON keeps exactly."""
@@ -37,7 +37,7 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str
     type: FeatureType
     unit: str | None = None
-    period: UsagePeriod | None = None
+    period: PeriodKind | None = None
     counts: Literal["requests"] | None = None
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         self._check_unit()
 
     @property
-    def usage_period(self) -> UsagePeriod:
+    def usage_period(self) -> PeriodKind:
         """The period of a metered feature, ``month`` unless the catalog says otherwise."""
         return self.period or "month"
 

@@ -33,8 +33,10 @@ class RetentionRule(NamedTuple):
 
 RULES: Final = (
     RetentionRule("idempotency keys", IDEMPOTENCY_KEPT, store.DELETE_IDEMPOTENCY_KEYS),
+    RetentionRule("consumption keys", IDEMPOTENCY_KEPT, store.DELETE_CONSUMPTION_KEYS),
     RetentionRule("parked events", timedelta(days=30), store.IGNORE_PARKED),
     RetentionRule("request counts", timedelta(hours=1), store.DELETE_COUNTS),
+    RetentionRule("usage counters", timedelta(days=400), store.DELETE_USAGE),
     RetentionRule("names", timedelta(days=365), store.DELETE_NAMES),
     RetentionRule("sessions", SESSION_LENGTH, store.DELETE_SESSIONS),
     RetentionRule("mails", timedelta(days=30), store.DELETE_MAILS),

@@ -30,6 +30,15 @@ DELETE FROM request_counts
           WHERE second < floor(extract(epoch FROM %(until)s::timestamptz))::bigint
           LIMIT %(most)s FOR UPDATE SKIP LOCKED))
 """
+# By the end of the period: a year's counter stays for the whole year.
+DELETE_USAGE: Final = """
+DELETE FROM usage_counters
+ WHERE ctid = ANY (ARRAY (
+         SELECT ctid FROM usage_counters
+          WHERE period_end <= floor(extract(epoch FROM %(until)s::timestamptz))::bigint
+          ORDER BY period_end
+          LIMIT %(most)s FOR UPDATE SKIP LOCKED))
+"""
 
 
 def _delete(table: str, key: str, time: str, more: str) -> str:
@@ -43,6 +52,9 @@ DELETE FROM {table}
 
 DELETE_IDEMPOTENCY_KEYS: Final = _delete(
     "idempotency_keys", "principal, route, key", "created_at", "ORDER BY created_at"
+)
+DELETE_CONSUMPTION_KEYS: Final = _delete(
+    "consumption_keys", "principal, feature, key", "created_at", "ORDER BY created_at"
 )
 DELETE_NAMES: Final = _delete(
     "dashboard_names", "org_id, issuer, subject", "seen_at", "ORDER BY seen_at"

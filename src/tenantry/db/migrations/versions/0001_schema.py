@@ -480,6 +480,34 @@ CREATE UNLOGGED TABLE request_counts (
 ) WITH (fillfactor = 50);
 """
 
+USAGE = """
+-- What a tenant used of a metered feature: a row for each period, so that none is ever reset.
+-- Shares that processes have reserved for requests count as used.
+CREATE TABLE usage_counters (
+    org_id       text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    feature      text COLLATE "C" NOT NULL,
+    mode         text NOT NULL CHECK (mode IN ('live', 'test')),
+    -- Seconds since the Unix epoch; the end is exclusive.
+    period_start bigint NOT NULL,
+    period_end   bigint NOT NULL,
+    used         bigint NOT NULL CHECK (used >= 0),
+    PRIMARY KEY (org_id, feature, mode, period_start)
+) WITH (fillfactor = 50); -- room for the next version of a row that changes often
+CREATE INDEX usage_counters_by_age ON usage_counters (period_end);
+
+-- Idempotency keys of requests that consume. Batches answer them, and may not read other answers.
+CREATE TABLE consumption_keys (
+    principal   text NOT NULL,
+    feature     text NOT NULL,
+    key         text NOT NULL,
+    body_digest bytea NOT NULL,
+    answer      json NOT NULL,
+    created_at  timestamptz NOT NULL,
+    PRIMARY KEY (principal, feature, key)
+);
+CREATE INDEX consumption_keys_by_age ON consumption_keys (created_at);
+"""
+
 JOBS = """
 CREATE TABLE queue_migrations (
     name       text PRIMARY KEY,
@@ -531,5 +559,6 @@ def upgrade() -> None:
     op.execute(MAILS)
     op.execute(DASHBOARD)
     op.execute(REQUESTS)
+    op.execute(USAGE)
     op.execute(JOBS)
     op.execute(SEARCH_PATH)

@@ -1,0 +1,193 @@
+"""The features of a principal's tenant, and the consumption of metered ones: each is decided under
+a lock, so that all processes together never exceed a quota.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from tenantry.auth import entitlements_store as store
+from tenantry.auth.entitlements_store import ConsumptionKey, FirstConsumption, MeteredUse
+from tenantry.common.clock import Clock
+from tenantry.db.batcher import Batcher
+from tenantry.db.connection import Connection, of_tenant
+from tenantry.db.database import Database, Lane
+from tenantry.db.idempotency_store import Claim, check_body
+from tenantry.domain.entitlements import (
+    Consumed,
+    Entitlement,
+    Usage,
+    UsagePeriod,
+    consumable_feature,
+    consume,
+    consumed_of,
+    entitlement_of,
+    given_value,
+    known_feature,
+    limit_of,
+    period_at,
+)
+from tenantry.domain.errors import DomainError
+from tenantry.domain.features import Feature
+from tenantry.domain.permissions import RequestPrincipal
+from tenantry.domain.plans import Catalog
+
+
+class Consumption(NamedTuple):
+    """A request to consume ``amount`` of a feature whose ``limit`` is None without one."""
+
+    use: MeteredUse
+    feature: Feature
+    limit: int | None
+    amount: int
+    claim: Claim | None
+
+    @property
+    def key(self) -> ConsumptionKey | None:
+        """The idempotency key of the request, if it has one."""
+        if self.claim is None:
+            return None
+        return ConsumptionKey(self.claim.principal, self.feature.id, self.claim.key)
+
+
+class EntitlementService:
+    """The entitlements of principals. Live and test use are counted apart, each up to the limit.
+
+    Requests that consume at the same time share a transaction, and are decided in their order.
+    """
+
+    def __init__(self, database: Database, lane: Lane, catalog: Catalog, clock: Clock) -> None:
+        self._database = database
+        self._lane = lane
+        self._catalog = catalog
+        self._clock = clock
+        self._batcher: Batcher[Consumption, Consumed] = Batcher(
+            self._serve,
+            start_timeout=lane.timeouts.batch_start,
+            deadline=lane.timeouts.batch,
+            metrics=lane.metrics,
+        )
+
+    async def list_all(self, principal: RequestPrincipal) -> list[Entitlement]:
+        """Return every feature of the catalog, in its order."""
+        return await self._entitlements(principal, list(self._catalog.features.values()))
+
+    async def get(self, principal: RequestPrincipal, name: str) -> Entitlement:
+        """Return one feature. Raises `UnknownFeatureError`."""
+        [entitlement] = await self._entitlements(principal, [known_feature(name, self._catalog)])
+        return entitlement
+
+    async def consume(
+        self, principal: RequestPrincipal, name: str, amount: int, claim: Claim | None
+    ) -> Consumed:
+        """Consume some of a metered feature; the request of a ``claim`` is counted once.
+
+        Raises `UnknownFeatureError`, `FeatureNotMeteredError`, `FeatureNotGrantedError`,
+        `QuotaExceededError` if less is left, `IdempotencyMismatchError`, and
+        `DatabaseUnavailableError`, after which it may be counted.
+        """
+        feature = consumable_feature(name, self._catalog)
+        value = given_value(feature, principal.access_phase, self._catalog)
+        use = MeteredUse(principal.org_id, principal.mode, feature.id)
+        return await self._batcher.submit(Consumption(use, feature, limit_of(value), amount, claim))
+
+    async def close(self) -> None:
+        """Wait until what was begun is counted."""
+        await self._batcher.close()
+
+    async def _entitlements(
+        self, principal: RequestPrincipal, features: Sequence[Feature]
+    ) -> list[Entitlement]:
+        metered = [feature for feature in features if feature.type == "metered"]
+        usages = await self._usages(principal, metered) if metered else {}
+        return [
+            entitlement_of(
+                feature,
+                principal.access_phase,
+                self._catalog,
+                usages.get(feature.id),
+            )
+            for feature in features
+        ]
+
+    async def _usages(
+        self, principal: RequestPrincipal, metered: Sequence[Feature]
+    ) -> dict[str, Usage]:
+        org_id = principal.org_id
+        uses = {MeteredUse(org_id, principal.mode, feature.id): feature for feature in metered}
+        async with self._database.transaction(of_tenant(org_id)) as connection:
+            periods = await periods_of(connection, uses, self._clock())
+            usages = await store.read(connection, periods)
+        return {use.feature: usage for use, usage in usages.items()}
+
+    async def _serve(self, batch: Sequence[Consumption]) -> list[Consumed | Exception]:
+        now = self._clock()
+        uses = {each.use: each.feature for each in batch}
+        keys = {key for each in batch if (key := each.key) is not None}
+        async with self._lane.use() as connection:
+            periods = await periods_of(connection, uses, now)
+            usages, first = await store.lock_and_read(connection, periods, keys, now)
+            decisions = _Decisions(usages, first)
+            answers = [decisions.decide(each) for each in batch]
+            await store.add(connection, decisions.added(), decisions.consumed, now)
+        return answers
+
+
+async def periods_of(
+    connection: Connection, uses: Mapping[MeteredUse, Feature], now: datetime
+) -> dict[MeteredUse, UsagePeriod]:
+    """Return the current period of each use."""
+    tenants = {use.org_id for use, feature in uses.items() if feature.usage_period == "billing"}
+    billing = await store.billing_periods(connection, tenants) if tenants else {}
+    return {use: period_at(feature, now, billing.get(use.org_id)) for use, feature in uses.items()}
+
+
+class _Decisions:
+    """Decides the requests of a batch one after another, on what the database had before."""
+
+    def __init__(
+        self,
+        usages: Mapping[MeteredUse, Usage],
+        first: Mapping[ConsumptionKey, FirstConsumption],
+    ) -> None:
+        self._before = usages
+        self._usages = dict(usages)
+        self._first = first
+        self.consumed: dict[ConsumptionKey, FirstConsumption] = {}
+        """The first consumptions with a key."""
+
+    def decide(self, each: Consumption) -> Consumed | Exception:
+        """Return the answer to a request, or its error."""
+        try:
+            return self._repeated(each) or self._consume(each)
+        except DomainError as error:
+            return error
+
+    def added(self) -> list[tuple[MeteredUse, UsagePeriod, int]]:
+        """Return what the requests so far add to each counter."""
+        return [
+            (use, usage.period, usage.used - before.used)
+            for use, before in self._before.items()
+            if (usage := self._usages[use]) != before
+        ]
+
+    def _repeated(self, each: Consumption) -> Consumed | None:
+        """Return the answer of the request that this one repeats, if any."""
+        if each.claim is None or each.key is None:
+            return None
+        first = self._first.get(each.key) or self.consumed.get(each.key)
+        if first is None:
+            return None
+        check_body(each.claim, first.body_digest)
+        return msgspec.json.decode(first.answer, type=Consumed)
+
+    def _consume(self, each: Consumption) -> Consumed:
+        usage = consume(self._usages[each.use], each.limit, each.amount, each.feature.id)
+        self._usages[each.use] = usage
+        answer = consumed_of(usage, each.limit)
+        if each.claim is not None and each.key is not None:
+            encoded = msgspec.json.encode(answer).decode()
+            self.consumed[each.key] = FirstConsumption(each.claim.body_digest, encoded)
+        return answer

@@ -1,0 +1,216 @@
+"""What tenants used of metered features: one counter for each feature, mode and period."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import chain
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from tenantry.common.clock import from_epoch
+from tenantry.common.encoding import doc
+from tenantry.db.connection import Connection
+from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
+from tenantry.db.statements import (
+    BIGINTS,
+    BLOBS,
+    JSONS,
+    MOMENT,
+    TEXTS,
+    BoundStatement,
+    Statement,
+)
+from tenantry.domain.entitlements import Usage, UsagePeriod
+from tenantry.domain.features import LARGEST_VALUE
+from tenantry.domain.permissions import Mode
+
+SESSION: Final = {"default_transaction_isolation": "read committed"}
+"""Session settings: each statement must see what others committed before it began."""
+
+
+class MeteredUse(NamedTuple):
+    """The use of a feature by a tenant in a mode: what is locked, whatever the period."""
+
+    org_id: str
+    mode: Mode
+    feature: str
+
+
+class ConsumptionKey(NamedTuple):
+    """An idempotency key of a request that consumes."""
+
+    principal: str
+    feature: str
+    key: str
+
+
+class FirstConsumption(NamedTuple):
+    """The digest of the first request's body, and the JSON of its answer."""
+
+    body_digest: bytes
+    answer: str
+
+
+class UsageRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """What a tenant used of a feature in one period."""
+
+    feature: Annotated[str, doc("The feature's id.", "exports")]
+    mode: Annotated[Mode, doc("Live and test use are counted apart.", "live")]
+    period_start: Annotated[datetime, doc("When the period began.", "2026-11-01T00:00:00Z")]
+    period_end: Annotated[datetime, doc("When the next one begins.", "2026-12-01T00:00:00Z")]
+    used: Annotated[int, doc("What was used.", 120)]
+
+
+# A separate statement, because a statement sees only what was committed before it began. The
+# period is not part of the name: a request repeated in the next period must find its answer.
+_LOCK: Final = Statement(
+    """
+SELECT pg_advisory_xact_lock(hashtextextended(concat_ws(' ', 'usage of', org_id, mode, feature), 0))
+  FROM unnest($1, $2, $3) AS a (org_id, mode, feature)
+""",
+    TEXTS,
+    TEXTS,
+    TEXTS,
+)
+_READ: Final = Statement(
+    """
+SELECT c.org_id, c.mode, c.feature, c.used
+  FROM unnest($1, $2, $3, $4) AS a (org_id, mode, feature, period_start)
+  JOIN usage_counters c USING (org_id, mode, feature, period_start)
+""",
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    BIGINTS,
+)
+_ADD: Final = Statement(
+    f"""
+INSERT INTO usage_counters AS c (org_id, mode, feature, period_start, period_end, used)
+SELECT * FROM unnest($1, $2, $3, $4, $5, $6)
+ON CONFLICT (org_id, feature, mode, period_start) DO UPDATE
+   SET used = least(c.used + excluded.used, {LARGEST_VALUE}), period_end = excluded.period_end
+""",  # noqa: S608  # our own number
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    BIGINTS,
+    BIGINTS,
+    BIGINTS,
+)
+# The fold that counts has the record's end. Without a start a period cannot be told from the next.
+_BILLING_PERIODS: Final = Statement(
+    """
+SELECT t.id, max(s.current_period_start), t.current_period_end
+  FROM unnest($1) AS a (id)
+  JOIN tenants t USING (id)
+  JOIN subscriptions s ON s.tenant_id = t.id AND s.current_period_end = t.current_period_end
+ WHERE s.current_period_start < t.current_period_end
+ GROUP BY t.id, t.current_period_end
+""",
+    TEXTS,
+)
+_FIND_KEYS: Final = Statement(
+    """
+SELECT principal, feature, key, body_digest, answer::text
+  FROM unnest($1, $2, $3) AS a (principal, feature, key)
+  JOIN consumption_keys USING (principal, feature, key)
+ WHERE created_at > $4
+""",
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    MOMENT,
+)
+_KEEP_KEYS: Final = Statement(
+    """
+INSERT INTO consumption_keys (principal, feature, key, body_digest, answer, created_at)
+SELECT principal, feature, key, body_digest, answer, $6
+  FROM unnest($1, $2, $3, $4, $5) AS a (principal, feature, key, body_digest, answer)
+ON CONFLICT (principal, feature, key) DO UPDATE
+   SET body_digest = excluded.body_digest, answer = excluded.answer, created_at = excluded.created_at
+""",
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    BLOBS,
+    JSONS,
+    MOMENT,
+)
+_READ_ALL: Final = """
+SELECT feature, mode, period_start, period_end, used FROM usage_counters WHERE org_id = %s
+ ORDER BY period_start DESC, feature, mode
+"""
+
+
+async def billing_periods(connection: Connection, org_ids: Iterable[str]) -> dict[str, UsagePeriod]:
+    """Read the billing periods of these tenants, as the provider last reported them; tenants
+    without one are left out.
+    """
+    [rows] = await connection.run_batch(_BILLING_PERIODS(sorted(org_ids)))
+    return {org_id: UsagePeriod(start, end) for org_id, start, end in rows}
+
+
+async def read(
+    connection: Connection, periods: Mapping[MeteredUse, UsagePeriod]
+) -> dict[MeteredUse, Usage]:
+    """Read the counters of these uses in their periods."""
+    [rows] = await connection.run_batch(_read(periods))
+    return _usages(rows, periods)
+
+
+async def lock_and_read(
+    connection: Connection,
+    periods: Mapping[MeteredUse, UsagePeriod],
+    keys: Collection[ConsumptionKey],
+    now: datetime,
+) -> tuple[dict[MeteredUse, Usage], dict[ConsumptionKey, FirstConsumption]]:
+    """Read the counters of these uses in their periods, and the first consumptions with these keys.
+    Until the transaction ends, others wait to change them.
+
+    Each key must be of a request for one of these uses.
+    """
+    _, rows, *first = await connection.run_batch(
+        _LOCK(*zip(*sorted(periods), strict=True)),
+        _read(periods),
+        *_FIND_KEYS.for_rows(sorted(keys), now - IDEMPOTENCY_KEPT),
+    )
+    found = chain.from_iterable(first)
+    consumed = {ConsumptionKey(*row[:3]): FirstConsumption(*row[3:]) for row in found}
+    return _usages(rows, periods), consumed
+
+
+async def add(
+    connection: Connection,
+    added: Iterable[tuple[MeteredUse, UsagePeriod, int]],
+    first: Mapping[ConsumptionKey, FirstConsumption],
+    now: datetime,
+) -> None:
+    """Add numbers to counters, keep first consumptions with a key, and commit."""
+    counters = [(*use, *period, number) for use, period, number in added]
+    keys = [(*key, each.body_digest, each.answer.encode()) for key, each in first.items()]
+    await connection.run_batch(
+        *_ADD.for_rows(counters),
+        *_KEEP_KEYS.for_rows(keys, now),
+        commit=True,
+    )
+
+
+async def read_all(connection: Connection, org_id: str) -> list[UsageRecord]:
+    """Read all counters of a tenant, newest period first."""
+    rows = await connection.fetch(_READ_ALL, (org_id,))
+    return [
+        UsageRecord(feature, Mode(mode), from_epoch(start), from_epoch(end), used)
+        for feature, mode, start, end, used in rows
+    ]
+
+
+def _read(periods: Mapping[MeteredUse, UsagePeriod]) -> BoundStatement:
+    rows = [(*use, period.start) for use, period in periods.items()]
+    return _READ(*zip(*rows, strict=True))
+
+
+def _usages(
+    rows: Iterable[Sequence[Any]], periods: Mapping[MeteredUse, UsagePeriod]
+) -> dict[MeteredUse, Usage]:
+    counted = {MeteredUse(org_id, mode, feature): used for org_id, mode, feature, used in rows}
+    return {use: Usage(counted.get(use, 0), period) for use, period in periods.items()}

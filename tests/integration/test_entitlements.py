@@ -1,0 +1,306 @@
+"""Entitlements over HTTP: what a tenant has, and consuming metered features."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import httpx2
+import psycopg
+import pytest
+from psycopg.types.json import Json
+
+from tenantry.domain.entitlements import UsagePeriod
+from tests.support.postgres import PostgresServer
+from tests.support.rate_limits import set_plan
+from tests.support.service import Caller, Organization, Service, refusal, running_service
+
+ENTITLEMENTS: Final = "/api/v1/entitlements"
+CATALOG: Final = """
+[[features]]
+id = "sso"
+type = "boolean"
+[[features]]
+id = "seats"
+type = "limit"
+[[features]]
+id = "exports"
+type = "metered"
+[[features]]
+id = "storage"
+type = "metered"
+period = "billing"
+[[features]]
+id = "calls"
+type = "metered"
+counts = "requests"
+
+[[plans]]
+id = "free"
+[plans.features]
+exports = 10
+storage = 10
+calls = true
+[[plans]]
+id = "pro"
+[plans.features]
+sso = true
+seats = 5
+exports = 25
+calls = true
+[[plans]]
+id = "enterprise"
+[plans.features]
+seats = true
+exports = true
+calls = true
+"""
+EXCEEDED: Final = (403, "quota_exceeded")
+
+
+@pytest.fixture(scope="module")
+async def service(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Service]:
+    plans = tmp_path_factory.mktemp("catalog") / "plans.toml"
+    plans.write_text(CATALOG)
+    with postgres.database() as conninfo:
+        async with running_service(conninfo, TENANTRY_PLANS=str(plans)) as service:
+            yield service
+
+
+@pytest.fixture
+async def org(service: Service) -> Organization:
+    return await service.organization()
+
+
+async def consume(
+    caller: Caller, amount: object = 1, key: str | None = None, feature: str = "exports"
+) -> httpx2.Response:
+    return await caller.post(f"{ENTITLEMENTS}/{feature}/consume", {"amount": amount}, key)
+
+
+async def get(caller: Caller, feature: str = "exports") -> dict[str, Any]:
+    answer = await caller.get(f"{ENTITLEMENTS}/{feature}")
+    assert answer.status_code == 200, answer.text
+    entitlement: dict[str, Any] = answer.json()
+    return entitlement
+
+
+async def set_billing_period(service: Service, org: Organization, period: UsagePeriod) -> None:
+    """Change the record and its fold, as an event of the provider does."""
+    state = {"current_period_end": period.end, "details": {"period_start": period.start}}
+    async with await psycopg.AsyncConnection.connect(
+        service.conninfo, autocommit=True
+    ) as connection:
+        await connection.execute(
+            "UPDATE tenants SET current_period_end = %s, folds = %s WHERE id = %s",
+            (period.end, Json({"": {"state": state}}), org.id),
+        )
+
+
+async def test_list_has_every_feature_of_the_catalog(service: Service, org: Organization) -> None:
+    answer = await org.owner.get(ENTITLEMENTS)
+    assert answer.status_code == 200
+    page = answer.json()
+    assert page["nextCursor"] is None
+    assert [(each["feature"], each["granted"]) for each in page["data"]] == [
+        ("sso", False),
+        ("seats", False),
+        ("exports", True),
+        ("storage", True),
+        ("calls", True),
+    ]
+
+
+async def test_each_type_says_what_the_tenant_has(service: Service, org: Organization) -> None:
+    await set_plan(service, org, "pro")
+    assert await get(org.owner, "sso") == {
+        "feature": "sso",
+        "type": "boolean",
+        "granted": True,
+        "limit": None,
+        "used": None,
+        "remaining": None,
+        "resetsAt": None,
+        "source": "plan",
+    }
+    seats = await get(org.owner, "seats")
+    assert (seats["type"], seats["limit"], seats["used"], seats["remaining"]) == (
+        "limit",
+        5,
+        None,
+        None,
+    )
+    await consume(org.owner, 5)
+    exports = await get(org.owner)
+    assert (exports["limit"], exports["used"], exports["remaining"]) == (25, 5, 20)
+
+
+async def test_denied_feature_has_a_limit_of_zero(service: Service, org: Organization) -> None:
+    seats = await get(org.owner, "seats")
+    assert (seats["granted"], seats["limit"], seats["source"]) == (False, 0, None)
+
+
+async def test_feature_without_a_limit_has_none(service: Service, org: Organization) -> None:
+    await set_plan(service, org, "enterprise")
+    assert (await get(org.owner, "seats"))["limit"] is None
+    consumed = (await consume(org.owner, 1_000_000_000)).json()
+    assert (consumed["used"], consumed["remaining"]) == (1_000_000_000, None)
+
+
+async def test_consumed_amount_is_counted_until_the_limit(org: Organization) -> None:
+    first = await consume(org.owner, 7)
+    assert first.status_code == 200
+    assert first.json() == {"used": 7, "remaining": 3, "resetsAt": "2026-02-01T00:00:00Z"}
+    refused = await consume(org.owner, 4)
+    assert refusal(refused) == EXCEEDED
+    assert "retry-after" not in refused.headers
+    assert (await consume(org.owner, 3)).json()["remaining"] == 0
+    assert refusal(await consume(org.owner)) == EXCEEDED
+
+
+async def test_request_that_is_refused_counts_nothing(org: Organization) -> None:
+    assert refusal(await consume(org.owner, 11)) == EXCEEDED
+    assert (await get(org.owner))["used"] == 0
+
+
+@pytest.mark.parametrize("amount", [0, -1, 1_000_000_001, 1.5, "1", None, True])
+async def test_amount_is_a_whole_number_in_bounds(org: Organization, amount: object) -> None:
+    assert refusal(await consume(org.owner, amount)) == (422, "validation_failed")
+
+
+@pytest.mark.parametrize(
+    ("feature", "expected"),
+    [
+        ("missing", (404, "unknown_feature")),
+        ("sso", (409, "feature_not_metered")),
+        ("seats", (409, "feature_not_metered")),
+        ("calls", (409, "feature_not_metered")),
+    ],
+)
+async def test_only_metered_features_are_consumed(
+    org: Organization, feature: str, expected: tuple[int, str]
+) -> None:
+    assert refusal(await consume(org.owner, feature=feature)) == expected
+
+
+async def test_unknown_feature_has_no_entitlement(org: Organization) -> None:
+    answer = await org.owner.get(f"{ENTITLEMENTS}/missing")
+    assert refusal(answer) == (404, "unknown_feature")
+
+
+async def test_feature_that_the_plan_lacks_is_not_consumed(
+    service: Service, org: Organization
+) -> None:
+    await set_plan(service, org, "pro")
+    answer = await consume(org.owner, feature="storage")
+    assert refusal(answer) == (403, "feature_not_granted")
+
+
+async def test_any_credential_may_consume(service: Service, org: Organization) -> None:
+    without_scopes = await service.key(org.owner, org.id, "nothing:read")
+    assert (await consume(without_scopes.caller)).status_code == 200
+    assert (await consume(service.user(org=org.id))).status_code == 200
+    assert refusal(await consume(service.anonymous)) == (401, "missing_credential")
+
+
+async def test_test_mode_is_counted_apart(service: Service, org: Organization) -> None:
+    testing = await service.key(org.owner, org.id, "nothing:read", mode="test")
+    await consume(org.owner, 10)
+    assert (await consume(testing.caller, 10)).json()["used"] == 10
+    assert refusal(await consume(testing.caller)) == EXCEEDED
+
+
+async def test_upgrade_keeps_the_count_and_a_smaller_plan_leaves_nothing(
+    service: Service, org: Organization
+) -> None:
+    await set_plan(service, org, "pro")
+    await consume(org.owner, 20)
+    await set_plan(service, org, "enterprise")
+    assert (await consume(org.owner)).json()["used"] == 21
+    await set_plan(service, org, "free")
+    cut = await get(org.owner)
+    assert (cut["limit"], cut["used"], cut["remaining"]) == (10, 21, 0)
+    assert refusal(await consume(org.owner)) == EXCEEDED
+
+
+async def test_new_month_is_a_new_row(service: Service, org: Organization) -> None:
+    await consume(org.owner, 10)
+    january = service.clock.now
+    service.clock.now = datetime(2026, 2, 1, tzinfo=UTC)
+    try:
+        owner = service.user("first", org=org.id, role="owner")
+        assert (await consume(owner, 4)).json() == {
+            "used": 4,
+            "remaining": 6,
+            "resetsAt": "2026-03-01T00:00:00Z",
+        }
+    finally:
+        service.clock.now = january
+    assert (await get(org.owner))["used"] == 10
+
+
+async def test_late_renewal_does_not_change_the_period(service: Service, org: Organization) -> None:
+    now = int(service.clock.now.timestamp())
+    ended = UsagePeriod(now - 31 * 86400, now - 60)
+    await set_billing_period(service, org, ended)
+    late = (await consume(org.owner, 4, feature="storage")).json()
+    assert late["used"] == 4
+    await set_billing_period(service, org, UsagePeriod(ended.end, ended.end + 30 * 86400))
+    renewed = await get(org.owner, "storage")
+    assert renewed["used"] == 4
+    assert datetime.fromisoformat(renewed["resetsAt"]).timestamp() == ended.end + 30 * 86400
+
+
+async def test_tenant_without_a_billing_period_has_the_month(org: Organization) -> None:
+    assert (await get(org.owner, "storage"))["resetsAt"] == "2026-02-01T00:00:00Z"
+
+
+async def test_idempotency_key_counts_once(org: Organization) -> None:
+    first = await consume(org.owner, 6, "job-1")
+    assert first.status_code == 200
+    await consume(org.owner, 1)
+    again = await consume(org.owner, 6, "job-1")
+    assert again.json() == first.json()
+    assert (await get(org.owner))["used"] == 7
+
+
+async def test_idempotency_key_counts_once_among_requests_of_one_moment(org: Organization) -> None:
+    answers = await asyncio.gather(*(consume(org.owner, 3, "job-2") for _ in range(20)))
+    assert Counter(answer.text for answer in answers) == {answers[0].text: 20}
+    assert (await get(org.owner))["used"] == 3
+
+
+async def test_idempotency_key_of_another_amount_is_refused(org: Organization) -> None:
+    await consume(org.owner, 1, "job-3")
+    assert refusal(await consume(org.owner, 2, "job-3")) == (422, "idempotency_mismatch")
+
+
+async def test_refused_request_may_be_repeated_after_an_upgrade(
+    service: Service, org: Organization
+) -> None:
+    assert refusal(await consume(org.owner, 12, "job-4")) == EXCEEDED
+    await set_plan(service, org, "pro")
+    assert (await consume(org.owner, 12, "job-4")).json()["used"] == 12
+
+
+async def test_requests_of_one_moment_are_decided_in_order(org: Organization) -> None:
+    answers = await asyncio.gather(*(consume(org.owner, amount) for amount in [4, 4, 4, 2, 1]))
+    assert [answer.status_code for answer in answers] == [200, 200, 403, 200, 403]
+    assert (await get(org.owner))["used"] == 10
+
+
+async def test_export_has_the_use(service: Service, org: Organization) -> None:
+    await consume(org.owner, 2)
+    export = await service.operator.get(f"{org.path}/export")
+    assert export.json()["usage"] == [
+        {
+            "feature": "exports",
+            "mode": "live",
+            "periodStart": "2026-01-01T00:00:00Z",
+            "periodEnd": "2026-02-01T00:00:00Z",
+            "used": 2,
+        }
+    ]
