@@ -319,6 +319,38 @@ async def test_invoices_are_voided_and_marked_uncollectible(
     assert again.value.code == "invoice_not_editable"
 
 
+TAXED: Any = {
+    "mode": "subscription",
+    "line_items": [{"price": "price_pro", "quantity": 1}],
+    "success_url": "https://app.example/",
+    "automatic_tax": {"enabled": True},
+    "tax_id_collection": {"enabled": True},
+}
+
+
+async def test_tax_of_a_known_customer_needs_customer_update(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
+    known: Any = TAXED | {"customer": sim.customer().id}
+    for update in ({}, {"name": "auto"}, {"address": "auto"}):
+        with pytest.raises(stripe.InvalidRequestError, match="customer_update"):
+            await client.v1.checkout.sessions.create_async(known | {"customer_update": update})
+    update = {"name": "auto", "address": "auto"}
+    session = await client.v1.checkout.sessions.create_async(known | {"customer_update": update})
+    assert session.automatic_tax.enabled
+    assert session.total_details
+    assert (session.amount_total, session.total_details.amount_tax) == (3451, 551)
+
+
+async def test_prices_of_a_checkout_have_one_interval(
+    client: stripe.StripeClient, sim: Simulator
+) -> None:
+    sim.price("price_yearly", 29_000, interval="year")
+    items = [{"price": price, "quantity": 1} for price in ("price_pro", "price_yearly")]
+    with pytest.raises(stripe.InvalidRequestError, match="billing intervals"):
+        await client.v1.checkout.sessions.create_async(TAXED | {"line_items": items})
+
+
 async def test_checkout_sessions(client: stripe.StripeClient, sim: Simulator) -> None:
     session = await client.v1.checkout.sessions.create_async(
         {

@@ -287,9 +287,12 @@ class Api:
             )
         if given.ui_mode in {"hosted", "hosted_page"} and given.success_url is None:
             raise missing_parameter("success_url")
+        _check_customer_update(given)
         fields = asdict(given)
-        for name in ("line_items", "subscription_data", "ui_mode"):
+        for name in ("line_items", "subscription_data", "ui_mode", "customer_update"):
             del fields[name]
+        fields["automatic_tax"] = given.automatic_tax.enabled
+        fields["tax_id_collection"] = given.tax_id_collection.enabled
         return self._engine.checkout(
             self._priced(given.line_items, "line_items"),
             subscription_metadata=given.subscription_data.metadata,
@@ -340,6 +343,24 @@ class Api:
             not isinstance(thing, ProviderEvent)
             or thing.created > self._account.now - _EVENT_SECONDS
         )
+
+
+def _check_customer_update(given: params.CheckoutParameters) -> None:
+    """Raise `ApiError` where tax of a known customer needs what the checkout may not store."""
+    if given.customer is None:
+        return
+    if given.automatic_tax.enabled and given.customer_update.address != "auto":
+        message = (
+            "Automatic tax calculation in Checkout requires a valid address on the Customer. "
+            "Set `customer_update[address]` to 'auto'."
+        )
+        raise ApiError(400, message, code="customer_tax_location_invalid")
+    if given.tax_id_collection.enabled and given.customer_update.name != "auto":
+        message = (
+            "Tax ID collection requires updating business name on the customer. "
+            "Set `customer_update[name]` to `auto`."
+        )
+        raise ApiError(400, message)
 
 
 def _check_repetition(first: object, request: object) -> None:

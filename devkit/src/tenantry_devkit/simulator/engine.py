@@ -38,6 +38,7 @@ from tenantry_devkit.simulator.objects import (
     Price,
     ProviderEvent,
     Subscription,
+    Terms,
     WebhookEndpoint,
     id_of,
     merged,
@@ -47,6 +48,8 @@ from tenantry_devkit.simulator.subscriptions import FirstPayment, SubscriptionBi
 SECRET_KEY: Final = "sk_test_simulator"  # noqa: S105  # for simulators only
 PRICES: Final = MappingProxyType({"price_free": 0, "price_pro": 2900, "price_business": 9900})
 """The default prices: those of the package's plan catalog."""
+PROMOTION_CODES: Final = MappingProxyType({"SAVE20": 20})
+"""The promotion codes, and the percentage that each takes off every invoice."""
 _URL: Final = "http://127.0.0.1:4242"
 _ONE_SECOND: Final = 1.0
 _PREFIX_LENGTH: Final = 8
@@ -82,6 +85,7 @@ class SimulationEngine(SubscriptionBilling):
         secret_key: str = SECRET_KEY,
         endpoints: Sequence[WebhookEndpoint] = (),
         prices: Mapping[str, int] = PRICES,
+        promotion_codes: Mapping[str, int] = PROMOTION_CODES,
         seed: int = 0,
         start: datetime | None = None,
         api_version: str = NEW_VERSION,
@@ -97,6 +101,7 @@ class SimulationEngine(SubscriptionBilling):
         clock = SimulatedClock(moment, running=wall_clock if running else None)
         self.secret_key = secret_key
         """The API key that it accepts."""
+        self.promotion_codes = promotion_codes
         account = Account(clock=clock, ids=Ids(seed), api_version=api_version)
         self.courier = Courier(
             account,
@@ -328,6 +333,9 @@ class SimulationEngine(SubscriptionBilling):
         trial_days: int = 0,
         missing_payment_method: MissingPaymentMethod = "create_invoice",
         billing_mode: BillingMode | None = None,
+        automatic_tax: bool = False,
+        tax_id_collection: bool = False,
+        allow_promotion_codes: bool = False,
         mode: str = "subscription",
         success_url: str | None = None,
         cancel_url: str | None = None,
@@ -335,7 +343,7 @@ class SimulationEngine(SubscriptionBilling):
         """Begin a checkout of a price, or of several with quantities, which is open for a day.
 
         The subscription gets the session's metadata, or its own. Raises `ApiError` for a malformed
-        URL.
+        URL, and for prices of different intervals.
         """
         account = self.account
         _check_url(success_url, "success_url")
@@ -343,13 +351,15 @@ class SimulationEngine(SubscriptionBilling):
         if customer is not None:
             customer = account.find_customer(id_of(customer), param="customer").id
         session_id = account.ids.new("cs_test")
+        prices = tuple(self._with_quantities(price))
+        _check_intervals(prices)
         session = CheckoutSession(
             id=session_id,
             created=account.now,
             expires_at=account.now + DAY,
             mode=mode,
             url=f"{self.url}/c/pay/{session_id}",
-            prices=tuple(self._with_quantities(price)),
+            prices=prices,
             success_url=success_url and success_url.replace("{CHECKOUT_SESSION_ID}", session_id),
             cancel_url=cancel_url,
             customer=customer,
@@ -362,9 +372,22 @@ class SimulationEngine(SubscriptionBilling):
             trial_days=trial_days,
             missing_payment_method=missing_payment_method,
             billing_mode=billing_mode,
+            terms=Terms(is_taxed=automatic_tax),
+            tax_id_collection=tax_id_collection,
+            allow_promotion_codes=allow_promotion_codes,
         )
         account.plan(session.expires_at, "expire_checkout", session_id)
         return account.add(session)
+
+    def apply_promotion_code(self, session: CheckoutSession | str, code: str) -> CheckoutSession:
+        """Enter a promotion code in an open checkout; raises `ApiError` for an unknown one, and if
+        the session accepts none.
+        """
+        before = self._open_session(session)
+        if not before.allow_promotion_codes or code not in self.promotion_codes:
+            raise ApiError(400, f"This code is invalid: {code}", code="promotion_code_invalid")
+        terms = replace(before.terms, percent_off=self.promotion_codes[code])
+        return self.account.change(before, terms=terms)
 
     def complete(
         self,
@@ -372,6 +395,7 @@ class SimulationEngine(SubscriptionBilling):
         card: Card = Card.WORKS,
         *,
         async_payment: bool = False,
+        tax_id: str | None = None,
     ) -> CheckoutSession:
         """Pay with this card: creates customer, subscription and all events,
         ``checkout.session.completed`` last.
@@ -399,6 +423,7 @@ class SimulationEngine(SubscriptionBilling):
             url=None,
             payment_pending=is_pending,
             customer=customer,
+            tax_id=tax_id,
             **fields,
         )
 
@@ -414,6 +439,7 @@ class SimulationEngine(SubscriptionBilling):
             missing_payment_method=session.missing_payment_method,
             billing_mode=session.billing_mode,
             first_payment=first_payment,
+            terms=session.terms,
         )
         fields = {"subscription": subscription.id, "invoice": subscription.latest_invoice}
         return fields if session.is_due else {**fields, "payment_status": "no_payment_required"}
@@ -519,6 +545,13 @@ class SimulationEngine(SubscriptionBilling):
     def _expire_if_open(self, session_id: str) -> None:
         if self.checkout_sessions[session_id].status == "open":
             self.expire(session_id)
+
+
+def _check_intervals(prices: Sequence[tuple[Price, int]]) -> None:
+    """Raise `ApiError` for prices of different intervals."""
+    if len({(price.interval, price.interval_count) for price, _ in prices}) > 1:
+        message = "Checkout does not support multiple prices with different billing intervals."
+        raise ApiError(400, message, param="line_items")
 
 
 def _check_url(url: str | None, param: str) -> None:

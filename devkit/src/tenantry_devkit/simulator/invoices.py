@@ -114,6 +114,7 @@ class InvoiceBilling:
             )
             for item in subscription.items
         )
+        charge = subscription.terms.charge(sum(line.amount for line in lines))
         invoice = Invoice(
             id=account.ids.new("in"),
             created=account.now,
@@ -125,7 +126,9 @@ class InvoiceBilling:
             status="draft",
             billing_reason=reason,
             currency=subscription.items[0].price.currency,
-            amount_due=sum(line.amount for line in lines),
+            amount_due=charge.total,
+            discount=charge.discount,
+            tax=charge.tax,
             lines=lines,
             auto_advance=subscription.pause_collection is None,
             period_start=subscription.period_start,
@@ -150,6 +153,7 @@ class InvoiceBilling:
             )
             for number, item in enumerate(current.items)
         )
+        charge = current.terms.charge(sum(line.amount for line in lines))
         return Invoice(
             id=f"upcoming_{current.id}",
             created=current.period_end,
@@ -161,7 +165,9 @@ class InvoiceBilling:
             status="draft",
             billing_reason="upcoming",
             currency=current.items[0].price.currency,
-            amount_due=sum(line.amount for line in lines),
+            amount_due=charge.total,
+            discount=charge.discount,
+            tax=charge.tax,
             lines=lines,
             next_payment_attempt=current.period_end,
             period_start=current.period_start,

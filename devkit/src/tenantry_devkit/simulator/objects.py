@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -86,6 +86,34 @@ def _filled(kind: str, thing: object, **values: object) -> Json:
 
 def as_list(url: str, data: list[Json], **more: object) -> Json:
     return {"object": "list", "data": data, "has_more": False, "url": url, **more}
+
+
+TAX_PERCENT: Final = 19
+"""The tax where it is calculated, on top of the price."""
+
+
+class Charge(NamedTuple):
+    """What is charged for an amount, in the currency's smallest unit."""
+
+    subtotal: int
+    discount: int
+    tax: int
+
+    @property
+    def total(self) -> int:
+        return self.subtotal - self.discount + self.tax
+
+
+class Terms(Struct, frozen=True):
+    """What a promotion code and tax do to every invoice of a subscription."""
+
+    percent_off: int = 0
+    is_taxed: bool = False
+
+    def charge(self, subtotal: int) -> Charge:
+        discount = subtotal * self.percent_off // 100
+        tax = (subtotal - discount) * TAX_PERCENT // 100 if self.is_taxed else 0
+        return Charge(subtotal, discount, tax)
 
 
 class ProviderObject(Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -194,6 +222,7 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
     billing_mode: BillingMode = "classic"
     pause_collection: PauseCollection | None = None
     missing_payment_method: MissingPaymentMethod = "create_invoice"
+    terms: Terms = Terms()
 
     @property
     def price(self) -> str:
@@ -221,6 +250,7 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
         return _filled(
             "Subscription",
             self,
+            automatic_tax=_automatic_tax(self.terms),
             billing_cycle_anchor=self.anchor,
             billing_mode=_BILLING_MODES[self.billing_mode],
             cancellation_details={
@@ -229,6 +259,7 @@ class Subscription(ProviderObject, frozen=True, kw_only=True):
                 "reason": self.cancellation_reason,
             },
             currency=first.price.currency,
+            discounts=[f"di_{self.id}"] if self.terms.percent_off else [],
             items=as_list(
                 f"/v1/subscription_items?subscription={self.id}",
                 items,
@@ -249,6 +280,10 @@ _BILLING_MODES: Final[Mapping[BillingMode, Json]] = {
     "classic": {"flexible": None, "type": "classic"},
     "flexible": {"flexible": {"proration_discounts": "included"}, "type": "flexible"},
 }
+
+
+def _automatic_tax(terms: Terms) -> Json:
+    return {"disabled_reason": None, "enabled": terms.is_taxed, "liability": None}
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -310,6 +345,8 @@ class Invoice(ProviderObject, frozen=True, kw_only=True):
     lines: tuple[Line, ...]
     period_start: int
     period_end: int
+    discount: int = 0
+    tax: int = 0
     amount_paid: int = 0
     attempt_count: int = 0
     auto_advance: bool = True
@@ -339,8 +376,11 @@ class Invoice(ProviderObject, frozen=True, kw_only=True):
             ),
             next_payment_attempt=self.next_payment_attempt if is_payable else None,
             status_transitions=_filled("status_transitions", self),
-            subtotal=self.amount_due,
+            subtotal=self.amount_due + self.discount - self.tax,
             total=self.amount_due,
+            total_discount_amounts=[{"amount": self.discount}] if self.discount else [],
+            total_excluding_tax=self.amount_due - self.tax,
+            total_taxes=[{"amount": self.tax}] if self.tax else [],
             **self._purpose(shape),
         )
 
@@ -363,8 +403,8 @@ class Invoice(ProviderObject, frozen=True, kw_only=True):
 
 
 class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
-    """``subscription_metadata`` and the fields from ``trial_days`` to ``billing_mode`` are for its
-    subscription.
+    """``subscription_metadata`` and the fields from ``trial_days`` to ``terms`` are for its
+    subscription. ``tax_id`` is the buyer's.
 
     ``payment_pending`` is not part of the provider's object.
     """
@@ -383,6 +423,10 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     trial_days: int = 0
     missing_payment_method: MissingPaymentMethod = "create_invoice"
     billing_mode: BillingMode | None = None
+    terms: Terms = Terms()
+    allow_promotion_codes: bool = False
+    tax_id_collection: bool = False
+    tax_id: str | None = None
     status: str = "open"
     payment_status: str = "unpaid"
     payment_pending: bool = False
@@ -390,23 +434,43 @@ class CheckoutSession(ProviderObject, frozen=True, kw_only=True):
     invoice: str | None = None
 
     @property
-    def amount(self) -> int:
-        return sum(price.unit_amount * quantity for price, quantity in self.prices)
+    def charge(self) -> Charge:
+        """What its first paid period costs."""
+        amounts = [price.unit_amount * quantity for price, quantity in self.prices]
+        return self.terms.charge(sum(amounts))
 
     @property
     def is_due(self) -> bool:
         """Whether completing it needs a payment."""
-        return self.amount > 0 and (self.mode == "payment" or not self.trial_days)
+        return self.charge.total > 0 and (self.mode == "payment" or not self.trial_days)
 
     def render(self, _shape: Shape, /) -> Json:
+        charge = self.charge
         return _filled(
             "CheckoutSession",
             self,
-            amount_subtotal=self.amount,
-            amount_total=self.amount,
+            amount_subtotal=charge.subtotal,
+            amount_total=charge.total,
+            automatic_tax={
+                "enabled": self.terms.is_taxed,
+                "liability": None,
+                "status": "complete" if self.terms.is_taxed else None,
+            },
             currency=self.prices[0][0].currency,
-            customer_details={"email": self.customer_email} if self.customer_email else None,
+            customer_details=self._customer_details(),
+            tax_id_collection={"enabled": self.tax_id_collection},
+            total_details={
+                "amount_discount": charge.discount,
+                "amount_shipping": 0,
+                "amount_tax": charge.tax,
+            },
         )
+
+    def _customer_details(self) -> Json | None:
+        if not (self.customer_email or self.tax_id):
+            return None
+        tax_ids = [{"type": "eu_vat", "value": self.tax_id}] if self.tax_id else []
+        return {"email": self.customer_email, "tax_ids": tax_ids}
 
 
 FlowType = Literal[

@@ -27,6 +27,8 @@ from tenantry_devkit.simulator.parameters import FORM, json_response
 from tenantry_devkit.simulator.subscriptions import ItemChange
 
 _SHOWN_EVENTS: Final = 50
+_SHOWN_PROBLEMS: Final = ("card_declined", "promotion_code_invalid")
+"""The errors that the checkout's page shows."""
 
 AnyRequest = Request[Any, Any, Any]
 Engine = NamedDependency[SimulationEngine]
@@ -67,6 +69,9 @@ async def _read(request: AnyRequest, kind: type[S]) -> S:
 class _CheckoutForm(Struct):
     card: Card = Card.WORKS
     async_payment: bool = False
+    promotion_code: str | None = None
+    applies: bool = False
+    tax_id: str | None = None
 
 
 class _PortalForm(Struct):
@@ -99,13 +104,18 @@ async def complete_checkout(
 ) -> Response[str]:
     form = await _read(request, _CheckoutForm)
     try:
+        if form.promotion_code:
+            engine.apply_promotion_code(session_id, form.promotion_code)
+        if form.applies:
+            return _checkout_page(engine.account.find(CheckoutSession, session_id))
         done = engine.complete(
             session_id,
             form.card,
             async_payment=form.async_payment,
+            tax_id=form.tax_id,
         )
     except ApiError as error:
-        if error.error.get("code") != "card_declined":
+        if error.error.get("code") not in _SHOWN_PROBLEMS:
             raise
         return _checkout_page(engine.account.find(CheckoutSession, session_id), str(error))
     return redirect(done.success_url or "/")

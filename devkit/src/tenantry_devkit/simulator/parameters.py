@@ -296,6 +296,17 @@ class InvoiceList(ListParameters):
     status: str | None = None
 
 
+class Enabled(Struct):
+    enabled: bool = False
+
+
+class CustomerUpdate(Struct):
+    """What a checkout may store of what its buyer enters."""
+
+    address: Literal["auto", "never"] = "never"
+    name: Literal["auto", "never"] = "never"
+
+
 class CheckoutParameters(Struct):
     mode: Literal["subscription", "payment"]
     line_items: AtLeastOne[NewItem]
@@ -307,6 +318,10 @@ class CheckoutParameters(Struct):
     success_url: str | None = None
     cancel_url: str | None = None
     ui_mode: str = "hosted"
+    allow_promotion_codes: bool = False
+    automatic_tax: Enabled = field(default_factory=Enabled)
+    tax_id_collection: Enabled = field(default_factory=Enabled)
+    customer_update: CustomerUpdate = field(default_factory=CustomerUpdate)
 
 
 class FlowRedirect(Struct):

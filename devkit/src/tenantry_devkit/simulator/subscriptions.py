@@ -32,10 +32,12 @@ from tenantry_devkit.simulator.objects import (
     PauseCollection,
     Price,
     Subscription,
+    Terms,
     id_of,
     merged,
 )
 
+STANDARD_TERMS: Final = Terms()
 _TRIAL_WARNING: Final = 3 * DAY
 _FIRST_PAYMENT_TIME: Final = 23 * 3600
 
@@ -122,6 +124,7 @@ class SubscriptionBilling(InvoiceBilling):
         cancel_at: int | None = None,
         billing_mode: BillingMode | None = None,
         first_payment: FirstPayment = FirstPayment.CHECKOUT,
+        terms: Terms = STANDARD_TERMS,
     ) -> Subscription:
         """Subscribe a customer to a price, or to several with quantities. Raises `ApiError`.
 
@@ -149,6 +152,7 @@ class SubscriptionBilling(InvoiceBilling):
             metadata=merged({}, metadata),
             missing_payment_method=missing_payment_method,
             billing_mode=billing_mode or self._rules.billing_mode,
+            terms=terms,
         )
         if trial_end:
             trial = {"status": "trialing", "anchor": end, "trial_start": now, "trial_end": end}

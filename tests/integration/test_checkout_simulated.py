@@ -1,0 +1,173 @@
+"""Checkouts from the order to the tenant's record, with the simulated provider over HTTP."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import httpx2
+import pytest
+
+from tenantry_devkit.simulator import CheckoutSession, Invoice, Simulator, Subscription
+from tests.integration.test_checkout_routes import CHECKOUT, bearer
+from tests.support.app import WEBHOOK_SECRET, client_of, lifespan, make_app
+from tests.support.emptying import SharedDatabase
+from tests.support.ports import free_port
+
+CATALOG: Final = """
+[[plans]]
+id = "free"
+[[plans]]
+id = "pro"
+stripe_price_id = ["price_pro", "price_pro_yearly"]
+trial_days = 14
+[[addons]]
+id = "storage"
+stripe_price_id = "price_storage_yearly"
+"""
+WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
+PAGE: Final = "https://app.example/done"
+TENANT: Final = "/api/v1/tenants/acme"
+
+
+class Shop(NamedTuple):
+    """The service, the provider, and a buyer's browser."""
+
+    client: httpx2.AsyncClient
+    provider: Simulator
+    browser: httpx2.AsyncClient
+    headers: dict[str, str]
+
+    async def order(self, **order: Any) -> str:
+        """Begin a checkout of the plan pro, and return its address."""
+        body = {"plan": "pro", "successUrl": PAGE} | order
+        answer = await self.client.post(CHECKOUT, json=body, headers=self.headers)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["url"])
+
+    async def pay(self, address: str, **form: str) -> None:
+        answer = await self.browser.post(address, data={"card": "works"} | form)
+        assert (answer.status_code, answer.headers["location"]) == (303, PAGE)
+        await self.provider.deliver()
+
+    async def tenant(self) -> dict[str, Any]:
+        record: dict[str, Any] = (await self.client.get(TENANT, headers=self.headers)).json()
+        return record
+
+    @property
+    def session(self) -> CheckoutSession:
+        return list(self.provider.checkout_sessions.values())[-1]
+
+    @property
+    def subscription(self) -> Subscription:
+        return list(self.provider.subscriptions.values())[-1]
+
+    @property
+    def invoice(self) -> Invoice:
+        return list(self.provider.invoices.values())[-1]
+
+
+@pytest.fixture(params=["any"])
+async def shop(
+    emptied: str, shared_database: SharedDatabase, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Shop]:
+    catalog = tmp_path / "plans.toml"
+    catalog.write_text(CATALOG)
+    port = free_port()
+    app = make_app(
+        emptied,
+        TENANTRY_PLANS=str(catalog),
+        PROVIDER_SECRET_KEY="sk_test_simulator",
+        PROVIDER_API_BASE=f"http://127.0.0.1:{port}",
+        CHECKOUT_PROMOTION_CODES="true",
+        CHECKOUT_TAX="true",
+        SUBSCRIPTIONS=request.param,
+    )
+    headers = await bearer(emptied, "*:*")
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(client_of(app))
+        provider = Simulator(client=client)
+        provider.add_endpoint(WEBHOOK, WEBHOOK_SECRET)
+        provider.customer("cus_1", email="owner@acme.example")
+        provider.price("price_pro_yearly", 29_000, interval="year")
+        provider.price("price_storage_yearly", 1_000, interval="year")
+        await stack.enter_async_context(provider.serving(port))
+        await stack.enter_async_context(lifespan(app))
+        browser = await stack.enter_async_context(httpx2.AsyncClient())
+        yield Shop(client, provider, browser, headers)
+
+
+async def test_yearly_price_with_seats_addons_a_code_and_tax(shop: Shop) -> None:
+    address = await shop.order(
+        price="price_pro_yearly", quantity=5, addons=[{"id": "storage", "quantity": 2}]
+    )
+    page = (await shop.browser.get(address)).text
+    assert "1450.00 EUR every year" in page
+    assert "20.00 EUR every year" in page
+    assert "14 days" in page
+    assert "Tax id" in page
+    applied = await shop.browser.post(address, data={"promotion_code": "SAVE20", "applies": "true"})
+    # 1470.00, less 20 %, and 19 % of that
+    assert "-294.00 EUR" in applied.text
+    assert "223.44 EUR" in applied.text
+    assert "1399.44 EUR" in applied.text
+    await shop.pay(address, tax_id="DE123456789")
+
+    assert (shop.session.tax_id, shop.session.charge.total) == ("DE123456789", 139_944)
+    items = [(item.price.id, item.quantity) for item in shop.subscription.items]
+    assert items == [("price_pro_yearly", 5), ("price_storage_yearly", 2)]
+    tenant = await shop.tenant()
+    shown = tenant["plan"], tenant["subscriptionStatus"], tenant["seats"], tenant["access"]["state"]
+    assert shown == ("pro", "trialing", 5, "full")
+
+    await shop.provider.advance(days=15)
+    assert (await shop.tenant())["subscriptionStatus"] == "active"
+    assert (shop.invoice.status, shop.invoice.amount_paid) == ("paid", 139_944)
+    assert (shop.invoice.discount, shop.invoice.tax) == (29_400, 22_344)
+
+
+async def test_unknown_code_is_refused_on_the_page(shop: Shop) -> None:
+    address = await shop.order()
+    refused = await shop.browser.post(address, data={"promotion_code": "NOPE", "applies": "true"})
+    assert "This code is invalid: NOPE" in refused.text
+    assert shop.session.charge.discount == 0
+
+
+async def test_trial_is_given_once_in_a_tenants_life(shop: Shop) -> None:
+    await shop.pay(await shop.order())
+    assert (await shop.tenant())["subscriptionStatus"] == "trialing"
+    shop.provider.cancel(shop.subscription)
+    await shop.provider.deliver()
+    assert (await shop.tenant())["subscriptionStatus"] == "canceled"
+    await shop.pay(await shop.order())
+    assert shop.subscription.trial_end is None
+    assert (await shop.tenant())["subscriptionStatus"] == "active"
+
+
+async def test_trial_of_the_providers_own_making_counts_too(shop: Shop) -> None:
+    made = shop.provider.subscribe("cus_1", "price_pro", metadata={"orgId": "acme"}, trial_days=3)
+    shop.provider.cancel(made)
+    await shop.provider.deliver()
+    await shop.order()
+    assert shop.session.trial_days == 0
+
+
+async def test_abandoned_checkout_leaves_the_trial_to_the_next(shop: Shop) -> None:
+    abandoned = await shop.order()
+    await shop.pay(await shop.order())
+    assert "is expired" in (await shop.browser.get(abandoned)).text
+    assert (await shop.tenant())["subscriptionStatus"] == "trialing"
+
+
+@pytest.mark.parametrize("shop", ["each"], indirect=True)
+async def test_trial_that_no_event_has_told_yet_is_not_given_again(shop: Shop) -> None:
+    """Where a tenant may have several subscriptions, the first one's events are lost."""
+    first = await shop.order()
+    shop.provider.misbehave(drop=1.0)
+    await shop.pay(first)
+    shop.provider.behave()
+    assert (await shop.tenant())["subscriptionStatus"] == "none"
+    second = await shop.order()
+    assert shop.session.trial_days == 0
+    await shop.pay(second)
+    assert (await shop.tenant())["subscriptionStatus"] == "active"
