@@ -44,6 +44,7 @@ from tenantry.auth.sessions import SessionService
 from tenantry.billing.access_ends import record_access_ends
 from tenantry.billing.checkout import CheckoutOptions, CheckoutService
 from tenantry.billing.event_feed import EventFeed
+from tenantry.billing.grants import GrantService
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.ledger_queries import LedgerQueries
 from tenantry.billing.prices import PriceList
@@ -379,6 +380,7 @@ def build_services(
             tenants_per_user=settings.tenants_per_user,
             email_subjects=by_email,
         ),
+        grants=GrantService(database, policy, outbox, clock),
         members=MemberService(
             database,
             issuers,

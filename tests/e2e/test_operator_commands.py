@@ -72,7 +72,7 @@ async def test_created_tenant_is_shown_as_the_api_returns_it(
             "state": "full",
             "plan": "pro",
             "until": None,
-            "reason": "The operator chose the plan.",
+            "reason": "Granted by the operator: the plan was chosen when the organization was created.",
         },
         "stripeCustomerId": "cus_7",
         "ownerId": "user_7",

@@ -26,13 +26,14 @@ async def world(conninfo: str, request: pytest.FixtureRequest) -> AsyncIterator[
         yield world
 
 
-async def abandoned(world: World, base_plan: str = "free") -> Subscriber:
-    """A tenant with a plan of the operator whose first payment of the plan `business` fails
-    twice.
+async def abandoned(world: World, plan: str | None = None) -> Subscriber:
+    """A tenant whose first payment of the plan `business` fails twice; if given, with another plan
+    by contract.
     """
     subscriber = await world.subscriber()
-    given = "UPDATE tenants SET base_plan = %s, plan = %s WHERE id = %s"
-    await rows(world.service.conninfo, given, base_plan, base_plan, subscriber.id)
+    if plan is not None:
+        terms = {"plan": plan, "reason": "a contract"}
+        await world.service.operator.put(f"/api/v1/tenants/{subscriber.id}/grants/contract", terms)
     world.simulator.card_declines(subscriber.customer)
     subscription = world.subscribe(subscriber, "price_business")
     await world.passes(minutes=1)

@@ -103,7 +103,7 @@ def wrong_access(explanation: BillingExplanation, said: Sequence[AccessSentence]
     """Sentences about what subscriptions give that the tenant's access contradicts."""
     access = explanation.tenant.access
     current = [each for each in said if each.is_current]
-    is_of_operator = access.reason == "The operator chose the plan."
+    is_of_operator = access.reason.startswith("Granted by the operator")
     if len(current) != (access.state != "none" and not is_of_operator):
         yield f"access is {access.state}, and that of {len(current)} subscriptions"
     for each in current:

@@ -4,7 +4,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.billing import Subscriber, rows
+from tests.support.billing import Subscriber
 from tests.support.truth import NOTHING, OVER, World, drifted, ids, missed_ids
 
 UPDATED: Final = "customer.subscription.updated"
@@ -15,8 +15,8 @@ SUCCEEDED: Final = "invoice.payment_succeeded"
 
 async def test_a_plan_that_the_operator_gave_is_left_alone(world: World) -> None:
     subscriber = await world.subscriber()
-    statement = "UPDATE tenants SET plan = 'business', base_plan = 'business' WHERE id = %s"
-    await rows(world.service.conninfo, statement, subscriber.id)
+    terms = {"plan": "business", "reason": "a contract"}
+    await world.service.operator.put(f"/api/v1/tenants/{subscriber.id}/grants/contract", terms)
     assert await world.compare_one(subscriber) is None
     assert await world.provider.state(subscriber) == ("business", "none")
 

@@ -214,9 +214,10 @@ async def test_tenants_get_their_plan_after_the_catalog_is_fixed(provider: Provi
     assert await provider.state(subscriber) == ("business", "active")
 
 
-async def test_a_tenant_begins_with_its_own_plan(provider: Provider) -> None:
+async def test_a_grant_is_folded_too(provider: Provider) -> None:
     subscriber = await provider.subscriber()
-    await corrupt(provider, subscriber, "base_plan = 'pro', plan = 'pro'")
+    terms = {"plan": "pro", "reason": "a contract"}
+    await provider.service.operator.put(f"/api/v1/tenants/{subscriber.id}/grants/contract", terms)
     await provider.send(events.failed(customer=subscriber.customer))
     await corrupt(provider, subscriber, "plan = 'free'")
     assert (await replay_one(provider, subscriber)).repaired

@@ -215,15 +215,56 @@ async def test_parked_event_is_placed_by_its_command(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "plan"), [(("--plan", "pro"), "pro"), (("--plan", "free"), "free"), ((), None)]
+    ("options", "plan"), [(("--plan", "pro"), "pro"), (("--plan", "free"), None), ((), None)]
 )
 async def test_plan_that_the_operator_gives_a_new_tenant_is_in_the_audit_trail(
     shell: Shell, options: tuple[str, ...], plan: str | None
 ) -> None:
-    tenant = f"plan-{plan}"
+    tenant = f"plan-{len(options)}-{plan}"
     await shell.tenant(tenant, *options)
     with psycopg.connect(shell.database_url) as connection:
-        query = "SELECT action, actor_kind, after FROM audit_events WHERE org_id = %s"
-        [(action, actor, after)] = connection.execute(query, (tenant,)).fetchall()
-    assert (action, actor) == ("tenant.created", "operator")
-    assert after.get("plan") == plan
+        query = "SELECT action, actor_kind, after FROM audit_events WHERE org_id = %s ORDER BY id"
+        created, *grants = connection.execute(query, (tenant,)).fetchall()
+    assert created[:2] == ("tenant.created", "operator")
+    given = [(action, actor, after["plan"]) for action, actor, after in grants]
+    assert given == ([] if plan is None else [("grant.set", "operator", plan)])
+
+
+async def test_grants_are_set_listed_and_ended(shell: Shell) -> None:
+    await shell.tenant("initech")
+    set_grant = await shell.run(
+        *("grant", "initech", "contract-2027", "--plan", "business", "--until", "365d"),
+        *("--limit", "projects=900", "--reason", "Contract 2027-014"),
+    )
+    assert set_grant.err == "Set grant contract-2027 of initech.\n"
+    [listed] = json.loads(await shell.done("grants", "initech", "--json"))
+    assert (listed["plan"], listed["limits"]) == ("business", {"projects": 900})
+    table = await shell.done("grants", "initech")
+    assert "contract-2027" in table
+    assert "projects=900" in table
+    explained = await shell.run("show-tenant", "initech")
+    assert "Granted by the operator: Contract 2027-014." in explained.out
+    ended = await shell.done("grant", "initech", "contract-2027", "--end", "--json")
+    assert json.loads(ended)["endedAt"] is not None
+    nothing = await shell.run("grants", "initech")
+    assert (nothing.code, nothing.err) == (0, "initech has no grants.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 2, "Pass either --end, or the terms of the grant."),
+        (("--end", "--plan", "pro"), 2, "Pass either --end, or the terms of the grant."),
+        (("--plan", "pro"), 2, "Missing option '--reason'."),
+        (("--limit", "projects", "--reason", "r"), 2, "give NAME=N with a whole number"),
+        (("--plan", "gold", "--reason", "r"), 2, "'gold' is not in the plan catalog"),
+        (("--feature", "sso", "--reason", "r"), 2, "unknown feature 'sso'"),
+        (("--end",), 5, "There is no such grant."),
+    ],
+)
+async def test_grants_with_wrong_terms_are_refused(
+    shell: Shell, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    done = await shell.run("grant", "globex", "contract", *arguments)
+    assert message in done.err
+    assert done.code == code

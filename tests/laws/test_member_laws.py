@@ -110,7 +110,7 @@ class World:
     async def add_tenant(self, org_id: str) -> None:
         async with self.database.transaction(of_tenant(org_id)) as connection:
             address = OwnerAddress("a@b.example", "a@b.example")
-            await tenants.insert(connection, org_id, org_id, OWNER, address, "free", NOW)
+            await tenants.insert(connection, org_id, org_id, OWNER, address, NOW)
             await add_owner(connection, AUTHOR, User(ISSUER, OWNER), org_id, NOW)
 
     async def owner_of(self, org_id: str) -> str:

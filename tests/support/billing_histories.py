@@ -15,10 +15,12 @@ from typing import Any, Final
 import httpx2
 import msgspec
 
+from tenantry.billing.grants import GrantInput, GrantService
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
+from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.integrations.stripe.decode import decode_event
@@ -61,10 +63,10 @@ projects = 10
 _NOTICES: Final = "trial_ending,payment_recovered,subscription_ended,access_ended"
 _ADD_TENANTS: Final = """
 WITH given AS (
-  SELECT * FROM json_to_recordset(%s::json) AS given (id text, plan text, customer text)
+  SELECT * FROM json_to_recordset(%s::json) AS given (id text, customer text)
 ), made AS (
-  INSERT INTO tenants (id, name, owner_id, owner_email, plan, base_plan, stripe_customer_id)
-  SELECT id, id, 'usr_' || id, 'owner@x.example', plan, plan, customer FROM given RETURNING id)
+  INSERT INTO tenants (id, name, owner_id, owner_email, stripe_customer_id)
+  SELECT id, id, 'usr_' || id, 'owner@x.example', customer FROM given RETURNING id)
 INSERT INTO customers (id, tenant_id, linked_by)
 SELECT customer, id, 'operator' FROM made JOIN given USING (id) WHERE customer IS NOT NULL
 """
@@ -168,12 +170,14 @@ class HistoryService:
             outcomes.append(outcome)
         return outcomes
 
-    async def _create(self, tenants: Iterable[HistoryTenant]) -> None:
-        made = [
-            {"id": tenant.id, "plan": tenant.plan, "customer": tenant.customer}
-            for tenant in tenants
-        ]
+    async def _create(self, tenants: Sequence[HistoryTenant]) -> None:
+        made = [{"id": tenant.id, "customer": tenant.customer} for tenant in tenants]
         await rows(self._conninfo, _ADD_TENANTS, json.dumps(made))
+        grants = GrantService(self._database, self._policy, Outbox(), lambda: NOW)
+        for tenant in tenants:
+            if tenant.plan != "free":
+                wanted = GrantInput("a contract", tenant.plan)
+                await grants.put(BY_OPERATOR, tenant.id, "contract", wanted)
 
     async def _send_all(self, history: History, gate: asyncio.Semaphore) -> None:
         async with gate:

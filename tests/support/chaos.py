@@ -22,7 +22,6 @@ from tenantry.domain.billing.order import is_decided
 from tenantry.domain.billing.state import BillingPolicy, BillingState, fold_key
 from tenantry.domain.billing.tenant_record import BillingRecord, record_of
 from tenantry.domain.billing.timeline import begin
-from tenantry.domain.plans import FREE
 from tenantry.domain.tenants import Tenant
 from tenantry.integrations.stripe.decode import decode_event
 from tenantry.integrations.stripe.signature import sign
@@ -229,7 +228,7 @@ def expected(events: Sequence[Json], policy: BillingPolicy) -> ExpectedRecord:
         for timeline in timelines
         for created in {event.created for event in timeline.events}
     )
-    record = record_of([timeline.state for timeline in timelines], policy, FREE)
+    record = record_of([timeline.state for timeline in timelines], policy)
     return ExpectedRecord(record, ambiguous)
 
 

@@ -214,8 +214,8 @@ class Dashboard:
         """Make a user a member of more tenants: ``many-1`` with the name Many 00001, and so on."""
         async with await psycopg.AsyncConnection.connect(self.conninfo) as connection:
             await connection.execute(
-                "INSERT INTO tenants (id, name, owner_id, owner_email, base_plan, plan, created_at, updated_at) "
-                "SELECT 'many-' || n, 'Many ' || lpad(n::text, 5, '0'), 'x', 'x@x.example', 'free', 'free', "
+                "INSERT INTO tenants (id, name, owner_id, owner_email, plan, created_at, updated_at) "
+                "SELECT 'many-' || n, 'Many ' || lpad(n::text, 5, '0'), 'x', 'x@x.example', 'free', "
                 "now(), now() FROM generate_series(1, %s) AS n",
                 (number,),
             )

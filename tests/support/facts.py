@@ -15,6 +15,7 @@ from tenantry.domain.billing.state import (
 )
 from tenantry.domain.billing.tenant_record import BillingRecord
 from tenantry.domain.billing.timeline import Folded
+from tenantry.domain.grants import GrantTerms
 from tenantry.domain.plans import parse_catalog
 
 CATALOG: Final = parse_catalog(
@@ -95,6 +96,24 @@ def completed(created: int = 100, event_id: str = "evt_c", **facts: Any) -> Bill
     )
 
 
+def granted(
+    created: int = 100, event_id: str = "evt_g", name: str = "contract", **terms: Any
+) -> BillingEvent:
+    """The operator sets a grant."""
+    given = GrantTerms(name, **{"reason": "a contract", **terms})
+    return BillingEvent(id=event_id, type=ev.GRANT_SET, created=created, org_id="acme", grant=given)
+
+
+def grant_ended(
+    created: int = 100, event_id: str = "evt_ge", name: str = "contract"
+) -> BillingEvent:
+    """The operator ends a grant."""
+    given = GrantTerms(name)
+    return BillingEvent(
+        id=event_id, type=ev.GRANT_ENDED, created=created, org_id="acme", grant=given
+    )
+
+
 def account(
     tenant_id: str = "acme",
     state: BillingState | None = None,
@@ -108,7 +127,6 @@ def account(
         "owner_id": f"usr_{tenant_id}",
         "deleted": False,
         "customer_id": None,
-        "base_plan": "free",
         "record": BillingRecord(),
         "folds": {},
     }

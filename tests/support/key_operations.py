@@ -114,7 +114,7 @@ class World:
     async def add_tenant(self, org_id: str) -> None:
         async with self.database.transaction(of_tenant(org_id)) as connection:
             address = OwnerAddress("a@b.example", "a@b.example")
-            await tenants.insert(connection, org_id, org_id, "user", address, "free", NOW)
+            await tenants.insert(connection, org_id, org_id, "user", address, NOW)
 
     async def find(self, org_id: str, key_id: str) -> ApiKey:
         async with self.database.transaction(of_tenant(org_id)) as connection:

@@ -36,7 +36,7 @@ from tenantry.domain.billing.state import BillingPolicy, BillingState, apply, fo
 from tenantry.domain.billing.tenant_record import BillingRecord, record_of
 from tenantry.domain.billing.timeline import Fold, Folded
 from tenantry.domain.plans import FREE
-from tests.support.facts import account
+from tests.support.facts import account, granted
 
 TENANT: Final = "acme"
 CUSTOMER: Final = "cus_1"
@@ -55,7 +55,7 @@ class Ledger:
         policy: BillingPolicy,
         customers: Sequence[str] = (CUSTOMER,),
         *,
-        base_plan: str = FREE,
+        plan: str = FREE,
     ) -> None:
         self._policy = policy
         self._tenant_of: dict[str, str] = dict.fromkeys(customers, TENANT)
@@ -64,10 +64,12 @@ class Ledger:
         self._events: dict[str, BillingEvent] = {}
         self._parked: dict[str, ReceivedEvent] = {}
         customer_id = customers[-1] if customers else None
-        fresh = account(TENANT, customer_id=customer_id, base_plan=base_plan)
+        fresh = account(TENANT, customer_id=customer_id)
         self.account: BillingAccount = fresh.with_folds({}, policy)
         self.notified: tuple[str, ...] = ()
         self.ambiguous: tuple[str, ...] = ()
+        if plan != FREE:
+            self.deliver([granted(0, plan=plan)])
 
     def fork(self) -> "Ledger":
         """An independent copy of the ledger."""

@@ -10,4 +10,4 @@ from tenantry.domain.owner_mails import OwnerAddress
 async def add_acme(connection: Connection, now: datetime) -> None:
     """The tenant acme, as the operator would make it."""
     address = OwnerAddress("owner@acme.example", "owner@acme.example")
-    await tenants.insert(connection, "acme", "Acme", "usr_1", address, "free", now)
+    await tenants.insert(connection, "acme", "Acme", "usr_1", address, now)

@@ -151,10 +151,6 @@ def test_a_shorter_history_leads_to_the_same_state(
     assert short.timeline.folded() == place(whole, event, ANY).timeline.folded()
 
 
-def test_a_tenant_begins_with_its_own_plan() -> None:
-    assert account(base_plan="business").beginning.plan == "business"
-
-
 def test_a_failure_after_a_success_of_its_invoice_in_the_same_second_is_not_mailed() -> None:
     placement = place_last(updated(100), succeeded(200), failed(200))
     assert (placement.notify, placement.is_ambiguous, status(placement)) == (False, False, "active")

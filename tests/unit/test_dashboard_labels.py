@@ -2,7 +2,15 @@
 
 from tenantry.dashboard.labels import labels
 from tenantry.domain.audit import Action
-from tenantry.domain.billing.events import ACCESS_ENDED, KNOWN_TYPES, SNAPSHOT, Anomaly, Outcome
+from tenantry.domain.billing.events import (
+    ACCESS_ENDED,
+    GRANT_ENDED,
+    GRANT_SET,
+    KNOWN_TYPES,
+    SNAPSHOT,
+    Anomaly,
+    Outcome,
+)
 
 
 def test_every_value_has_a_text() -> None:
@@ -10,4 +18,4 @@ def test_every_value_has_a_text() -> None:
     assert set(table.outcomes) == set(Outcome)
     assert set(table.anomalies) == set(Anomaly)
     assert set(table.audit_actions) == set(Action)
-    assert set(table.event_types) == {*KNOWN_TYPES, SNAPSHOT, ACCESS_ENDED}
+    assert set(table.event_types) == {*KNOWN_TYPES, SNAPSHOT, ACCESS_ENDED, GRANT_SET, GRANT_ENDED}

@@ -71,7 +71,7 @@ def record(
     """The record after these events, delivered one by one and, with the same result, in reverse."""
     found = set[BillingRecord]()
     for order in (events, events[::-1]):
-        ledger = Ledger(policy(mode, more), base_plan=base_plan)
+        ledger = Ledger(policy(mode, more), plan=base_plan)
         for event in order:
             ledger.deliver([event])
         found.add(ledger.account.record)
@@ -285,7 +285,7 @@ def test_the_operators_plan_takes_part_in_the_choice(
 ) -> None:
     phase = phase_at([told(10, status, plan=plan)], mode, 100, base_plan=base_plan)
     assert (phase.state, phase.plan) == expected
-    by_operator = phase.reason == "The operator chose the plan."
+    by_operator = phase.reason == "Granted by the operator: a contract."
     assert by_operator == (status == "past_due" or base_plan == "business")
 
 

@@ -278,7 +278,8 @@ class BillingEvent(Model, frozen=True, kw_only=True):
     """The provider's event id; tenantry's own for its own types."""
     type: str
     """The provider's event type, ``tenantry.subscription.snapshot`` for a snapshot of the
-    provider's API, or ``tenantry.access.ended`` for access that ended by time.
+    provider's API, ``tenantry.access.ended`` for access that ended by time, or
+    ``tenantry.grant.set`` and ``tenantry.grant.ended`` for the operator's grants.
     """
     created: datetime
     """When the provider created the event; events are ordered by it."""

@@ -25,6 +25,7 @@ _NEXT_STEPS: Final = {
     "mode_mismatch": "Use a live-mode credential for live-mode objects, members, tenants and billing.",
     "plan_limit_reached": "Delete unused objects, or change to a larger plan.",
     "key_limit_reached": "Revoke unused keys, or change to a larger plan.",
+    "grant_limit_reached": "End a grant that is not needed.",
     "key_not_active": 'Use an active key (api_keys.list(status="active")).',
     "last_owner": "Add another owner or OWNER key first.",
     "not_found": "Check the id. Objects of other organizations are not found either.",

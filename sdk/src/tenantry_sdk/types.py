@@ -72,6 +72,8 @@ AuditAction: TypeAlias = (
         "api_key.updated",
         "billing.checkout_started",
         "billing.portal_opened",
+        "grant.ended",
+        "grant.set",
         "member.accepted",
         "member.added",
         "member.declined",

@@ -205,7 +205,7 @@ class OverviewService:
                 states,
                 self.policy,
                 now.timestamp(),
-                account.base_plan,
+                account.grants(),
             )
         tenant = to_tenant(found.record, catalog, now)
         return BillingOverview(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -11,6 +12,7 @@ from tenantry.audit import trail as audit
 from tenantry.billing import ingest
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.customer_links import release_from_ended, unlink_customers
+from tenantry.billing.grants import GrantChange
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.outbox import Outbox
@@ -19,8 +21,12 @@ from tenantry.domain import errors
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.billing.ledger import SnapshotRequest
 from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.grants import GrantTerms
 from tenantry.domain.owner_mails import OwnerAddress
 from tenantry.domain.plans import FREE
+
+_GRANT_AT_CREATION: Final = "plan"
+_REASON_AT_CREATION: Final = "the plan was chosen when the organization was created"
 
 
 class TenantInput(msgspec.Struct, frozen=True):
@@ -50,10 +56,6 @@ class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):
     owner_email_verified: bool
     stripe_customer_id: str | None
     suspended: bool
-    plan: str | UnsetType = UNSET
-    """The plan of a new tenant if the operator chose it; from then on the ledger records the
-    plan.
-    """
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ class TenantChange:
             await self._unlink(unlinked)
         is_linked = await self._link(found, customer)
         if created:
-            await self._record_creation(wanted)
+            await self._record_creation()
+            await self._grant(wanted.plan)
         else:
             await record_update(self.connection, self.author, found, self.now)
         if created or is_linked:
@@ -115,7 +118,6 @@ class TenantChange:
             wanted.name,
             wanted.owner_id or new_id("usr"),
             OwnerAddress(wanted.owner_email, verified),
-            wanted.plan or FREE,
             self.now,
         )
         if only_new and not created:
@@ -161,13 +163,22 @@ class TenantChange:
             raise errors.CustomerTakenError(f"Customer {customer} belongs to another tenant.")
         return True
 
-    async def _record_creation(self, wanted: TenantInput) -> None:
-        plan = UNSET if wanted.plan is None else wanted.plan
-        after = audited(await get_tenant(self.connection, self.tenant_id), plan)
+    async def _record_creation(self) -> None:
+        after = audited(await get_tenant(self.connection, self.tenant_id))
         target = (self.tenant_id, self.tenant_id)
         await audit.record(
             self.connection, self.author, Action.TENANT_CREATED, target, self.now, after=after
         )
+
+    async def _grant(self, plan: str | None) -> None:
+        """Give a new tenant the plan that the operator chose, for good."""
+        if plan in (None, FREE):
+            return
+        terms = GrantTerms(_GRANT_AT_CREATION, plan, reason=_REASON_AT_CREATION)
+        async with self.connection.within(ACROSS_TENANTS):
+            await GrantChange(
+                self.connection, self.policy, self.outbox, self.author, self.tenant_id, self.now
+            ).set(terms)
 
     async def _apply_parked(self) -> None:
         async with self.connection.within(ACROSS_TENANTS):
@@ -198,7 +209,7 @@ async def record_update(
     return after
 
 
-def audited(row: TenantRow, plan: str | UnsetType = UNSET) -> AuditedTenant:
+def audited(row: TenantRow) -> AuditedTenant:
     """Return the fields that callers change. The ledger records the billing state."""
     is_verified = row.owner_address.is_verified
     record = row.record
@@ -209,5 +220,4 @@ def audited(row: TenantRow, plan: str | UnsetType = UNSET) -> AuditedTenant:
         is_verified,
         record.stripe_customer_id,
         row.suspended,
-        plan,
     )

@@ -69,14 +69,13 @@ async def insert(
     name: str,
     owner_id: str,
     owner: OwnerAddress,
-    plan: str,
     now: datetime,
 ) -> bool:
     """Store a new tenant; return False if the id is taken."""
     cursor = await connection.execute(
-        "INSERT INTO tenants (id, name, owner_id, owner_email, verified_email, base_plan, plan, created_at, "
-        "updated_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO NOTHING",
-        (tenant_id, name, owner_id, owner.email, owner.verified_email, plan, plan, now, now),
+        "INSERT INTO tenants (id, name, owner_id, owner_email, verified_email, created_at, "
+        "updated_at) VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT (id) DO NOTHING",
+        (tenant_id, name, owner_id, owner.email, owner.verified_email, now, now),
     )
     return cursor.rowcount == 1
 

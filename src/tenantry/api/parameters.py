@@ -89,6 +89,7 @@ Metadata = Annotated[
     ),
 ]
 ExpiresAt = Annotated[datetime, msgspec.Meta(tz=True, description="When the key ends (RFC 3339).")]
+GrantEnd = Annotated[datetime, msgspec.Meta(tz=True)]
 
 Limit = Annotated[
     int,

@@ -23,6 +23,7 @@ from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
 from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.event_feed import EventFeed
+from tenantry.billing.grants import GrantService
 from tenantry.billing.ledger_queries import LedgerQueries
 from tenantry.billing.prices import PriceList
 from tenantry.billing.replay import ReplayService
@@ -39,6 +40,7 @@ class UseCases(msgspec.Struct, frozen=True, kw_only=True):
     leaks: LeakReportService
     projects: ProjectService
     tenants: TenantService
+    grants: GrantService
     members: MemberService
     memberships: MembershipService
     trail: AuditService

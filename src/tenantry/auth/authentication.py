@@ -33,7 +33,7 @@ from tenantry.db.database import Lane
 from tenantry.db.pagination import Window
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import api_keys, errors, permissions
-from tenantry.domain.access import AccessPhase, current_phase
+from tenantry.domain.access import AccessPhase, current_phase, plan_at
 from tenantry.domain.api_keys import KeyStatus, Pepper
 from tenantry.domain.feature_access import feature_access_of
 from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal, Role
@@ -221,7 +221,7 @@ class Authenticator:
             mode=Mode.LIVE,
             scopes=scopes,
             access_level=level,
-            plan=row.plan,
+            plan=plan_at(row.plan, row.subscription_status, phase),
             subscription_status=row.subscription_status,
             access_phase=phase,
             expires_at=claims.expires_at,
@@ -281,7 +281,7 @@ def _principal_of_key(key: KeyRow, catalog: Catalog, now: datetime) -> RequestPr
         mode=_MODES[key.mode],
         scopes=tuple(key.scopes),
         access_level=_LEVELS[key.access_level],
-        plan=key.plan,
+        plan=plan_at(key.plan, key.subscription_status, phase),
         subscription_status=key.subscription_status,
         access_phase=phase,
         expires_at=key.expires_at,

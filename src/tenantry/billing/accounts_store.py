@@ -32,7 +32,7 @@ from tenantry.domain.billing.timeline import Folded
 
 READ_ACCOUNTS: Final = Statement(
     """
-SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan,
+SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id,
        plan, subscription_status, current_period_end, cancel_at_period_end, cancel_at, ends_at,
        seats, access::text, folded_by, folds::text
   FROM tenants
@@ -45,7 +45,7 @@ SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan,
 # deadlocks. The one array keeps this an index scan; an OR would read every tenant.
 LOCK_ACCOUNTS: Final = Statement(
     """
-SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id, base_plan,
+SELECT id, owner_id, deleted_at IS NOT NULL, stripe_customer_id,
        plan, subscription_status, current_period_end, cancel_at_period_end, cancel_at, ends_at,
        seats, access::text, folded_by, folds::text
   FROM tenants
@@ -139,7 +139,6 @@ class AccountRow(NamedTuple):
     owner_id: str
     is_deleted: bool
     customer_id: str | None
-    base_plan: str
     plan: str
     subscription_status: str
     current_period_end: int | None
@@ -174,7 +173,6 @@ def _to_account(row: AccountRow, policy: BillingPolicy) -> BillingAccount:
         row.owner_id,
         row.is_deleted,
         row.customer_id,
-        row.base_plan,
         record,
         folds,
         is_whole,

@@ -12,6 +12,7 @@ import msgspec
 
 from tenantry.billing import ledger_queries_store as store
 from tenantry.billing.accounts_store import read_accounts
+from tenantry.billing.grants import grants_in_force
 from tenantry.billing.ledger_queries_store import LedgerRecord
 from tenantry.billing.ledger_store import customers_of
 from tenantry.billing.replay import FieldComparison, compare
@@ -37,6 +38,7 @@ from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.subscription_choice import RankedSubscription, choice
 from tenantry.domain.billing.subscription_rank import chosen_state
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
+from tenantry.domain.grants import Grant
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.tenants import (
     EndsWithPeriod,
@@ -70,8 +72,9 @@ class BillingEventView(msgspec.Struct, frozen=True, rename="camel"):
     type: Annotated[
         str,
         doc(
-            "The provider's event type, `tenantry.subscription.snapshot` for a snapshot of the provider's API, or "
-            "`tenantry.access.ended` for access that ended by time.",
+            "The provider's event type, `tenantry.subscription.snapshot` for a snapshot of the provider's API, "
+            "`tenantry.access.ended` for access that ended by time, or `tenantry.grant.set` and "
+            "`tenantry.grant.ended` for the operator's grants.",
             "customer.subscription.updated",
         ),
     ]
@@ -245,7 +248,7 @@ class BillingExplanation(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     tenant: Tenant
-    base_plan: str
+    grants: tuple[Grant, ...]
     customers: tuple[str, ...]
     suspended: bool
     ended: bool
@@ -282,7 +285,7 @@ async def explain(
         state, chosen = _choose(account, policy, now)
         return BillingExplanation(
             tenant=to_tenant(found.record, policy.catalog, now),
-            base_plan=account.base_plan,
+            grants=tuple(grants_in_force(folded.account, now)),
             customers=tuple(await customers_of(connection, tenant_id)),
             suspended=found.suspended,
             ended=found.deleted,
@@ -302,10 +305,10 @@ def _choose(
     """Return a tenant's state, and its subscriptions if each has its own state."""
     if not policy.is_each or not account.has_status:
         return account.state, []
-    states, plan = account.states(), account.base_plan
-    ranked = choice(states, policy, now.timestamp(), plan)
+    states, grants = account.states(), account.grants()
+    ranked = choice(states, policy, now.timestamp(), grants)
     shown = [SubscriptionView.of(each.state, _reason(account, each)) for each in ranked]
-    return chosen_state(states, policy, plan), shown
+    return chosen_state(states, grants, policy), shown
 
 
 def _in_places(

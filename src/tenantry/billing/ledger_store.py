@@ -49,7 +49,7 @@ from tenantry.domain.billing.ledger import (
     holders_of,
     named_tenants,
 )
-from tenantry.domain.billing.state import BillingPolicy, fold_key
+from tenantry.domain.billing.state import BillingPolicy, fold_key, is_grant_key
 
 TENANTS_OF_CUSTOMERS: Final = Statement(
     "SELECT id, tenant_id FROM customers WHERE id = ANY($1)", TEXTS
@@ -284,17 +284,29 @@ async def read_events(
     values = {
         **FOLD_TYPES,
         "tenants": list(tenants),
-        "folds": list(keys) if policy.is_each else [None] * len(ids),
+        "folds": [_subscription_of(key, policy) for key in keys],
         "seconds": list(seconds),
         "late": list(late),
         "until": list(until),
     }
     events: dict[FoldId, list[BillingEvent]] = {fold_id: [] for fold_id in ids}
     for *columns, number in await connection.fetch(READ_EVENTS, values):
-        event = to_event(columns)
-        if fold_key(event, policy) is not None:
-            events[ids[number - 1]].append(event)
+        event, fold_id = to_event(columns), ids[number - 1]
+        key = fold_key(event, policy)
+        if key is not None and fold_id[1] in (None, key):
+            events[fold_id].append(event)
     return events
+
+
+def _subscription_of(key: str | None, policy: BillingPolicy) -> str | None:
+    """Return the subscription whose events a fold needs: empty for those without one, as the
+    events of grants are, and None for all.
+    """
+    if key is None:
+        return None
+    if is_grant_key(key):
+        return ""
+    return key if policy.is_each else None
 
 
 async def read_payments(

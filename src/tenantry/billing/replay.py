@@ -29,7 +29,12 @@ from tenantry.domain.billing.ledger import (
     ReceivedEvent,
 )
 from tenantry.domain.billing.ledger_fold import FoldedLedger
-from tenantry.domain.billing.state import BillingPolicy, BillingState, KnownSubscription
+from tenantry.domain.billing.state import (
+    BillingPolicy,
+    BillingState,
+    KnownSubscription,
+    is_grant_key,
+)
 from tenantry.domain.billing.timeline import Folded
 from tenantry.domain.errors import NotFoundError, OverloadedError
 from tenantry.domain.tenants import is_tenant_id
@@ -206,8 +211,8 @@ class ReplayService:
         before = await store.second_before_newest(connection, account.tenant_id, most)
         if before is None:
             return FIRST
-        if self._policy.is_each or account.state.others:
-            # with several subscriptions, no event is a full-state event
+        if self._policy.is_each or account.state.others or any(map(is_grant_key, account.folds)):
+            # with several folds or subscriptions, no event is a full-state event
             return None
         return await store.beginning_after(connection, account.tenant_id, before)
 
@@ -432,8 +437,11 @@ def _fields(account: BillingAccount, policy: BillingPolicy) -> dict[str, Fact]:
         "tip_created": account.tip_created,
     }
     fields = _named("", record)
-    folds = account.folds if policy.is_each else {"": account.whole_tenant}
+    folds = account.folds if policy.is_each else {**account.folds, "": account.whole_tenant}
     for key, fold in folds.items():
+        if is_grant_key(key):
+            fields[key] = _text(fold.state.grant)
+            continue
         of_fold = _fields_of_fold(f"{key}." if key else "", fold, policy)
         fields |= {_STATE + name if name in fields else name: of_fold[name] for name in of_fold}
     return fields
@@ -456,7 +464,7 @@ def _facts(state: BillingState, policy: BillingPolicy) -> dict[str, Fact]:
     unpaid = ", ".join(invoice.id for invoice in state.unpaid_invoices) or None
     if not policy.is_each:
         del facts["customer_id"], facts["reported_at"]
-    del facts["others"]
+    del facts["others"], facts["grant"]
     return {**facts, "other_subscriptions": others, "details": details, "unpaid_invoices": unpaid}
 
 

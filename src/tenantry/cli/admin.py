@@ -17,6 +17,7 @@ from tenantry.accounts.restore import LostChange, Restore, RestoreOutcome, expor
 from tenantry.accounts.tenant_changes import TenantInput
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing.customer_links import CustomerLinks, CustomerMove
+from tenantry.cli import grants
 from tenantry.cli.database import on_database
 from tenantry.cli.interruption import STOPPED, Interruption
 from tenantry.cli.options import dry_run_option, json_option
@@ -63,9 +64,7 @@ def admin() -> None:
 @click.option("--owner-email", required=True, help="The address for billing mail.")
 @click.option("--owner-id", help="The owner's user id at the identity provider (the token's sub).")
 @click.option("--customer", help="The payment provider's customer id.")
-@click.option(
-    "--plan", help="A plan that counts like a subscription without an end (default: free)."
-)
+@click.option("--plan", help="A plan by contract, for good: the grant `plan` (default: free).")
 def create_tenant(
     tenant_id: str,
     name: str,
@@ -447,5 +446,5 @@ def _read(file: BinaryIO) -> list[AuditEvent]:
         ) from error
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, *grants.COMMANDS):
     admin.add_command(_command)

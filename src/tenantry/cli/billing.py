@@ -101,7 +101,7 @@ def _facts(explanation: BillingExplanation) -> Iterator[str]:
     tenant = explanation.tenant
     yield f"plan {shown(tenant.plan)}"
     yield f"status {shown(tenant.subscription_status)}"
-    yield f"began with plan {shown(explanation.base_plan)}"
+    yield from (f"grant {shown(grant.name)}" for grant in explanation.grants)
     yield from (f"customer {shown(customer)}" for customer in explanation.customers)
     flags = {
         "no customer": not explanation.customers,

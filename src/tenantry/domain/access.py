@@ -98,6 +98,13 @@ def phase_of_status(plan: str, status: str, catalog: Catalog) -> AccessPhase:
     return AccessPhase("none", FREE, sentence(status))
 
 
+def plan_at(plan: str, status: str, phase: AccessPhase) -> str:
+    """Return the plan of a tenant in this phase: without a subscription that of its grants, which
+    end by time.
+    """
+    return phase.plan if status == NO_SUBSCRIPTION else plan
+
+
 def is_subscribed(status: str, reported_status: str | None = None) -> bool:
     """Whether a tenant of this status has a subscription that has not ended.
 
@@ -142,11 +149,12 @@ def end_reason(phases: Sequence[AccessPhase], end: int) -> str:
     """Say what changed when one of these phases ended at ``end``, and why."""
     before = phase_at(phases, end - 1)
     after = phase_at(phases, end)
-    if after.state == "none":
+    if after.state == "none" and before.state != "none":
         return f"Access to plan {before.plan} has ended. {after.reason}"
-    if (after.state, after.plan) == (before.state, before.plan):
-        return f"Add-ons have ended. {after.reason}"
-    return f"Access to plan {before.plan} has ended, and that to plan {after.plan} counts. {after.reason}"
+    if (after.state, after.plan) != (before.state, before.plan):
+        return f"Access to plan {before.plan} has ended, and that to plan {after.plan} counts. {after.reason}"
+    ended = "Add-ons" if after.addons != before.addons else "Granted features or limits"
+    return f"{ended} have ended. {after.reason}"
 
 
 def to_access(phase: AccessPhase) -> TenantAccess:

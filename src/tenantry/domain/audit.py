@@ -34,6 +34,8 @@ class Action(StrEnum):
     PROJECT_CREATED = "project.created"
     PROJECT_UPDATED = "project.updated"
     PROJECT_DELETED = "project.deleted"
+    GRANT_SET = "grant.set"
+    GRANT_ENDED = "grant.ended"
     TENANT_CREATED = "tenant.created"
     TENANT_UPDATED = "tenant.updated"
     TENANT_TRANSFERRED = "tenant.transferred"
@@ -93,7 +95,7 @@ class AuditEvent(msgspec.Struct, frozen=True, rename="camel"):
     target_id: Annotated[
         str,
         doc(
-            "The id of the key, member or tenant that was changed.",
+            "The id of the key, member or tenant that was changed, or the name of the grant.",
             "key_01975c3a51c2a1b3c5d7e9f10213a5b7",
         ),
     ]

@@ -98,6 +98,10 @@ class FeatureNotGrantedError(DomainError, code="feature_not_granted"):
 class KeyLimitReachedError(DomainError, code="key_limit_reached"): ...
 
 
+class GrantLimitReachedError(DomainError, code="grant_limit_reached"):
+    """The tenant has as many grants as a tenant may have."""
+
+
 class KeyNotActiveError(DomainError, code="key_not_active"): ...
 
 

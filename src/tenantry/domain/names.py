@@ -21,9 +21,14 @@ NAME_RULE: Final = (
 _refused = re.compile(f"[{REFUSED_CHARACTERS}]")
 
 
+def has_refused_characters(text: str) -> bool:
+    """Whether a text has one of `REFUSED_CHARACTERS`."""
+    return _refused.search(text) is not None
+
+
 def check_name(name: str) -> None:
     """Raise `ValidationError` for a name with one of `REFUSED_CHARACTERS`."""
-    if _refused.search(name) is not None:
+    if has_refused_characters(name):
         raise ValidationError(("name", NAME_RULE))
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import doc
-from tenantry.domain.access import AccessPhase, TenantAccess, current_phase, to_access
+from tenantry.domain.access import AccessPhase, TenantAccess, current_phase, plan_at, to_access
 from tenantry.domain.permissions import Mode
 from tenantry.domain.plans import Catalog
 
@@ -110,17 +110,18 @@ def access_of(record: TenantRecord, catalog: Catalog, now: datetime) -> AccessPh
 
 def to_tenant(record: TenantRecord, catalog: Catalog, now: datetime) -> Tenant:
     """Return a tenant's record as the API shows it at ``now``."""
+    phase = access_of(record, catalog, now)
     return Tenant(
         record.id,
         record.name,
-        record.plan,
+        plan_at(record.plan, record.subscription_status, phase),
         record.subscription_status,
         from_epoch(record.current_period_end),
         record.cancel_at_period_end,
         from_epoch(record.cancel_at),
         from_epoch(record.ends_at),
         record.seats,
-        to_access(access_of(record, catalog, now)),
+        to_access(phase),
         record.stripe_customer_id,
         record.owner_id,
         record.created_at,

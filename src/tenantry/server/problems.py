@@ -55,6 +55,7 @@ CODES: Final[Mapping[int, Sequence[str]]] = {
     409: (
         "customer_taken",
         "feature_not_metered",
+        "grant_limit_reached",
         "idempotency_in_flight",
         "idempotency_replay",
         "key_limit_reached",

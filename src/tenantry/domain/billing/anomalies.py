@@ -53,7 +53,7 @@ def rejection(event: BillingEvent, policy: BillingPolicy) -> tuple[Outcome, str]
             Outcome.IGNORED,
             "Ignored: a thin (v2) event has no object. Have the provider send snapshot events.",
         )
-    if event.type not in ev.KNOWN_TYPES and event.type != ev.SNAPSHOT:
+    if event.type not in ev.KNOWN_TYPES and event.type != ev.SNAPSHOT and event.grant is None:
         return Outcome.IGNORED, "This type is not handled."
     if event.problem is not None:
         return Outcome.INVALID, event.problem

@@ -628,7 +628,7 @@ def _with_link(effect: _Effect, link: LinkResult | None, arrival: _Arrival) -> _
 
 def _anomalies_of(placement: Placement, account: BillingAccount) -> tuple[Anomaly, ...]:
     found = (Anomaly.AMBIGUOUS_ORDER,) if placement.is_ambiguous else ()
-    if len(account.folds) > MOST_SUBSCRIPTIONS:
+    if account.has_too_many_subscriptions:
         return (*found, Anomaly.TOO_MANY_SUBSCRIPTIONS)
     return found
 

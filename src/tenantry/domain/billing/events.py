@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from tenantry.domain.grants import GrantTerms
+
 SUBSCRIPTION_UPDATED: Final = "customer.subscription.updated"
 SUBSCRIPTION_DELETED: Final = "customer.subscription.deleted"
 PAYMENT_SUCCEEDED: Final = "invoice.payment_succeeded"
@@ -25,6 +27,10 @@ PAID: Final = "paid"
 
 SNAPSHOT: Final = "tenantry.subscription.snapshot"
 """Not a provider event: state that the service fetched from the provider's API."""
+GRANT_SET: Final = "tenantry.grant.set"
+"""Not a provider event: the operator gave the tenant a grant, or changed its terms."""
+GRANT_ENDED: Final = "tenantry.grant.ended"
+"""Not a provider event: the operator ended a grant."""
 ACCESS_ENDED: Final = "tenantry.access.ended"
 """Not a provider event: access ended by time. It says so in the ledger, and changes nothing."""
 
@@ -52,7 +58,9 @@ KNOWN_TYPES: Final = SUBSCRIPTION_TYPES | INVOICE_TYPES | CHECKOUT_TYPES
 """Every type that is handled when it arrives (CONTRACT 6). The provider decides which ones it
 sends.
 """
-FOLDED_TYPES: Final = SUBSCRIPTION_TYPES - {TRIAL_WILL_END} | INVOICE_TYPES | {SNAPSHOT}
+FOLDED_TYPES: Final = (
+    SUBSCRIPTION_TYPES - {TRIAL_WILL_END} | INVOICE_TYPES | {SNAPSHOT, GRANT_SET, GRANT_ENDED}
+)
 """The types that the fold applies."""
 
 
@@ -137,6 +145,7 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     unknown. ``status`` is the subscription's or the invoice's. ``arrival`` numbers events in the
     order in which they came in. ``problem`` is why the event's object is malformed, if it is.
     ``account`` is the connected account (Stripe Connect) of the event; None for the platform's own.
+    ``grant`` is of the operator's grants alone: the terms of the one that the event sets or ends.
     ``is_thin`` marks a thin (v2) event, which has no object; the ledger does not store this flag.
     """
 
@@ -165,6 +174,7 @@ class BillingEvent(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
     account: str | None = None
     details: SubscriptionDetails = NO_DETAILS
+    grant: GrantTerms | None = None
     is_thin: bool = False
 
 

@@ -3,13 +3,20 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import msgspec
 
 from tenantry.domain.access import NO_SUBSCRIPTION
 from tenantry.domain.billing.events import Anomaly, BillingEvent, Outcome
-from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, BillingState
+from tenantry.domain.billing.state import (
+    WHOLE_TENANT,
+    BillingPolicy,
+    BillingState,
+    is_grant_key,
+)
+from tenantry.domain.billing.subscription_rank import MOST_SUBSCRIPTIONS, NO_SUBSCRIPTIONS
 from tenantry.domain.billing.tenant_record import BillingRecord, moved_away, record_of
 from tenantry.domain.billing.timeline import Folded
 
@@ -46,9 +53,12 @@ InvoiceOfTenant = tuple[str, str]
 """A tenant, and the id of one of its invoices."""
 
 
+_grant_name: Final = attrgetter("grant.terms.name")
+
+
 class BillingAccount(msgspec.Struct, frozen=True):
-    """The billing state of a tenant: the results of its folds by key, and the tenant record that
-    follows from them.
+    """The billing state of a tenant: the results of its folds by key, those of its grants included,
+    and the tenant record that follows from them.
 
     Without ``is_whole`` the stored folds have other groups, those of the other mode: there are
     none then until the next event folds the whole ledger.
@@ -58,21 +68,15 @@ class BillingAccount(msgspec.Struct, frozen=True):
     owner_id: str
     deleted: bool
     customer_id: str | None
-    base_plan: str
     record: BillingRecord
     folds: Mapping[str, Folded]
     is_whole: bool = True
 
-    @property
-    def beginning(self) -> BillingState:
-        """The state before all events: that of a tenant's fold, and of a tenant without
-        subscriptions.
-        """
-        return BillingState(plan=self.base_plan)
-
     def beginning_of(self, key: str, policy: BillingPolicy) -> BillingState:
         """Return the state before all events of a fold."""
-        return BillingState(subscription_id=key or None) if policy.is_each else self.beginning
+        if not policy.is_each or is_grant_key(key):
+            return NO_SUBSCRIPTIONS
+        return BillingState(subscription_id=key or None)
 
     def checkpoint(self, key: str, need: ReplayNeed | None, policy: BillingPolicy) -> BillingState:
         """Return the state before the events of a timeline with the needed history."""
@@ -85,8 +89,21 @@ class BillingAccount(msgspec.Struct, frozen=True):
         return before or self.beginning_of(key, policy)
 
     def states(self) -> list[BillingState]:
-        """Return the states that decide the record."""
-        return _states(self.folds) or [self.beginning]
+        """Return the states of the tenant's subscriptions; that before all events if it has
+        none.
+        """
+        return _states(self.folds) or [NO_SUBSCRIPTIONS]
+
+    def grants(self) -> list[BillingState]:
+        """Return the states of the grants that the operator has not ended, by name."""
+        return _grants(self.folds)
+
+    @property
+    def has_too_many_subscriptions(self) -> bool:
+        """Whether it has more than are kept."""
+        if len(self.folds) <= MOST_SUBSCRIPTIONS:
+            return False
+        return sum(not is_grant_key(key) for key in self.folds) > MOST_SUBSCRIPTIONS
 
     @property
     def moved_at(self) -> dict[str, int]:
@@ -96,7 +113,11 @@ class BillingAccount(msgspec.Struct, frozen=True):
     @property
     def present(self) -> dict[str, Folded]:
         """The folds of subscriptions that name this tenant, with `SubscriptionRule.EACH`."""
-        return {key: fold for key, fold in self.folds.items() if key and fold.moved_at is None}
+        return {
+            key: fold
+            for key, fold in self.folds.items()
+            if key and fold.moved_at is None and not is_grant_key(key)
+        }
 
     @property
     def subscriptions(self) -> set[tuple[str, str | None]]:
@@ -109,12 +130,12 @@ class BillingAccount(msgspec.Struct, frozen=True):
     @property
     def has_status(self) -> bool:
         """Whether any event has given a status."""
-        return self.states() != [self.beginning]
+        return bool(_states(self.folds))
 
     @property
     def whole_tenant(self) -> Folded:
         """The tenant's one fold, with `SubscriptionRule.ANY`."""
-        return self.folds.get(WHOLE_TENANT) or Folded(self.beginning)
+        return self.folds.get(WHOLE_TENANT) or Folded(NO_SUBSCRIPTIONS)
 
     @property
     def state(self) -> BillingState:
@@ -131,7 +152,7 @@ class BillingAccount(msgspec.Struct, frozen=True):
 
     def with_folds(self, folds: Mapping[str, Folded], policy: BillingPolicy) -> "BillingAccount":
         """Return the account with these folds, and the record that follows from them."""
-        record = record_of(_states(folds), policy, self.base_plan)
+        record = record_of(_states(folds), policy, _grants(folds))
         return msgspec.structs.replace(self, record=record, folds=folds)
 
     def with_move(self, key: str, moved_at: int | None, policy: BillingPolicy) -> "BillingAccount":
@@ -161,6 +182,16 @@ def _states(folds: Mapping[str, Folded]) -> list[BillingState]:
         for fold in folds.values()
         if fold.state.subscription_status != NO_SUBSCRIPTION
     ]
+
+
+def _grants(folds: Mapping[str, Folded]) -> list[BillingState]:
+    """Return the states of the grants that have not ended, by name."""
+    held = [
+        fold.state
+        for fold in folds.values()
+        if fold.state.grant is not None and fold.state.grant.ended_at is None
+    ]
+    return sorted(held, key=_grant_name) if len(held) > 1 else held
 
 
 class AccountChange(NamedTuple):

@@ -1,15 +1,18 @@
 """The fold of a tenant's whole ledger, fold by fold, for replay and explanation."""
 
+import math
 from collections.abc import Mapping
+from itertools import filterfalse
 from typing import NamedTuple
 
 import msgspec
 
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.ledger import BillingAccount, counted_state
-from tenantry.domain.billing.state import BillingPolicy, fold_key
+from tenantry.domain.billing.state import BillingPolicy, fold_key, is_grant_key
 from tenantry.domain.billing.subscription_rank import MOST_SUBSCRIPTIONS, Rank, status_rank
 from tenantry.domain.billing.timeline import Fold, Folded, Steps
+from tenantry.domain.grants import MOST_GRANTS
 
 
 class FoldedLedger(NamedTuple):
@@ -49,11 +52,27 @@ class LedgerFold:
 
 
 def within_bounds(folds: Mapping[str, Folded], policy: BillingPolicy) -> Mapping[str, Folded]:
-    """Return at most `MOST_SUBSCRIPTIONS` of a tenant's folds, those that count first."""
+    """Return at most `MOST_SUBSCRIPTIONS` of a tenant's folds, those that count first, and at most
+    `MOST_GRANTS` of its grants: those that have ended are left out first.
+    """
     if len(folds) <= MOST_SUBSCRIPTIONS:
         return folds
 
     def place(key: str) -> Rank:
         return status_rank(counted_state(folds[key]), policy)
 
-    return {key: folds[key] for key in sorted(folds, key=place, reverse=True)[:MOST_SUBSCRIPTIONS]}
+    def place_of_grant(key: str) -> tuple[float, int, str]:
+        return *_grant_end(folds[key]), key
+
+    subscriptions = sorted(filterfalse(is_grant_key, folds), key=place, reverse=True)
+    grants = sorted(filter(is_grant_key, folds), key=place_of_grant, reverse=True)
+    kept = subscriptions[:MOST_SUBSCRIPTIONS] + grants[:MOST_GRANTS]
+    return {key: folds[key] for key in kept}
+
+
+def _grant_end(fold: Folded) -> tuple[float, int]:
+    """Return the second at which a grant ends, or has ended, and that of its last change."""
+    held, changed_at = fold.state.grant, fold.tip_created or 0
+    if held is None or held.ended_at is not None:
+        return -math.inf, changed_at
+    return math.inf if held.terms.until is None else held.terms.until, changed_at

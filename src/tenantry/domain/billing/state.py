@@ -15,6 +15,7 @@ from tenantry.domain.billing.events import (
     SubscriptionDetails,
     SubscriptionItem,
 )
+from tenantry.domain.grants import HeldGrant, terms_words
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.plans import FREE, OVER, Catalog
 
@@ -68,10 +69,25 @@ without id.
 """
 
 
+_GRANT_KEY: Final = "grant:"
+
+
+def grant_key(name: str) -> str:
+    """Return the key of the fold of a tenant's grant."""
+    return _GRANT_KEY + name
+
+
+def is_grant_key(key: str) -> bool:
+    """Whether a fold is of a grant, not of subscriptions."""
+    return key.startswith(_GRANT_KEY)
+
+
 def fold_key(event: BillingEvent, policy: BillingPolicy) -> str | None:
     """Return the key of the fold that an event belongs to; None if it changes no state."""
     if event.type not in ev.FOLDED_TYPES:
         return None
+    if event.grant is not None:
+        return grant_key(event.grant.name)
     if not policy.is_each:
         return WHOLE_TENANT
     return event.subscription_id or (None if event.type in ev.INVOICE_TYPES else WHOLE_TENANT)
@@ -95,7 +111,8 @@ class UnpaidInvoice(NamedTuple):
 
 
 class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The state of a fold: of a tenant, or of one subscription with `SubscriptionRule.EACH`.
+    """The state of a fold: of a tenant, or of one subscription with `SubscriptionRule.EACH`; and of
+    a grant.
 
     The first four fields are those of the tenant record. ``provider_status`` is the status that the
     subscription events last gave, at ``reported_at``. ``subscription_id`` and
@@ -104,7 +121,8 @@ class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
     of the plan item, None without one. ``unpaid_invoices`` are those that made it past due, by id.
     ``paid_until`` is the end of the paid period if payments are paused (`VOID`). ``others`` are the
     tenant's other subscriptions, ended ones included, by id: the order of their events depends on
-    them (`order`). Of more than `MOST_OTHERS`, ended ones are left out first.
+    them (`order`). Of more than `MOST_OTHERS`, ended ones are left out first. The state of a grant
+    has only ``grant`` and its plan; it has no status.
     """
 
     plan: str = FREE
@@ -122,6 +140,7 @@ class BillingState(msgspec.Struct, frozen=True, omit_defaults=True):
     unpaid_invoices: tuple[UnpaidInvoice, ...] = ()
     paid_until: int | None = None
     reported_at: int | None = None
+    grant: HeldGrant | None = None
 
 
 MOST_OTHERS: Final = 50
@@ -153,6 +172,7 @@ reported: Final = attrgetter(
     "subscription_created",
     "seats",
     "details",
+    "grant",
 )
 """Return what an event can change in a state that users can see, or that later events depend on."""
 
@@ -459,6 +479,22 @@ def _invoice_given_up(
     )
 
 
+def _grant_set(state: BillingState, event: BillingEvent, _policy: BillingPolicy) -> Transition:
+    terms = event.grant
+    if terms is None:
+        return Transition(state, "The event names no grant.")
+    granted = BillingState(plan=terms.plan or FREE, grant=HeldGrant(terms, event.created))
+    return Transition(granted, f"Grant {terms.name} gives {terms_words(terms)}. {terms.sentence}")
+
+
+def _grant_ended(state: BillingState, event: BillingEvent, _policy: BillingPolicy) -> Transition:
+    held = state.grant
+    if held is None or held.ended_at is not None:
+        return Transition(state, "There is no such grant.")
+    ended = msgspec.structs.replace(held, ended_at=event.created)
+    return Transition(BillingState(grant=ended), f"The operator ended grant {held.terms.name}.")
+
+
 _MOST_INVOICES: Final = 20
 _Handler = Callable[[BillingState, BillingEvent, BillingPolicy], Transition]
 _HANDLERS: Final[dict[str, _Handler]] = {
@@ -469,4 +505,6 @@ _HANDLERS: Final[dict[str, _Handler]] = {
     **dict.fromkeys(ev.PAYMENT_TYPES, _payment_succeeded),
     ev.INVOICE_VOIDED: _invoice_given_up,
     ev.INVOICE_UNCOLLECTIBLE: _invoice_given_up,
+    ev.GRANT_SET: _grant_set,
+    ev.GRANT_ENDED: _grant_ended,
 }

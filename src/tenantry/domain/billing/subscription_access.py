@@ -1,4 +1,4 @@
-"""What one subscription gives a tenant, until which second, and why."""
+"""What one subscription, or one grant, gives a tenant, until which second, and why."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 from tenantry.common.clock import EPOCH_MAX
 from tenantry.domain.access import (
     NO_SUBSCRIPTION,
+    NOTHING,
     access_of_status,
-    phase_of_status,
     sentence,
     status_words,
 )
@@ -63,10 +63,14 @@ def plan_in_use(state: BillingState, policy: BillingPolicy) -> str | None:
 
 
 def status_access(state: BillingState, policy: BillingPolicy) -> tuple[AccessState | None, str]:
-    """Return what a subscription gives whatever the time, and why; None if it is over."""
+    """Return what a subscription or a grant gives whatever the time, and why; None if it is over.
+
+    A grant without a plan gives no access: its features and limits count beside any.
+    """
     if state.subscription_status == NO_SUBSCRIPTION:
-        phase = phase_of_status(state.plan, NO_SUBSCRIPTION, policy.catalog)
-        return phase.state, phase.reason
+        if state.grant is None or state.plan == FREE:
+            return (None if state.grant else NOTHING.state), NOTHING.reason
+        return "full", state.grant.terms.sentence
     access = access_of_status(state.subscription_status, policy.catalog)
     reason = sentence(state.subscription_status)
     if failure_counts(state, policy):
@@ -121,6 +125,7 @@ def periods(state: BillingState, policy: BillingPolicy) -> list[Period]:
     if access not in ("full", "grace"):
         return [Period(None, access, reason)]
     ends = [
+        *_grant_end(state, reason),
         *_grace_end(
             state,
             access,
@@ -137,6 +142,14 @@ def periods(state: BillingState, policy: BillingPolicy) -> list[Period]:
         Period(min(first.second, EPOCH_MAX), access, first.before),
         Period(None, "none", first.after),
     ]
+
+
+def _grant_end(state: BillingState, reason: str) -> Iterator[_End]:
+    if state.grant is None:
+        return
+    terms = state.grant.terms
+    if terms.until is not None:
+        yield _End(terms.until, reason, f"Grant {terms.name} has ended.")
 
 
 def _grace_end(

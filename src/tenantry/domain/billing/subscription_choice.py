@@ -19,7 +19,12 @@ from tenantry.domain.billing.subscription_access import (
     periods,
     plan_in_use,
 )
-from tenantry.domain.billing.subscription_rank import rank, status_rank, with_operator_plan
+from tenantry.domain.billing.subscription_rank import (
+    rank,
+    record_candidates,
+    status_rank,
+    with_grants,
+)
 from tenantry.domain.billing.tenant_record import access_phase, record_of
 from tenantry.domain.plans import FREE
 
@@ -41,25 +46,23 @@ def choice(
     states: Sequence[BillingState],
     policy: BillingPolicy,
     now: float,
-    base_plan: str,
+    grants: Sequence[BillingState],
 ) -> list[RankedSubscription]:
     """Return a tenant's subscriptions in the order of `status_rank`, each with the reason why it
     counts or does not.
 
-    ``now`` is in seconds since the Unix epoch. The plan that the operator gave takes part, and is
-    not in the list.
+    ``now`` is in seconds since the Unix epoch. Grants take part, and are not in the list.
     """
-    candidates = with_operator_plan(states, base_plan)
     ordered = sorted(
-        candidates,
+        record_candidates(states, grants, policy),
         key=lambda state: status_rank(state, policy),
         reverse=True,
     )
-    access = access_phase(record_of(states, policy, base_plan), now, policy.catalog)
+    access = access_phase(record_of(states, policy, grants), now, policy.catalog)
     # one that gives the access then does so now too
     last = math.inf if access.until is None else access.until - 1
     current = max(
-        candidates,
+        with_grants(states, grants),
         key=lambda state: rank(state, policy, period_at(periods(state, policy), last).state),
     )
     return [
@@ -107,7 +110,7 @@ def _advantage(
 
 def _tie_break(state: BillingState, other: BillingState) -> str:
     if other.subscription_status == NO_SUBSCRIPTION:
-        return "a subscription comes before the operator's plan of the same rank"
+        return "a subscription comes before a grant of a plan of the same rank"
     if state.subscription_created != other.subscription_created:
         return f"{_name(state)} is newer"
     return "the greater id decides between two of the same second"
@@ -115,7 +118,7 @@ def _tie_break(state: BillingState, other: BillingState) -> str:
 
 def _plan_words(state: BillingState) -> str:
     if state.subscription_status == NO_SUBSCRIPTION:
-        return f"the operator gave plan {state.plan}"
+        return f"a grant gives plan {state.plan}"
     return f"{_name(state)} has an item of a plan"
 
 

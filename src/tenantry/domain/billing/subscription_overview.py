@@ -130,14 +130,17 @@ def _is_given_up(state: BillingState) -> bool:
 
 
 def subscription_lines(
-    states: Sequence[BillingState], policy: BillingPolicy, now: float, base_plan: str
+    states: Sequence[BillingState],
+    policy: BillingPolicy,
+    now: float,
+    grants: Sequence[BillingState],
 ) -> list[SubscriptionLine]:
     """Return a tenant's subscriptions, in the order in which they count, with what they give at
     ``now``.
 
-    ``base_plan`` is the plan that the operator gave; where it counts, no subscription does.
+    Where a grant's plan counts, no subscription does.
     """
-    return [_line(each, policy.catalog) for each in choice(states, policy, now, base_plan)]
+    return [_line(each, policy.catalog) for each in choice(states, policy, now, grants)]
 
 
 def _line(ranked: RankedSubscription, catalog: Catalog) -> SubscriptionLine:

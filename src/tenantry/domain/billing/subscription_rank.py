@@ -1,6 +1,7 @@
 """How a tenant's subscriptions are chosen: which of them decides the record, and which the access.
 
-The plan that the operator gave is one of them.
+The grants of the operator take part: each is as a subscription that is always paid, and older than
+every other one.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.subscription_access import LEVELS, plan_in_use, status_access
 from tenantry.domain.plans import FREE, AccessState
 
+NO_SUBSCRIPTIONS: Final = BillingState()
+"""The state before all events: of a tenant without subscriptions, and of a grant."""
 MOST_SUBSCRIPTIONS: Final = 50
 """How many subscriptions of a tenant are kept with `SubscriptionRule.EACH`."""
 
@@ -48,24 +51,46 @@ def status_rank(state: BillingState, policy: BillingPolicy) -> Rank:
     return rank(state, policy, status_access(state, policy)[0])
 
 
-def with_operator_plan(states: Sequence[BillingState], base_plan: str) -> list[BillingState]:
-    """Add the plan that the operator gave, if any, to a tenant's states; one without states has
-    only that.
+def with_grants(
+    states: Sequence[BillingState], grants: Sequence[BillingState]
+) -> list[BillingState]:
+    """Add grants to the states of a tenant's subscriptions, as that of a subscription with full
+    access; a tenant with neither has the state before all events.
     """
-    if states and base_plan == FREE:
-        return list(states)
-    others = [state for state in states if state.subscription_status != NO_SUBSCRIPTION]
-    # a plan of the operator is as a subscription with full access and no end
-    return [*others, BillingState(plan=base_plan)]
+    known = [state for state in states if state.subscription_status != NO_SUBSCRIPTION]
+    return [*known, *grants] or [NO_SUBSCRIPTIONS]
+
+
+def record_candidates(
+    states: Sequence[BillingState],
+    grants: Sequence[BillingState],
+    policy: BillingPolicy,
+) -> Sequence[BillingState]:
+    """Return the states of which the first in `status_rank` decides the record.
+
+    The record has no clock: a grant that ends by itself is among them only where the tenant has no
+    subscription, whose plan and status would be hidden after the end.
+    """
+    if not grants:
+        return states or [NO_SUBSCRIPTIONS]  # the common case
+    known = [state for state in states if state.subscription_status != NO_SUBSCRIPTION]
+    if not known:
+        return grants
+    return [*known, *filter(is_for_good, grants)] if policy.is_each else known
+
+
+def is_for_good(state: BillingState) -> bool:
+    """Whether a grant gives a plan without an end."""
+    return state.grant is not None and state.grant.terms.until is None and state.plan != FREE
 
 
 def chosen_state(
     states: Sequence[BillingState],
+    grants: Sequence[BillingState],
     policy: BillingPolicy,
-    base_plan: str,
 ) -> BillingState:
     """Return the state that decides the record."""
-    candidates = with_operator_plan(states, base_plan) if policy.is_each or not states else states
+    candidates = record_candidates(states, grants, policy)
     if len(candidates) == 1:
         return candidates[0]
     return max(candidates, key=lambda state: status_rank(state, policy))

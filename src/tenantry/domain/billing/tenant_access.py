@@ -1,5 +1,5 @@
-"""What the subscriptions of a tenant give it together, until which second, and why: the one place
-that decides access.
+"""What the subscriptions and grants of a tenant give it together, until which second, and why: the
+one place that decides access.
 
 `tenant_record.record_of` keeps the result in the tenant record. Whatever shows or enforces access
 reads it there (`domain.access.current_phase`).
@@ -22,7 +22,8 @@ from tenantry.domain.billing.subscription_access import (
     periods,
     plan_in_use,
 )
-from tenantry.domain.billing.subscription_rank import rank, with_operator_plan
+from tenantry.domain.billing.subscription_rank import rank, with_grants
+from tenantry.domain.grants import GrantTerms, combined_features, combined_limits
 from tenantry.domain.plans import FREE
 
 _GIVING: Final = ("full", "grace")
@@ -30,17 +31,16 @@ _GIVING: Final = ("full", "grace")
 
 def access_phases(
     states: Sequence[BillingState],
+    grants: Sequence[BillingState],
     chosen: BillingState,
     policy: BillingPolicy,
-    base_plan: str,
 ) -> tuple[AccessPhase, ...]:
     """Return the phases of a tenant's access; empty if the plan and status of the ``chosen`` state
     say the same.
     """
-    has_other_plan = base_plan != FREE and not policy.is_each
-    if not policy.catalog.addons and not has_other_plan and all(map(is_plain, states)):
+    if not grants and not policy.catalog.addons and all(map(is_plain, states)):
         return ()  # the common case
-    phases = _phases(with_operator_plan(states, base_plan), policy)
+    phases = _phases(with_grants(states, grants), policy)
     is_said_already = phases == [
         phase_of_status(chosen.plan, chosen.subscription_status, policy.catalog)
     ]
@@ -51,7 +51,7 @@ def _phases(states: Sequence[BillingState], policy: BillingPolicy) -> list[Acces
     """Return a tenant's access by the ends of what each of its states gives; equal phases are
     one.
     """
-    if len(states) == 1:  # halves the time for a trial: 18 us to 8
+    if len(states) == 1 and states[0].grant is None:  # halves the time for a trial: 18 us to 8
         [state] = states
         return [_phase([(state, period)], period.end, policy) for period in periods(state, policy)]
     return _phases_of_several([(state, periods(state, policy)) for state in states], policy)
@@ -61,16 +61,26 @@ def _phases_of_several(
     periods_of: Sequence[tuple[BillingState, Sequence[Period]]], policy: BillingPolicy
 ) -> list[AccessPhase]:
     every_period = chain.from_iterable(of_state for _, of_state in periods_of)
-    ends = sorted({period.end for period in every_period if period.end is not None})
+    terms = [state.grant.terms for state, _ in periods_of if state.grant is not None]
+    ends = {period.end for period in every_period}.union(each.until for each in terms)
     phases: list[AccessPhase] = []
-    for end in (*ends, None):
+    for end in (*sorted(end for end in ends if end is not None), None):
         second = math.inf if end is None else end - 1
         given = [(state, period_at(of_state, second)) for state, of_state in periods_of]
-        phase = _phase(given, end, policy)
+        phase = _with_granted(_phase(given, end, policy), terms, second)
         if phases and _is_same_access(phases[-1], phase):
             phases.pop()
         phases.append(phase)
     return phases
+
+
+def _with_granted(phase: AccessPhase, terms: Sequence[GrantTerms], second: float) -> AccessPhase:
+    """Return a phase with the features and limits of the grants that count at a second."""
+    counted = [each for each in terms if each.counts_at(second)]
+    features, limits = combined_features(counted), combined_limits(counted)
+    if not features and not limits:
+        return phase
+    return msgspec.structs.replace(phase, features=features, limits=limits)
 
 
 def _is_same_access(phase: AccessPhase, later: AccessPhase) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 from tenantry.domain.access import NO_SUBSCRIPTION, AccessPhase, phase_at, phase_of_status
 from tenantry.domain.billing.events import Fact
 from tenantry.domain.billing.state import CANCELED, BillingPolicy, BillingState
-from tenantry.domain.billing.subscription_rank import chosen_state
+from tenantry.domain.billing.subscription_rank import chosen_state, is_for_good
 from tenantry.domain.billing.tenant_access import access_phases
 from tenantry.domain.plans import FREE, OVER, Catalog
 
@@ -43,16 +43,14 @@ def differences(
 def record_of(
     states: Sequence[BillingState],
     policy: BillingPolicy,
-    base_plan: str = FREE,
+    grants: Sequence[BillingState] = (),
 ) -> BillingRecord:
-    """Return the billing fields of a tenant with these states of folds, and with the plan that the
-    operator gave it.
+    """Return the billing fields of a tenant with these states of folds, and with these grants.
 
     With `SubscriptionRule.ANY` there is one state at most, and its fields are the record's (SPEC
-    3). Of several subscriptions the first in `status_rank` counts; the operator's plan is one of
-    them.
+    3). Of several subscriptions the first in `status_rank` counts; grants for good are among them.
     """
-    chosen = chosen_state(states, policy, base_plan)
+    chosen = chosen_state(states, grants, policy)
     status, cancel_at = chosen.subscription_status, chosen.details.cancel_at
     ends_at = cancel_at
     if status in OVER:
@@ -61,12 +59,12 @@ def record_of(
         ends_at = chosen.current_period_end
     access = access_phases(
         states,
+        grants,
         chosen,
         policy,
-        base_plan,
     )
     return BillingRecord(
-        plan=chosen.plan,
+        plan=_plan_of(chosen, grants, policy),
         subscription_status=status,
         current_period_end=chosen.current_period_end,
         cancel_at_period_end=chosen.cancel_at_period_end,
@@ -75,6 +73,16 @@ def record_of(
         seats=None if status in OVER else chosen.seats,
         access=access,
     )
+
+
+def _plan_of(chosen: BillingState, grants: Sequence[BillingState], policy: BillingPolicy) -> str:
+    """Return the plan of the record: an invoice alone changes none, so that of a grant for good
+    stays.
+    """
+    if not grants or chosen.provider_status is not None:
+        return chosen.plan
+    given = [state.plan for state in (chosen, *filter(is_for_good, grants))]
+    return max(given, key=policy.catalog.rank)
 
 
 def access_phase(

@@ -30,10 +30,8 @@ CREATE TABLE tenants (
     -- Of two tokens that disagree about the address, the one that was issued later counts.
     owner_email_token_issued timestamptz,
 
-    -- The billing state: the plan without a subscription, what the events so far made of it, and
-    -- the access that follows.
+    -- The billing state: what the events so far made of it, and the access that follows.
     stripe_customer_id       text,
-    base_plan                text NOT NULL DEFAULT 'free',
     plan                     text NOT NULL DEFAULT 'free',
     subscription_status      text NOT NULL DEFAULT 'none',
     current_period_end       bigint,
@@ -46,7 +44,7 @@ CREATE TABLE tenants (
 
     -- What the next event is folded into: the value of SUBSCRIPTIONS by which the events are
     -- grouped, and the result of each group by its key, which is the id of a subscription with each
-    -- and empty with any. json, not jsonb: an event reads and writes it whole.
+    -- and empty with any, and grant:NAME for a grant. json, not jsonb: an event reads and writes it whole.
     folded_by                text,
     folds                    json,
     reconciled_at            timestamptz,
@@ -302,7 +300,8 @@ SELECT t.id AS tenant_id,
   FROM tenants t
  CROSS JOIN LATERAL (
          SELECT key, value, value->'state' AS state FROM json_each(
-                CASE WHEN json_typeof(t.folds) = 'object' THEN t.folds END)) AS fold;
+                CASE WHEN json_typeof(t.folds) = 'object' THEN t.folds END)
+          WHERE NOT starts_with(key, 'grant:')) AS fold;
 """
 
 LEDGER = """

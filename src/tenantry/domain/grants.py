@@ -1,0 +1,206 @@
+"""Grants: a plan, features or limits that the operator gives one tenant, until a time or for
+good.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Annotated, Final
+
+import msgspec
+
+from tenantry.common.clock import from_epoch
+from tenantry.common.encoding import camel_case, doc
+from tenantry.domain.access import GrantedFeatures, GrantedLimits
+from tenantry.domain.errors import GrantLimitReachedError, ValidationError
+from tenantry.domain.features import FeatureValue, greater, value_faults
+from tenantry.domain.names import NAME_RULE, has_refused_characters
+from tenantry.domain.plans import LARGEST_LIMIT, Catalog, Limits
+
+MOST_GRANTS: Final = 50
+"""How many grants of a tenant may count at the same time."""
+LONGEST_REASON: Final = 500
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_LIMITS: Final = {camel_case(field): field for field in Limits.__struct_fields__}
+"""The fields of limits by their names in the API."""
+
+
+class GrantTerms(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a grant gives, until which second (None: for good), and why."""
+
+    name: str
+    plan: str | None = None
+    features: GrantedFeatures = ()
+    limits: GrantedLimits = ()
+    until: int | None = None
+    reason: str = ""
+
+    def counts_at(self, second: float) -> bool:
+        """Whether its time has not passed."""
+        return self.until is None or second < self.until
+
+    @property
+    def sentence(self) -> str:
+        """The reason for the access that it gives."""
+        end = "" if self.reason.endswith((".", "!", "?")) else "."
+        return f"Granted by the operator: {self.reason}{end}"
+
+
+class HeldGrant(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A grant of a tenant: its terms, since which second, and when the operator ended it."""
+
+    terms: GrantTerms
+    set_at: int
+    ended_at: int | None = None
+
+    def counts_at(self, second: float) -> bool:
+        """Whether it has not ended, by the operator or by time."""
+        return self.ended_at is None and self.terms.counts_at(second)
+
+
+class Grant(msgspec.Struct, frozen=True, rename="camel"):
+    """A grant of a tenant, as the operator sees it."""
+
+    name: Annotated[str, doc("Its name, which is unique in the tenant.", "contract-2027")]
+    plan: Annotated[str | None, doc("The plan that it gives; null if none.", "business")]
+    features: Annotated[
+        dict[str, FeatureValue],
+        doc("The features that it gives: `true`, or a number.", {"sso": True}),
+    ]
+    limits: Annotated[
+        dict[str, int],
+        doc("The limits that it raises to these, by their names in a plan.", {"projects": 500}),
+    ]
+    until: Annotated[
+        datetime | None,
+        doc("When it ends; null if it does not.", "2028-01-01T00:00:00Z"),
+    ]
+    reason: Annotated[
+        str, doc("Why the tenant has it. The tenant sees it.", "Contract 2027-014, by invoice")
+    ]
+    set_at: Annotated[datetime, doc("When it was last set.", "2026-12-01T09:00:00Z")]
+    ended_at: Annotated[
+        datetime | None, doc("When the operator ended it; null if that has not happened.", None)
+    ]
+
+
+def grant_of(held: HeldGrant) -> Grant:
+    """Return a grant as the operator sees it."""
+    terms = held.terms
+    return Grant(
+        terms.name,
+        terms.plan,
+        dict(terms.features),
+        {camel_case(field): number for field, number in terms.limits},
+        from_epoch(terms.until),
+        terms.reason,
+        from_epoch(held.set_at),
+        from_epoch(held.ended_at),
+    )
+
+
+def new_terms(
+    name: str,
+    *,
+    plan: str | None,
+    features: Mapping[str, FeatureValue],
+    limits: Mapping[str, int],
+    until: datetime | None,
+    reason: str,
+    catalog: Catalog,
+    now: datetime,
+) -> GrantTerms:
+    """Return the terms of a grant that begins now. Raises `ValidationError` with all faults.
+
+    ``limits`` are by their names in the API. Fractions of a second of ``until`` are left out.
+    """
+    faults = [
+        *_name_faults(name),
+        *_plan_faults(plan, catalog),
+        *(("features", fault) for fault in value_faults(features, catalog.features)),
+        *_limit_faults(limits),
+        *_reason_faults(reason),
+    ]
+    if plan is None and not features and not limits:
+        faults.append(("plan", "a grant must give a plan, features or limits"))
+    if until is not None and until <= now:
+        faults.append(("until", "must be in the future"))
+    if faults:
+        raise ValidationError(*faults)
+    return GrantTerms(
+        name,
+        plan,
+        tuple(sorted(features.items())),
+        tuple(sorted((_LIMITS[limit], number) for limit, number in limits.items())),
+        None if until is None else int(until.timestamp()),
+        reason,
+    )
+
+
+def is_grant_name(text: str) -> bool:
+    """Whether ``text`` is 1 to 64 of ``A-Za-z0-9_-``."""
+    return _NAME.fullmatch(text) is not None
+
+
+def _name_faults(name: str) -> Iterator[tuple[str, str]]:
+    if not is_grant_name(name):
+        yield "name", "must be 1 to 64 of A-Za-z0-9_-"
+
+
+def _plan_faults(plan: str | None, catalog: Catalog) -> Iterator[tuple[str, str]]:
+    if plan is not None and plan not in catalog:
+        yield "plan", f"{plan!r} is not in the plan catalog"
+
+
+def _limit_faults(limits: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    for name, number in limits.items():
+        if name not in _LIMITS:
+            yield "limits", f"unknown limit {name!r}; there are {', '.join(_LIMITS)}"
+        elif not 0 <= number <= LARGEST_LIMIT:
+            yield "limits", f"{name} must be 0 to {LARGEST_LIMIT}"
+
+
+def _reason_faults(reason: str) -> Iterator[tuple[str, str]]:
+    if not reason.strip() or len(reason) > LONGEST_REASON:
+        yield "reason", f"must have 1 to {LONGEST_REASON} characters"
+    if has_refused_characters(reason):
+        yield "reason", NAME_RULE
+
+
+def check_number_of_grants(others: Iterable[HeldGrant], now: datetime) -> None:
+    """Raise `GrantLimitReachedError` if a tenant with these ``others`` may have no further
+    grant.
+    """
+    second = now.timestamp()
+    if sum(each.counts_at(second) for each in others) >= MOST_GRANTS:
+        raise GrantLimitReachedError(
+            f"The organization has {MOST_GRANTS} grants. End one of them first."
+        )
+
+
+def combined_features(grants: Iterable[GrantTerms]) -> GrantedFeatures:
+    """Return the features of grants together; of several values the greatest."""
+    combined = dict[str, FeatureValue | None]()
+    for terms in grants:
+        for name, value in terms.features:
+            combined[name] = greater(combined.get(name), value)
+    return tuple(sorted((name, value) for name, value in combined.items() if value is not None))
+
+
+def combined_limits(grants: Iterable[GrantTerms]) -> GrantedLimits:
+    """Return the limits of grants together; of several numbers the greatest."""
+    combined = dict[str, int]()
+    for terms in grants:
+        for name, number in terms.limits:
+            combined[name] = max(combined.get(name, number), number)
+    return tuple(sorted(combined.items()))
+
+
+def terms_words(terms: GrantTerms) -> str:
+    """Say what a grant gives and until when: ``plan pro, sso, projects 500, until 2027-01-01``."""
+    parts = [] if terms.plan is None else [f"plan {terms.plan}"]
+    parts += [name if value is True else f"{name} {value}" for name, value in terms.features]
+    parts += [f"{camel_case(field)} {number}" for field, number in terms.limits]
+    if (until := from_epoch(terms.until)) is not None:
+        parts.append(f"until {until:%Y-%m-%d %H:%M:%S} UTC")
+    return ", ".join(parts)

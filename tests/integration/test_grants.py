@@ -1,0 +1,292 @@
+"""Grants: what the operator gives a tenant by contract, and how long it counts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+
+from tenantry.billing.access_ends import record_access_ends
+from tenantry.db.database import Database
+from tenantry.db.outbox import Outbox
+from tests.support.billing import rows
+from tests.support.emptying import SharedDatabase
+from tests.support.service import (
+    TENANTS,
+    VERIFY,
+    WHOAMI,
+    Organization,
+    Service,
+    refusal,
+    running_service,
+)
+
+CATALOG: Final = """
+[[features]]
+id = "sso"
+type = "boolean"
+[[features]]
+id = "exports"
+type = "metered"
+[[plans]]
+id = "free"
+[plans.limits]
+projects = 1
+[[plans]]
+id = "pro"
+stripe_price_id = "price_pro"
+[plans.limits]
+projects = 10
+[plans.features]
+exports = 100
+[[plans]]
+id = "business"
+stripe_price_id = "price_business"
+"""
+LEDGER: Final = "/api/v1/billing/events"
+REASON: Final = "Contract 2027-014"
+SENTENCE: Final = "Granted by the operator: Contract 2027-014."
+
+
+@pytest.fixture(scope="module")
+async def service(
+    shared_database: SharedDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Service]:
+    catalog = tmp_path_factory.mktemp("catalog") / "plans.toml"
+    catalog.write_text(CATALOG)
+    async with running_service(shared_database.conninfo, TENANTRY_PLANS=str(catalog)) as service:
+        yield service
+
+
+async def grant(
+    service: Service, org: Organization, name: str = "contract", **terms: Any
+) -> dict[str, Any]:
+    """Set a grant, and return it."""
+    answer = await service.operator.put(f"{org.path}/grants/{name}", {"reason": REASON, **terms})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def record_of(service: Service, org: Organization) -> dict[str, Any]:
+    return dict((await service.operator.get(f"/api/v1/operator/tenants/{org.id}")).json())
+
+
+async def types_of(org: Organization) -> list[str]:
+    """The types of the tenant's ledger, oldest first."""
+    entries = (await org.owner.get(LEDGER, limit=100)).json()["data"]
+    return [entry["type"] for entry in entries][::-1]
+
+
+async def test_a_grant_gives_its_plan_and_leaves_the_status(service: Service) -> None:
+    org = await service.organization()
+    given = await grant(service, org, plan="pro")
+    assert given == {
+        "name": "contract",
+        "plan": "pro",
+        "features": {},
+        "limits": {},
+        "until": None,
+        "reason": REASON,
+        "setAt": given["setAt"],
+        "endedAt": None,
+    }
+    record = await record_of(service, org)
+    assert (record["plan"], record["subscriptionStatus"]) == ("pro", "none")
+    assert record["currentPeriodEnd"] is None
+    assert record["access"] == {"state": "full", "plan": "pro", "until": None, "reason": SENTENCE}
+    assert await types_of(org) == ["tenantry.grant.set"]
+
+
+async def test_limits_and_features_count_without_a_plan(service: Service) -> None:
+    org = await service.organization()
+    given = await grant(service, org, limits={"projects": 2}, features={"sso": True, "exports": 5})
+    assert (given["limits"], given["features"]) == (
+        {"projects": 2},
+        {"exports": 5, "sso": True},
+    )
+    for number in range(2):
+        assert (await org.owner.post("/api/v1/projects", {"name": f"{number}"})).status_code == 201
+    third = await org.owner.post("/api/v1/projects", {"name": "3"})
+    assert refusal(third) == (403, "plan_limit_reached")
+    assert (await record_of(service, org))["access"]["state"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("terms", "location"),
+    [
+        ({}, "plan"),
+        ({"plan": "gold"}, "plan"),
+        ({"plan": "pro", "until": "2020-01-01T00:00:00Z"}, "until"),
+        ({"features": {"unknown": True}}, "features"),
+        ({"features": {"sso": 3}}, "features"),
+        ({"features": {"exports": False}}, "features"),
+        ({"limits": {"seats": 3}}, "limits"),
+        ({"limits": {"projects": -1}}, "limits"),
+        ({"plan": "pro", "reason": ""}, "reason"),
+        ({"plan": "pro", "reason": "  "}, "reason"),
+        ({"plan": "pro", "reason": "r" * 501}, "reason"),
+        ({"plan": "pro", "reason": "two\nlines"}, "reason"),
+        ({"plan": "pro", "reason": "a \u202e mark"}, "reason"),
+        ({"plan": "pro", "more": 1}, "more"),
+    ],
+)
+async def test_terms_are_checked(service: Service, terms: dict[str, Any], location: str) -> None:
+    org = await service.organization()
+    answer = await service.operator.put(f"{org.path}/grants/contract", {"reason": REASON, **terms})
+    assert refusal(answer) == (422, "validation_failed")
+    assert [fault["location"].split(".")[0] for fault in answer.json()["errors"]] == [location]
+    assert await types_of(org) == []
+
+
+async def test_only_the_operator_sees_and_sets_grants(service: Service) -> None:
+    org = await service.organization()
+    terms = {"plan": "pro", "reason": REASON}
+    assert refusal(await org.owner.put(f"{org.path}/grants/contract", terms))[0] == 401
+    assert refusal(await org.owner.get(f"{org.path}/grants"))[0] == 401
+    assert refusal(await org.owner.delete(f"{org.path}/grants/contract"))[0] == 401
+
+
+async def test_the_same_terms_again_change_nothing(service: Service) -> None:
+    org = await service.organization()
+    first = await grant(service, org, plan="pro", until="2099-01-01T00:00:00Z")
+    assert await grant(service, org, plan="pro", until="2099-01-01T00:00:00Z") == first
+    assert await types_of(org) == ["tenantry.grant.set"]
+    trail = (await org.owner.get("/api/v1/audit-events", action="grant.set")).json()["data"]
+    assert [(entry["actorKind"], entry["targetId"]) for entry in trail] == [
+        ("operator", "contract")
+    ]
+    assert trail[0]["after"]["plan"] == "pro"
+
+
+async def test_a_grant_is_ended_once_and_can_be_set_again(service: Service) -> None:
+    org = await service.organization()
+    path = f"{org.path}/grants/contract"
+    await grant(service, org, plan="pro")
+    ended = (await service.operator.delete(path)).json()
+    assert ended["endedAt"] is not None
+    assert (await service.operator.delete(path)).json() == ended
+    assert (await service.operator.get(f"{org.path}/grants")).json()["data"] == []
+    record = await record_of(service, org)
+    assert (record["plan"], record["access"]["state"]) == ("free", "none")
+    again = await grant(service, org, plan="pro")
+    assert (again["endedAt"], (await record_of(service, org))["plan"]) == (None, "pro")
+    assert await types_of(org) == [
+        "tenantry.grant.set",
+        "tenantry.grant.ended",
+        "tenantry.grant.set",
+    ]
+    trail = (await org.owner.get("/api/v1/audit-events", limit=10)).json()["data"]
+    actions = [entry["action"] for entry in trail if entry["targetId"] == "contract"]
+    assert actions == ["grant.set", "grant.ended", "grant.set"]
+
+
+async def test_unknown_tenants_and_grants_are_not_found(service: Service) -> None:
+    org = await service.organization()
+    assert refusal(await service.operator.delete(f"{org.path}/grants/none")) == (404, "not_found")
+    terms = {"plan": "pro", "reason": REASON}
+    for path in (f"{TENANTS}/nobody", f"{TENANTS}/no body"):
+        assert refusal(await service.operator.put(f"{path}/grants/a", terms)) == (404, "not_found")
+        assert refusal(await service.operator.get(f"{path}/grants")) == (404, "not_found")
+    await service.operator.delete(org.path)
+    answer = await service.operator.put(f"{org.path}/grants/a", terms)
+    assert refusal(answer) == (409, "tenant_deleted")
+
+
+async def test_two_operators_at_once_leave_one_of_their_grants(service: Service) -> None:
+    org = await service.organization()
+    plans = ["pro", "business"] * 4
+    await asyncio.gather(*(grant(service, org, plan=plan) for plan in plans))
+    [listed] = (await service.operator.get(f"{org.path}/grants")).json()["data"]
+    record = await record_of(service, org)
+    assert listed["plan"] == record["plan"] == record["access"]["plan"]
+    entries = (await org.owner.get(LEDGER, limit=100)).json()["data"]
+    assert f"gives plan {listed['plan']}" in entries[0]["reason"]
+    assert not any(entry["anomalies"] for entry in entries)
+
+
+async def test_a_tenant_has_fifty_grants_and_ended_ones_make_room(service: Service) -> None:
+    org = await service.organization()
+    for number in range(50):
+        await grant(service, org, f"g{number}", limits={"projects": number + 1})
+    path, terms = f"{org.path}/grants/one-more", {"plan": "pro", "reason": REASON}
+    assert refusal(await service.operator.put(path, terms)) == (409, "grant_limit_reached")
+    await grant(service, org, "g3", limits={"projects": 99})  # a change is no further grant
+    await service.operator.delete(f"{org.path}/grants/g7")
+    await grant(service, org, "one-more", plan="pro")
+    listed = (await service.operator.get(f"{org.path}/grants")).json()["data"]
+    assert len(listed) == 50
+    assert {"g3", "one-more"} <= {each["name"] for each in listed}
+
+
+async def test_a_grant_ends_at_its_second_without_a_job(fresh_service: Service) -> None:
+    service = fresh_service
+    org = await service.organization()
+    end = (service.clock.now + timedelta(days=30)).replace(microsecond=0)
+    await grant(service, org, plan="pro", until=end.isoformat())
+    service.clock.now = end - timedelta(milliseconds=100)
+    before = (await org.owner.get(f"{VERIFY}-")).headers
+    assert (before["x-access"], before["x-effective-plan"], before["x-plan"]) == (
+        "full",
+        "pro",
+        "pro",
+    )
+    service.clock.now = end
+    after = (await org.owner.get(f"{VERIFY}-")).headers
+    assert (after["x-access"], after["x-effective-plan"], after["x-plan"]) == (
+        "none",
+        "free",
+        "free",
+    )
+    assert (await org.owner.get(WHOAMI)).json()["plan"] == "free"
+    record = await record_of(service, org)
+    assert (record["plan"], record["access"]["reason"]) == ("free", "Grant contract has ended.")
+    assert (await service.operator.get(f"{org.path}/grants")).json()["data"] == []
+
+
+async def test_the_job_records_the_end_of_a_grant_once(fresh_service: Service) -> None:
+    service = fresh_service
+    org = await service.organization()
+    end = (service.clock.now + timedelta(days=30)).replace(microsecond=0)
+    await grant(service, org, plan="pro", until=end.isoformat())
+    await grant(service, org, "trial", limits={"projects": 5}, until=end.isoformat())
+    service.clock.now = end + timedelta(minutes=1)
+    async with Database(service.conninfo, 1) as database:
+        runs = [
+            await record_access_ends(database, Outbox(), service.clock, asks_provider=False)
+            for _ in range(2)
+        ]
+    assert runs == [1, 0]
+    [entry, *_] = (await org.owner.get(LEDGER)).json()["data"]
+    assert (entry["type"], entry["reason"]) == (
+        "tenantry.access.ended",
+        "Access to plan pro has ended. Grant contract has ended.",
+    )
+
+
+async def test_a_plan_that_leaves_the_catalog_has_the_limits_of_free(
+    fresh_service: Service, tmp_path: Any
+) -> None:
+    org = await fresh_service.organization()
+    await grant(fresh_service, org, plan="business")
+    catalog = tmp_path / "plans.toml"
+    catalog.write_text('[[plans]]\nid = "free"\n[plans.limits]\nprojects = 1\n')
+    async with running_service(fresh_service.conninfo, TENANTRY_PLANS=str(catalog)) as later:
+        owner = later.caller(org.owner.credential)
+        assert (await owner.post("/api/v1/projects", {"name": "one"})).status_code == 201
+        assert refusal(await owner.post("/api/v1/projects", {"name": "two"}))[0] == 403
+
+
+async def test_an_ended_tenant_keeps_its_grants_in_the_export(service: Service) -> None:
+    org = await service.organization()
+    await grant(service, org, plan="pro")
+    await service.operator.delete(org.path)
+    exported = (await service.operator.get(f"{org.path}/export")).json()
+    assert [entry["type"] for entry in exported["billingEvents"]] == ["tenantry.grant.set"]
+
+
+async def test_grants_are_no_subscriptions_in_sql(service: Service) -> None:
+    org = await service.organization()
+    await grant(service, org, plan="pro")
+    found = "SELECT id FROM subscriptions WHERE tenant_id = %s"
+    assert await rows(service.conninfo, found, org.id) == []
