@@ -106,7 +106,7 @@ await createClient({
   output: { path: "src/generated", importFileExtension: ".js" },
   logs: { level: "warn", file: false },
   parser: {
-    filters: { operations: { exclude: ["/webhooks/", "/auth/verify/", "GET /healthz", "GET /readyz"] } },
+    filters: { operations: { exclude: ["/webhooks/", "/auth/verify/", "/consume/", "GET /healthz", "GET /readyz"] } },
     patch: { input: prepare },
   },
   plugins: [

@@ -26,7 +26,9 @@ RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "AuditEvent": models.AuditEvent,
     "BillingEventView": models.BillingEvent,
     "BillingFields": models.BillingState,
+    "Consumed": models.Consumption,
     "EndedKey": models.RevokedKey,
+    "Entitlement": models.Entitlement,
     "Fault": errors.Fault,
     "Health": models.Health,
     "Limits": models.Limits,
@@ -250,6 +252,10 @@ def test_sets_of_values_are_those_of_the_api(openapi: dict[str, Any]) -> None:
         literal, other = get_args(opened)
         assert set(get_args(literal)) == set(schemas[name]["enum"]), name
         assert other is str
+    entitlement = schemas["Entitlement"]["properties"]
+    assert set(get_args(types.FeatureType)) == set(entitlement["type"]["enum"])
+    sources, _ = get_args(types.EntitlementSource)
+    assert {*get_args(sources), None} == {*entitlement["source"]["anyOf"][0]["enum"], None}
     assert set(get_args(types.AccessState)) == set(
         schemas["TenantAccess"]["properties"]["state"]["enum"]
     )

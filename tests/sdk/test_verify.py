@@ -89,6 +89,7 @@ async def test_caller_of_a_request_is_known(served: Served, flavour: Flavour) ->
         "access": "none",
         "effectivePlan": "free",
         "externalId": "cus_4711",
+        "features": [],
     }
     assert principal.response.request_id is not None
     assert "ratelimit" in principal.response.headers
@@ -481,3 +482,46 @@ async def test_service_out_of_reach_accepts_nobody(flavour: Flavour) -> None:
     async with flavour.client(base_url=url) as client:
         with pytest.raises(errors.UnavailableError):
             await client.auth.verify(bearer(SECRET), "projects:read")
+
+
+async def test_caller_has_the_features_that_the_service_names(flavour: Flavour) -> None:
+    upstream = Upstream(**PRINCIPAL, **{"X-Features": "exports,sso"})
+    async with answered_by(flavour, upstream) as client:
+        principal = await client.auth.verify(bearer("x"), None)
+    assert principal.features == ["exports", "sso"]
+    assert (principal.has("sso"), principal.has("ss")) == (True, False)
+
+
+async def test_feature_that_was_cut_from_the_list_is_unknown(flavour: Flavour) -> None:
+    upstream = Upstream(**PRINCIPAL, **{"X-Features": "exports,..."})
+    async with answered_by(flavour, upstream) as client:
+        principal = await client.auth.verify(bearer("x"), None)
+    assert principal.has("exports")
+    with pytest.raises(LookupError, match=r"call verify\(\.\.\., feature='sso'\)"):
+        principal.has("sso")
+
+
+@pytest.mark.parametrize(
+    ("scope", "mode", "path"),
+    [
+        ("reports:read", "live", "reports:read/feature:sso"),
+        (None, "live", "-/feature:sso"),
+        ("reports:read", "any", "reports:read/feature:sso/mode/any"),
+    ],
+)
+async def test_feature_follows_the_scope_in_the_address(
+    flavour: Flavour, scope: str | None, mode: str, path: str
+) -> None:
+    upstream = Upstream(**PRINCIPAL)
+    async with answered_by(flavour, upstream) as client:
+        await client.auth.verify(bearer("x"), scope, feature="sso", mode=mode)
+    assert upstream.requests[0].url.path == f"/api/v1/auth/verify/{path}"
+
+
+async def test_name_that_no_feature_has_is_not_sent(flavour: Flavour) -> None:
+    upstream = Upstream(**PRINCIPAL)
+    async with answered_by(flavour, upstream) as client:
+        for name in ("", "SSO", "sso/mode/any", "sso\n"):
+            with pytest.raises(ValueError, match="is not the id of a feature"):
+                await client.auth.verify(bearer("x"), None, feature=name)
+    assert upstream.requests == []

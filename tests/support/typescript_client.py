@@ -18,8 +18,8 @@ SOURCE: Final = ROOT / "typescript"
 DOCUMENT: Final = Path("tests/contract/openapi.json")
 PRELUDE: Final = """
 import {
-    APIError, ConfigurationError, ConnectionFailedError, Pager, Secret, Tenantry, TenantryError, TimedOutError,
-    UnreadableAnswerError, webhooks,
+    APIError, ConfigurationError, ConnectionFailedError, EntitlementDeniedError, FeatureNotGrantedError, Pager,
+    QuotaExceededError, Secret, Tenantry, TenantryError, TimedOutError, UnreadableAnswerError, webhooks,
 } from "@tenantry/client";
 
 const { BASE_URL: baseUrl, API_KEY: apiKey } = process.env;

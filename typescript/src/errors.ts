@@ -88,9 +88,31 @@ export class APIError extends TenantryError {
   }
 }
 
+/** 403: the organization may not use the feature now. `consume` rejects with this class itself with `onUnavailable: "deny"`. */
+export class EntitlementDeniedError extends APIError {
+  override name = "EntitlementDeniedError";
+}
+
+/** 403: neither the plan nor anything else gives the organization this feature. */
+export class FeatureNotGrantedError extends EntitlementDeniedError {
+  override name = "FeatureNotGrantedError";
+}
+
+/** 403: the organization's quota of this feature has less left than was asked for. */
+export class QuotaExceededError extends EntitlementDeniedError {
+  override name = "QuotaExceededError";
+}
+
+const CLASSES = new Map([
+  ["feature_not_granted", FeatureNotGrantedError],
+  ["quota_exceeded", QuotaExceededError],
+]);
+
 /** The error of a response. One that is not a problem document of tenantry has the code `http_<status>`. */
 export function errorOf(status: number, headers: Headers, content: string): APIError {
-  return new APIError(status, problemIn(content) ?? unknownProblem(status, content), { headers, content });
+  const problem = problemIn(content) ?? unknownProblem(status, content);
+  const kind = CLASSES.get(problem.code) ?? APIError;
+  return new kind(status, problem, { headers, content });
 }
 
 function problemIn(body: string): Problem | undefined {

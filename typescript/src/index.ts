@@ -1,4 +1,5 @@
 import { createClient, type Client } from "./generated/client/index.js";
+import { Entitlements } from "./entitlements.js";
 import { ConfigurationError } from "./errors.js";
 import { Api } from "./generated/sdk.gen.js";
 import { revealed, Secret } from "./secret.js";
@@ -9,10 +10,14 @@ export {
   APIError,
   ConfigurationError,
   ConnectionFailedError,
+  EntitlementDeniedError,
+  FeatureNotGrantedError,
+  QuotaExceededError,
   TenantryError,
   TimedOutError,
   UnreadableAnswerError,
 } from "./errors.js";
+export type { Consumption, ConsumeParameters } from "./entitlements.js";
 export type * from "./generated/types.gen.js";
 export type { ReceivedHeaders } from "./headers.js";
 export { Page, Pager } from "./pager.js";
@@ -39,6 +44,7 @@ export interface TenantryOptions extends Partial<Policy> {
 /** A client of one service with one credential. */
 export class Tenantry extends Api {
   readonly #auth: Auth;
+  readonly #entitlements: Entitlements;
 
   constructor(options: TenantryOptions) {
     const baseUrl = addressOf(options.baseUrl, options.allowHttp ?? false);
@@ -46,10 +52,15 @@ export class Tenantry extends Api {
     const client = clientOf(baseUrl, fetch, options);
     super({ client });
     this.#auth = new Auth({ client }, baseUrl, fetch);
+    this.#entitlements = new Entitlements({ client });
   }
 
   override get auth(): Auth {
     return this.#auth;
+  }
+
+  override get entitlements(): Entitlements {
+    return this.#entitlements;
   }
 }
 

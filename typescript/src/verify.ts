@@ -27,9 +27,16 @@ export interface Principal {
   effectivePlan: string;
   /** The key's external id; undefined without one, and for a user. `whoami` has the metadata too. */
   externalId?: string;
+  /**
+   * The features that the tenant has, in alphabetical order. `...` at the end says that there are more than the service
+   * names: pass `feature` to `verify` instead.
+   */
+  features: string[];
 }
 
 export interface VerifyOptions {
+  /** A feature of the plan catalog that the tenant needs, too. */
+  feature?: string;
   /** The mode of keys that are accepted; `live` by default. Users act in live mode. */
   mode?: "live" | "test" | "any";
   /** Milliseconds after which the request is rejected with 503; 5 s by default. */
@@ -37,10 +44,11 @@ export interface VerifyOptions {
 }
 
 const SCOPE = /^([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*)$/;
+const FEATURE = /^[a-z][a-z0-9_-]{0,63}$/;
 const MODES = ["live", "test", "any"];
 const SENDABLE = /^[\x20-\x7e]+$/;
 const CREDENTIAL_HEADERS = ["authorization", "x-organization-id"];
-const PRINCIPAL_HEADERS: Record<Exclude<keyof Principal, "externalId">, string> = {
+const PRINCIPAL_HEADERS: Record<Exclude<keyof Principal, "externalId" | "features">, string> = {
   kind: "x-principal-kind",
   id: "x-principal-id",
   orgId: "x-tenant-id",
@@ -74,15 +82,20 @@ export class Auth extends GeneratedAuth {
   /**
    * Check the credential of a request that your own service received, and return its caller.
    *
-   * The caller needs `scope`, such as `reports:read`; null accepts every valid credential. tenantry decides about each
+   * The caller needs `scope`, such as `reports:read`; null accepts every valid credential. With `feature` the tenant
+   * needs this feature, too, or the error is a `FeatureNotGrantedError`. tenantry decides about each
    * request, so that a revoked key is rejected on the next one. Rejects with the `APIError` to answer your client with:
    * 401, 403, 429, 431, or 503 if tenantry cannot be asked.
    */
   async verify(received: ReceivedRequest, scope: string | null, options: VerifyOptions = {}): Promise<Principal> {
-    const { mode = "live", timeout = 5000 } = options;
+    const { feature, mode = "live", timeout = 5000 } = options;
     if (scope !== null && !SCOPE.test(scope)) throw new TypeError(`${JSON.stringify(scope)} is not a scope`);
+    if (feature !== undefined && !FEATURE.test(feature)) {
+      throw new TypeError(`${JSON.stringify(feature)} is not the id of a feature`);
+    }
     if (!MODES.includes(mode)) throw new TypeError(`mode is live, test or any, not ${JSON.stringify(mode)}`);
-    const url = `${this.#baseUrl}/api/v1/auth/verify/${scope ?? "-"}/mode/${mode}`;
+    const needed = `${scope ?? "-"}${feature === undefined ? "" : `/feature:${feature}`}`;
+    const url = `${this.#baseUrl}/api/v1/auth/verify/${needed}/mode/${mode}`;
     const init: RequestInit = { headers: credentialOf(received), redirect: "manual", cache: "no-store" };
     let response: Response;
     try {
@@ -132,5 +145,6 @@ function principalIn(headers: Headers): Principal | undefined {
   const found = Object.entries(PRINCIPAL_HEADERS).map(([name, header]) => [name, headers.get(header)]);
   if (!found.every(([, value]) => value)) return undefined;
   const externalId = headers.get("x-key-external-id") ?? undefined;
-  return { ...(Object.fromEntries(found) as Principal), ...(externalId && { externalId }) };
+  const features = (headers.get("x-features") ?? "").split(",").filter((name) => name !== "");
+  return { ...(Object.fromEntries(found) as Principal), features, ...(externalId && { externalId }) };
 }

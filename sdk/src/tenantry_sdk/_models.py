@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
         AccessState,
         ActorKind,
         AuditAction,
+        EntitlementSource,
         EventOutcome,
+        FeatureType,
         HealthStatus,
         KeyStatus,
         MemberStatus,
@@ -28,10 +30,13 @@ if TYPE_CHECKING:
     )
 else:
     # msgspec would reject the values that a newer service adds.
-    AccessLevel = AccessState = ActorKind = AuditAction = EventOutcome = HealthStatus = (
-        KeyStatus
-    ) = MemberStatus = str
+    AccessLevel = AccessState = ActorKind = AuditAction = EntitlementSource = EventOutcome = (
+        FeatureType
+    ) = HealthStatus = KeyStatus = MemberStatus = str
     Mode = OwnMembershipStatus = PrincipalKind = Role = SubscriptionStatus = str
+
+
+_MORE: Final = "..."
 
 
 class ApiKey(Model, frozen=True, kw_only=True):
@@ -233,6 +238,45 @@ class PlanPrice(Model, frozen=True, kw_only=True):
     """The amount in the currency's smallest unit; None where it depends on use."""
 
 
+class Entitlement(Model, frozen=True, kw_only=True):
+    """What the organization has of a feature now."""
+
+    feature: str
+    """The feature's id in the plan catalog."""
+    type: FeatureType
+    """``boolean``, ``limit`` (up to a number) or ``metered`` (so much in each period)."""
+    granted: bool
+    """Whether the organization has the feature."""
+    limit: int | None
+    """The most of it; None without a limit and for a boolean feature, 0 if it is not granted."""
+    used: int | None
+    """What a metered feature counts in this period; None for others."""
+    remaining: int | None
+    """The rest of a metered feature's limit, never below 0; None without one."""
+    resets_at: datetime | None
+    """When the next period of a metered feature begins."""
+    source: EntitlementSource | None
+    """``plan``, ``addon``, or ``grant`` where that gives more than both; None if it is not
+    granted.
+    """
+
+
+class Consumption(Model, frozen=True, kw_only=True):
+    """The use of a metered feature after `consume`."""
+
+    used: int | None
+    """What is used in this period; None if the service did not answer."""
+    remaining: int | None
+    """What is left in this period; None for no limit, or if the service did not answer."""
+    resets_at: datetime | None
+    """When the next period begins; None if the service did not answer."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether the service counted the use. False only with ``on_unavailable="allow"``."""
+        return self.used is not None
+
+
 class Member(Model, frozen=True, kw_only=True):
     """A user of the tenant, with a role."""
 
@@ -421,6 +465,23 @@ class Principal(Model, frozen=True, kw_only=True):
     """The plan whose limits count now; ``free`` without access."""
     external_id: str | None = None
     """The key's external id; None without one, and for a user. `whoami` has the metadata too."""
+    features: list[str] = msgspec.field(default_factory=list[str])
+    """The features that the tenant has, in alphabetical order. ``...`` at the end says that there
+    are more than the service names: 256 bytes.
+    """
+
+    def has(self, feature: str) -> bool:
+        """Whether the tenant has a feature.
+
+        Raises `LookupError` if the service did not name all features: pass ``feature`` to `verify`.
+        """
+        if feature in self.features:
+            return True
+        if self.features[-1:] == [_MORE]:
+            raise LookupError(
+                f"The service named only some of the features: call verify(..., feature={feature!r})."
+            )
+        return False
 
 
 class TenantExport(Model, frozen=True, kw_only=True):
@@ -446,6 +507,8 @@ class TenantExport(Model, frozen=True, kw_only=True):
     """All projects of both modes."""
     billing_events: list[BillingEvent]
     """The whole ledger."""
+    usage: list[dict[str, Any]]
+    """What it used of metered features, for 400 days after each period."""
 
 
 class Health(Model, frozen=True, kw_only=True):

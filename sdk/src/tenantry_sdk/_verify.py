@@ -31,6 +31,7 @@ Headers = (
 
 _SCOPE: Final = re.compile(r"([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*)")
 _PATHS: Final[dict[str, str]] = {"live": "", "test": "/mode/test", "any": "/mode/any"}
+_FEATURE: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 _INVISIBLE: Final = re.compile(r"[^\x20-\x7e]")
 _LONGEST: Final = 16_500
 """A token has at most 16,384 bytes."""
@@ -46,6 +47,7 @@ PRINCIPAL_HEADERS: Final = {
     "effectivePlan": "x-effective-plan",
 }
 _EXTERNAL_ID: Final = "x-key-external-id"
+_FEATURES: Final = "x-features"
 _OK: Final = 200
 _PASSED_ON: Final = frozenset({401, 403, 429, 431, 503})
 _TEMPORARY: Final = frozenset({408, 429})
@@ -59,23 +61,32 @@ _UNAVAILABLE: Final[dict[str, Any]] = {
 
 
 def verify_call(
-    headers: Headers, scope: str | None, mode: AcceptedMode, client_address: str | None
+    headers: Headers,
+    scope: str | None,
+    feature: str | None,
+    mode: AcceptedMode,
+    client_address: str | None,
 ) -> Call:
     """Return the request that checks the credential in a request's headers.
 
     The service decides about a header that is missing, repeated or malformed: characters that no
-    header carries become ``?``, which is in no valid credential. Raises `ValueError` for a scope or
-    mode that is none.
+    header carries become ``?``, which is in no valid credential. Raises `ValueError` for a scope,
+    feature or mode that is none.
     """
     if scope is not None and not _SCOPE.fullmatch(scope):
         raise ValueError(f"{scope!r} is not a scope such as projects:read")
+    if feature is not None and not _FEATURE.fullmatch(feature):
+        raise ValueError(f"{feature!r} is not the id of a feature")
     if mode not in _PATHS:
         raise ValueError(f"mode is live, test or any, not {mode!r}")
+    needed = "-" if scope is None else scope
+    if feature is not None:
+        needed += f"/feature:{feature}"
     given = _given(headers)
     credential = given.get("authorization")
     return Call(
         "GET",
-        f"/api/v1/auth/verify/{'-' if scope is None else scope}{_PATHS[mode]}",
+        f"/api/v1/auth/verify/{needed}{_PATHS[mode]}",
         headers=_sent(given, client_address),
         authorization=Secret(credential) if credential else None,
         is_anonymous=True,
@@ -105,7 +116,8 @@ def principal_of(response: Response) -> Principal:
         raise _unreadable(response.status_code, response.request_id)
     if external_id := headers.get(_EXTERNAL_ID):
         found["externalId"] = external_id
-    principal: Principal = converted(found, Principal, response)
+    features = [name for name in headers.get(_FEATURES, "").split(",") if name]
+    principal: Principal = converted({**found, "features": features}, Principal, response)
     return principal
 
 

@@ -24,6 +24,10 @@ _NEXT_STEPS: Final = {
     "scope_escalation": "Request only scopes, access levels and expiry dates that the credential in use has.",
     "mode_mismatch": "Use a live-mode credential for live-mode objects, members, tenants and billing.",
     "plan_limit_reached": "Delete unused objects, or change to a larger plan.",
+    "feature_not_granted": "Change to a plan or an add-on with this feature.",
+    "feature_not_metered": "Consume a metered feature that does not count requests by itself.",
+    "quota_exceeded": "Wait for the next period (entitlements.get()), or change to a larger plan.",
+    "unknown_feature": "Check the name against the plan catalog (entitlements.list()).",
     "key_limit_reached": "Revoke unused keys, or change to a larger plan.",
     "grant_limit_reached": "End a grant that is not needed.",
     "key_not_active": 'Use an active key (api_keys.list(status="active")).',
@@ -242,6 +246,21 @@ class PermissionDeniedError(APIError):
     status: ClassVar[int | None] = 403
 
 
+class EntitlementDeniedError(PermissionDeniedError):
+    """403: the organization may not use the feature now.
+
+    If the service is unreachable, `consume` raises this class with ``on_unavailable="deny"``.
+    """
+
+
+class FeatureNotGrantedError(EntitlementDeniedError):
+    """403: neither the plan nor anything else gives the organization this feature."""
+
+
+class QuotaExceededError(EntitlementDeniedError):
+    """403: the organization's quota of this feature has less left than was asked for."""
+
+
 class NotFoundError(APIError):
     """404: the object does not exist in the caller's tenant."""
 
@@ -338,6 +357,10 @@ def _rebuild(
 _BY_STATUS: Final[dict[int | None, type[APIError]]] = {
     kind.status: kind for kind in APIError.__subclasses__()
 }
+_BY_CODE: Final[dict[str, type[APIError]]] = {
+    "feature_not_granted": FeatureNotGrantedError,
+    "quota_exceeded": QuotaExceededError,
+}
 
 
 class _Problem(msgspec.Struct):
@@ -357,7 +380,8 @@ def error_of(
         # A gateway in front of the service answered.
         document = {}
         problem = _Problem(f"http_{status}", _excerpt(content) or "The response gives no reason.")
-    return _BY_STATUS.get(status, APIError)(
+    kind = _BY_CODE.get(problem.code) or _BY_STATUS.get(status, APIError)
+    return kind(
         status,
         code=problem.code,
         detail=problem.detail,

@@ -55,6 +55,15 @@ SubscriptionStatus: TypeAlias = (
 )
 """Open. The provider's status of a subscription; ``none`` without a subscription."""
 
+FeatureType: TypeAlias = Literal["boolean", "limit", "metered"]
+"""The kind of a feature: given or not, up to a number, or so much in each period."""
+
+EntitlementSource: TypeAlias = Literal["plan", "addon", "grant"] | str
+"""Open. What gives a feature."""
+
+OnUnavailable: TypeAlias = Literal["raise", "allow", "deny"]
+"""What `consume` does if the service is unreachable."""
+
 EventOutcome: TypeAlias = (
     Literal["applied", "no_change", "late", "parked", "ignored", "invalid"] | str
 )

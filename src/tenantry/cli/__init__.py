@@ -106,6 +106,15 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "Subscribe at the payment provider.",
             checkout=("tenantry.cli.checkout", "Begin a checkout of a plan and print its address."),
         ),
+        "entitlements": _group(
+            "List features and quotas, and count their use.",
+            list=(
+                "tenantry.cli.entitlements:list_entitlements",
+                "List what your organization has of each feature.",
+            ),
+            show=("tenantry.cli.entitlements", "Show a feature and the use of its quota."),
+            consume=("tenantry.cli.entitlements", "Count the use of a metered feature."),
+        ),
         "config": _group(
             "List and change the configuration file: services, profiles, defaults.",
             list=("tenantry.cli.config:list_values", "List the values of the profiles."),

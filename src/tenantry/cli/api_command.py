@@ -51,7 +51,9 @@ _CODES: Final[dict[int, int]] = {
 }
 # The status of these errors is misleading.
 _CODES_OF_REASONS: Final[dict[str, int]] = {
+    "feature_not_granted": FAILED,
     "plan_limit_reached": FAILED,
+    "quota_exceeded": FAILED,
     "provider_refused": FAILED,
 }
 _NEXT_STEPS: Final[dict[str, str | None]] = {

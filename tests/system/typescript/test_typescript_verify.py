@@ -78,6 +78,7 @@ async def test_verify_returns_the_caller_until_its_key_is_revoked(
         "access": "none",
         "effectivePlan": "free",
         "externalId": "cus_4711",
+        "features": [],
     }
     assert forbidden[:2] == [403, "insufficient_scope"]
     assert 'scope="reports:write"' in forbidden[2]

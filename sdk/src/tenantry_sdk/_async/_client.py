@@ -13,6 +13,7 @@ from tenantry_sdk._async._resources import (
     AsyncAuditEvents,
     AsyncAuth,
     AsyncBilling,
+    AsyncEntitlements,
     AsyncHealthChecks,
     AsyncMembers,
     AsyncMemberships,
@@ -98,6 +99,7 @@ class AsyncTenantry:
         self.memberships: AsyncMemberships = AsyncMemberships(engine)
         self.plans: AsyncPlans = AsyncPlans(engine)
         self.billing: AsyncBilling = AsyncBilling(engine)
+        self.entitlements: AsyncEntitlements = AsyncEntitlements(engine)
         self.auth: AsyncAuth = AsyncAuth(engine)
         self.audit_events: AsyncAuditEvents = AsyncAuditEvents(engine)
         self.operator: AsyncOperator = AsyncOperator(engine)

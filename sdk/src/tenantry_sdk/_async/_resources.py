@@ -10,10 +10,13 @@ from msgspec import UNSET, UnsetType
 
 from tenantry_sdk._async._engine import AsyncEngine
 from tenantry_sdk._async._pager import AsyncPager
+from tenantry_sdk._entitlements import NOT_COUNTED, checked_choice, denial, is_unavailable
 from tenantry_sdk._models import (
     ApiKey,
     AuditEvent,
     BillingEvent,
+    Consumption,
+    Entitlement,
     Health,
     HostedSession,
     ManagedTenant,
@@ -47,6 +50,7 @@ from tenantry_sdk.types import (
     KeyStatus,
     MemberStatus,
     Mode,
+    OnUnavailable,
     OwnMembershipStatus,
     Role,
 )
@@ -520,6 +524,52 @@ class AsyncPlans(Resource):
         return self._list(Plan, options, "/api/v1/plans")
 
 
+class AsyncEntitlements(Resource):
+    """The features and quotas of the caller's organization."""
+
+    def list(self, **options: Unpack[CallOptions]) -> AsyncPager[Entitlement]:
+        """List the features of the plan catalog, and what the organization has of each."""
+        return self._list(Entitlement, options, "/api/v1/entitlements")
+
+    async def get(self, feature: str, **options: Unpack[CallOptions]) -> Entitlement:
+        """Return what the organization has of a feature. Raises `NotFoundError` for an unknown
+        one.
+        """
+        return await self._get(Entitlement, options, "/api/v1/entitlements/{}", feature)
+
+    async def consume(
+        self,
+        feature: str,
+        amount: int = 1,
+        *,
+        idempotency_key: str | None = None,
+        on_unavailable: OnUnavailable = "raise",
+        **options: Unpack[CallOptions],
+    ) -> Consumption:
+        """Count ``amount`` (1 to 1,000,000,000) of a metered feature, all of it or nothing.
+
+        Retries count once: they carry the same ``idempotency_key``, by default a random one. Raises
+        `QuotaExceededError` if less is left, `FeatureNotGrantedError`, and `NotFoundError` for an
+        unknown feature.
+
+        If the service is unreachable, overloaded or broken, ``on_unavailable`` decides: ``raise``
+        raises that error, ``deny`` raises `EntitlementDeniedError`, and ``allow`` returns a result
+        whose ``counted`` is False. Pass a short ``timeout`` too: it ends the retries.
+        """
+        choice = checked_choice(on_unavailable)
+        address = path("/api/v1/entitlements/{}/consume", feature)
+        try:
+            return await self._create(
+                Consumption, address, body(amount=amount), idempotency_key, options
+            )
+        except TenantryError as error:
+            if choice == "raise" or not is_unavailable(error):
+                raise
+            if choice == "deny":
+                raise denial(error) from error
+        return NOT_COUNTED
+
+
 class AsyncBillingEvents(Resource):
     """The organization's ledger of provider events."""
 
@@ -623,6 +673,7 @@ class AsyncAuth(Resource):
         request_headers: Headers,
         scope: str | None,
         *,
+        feature: str | None = None,
         mode: AcceptedMode = "live",
         client_address: str | None = None,
         **options: Unpack[CallOptions],
@@ -630,20 +681,21 @@ class AsyncAuth(Resource):
         """Check the credential of a request that your own service received, and return its caller.
 
         ``request_headers`` are those of that request; `Authorization` and ``X-Organization-Id``
-        count. The caller needs ``scope``; None accepts every valid credential. Test keys need
-        another ``mode`` than ``live``. If the service trusts your address as a proxy,
+        count. The caller needs ``scope``; None accepts every valid credential. With ``feature`` the
+        tenant needs this feature of the plan catalog, too. Test keys need another ``mode`` than
+        ``live``. If the service trusts your address as a proxy,
         ``client_address`` is what it records as the last use of a key.
 
         The service is asked in one request each time: a revoked key is rejected at the next one.
         The client's own credential is not sent, and it needs none.
 
-        Raises `AuthenticationError`, `PermissionDeniedError`, `RateLimitedError`,
-        `HeadTooLargeError`, or `UnavailableError` if the credential cannot be checked: all of them
-        `APIError`. To pass the rejection on, answer with ``status_code``, ``headers_to_pass_on``
-        and ``content``. A wrong address raises `UnreadableAnswerError`. A lost connection is
-        retried once, nothing else.
+        Raises `AuthenticationError`, `PermissionDeniedError`, `FeatureNotGrantedError`,
+        `RateLimitedError`, `HeadTooLargeError`, or `UnavailableError` if the credential cannot be
+        checked: all of them `APIError`. To pass the rejection on, answer with ``status_code``,
+        ``headers_to_pass_on`` and ``content``. A wrong address raises `UnreadableAnswerError`. A
+        lost connection is retried once, nothing else.
         """
-        call = verify_call(request_headers, scope, mode, client_address)
+        call = verify_call(request_headers, scope, feature, mode, client_address)
         del request_headers  # tracebacks must not show the credential
         try:
             response = await self._engine.with_options(options).send(call)

@@ -21,6 +21,7 @@ from tenantry_sdk._sync._resources import (
     AuditEvents,
     Auth,
     Billing,
+    Entitlements,
     HealthChecks,
     Members,
     Memberships,
@@ -99,6 +100,7 @@ class Tenantry:
         self.memberships: Memberships = Memberships(engine)
         self.plans: Plans = Plans(engine)
         self.billing: Billing = Billing(engine)
+        self.entitlements: Entitlements = Entitlements(engine)
         self.auth: Auth = Auth(engine)
         self.audit_events: AuditEvents = AuditEvents(engine)
         self.operator: Operator = Operator(engine)

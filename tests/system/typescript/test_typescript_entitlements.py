@@ -1,0 +1,126 @@
+"""Features and quotas with the TypeScript client."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.sdk.faulty_proxy import Fault, faulty_proxy
+from tests.sdk.sdk_support import Served, serving
+from tests.support.feature_catalog import catalog_in, tenant_of
+from tests.support.postgres import PostgresServer
+from tests.support.service import Organization
+from tests.support.typescript_client import Package, key_of
+
+
+@pytest.fixture(scope="module")
+async def selling(
+    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Served]:
+    """The service with features in its plan catalog."""
+    catalog = catalog_in(tmp_path_factory.mktemp("catalog"))
+    with postgres.database() as conninfo:
+        async with serving(conninfo, TENANTRY_PLANS=catalog) as running:
+            yield running
+
+
+@pytest.fixture
+async def basic(selling: Served) -> Organization:
+    return await tenant_of(selling.service, "basic")
+
+
+async def test_entitlements_are_listed_and_read(
+    package: Package, selling: Served, basic: Organization
+) -> None:
+    program = """
+        const granted = [];
+        for await (const each of tenantry.entitlements.list()) if (each.granted) granted.push(each.feature);
+        const { limit, remaining, source } = await tenantry.entitlements.get({ feature: "exports" });
+        const unknown = await rejection(tenantry.entitlements.get({ feature: "x" }));
+        print([granted, limit, remaining, source, unknown.code]);
+    """
+    assert await package.result_of(program, selling.url, key_of(basic)) == [
+        ["audit-log", "exports"],
+        10,
+        10,
+        "plan",
+        "unknown_feature",
+    ]
+
+
+async def test_use_is_counted_until_the_quota_is_exceeded(
+    package: Package, selling: Served, basic: Organization
+) -> None:
+    program = """
+        const one = await tenantry.entitlements.consume({ feature: "exports" });
+        const once = { feature: "exports", amount: 8, idempotencyKey: "export-7" };
+        const used = [await tenantry.entitlements.consume(once), await tenantry.entitlements.consume(once)];
+        const errors = [];
+        for (const feature of ["exports", "sso"]) {
+            const failure = { feature, amount: 2, onUnavailable: "allow" };
+            errors.push(await rejection(tenantry.entitlements.consume(failure)));
+        }
+        print([one.used, one.counted, used.map(({ remaining }) => remaining),
+            errors.map((error) => [error.name, error.code, error instanceof EntitlementDeniedError])]);
+    """
+    assert await package.result_of(program, selling.url, key_of(basic)) == [
+        1,
+        True,
+        [1, 1],
+        [
+            ["QuotaExceededError", "quota_exceeded", True],
+            ["APIError", "feature_not_metered", False],
+        ],
+    ]
+
+
+async def test_lost_answers_of_consume_count_once(
+    package: Package, selling: Served, basic: Organization
+) -> None:
+    faults = iter([Fault.RESET_AFTER, Fault.UNAVAILABLE_AFTER, Fault.TRUNCATED])
+    program = """
+        print((await tenantry.entitlements.consume({ feature: "exports", amount: 4 })).used);
+    """
+    async with faulty_proxy(selling.url, lambda: next(faults, Fault.NONE)) as (url, _):
+        assert await package.result_of(program, url, key_of(basic)) == 4
+
+
+async def test_unreachable_service_raises_allows_or_denies(package: Package, nowhere: str) -> None:
+    program = """
+        const elsewhere = new Tenantry({ baseUrl, apiKey, retries: 0 });
+        const consume = (onUnavailable) => elsewhere.entitlements.consume(
+            { feature: "exports", idempotencyKey: "once", ...(onUnavailable && { onUnavailable }) });
+        const raised = await rejection(consume());
+        const allowed = await consume("allow");
+        const denied = await rejection(consume("deny"));
+        const wrong = await rejection(consume("open"));
+        print([raised.name, allowed, denied.name, denied.statusCode, denied.idempotencyKey,
+            denied.cause.name, JSON.parse(denied.content).code, wrong.name]);
+    """
+    assert await package.result_of(program, nowhere, "svc_live_x") == [
+        "ConnectionFailedError",
+        {"used": None, "remaining": None, "resetsAt": None, "counted": False},
+        "EntitlementDeniedError",
+        403,
+        "once",
+        "ConnectionFailedError",
+        "entitlement_unavailable",
+        "TypeError",
+    ]
+
+
+async def test_check_of_a_caller_needs_the_feature(
+    package: Package, selling: Served, basic: Organization
+) -> None:
+    program = """
+        const verify = (feature) => tenantry.auth.verify(request(apiKey), null, { feature });
+        const caller = await verify("audit-log");
+        const missing = await rejection(verify("sso"));
+        const wrong = await rejection(verify("sso/mode/any"));
+        print([caller.features, missing instanceof FeatureNotGrantedError, missing.statusCode, wrong.name]);
+    """
+    assert await package.result_of(program, selling.url, key_of(basic)) == [
+        ["audit-log", "exports"],
+        True,
+        403,
+        "TypeError",
+    ]
