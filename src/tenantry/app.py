@@ -43,6 +43,7 @@ from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
 from tenantry.billing.access_ends import record_access_ends
 from tenantry.billing.checkout import CheckoutOptions, CheckoutService
+from tenantry.billing.customer_accounts import CustomerAccounts
 from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.grants import GrantService
 from tenantry.billing.ingest import WebhookService
@@ -403,6 +404,7 @@ def build_services(
             ),
         ),
         prices=PriceList(base.provider, catalog),
+        customer_accounts=CustomerAccounts(base.provider, database.timeouts.billing_page),
         directory=TenantDirectory(
             database,
             catalog,
@@ -562,6 +564,7 @@ class Parts:
             stack.push_async_callback(base.http_client.aclose)
             if base.provider is not None:
                 stack.push_async_callback(base.provider.aclose)
+            stack.push_async_callback(self.services.customer_accounts.aclose)
             await base.database.open()
             stack.push_async_callback(base.database.close)
             stack.push_async_callback(self.owner_addresses.write)

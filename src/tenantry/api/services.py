@@ -22,6 +22,7 @@ from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
 from tenantry.billing.checkout import CheckoutService
+from tenantry.billing.customer_accounts import CustomerAccounts
 from tenantry.billing.event_feed import EventFeed
 from tenantry.billing.grants import GrantService
 from tenantry.billing.ledger_queries import LedgerQueries
@@ -47,6 +48,7 @@ class UseCases(msgspec.Struct, frozen=True, kw_only=True):
     billing: LedgerQueries
     checkout: CheckoutService
     prices: PriceList
+    customer_accounts: CustomerAccounts
     directory: TenantDirectory
     operator_keys: OperatorKeyService
     unplaced_events: UnplacedEvents

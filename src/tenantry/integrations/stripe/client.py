@@ -23,6 +23,7 @@ from tenantry.common.encoding import NOT_JSON
 from tenantry.common.secret import Secret
 from tenantry.common.tracing import Tracing
 from tenantry.domain import errors
+from tenantry.domain.billing.customer_account import CustomerAccount
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubscription
 from tenantry.domain.checkout import CheckoutRequest
@@ -34,6 +35,7 @@ from tenantry.integrations.stripe.connection import (
     ProviderConnection,
     RequestRejectedError,
 )
+from tenantry.integrations.stripe.customer_reading import read_customer
 from tenantry.integrations.stripe.decode import (
     NotACheckoutError,
     NotASubscriptionError,
@@ -202,6 +204,18 @@ class ProviderApi:
         with self._connected() as connection, suppress(NotPermittedError):
             return {price_id: await _read_price(connection, price_id) for price_id in price_ids}
         return None
+
+    async def customer_account(self, customer_id: str) -> CustomerAccount:
+        """Return a customer's subscriptions, payment method, next charges and invoices; nothing of
+        an unknown customer.
+        """
+        with self._connected() as connection:
+            try:
+                return await read_customer(connection, customer_id)
+            except MissingError:
+                return CustomerAccount()
+            except NOT_JSON as error:
+                raise _malformed(f"customer: {error}") from None
 
     async def subscriptions_of(self, customer_id: str) -> CustomerSubscriptions | None:
         """Return all subscriptions of a customer, ended ones included; None for an unknown
