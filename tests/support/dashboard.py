@@ -28,7 +28,7 @@ from tenantry_devkit.demo.companion import Companion
 from tenantry_devkit.identity_tokens import DemoUser
 from tests.support import signing
 from tests.support.app import OPERATOR_TOKEN, PEPPER, make_settings
-from tests.support.dashboard_page import Page
+from tests.support.dashboard_page import Form, Page
 from tests.support.emptying import Empty, emptying
 from tests.support.provider_api import KEY, ProviderServer, running_provider
 from tests.support.service import JsonObject
@@ -73,7 +73,10 @@ class Person:
 
     async def send(self, page: Page, action: str = "", /, **changes: str | Sequence[str]) -> Page:
         """Fill in and submit one of a page's forms, and return the page that follows."""
-        form = page.form(action)
+        return await self.fill(page.form(action), **changes)
+
+    async def fill(self, form: Form, **changes: str | Sequence[str]) -> Page:
+        """Fill in and submit a form, and return the page that follows."""
         return await self._post(form.action, {**form.fields, **changes})
 
     async def force(self, path: str, /, **fields: str | Sequence[str]) -> Page:

@@ -11,11 +11,12 @@ _TICKED: Final = ("checkbox", "radio")
 
 
 class Form:
-    """A POST form: its action and the values of its fields."""
+    """A POST form: its action, the values of its fields, and the texts of its buttons."""
 
     def __init__(self, action: str) -> None:
         self.action = action
         self.fields: dict[str, list[str]] = {}
+        self.buttons: list[str] = []
 
 
 class Page:
@@ -72,6 +73,11 @@ class Page:
         [found] = [form for form in self.forms if form.action == (action or self.path)]
         return found
 
+    def form_of(self, button: str) -> Form:
+        """Return the form that has a button with this text."""
+        [found] = [form for form in self.forms if button in form.buttons]
+        return found
+
     @cached_property
     def _content(self) -> "_Content":
         content = _Content(self.path)
@@ -96,6 +102,7 @@ class _Content(HTMLParser):
         """The id, empty for level 1, and text of each heading."""
         self._begun: dict[str, tuple[str, int]] = {}
         self._fields: dict[str, list[str]] = {}
+        self._buttons: list[str] = []
         self._control = ""
         self._typed: list[str] | None = None
 
@@ -104,7 +111,7 @@ class _Content(HTMLParser):
         self.tags.append(tag)
         if tag not in _INLINE:
             self.words.append(" ")
-        if tag in ("a", "h1", "h2", "h3"):
+        if tag in ("a", "h1", "h2", "h3", "button"):
             subject = (
                 named.get("href", "") if tag == "a" else "" if tag == "h1" else named.get("id", tag)
             )
@@ -114,6 +121,7 @@ class _Content(HTMLParser):
         elif tag == "form":
             form = Form(named.get("action") or self._path)
             self._fields = form.fields
+            self._buttons = form.buttons
             if named.get("method") == "post":
                 self.forms.append(form)
         elif tag in ("input", "textarea", "select") and "name" in named:
@@ -136,6 +144,8 @@ class _Content(HTMLParser):
             text = "".join(self.words[begin:])
             if tag == "a":
                 self.anchors.append((text, subject))
+            elif tag == "button":
+                self._buttons.append(" ".join(text.split()))
             else:
                 self.headings.append((subject, text))
         if tag == "textarea" and self._typed is not None:

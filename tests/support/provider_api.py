@@ -59,15 +59,19 @@ class ProviderServer:
     are used up before it answers for itself; ``hang_up`` many connections are cut instead of an
     answer; while ``open`` is not set, requests are taken but not answered. The service reads prices
     by itself, so requests for them and answers to them are apart: ``price_requests`` and
-    ``price_answers``. ``date`` is the header of every answer, or None.
+    ``price_answers``. So are those of the Billing page, which asks about a customer:
+    ``page_requests``, which ``page_answer`` answers if there is one. ``date`` is the header of
+    every answer, or None.
     """
 
     def __init__(self) -> None:
         self.url = ""
         self.requests: list[Request] = []
         self.price_requests: list[Request] = []
+        self.page_requests: list[Request] = []
         self.answers: deque[Answer] = deque()
         self.price_answers: deque[Answer] = deque()
+        self.page_answer: Answer | None = None
         self.endpoints: list[dict[str, Any]] = []
         self.prices: dict[str, dict[str, Any]] = {}
         self.subscriptions: dict[str, list[dict[str, Any]]] = {}
@@ -102,6 +106,8 @@ class ProviderServer:
         self.answers.clear()
         self.price_requests.clear()
         self.price_answers.clear()
+        self.page_requests.clear()
+        self.page_answer = None
         self.checkouts.clear()
         self._idempotent_answers.clear()
         self.open.set()
@@ -144,11 +150,11 @@ class ProviderServer:
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Take a request and answer it; whether the connection is kept."""
         request = await _read(reader)
-        is_for_price = request.path.startswith(_PRICES)
+        kept = self._requests_like(request)
         async with self._change:
-            (self.price_requests if is_for_price else self.requests).append(request)
+            kept.append(request)
             self._change.notify_all()
-        if self.hang_up and not is_for_price:
+        if self.hang_up and kept is self.requests:
             self.hang_up -= 1
             return False
         answer = await self._answer(request)
@@ -163,6 +169,12 @@ class ProviderServer:
         writer.write(f"HTTP/1.1 {answer.status} -\r\n{top}\r\n".encode() + body)
         await writer.drain()
         return answer.headers.get("Connection") != "close"
+
+    def _requests_like(self, request: Request) -> list[Request]:
+        """Return the list that a request belongs to."""
+        if request.path.startswith(_PRICES):
+            return self.price_requests
+        return self.page_requests if _is_of_page(request) else self.requests
 
     async def _answer(self, request: Request) -> Answer:
         if request.headers.get("authorization") != f"Bearer {KEY}":
@@ -200,9 +212,20 @@ class ProviderServer:
     def _act(self, request: Request) -> Answer:
         if request.path.startswith(_PRICES):
             return self.price_answers.popleft() if self.price_answers else self._price(request)
+        if _is_of_page(request):
+            return self.page_answer or self._of_customer(request)
         if self.answers:
             return self.answers.popleft()
         return self._make(request) if request.method == "POST" else self._list(request)
+
+    def _of_customer(self, request: Request) -> Answer:
+        if request.path == "/v1/subscriptions":
+            return self._subscriptions_page(request)
+        if request.path == "/v1/invoices":
+            return _page(request, [])
+        if request.method == "GET":
+            return Answer(200, {"id": request.path.rpartition("/")[2], "object": "customer"})
+        return refusal(404, code="invoice_upcoming_none", message="No upcoming invoices")
 
     def _make(self, request: Request) -> Answer:
         number = len(self.requests)
@@ -284,6 +307,12 @@ class ProviderServer:
             request,
             [one for one in self.events if one["created"] >= since and one["type"] in types],
         )
+
+
+def _is_of_page(request: Request) -> bool:
+    """Whether the Billing page makes such requests, and nothing else."""
+    is_expanded = any(name.startswith("expand") for name in request.params)
+    return is_expanded or request.path.startswith("/v1/invoices")
 
 
 def _page(request: Request, objects: Sequence[Mapping[str, Any]]) -> Answer:

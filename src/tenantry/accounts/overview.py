@@ -239,10 +239,11 @@ class OverviewService:
         )
         may_pay = covers(principal.scopes, "billing:write")
         return [
-            debt if may_pay and _is_link(debt.url) else msgspec.structs.replace(debt, url=None)
+            debt if may_pay and is_link(debt.url) else msgspec.structs.replace(debt, url=None)
             for debt in debts
         ]
 
 
-def _is_link(url: str | None) -> bool:
+def is_link(url: str | None) -> bool:
+    """Whether an address of the provider is one that a page may link to."""
     return (url or "").startswith(("https://", "http://"))

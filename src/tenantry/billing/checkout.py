@@ -37,6 +37,7 @@ from tenantry.domain.errors import (
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Plan
+from tenantry.domain.portal import PortalAction
 from tenantry.integrations.stripe.client import ProviderApi, ProviderCheckout
 
 LONGEST_URL: Final = 2048
@@ -176,9 +177,10 @@ class CheckoutService:
         *,
         return_url: str | None,
         claim: Claim | None,
+        action: PortalAction | None = None,
     ) -> str:
-        """Return the URL at which the caller's tenant manages its subscription. Raises
-        `NoCustomerError` too.
+        """Return the URL at which the caller's tenant manages its subscription, or does one action.
+        Raises `NoCustomerError` too.
         """
         provider = self._configured()
         _check_urls(returnUrl=return_url)
@@ -196,10 +198,12 @@ class CheckoutService:
             customer_id=customer_id,
             return_url=return_url or self.base_url,
             idempotency_key=provider_key(claim),
+            action=action,
         )
         now = self.clock()
+        target = org_id, org_id
         async with self.database.transaction(of_tenant(org_id)) as connection:
-            await audit.record(connection, author, Action.BILLING_PORTAL, (org_id, org_id), now)
+            await audit.record(connection, author, Action.BILLING_PORTAL, target, now, after=action)
             await idempotency.keep(connection, claim, _SessionUrl(url), now)
         return url
 

@@ -1,18 +1,23 @@
 """The billing page, and the redirects to the payment provider and back."""
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
+import msgspec
 from litestar import Response, get, post
 
+from tenantry.accounts.overview import BillingOverview, is_link
 from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
+from tenantry.dashboard.plan_cards import CardSituation, PlanCards, plan_cards
 from tenantry.domain import errors
 from tenantry.domain.access import is_subscribed
-from tenantry.domain.checkout import CheckoutOrder
-from tenantry.domain.plans import FREE, Catalog
+from tenantry.domain.billing.customer_account import CustomerAccount
+from tenantry.domain.billing.subscription_overview import SubscriptionLine
+from tenantry.domain.checkout import MOST_SEATS, CheckoutOrder
+from tenantry.domain.portal import NEW_PAYMENT_METHOD, PortalAction, cancellation, change_of
 from tenantry.domain.tenants import Tenant
 from tenantry.server.problems import STATUSES
 
@@ -56,7 +61,15 @@ async def return_from_provider(ctx: Context) -> Response[str]:
     message = ctx.cookies.verified_flash(ctx.user.session, f"{path}/back", ctx.query("notice"))
     if message is None:
         return ctx.redirect(path)
+    await _forget_account(ctx)
     return ctx.redirect_with(message, path, f"?awaits={quote(plan, safe='')}" if plan else "")
+
+
+async def _forget_account(ctx: PageContext) -> None:
+    """Let the next page show what the user has changed at the provider."""
+    tenant = await ctx.services.tenants.get(ctx.principal, ctx.principal.org_id)
+    if tenant.stripe_customer_id is not None:
+        ctx.services.customer_accounts.forget(tenant.stripe_customer_id)
 
 
 @post(ORG + _CHECKOUT, guards=[needs("billing:write")])
@@ -72,11 +85,12 @@ async def open_portal(ctx: Context) -> Response[str]:
 @waits_for_duplicate
 async def _checkout_url(ctx: PageContext) -> str:
     plan = ctx.form.text("plan")
+    order = CheckoutOrder(plan, ctx.form.text("price") or None, _quantity(ctx))
     bought = f"{_return_url(ctx, FlashMessage.CHECKED_OUT)}&plan={quote(plan, safe='')}"
     return await ctx.services.checkout.create_checkout(
         ctx.principal,
         ctx.author,
-        CheckoutOrder(plan),
+        order,
         success_url=bought,
         cancel_url=_return_url(ctx, FlashMessage.CHECKOUT_LEFT),
         claim=await ctx.claim(),
@@ -90,7 +104,44 @@ async def _portal_url(ctx: PageContext) -> str:
         ctx.author,
         return_url=_return_url(ctx, FlashMessage.PORTAL_LEFT),
         claim=await ctx.claim(),
+        action=await _portal_action(ctx),
     )
+
+
+async def _portal_action(ctx: PageContext) -> PortalAction | None:
+    """Return the one action that a form is for; None opens the whole portal. Raises
+    `ValidationError`, and the errors of `CustomerAccounts.find`.
+    """
+    match ctx.form.text("action"):
+        case "payment_method":
+            return NEW_PAYMENT_METHOD
+        case "cancel":
+            return cancellation(await _account_of_form(ctx))
+        case "change":
+            account = await _account_of_form(ctx)
+            price_id = ctx.form.text("price")
+            return change_of(account, price_id, _quantity(ctx), ctx.services.catalog)
+    return None
+
+
+async def _account_of_form(ctx: PageContext) -> CustomerAccount:
+    tenant = await ctx.services.tenants.get(ctx.principal, ctx.principal.org_id)
+    if tenant.stripe_customer_id is None:
+        return CustomerAccount()
+    return await ctx.services.customer_accounts.find(tenant.stripe_customer_id)
+
+
+def _quantity(ctx: PageContext) -> int | None:
+    """Return the seats that a form asks for; None leaves them to the service. Raises
+    `ValidationError`.
+    """
+    text = ctx.form.text("quantity")
+    if not text:
+        return None
+    quantity = int(text) if text.isdecimal() and len(text) <= len(str(MOST_SEATS)) else 0
+    if not 1 <= quantity <= MOST_SEATS:
+        raise errors.ValidationError(("quantity", f"the seats must be 1 to {MOST_SEATS:,}"))
+    return quantity
 
 
 def _return_url(ctx: PageContext, message: FlashMessage) -> str:
@@ -137,36 +188,85 @@ async def _billing_page(
     billing = await services.overview.of_billing(ctx.principal)
     tenant = billing.tenant
     is_configured = services.checkout.is_configured
-    is_buyable = is_configured and services.checkout.sells_to(is_subscribed=billing.is_subscribed)
+    current = next((one for one in billing.subscriptions if one.counts), None)
+    provided = await _ask_provider(ctx, tenant, problem)
     return ctx.render(
         "billing.html",
         STATUSES[type(problem)] if problem else 200,
         tenant=tenant,
         billing=billing,
-        current=next((one for one in billing.subscriptions if one.counts), None),
+        current=current,
+        offers=_offers(ctx, billing, current, provided.account),
+        account=provided.account,
+        account_problem=provided.problem,
         ends=is_ending(tenant),
         is_last_period=is_last_period(tenant),
         newest=newest,
         is_subscribed=billing.is_subscribed,
         is_configured=is_configured,
-        buyable=_with_prices(catalog) if is_buyable else set(),
-        problem=_error_text(problem) if problem else "",
+        problem=_error_text(ctx, problem) if problem else "",
         awaited=awaits if awaits in catalog else None,
     )
 
 
-def _with_prices(catalog: Catalog) -> set[str]:
-    """Return the plans that have a price at the provider."""
-    return {plan.id for plan in catalog.plans if plan.id != FREE and plan.stripe_price_ids}
+class _Provided(NamedTuple):
+    """What the provider told of the customer, or why it told nothing."""
+
+    account: CustomerAccount | None = None
+    problem: str = ""
 
 
-def _error_text(problem: errors.DomainError) -> str:
+async def _ask_provider(
+    ctx: PageContext, tenant: Tenant, problem: errors.DomainError | None
+) -> _Provided:
+    """Ask the provider about the customer, unless the page already reports an error of it."""
+    customer_id = tenant.stripe_customer_id
+    is_asked = problem is None or isinstance(problem, errors.ValidationError)
+    if customer_id is None or not is_asked or not ctx.services.checkout.is_configured:
+        return _Provided()
+    try:
+        account = await ctx.services.customer_accounts.find(customer_id)
+    except errors.DomainError as error:
+        return _Provided(problem=error.detail)
+    return _Provided(_shown_account(account, may_pay=ctx.user.may("billing:write")))
+
+
+def _shown_account(account: CustomerAccount, *, may_pay: bool) -> CustomerAccount:
+    """Leave out invalid addresses and, for users who may not pay, what is the payer's: the payment
+    method, and the pages of invoices.
+    """
+    invoices = [
+        each if may_pay and is_link(each.url) else msgspec.structs.replace(each, url=None)
+        for each in account.invoices
+    ]
+    method = account.payment_method if may_pay else None
+    return msgspec.structs.replace(account, payment_method=method, invoices=tuple(invoices))
+
+
+def _offers(
+    ctx: PageContext,
+    billing: BillingOverview,
+    current: SubscriptionLine | None,
+    account: CustomerAccount | None,
+) -> PlanCards:
+    services = ctx.services
+    may_pay = services.checkout.is_configured and ctx.user.may("billing:write")
+    sells = services.checkout.sells_to(is_subscribed=billing.is_subscribed)
+    is_unknown = current is not None and not current.plan and bool(current.unknown_prices)
+    situation = CardSituation(
+        current=None if is_unknown else billing.tenant.plan,
+        account=account,
+        may_subscribe=may_pay and sells,
+        may_change=may_pay and not sells,
+    )
+    return plan_cards(services.catalog, services.prices, situation, ctx.query("every"))
+
+
+def _error_text(ctx: PageContext, problem: errors.DomainError) -> str:
     if isinstance(problem, errors.ValidationError):
-        return (
-            "You cannot subscribe to this plan: "
-            + "; ".join(message for _, message in problem.faults)
-            + "."
-        )
+        is_change = ctx.request.url.path.endswith(_PORTAL)
+        what = "Nothing was changed" if is_change else "You cannot subscribe to this plan"
+        return f"{what}: {'; '.join(message for _, message in problem.faults)}."
     if isinstance(problem, errors.IdempotencyMismatchError):
         return "This form was submitted before, and its details have changed since. Submit it again from this page."
     return problem.detail

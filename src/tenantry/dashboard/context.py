@@ -30,7 +30,7 @@ from tenantry.domain.errors import DomainError, IdempotencyInFlightError, Invali
 from tenantry.domain.names import display_text
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import limit_words
-from tenantry.domain.prices import format_amount
+from tenantry.domain.prices import format_amount, period_words
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import RETRY_AFTER, STATUSES
 from tenantry.server.security_headers import PAGE_HEADERS
@@ -65,6 +65,7 @@ class Renderer:
             display_text=display_text,
             isolated=labels.isolated,
             limit_words=limit_words,
+            period_words=period_words,
             scope_label=labels.scope_label,
             browser_label=labels.browser_label,
             role_label=lambda user: labels.role_label(user.role, user.principal),

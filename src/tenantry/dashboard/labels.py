@@ -38,6 +38,7 @@ class Labels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     subscription_statuses: dict[str, str]
     subscription_problems: dict[str, str]
+    invoice_statuses: dict[str, str]
     event_types: dict[str, str]
     outcomes: dict[Outcome, Label]
     anomalies: dict[str, Label]

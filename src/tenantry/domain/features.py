@@ -107,3 +107,14 @@ def greater(value: FeatureValue | None, other: FeatureValue | None) -> FeatureVa
     if value is True or other is True:
         return True
     return max(value or 0, other or 0) or None
+
+
+def feature_words(feature: Feature, value: FeatureValue) -> str:
+    """Say what is given of a feature: ``sso``, ``5 seats``, ``10,000 calls a month``."""
+    if feature.type == "boolean":
+        return feature.id
+    number = "unlimited" if value is True else f"{value:,}"
+    words = f"{number} {feature.unit or feature.id}"
+    if feature.type != "metered" or value is True:
+        return words
+    return f"{words} a month" if feature.usage_period == "month" else f"{words} a billing period"

@@ -57,6 +57,11 @@ class LimitValues(Protocol):
 
 def limit_words(limits: LimitValues) -> str:
     """Say what a plan allows: ``3 projects, 10 API keys, 6,000 requests a minute``."""
+    return ", ".join(limit_list(limits)) or "no limits"
+
+
+def limit_list(limits: LimitValues) -> list[str]:
+    """Return the words of each limit that a plan has."""
     parts = [
         _number_of(limits.projects, "project", "projects"),
         _number_of(limits.api_keys, "API key", "API keys"),
@@ -68,7 +73,7 @@ def limit_words(limits: LimitValues) -> str:
             "requests a minute per credential",
         ),
     ]
-    return ", ".join(filter(None, parts)) or "no limits"
+    return [part for part in parts if part]
 
 
 def _number_of(number: int | None, one: str, many: str) -> str:

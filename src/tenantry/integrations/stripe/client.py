@@ -27,6 +27,7 @@ from tenantry.domain.billing.customer_account import CustomerAccount
 from tenantry.domain.billing.events import BillingEvent
 from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubscription
 from tenantry.domain.checkout import CheckoutRequest
+from tenantry.domain.portal import ActionKind, PortalAction
 from tenantry.domain.prices import Interval, PlanPrice
 from tenantry.integrations.stripe.connection import (
     TEMPORARY,
@@ -56,6 +57,11 @@ _PORTALS: Final = "/v1/billing_portal/sessions"
 _EVENTS: Final = "/v1/events"
 _ENDPOINTS: Final = "/v1/webhook_endpoints"
 _PRICES: Final = "/v1/prices"
+_FLOWS: Final[Mapping[ActionKind, str]] = {
+    "payment_method": "payment_method_update",
+    "cancel": "subscription_cancel",
+    "change": "subscription_update_confirm",
+}
 _SAFE_WORD: Final = re.compile(r"[\w.\[\]-]{1,100}", re.ASCII)
 _NO_WORD: Final = "unknown"
 _MODES: Final = {"sk_live_": True, "rk_live_": True, "sk_test_": False, "rk_test_": False}
@@ -181,11 +187,16 @@ class ProviderApi:
         customer_id: str,
         return_url: str,
         idempotency_key: str | None,
+        action: PortalAction | None = None,
     ) -> str:
-        """Open the customer portal and return its URL, which for some minutes needs no other
-        credential.
+        """Open the customer portal, or one action of it, and return its URL, which for some minutes
+        needs no other credential.
         """
-        params = {"customer": customer_id, "return_url": return_url}
+        params = {
+            "customer": customer_id,
+            "return_url": return_url,
+            "flow_data": action and _flow_params(action, return_url),
+        }
         with self._connected() as connection:
             response = await connection.send("POST", _PORTALS, params, idempotency_key)
         return _decode(_Session, response.body, _PORTALS, response.request_id).url
@@ -381,6 +392,27 @@ def _checkout_params(request: CheckoutRequest) -> dict[str, object]:
             # what the buyer enters.
             params["customer_update"] = {"address": "auto", "name": "auto"}
     return params
+
+
+def _flow_params(action: PortalAction, return_url: str) -> Mapping[str, object]:
+    """Return the flow of an action, which leads back when it is done
+    (https://docs.stripe.com/customer-management/portal-deep-links).
+    """
+    kind = _FLOWS[action.kind]
+    flow: dict[str, object] = {
+        "type": kind,
+        "after_completion": {"type": "redirect", "redirect": {"return_url": return_url}},
+    }
+    if action.subscription_id is not None:
+        flow[kind] = {
+            "subscription": action.subscription_id,
+            "items": None if action.item_id is None else [_changed_item(action)],
+        }
+    return flow
+
+
+def _changed_item(action: PortalAction) -> Mapping[str, object]:
+    return {"id": action.item_id, "price": action.price_id, "quantity": action.quantity}
 
 
 async def _read_price(connection: ProviderConnection, price_id: str) -> ProviderPrice | None:

@@ -117,14 +117,14 @@ async def _read_next_charge(
     return msgspec.json.decode(response.body, type=_Preview).to_charge()
 
 
-class _Card(msgspec.Struct):
+class _Card(msgspec.Struct, frozen=True):
     brand: str | None = None
     last4: str | None = None
     exp_month: int | None = None
     exp_year: int | None = None
 
 
-class _PaymentMethod(msgspec.Struct):
+class _PaymentMethod(msgspec.Struct, frozen=True):
     type: str
     card: _Card | None = None
 
@@ -139,7 +139,7 @@ class _PaymentMethod(msgspec.Struct):
         )
 
 
-class _InvoiceSettings(msgspec.Struct):
+class _InvoiceSettings(msgspec.Struct, frozen=True):
     default_payment_method: _PaymentMethod | None = None
 
 

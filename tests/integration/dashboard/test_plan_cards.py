@@ -1,0 +1,400 @@
+"""The Billing page with prices, and with what the provider knows of the customer."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tenantry.common.clock import Timeouts
+from tenantry_devkit.simulator import SECRET_KEY, Card, Simulator, Subscription
+from tests.support.dashboard import (
+    AT_ACME,
+    MIA,
+    OLIVIA,
+    Dashboard,
+    Person,
+    running_dashboard,
+    settings_of,
+    started_dashboard,
+)
+from tests.support.dashboard_page import Page
+from tests.support.events import updated
+from tests.support.postgres import PostgresServer
+from tests.support.provider_api import refusal, running_provider
+from tests.support.serving import LOOPBACK, serving, url_of
+
+BILLING: Final = f"{AT_ACME}/billing"
+CHECKOUT: Final = f"{BILLING}/checkout"
+PORTAL: Final = f"{BILLING}/portal"
+CATALOG: Final = """
+[[features]]
+id = "sso"
+type = "boolean"
+[[features]]
+id = "calls"
+type = "metered"
+
+[[plans]]
+id = "free"
+name = "Free"
+[plans.limits]
+projects = 3
+
+[[plans]]
+id = "pro"
+name = "Pro"
+stripe_price_id = ["price_pro", "price_pro_yearly"]
+[plans.limits]
+projects = 100
+[plans.features]
+sso = true
+calls = 10000
+
+[[plans]]
+id = "business"
+name = "Business"
+stripe_price_id = ["price_business", "price_business_yearly"]
+
+[[plans]]
+id = "team"
+name = "Team"
+stripe_price_id = "price_team"
+seats = "members"
+"""
+
+
+@asynccontextmanager
+async def simulated_provider() -> AsyncIterator[Simulator]:
+    """The simulated provider with the prices of the catalog, listening during the block."""
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        sim = Simulator(url=url_of(listener))
+        sim.customer("cus_acme")
+        sim.price("price_pro_yearly", 29000, interval="year")
+        sim.price("price_business_yearly", 99000, interval="year")
+        sim.price("price_team", 900)
+        async with serving(sim, listener):
+            yield sim
+
+
+@pytest.fixture(scope="module")
+async def shared_simulator() -> AsyncIterator[Simulator]:
+    async with simulated_provider() as sim:
+        yield sim
+
+
+@pytest.fixture(scope="module")
+async def started(
+    postgres: PostgresServer,
+    people: Path,
+    shared_simulator: Simulator,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Dashboard]:
+    file = tmp_path_factory.mktemp("catalog") / "plans.toml"
+    file.write_text(CATALOG)
+    values = {
+        "PROVIDER_SECRET_KEY": SECRET_KEY,
+        "PROVIDER_API_BASE": shared_simulator.url,
+        "TENANTRY_PLANS": str(file),
+    }
+    with postgres.database() as conninfo:
+        async with started_dashboard(conninfo, people, **values) as dashboard:
+            yield dashboard
+
+
+@pytest.fixture
+async def dashboard(started: Dashboard) -> AsyncIterator[Dashboard]:
+    async with started.reset():
+        yield started
+
+
+@pytest.fixture
+def sim(shared_simulator: Simulator) -> Simulator:
+    return shared_simulator
+
+
+@pytest.fixture
+async def owner(dashboard: Dashboard) -> Person:
+    owner = await dashboard.sign_in()
+    while "29.00 EUR" not in (await owner.open(BILLING)).text:
+        pass  # the service reads prices in the background
+    return owner
+
+
+async def subscribed(
+    dashboard: Dashboard, sim: Simulator, price: str = "price_pro", quantity: int = 1, **more: Any
+) -> Subscription:
+    """A subscription of acme, which is a customer that no other test has."""
+    customer = sim.customer(**more)
+    await link(dashboard, customer.id)
+    subscription = sim.subscribe(customer, [(price, quantity)])
+    event = updated(customer=customer.id, subscription_id=subscription.id, price=price)
+    await dashboard.deliver(event)
+    return subscription
+
+
+async def link(dashboard: Dashboard, customer_id: str) -> None:
+    fields = {
+        "name": "Acme",
+        "ownerEmail": OLIVIA.email,
+        "ownerId": OLIVIA.sub,
+        "stripeCustomerId": customer_id,
+    }
+    await dashboard.operate("PUT", "/tenants/acme", fields)
+
+
+async def opened(owner: Person, sim: Simulator, page: Page, button: str, **fields: str) -> str:
+    """Submit the form with this button, and return the simulator's session that it leads to."""
+    answer = await owner.fill(page.form_of(button), **fields)
+    assert answer.status == 200, answer.text
+    return answer.headers["refresh"].removeprefix(f"0; url={sim.url}/").rpartition("/")[2]
+
+
+async def test_cards_have_the_prices_of_the_shortest_period(owner: Person) -> None:
+    said = (await owner.open(BILLING)).text
+    assert "Pro 29.00 EUR a month" in said
+    assert "Business 99.00 EUR a month" in said
+    assert "Team 9.00 EUR a month, for each seat" in said
+    assert "100 projects" in said
+    assert "10,000 calls a month" in said
+
+
+async def test_another_period_is_a_link(owner: Person) -> None:
+    page = await owner.open(BILLING)
+    assert [text for text, href in page.anchors if "every=" in href] == ["Monthly", "Yearly"]
+    [yearly] = [href for text, href in page.anchors if text == "Yearly"]
+    said = (await owner.open(yearly.partition("#")[0])).text
+    assert "Pro 290.00 EUR a year" in said
+    assert "Team 9.00 EUR a month" in said  # it has no other
+
+
+async def test_checkout_is_of_the_shown_price_and_the_seats(owner: Person, sim: Simulator) -> None:
+    page = await owner.open(f"{BILLING}?every=year")
+    session = sim.checkout_sessions[
+        await opened(owner, sim, page, "Subscribe to Pro", quantity="5")
+    ]
+    assert [(price.id, quantity) for price, quantity in session.prices] == [("price_pro_yearly", 5)]
+
+
+async def test_seats_that_follow_members_are_not_asked_for(owner: Person, sim: Simulator) -> None:
+    page = await owner.open(BILLING)
+    assert "quantity" not in page.form_of("Subscribe to Team").fields
+    session = sim.checkout_sessions[await opened(owner, sim, page, "Subscribe to Team")]
+    assert [(price.id, quantity) for price, quantity in session.prices] == [("price_team", 1)]
+
+
+@pytest.mark.parametrize("quantity", ["0", "10001", "-1", "1.5", "many", "9" * 5000])
+async def test_faulty_number_of_seats_is_explained(
+    owner: Person, sim: Simulator, quantity: str
+) -> None:
+    sessions = len(sim.checkout_sessions)
+    answer = await owner.force(CHECKOUT, plan="pro", quantity=quantity)
+    assert answer.status == 422
+    assert "the seats must be 1 to 10,000" in answer.text
+    assert len(sim.checkout_sessions) == sessions
+
+
+async def test_price_of_another_plan_is_refused(owner: Person) -> None:
+    answer = await owner.force(CHECKOUT, plan="pro", price="price_business")
+    assert answer.status == 422
+    assert "is not a price of the plan pro" in answer.text
+
+
+async def test_subscriber_sees_next_charge_card_and_invoices(
+    dashboard: Dashboard, owner: Person, sim: Simulator
+) -> None:
+    subscription = await subscribed(dashboard, sim, quantity=3)
+    page = await owner.open(BILLING)
+    assert "Next charge 87.00 EUR on" in page.text
+    assert "Payment method Visa ending in 4242, expires 12/2040" in page.text
+    invoice = sim.invoices[subscription.latest_invoice or ""]
+    assert (invoice.number, invoice.hosted_invoice_url) in page.anchors
+    assert f"{invoice.number}" in page.text
+    assert "Paid 87.00 EUR" in page.text
+
+
+@pytest.mark.parametrize(
+    ("price", "button", "wanted"),
+    [
+        ("price_pro", "Upgrade to Business", ("price_business", 1)),
+        ("price_business", "Downgrade to Pro", ("price_pro", 1)),
+    ],
+)
+async def test_plan_is_changed_by_a_link_into_the_portal(
+    dashboard: Dashboard,
+    owner: Person,
+    sim: Simulator,
+    price: str,
+    button: str,
+    wanted: tuple[str, int],
+) -> None:
+    subscription = await subscribed(dashboard, sim, price)
+    session_id = await opened(owner, sim, await owner.open(BILLING), button)
+    answer = await owner.client.post(
+        f"{sim.url}/p/session/{session_id}", data={"action": "confirm"}
+    )
+    assert answer.headers["location"].startswith(f"{dashboard.url}{BILLING}/back?notice=")
+    [item] = sim.subscriptions[subscription.id].items
+    assert (item.price.id, item.quantity) == wanted
+
+
+async def test_present_period_is_shown_first_and_another_one_can_be_chosen(
+    dashboard: Dashboard, owner: Person, sim: Simulator
+) -> None:
+    subscription = await subscribed(dashboard, sim, "price_pro_yearly")
+    page = await owner.open(BILLING)
+    assert "Pro your plan 290.00 EUR a year" in page.text
+    page = await owner.open(f"{BILLING}?every=month")
+    session_id = await opened(owner, sim, page, "Pay monthly")
+    await owner.client.post(f"{sim.url}/p/session/{session_id}", data={"action": "confirm"})
+    assert sim.subscriptions[subscription.id].price == "price_pro"
+
+
+async def test_seats_are_changed_by_a_link_into_the_portal(
+    dashboard: Dashboard, owner: Person, sim: Simulator
+) -> None:
+    subscription = await subscribed(dashboard, sim, quantity=3)
+    page = await owner.open(BILLING)
+    form = page.form_of("Change the seats")
+    assert form.fields["quantity"] == ["3"]
+    session_id = await opened(owner, sim, page, "Change the seats", quantity="8")
+    await owner.client.post(f"{sim.url}/p/session/{session_id}", data={"action": "confirm"})
+    [item] = sim.subscriptions[subscription.id].items
+    assert (item.price.id, item.quantity) == ("price_pro", 8)
+
+
+async def test_change_that_changes_nothing_is_the_providers_to_refuse(
+    dashboard: Dashboard, owner: Person, sim: Simulator
+) -> None:
+    await subscribed(dashboard, sim)
+    answer = await owner.force(PORTAL, action="change", price="price_pro")
+    assert answer.status == 502
+    assert "refused the request" in answer.text
+
+
+async def test_subscription_is_canceled_by_a_link_into_the_portal(
+    dashboard: Dashboard, owner: Person, sim: Simulator
+) -> None:
+    subscription = await subscribed(dashboard, sim)
+    session_id = await opened(owner, sim, await owner.open(BILLING), "Cancel the subscription")
+    fields = {"action": "cancel_at_period_end", "subscription": subscription.id}
+    await owner.client.post(f"{sim.url}/p/session/{session_id}", data=fields)
+    assert sim.subscriptions[subscription.id].cancel_at_period_end
+
+
+async def test_ended_or_ending_subscription_offers_no_cancellation(
+    dashboard: Dashboard, owner: Person, sim: Simulator
+) -> None:
+    subscription = await subscribed(dashboard, sim)
+    sim.cancel(subscription, at_period_end=True)
+    page = await owner.open(BILLING)
+    assert "Cancel the subscription" not in page.text
+    assert "Next charge" not in page.text
+
+
+async def test_card_is_changed_by_a_link_and_shown_after_the_return(
+    dashboard: Dashboard, owner: Person, sim: Simulator
+) -> None:
+    await subscribed(dashboard, sim, card=Card.WORKS)
+    page = await owner.open(BILLING)
+    session_id = await opened(owner, sim, page, "Update payment method")
+    answer = await owner.client.post(
+        f"{sim.url}/p/session/{session_id}", data={"action": "card", "card": "declines"}
+    )
+    page = await owner.open(answer.headers["location"])
+    assert "Visa ending in 0341" in page.text
+
+
+async def test_subscription_with_several_items_is_changed_in_the_portal_alone(
+    dashboard: Dashboard, owner: Person, sim: Simulator
+) -> None:
+    customer = sim.customer()
+    await link(dashboard, customer.id)
+    subscription = sim.subscribe(customer, [("price_pro", 1), ("price_team", 2)])
+    await dashboard.deliver(updated(customer=customer.id, subscription_id=subscription.id))
+    page = await owner.open(BILLING)
+    assert "Upgrade to" not in page.text
+    assert "Change or cancel the subscription" in page.text
+    answer = await owner.force(PORTAL, action="change", price="price_business")
+    assert answer.status == 422
+    assert "Nothing was changed: the subscription cannot be changed by this link" in answer.text
+
+
+async def test_member_sees_amounts_and_nothing_that_is_the_payers(
+    dashboard: Dashboard, owner: Person, sim: Simulator
+) -> None:
+    await subscribed(dashboard, sim)
+    member = await dashboard.sign_in(MIA)
+    page = await member.open(BILLING)
+    assert "29.00 EUR a month" in page.text
+    assert "Next charge 29.00 EUR" in page.text
+    assert "ending in" not in page.text
+    assert sim.url not in page.html
+    assert [form.action for form in page.forms if "/billing/" in form.action] == []
+
+
+async def test_text_of_the_provider_is_escaped(
+    dashboard: Dashboard, owner: Person, sim: Simulator
+) -> None:
+    subscription = await subscribed(dashboard, sim)
+    invoice = sim.invoices[subscription.latest_invoice or ""]
+    sim.account.change(
+        invoice, number="<script>alert(1)</script>", hosted_invoice_url="javascript:alert(1)"
+    )
+    page = await owner.open(BILLING)
+    assert "<script>alert" not in page.html
+    assert "&lt;script&gt;alert(1)" in page.html
+    assert "javascript:" not in page.html
+
+
+async def test_customer_is_read_once_a_minute(
+    dashboard: Dashboard, owner: Person, sim: Simulator
+) -> None:
+    subscription = await subscribed(dashboard, sim)
+    assert "Next charge 29.00 EUR" in (await owner.open(BILLING)).text
+    sim.change_plan(subscription, "price_business")
+    assert "Next charge 29.00 EUR" in (await owner.open(BILLING)).text
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_provider_that_fails_or_is_slow_costs_one_line(
+    conninfo: str, people: Path, *, is_slow: bool
+) -> None:
+    async with (
+        running_provider() as provider,
+        running_dashboard(
+            conninfo, people, Timeouts(billing_page=0.05), **settings_of(provider)
+        ) as dashboard,
+    ):
+        owner = await dashboard.sign_in()
+        provider.page_answer = refusal(500)
+        if is_slow:
+            provider.open.clear()
+        page = await owner.open(BILLING)
+        provider.open.set()
+    assert page.status == 200
+    assert "The payment method and the invoices are not shown. Try again" in page.text
+    assert "Subscribe to Pro" in page.text
+
+
+async def test_missing_permission_is_said_and_the_rest_shown(conninfo: str, people: Path) -> None:
+    async with (
+        running_provider() as provider,
+        running_dashboard(conninfo, people, **settings_of(provider)) as dashboard,
+    ):
+        provider.page_answer = refusal(403)
+        page = await (await dashboard.sign_in()).open(BILLING)
+    assert "has no permission to read invoices, subscriptions, the payment method." in page.text
+
+
+async def test_no_page_without_a_customer_asks_the_provider(conninfo: str, people: Path) -> None:
+    async with (
+        running_provider() as provider,
+        running_dashboard(conninfo, people, **settings_of(provider)) as dashboard,
+    ):
+        fields = {"name": "Acme", "ownerEmail": OLIVIA.email, "ownerId": OLIVIA.sub}
+        await dashboard.operate("PUT", "/tenants/acme", {**fields, "stripeCustomerId": None})
+        assert (await (await dashboard.sign_in()).open(BILLING)).status == 200
+        assert provider.page_requests == []
