@@ -97,6 +97,27 @@ async def test_operator_reads_and_revokes_across_tenants(served: Served, flavour
             await owner.auth.whoami()
 
 
+async def test_operator_sets_lists_and_ends_a_grant(served: Served, flavour: Flavour) -> None:
+    org = await served.service.organization()
+    until = datetime(2099, 1, 1, tzinfo=UTC)
+    async with flavour.client(OPERATOR_TOKEN, base_url=served.url) as client:
+        grants = client.operator.grants
+        made = await grants.put(
+            org.id,
+            "contract",
+            reason="by invoice",
+            plan="pro",
+            limits={"apiKeys": 500},
+            until=until,
+        )
+        listed = [grant async for grant in grants.list(tenant_id=org.id)]
+        ended = await grants.delete(org.id, "contract")
+        left = [grant async for grant in grants.list(tenant_id=org.id)]
+    assert (made.plan, made.limits, made.until) == ("pro", {"apiKeys": 500}, until)
+    assert (listed, left) == ([made], [])
+    assert (ended.name, ended.ended_at is None) == ("contract", False)
+
+
 async def test_list_can_be_iterated_again(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
     async with flavour.client_of(served, organization) as owner:

@@ -30,6 +30,7 @@ RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "EndedKey": models.RevokedKey,
     "Entitlement": models.Entitlement,
     "Fault": errors.Fault,
+    "Grant": models.Grant,
     "Health": models.Health,
     "Limits": models.Limits,
     "ManagedTenant": models.ManagedTenant,

@@ -189,6 +189,27 @@ class ManagedTenant(Tenant, frozen=True, kw_only=True):
     """Whether the tenant's credentials are refused."""
 
 
+class Grant(Model, frozen=True, kw_only=True):
+    """What the operator gives a tenant by contract."""
+
+    name: str
+    """Its name, which is unique in the tenant."""
+    plan: str | None
+    """The plan that it gives; None if none."""
+    features: dict[str, bool | int]
+    """The features that it gives: True, which has no limit, or a number."""
+    limits: dict[str, int]
+    """The limits that it raises to these, by their names in the API, such as ``apiKeys``."""
+    until: datetime | None
+    """When it ends; None if it does not."""
+    reason: str
+    """Why the tenant has it. The tenant sees it."""
+    set_at: datetime
+    """When it was last set."""
+    ended_at: datetime | None
+    """When the operator ended it; None if that has not happened."""
+
+
 class Limits(Model, frozen=True, kw_only=True):
     """The limits of a plan; None means unlimited."""
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from tenantry_sdk._async._engine import AsyncEngine
 from tenantry_sdk._async._pager import AsyncPager
 from tenantry_sdk._async._resources import Resource
-from tenantry_sdk._models import ApiKey, ManagedTenant, UnplacedEvent
+from tenantry_sdk._models import ApiKey, Grant, ManagedTenant, UnplacedEvent
 from tenantry_sdk._options import CallOptions
+from tenantry_sdk._request import Call, body, path
 from tenantry_sdk.types import AccessState, SubscriptionStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from msgspec import UnsetType
     from typing_extensions import Unpack
 
 
@@ -51,6 +58,41 @@ class AsyncOperatorTenants(Resource):
     async def get(self, tenant_id: str, **options: Unpack[CallOptions]) -> ManagedTenant:
         """Return a tenant. `tenants.put` changes, suspends and resumes it."""
         return await self._get(ManagedTenant, options, "/api/v1/operator/tenants/{}", tenant_id)
+
+
+class AsyncGrants(Resource):
+    """What tenants have by contract."""
+
+    def list(self, tenant_id: str, **options: Unpack[CallOptions]) -> AsyncPager[Grant]:
+        """List the grants of a tenant that count now, by name."""
+        return self._list(Grant, options, path("/api/v1/tenants/{}/grants", tenant_id))
+
+    async def put(
+        self,
+        tenant_id: str,
+        name: str,
+        *,
+        reason: str,
+        plan: str | None = None,
+        features: Mapping[str, bool | int] | UnsetType = UNSET,
+        limits: Mapping[str, int] | UnsetType = UNSET,
+        until: datetime | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Grant:
+        """Give a tenant a plan, features or limits, or replace the terms of a grant.
+
+        ``limits`` are by their names in the API, such as ``apiKeys``. The same terms again change
+        nothing.
+        """
+        content = body(reason=reason, plan=plan, features=features, limits=limits, until=until)
+        return await self._write(
+            "PUT", Grant, content, options, "/api/v1/tenants/{}/grants/{}", tenant_id, name
+        )
+
+    async def delete(self, tenant_id: str, name: str, **options: Unpack[CallOptions]) -> Grant:
+        """End a grant now, and return it. Ending an ended grant succeeds."""
+        call = Call("DELETE", path("/api/v1/tenants/{}/grants/{}", tenant_id, name))
+        return await self._send(Grant, call, options)
 
 
 class AsyncOperatorApiKeys(Resource):
@@ -105,9 +147,10 @@ class AsyncParkedEvents(Resource):
 
 
 class AsyncOperator:
-    """Tenants, keys and events across tenants. Needs the operator's token."""
+    """Tenants, grants, keys and events across tenants. Needs the operator's token."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.tenants: AsyncOperatorTenants = AsyncOperatorTenants(engine)
+        self.grants: AsyncGrants = AsyncGrants(engine)
         self.api_keys: AsyncOperatorApiKeys = AsyncOperatorApiKeys(engine)
         self.parked_events: AsyncParkedEvents = AsyncParkedEvents(engine)

@@ -5,14 +5,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenantry_sdk._models import ApiKey, ManagedTenant, UnplacedEvent
+from msgspec import UNSET
+
+from tenantry_sdk._models import ApiKey, Grant, ManagedTenant, UnplacedEvent
 from tenantry_sdk._options import CallOptions
+from tenantry_sdk._request import Call, body, path
 from tenantry_sdk._sync._engine import Engine
 from tenantry_sdk._sync._pager import Pager
 from tenantry_sdk._sync._resources import Resource
 from tenantry_sdk.types import AccessState, SubscriptionStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from msgspec import UnsetType
     from typing_extensions import Unpack
 
 
@@ -52,6 +59,41 @@ class OperatorTenants(Resource):
     def get(self, tenant_id: str, **options: Unpack[CallOptions]) -> ManagedTenant:
         """Return a tenant. `tenants.put` changes, suspends and resumes it."""
         return self._get(ManagedTenant, options, "/api/v1/operator/tenants/{}", tenant_id)
+
+
+class Grants(Resource):
+    """What tenants have by contract."""
+
+    def list(self, tenant_id: str, **options: Unpack[CallOptions]) -> Pager[Grant]:
+        """List the grants of a tenant that count now, by name."""
+        return self._list(Grant, options, path("/api/v1/tenants/{}/grants", tenant_id))
+
+    def put(
+        self,
+        tenant_id: str,
+        name: str,
+        *,
+        reason: str,
+        plan: str | None = None,
+        features: Mapping[str, bool | int] | UnsetType = UNSET,
+        limits: Mapping[str, int] | UnsetType = UNSET,
+        until: datetime | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Grant:
+        """Give a tenant a plan, features or limits, or replace the terms of a grant.
+
+        ``limits`` are by their names in the API, such as ``apiKeys``. The same terms again change
+        nothing.
+        """
+        content = body(reason=reason, plan=plan, features=features, limits=limits, until=until)
+        return self._write(
+            "PUT", Grant, content, options, "/api/v1/tenants/{}/grants/{}", tenant_id, name
+        )
+
+    def delete(self, tenant_id: str, name: str, **options: Unpack[CallOptions]) -> Grant:
+        """End a grant now, and return it. Ending an ended grant succeeds."""
+        call = Call("DELETE", path("/api/v1/tenants/{}/grants/{}", tenant_id, name))
+        return self._send(Grant, call, options)
 
 
 class OperatorApiKeys(Resource):
@@ -106,9 +148,10 @@ class ParkedEvents(Resource):
 
 
 class Operator:
-    """Tenants, keys and events across tenants. Needs the operator's token."""
+    """Tenants, grants, keys and events across tenants. Needs the operator's token."""
 
     def __init__(self, engine: Engine) -> None:
         self.tenants: OperatorTenants = OperatorTenants(engine)
+        self.grants: Grants = Grants(engine)
         self.api_keys: OperatorApiKeys = OperatorApiKeys(engine)
         self.parked_events: ParkedEvents = ParkedEvents(engine)
