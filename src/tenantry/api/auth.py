@@ -75,7 +75,7 @@ class Whoami(msgspec.Struct, frozen=True, rename="camel"):
     ]
 
 
-@get(WHOAMI_PATH, guards=[needs(None)], summary="Show the caller")
+@get(WHOAMI_PATH, guards=[needs(None, in_quota=False)], summary="Show the caller")
 async def whoami(principal: Caller) -> Whoami:
     """Return the caller as the service sees it."""
     return Whoami(

@@ -189,7 +189,7 @@ async def get_billing_event(
 
 @post(
     CHECKOUT_PATH,
-    guards=[needs("billing:write")],
+    guards=[needs("billing:write", in_quota=False)],
     summary="Begin a checkout",
     opt=raises(
         "subscription_exists",
@@ -226,7 +226,7 @@ async def create_checkout_session(
 
 @post(
     PORTAL_PATH,
-    guards=[needs("billing:write")],
+    guards=[needs("billing:write", in_quota=False)],
     summary="Open the customer portal",
     opt=raises(
         "no_customer",

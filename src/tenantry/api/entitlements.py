@@ -31,7 +31,7 @@ class Consumption(msgspec.Struct, forbid_unknown_fields=True):
     ]
 
 
-@get(PATH, guards=[needs(None)], summary="List the entitlements")
+@get(PATH, guards=[needs(None, in_quota=False)], summary="List the entitlements")
 async def list_entitlements(services: Services, principal: Caller) -> Page[Entitlement]:
     """List what the caller's tenant has of each feature of the catalog, on one page.
 
@@ -42,7 +42,7 @@ async def list_entitlements(services: Services, principal: Caller) -> Page[Entit
 
 @get(
     PATH + "/{feature:str}",
-    guards=[needs(None)],
+    guards=[needs(None, in_quota=False)],
     summary="Get an entitlement",
     opt=raises("unknown_feature"),
 )
@@ -55,7 +55,7 @@ async def get_entitlement(
 
 @post(
     PATH + "/{feature:str}/consume",
-    guards=[needs(None)],
+    guards=[needs(None, in_quota=False)],
     status_code=200,
     summary="Consume a metered feature",
     opt=raises("unknown_feature", "feature_not_metered", "feature_not_granted", "quota_exceeded"),

@@ -74,6 +74,8 @@ class RouteGuard:
 
     credential: ClassVar[Credential]
     scope: str | None = None
+    is_in_quota: bool = False
+    """Whether a tenant's quota of requests counts the route's requests, and may reject them."""
 
     async def __call__(self, connection: Connection, _handler: BaseRouteHandler) -> None:
         """Authorize the caller. Raises `DomainError`, and whatever reading the body raises."""
@@ -110,12 +112,15 @@ class Access(msgspec.Struct, frozen=True):
     public_plans: bool = False
     """Whether the plans are listed without a credential too."""
 
-    async def authenticate(self, connection: Connection) -> RequestPrincipal:
+    async def authenticate(
+        self, connection: Connection, *, counts_quota: bool = True
+    ) -> RequestPrincipal:
         """Authenticate the caller, and count the request at the first call. Raises as
         `authenticate`.
         """
         scope = extras(connection)
-        found = await authenticate(self.admission, scope, partial(header_of, scope))
+        header = partial(header_of, scope)
+        found = await authenticate(self.admission, scope, header, counts_quota=counts_quota)
         return found.principal
 
     def find_credential(self, connection: Connection) -> SentCredential:
@@ -149,11 +154,13 @@ def access_of(connection: Connection) -> Access:
 class _CallerGuard(RouteGuard):
     credential = Credential.CALLER
 
-    def __init__(self, scope: str | None) -> None:
+    def __init__(self, scope: str | None, *, is_in_quota: bool) -> None:
         self.scope = scope
+        self.is_in_quota = is_in_quota
 
     async def authorize(self, connection: Connection) -> None:
-        principal = await access_of(connection).authenticate(connection)
+        access = access_of(connection)
+        principal = await access.authenticate(connection, counts_quota=self.is_in_quota)
         if self.scope is not None:
             principal.require(self.scope)
         if self.scope in LIVE_MODE_SCOPES:
@@ -184,7 +191,7 @@ class _UserGuard(RouteGuard):
             if self._to_create and claims is not None and claims.org_id is not None:
                 requested_organization(claims.org_id, header(connection, "x-organization-id"))
         if claims is None:
-            await access.authenticate(connection)
+            await access.authenticate(connection, counts_quota=False)
             raise errors.UserTokenRequiredError(
                 "This needs a user's token; an API key belongs to a tenant already."
             )
@@ -212,16 +219,19 @@ def _is_secret(expected: Secret | None, credential: bytes) -> bool:
     return hmac.compare_digest(credential, expected.reveal().encode())
 
 
-def needs(scope: str | None) -> RouteGuard:
+def needs(scope: str | None, *, in_quota: bool = True) -> RouteGuard:
     """Require a caller whose grants cover ``scope``, in live mode for `LIVE_MODE_SCOPES`; None: any
     credential.
+
+    Without ``in_quota`` a tenant's quota of requests does not count: for routes through which a
+    caller learns of an exhausted quota, and changes the plan.
     """
-    return _CallerGuard(scope)
+    return _CallerGuard(scope, is_in_quota=in_quota)
 
 
 def needs_plan_access() -> RouteGuard:
     """Require any credential, unless the plans are public."""
-    return _PlansGuard(None)
+    return _PlansGuard(None, is_in_quota=False)
 
 
 def needs_user(*, to_create: bool = False) -> RouteGuard:
@@ -373,9 +383,11 @@ async def authenticate(
     scope: Scope,
     header: Callable[[bytes], bytes | None],
     window: Window | None = None,
+    *,
+    counts_quota: bool = True,
 ) -> Authenticated:
     """Authenticate a request as of now, and count it at the first call; store caller and status in
-    the scope.
+    the scope. ``counts_quota`` is as in `Admission.count`.
 
     Raises as `Admission.authenticate` and `Admission.count`.
     """
@@ -391,5 +403,7 @@ async def authenticate(
     )
     scope[CALLER] = found.principal
     if is_first:
-        scope[RATE_LIMITS] = await admission.count(found.principal, began)
+        scope[RATE_LIMITS] = await admission.count(
+            found.principal, began, counts_quota=counts_quota
+        )
     return found

@@ -142,6 +142,7 @@ class _Route(NamedTuple):
     answer: Any
     credential: Credential | None
     scope: str | None
+    codes_of_guard: tuple[str, ...]
 
     @property
     def takes_idempotency_key(self) -> bool:
@@ -166,7 +167,7 @@ class _Route(NamedTuple):
             if self.credential
             else [],
             "parameters": [_parameter(parameter) for parameter in generated.get("parameters", ())],
-            _RAISES_KEY: self.handler.opt.get(RAISES, ()),
+            _RAISES_KEY: (*self.handler.opt.get(RAISES, ()), *self.codes_of_guard),
         }
         if self.body is not None:
             schema = schema_of[str(self.body)]
@@ -216,6 +217,7 @@ def _methods(path: str, handler: HTTPRouteHandler) -> Iterator[_Route]:
             _answer_type(handler),
             guards[0].credential if guards else None,
             guards[0].scope if guards else None,
+            ("quota_exceeded",) if guards and guards[0].is_in_quota else (),
         )
 
 

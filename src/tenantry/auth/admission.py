@@ -5,11 +5,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import httpx2
 import msgspec
 
+from tenantry.auth import entitlements_store
 from tenantry.auth import rate_limits_store as rate_limits
 from tenantry.auth.api_keys_store import record_uses
 from tenantry.auth.authentication import AcceptInvitation, Authenticated, Authenticator
@@ -17,6 +18,7 @@ from tenantry.auth.authentication_store import NO_PAGE
 from tenantry.auth.credentials import CredentialFinder
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rejection_throttle import THROTTLED, Throttle, credential_throttle
+from tenantry.auth.request_quotas import RequestQuotas
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database
@@ -31,6 +33,7 @@ from tenantry.integrations.oidc.claims import Claims, OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
 
+Counted = TypeVar("Counted")
 _RECANCEL_AFTER: Final = 1.0
 """Seconds."""
 
@@ -55,6 +58,8 @@ class Admission:
     authenticator: Authenticator
     limiter: RateLimiter
     _: KW_ONLY
+    quotas: RequestQuotas | None = None
+    """Where the catalog has a feature that counts requests."""
     deadline: float = DEFAULT_TIMEOUTS.request
     monotonic: Callable[[], float] = time.monotonic
     refused: Callable[[str, errors.DomainError], None] = lambda _kind, _error: None
@@ -108,16 +113,24 @@ class Admission:
             await self._delay(error, self.credentials.label(authorization, api_key))
             raise
 
-    async def count(self, principal: RequestPrincipal, began: float) -> RateLimitStatus:
+    async def count(
+        self, principal: RequestPrincipal, began: float, *, counts_quota: bool = True
+    ) -> RateLimitStatus:
         """Count the request of a principal that arrived at ``began`` on the ``monotonic`` clock.
 
-        Raises `RateLimitedError`, and `AuthUnavailableError` if it cannot be counted in time.
+        Without ``counts_quota`` it counts for the rate limit only. Raises `RateLimitedError`,
+        `QuotaExceededError`, and `AuthUnavailableError` if it cannot be counted in time.
         """
         status = self.limiter.count_locally(principal)
-        if status is not None:
-            return status
-        remaining = self.deadline - (self.monotonic() - began)
-        return await _within(remaining, self.limiter.count(principal))
+        if status is None:
+            status = await _within(self._remaining(began), self.limiter.count(principal))
+        quotas = self.quotas
+        if quotas is not None and counts_quota and not quotas.count_locally(principal):
+            await _within(self._remaining(began), quotas.count(principal))
+        return status
+
+    def _remaining(self, began: float) -> float:
+        return self.deadline - (self.monotonic() - began)
 
     async def count_user(self, claims: Claims, what: str, limit: int) -> RateLimitStatus:
         """Count a user's request outside any tenant, such as creating one: ``limit`` of ``what`` a
@@ -149,7 +162,7 @@ class Admission:
             await self.throttle.wait()
 
 
-async def _within(seconds: float, counting: Awaitable[RateLimitStatus]) -> RateLimitStatus:
+async def _within(seconds: float, counting: Awaitable[Counted]) -> Counted:
     try:
         async with asyncio.timeout(seconds):
             return await counting
@@ -215,9 +228,14 @@ class AuthenticationParts:
             clock,
             limited,
         )
+        self.quotas: RequestQuotas | None = None
+        if catalog.counts_requests is not None:
+            quota_lane = database.lane(entitlements_store.SESSION, name="request_quotas")
+            self.quotas = RequestQuotas(quota_lane, catalog.counts_requests, clock)
         self.admission = Admission(
             self.authenticator,
             self.limiter,
+            quotas=self.quotas,
             deadline=database.timeouts.request,
             refused=refused,
             throttle=throttle or credential_throttle(),
@@ -234,6 +252,9 @@ class AuthenticationParts:
                 stack.push_async_callback(self.keys.aclose)
             stack.push_async_callback(self.limiter.close)
             stack.push_async_callback(stop, asyncio.create_task(self.limiter.run()))
+            if self.quotas is not None:
+                stack.push_async_callback(self.quotas.close)
+                stack.push_async_callback(stop, asyncio.create_task(self.quotas.run()))
             stack.push_async_callback(self.authenticator.close)
             yield
 

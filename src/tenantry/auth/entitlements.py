@@ -9,7 +9,12 @@ from typing import NamedTuple
 import msgspec
 
 from tenantry.auth import entitlements_store as store
-from tenantry.auth.entitlements_store import ConsumptionKey, FirstConsumption, MeteredUse
+from tenantry.auth.entitlements_store import (
+    Addition,
+    ConsumptionKey,
+    FirstConsumption,
+    MeteredUse,
+)
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection, of_tenant
@@ -165,7 +170,7 @@ class _Decisions:
         except DomainError as error:
             return error
 
-    def added(self) -> list[tuple[MeteredUse, UsagePeriod, int]]:
+    def added(self) -> list[Addition]:
         """Return what the requests so far add to each counter."""
         return [
             (use, usage.period, usage.used - before.used)

@@ -36,6 +36,10 @@ class MeteredUse(NamedTuple):
     feature: str
 
 
+Addition = tuple[MeteredUse, UsagePeriod, int]
+"""A number that is added to the counter of a use in a period, or taken from it."""
+
+
 class ConsumptionKey(NamedTuple):
     """An idempotency key of a request that consumes."""
 
@@ -97,6 +101,20 @@ ON CONFLICT (org_id, feature, mode, period_start) DO UPDATE
     BIGINTS,
     BIGINTS,
 )
+_RETURN: Final = Statement(
+    """
+UPDATE usage_counters c
+   SET used = greatest(0, c.used - a.number)
+  FROM unnest($1, $2, $3, $4, $5) AS a (org_id, mode, feature, period_start, number)
+ WHERE c.org_id = a.org_id AND c.mode = a.mode AND c.feature = a.feature
+   AND c.period_start = a.period_start
+""",
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    BIGINTS,
+    BIGINTS,
+)
 # The fold that counts has the record's end. Without a start a period cannot be told from the next.
 _BILLING_PERIODS: Final = Statement(
     """
@@ -154,7 +172,7 @@ async def read(
     connection: Connection, periods: Mapping[MeteredUse, UsagePeriod]
 ) -> dict[MeteredUse, Usage]:
     """Read the counters of these uses in their periods."""
-    [rows] = await connection.run_batch(_read(periods))
+    [rows] = await connection.run_batch(*_read(periods))
     return _usages(rows, periods)
 
 
@@ -171,7 +189,7 @@ async def lock_and_read(
     """
     _, rows, *first = await connection.run_batch(
         _LOCK(*zip(*sorted(periods), strict=True)),
-        _read(periods),
+        *_read(periods),
         *_FIND_KEYS.for_rows(sorted(keys), now - IDEMPOTENCY_KEPT),
     )
     found = chain.from_iterable(first)
@@ -179,9 +197,27 @@ async def lock_and_read(
     return _usages(rows, periods), consumed
 
 
+async def return_and_lock(
+    connection: Connection,
+    returned: Sequence[Addition],
+    periods: Mapping[MeteredUse, UsagePeriod],
+) -> dict[MeteredUse, Usage]:
+    """Take what is ``returned`` from its counters, and read those of these uses in their periods.
+    Until the transaction ends, others wait to change them.
+    """
+    numbers = [(*use, period.start, number) for use, period, number in returned]
+    uses = sorted({*periods, *(use for use, _, _ in returned)})
+    results = await connection.run_batch(
+        _LOCK(*zip(*uses, strict=True)),
+        *_RETURN.for_rows(numbers),
+        *_read(periods),
+    )
+    return _usages(results[-1], periods) if periods else {}
+
+
 async def add(
     connection: Connection,
-    added: Iterable[tuple[MeteredUse, UsagePeriod, int]],
+    added: Iterable[Addition],
     first: Mapping[ConsumptionKey, FirstConsumption],
     now: datetime,
 ) -> None:
@@ -204,9 +240,8 @@ async def read_all(connection: Connection, org_id: str) -> list[UsageRecord]:
     ]
 
 
-def _read(periods: Mapping[MeteredUse, UsagePeriod]) -> BoundStatement:
-    rows = [(*use, period.start) for use, period in periods.items()]
-    return _READ(*zip(*rows, strict=True))
+def _read(periods: Mapping[MeteredUse, UsagePeriod]) -> list[BoundStatement]:
+    return _READ.for_rows([(*use, period.start) for use, period in periods.items()])
 
 
 def _usages(

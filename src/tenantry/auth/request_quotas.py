@@ -1,0 +1,162 @@
+"""Count the requests of tenants against the feature that counts them, over all processes together.
+
+A process accepts a request only against a share that it has reserved in the database, as with rate
+limits. Shares of a quota are valid until they are used, and so the counters must survive a crash of
+the database.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import psycopg
+
+from tenantry.auth import entitlements_store as store
+from tenantry.auth.entitlements import periods_of
+from tenantry.auth.entitlements_store import Addition, MeteredUse
+from tenantry.common.clock import Clock, from_epoch
+from tenantry.db.batcher import Batcher
+from tenantry.db.database import Lane
+from tenantry.domain.entitlements import limit_of
+from tenantry.domain.errors import (
+    AuthUnavailableError,
+    DatabaseUnavailableError,
+    FeatureNotGrantedError,
+    QuotaExceededError,
+)
+from tenantry.domain.features import Feature
+from tenantry.domain.permissions import RequestPrincipal
+from tenantry.domain.request_quotas import QuotaShare
+
+INTERVAL: Final = 1.0
+"""Seconds between returns of idle shares."""
+
+logger = logging.getLogger(__name__)
+
+
+class _Entry(NamedTuple):
+    """A request that waits for its share; or the return of a share."""
+
+    use: MeteredUse
+    share: QuotaShare | None
+    returned: Addition | None = None
+
+
+class RequestQuotas:
+    """Counts requests against the quotas of their tenants. `run` returns idle shares."""
+
+    def __init__(self, lane: Lane, feature: Feature, clock: Clock) -> None:
+        """``feature`` is the one of the catalog that counts requests."""
+        deadline = lane.timeouts.rate_limits
+        self._lane = lane
+        self._feature = feature
+        self._clock = clock
+        self._shares: dict[MeteredUse, QuotaShare] = {}
+        self._batcher: Batcher[_Entry, bool] = Batcher(
+            self._serve, start_timeout=deadline, deadline=deadline, metrics=lane.metrics
+        )
+
+    def count_locally(self, principal: RequestPrincipal) -> bool:
+        """Count a request against the reserved share; return False without one: then use `count`.
+
+        Raises `QuotaExceededError` when the quota is known to be used up.
+        """
+        share = self._share_of(principal)
+        second = self._second()
+        if share.take(second):
+            return True
+        if share.is_exhausted(second):
+            raise self._exceeded(share)
+        return False
+
+    async def count(self, principal: RequestPrincipal) -> None:
+        """Count a request, and reserve a share. Raises `QuotaExceededError` and
+        `AuthUnavailableError`.
+        """
+        share = self._share_of(principal)
+        try:
+            is_accepted = await self._batcher.submit(_Entry(self._use_of(principal), share))
+        except (DatabaseUnavailableError, psycopg.Error) as error:
+            raise AuthUnavailableError("Requests cannot be counted. Try again shortly.") from error
+        if not is_accepted:
+            raise self._exceeded(share)
+
+    async def run(self) -> None:
+        """Return idle shares every `INTERVAL` seconds, until canceled."""
+        while True:
+            await asyncio.sleep(INTERVAL)
+            await self.return_idle()
+
+    async def return_idle(self) -> None:
+        """Return the shares of tenants without a request in the last seconds, and forget them."""
+        second = self._second()
+        idle = [use for use, share in self._shares.items() if share.is_idle(second)]
+        await self._return({use: self._shares.pop(use) for use in idle})
+
+    async def close(self) -> None:
+        """Wait for the queries under way, and return all shares."""
+        await self._batcher.close()
+        shares, self._shares = self._shares, {}
+        await self._return(shares)
+        await self._batcher.close()
+
+    async def _return(self, shares: Mapping[MeteredUse, QuotaShare]) -> None:
+        returned = [
+            _Entry(use, None, _released(use, share)) for use, share in shares.items() if share.left
+        ]
+        results = await asyncio.gather(*map(self._batcher.submit, returned), return_exceptions=True)
+        errors = [result for result in results if isinstance(result, Exception)]
+        if errors:
+            logger.warning("%d shares of quotas are lost: %s", len(errors), errors[0])
+
+    def _second(self) -> int:
+        return int(self._clock().timestamp())
+
+    def _use_of(self, principal: RequestPrincipal) -> MeteredUse:
+        return MeteredUse(principal.org_id, principal.mode, self._feature.id)
+
+    def _share_of(self, principal: RequestPrincipal) -> QuotaShare:
+        value = principal.feature_access.given.get(self._feature.id)
+        if value is None:
+            raise FeatureNotGrantedError(self._feature.id)
+        use, limit = self._use_of(principal), limit_of(value)
+        share = self._shares.get(use)
+        if share is None:
+            share = self._shares[use] = QuotaShare(limit)
+        elif share.limit != limit:
+            share.set_limit(limit)
+        return share
+
+    def _exceeded(self, share: QuotaShare) -> QuotaExceededError:
+        reset = from_epoch(share.period.end).isoformat().replace("+00:00", "Z")
+        return QuotaExceededError(
+            f"The {share.limit:,} requests of the feature {self._feature.id!r} are used up until "
+            f"{reset}. Change to a plan with more."
+        )
+
+    async def _serve(self, batch: Sequence[_Entry]) -> list[bool]:
+        now = self._clock()
+        second = int(now.timestamp())
+        waiting = Counter(entry.use for entry in batch if entry.share is not None)
+        shares = {entry.use: entry.share for entry in batch if entry.share is not None}
+        returned = [entry.returned for entry in batch if entry.returned is not None]
+        returned += [_released(use, share) for use, share in shares.items() if share.left]
+        async with self._lane.use() as connection:
+            periods = await periods_of(connection, dict.fromkeys(shares, self._feature), now)
+            usages = await store.return_and_lock(connection, returned, periods)
+            reserved = {
+                use: share.wanted(usages[use], waiting[use], second)
+                for use, share in shares.items()
+            }
+            added = [(use, periods[use], number) for use, number in reserved.items() if number]
+            await store.add(connection, added, {}, now)
+        # only now: what was not committed must not be used
+        for use, share in shares.items():
+            share.receive(periods[use], reserved[use], waiting[use], second)
+        return [entry.share is None or entry.share.take(second) for entry in batch]
+
+
+def _released(use: MeteredUse, share: QuotaShare) -> Addition:
+    return use, share.period, share.release()
