@@ -222,7 +222,9 @@ async def test_identity_headers_of_the_client_are_dropped(service: Service) -> N
             assert not {
                 name
                 for name in shown["headers"]
-                if name.replace("_", "-").startswith(("x-t", "x-p", "x-s", "x-mo", "x-a", "x-e"))
+                if name.replace("_", "-").startswith(
+                    ("x-t", "x-p", "x-s", "x-mo", "x-a", "x-e", "x-k", "x-f")
+                )
             }
 
 

@@ -252,6 +252,7 @@ IDENTITY_OF_THE_CLIENT: Final = {
     "X-Access": "full",
     "X-Effective-Plan": "business",
     "X-Key-External-Id": "cus_other",
+    "X-Features": "sso",
     "X-Mine": "1",
 }
 """Headers by which a client pretends to be another caller, and a header that means nothing."""
