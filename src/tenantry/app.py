@@ -38,6 +38,7 @@ from tenantry.auth import entitlements_store
 from tenantry.auth.admission import AuthenticationParts, stop
 from tenantry.auth.api_keys import ApiKeyService
 from tenantry.auth.entitlements import EntitlementService
+from tenantry.auth.key_import import KeyImportService
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
@@ -362,13 +363,14 @@ def build_services(
     operator_keys = OperatorKeyService(api_keys)
     return UseCases(
         api_keys=api_keys,
+        key_import=KeyImportService(database, peppers, clock),
         leaks=LeakReportService(
             database,
             peppers,
             outbox,
             clock,
             base.keys_revoked,
-            settings.key_format,
+            settings.credentials,
         ),
         projects=ProjectService(database, catalog, clock),
         tenants=TenantService(

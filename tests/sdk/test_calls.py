@@ -83,6 +83,12 @@ async def test_operator_reads_and_revokes_across_tenants(served: Served, flavour
             key
             async for key in operator.api_keys.list(search=f"{record['start']}...{record['last4']}")
         ]
+        old = {"digest": "00" * 32, "name": "old", "scopes": ["projects:read"], "externalId": "1"}
+        for status in ("created", "exists"):
+            done = await operator.api_keys.import_keys(
+                organization.id, algorithm="sha256", keys=[old]
+            )
+            assert [(key.external_id, key.status) for key in done.data] == [("1", status)]
         await operator.api_keys.delete(organization.key.id, force=True)
         parked = [event async for event in operator.parked_events.list()]
     assert (tenant.id, tenant.owner_email, tenant.suspended) == (

@@ -32,6 +32,8 @@ RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "Fault": errors.Fault,
     "Grant": models.Grant,
     "Health": models.Health,
+    "ImportResult": models.ImportResult,
+    "ImportedKey": models.ImportedKey,
     "Limits": models.Limits,
     "ManagedTenant": models.ManagedTenant,
     "Member": models.Member,
@@ -54,6 +56,7 @@ CLOSED_SETS: Final = {
     "PrincipalKind": types.PrincipalKind,
     "Mode": types.Mode,
     "AccessLevel": types.AccessLevel,
+    "HashAlgorithm": types.HashAlgorithm,
     "KeyStatus": types.KeyStatus,
     "Role": types.Role,
     "MemberStatus": types.MemberStatus,
@@ -61,6 +64,7 @@ CLOSED_SETS: Final = {
 OPEN_SETS: Final = {
     "Action": types.AuditAction,
     "ActorKind": types.ActorKind,
+    "ImportStatus": types.ImportStatus,
     "Outcome": types.EventOutcome,
 }
 

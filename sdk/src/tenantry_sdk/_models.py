@@ -19,7 +19,9 @@ if TYPE_CHECKING:
         EntitlementSource,
         EventOutcome,
         FeatureType,
+        HashAlgorithm,
         HealthStatus,
+        ImportStatus,
         KeyStatus,
         MemberStatus,
         Mode,
@@ -34,6 +36,7 @@ else:
         FeatureType
     ) = HealthStatus = KeyStatus = MemberStatus = str
     Mode = OwnMembershipStatus = PrincipalKind = Role = SubscriptionStatus = str
+    HashAlgorithm = ImportStatus = str
 
 
 _MORE: Final = "..."
@@ -74,6 +77,10 @@ class ApiKey(Model, frozen=True, kw_only=True):
     """The id that another system of yours gives it; several keys may have it."""
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
     """What your systems store with it; empty if they store nothing."""
+    imported_as: HashAlgorithm | None = None
+    """The algorithm of the hash by which it was imported, until its first use; None for all other
+    keys.
+    """
     revoked_at: datetime | None
     """When it was revoked; None if it was not."""
     rotated_from: str | None
@@ -104,6 +111,26 @@ class RevokedKey(Model, frozen=True, kw_only=True):
     """Always ``revoked``."""
     revoked_at: datetime
     """When it was revoked."""
+
+
+class ImportedKey(Model, frozen=True, kw_only=True):
+    """The result for one key of an import."""
+
+    external_id: str | None
+    """The ``externalId`` that was sent."""
+    id: str
+    """The id of the new key, or of the key that was there before."""
+    status: ImportStatus
+    """``exists``: the tenant's key with this ``externalId`` was imported before, and is unchanged.
+    ``digest_taken``: another key, of any tenant, was imported with this hash.
+    """
+
+
+class ImportResult(Model, frozen=True, kw_only=True):
+    """The results of an import."""
+
+    data: list[ImportedKey]
+    """A result for each key, in the order of the call."""
 
 
 class Project(Model, frozen=True, kw_only=True):

@@ -24,6 +24,12 @@ AccessLevel: TypeAlias = Literal["SCOPED", "OWNER"]
 KeyStatus: TypeAlias = Literal["active", "revoked", "expired"]
 """The status of an API key. Only an active key is accepted."""
 
+HashAlgorithm: TypeAlias = Literal["sha256", "sha512"]
+"""How another system hashes the keys that are imported."""
+
+ImportStatus: TypeAlias = Literal["created", "exists", "digest_taken"] | str
+"""Open. The result for a key of an import."""
+
 PrincipalKind: TypeAlias = Literal["api_key", "user"]
 """The kind of a credential."""
 
@@ -75,6 +81,7 @@ ActorKind: TypeAlias = Literal["user", "api_key", "operator", "system", "anybody
 AuditAction: TypeAlias = (
     Literal[
         "api_key.created",
+        "api_key.imported",
         "api_key.leak_reported",
         "api_key.revoked",
         "api_key.rotated",

@@ -18,6 +18,7 @@ from tenantry.api.guards import AnyRequest
 from tenantry.audit.trail import AuditService
 from tenantry.auth.api_keys import ApiKeyService
 from tenantry.auth.entitlements import EntitlementService
+from tenantry.auth.key_import import KeyImportService
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
@@ -38,6 +39,7 @@ class UseCases(msgspec.Struct, frozen=True, kw_only=True):
     """The use cases behind the API and the dashboard, and what both show."""
 
     api_keys: ApiKeyService
+    key_import: KeyImportService
     leaks: LeakReportService
     projects: ProjectService
     tenants: TenantService

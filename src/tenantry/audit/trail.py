@@ -1,6 +1,6 @@
 """Write and read the audit trail."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
@@ -17,7 +17,7 @@ from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author
 from tenantry.domain.permissions import Mode, RequestPrincipal
 
-__all__ = ["AuditFilter", "AuditService", "read_all", "record"]
+__all__ = ["AuditFilter", "AuditService", "read_all", "record", "record_new"]
 
 _EXPORT_ROWS: Final = 500
 _TARGET: Final = attrgetter("target_id")
@@ -88,21 +88,36 @@ async def record(
         old, new = _differing(old, new)
         if not new:
             return
+    await audit.insert(connection, _entry(author, action, target, now, old, new))
+
+
+async def record_new(
+    connection: Connection,
+    author: Author,
+    action: Action,
+    org_id: str,
+    objects: Mapping[str, msgspec.Struct],
+    now: datetime,
+) -> None:
+    """Record new objects of a tenant, by their ids, in their own transaction."""
+    entries = [
+        _entry(author, action, (org_id, target_id), now, None, msgspec.to_builtins(new))
+        for target_id, new in objects.items()
+    ]
+    await audit.insert_all(connection, entries)
+
+
+def _entry(
+    author: Author,
+    action: Action,
+    target: tuple[str, str],
+    now: datetime,
+    old: dict[str, Any] | None,
+    new: dict[str, Any] | None,
+) -> AuditEvent:
     org_id, target_id = target
     of_author = author.kind, author.id, author.address, author.request_id
-    await audit.insert(
-        connection,
-        AuditEvent(
-            new_id("aud"),
-            org_id,
-            now,
-            action,
-            *of_author,
-            target_id,
-            old,
-            new,
-        ),
-    )
+    return AuditEvent(new_id("aud"), org_id, now, action, *of_author, target_id, old, new)
 
 
 def _differing(old: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

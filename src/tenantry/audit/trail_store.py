@@ -14,6 +14,9 @@ from tenantry.domain.audit import Action, ActorKind, AuditEvent
 _COLUMNS: Final = (
     "id, org_id, at, action, actor_kind, actor_id, address, request_id, target_id, before, after"
 )
+_INSERT: Final = (
+    f"INSERT INTO audit_events ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"  # noqa: S608  # our own
+)
 _BATCH: Final = 10_000
 _LISTING: Final = Listing(_COLUMNS, "audit_events", "at")
 _CONDITIONS: Final = {
@@ -34,13 +37,20 @@ class AuditFilter(msgspec.Struct, frozen=True):
     until: datetime | None = None
 
 
-async def insert(connection: Connection, event: AuditEvent) -> None:
+async def insert(connection: Connection, entry: AuditEvent) -> None:
     """Add an entry."""
-    *values, before, after = msgspec.structs.astuple(event)
-    await connection.execute(
-        f"INSERT INTO audit_events ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",  # noqa: S608
-        (*values, before and Jsonb(before), after and Jsonb(after)),
-    )
+    await connection.execute(_INSERT, _values(entry))
+
+
+async def insert_all(connection: Connection, entries: Sequence[AuditEvent]) -> None:
+    """Add entries, in one round trip."""
+    async with connection.cursor() as cursor:
+        await cursor.executemany(_INSERT, [_values(entry) for entry in entries])
+
+
+def _values(entry: AuditEvent) -> tuple[object, ...]:
+    *values, before, after = msgspec.structs.astuple(entry)
+    return (*values, before and Jsonb(before), after and Jsonb(after))
 
 
 async def read_page(

@@ -11,6 +11,7 @@ from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, Page, SearchPag
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.api_keys import SOON, ApiKey, KeyHint, KeyState, KeyStatus, status_at
 from tenantry.domain.audit import Action
+from tenantry.domain.imported_keys import HashAlgorithm
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.permissions import Mode
 
@@ -24,6 +25,7 @@ _LEAK: Final = (
 )
 _COLUMNS: Final = (
     f"{_SHOWN}, "  # noqa: S608  # our own columns
+    "CASE WHEN k.last_used_at IS NULL THEN k.import_algorithm END AS imported_as, "
     "(SELECT old.last_used_at FROM api_keys old WHERE old.id = k.rotated_from) AS rotated_from_last_used_at, "
     f"(SELECT min(leak.at) {_LEAK}) AS leak_reported_at"
 )
@@ -35,7 +37,7 @@ _LISTING: Final = Listing(
     "api_keys",
     "created_at",
     most=MAX_SCANNED_RECORDS,
-    source_columns=_SHOWN,
+    source_columns=f"{_SHOWN}, import_algorithm",
 )
 # The rule of `status_at`, in SQL.
 _STATUS: Final = {
@@ -292,14 +294,25 @@ async def read_all(connection: Connection, org_id: str, now: datetime) -> list[A
     return [_key(row, now) for row in rows]
 
 
+class ImportDigests(NamedTuple):
+    """The HMACs of a secret's hashes under one pepper."""
+
+    sha256: bytes
+    sha512: bytes
+
+
 class KeyUse(NamedTuple):
-    """An accepted request with a key; ``digest`` is that of its secret under the newest pepper."""
+    """An accepted request with a key; the digests are those of its secret under the newest
+    pepper.
+    """
 
     key_id: str
     at: datetime
     address: str | None
     digest: bytes
     pepper_id: str
+    import_digests: ImportDigests | None = None
+    """None for a key that was not imported."""
 
 
 RECORD_USES: Final = Statement(
@@ -323,8 +336,98 @@ UPDATE api_keys k
 )
 
 
-async def record_uses(connection: Connection, uses: Mapping[str, KeyUse]) -> None:
-    """Store the last use of keys, in one statement; a key hashed under an older pepper moves to the
-    newest.
+# An imported key has become one like others; what is known of its hash moves to the newest pepper.
+MOVE_IMPORT_DIGESTS: Final = Statement(
     """
-    await connection.run_batch(RECORD_USES(*zip(*uses.values(), strict=True)))
+UPDATE api_keys k
+   SET import_digest = CASE k.import_algorithm WHEN 'sha256' THEN used.sha256 ELSE used.sha512 END
+  FROM unnest($1, $2, $3) AS used (id, sha256, sha512)
+ WHERE k.id = used.id AND k.import_digest IS NOT NULL
+""",
+    TEXTS,
+    BLOBS,
+    BLOBS,
+)
+
+
+async def record_uses(connection: Connection, uses: Mapping[str, KeyUse]) -> None:
+    """Store the last use of keys; an imported key, or one hashed under an older pepper, moves to
+    the digest of its secret under the newest.
+    """
+    *columns, _ = zip(*uses.values(), strict=True)
+    imported = [(use.key_id, *use.import_digests) for use in uses.values() if use.import_digests]
+    await connection.run_batch(
+        RECORD_USES(*columns),
+        *MOVE_IMPORT_DIGESTS.for_rows(imported),
+    )
+
+
+class ImportHolder(NamedTuple):
+    """A key that was imported."""
+
+    key_id: str
+    org_id: str
+    external_id: str | None
+    digest: bytes
+    """The HMAC of the hash that was imported."""
+
+
+_HOLDER: Final = "SELECT id, org_id, external_id, import_digest FROM api_keys"
+FIND_IMPORTED: Final = f"""
+{_HOLDER}
+ WHERE import_digest = ANY(%(digests)s)
+UNION
+{_HOLDER}
+ WHERE org_id = %(org_id)s AND external_id = ANY(%(external_ids)s) AND import_digest IS NOT NULL
+ ORDER BY id
+"""
+# In the order of the digests, so that two imports of the same hashes never wait for each other.
+INSERT_IMPORTED: Final = """
+INSERT INTO api_keys (id, org_id, digest, import_digest, import_algorithm, pepper_id, name, scopes, access_level,
+                      mode, expires_at, start, last4, created_at, created_by, external_id, metadata)
+SELECT id, %(org_id)s, digest, digest, %(algorithm)s, %(pepper_id)s, name, scopes, access_level,
+       mode, expires_at, start, last4, created_at, created_by, external_id, metadata
+  FROM json_to_recordset(%(keys)s) AS key (
+       id text, digest bytea, name text, scopes text[], access_level text, mode text, expires_at timestamptz,
+       start text, last4 text, created_at timestamptz, created_by text, external_id text, metadata json)
+ ORDER BY digest
+    ON CONFLICT DO NOTHING
+RETURNING id
+"""
+
+
+async def find_imported(
+    connection: Connection, org_id: str, digests: Sequence[bytes], external_ids: Sequence[str]
+) -> list[ImportHolder]:
+    """Find the imported keys with one of these digests, across tenants, and those of the tenant
+    with one of these external ids; oldest first.
+    """
+    values = {"org_id": org_id, "digests": digests, "external_ids": external_ids}
+    return [ImportHolder(*row) for row in await connection.fetch(FIND_IMPORTED, values)]
+
+
+async def insert_imported(
+    connection: Connection,
+    org_id: str,
+    algorithm: HashAlgorithm,
+    keys: Mapping[bytes, ApiKey],
+    pepper_id: str,
+) -> set[str]:
+    """Store imported keys by their digests under this pepper, but none whose digest another key
+    has; return the ids of the stored ones.
+    """
+    rows = [
+        {
+            **msgspec.structs.asdict(key),
+            "digest": rf"\x{digest.hex()}",
+            "metadata": key.metadata or None,
+        }
+        for digest, key in keys.items()
+    ]
+    values = {
+        "org_id": org_id,
+        "algorithm": algorithm,
+        "pepper_id": pepper_id,
+        "keys": msgspec.json.encode(rows).decode(),
+    }
+    return set(await connection.fetch_column(INSERT_IMPORTED, values))

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from tenantry.auth import api_keys_store
-from tenantry.auth.api_keys_store import KeyUse
+from tenantry.auth.api_keys_store import ImportDigests, KeyUse
 from tenantry.auth.authentication_store import (
     NO_PAGE,
     KeyQuery,
@@ -166,9 +166,9 @@ class Authenticator:
     async def _by_key(
         self, secret: bytes, address: str | None, window: Window | None
     ) -> Authenticated:
-        if not self.credentials.key_format.is_well_formed(secret):
+        digests = self.credentials.digests(secret, self.peppers)
+        if digests is None:
             raise errors.InvalidCredentialError("The API key is not valid.")
-        digests = [pepper.digest(secret) for pepper in self.peppers]
         key = await self._keys.submit(KeyQuery(digests, window))
         if key is None:
             raise errors.InvalidCredentialError("The API key is not valid.")
@@ -183,9 +183,17 @@ class Authenticator:
                     address,
                     digests[0],
                     self.peppers[0].id,
+                    self._import_digests(key, digests),
                 ),
             )
         return Authenticated(principal, key.page)
+
+    def _import_digests(self, key: KeyRow, digests: Sequence[bytes]) -> ImportDigests | None:
+        """Return the digests of an imported key's hashes under the newest pepper, if the key is
+        stored otherwise than it will be.
+        """
+        newest, *of_hashes = digests[:: len(self.peppers)]
+        return ImportDigests(*of_hashes) if of_hashes and key.digest != newest else None
 
     async def _by_claims(
         self, claims: Claims, organization: bytes | None, address: str | None, window: Window | None

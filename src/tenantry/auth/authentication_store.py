@@ -73,7 +73,7 @@ class UserAccessRow(msgspec.Struct, frozen=True):
 
 
 class KeyQuery(msgspec.Struct, frozen=True):
-    """The digests of a secret under every pepper, and the bounds of the requested page."""
+    """The digests that a secret may be stored as, and the bounds of the requested page."""
 
     digests: Sequence[bytes]
     window: Window | None = None
@@ -187,9 +187,20 @@ async def find_keys(
         batch += [(number, digest, *bounds) for digest in query.digests]
     statement = _keys(_asked_page(queries, page))
     [rows] = await connection.run_batch(statement(*zip(*batch, strict=True), now))
-    for number, *key in rows:
-        found[number] = KeyRow(*key)
+    for number, *values in rows:
+        key, other = KeyRow(*values), found[number]
+        found[number] = key if other is None else _counting(key, other)
     return found
+
+
+def _counting(one: KeyRow, other: KeyRow) -> KeyRow:
+    """Return which of two keys with one secret counts: a revoked one, then the first that was
+    imported.
+
+    A secret whose sha256 and sha512 were both imported has two. The choice stays the same, so that
+    only one of them gets the digest of the secret.
+    """
+    return min(one, other, key=lambda key: (key.revoked_at is None and not key.deleted, key.id))
 
 
 async def find_user_access(

@@ -1,13 +1,15 @@
 """Find the credential of a request: in ``Authorization``, or in the header of `API_KEY_HEADER`."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from tenantry.domain import errors
-from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat
+from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat, Pepper, digests_of_imported
+from tenantry.domain.imported_keys import LONGEST_IMPORTED_KEY
 from tenantry.integrations.oidc.claim_checks import MAX_TOKEN_BYTES
 
 _BEARER: Final = b"bearer "
@@ -40,12 +42,17 @@ class CredentialFinder:
 
     ``api_key_header`` names the header in which clients may send an API key, and allows the scheme
     ``Api-Key`` in ``Authorization`` too. Without it, ``Authorization: Bearer`` alone counts.
+    ``imported`` is the pattern of keys that other systems made.
     """
 
     def __init__(
-        self, key_format: KeyFormat = DEFAULT_FORMAT, api_key_header: str | None = None
+        self,
+        key_format: KeyFormat = DEFAULT_FORMAT,
+        api_key_header: str | None = None,
+        imported: re.Pattern[bytes] | None = None,
     ) -> None:
         self.key_format: Final = key_format
+        self._imported = imported
         self.api_key_header: Final = api_key_header
         self.header_name: Final = (
             None if api_key_header is None else api_key_header.lower().encode()
@@ -88,6 +95,18 @@ class CredentialFinder:
         """Return the one credential of a request. Raises as `find`."""
         return self.find(header(b"authorization"), self.read_key(header))
 
+    def digests(self, secret: bytes, peppers: Sequence[Pepper]) -> list[bytes] | None:
+        """Return the digests that an API key may be stored as; None if it has the form of none.
+
+        The first are those of the secret, under each of ``peppers``. Those of its hashes follow,
+        by algorithm, for a secret that may have been imported.
+        """
+        if self.key_format.is_well_formed(secret):
+            return [pepper.digest(secret) for pepper in peppers]
+        if self._is_imported(secret):
+            return digests_of_imported(secret, peppers)
+        return None
+
     def label(self, authorization: bytes | None, api_key: bytes | None = None) -> str:
         """Return what a request seems to have sent: ``api_key``, ``token`` or ``none``; for the
         metrics of rejections.
@@ -97,6 +116,7 @@ class CredentialFinder:
         if not authorization:
             return "none"
         is_key = any(mark in authorization for mark in self._key_marks)
+        is_key = is_key or self._is_imported(authorization[len(_BEARER) :].strip())
         return "api_key" if is_key or self._takes_scheme(authorization) else "token"
 
     def _takes_scheme(self, authorization: bytes) -> bool:
@@ -121,7 +141,18 @@ class CredentialFinder:
     def _kind_of(self, value: bytes) -> CredentialKind:
         if value.startswith(self.key_format.credential_starts):
             return CredentialKind.API_KEY
-        return CredentialKind.TOKEN if value.count(b".") == _TOKEN_DOTS else CredentialKind.OTHER
+        if value.count(b".") == _TOKEN_DOTS:
+            return CredentialKind.TOKEN
+        return CredentialKind.API_KEY if self._is_imported(value) else CredentialKind.OTHER
+
+    def _is_imported(self, value: bytes) -> bool:
+        """Whether the settings say that another system's key may look so; a token never does."""
+        return (
+            self._imported is not None
+            and len(value) <= LONGEST_IMPORTED_KEY
+            and value.count(b".") != _TOKEN_DOTS
+            and self._imported.fullmatch(value) is not None
+        )
 
 
 def no_credential() -> errors.InvalidCredentialError:

@@ -11,6 +11,7 @@ import msgspec
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import save
 from tenantry.auth.authentication_store import KeyQuery, KeyRow, find_keys
+from tenantry.auth.credentials import CredentialFinder
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import doc
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
@@ -20,9 +21,7 @@ from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
 from tenantry.domain.api_keys import (
-    DEFAULT_FORMAT,
     ApiKey,
-    KeyFormat,
     KeyStatus,
     Pepper,
     RevocationReason,
@@ -57,7 +56,7 @@ class LeakReportService:
     outbox: Outbox
     clock: Clock
     revoked: Callable[[RevocationReason, int], None] = lambda _reason, _number: None
-    key_format: KeyFormat = DEFAULT_FORMAT
+    credentials: CredentialFinder = field(default_factory=CredentialFinder)
     turn: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(_REPORTS_AT_ONCE), init=False
     )
@@ -69,7 +68,8 @@ class LeakReportService:
         a query; `NotFoundError` and `DatabaseUnavailableError`.
         """
         presented = secret.strip().encode(errors="replace")
-        if not self.key_format.is_well_formed(presented):
+        digests = self.credentials.digests(presented, self.peppers)
+        if digests is None:
             raise errors.ValidationError(
                 (
                     "secret",
@@ -78,7 +78,6 @@ class LeakReportService:
             )
         async with self.turn, self.database.transaction(ACROSS_TENANTS) as connection:
             now = self.clock()
-            digests = [pepper.digest(presented) for pepper in self.peppers]
             [found] = await find_keys(connection, [KeyQuery(digests)], now)
             if found is None:
                 raise errors.NotFoundError("API key")

@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Final
@@ -13,6 +13,7 @@ import msgspec
 
 from tenantry.common.encoding import doc
 from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError, ValidationError
+from tenantry.domain.imported_keys import HashAlgorithm
 from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal, covers
 
 DEFAULT_PREFIX: Final = "svc"
@@ -133,6 +134,13 @@ class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
         dict[str, str],
         doc("What your systems store with it; empty if they store nothing.", {"team": "growth"}),
     ] = {}
+    imported_as: Annotated[
+        HashAlgorithm | None,
+        doc(
+            "The algorithm of the hash by which it was imported, until its first use; null for all other keys.",
+            None,
+        ),
+    ] = None
     rotated_from_last_used_at: Annotated[
         datetime | None,
         doc(
@@ -267,6 +275,25 @@ class Pepper:
         mac = self._mac.copy()  # the pepper is hashed once: it is half of the cost
         mac.update(secret)
         return mac.digest()
+
+    def digest_of_hash(self, algorithm: HashAlgorithm, value: bytes) -> bytes:
+        """Return the HMAC-SHA256 of a hash that another system made of a key.
+
+        The name before it, with a byte that no credential contains, keeps it apart from the digest
+        of a key that consists of the same bytes as the hash.
+        """
+        return self.digest(algorithm.encode() + b"\0" + value)
+
+
+def digests_of_imported(secret: bytes, peppers: Sequence[Pepper]) -> list[bytes]:
+    """Return the digests that an imported key may be stored as: of its secret, since its first use,
+    and of its hash by each algorithm, before it; each under all peppers.
+    """
+    digests = [pepper.digest(secret) for pepper in peppers]
+    for algorithm in HashAlgorithm:
+        value = algorithm.hash(secret)
+        digests += [pepper.digest_of_hash(algorithm, value) for pepper in peppers]
+    return digests
 
 
 def shown_parts(secret: str) -> tuple[str, str]:

@@ -27,6 +27,7 @@ class Action(StrEnum):
     BILLING_CHECKOUT = "billing.checkout_started"
     BILLING_PORTAL = "billing.portal_opened"
     KEY_CREATED = "api_key.created"
+    KEY_IMPORTED = "api_key.imported"
     KEY_UPDATED = "api_key.updated"
     KEY_ROTATED = "api_key.rotated"
     KEY_REVOKED = "api_key.revoked"

@@ -15,6 +15,7 @@ from tenantry.settings.kinds import (
     DATABASE_URL,
     DIRECTORIES,
     FLAG,
+    IMPORTED_KEY_PATTERN,
     KEY_PREFIX,
     NOTICES,
     ORIGIN,
@@ -70,6 +71,13 @@ class DeclaredSettings(SettingValues):
     """One more header in which clients may send an API key, such as `X-API-Key`. With it, clients
     may also send `Authorization: Api-Key <key>`. A request with two credentials is rejected. See
     [Send API keys in another header](../how-to/api-keys.md#send-keys-in-another-header).
+    """
+    _imported_key_pattern = Setting("IMPORTED_KEY_PATTERN", IMPORTED_KEY_PATTERN, None)
+    r"""A regular expression that every [imported key](../how-to/import-keys.md) matches as a whole,
+    such as `[A-Za-z0-9]{8}\.[A-Za-z0-9]{32}`. Keys have at most 200 ASCII characters. Keep it while
+    such keys are in use. Unset: no credential is looked up as an imported key. Groups are neither
+    nested nor repeated, and few parts vary in length, so that matching takes at most about a
+    millisecond.
     """
     session_secret = Setting("SESSION_SECRET", secret(32), REQUIRED)
     """The key that dashboard sessions are signed and encrypted with. A new one ends all sessions

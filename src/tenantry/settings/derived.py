@@ -140,7 +140,11 @@ class Settings(DeclaredSettings):
     @cached_property
     def credentials(self) -> CredentialFinder:
         """Where a request's credential is, and what it looks like."""
-        return CredentialFinder(self.key_format, self._api_key_header)
+        return CredentialFinder(
+            self.key_format,
+            self._api_key_header,
+            self._imported_key_pattern,
+        )
 
     @cached_property
     def issuers(self) -> Issuers | None:

@@ -13,6 +13,7 @@ import psycopg
 
 from tenantry.common.secret import Secret
 from tenantry.domain.api_keys import is_prefix
+from tenantry.domain.imported_keys import LONGEST_PATTERN, read_key_pattern
 from tenantry.domain.issuers import ANY_DIRECTORY, is_directory_id
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.permissions import Role
@@ -412,6 +413,9 @@ URL: Final = Kind("address", _read_url, "http or https")
 ORIGIN: Final = Kind("address", _read_origin, "http or https, a host, maybe a port")
 KEY_PREFIX: Final = Kind("text", read_key_prefix, "2 to 16 of `a-z0-9`")
 API_KEY_HEADER: Final = Kind("text", _read_api_key_header, "the name of a header")
+IMPORTED_KEY_PATTERN: Final = Kind(
+    "text", read_key_pattern, f"a regular expression, at most {LONGEST_PATTERN} characters"
+)
 AUDIENCES: Final = several(str, "separated by commas")
 CLAIM: Final = Kind("text", _read_claim, "the name of a claim")
 ROLE_MAP: Final = Kind("text", _read_role_map, "`theirs=ours`, separated by commas")

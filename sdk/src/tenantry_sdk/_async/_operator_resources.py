@@ -9,13 +9,13 @@ from msgspec import UNSET
 from tenantry_sdk._async._engine import AsyncEngine
 from tenantry_sdk._async._pager import AsyncPager
 from tenantry_sdk._async._resources import Resource
-from tenantry_sdk._models import ApiKey, Grant, ManagedTenant, UnplacedEvent
+from tenantry_sdk._models import ApiKey, Grant, ImportResult, ManagedTenant, UnplacedEvent
 from tenantry_sdk._options import CallOptions
 from tenantry_sdk._request import Call, body, path
-from tenantry_sdk.types import AccessState, SubscriptionStatus
+from tenantry_sdk.types import AccessState, HashAlgorithm, SubscriptionStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from msgspec import UnsetType
@@ -118,6 +118,29 @@ class AsyncOperatorApiKeys(Resource):
             search=search,
             limit=limit,
             cursor=cursor,
+        )
+
+    async def import_keys(
+        self,
+        tenant_id: str,
+        *,
+        algorithm: HashAlgorithm,
+        keys: Sequence[Mapping[str, object]],
+        **options: Unpack[CallOptions],
+    ) -> ImportResult:
+        """Import keys of another system into a tenant, by their hashes: all, or none.
+
+        Each key is an object in the API's spelling, with ``digest``, ``name``, and ``scopes`` or
+        ``accessLevel``; at most 1,000. With an ``externalId`` for each, the call can be repeated.
+        """
+        content = body(algorithm=algorithm, keys=keys)
+        return await self._write(
+            "POST",
+            ImportResult,
+            content,
+            options,
+            "/api/v1/tenants/{}/api-keys/import",
+            tenant_id,
         )
 
     async def delete(

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from tenantry_sdk._models import ApiKey, Grant, ManagedTenant, UnplacedEvent
+from tenantry_sdk._models import ApiKey, Grant, ImportResult, ManagedTenant, UnplacedEvent
 from tenantry_sdk._options import CallOptions
 from tenantry_sdk._request import Call, body, path
 from tenantry_sdk._sync._engine import Engine
 from tenantry_sdk._sync._pager import Pager
 from tenantry_sdk._sync._resources import Resource
-from tenantry_sdk.types import AccessState, SubscriptionStatus
+from tenantry_sdk.types import AccessState, HashAlgorithm, SubscriptionStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from msgspec import UnsetType
@@ -119,6 +119,29 @@ class OperatorApiKeys(Resource):
             search=search,
             limit=limit,
             cursor=cursor,
+        )
+
+    def import_keys(
+        self,
+        tenant_id: str,
+        *,
+        algorithm: HashAlgorithm,
+        keys: Sequence[Mapping[str, object]],
+        **options: Unpack[CallOptions],
+    ) -> ImportResult:
+        """Import keys of another system into a tenant, by their hashes: all, or none.
+
+        Each key is an object in the API's spelling, with ``digest``, ``name``, and ``scopes`` or
+        ``accessLevel``; at most 1,000. With an ``externalId`` for each, the call can be repeated.
+        """
+        content = body(algorithm=algorithm, keys=keys)
+        return self._write(
+            "POST",
+            ImportResult,
+            content,
+            options,
+            "/api/v1/tenants/{}/api-keys/import",
+            tenant_id,
         )
 
     def delete(

@@ -206,11 +206,17 @@ CREATE TABLE api_keys (
     -- What other systems know of the key: an id, which several keys may have, and an object of
     -- strings. Null where they store nothing.
     external_id       text COLLATE "C",
-    metadata          json
+    metadata          json,
+    -- Of an imported key: the algorithm of its hash, and the HMAC of that hash. `digest` is the same
+    -- until the first use replaces it. This one stays, so that the hash is never imported again.
+    import_algorithm  text CHECK (import_algorithm IN ('sha256', 'sha512')),
+    import_digest     bytea
 ) WITH (fillfactor = 80); -- room in each page for the last uses of its keys, which change no index
 CREATE INDEX api_keys_of_tenant ON api_keys (org_id, created_at DESC, id DESC);
 CREATE INDEX api_keys_by_external_id ON api_keys (org_id, external_id, created_at DESC, id DESC)
     WHERE external_id IS NOT NULL;
+CREATE UNIQUE INDEX api_keys_by_import_digest ON api_keys (import_digest)
+    WHERE import_digest IS NOT NULL;
 CREATE INDEX api_keys_rotated ON api_keys (rotated_from) WHERE rotated_from IS NOT NULL;
 -- The operator finds a key by the characters that pages show.
 CREATE INDEX api_keys_by_start ON api_keys (lower(start));

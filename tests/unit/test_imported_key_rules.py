@@ -1,0 +1,106 @@
+"""The hashes of imported keys, and the patterns that they may match."""
+
+import re
+from typing import Final
+
+import pytest
+
+from tenantry.domain.api_keys import Pepper
+from tenantry.domain.errors import ValidationError
+from tenantry.domain.imported_keys import (
+    HashAlgorithm,
+    read_algorithm,
+    read_digest,
+    read_key_pattern,
+)
+from tests.support.imported_keys import old_key, spellings
+
+PATTERNS: Final = {
+    r"[A-Za-z0-9]{8}\.[A-Za-z0-9]{32}": "AbCd1234." + 32 * "x",
+    r"[\w-]+\.[\w-]+": "a-b.c_d",
+    r"(?:sk|pk)_(live|test)_[A-Za-z0-9]{16,64}": "pk_test_" + 20 * "x",
+    r"\w{8}\.\w{32}|key_\w+|[a-zA-Z]{64}": "key_x",
+    r"acme-(?:old)?.{3}": "acme-abc",
+    r"\[\d\]\\": "[1]\\",
+    r"[^.]*": "anything",
+    r"[\]a]{1,}": "a]a",
+}
+REFUSED: Final = {
+    "(a+)+": "not allowed, at character 5",
+    "(a|b)*": "not allowed, at character 6",
+    "((a))": "not allowed, at character 2",
+    "a**": "not allowed, at character 3",
+    "a+?": "not allowed, at character 3",
+    "(?P<name>a)": "not allowed, at character 2",
+    "a(?=b)": "not allowed, at character 3",
+    r"(a)\1": "not allowed, at character 4",
+    r"\bkey": "not allowed, at character 1",
+    "^key$": "not allowed, at character 1",
+    "[a": "not allowed, at character 1",
+    "a)": "not allowed, at character 2",
+    "(a": "is not a regular expression",
+    "[z-a]": "is not a regular expression",
+    "sch\N{LATIN SMALL LETTER U WITH DIAERESIS}ssel": "ASCII",
+    "a\n": "ASCII",
+    r"\w*\w*\w*": "too many ways",
+    20 * "a?": "too many ways",
+    20 * "(a|a)": "too many ways",
+    r"(\w*|\w*)(\w*|\w*)": "too many ways",
+    201 * "x": "longer than 200",
+}
+
+
+@pytest.mark.parametrize("algorithm", HashAlgorithm)
+def test_every_spelling_of_a_hash_is_read(algorithm: HashAlgorithm) -> None:
+    value = old_key(algorithm).hash
+    assert {read_digest(algorithm, text) for text in spellings(value)} == {value}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        63 * "a",
+        65 * "a",
+        64 * "g",
+        " " + 64 * "a",
+        64 * "a" + "\n",
+        64 * "\N{FULLWIDTH DIGIT ONE}",
+        42 * "A",
+        44 * "A",
+        128 * "a",
+        1000 * "a",
+        43 * "A" + "==A",
+        21 * "A" + "." + 21 * "A",
+    ],
+)
+def test_other_texts_are_no_sha256(text: str) -> None:
+    with pytest.raises(ValidationError):
+        read_digest(HashAlgorithm.SHA256, text)
+
+
+def test_algorithm_is_read_by_its_exact_name() -> None:
+    assert [read_algorithm(each) for each in ("sha256", "sha512")] == list(HashAlgorithm)
+    with pytest.raises(ValidationError):
+        read_algorithm("sha-256")
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_pattern_of_plain_parts_is_accepted(pattern: str) -> None:
+    found = read_key_pattern(pattern)
+    assert found == re.compile(pattern.encode())
+    assert found.fullmatch(PATTERNS[pattern].encode())
+
+
+@pytest.mark.parametrize("pattern", REFUSED)
+def test_pattern_that_may_take_long_or_that_re_refuses_is_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(REFUSED[pattern])):
+        read_key_pattern(pattern)
+
+
+def test_digest_of_a_hash_is_not_that_of_a_key_of_the_same_bytes() -> None:
+    pepper = Pepper(b"pepper")
+    value = 32 * b"a"
+    algorithms = [pepper.digest_of_hash(algorithm, value) for algorithm in HashAlgorithm]
+    assert len({pepper.digest(value), *algorithms}) == 3
