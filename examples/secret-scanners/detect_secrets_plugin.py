@@ -13,4 +13,8 @@ class TenantryKeyDetector(RegexBasedDetector):
     """Finds text in the form of an API key."""
 
     secret_type = "tenantry API key"
-    denylist = (re.compile(r"svc_(?:live|test)_[0-9A-Za-z]{49}"),)
+    denylist = (
+        re.compile(r"svc_(?:live|test)_[0-9A-Za-z]{49}"),
+        # with another prefix (KEY_PREFIX)
+        re.compile(r"(?<![0-9a-z])(?!svc_)[0-9a-z]{2,16}_(?:live|test)_[0-9A-Za-z]{49}\b"),
+    )

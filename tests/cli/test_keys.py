@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tenantry.domain.api_keys import KeyFormat
+from tenantry.domain.permissions import Mode
 from tests.cli.command_support import SECRET, Workspace, in_shell
 
 
@@ -200,6 +202,16 @@ async def test_nothing_is_revoked_unless_every_confirmation_is_yes(workspace: Wo
 
 async def test_secret_instead_of_an_id_is_not_sent(workspace: Workspace) -> None:
     _, secret = await workspace.key("projects:read")
+    done = await workspace.run("keys", "show", secret)
+    assert done.code == 2
+    assert "an id begins with key_" in done.err
+    assert secret not in done.err
+
+
+async def test_secret_with_another_prefix_instead_of_an_id_is_not_sent(
+    workspace: Workspace,
+) -> None:
+    secret = KeyFormat("acme").compose(Mode.LIVE, bytes(32))
     done = await workspace.run("keys", "show", secret)
     assert done.code == 2
     assert "an id begins with key_" in done.err

@@ -8,13 +8,14 @@ import logging
 import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import httpx2
 import pytest
 
 from tenantry_sdk import errors
-from tests.sdk.sdk_support import Flavour, Served, answered_by
+from tests.sdk.sdk_support import Flavour, Served, answered_by, serving
 from tests.support.service import Caller
 
 SECRET: Final = "svc_live_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM"
@@ -275,6 +276,58 @@ async def test_only_what_the_check_needs_is_passed_on(flavour: Flavour) -> None:
     assert {"x-forwarded-for", "x-request-id", "x-evil", "cookie"} & second.headers.keys() == set()
 
 
+async def test_header_for_keys_is_passed_on_where_it_is_named(flavour: Flavour) -> None:
+    upstream = Upstream(**PRINCIPAL)
+    headers = {"x-api-key": SECRET, "X-Other": SECRET}
+    async with answered_by(flavour, upstream) as client:
+        await client.auth.verify(headers, None)
+        await client.auth.verify(headers, None, api_key_header="X-API-Key")
+        await client.auth.verify([*headers.items()] * 2, None, api_key_header="X-API-Key")
+        await client.auth.verify(bearer("x", **headers), None, api_key_header="X-API-Key")
+    without, named, repeated, both = (request.headers for request in upstream.requests)
+    assert SECRET not in str([*without.items()])
+    assert (named.get("x-api-key"), named.get("authorization"), named.get("x-other")) == (
+        SECRET,
+        None,
+        None,
+    )
+    assert repeated["x-api-key"] == f"{SECRET}, {SECRET}"
+    assert (both["x-api-key"], both["authorization"]) == (SECRET, "Bearer x")
+
+
+async def test_own_header_for_keys_is_never_used_for_a_check(flavour: Flavour) -> None:
+    upstream = Upstream(**PRINCIPAL)
+    async with answered_by(
+        flavour, upstream, "own-key", http_headers={"X-API-Key": "own"}
+    ) as client:
+        await client.with_options(headers={"x-api-key": "own"}).auth.verify(
+            {}, None, api_key_header="X-API-Key"
+        )
+    assert "x-api-key" not in upstream.requests[0].headers
+
+
+async def test_name_of_the_header_for_keys_is_checked(flavour: Flavour) -> None:
+    async with answered_by(flavour, Upstream(**PRINCIPAL)) as client:
+        for name in ("", "X API Key", "X-Key: 1", "X_Key"):
+            with pytest.raises(ValueError, match="is not the name of a header"):
+                await client.auth.verify({}, None, api_key_header=name)
+
+
+async def test_service_accepts_a_key_in_its_header_alone(conninfo: str, flavour: Flavour) -> None:
+    async with serving(conninfo, API_KEY_HEADER="X-API-Key", KEY_PREFIX="acme") as served:
+        organization = await served.service.organization()
+        secret = str(organization.owner.credential)
+        async with flavour.client(None, base_url=served.url) as client:
+            check = partial(client.auth.verify, api_key_header="X-API-Key")
+            principal = await check({"X-API-Key": secret}, "projects:read")
+            scheme = await check({"Authorization": f"Api-Key {secret}"}, None)
+            with pytest.raises(errors.AuthenticationError) as raised:
+                await check(bearer(secret, **{"X-API-Key": secret}), None)
+    assert secret.startswith("acme_live_")
+    assert (principal.id, scheme.id) == (organization.key.id, organization.key.id)
+    assert raised.value.code == "invalid_credential"
+
+
 @pytest.mark.parametrize(
     ("status", "code"),
     [(401, "api_key_expired"), (403, "org_suspended"), (503, "auth_unavailable")],
@@ -432,10 +485,11 @@ async def test_credential_is_in_no_log_error_or_traceback(
     answer: Callable[[httpx2.Request], httpx2.Response],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    headers = Unseen(bearer(SECRET, **{"X-API-Key": SECRET}))
     with caplog.at_level(logging.DEBUG):
         async with answered_by(flavour, answer) as client:
             with pytest.raises(errors.TenantryError) as raised:
-                await client.auth.verify(Unseen(bearer(SECRET)), "projects:read")
+                await client.auth.verify(headers, "projects:read", api_key_header="X-API-Key")
     trace = traceback.TracebackException.from_exception(raised.value, capture_locals=True)
     shown = "".join([*trace.format(), str(vars(raised.value)), caplog.text])
     assert "/api/v1/auth/verify/projects:read" in caplog.text

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tenantry.cli.key_scan import ScanReport, list_files, scan_stream
-from tenantry.domain.api_keys import DEFAULT_FORMAT
+from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat
 from tenantry.domain.permissions import Mode
 
 KEY: Final = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(range(32)))
@@ -67,6 +67,23 @@ def test_report_shows_only_the_first_and_last_characters() -> None:
     assert scanned(KEY.encode()) == [
         {"path": "a", "line": 1, "column": 1, "start": KEY[:13], "last4": KEY[-4:]}
     ]
+
+
+@pytest.mark.parametrize("prefix", ["ab", "acme", "0123456789abcdef"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    "before", ["", "key=", "x", "test", "acme_live_", "\\n", "0123456789abcdef"]
+)
+def test_key_with_any_prefix_is_found_where_it_begins(
+    prefix: str, encoding: str, before: str
+) -> None:
+    key = KeyFormat(prefix).compose(Mode.LIVE, bytes(range(32)))
+    [found] = scanned(f"first line\n{before}{key}x".encode(encoding))
+    column = len(before.encode(encoding)) + 1
+    if encoding != "utf-8":
+        column += 1  # of the line's end, or of the first character
+    assert (found["line"], found["column"]) == (2, column)
+    assert (found["start"], found["last4"]) == (key[: len(prefix) + 10], key[-4:])
 
 
 @pytest.mark.parametrize("position", [9, 30, 51, 52, 57])
@@ -200,19 +217,36 @@ def gitleaks_rule() -> dict[str, Any]:
     return dict(rule)
 
 
-def detect_secrets_pattern() -> str:
+def detect_secrets_patterns() -> list[str]:
     tree = ast.parse((RULES / "detect_secrets_plugin.py").read_text())
-    [call] = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return str(ast.literal_eval(call.args[0]))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [str(ast.literal_eval(call.args[0])) for call in calls]
 
 
-@pytest.mark.parametrize("pattern", [gitleaks_rule()["regex"], detect_secrets_pattern()])
-def test_rules_for_other_scanners_match_keys_and_nothing_shorter(pattern: str) -> None:
+def found_by(patterns: list[str], text: str) -> list[str]:
+    return [found for pattern in patterns for found in re.findall(pattern, text)]
+
+
+PATTERNS: Final = {
+    "gitleaks": [gitleaks_rule()["regex"]],
+    "detect-secrets": detect_secrets_patterns(),
+}
+
+
+@pytest.mark.parametrize("scanner", PATTERNS)
+@pytest.mark.parametrize("prefix", ["svc", "acme", "0123456789abcdef"])
+def test_rules_for_other_scanners_match_keys_and_nothing_shorter(scanner: str, prefix: str) -> None:
+    patterns = PATTERNS[scanner]
     for mode in Mode:
         for first in range(100):
-            key = DEFAULT_FORMAT.compose(mode, bytes([first]) * 32)
-            assert re.findall(pattern, f'token = "{key}"; x') == [key]
-            assert re.search(pattern, key[:-1]) is None
+            key = KeyFormat(prefix).compose(mode, bytes([first]) * 32)
+            assert found_by(patterns, f'token = "{key}"; x') == [key]
+            assert found_by(patterns, key[:-1]) == []
+
+
+@pytest.mark.parametrize("scanner", PATTERNS)
+def test_rules_for_other_scanners_match_no_key_of_the_payment_provider(scanner: str) -> None:
+    assert found_by(PATTERNS[scanner], f"sk_live_51{'aB3' * 35}") == []
 
 
 def test_gitleaks_rule_is_restricted_to_lines_without_the_allow_mark() -> None:

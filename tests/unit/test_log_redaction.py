@@ -15,10 +15,11 @@ import pytest
 
 from tenantry.common.logs import ConsoleFormatter, JsonFormatter, Redactor, redact
 from tenantry.common.secret import Secret
-from tenantry.domain.api_keys import DEFAULT_FORMAT
+from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat
 from tenantry.domain.permissions import Mode
 
 KEY: Final = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(range(32)))
+OTHER_KEY: Final = KeyFormat("acme0123456789ab").compose(Mode.TEST, bytes(range(32)))
 HEAD: Final = "eyJhbGciOiJSUzI1NiJ9"
 TOKEN: Final = f"{HEAD}.eyJzdWIiOiJ1c2VyIn0.c2lnbmF0dXJl"
 WEBHOOK_SECRET: Final = "whsec_0123456789abcdef/+="
@@ -30,6 +31,8 @@ CREDENTIALS: Final = {
     "truncated key": KEY[:29],
     "key that is too long": KEY + "AAAA",
     "key of another mode": KEY.replace("live", "sandbox"),
+    "key with another prefix": OTHER_KEY,
+    "truncated key with another prefix": OTHER_KEY[:42],
     "token": TOKEN,
     "token without signature": TOKEN.rpartition(".")[0] + ".",
     "truncated token": f"{HEAD}.eyJzd",
@@ -67,6 +70,8 @@ def test_user_and_password_in_a_url_are_masked(credentials: str, rest: str) -> N
     [
         "svc_live_",
         "svc_live_003a...F9PE",
+        "acme_live_003a...F9PE",
+        "module_test_of_the_whole_thing, load_test_0123456789",
         "GET /api/v1/projects",
         "https://id.example/jwks",
         "a@b.example",

@@ -39,6 +39,8 @@ export interface VerifyOptions {
   feature?: string;
   /** The mode of keys that are accepted; `live` by default. Users act in live mode. */
   mode?: "live" | "test" | "any";
+  /** The service's `API_KEY_HEADER`, such as `X-API-Key`, if your clients may send keys in it. */
+  apiKeyHeader?: string;
   /** Milliseconds after which the request is rejected with 503; 5 s by default. */
   timeout?: number;
 }
@@ -46,6 +48,7 @@ export interface VerifyOptions {
 const SCOPE = /^([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*)$/;
 const FEATURE = /^[a-z][a-z0-9_-]{0,63}$/;
 const MODES = ["live", "test", "any"];
+const HEADER_NAME = /^[A-Za-z][A-Za-z0-9-]{0,63}$/;
 const SENDABLE = /^[\x20-\x7e]+$/;
 const CREDENTIAL_HEADERS = ["authorization", "x-organization-id"];
 const PRINCIPAL_HEADERS: Record<Exclude<keyof Principal, "externalId" | "features">, string> = {
@@ -88,15 +91,18 @@ export class Auth extends GeneratedAuth {
    * 401, 403, 429, 431, or 503 if tenantry cannot be asked.
    */
   async verify(received: ReceivedRequest, scope: string | null, options: VerifyOptions = {}): Promise<Principal> {
-    const { feature, mode = "live", timeout = 5000 } = options;
+    const { feature, mode = "live", timeout = 5000, apiKeyHeader } = options;
     if (scope !== null && !SCOPE.test(scope)) throw new TypeError(`${JSON.stringify(scope)} is not a scope`);
     if (feature !== undefined && !FEATURE.test(feature)) {
       throw new TypeError(`${JSON.stringify(feature)} is not the id of a feature`);
     }
     if (!MODES.includes(mode)) throw new TypeError(`mode is live, test or any, not ${JSON.stringify(mode)}`);
+    if (apiKeyHeader !== undefined && !HEADER_NAME.test(apiKeyHeader)) {
+      throw new TypeError(`${JSON.stringify(apiKeyHeader)} is not the name of a header`);
+    }
     const needed = `${scope ?? "-"}${feature === undefined ? "" : `/feature:${feature}`}`;
     const url = `${this.#baseUrl}/api/v1/auth/verify/${needed}/mode/${mode}`;
-    const init: RequestInit = { headers: credentialOf(received), redirect: "manual", cache: "no-store" };
+    const init: RequestInit = { headers: credentialOf(received, apiKeyHeader), redirect: "manual", cache: "no-store" };
     let response: Response;
     try {
       response = await ask(() => new Request(url, init), timeout, this.#fetch);
@@ -128,9 +134,10 @@ function unavailable(cause: unknown): APIError {
 }
 
 /** The headers that say who sends a request. A value that no client of tenantry sends becomes an invalid one. */
-function credentialOf({ headers, headersDistinct }: ReceivedRequest): Headers {
+function credentialOf({ headers, headersDistinct }: ReceivedRequest, apiKeyHeader?: string): Headers {
   const found = new Headers();
-  for (const name of CREDENTIAL_HEADERS) {
+  const names = apiKeyHeader === undefined ? CREDENTIAL_HEADERS : [...CREDENTIAL_HEADERS, apiKeyHeader.toLowerCase()];
+  for (const name of names) {
     const [value, ...others] = valuesOf(headers, name);
     const isOne = others.length === 0 && (headersDistinct?.[name]?.length ?? 1) === 1;
     if (value !== undefined) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final, Protocol
 from urllib.parse import quote
@@ -13,7 +13,9 @@ import msgspec
 from tenantry_sdk._secret import Secret
 
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]{1,255}")
-_CREDENTIAL: Final = re.compile(r"svc_\w{8,}|eyJ[\w-]{8,}(?:\.[\w-]*)*")
+_CREDENTIAL: Final = re.compile(
+    r"svc_\w{8,}|[a-z0-9]{2,16}_(?:live|test)_\w{20,}|eyJ[\w-]{8,}(?:\.[\w-]*)*"
+)
 
 
 class Content(bytes):
@@ -40,6 +42,8 @@ class Call(msgspec.Struct, frozen=True):
     """
     authorization: Secret | None = None
     """The header of another caller, for a check. The client's own credential is not sent."""
+    secret_headers: Mapping[str, Secret | None] = {}
+    """Further headers with a credential of another caller; with None the header is not sent."""
     is_anonymous: bool = False
     """Whether the client's own credential and organization are not sent."""
     is_check: bool = False

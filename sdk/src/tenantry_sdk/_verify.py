@@ -32,6 +32,7 @@ Headers = (
 _SCOPE: Final = re.compile(r"([a-z][a-z0-9_-]{0,31}|\*):([a-z][a-z0-9_-]{0,31}|\*)")
 _PATHS: Final[dict[str, str]] = {"live": "", "test": "/mode/test", "any": "/mode/any"}
 _FEATURE: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 _INVISIBLE: Final = re.compile(r"[^\x20-\x7e]")
 _LONGEST: Final = 16_500
 """A token has at most 16,384 bytes."""
@@ -66,12 +67,13 @@ def verify_call(
     feature: str | None,
     mode: AcceptedMode,
     client_address: str | None,
+    api_key_header: str | None,
 ) -> Call:
     """Return the request that checks the credential in a request's headers.
 
     The service decides about a header that is missing, repeated or malformed: characters that no
     header carries become ``?``, which is in no valid credential. Raises `ValueError` for a scope,
-    feature or mode that is none.
+    feature, mode or header's name that is none.
     """
     if scope is not None and not _SCOPE.fullmatch(scope):
         raise ValueError(f"{scope!r} is not a scope such as projects:read")
@@ -82,16 +84,25 @@ def verify_call(
     needed = "-" if scope is None else scope
     if feature is not None:
         needed += f"/feature:{feature}"
-    given = _given(headers)
+    given = _given(headers, api_key_header)
     credential = given.get("authorization")
     return Call(
         "GET",
         f"/api/v1/auth/verify/{needed}{_PATHS[mode]}",
         headers=_sent(given, client_address),
         authorization=Secret(credential) if credential else None,
+        secret_headers=_sent_key(given, api_key_header),
         is_anonymous=True,
         is_check=True,
     )
+
+
+def _sent_key(given: dict[str, str], api_key_header: str | None) -> dict[str, Secret | None]:
+    """Return the caller's header for API keys, so that none of the client's own is sent."""
+    if api_key_header is None:
+        return {}
+    key = given.get(api_key_header.lower())
+    return {api_key_header: Secret(key) if key else None}
 
 
 def _sent(given: dict[str, str], client_address: str | None) -> dict[str, str]:
@@ -138,19 +149,20 @@ def verify_error(error: TenantryError) -> TenantryError:
             return error
 
 
-def _given(headers: Headers) -> dict[str, str]:
+def _given(headers: Headers, api_key_header: str | None) -> dict[str, str]:
     """Return the headers of a check by their names in lower case; the values of a repeated one are
-    joined.
+    joined. Raises `ValueError` for the name of a header that is none.
     """
     named: Any = headers
     found: dict[str, list[str]] = {}
     for name, value in named.items() if hasattr(named, "items") else named:
         found.setdefault(_text(name).lower(), []).append(_text(value))
-    return {
-        name: _sendable(", ".join(found[name]))
-        for name in ("authorization", "x-organization-id", "x-request-id")
-        if name in found
-    }
+    names = ["authorization", "x-organization-id", "x-request-id"]
+    if api_key_header is not None:
+        if not _NAME.fullmatch(api_key_header):
+            raise ValueError(f"{api_key_header!r} is not the name of a header")
+        names.append(api_key_header.lower())
+    return {name: _sendable(", ".join(found[name])) for name in names if name in found}
 
 
 def _text(value: str | bytes) -> str:

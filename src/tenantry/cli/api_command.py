@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -41,6 +42,8 @@ from tenantry_sdk.errors import APIError, TenantryError
 
 T = TypeVar("T")
 
+_SECRET: Final = re.compile(r"svc_(?:live|test)_|[a-z0-9]{2,16}_(?:live|test)_[0-9A-Za-z]{49}")
+"""The beginning of a key's secret; with another prefix than ``svc``, all of it."""
 _PAGE: Final = 100
 """The largest page of a list."""
 _CODES: Final[dict[int, int]] = {
@@ -499,7 +502,7 @@ def parse_id(text: str) -> str:
     """
     if text.strip(" .") == "":
         raise click.BadParameter(f"{text!r} is not an id")
-    if text.startswith(("svc_live_", "svc_test_")):
+    if _SECRET.match(text):
         raise click.BadParameter("this looks like a key's secret; an id begins with key_")
     return text
 

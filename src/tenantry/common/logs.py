@@ -1,8 +1,8 @@
 """Log lines as text or JSON, without secrets.
 
 It masks the deployment's own secrets, verbatim and as URLs, JSON and ``repr`` encode them;
-credentials with a known prefix (``svc_``, ``whsec_``, ``sk_`` or ``rk_``, ``eyJ``); and user and
-password in a URL.
+API keys of any prefix (``svc_``, ``..._live_`` or ``..._test_``); credentials with another known
+prefix (``whsec_``, ``sk_`` or ``rk_``, ``eyJ``); and user and password in a URL.
 """
 
 import contextlib
@@ -31,13 +31,14 @@ _SHORTEST_SECRET: Final = 6  # shorter secrets are not masked: they would mask o
 _MASK: Final = "[redacted]"
 _CREDENTIAL: Final = re.compile(
     r"svc_(?:[a-z]{1,16}_)?[A-Za-z0-9]{20,}"
+    r"|[a-z0-9]{2,16}_(?:live|test)_[A-Za-z0-9]{20,}"
     r"|whsec_[A-Za-z0-9_+/=%-]{8,}"
     r"|(?<![A-Za-z0-9_])[sr]k_(?:(?:live|test)_[A-Za-z0-9_]{8,}|[A-Za-z0-9_]{16,})"
     r"|eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*"
     r"|(?<=://)[^/\s:@]*:[^/\s]+(?=@)"
 )
 # parts of every credential; faster to find than the expression
-_HINTS: Final = ("svc_", "whsec_", "k_", "eyJ", "://")
+_HINTS: Final = ("svc_", "_live_", "_test_", "whsec_", "k_", "eyJ", "://")
 # Line breaks, control characters and changes of text direction.
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"

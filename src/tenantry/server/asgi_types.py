@@ -19,7 +19,11 @@ MAX_BODY: Final = 1_048_576
 _LENGTH_DIGITS: Final = 18
 _TOO_LARGE: Final = f"The body is larger than {MAX_BODY} bytes."
 # A credential sent as a request id by mistake must not reach logs or the audit trail.
-_CLIENT_REQUEST_ID: Final = re.compile(rb"(?!svc_|eyJ|whsec_|[sr]k_)[A-Za-z0-9._-]{1,128}")
+# A key with another prefix than svc has 49 characters behind its mode.
+_CLIENT_REQUEST_ID: Final = re.compile(
+    rb"(?!svc_|eyJ|whsec_|[sr]k_|[a-z0-9]{2,16}_(?:live|test)_[A-Za-z0-9]{40})"
+    rb"[A-Za-z0-9._-]{1,128}"
+)
 JSON: Final[Header] = (b"content-type", b"application/json")
 _TEXT: Final[Header] = (b"content-type", b"text/plain; charset=utf-8")
 

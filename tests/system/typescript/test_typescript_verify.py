@@ -10,7 +10,7 @@ from typing import Final
 import httpx2
 
 from tests.sdk.faulty_proxy import Fault, faulty_proxy
-from tests.sdk.sdk_support import Served
+from tests.sdk.sdk_support import Served, serving
 from tests.support.required import node
 from tests.support.service import KEYS, Organization
 from tests.support.typescript_client import ANOTHER_SERVER, ROOT, Package, key_of
@@ -105,6 +105,25 @@ async def test_verify_rejects_what_is_no_single_valid_credential(
     codes = await package.result_of(program, served.url, key_of(acme))
     assert codes[0] == [401, "missing_credential"]
     assert {status for status, *_ in codes} == {401}
+
+
+async def test_verify_passes_on_the_header_for_keys_where_it_is_named(
+    package: Package, conninfo: str
+) -> None:
+    program = """
+        const sent = { headers: { "X-Api-Key": apiKey } };
+        const named = { apiKeyHeader: "X-API-Key" };
+        const twice = { headers: { "x-api-key": apiKey, authorization: `Bearer ${apiKey}` } };
+        const caller = await tenantry.auth.verify(sent, null, named);
+        const unnamed = await rejection(tenantry.auth.verify(sent, null));
+        const both = await rejection(tenantry.auth.verify(twice, null, named));
+        const wrong = await rejection(tenantry.auth.verify(sent, null, { apiKeyHeader: "X API Key" }));
+        print([caller.id, unnamed.code, both.code, wrong.name]);
+    """
+    async with serving(conninfo, API_KEY_HEADER="X-API-Key", KEY_PREFIX="acme") as served:
+        acme = await served.service.organization()
+        found = await package.result_of(program, served.url, key_of(acme))
+    assert found == [acme.key.id, "missing_credential", "invalid_credential", "TypeError"]
 
 
 async def test_verify_takes_the_organization_that_the_request_names(

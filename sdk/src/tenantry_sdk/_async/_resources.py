@@ -676,6 +676,7 @@ class AsyncAuth(Resource):
         feature: str | None = None,
         mode: AcceptedMode = "live",
         client_address: str | None = None,
+        api_key_header: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Principal:
         """Check the credential of a request that your own service received, and return its caller.
@@ -684,7 +685,8 @@ class AsyncAuth(Resource):
         count. The caller needs ``scope``; None accepts every valid credential. With ``feature`` the
         tenant needs this feature of the plan catalog, too. Test keys need another ``mode`` than
         ``live``. If the service trusts your address as a proxy,
-        ``client_address`` is what it records as the last use of a key.
+        ``client_address`` is what it records as the last use of a key. ``api_key_header`` is the
+        service's `API_KEY_HEADER`, if your clients may send keys in it.
 
         The service is asked in one request each time: a revoked key is rejected at the next one.
         The client's own credential is not sent, and it needs none.
@@ -695,7 +697,14 @@ class AsyncAuth(Resource):
         ``headers_to_pass_on`` and ``content``. A wrong address raises `UnreadableAnswerError`. A
         lost connection is retried once, nothing else.
         """
-        call = verify_call(request_headers, scope, feature, mode, client_address)
+        call = verify_call(
+            request_headers,
+            scope,
+            feature,
+            mode,
+            client_address,
+            api_key_header,
+        )
         del request_headers  # tracebacks must not show the credential
         try:
             response = await self._engine.with_options(options).send(call)

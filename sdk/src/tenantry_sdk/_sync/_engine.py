@@ -171,4 +171,8 @@ class Engine:
         if call.idempotency_key is not None:
             headers["Idempotency-Key"] = call.idempotency_key
         headers.update(call.headers)
+        for name, secret in call.secret_headers.items():
+            headers.pop(name, None)
+            if secret is not None:
+                headers[name] = secret.reveal()
         return request
