@@ -50,9 +50,15 @@ def check_answer(data: bytes) -> None:
     with contextlib.suppress(UnreadableAnswerError):
         principal_of(Response(status, {**headers, **identity}, content))
     call = verify_call(
-        [(b"Authorization", content), (b"X-Organization-Id", head)], None, None, "live", text(pause)
+        [(b"Authorization", content), (b"X-Organization-Id", head), (b"X-API-Key", content)],
+        None,
+        None,
+        "live",
+        text(pause),
+        "X-API-Key",
     )
-    sent = [*call.headers.values(), revealed(call.authorization or "")]
+    secrets = [call.authorization, *call.secret_headers.values()]
+    sent = [*call.headers.values(), *(revealed(secret or "") for secret in secrets)]
     require(
         all(value.isascii() and value.isprintable() for value in sent),
         "a header that cannot be sent",

@@ -184,8 +184,8 @@ def litestar_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> As
             shutdown,
         ),
         *api_routes(),
-        openapi_route(settings.base_url),
-        reference_route(settings.base_url, dashboard.assets),
+        openapi_route(settings.base_url, settings.credentials),
+        reference_route(settings.base_url, dashboard.assets, settings.credentials),
         *dashboard.routes(),
     ]
     state = {"access": access, "services": parts.services, "pages": dashboard.components}

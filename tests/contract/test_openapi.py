@@ -15,6 +15,8 @@ from litestar import Litestar
 
 from tenantry.api.openapi import describe
 from tenantry.app import build_app
+from tenantry.auth.credentials import CredentialFinder
+from tenantry.domain.api_keys import KeyFormat
 from tests.support.app import make_settings
 
 AGREED: Final = Path(__file__).with_name("openapi.json")
@@ -46,6 +48,31 @@ def test_document_is_the_agreed_one() -> None:
     assert not difference, (
         f"The interface has changed:\n{difference}\nIf that is meant to be: {REFRESH}"
     )
+
+
+def test_document_of_a_deployment_has_its_prefix_and_its_header_for_keys() -> None:
+    front = build_app(make_settings(), "host=/nowhere")
+    finder = CredentialFinder(KeyFormat("acme"), "X-API-Key")
+    described = describe(cast("Litestar", front._app), "https://tenantry.example", finder)
+    assert "svc_" not in json.dumps(described)
+    schemes = described["components"]["securitySchemes"]
+    assert schemes["apiKeyHeader"] == {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-API-Key",
+        "description": schemes["apiKeyHeader"]["description"],
+    }
+    for path, method, agreed in operations():
+        keys = [{"apiKeyHeader": each["bearer"]} for each in agreed["security"] if "bearer" in each]
+        assert described["paths"][path][method]["security"] == [*agreed["security"], *keys]
+
+
+def test_document_of_a_deployment_without_such_settings_is_the_agreed_one() -> None:
+    front = build_app(make_settings(), "host=/nowhere")
+    described = describe(
+        cast("Litestar", front._app), "https://tenantry.example", CredentialFinder()
+    )
+    assert described == document()
 
 
 def operations() -> list[tuple[str, str, dict[str, Any]]]:

@@ -283,6 +283,22 @@ async def test_document_names_the_scheme_the_scopes_and_the_refusals(
     }
 
 
+async def test_document_names_the_header_for_keys(service: Service) -> None:
+    app = application()
+    install(app, tenantry_of(service, KEY_PREFIX="acme", API_KEY_HEADER="X-API-Key"))
+    app.openapi()
+    document = app.openapi()
+    schemes = document["components"]["securitySchemes"]
+    assert "`acme_...`" in schemes["tenantry"]["description"]
+    assert schemes["tenantryApiKey"] == {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+    paths = document["paths"]
+    assert paths["/projects"]["post"]["security"] == [
+        {"tenantry": [WRITE]},
+        {"tenantryApiKey": [WRITE]},
+    ]
+    assert "security" not in paths["/health"]["get"]
+
+
 async def test_document_describes_routes_that_were_added_later(service: Service) -> None:
     tenantry = tenantry_of(service)
     app = application()

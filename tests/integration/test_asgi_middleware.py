@@ -30,6 +30,7 @@ from tests.support.application_checks import (
     SCOPE_TABLE,
     check_modes,
     check_optional_credential,
+    check_optional_key_in_its_header,
     header_of,
     reader_of,
 )
@@ -144,6 +145,14 @@ async def test_optional_credential_counts_if_there_is_one(service: Service) -> N
     )
     async with client_in_front_of(app) as client:
         await check_optional_credential(client, org)
+
+
+async def test_optional_key_in_its_header_counts_if_there_is_one(service: Service) -> None:
+    org = await service.organization()
+    tenantry = tenantry_of(service, API_KEY_HEADER="X-API-Key")
+    app = TenantryAsgiMiddleware(show_scope, tenantry=tenantry, optional=True, owns_lifespan=True)
+    async with client_in_front_of(app) as client:
+        await check_optional_key_in_its_header(client, org)
 
 
 async def test_table_of_scopes_rejects_unlisted_requests(service: Service) -> None:

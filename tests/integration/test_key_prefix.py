@@ -211,6 +211,18 @@ async def test_caches_and_pages_of_other_origins_know_the_header(acme: Service) 
         assert HEADER in preflight.headers["access-control-allow-headers"].split(", ")
 
 
+async def test_reference_page_shows_the_prefix_and_the_header(
+    acme: Service, service: Service
+) -> None:
+    page = (await acme.anonymous.get("/docs")).text
+    assert "svc_" not in page
+    assert "acme_live_" in page
+    assert "X-API-Key: &lt;key&gt;" in page
+    ordinary = (await service.anonymous.get("/docs")).text
+    assert "X-API-Key" not in ordinary
+    assert "svc_live_" in ordinary
+
+
 async def test_rejected_key_in_the_header_is_counted_as_a_key(acme: Service) -> None:
     async def counted() -> float:
         text = (await acme.anonymous.get("/metrics")).text

@@ -628,6 +628,58 @@ async def test_unreachable_identity_provider_is_503_for_tokens_only(service: Ser
                     await authorized(app, by(org.owner))
 
 
+KEY_SETTINGS: Final = {
+    "KEY_PREFIX": "acme",
+    "FORMER_KEY_PREFIXES": "old",
+    "API_KEY_HEADER": "X-API-Key",
+}
+
+
+async def test_keys_of_every_prefix_may_come_in_the_header_for_keys(service: Service) -> None:
+    org = await service.organization()
+    keys = [str(org.owner.credential)]
+    for prefix in ("old", "acme"):
+        async with running_service(service.conninfo, KEY_PREFIX=prefix) as other:
+            made = await other.key(other.caller(keys[0]), org.id, accessLevel="OWNER")
+            keys.append(str(made.caller.credential))
+    async with (
+        running_service(service.conninfo, **KEY_SETTINGS) as other,
+        every_app(other, **KEY_SETTINGS) as apps,
+    ):
+        for app in apps:
+            for key in keys:
+                await authorized(app, sent(f"Bearer {key}"))
+                await authorized(app, sent(f"Api-Key {key}"))
+                await authorized(app, sent(x_api_key=key))
+                await authorized(app, sent("", x_api_key=key))
+                answer = await app.get(sent(x_api_key=key), "projects:read")
+                assert "X-API-Key" in answer.headers["vary"].split(", "), app.kind
+
+
+async def test_header_for_keys_beside_another_credential_is_refused(service: Service) -> None:
+    org = await service.organization()
+    key = str(org.owner.credential)
+    async with (
+        running_service(service.conninfo, **KEY_SETTINGS) as other,
+        every_app(other, **KEY_SETTINGS) as apps,
+    ):
+        token = str(other.user("first", org=org.id, role="owner").credential)
+        wrong = {
+            "two credentials": sent(f"Bearer {key}", x_api_key=key),
+            "a token and a key": sent(f"Bearer {token}", x_api_key=key),
+            "another scheme and a key": sent("Basic eDp5", x_api_key=key),
+            "the header twice": [(b"x-api-key", key.encode())] * 2,
+            "a token": sent(x_api_key=token),
+            "a token with the scheme": sent(f"Api-Key {token}"),
+            "a scheme in the header": sent(x_api_key=f"Bearer {key}"),
+        }
+        for app in apps:
+            for name, headers in wrong.items():
+                answer = await app.get(headers)
+                assert refusal(answer) == (401, "invalid_credential"), (app.kind, name)
+            assert refusal(await app.get(sent(x_api_key=""))) == (401, "missing_credential")
+
+
 async def test_without_an_identity_provider_tokens_are_refused(service: Service) -> None:
     org = await service.organization()
     token = service.user(org=org.id, role="owner")

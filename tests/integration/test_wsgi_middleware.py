@@ -25,6 +25,7 @@ from tests.support.application_checks import (
     SCOPE_TABLE,
     check_modes,
     check_optional_credential,
+    check_optional_key_in_its_header,
     header_of,
     reader_of,
 )
@@ -189,6 +190,16 @@ async def test_optional_credential_counts_if_there_is_one(
     ) as client:
         await check_optional_credential(client, org)
         assert (await client.get("/a", headers=header_of(org.owner))).json()["same"] is True
+
+
+async def test_optional_key_in_its_header_counts_if_there_is_one(service: Service) -> None:
+    org = await service.organization()
+    async with closing_in_thread(
+        threaded_tenantry_of(service, API_KEY_HEADER="X-API-Key")
+    ) as tenantry:
+        app = TenantryWsgiMiddleware(show_environ, tenantry=tenantry, optional=True)
+        async with wsgi_client(app) as client:
+            await check_optional_key_in_its_header(client, org)
 
 
 async def test_client_cannot_name_itself(service: Service, connection: WsgiAuthenticator) -> None:

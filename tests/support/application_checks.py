@@ -73,3 +73,13 @@ async def check_optional_credential(client: httpx2.AsyncClient, org: Organizatio
     for credential, code in (("Bearer x", "invalid_credential"), ("", "missing_credential")):
         answer = await client.get("/a", headers={"authorization": credential})
         assert refusal(answer) == (401, code)
+
+
+async def check_optional_key_in_its_header(client: httpx2.AsyncClient, org: Organization) -> None:
+    """Check the same for a key in ``X-API-Key``."""
+    assert (await client.get("/a")).json()["caller"] is None
+    key = {"x-api-key": str(org.owner.credential)}
+    assert (await client.get("/a", headers=key)).json()["caller"] == org.key.id
+    for credential, code in (("x", "invalid_credential"), ("", "missing_credential")):
+        answer = await client.get("/a", headers={"x-api-key": credential})
+        assert refusal(answer) == (401, code)

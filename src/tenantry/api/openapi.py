@@ -20,7 +20,9 @@ from litestar.routes import HTTPRoute
 
 from tenantry.api import webhooks
 from tenantry.api.guards import RAISES, AnyRequest, Credential, RouteGuard
+from tenantry.auth.credentials import CredentialFinder
 from tenantry.common.encoding import camel_case
+from tenantry.domain.api_keys import DEFAULT_PREFIX
 from tenantry.domain.permissions import LIVE_MODE_SCOPES
 from tenantry.server.compression import PublicBody
 from tenantry.server.load_shedding import PREFIX
@@ -38,6 +40,7 @@ _SCHEMES: Final = {
     Credential.USER: "userToken",
     Credential.OPERATOR: "operatorToken",
 }
+_KEY_SCHEME: Final = "apiKeyHeader"
 _MALFORMED: Final = {"invalid_request", "request_timeout", "head_too_large"}
 """The server rejects these before a request exists (docs/reference/limits.md)."""
 _BODY: Final = {
@@ -77,8 +80,13 @@ def hand_written_part() -> dict[str, Any]:
     return msgspec.json.decode(content, type=dict[str, Any])
 
 
-def describe(app: Litestar, base_url: str) -> dict[str, Any]:
-    """Return the OpenAPI document of ``app``, which takes 0.1 s."""
+def describe(
+    app: Litestar, base_url: str, credentials: CredentialFinder | None = None
+) -> dict[str, Any]:
+    """Return the OpenAPI document of ``app``, which takes 0.1 s.
+
+    ``credentials`` has the prefix of keys, and names the header that takes them.
+    """
     document = hand_written_part()
     del document[CODES_KEY], document[REMEDIES_KEY]
     document["servers"] = [{"url": base_url}]
@@ -104,7 +112,26 @@ def describe(app: Litestar, base_url: str) -> dict[str, Any]:
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             _add_errors(path, method, operation, texts)
-    return document
+    return document if credentials is None else _with_credentials(document, credentials)
+
+
+def _with_credentials(document: dict[str, Any], credentials: CredentialFinder) -> dict[str, Any]:
+    """Return the document with the deployment's prefix, and its header for keys."""
+    if credentials.api_key_header is not None:
+        document["components"]["securitySchemes"][_KEY_SCHEME] = {
+            "type": "apiKey",
+            "in": "header",
+            "name": credentials.api_key_header,
+            "description": "An API key (`svc_...`), instead of `Authorization`: a request has one credential. "
+            "`Authorization: Api-Key <key>` is the same.",
+        }
+        operations = chain.from_iterable(map(dict.values, document["paths"].values()))
+        for operation in operations:
+            needed = operation["security"]
+            needed += [{_KEY_SCHEME: each["bearer"]} for each in needed if "bearer" in each]
+    prefix = f"{credentials.key_format.prefix}_"
+    text = msgspec.json.encode(document).decode().replace(f"{DEFAULT_PREFIX}_", prefix)
+    return cast("dict[str, Any]", msgspec.json.decode(text))
 
 
 def _schemas_of(routes: Sequence["_Route"]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -117,12 +144,12 @@ def _schemas_of(routes: Sequence["_Route"]) -> tuple[dict[str, Any], dict[str, A
     return dict(zip(types, schemas[1:], strict=True)), components
 
 
-def openapi_route(base_url: str) -> HTTPRouteHandler:
+def openapi_route(base_url: str, credentials: CredentialFinder) -> HTTPRouteHandler:
     """The route that serves the document, which is made when a client first asks for it."""
 
     @cache
     def document(app: Litestar) -> PublicBody:
-        return PublicBody.kept(msgspec.json.encode(describe(app, base_url)))
+        return PublicBody.kept(msgspec.json.encode(describe(app, base_url, credentials)))
 
     @get(PATH, include_in_schema=False, opt={"public": True})
     async def show_openapi(request: AnyRequest) -> Response[bytes]:

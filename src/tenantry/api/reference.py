@@ -19,6 +19,7 @@ from tenantry.api import webhooks
 from tenantry.api.guards import AnyRequest
 from tenantry.api.openapi import CODES_KEY, REF_PREFIX, describe, hand_written_part
 from tenantry.api.openapi import PATH as DOCUMENT_PATH
+from tenantry.auth.credentials import CredentialFinder
 from tenantry.server.compression import PublicBody
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import CODES
@@ -52,7 +53,9 @@ _PLACEHOLDERS: Final[Mapping[object, object]] = {
 Schema = Mapping[str, Any]
 
 
-def reference_route(base_url: str, assets: PageAssets) -> HTTPRouteHandler:
+def reference_route(
+    base_url: str, assets: PageAssets, credentials: CredentialFinder
+) -> HTTPRouteHandler:
     """The route of the reference page, which is rendered when a client first asks for it."""
     headers = {
         **PAGE_HEADERS,
@@ -62,7 +65,8 @@ def reference_route(base_url: str, assets: PageAssets) -> HTTPRouteHandler:
 
     @cache
     def page(app: Litestar) -> PublicBody:
-        text = render(describe(app, base_url), base_url, assets.address)
+        document = describe(app, base_url, credentials)
+        text = render(document, base_url, assets.address, credentials)
         return PublicBody.kept(text.encode())
 
     @get(PATH, include_in_schema=False, opt={"public": True})
@@ -73,7 +77,12 @@ def reference_route(base_url: str, assets: PageAssets) -> HTTPRouteHandler:
     return show_reference
 
 
-def render(document: dict[str, Any], base_url: str, assets: str) -> str:
+def render(
+    document: dict[str, Any],
+    base_url: str,
+    assets: str,
+    credentials: CredentialFinder,
+) -> str:
     """The page of this OpenAPI document; ``assets`` is the address of its style sheets and its
     script.
     """
@@ -84,6 +93,8 @@ def render(document: dict[str, Any], base_url: str, assets: str) -> str:
         address=base_url if base_url.startswith("http") else DEFAULT_ADDRESS,
         document_path=DOCUMENT_PATH,
         assets=assets,
+        key_prefix=credentials.key_format.prefix,
+        api_key_header=credentials.api_key_header,
     )
 
 

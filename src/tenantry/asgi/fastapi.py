@@ -2,18 +2,20 @@
 document.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import chain
 from typing import Annotated, Any, Final, cast
 
 import msgspec
 from fastapi import FastAPI, Security
-from fastapi.openapi.models import HTTPBearer
+from fastapi.openapi.models import APIKey, HTTPBearer
 from fastapi.requests import HTTPConnection
 from fastapi.security import SecurityScopes
 from fastapi.security.base import SecurityBase
 
 from tenantry.asgi.middleware import TenantryAsgiMiddleware
+from tenantry.auth.credentials import CredentialFinder
+from tenantry.domain.api_keys import DEFAULT_PREFIX
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.in_process.access_rules import requirement_of
 from tenantry.in_process.request import context_in
@@ -21,6 +23,8 @@ from tenantry.in_process.tenantry import AsgiAuthenticator
 from tenantry.server.problems import MEDIA_TYPE, Problem
 
 _SCHEME: Final = "tenantry"
+_KEY_SCHEME: Final = "tenantryApiKey"
+_DESCRIPTION: Final = "An API key (`{}_...`), or an access token of the identity provider."
 _SCHEMA_PREFIX: Final = "Tenantry"
 _REFERENCE: Final = f"#/components/schemas/{_SCHEMA_PREFIX}{{name}}"
 _REFUSALS: Final = {
@@ -41,9 +45,7 @@ class _Scheme(SecurityBase):
     """The security scheme of the OpenAPI document. It authenticates nothing."""
 
     def __init__(self) -> None:
-        self.model = HTTPBearer(
-            description="An API key (`svc_...`), or an access token of the identity provider."
-        )
+        self.model = HTTPBearer(description=_DESCRIPTION.format(DEFAULT_PREFIX))
         self.scheme_name = _SCHEME
 
     async def __call__(self) -> None:
@@ -58,7 +60,7 @@ def install(app: FastAPI, tenantry: AsgiAuthenticator) -> None:
     app.add_middleware(TenantryAsgiMiddleware, tenantry=tenantry, on_demand=True)
     describe = app.openapi
     # FastAPI's own way to extend the document
-    app.openapi = lambda: _with_refusals(describe())  # type: ignore[method-assign]
+    app.openapi = lambda: _completed(describe(), tenantry.finder)  # type: ignore[method-assign]
 
 
 def require(
@@ -92,20 +94,47 @@ def require(
     return principal
 
 
-def _with_refusals(document: dict[str, Any]) -> dict[str, Any]:
+def _completed(document: dict[str, Any], finder: CredentialFinder) -> dict[str, Any]:
+    """Add the refusals, and where the credential may be."""
+    _add_refusals(document)
+    schemes = document["components"].get("securitySchemes", {})
+    if _SCHEME in schemes:
+        schemes[_SCHEME]["description"] = _DESCRIPTION.format(finder.key_format.prefix)
+    if _SCHEME in schemes and finder.api_key_header is not None:
+        header = APIKey.model_validate({"in": "header", "name": finder.api_key_header})
+        schemes[_KEY_SCHEME] = header.model_dump(by_alias=True, mode="json", exclude_none=True)
+        _add_alternatives(document)
+    return document
+
+
+def _add_alternatives(document: dict[str, Any]) -> None:
+    """Let every operation that needs a credential take a key in its header; the document may have
+    that already.
+    """
+    for operation in _operations(document):
+        needed = operation.get("security", [])
+        keys = [{_KEY_SCHEME: each[_SCHEME]} for each in needed if _SCHEME in each]
+        needed += [each for each in keys if each not in needed]
+
+
+def _operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the operations that need a credential."""
+    for operation in chain.from_iterable(map(dict.values, document.get("paths", {}).values())):
+        if isinstance(operation, dict) and _needs_credential(operation):
+            yield operation
+
+
+def _add_refusals(document: dict[str, Any]) -> None:
     """Add the refusals to every operation that needs a credential, unless it describes them
     itself.
     """
     _, schemas = msgspec.json.schema_components([Problem], ref_template=_REFERENCE)
     known = document.setdefault("components", {}).setdefault("schemas", {})
     known.update({_SCHEMA_PREFIX + name: schema for name, schema in schemas.items()})
-    paths = document.get("paths", {}).values()
-    for operation in chain.from_iterable(map(dict.values, paths)):
-        if isinstance(operation, dict) and _needs_credential(operation):
-            responses = operation.setdefault("responses", {})
-            for status, (meaning, headers) in _REFUSALS.items():
-                responses.setdefault(str(status), _response(meaning, headers))
-    return document
+    for operation in _operations(document):
+        responses = operation.setdefault("responses", {})
+        for status, (meaning, headers) in _REFUSALS.items():
+            responses.setdefault(str(status), _response(meaning, headers))
 
 
 def _needs_credential(operation: dict[str, Any]) -> bool:

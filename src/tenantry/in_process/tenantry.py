@@ -53,8 +53,9 @@ class InProcessConfiguration:
         self._settings = settings
         self._clock = clock
         self._timeouts = timeouts
-        self._finder = settings.credentials
-        self.vary: Final = CallerVary(self._finder.api_key_header)
+        self.finder: Final = settings.credentials
+        """Finds the credential of a request."""
+        self.vary: Final = CallerVary(self.finder.api_key_header)
         """Tells caches which headers say who the caller is."""
 
     @classmethod
@@ -123,7 +124,7 @@ class AsgiAuthenticator(InProcessConfiguration):
                 catalog=settings.catalog,
                 clock=self._clock,
                 throttle=throttle,
-                credentials=self._finder,
+                credentials=self.finder,
             )
             await stack.enter_async_context(parts.running())
             self._running = database, parts, stack.pop_all()
@@ -163,7 +164,7 @@ class AsgiAuthenticator(InProcessConfiguration):
 
     def has_credential(self, scope: Scope) -> bool:
         """Whether an ASGI request has a header for a credential, be it an empty one."""
-        return any(name in self._finder.header_names for name, _ in scope["headers"])
+        return any(name in self.finder.header_names for name, _ in scope["headers"])
 
     async def admit(self, scope: Scope) -> Admitted:
         """Authenticate and count the request of an ASGI scope. Raises the service's refusals
@@ -179,7 +180,7 @@ class AsgiAuthenticator(InProcessConfiguration):
             header(b"authorization"),
             header(b"x-organization-id"),
             client_address(str(client[0]) if client else None),
-            self._finder.read_key(header),
+            self.finder.read_key(header),
         )
 
     async def authenticate(self, credentials: Credentials) -> Admitted:

@@ -52,7 +52,7 @@ class WsgiAuthenticator(InProcessConfiguration):
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         super().__init__(settings, clock=clock, timeouts=timeouts)
-        self._credential_variables = [*map(_variable_of, self._finder.header_names)]
+        self._credential_variables = [*map(_variable_of, self.finder.header_names)]
         self._lock = Lock()
         self._thread: _EventLoopThread | None = None
         self._of_parents: list[_EventLoopThread] = []
@@ -71,7 +71,7 @@ class WsgiAuthenticator(InProcessConfiguration):
             header_in(environ, "HTTP_AUTHORIZATION"),
             header_in(environ, "HTTP_X_ORGANIZATION_ID"),
             client_address(environ.get("REMOTE_ADDR")),
-            self._finder.read_key(lambda name: header_in(environ, _variable_of(name))),
+            self.finder.read_key(lambda name: header_in(environ, _variable_of(name))),
         )
 
     def has_credential(self, environ: Mapping[str, Any]) -> bool:
