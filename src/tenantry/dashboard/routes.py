@@ -46,7 +46,13 @@ class Dashboard:
         clock = services.clock
         cookies = Cookies(secret, clock, secure=base_url.startswith("https://"))
         catalog = ShownCatalog(services.catalog)
-        renderer = Renderer(cookies, base_url, catalog=catalog, **shown)
+        renderer = Renderer(
+            cookies,
+            base_url,
+            catalog=catalog,
+            key_prefix=services.api_keys.key_format.prefix,
+            **shown,
+        )
         is_away = services.sign_in.is_away if services.sign_in else lambda: False
         sessions = guards.SessionGuard(
             services.sessions,

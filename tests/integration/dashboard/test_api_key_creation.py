@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,7 @@ from tenantry.api.guards import Credential
 from tenantry.dashboard.labels import labels
 from tests.integration.dashboard.keys import CI, KEYS, NEW, SECRET, create, names, record, secret_in
 from tests.integration.dashboard.signing_in import Browser
-from tests.support.dashboard import ADAM, OLIVIA, Dashboard
+from tests.support.dashboard import ADAM, OLIVIA, Dashboard, running_dashboard
 from tests.support.dashboard_page import Page
 from tests.support.routes import scopes_needed
 
@@ -255,6 +257,24 @@ async def test_test_key_without_expiry(dashboard: Dashboard) -> None:
     found = await record(dashboard, olivia, key_id)
     assert (found["expiresAt"], found["mode"]) == (None, "test")
     assert secret.startswith("svc_test_")
+
+
+async def test_form_and_new_key_have_the_prefix_of_the_deployment(
+    conninfo: str, people: Path
+) -> None:
+    async with running_dashboard(conninfo, people, KEY_PREFIX="acme") as dashboard:
+        olivia = await dashboard.sign_in(OLIVIA)
+        form = await olivia.open(NEW)
+        key_id, secret = await create(olivia, mode="test", expiry="never")
+        page = await olivia.open(f"{KEYS}/{key_id}")
+        answer = await dashboard.request("GET", "/auth/whoami", secret)
+        found = await olivia.open(f"{KEYS}?search={secret[:14]}")
+    assert {"acme_live_", "acme_test_"} <= set(re.findall(r"\w+_(?:live|test)_", form.text))
+    assert "svc_" not in form.text
+    assert secret.startswith("acme_test_")
+    assert secret[:14] in page.text
+    assert key_id in found.html
+    assert answer.status_code == 200
 
 
 async def test_plan_limit_is_explained_and_input_is_kept(dashboard: Dashboard) -> None:
