@@ -264,6 +264,20 @@ async def test_the_job_records_the_end_of_a_grant_once(fresh_service: Service) -
     )
 
 
+async def test_a_change_comes_after_the_last_one_whatever_the_clock_says(
+    fresh_service: Service,
+) -> None:
+    service = fresh_service
+    org = await service.organization()
+    await grant(service, org, plan="pro")
+    service.clock.now -= timedelta(seconds=90)  # as on another machine
+    ended = (await service.operator.delete(f"{org.path}/grants/contract")).json()
+    again = await grant(service, org, plan="business")
+    assert ended["endedAt"] == again["setAt"]
+    assert (await record_of(service, org))["plan"] == "business"
+    assert not any(entry["anomalies"] for entry in (await org.owner.get(LEDGER)).json()["data"])
+
+
 async def test_a_plan_that_leaves_the_catalog_has_the_limits_of_free(
     fresh_service: Service, tmp_path: Any
 ) -> None:

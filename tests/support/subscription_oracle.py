@@ -7,8 +7,8 @@ so it says nothing about late events or batches.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from tenantry.domain.billing.events import BillingEvent, SubscriptionDetails, SubscriptionItem
 from tenantry.domain.plans import Catalog
@@ -21,6 +21,7 @@ LATE_DAYS: Final = 3
 _UPDATED: Final = "customer.subscription.updated"
 _DELETED: Final = "customer.subscription.deleted"
 _SNAPSHOT: Final = "tenantry.subscription.snapshot"
+_GRANT_SET: Final = "tenantry.grant.set"
 _FAILED: Final = "invoice.payment_failed"
 _WHOLE: Final = {
     _UPDATED,
@@ -53,12 +54,19 @@ class ExpectedRecord(NamedTuple):
 
 
 class ExpectedAccess(NamedTuple):
-    """A tenant's access at one moment; ``addons`` are ids with the total quantity of each."""
+    """A tenant's access at one moment; ``addons`` are ids with the total quantity of each,
+    ``features`` and ``limits`` those of grants.
+    """
 
     state: str
     plan: str
     until: int | None
-    addons: tuple[tuple[str, int], ...]
+    addons: "Named"
+    features: "Named" = ()
+    limits: "Named" = ()
+
+
+Named = tuple[tuple[str, Any], ...]
 
 
 class Rules(NamedTuple):
@@ -296,15 +304,45 @@ class ExpectedSubscription:
         return gives_plan, _ACCESS_ORDER.index(access), has_plan, rank, created, self.id
 
 
+class ExpectedGrant(NamedTuple):
+    """A grant that the operator has not ended."""
+
+    plan: str
+    until: int | None
+    features: tuple[tuple[str, bool | int], ...] = ()
+    limits: tuple[tuple[str, int], ...] = ()
+
+    def counts_at(self, moment: int) -> bool:
+        """Whether it has not ended by time."""
+        return self.until is None or moment < self.until
+
+
+def grants_after(happened: Sequence[BillingEvent]) -> list[ExpectedGrant]:
+    """The grants that are left after everything that happened: the last event of each decides."""
+    last = {event.grant.name: event for event in happened if event.grant is not None}
+    set_last = [last[name] for name in sorted(last) if last[name].type == _GRANT_SET]
+    given = [event.grant for event in set_last if event.grant is not None]
+    return [
+        ExpectedGrant(terms.plan or "free", terms.until, terms.features, terms.limits)
+        for terms in given
+    ]
+
+
+def greatest(values: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    """Of each name the greatest value; True has no limit."""
+    found: dict[str, Any] = {}
+    for name, value in values:
+        before = found.get(name, 0)
+        found[name] = True if value is True or before is True else max(value, before)
+    return tuple(sorted(found.items()))
+
+
 class Expected:
-    """A tenant with everything that happened to it, in order; ``base_plan`` is the plan that the
-    operator gave it.
+    """A tenant with everything that happened to it, in order; ``plan`` is what the operator gave it
+    for good when creating it.
     """
 
-    def __init__(
-        self, happened: Sequence[BillingEvent], rules: Rules, base_plan: str = "free"
-    ) -> None:
-        self._base_plan = base_plan
+    def __init__(self, happened: Sequence[BillingEvent], rules: Rules, plan: str = "free") -> None:
         self._catalog = rules.catalog
         counted = [event for event in happened if event.type in _TYPES]
         ids = sorted(
@@ -317,6 +355,7 @@ class Expected:
             for each in ids
         ]
         self.subscriptions = [each for each in subscriptions if each.is_known]
+        self.grants = [ExpectedGrant(plan, None), *grants_after(happened)]
 
     @property
     def record(self) -> ExpectedRecord:
@@ -324,51 +363,61 @@ class Expected:
         first = max(
             self.subscriptions, key=lambda each: each.place(each.access_by_status[0]), default=None
         )
-        if first is None or self._operator_place > first.place(first.access_by_status[0]):
-            return ExpectedRecord(self._base_plan, "none", None, False, None, None, None)
+        if first is None:
+            return self._record_of(self._highest(self.grants))
+        plan = self._highest([each for each in self.grants if each.until is None])
+        if self._place_of(plan) > first.place(first.access_by_status[0]):
+            return self._record_of(plan)
         return first.record
 
-    @property
-    def _operator_place(self) -> tuple[bool, int, bool, int, int, str]:
-        """The place of the operator's plan: that of a subscription with full access and no end, the
-        oldest of all.
+    def _record_of(self, plan: str) -> ExpectedRecord:
+        return ExpectedRecord(plan, "none", None, False, None, None, None)
+
+    def _highest(self, grants: Sequence[ExpectedGrant]) -> str:
+        """The plan of the highest rank that these grants give."""
+        plans = [each.plan for each in grants if each.plan != "free"]
+        return max(plans, key=self._catalog.rank, default="free")
+
+    def _place_of(self, plan: str) -> tuple[bool, int, bool, int, int, str]:
+        """The place of a grant's plan: that of a subscription with full access, the oldest of
+        all.
         """
-        if self._base_plan == "free":
+        if plan == "free":
             return False, -1, False, -1, -1, ""
-        return True, _ACCESS_ORDER.index("full"), True, self._catalog.rank(self._base_plan), -1, ""
+        return True, _ACCESS_ORDER.index("full"), True, self._catalog.rank(plan), -1, ""
 
     @property
     def turns(self) -> list[int]:
-        """The moments at which the access of some subscription ends by itself."""
-        return sorted(
-            {
-                until
-                for each in self.subscriptions
-                if (until := each.access_by_status[1]) is not None
-            }
-        )
+        """The moments at which a grant, or the access of some subscription, ends by itself."""
+        ends = {each.access_by_status[1] for each in self.subscriptions}
+        ends |= {each.until for each in self.grants}
+        return sorted(end for end in ends if end is not None)
 
     def access_at(self, moment: int) -> ExpectedAccess:
         """The tenant's access at a moment."""
         given = self._given_at(moment)
         later = (turn for turn in self.turns if turn > moment)
         until = next((turn for turn in later if self._given_at(turn) != given), None)
-        state, plan, addons = given
-        return ExpectedAccess(state, plan, until, addons)
+        state, plan, addons, features, limits = given
+        return ExpectedAccess(state, plan, until, addons, features, limits)
 
-    def _given_at(self, moment: int) -> tuple[str, str, tuple[tuple[str, int], ...]]:
+    def _given_at(self, moment: int) -> tuple[str, str, Named, Named, Named]:
         addons: Counter[str] = Counter()
         for each in self.subscriptions:
             if each.access_at(moment) in {"full", "grace"}:
                 addons += each.addons
-        return *self._state_and_plan(moment), tuple(sorted(addons.items()))
+        granted = [each for each in self.grants if each.counts_at(moment)]
+        features = greatest(pair for each in granted for pair in each.features)
+        limits = greatest(pair for each in granted for pair in each.limits)
+        return *self._state_and_plan(moment), tuple(sorted(addons.items())), features, limits
 
     def _state_and_plan(self, moment: int) -> tuple[str, str]:
         chosen = max(
             self.subscriptions, key=lambda each: each.place(each.access_at(moment)), default=None
         )
-        if chosen is None or self._operator_place > chosen.place(chosen.access_at(moment)):
-            return ("none" if self._base_plan == "free" else "full"), self._base_plan
+        plan = self._highest([each for each in self.grants if each.counts_at(moment)])
+        if chosen is None or self._place_of(plan) > chosen.place(chosen.access_at(moment)):
+            return ("none" if plan == "free" else "full"), plan
         state = chosen.access_at(moment)
         return (state, chosen.plan) if state in {"full", "grace"} else ("none", "free")
 

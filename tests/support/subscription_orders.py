@@ -48,7 +48,14 @@ def access_in(record: BillingRecord, moment: int, rules: Rules) -> ExpectedAcces
     """The access of a record at a moment."""
     stored = msgspec.json.encode(record.access).decode() if record.access else None
     phase = current_phase(stored, record.plan, record.subscription_status, moment, rules.catalog)
-    return ExpectedAccess(phase.state, phase.plan, phase.until, phase.addons)
+    return ExpectedAccess(
+        phase.state,
+        phase.plan,
+        phase.until,
+        phase.addons,
+        phase.features,
+        phase.limits,
+    )
 
 
 def moments(record: BillingRecord, expected: Expected, now: int) -> list[int]:
