@@ -475,3 +475,17 @@ async def test_admin_creates_and_revokes_a_key(dashboard: Dashboard) -> None:
 async def revoke(dashboard: Dashboard, key_id: str) -> None:
     """Revoke a key as another user."""
     await dashboard.call("DELETE", f"/api-keys/{key_id}", user=ADAM)
+
+
+async def test_key_not_used_since_its_import_is_marked_and_found(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    await create(olivia)
+    key = {"digest": "ab" * 32, "name": "Old key", "scopes": ["projects:read"]}
+    path = f"/tenants/{ACME}/api-keys/import"
+    imported = await dashboard.operate("POST", path, {"algorithm": "sha256", "keys": [key]})
+    [result] = imported["data"]
+    assert (await olivia.open(KEYS)).text.count("active imported, not used yet") == 1
+    page = await olivia.open(f"{KEYS}/{result['id']}")
+    assert "Status active imported, not used yet" in page.text
+    found = (await olivia.open(f"{KEYS}?status=imported")).text
+    assert ("Old key" in found, "CI" in found) == (True, False)
