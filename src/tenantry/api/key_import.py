@@ -131,21 +131,23 @@ async def import_api_keys(
     imported twice, whether its key was used or revoked. The plan's limit of keys does not apply,
     but imported keys count for it.
     """
-    keys = [
-        KeyToImport(
-            digest=key.digest,
-            name=key.name,
-            scopes=tuple(key.scopes),
-            access_level=key.access_level,
-            mode=key.mode,
-            expires_at=key.expires_at,
-            created_at=key.created_at,
-            external_id=key.external_id,
-            metadata=key.metadata,
-            start=key.start,
-            last4=key.last4,
-        )
-        for key in data.keys
-    ]
+    keys = [to_import(key) for key in data.keys]
     results = await services.key_import.import_keys(author, tenant_id, data.algorithm, keys)
     return ImportResult(results)
+
+
+def to_import(key: ApiKeyToImport) -> KeyToImport:
+    """Return the key of a request, or of a file, as the use case takes it."""
+    return KeyToImport(
+        digest=key.digest,
+        name=key.name,
+        scopes=tuple(key.scopes),
+        access_level=key.access_level,
+        mode=key.mode,
+        expires_at=key.expires_at,
+        created_at=key.created_at,
+        external_id=key.external_id,
+        metadata=key.metadata,
+        start=key.start,
+        last4=key.last4,
+    )

@@ -50,6 +50,7 @@ _SEARCHED: Final = (
     "concat_ws(E'\\n', name, id, external_id, start || '...' || last4, start || '\u2026' || last4)"
 )
 _ACTIVE: Final = f"{_STATUS[KeyStatus.ACTIVE]} AND superseded_by IS NULL"
+_IS_UNUSED_IMPORT: Final = "import_algorithm IS NOT NULL AND last_used_at IS NULL"
 _STATE: Final = {
     KeyState.ACTIVE: _ACTIVE,
     KeyState.EXPIRING: f"{_ACTIVE} AND expires_at <= %(soon)s",
@@ -57,6 +58,7 @@ _STATE: Final = {
     KeyState.EXPIRED: _STATUS[KeyStatus.EXPIRED],
     KeyState.REVOKED: _STATUS[KeyStatus.REVOKED],
     KeyState.LEAKED: f"EXISTS (SELECT {_LEAK})",
+    KeyState.IMPORTED: f"{_ACTIVE} AND {_IS_UNUSED_IMPORT}",
 }
 
 
@@ -78,6 +80,7 @@ class KeyFilter(msgspec.Struct, frozen=True):
     mode: Mode | None = None
     search: str | None = None
     external_id: str | None = None
+    is_imported: bool = False
 
 
 def _key(row: Sequence[Any], now: datetime) -> ApiKey:
@@ -142,6 +145,7 @@ async def read_page(
     conditions = [
         _STATUS[wanted.status] if wanted.status else "true",
         "(%(mode)s::text IS NULL OR mode = %(mode)s)",
+        "import_algorithm IS NOT NULL" if wanted.is_imported else "true",
         _STATE[wanted.state] if wanted.state else "true",
         f"(%(search)s::text IS NULL OR position(lower(%(search)s) IN lower({_SEARCHED})) > 0)",
     ]
@@ -360,6 +364,33 @@ async def record_uses(connection: Connection, uses: Mapping[str, KeyUse]) -> Non
         RECORD_USES(*columns),
         *MOVE_IMPORT_DIGESTS.for_rows(imported),
     )
+
+
+class ImportedKeyCounts(msgspec.Struct, frozen=True, rename="camel"):
+    """The imported keys of a tenant: each is used, unused, or ended without a use."""
+
+    org_id: str
+    used: int
+    unused: int
+    ended: int
+
+
+COUNT_IMPORTED: Final = f"""
+SELECT org_id,
+       count(*) FILTER (WHERE last_used_at IS NOT NULL),
+       count(*) FILTER (WHERE last_used_at IS NULL AND {_STATUS[KeyStatus.ACTIVE]}),
+       count(*) FILTER (WHERE last_used_at IS NULL AND NOT ({_STATUS[KeyStatus.ACTIVE]}))
+  FROM api_keys
+ WHERE import_digest IS NOT NULL
+ GROUP BY org_id
+ ORDER BY org_id
+"""  # noqa: S608  # our own
+
+
+async def count_imported(connection: Connection, now: datetime) -> list[ImportedKeyCounts]:
+    """Count the imported keys of each tenant that has one; across tenants."""
+    rows = await connection.fetch(COUNT_IMPORTED, {"now": now})
+    return [ImportedKeyCounts(*row) for row in rows]
 
 
 class ImportHolder(NamedTuple):

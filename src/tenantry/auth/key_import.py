@@ -161,6 +161,22 @@ class KeyImportService:
             for key in wanted
         ]
 
+    async def preview(
+        self, org_id: str, algorithm: str, keys: Sequence[KeyToImport]
+    ) -> list[ImportStatus]:
+        """Return what an import would do with each key, and write nothing. Raises as
+        `import_keys`.
+        """
+        now = self.clock()
+        wanted = self._check_all(org_id, read_algorithm(algorithm), keys, now)
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            await get_tenant(connection, org_id)
+            holders = await _find_holders(connection, org_id, wanted)
+        return [
+            holders.result(key).status if holders.find(key) else ImportStatus.CREATED
+            for key in wanted
+        ]
+
     def _check_all(
         self, org_id: str, algorithm: HashAlgorithm, keys: Sequence[KeyToImport], now: datetime
     ) -> list[_CheckedKey]:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from tenantry.auth import api_keys_store
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
+from tenantry.auth.api_keys_store import ImportedKeyCounts, KeyFilter
 from tenantry.db.connection import ACROSS_TENANTS, of_tenant
 from tenantry.db.pagination import Page, window_after
-from tenantry.domain.api_keys import ApiKey, KeyFormat
+from tenantry.db.tenants_store import get_tenant
+from tenantry.domain.api_keys import ApiKey, KeyFormat, KeyState
 from tenantry.domain.audit import Author
 from tenantry.domain.errors import NotFoundError, ValidationError
 
@@ -53,6 +55,22 @@ class OperatorKeyService:
                         )
                     )
         return Page([key for key in found if key is not None], page.next_cursor)
+
+    async def count_imported(self) -> list[ImportedKeyCounts]:
+        """Count the imported keys of each tenant that has one."""
+        async with self.keys.database.transaction(ACROSS_TENANTS) as connection:
+            return await api_keys_store.count_imported(connection, self.keys.clock())
+
+    async def list_imported(
+        self, org_id: str, limit: int, cursor: str | None, *, unused: bool
+    ) -> Page[ApiKey]:
+        """Read a page of a tenant's imported keys, newest first; with ``unused`` only active ones
+        that were not used yet. Raises `NotFoundError` and `InvalidCursorError`.
+        """
+        async with self.keys.database.transaction(of_tenant(org_id)) as connection:
+            await get_tenant(connection, org_id, even_ended=True)
+        wanted = KeyFilter(is_imported=True, state=KeyState.IMPORTED if unused else None)
+        return await self.keys.list_page(operator_principal(org_id), wanted, limit, cursor)
 
     async def get(self, key_id: str) -> ApiKey:
         """Read a key of any tenant. Raises `NotFoundError`."""

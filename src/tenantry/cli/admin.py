@@ -17,7 +17,7 @@ from tenantry.accounts.restore import LostChange, Restore, RestoreOutcome, expor
 from tenantry.accounts.tenant_changes import TenantInput
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing.customer_links import CustomerLinks, CustomerMove
-from tenantry.cli import grants
+from tenantry.cli import grants, key_import
 from tenantry.cli.database import on_database
 from tenantry.cli.interruption import STOPPED, Interruption
 from tenantry.cli.options import dry_run_option, json_option
@@ -446,5 +446,5 @@ def _read(file: BinaryIO) -> list[AuditEvent]:
         ) from error
 
 
-for _command in (*COMMANDS, *grants.COMMANDS):
+for _command in (*COMMANDS, *grants.COMMANDS, *key_import.COMMANDS):
     admin.add_command(_command)

@@ -78,7 +78,7 @@ def tenant_service(
     )
 
 
-def _key_service(settings: Settings, database: Database) -> OperatorKeyService:
+def key_service(settings: Settings, database: Database) -> OperatorKeyService:
     pepper = Pepper(b"")  # needed for new keys alone
     catalog = settings.billing.catalog
     return OperatorKeyService(
@@ -97,7 +97,7 @@ def _directory(settings: Settings, database: Database) -> TenantDirectory:
     return TenantDirectory(
         database,
         settings.billing.catalog,
-        _key_service(settings, database),
+        key_service(settings, database),
         system_clock,
     )
 
@@ -157,8 +157,10 @@ def list_tenants(
 
     async def read(settings: Settings, database: Database) -> None:
         directory = _directory(settings, database)
-        tenants = _items(lambda number, cursor: directory.list_page(wanted, number, cursor), limit)
-        await _print_each(
+        tenants = items_of(
+            lambda number, cursor: directory.list_page(wanted, number, cursor), limit
+        )
+        await print_each(
             tenants,
             _TENANT_COLUMNS,
             "No tenant matches.",
@@ -218,7 +220,7 @@ def revoke_key(
     """
 
     async def revoke(settings: Settings, database: Database) -> ApiKey:
-        keys = _key_service(settings, database)
+        keys = key_service(settings, database)
         if not yes:
             confirm(f"Revoke {_described(await keys.get(key_id))}?")
         try:
@@ -275,8 +277,8 @@ def parked_events(*, limit: int | None, as_json: bool) -> None:
     """
 
     async def read(_: Settings, database: Database) -> None:
-        events = _items(UnplacedEvents(database, system_clock).list_page, limit)
-        await _print_each(
+        events = items_of(UnplacedEvents(database, system_clock).list_page, limit)
+        await print_each(
             events,
             _EVENT_COLUMNS,
             "Every event belongs to a tenant.",
@@ -298,7 +300,7 @@ def _set_suspended(org_id: str, *, suspended: bool, as_json: bool) -> None:
     report(tenant, done, as_json=as_json)
 
 
-async def _items(read: ReadPage[T], limit: int | None) -> AsyncIterator[T]:
+async def items_of(read: ReadPage[T], limit: int | None) -> AsyncIterator[T]:
     """Yield the items of all pages, at most ``limit``."""
     left = sys.maxsize if limit is None else limit
     cursor = None
@@ -312,7 +314,7 @@ async def _items(read: ReadPage[T], limit: int | None) -> AsyncIterator[T]:
             return
 
 
-async def _print_each(
+async def print_each(
     items: AsyncIterator[T],
     table: Sequence[Column],
     nothing: str,

@@ -66,6 +66,8 @@ class KeyState(StrEnum):
     REVOKED = "revoked"
     LEAKED = "leaked"
     """Revoked because of a leak report."""
+    IMPORTED = "imported"
+    """Active, imported from another system, and not used since."""
 
 
 class RevocationReason(StrEnum):

@@ -72,7 +72,7 @@ class DeclaredSettings(SettingValues):
     may also send `Authorization: Api-Key <key>`. A request with two credentials is rejected. See
     [Send API keys in another header](../how-to/api-keys.md#send-keys-in-another-header).
     """
-    _imported_key_pattern = Setting("IMPORTED_KEY_PATTERN", IMPORTED_KEY_PATTERN, None)
+    imported_key_pattern = Setting("IMPORTED_KEY_PATTERN", IMPORTED_KEY_PATTERN, None)
     r"""A regular expression that every [imported key](../how-to/import-keys.md) matches as a whole,
     such as `[A-Za-z0-9]{8}\.[A-Za-z0-9]{32}`. Keys have at most 200 ASCII characters. Keep it while
     such keys are in use. Unset: no credential is looked up as an imported key. Groups are neither

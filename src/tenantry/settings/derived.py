@@ -143,7 +143,7 @@ class Settings(DeclaredSettings):
         return CredentialFinder(
             self.key_format,
             self._api_key_header,
-            self._imported_key_pattern,
+            self.imported_key_pattern,
         )
 
     @cached_property
