@@ -195,6 +195,8 @@ async def _billing_page(
         STATUSES[type(problem)] if problem else 200,
         tenant=tenant,
         billing=billing,
+        features=catalog.features,
+        entitlements=await services.entitlements.list_all(ctx.principal),
         current=current,
         offers=_offers(ctx, billing, current, provided.account),
         account=provided.account,
