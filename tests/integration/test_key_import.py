@@ -203,7 +203,11 @@ async def test_malformed_member_is_named(
 
 async def test_a_thousand_keys_are_imported_and_one_more_is_refused(service: Service) -> None:
     org = await service.organization()
-    members = [old_key().member() for _ in range(1001)]
+    metadata = {"team": "growth", "region": "eu"}
+    members = [
+        old_key().member(externalId=f"{number}", metadata=metadata, start="old_")
+        for number in range(1001)
+    ]
     answer = await import_members(service, org.id, *members)
     assert refusal(answer) == (422, "validation_failed")
     results = await imported(service, org.id, *members[:1000])

@@ -68,6 +68,10 @@ LIMITS = client_limits.ClientLimits()
             "members of objects and items of lists in a JSON body, at any depth",
             f"{repeated_items.MAX_MEMBERS}",
         ),
+        (
+            "the same in an [import of keys](../how-to/import-keys.md), which needs the operator's token",
+            f"{repeated_items.MAX_IMPORT_MEMBERS}",
+        ),
         ("signatures in the header of an event", f"{MOST_SIGNATURES}"),
         ("cookies of sign-ins in progress", f"{MOST_READ}"),
         (

@@ -40,7 +40,7 @@ from tenantry.server.problems import (
     refuse,
     refuse_domain_error,
 )
-from tenantry.server.repeated_items import check_members
+from tenantry.server.repeated_items import MAX_MEMBERS, check_members
 
 API_TITLE: Final = "tenantry"
 _JSON_TYPE: Final = re.compile(r"application/(json|.*\+json)")
@@ -72,7 +72,7 @@ class JsonRequest(Request[Any, Any, Any]):
             raise HTTPException(status_code=415)
         field = self.route_handler.parsed_data_field
         body = await self.body()
-        check_members(body)
+        check_members(body, self.route_handler.opt.get(guards.MOST_MEMBERS, MAX_MEMBERS))
         try:
             return _decoder(field.annotation if field else Any).decode(body)
         except msgspec.ValidationError as error:

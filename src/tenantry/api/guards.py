@@ -92,6 +92,8 @@ class RouteGuard:
         raise NotImplementedError
 
 
+MOST_MEMBERS: Final = "most_members"
+"""The option of a route whose body may have more than `MAX_MEMBERS`."""
 RAISES: Final = "raises"
 
 

@@ -8,7 +8,7 @@ from litestar import post
 from litestar.params import JSONBody
 
 from tenantry.api.api_keys import Scopes
-from tenantry.api.guards import ChangeAuthor, needs_operator
+from tenantry.api.guards import MOST_MEMBERS, ChangeAuthor, needs_operator
 from tenantry.api.parameters import VISIBLE, ExpiresAt, ExternalId, Metadata, Name
 from tenantry.api.services import Services
 from tenantry.api.tenants import PATH as TENANTS
@@ -22,6 +22,7 @@ from tenantry.domain.imported_keys import (
     HashAlgorithm,
 )
 from tenantry.domain.permissions import AccessLevel, Mode
+from tenantry.server.repeated_items import MAX_IMPORT_MEMBERS
 
 PATH: Final = TENANTS + "/{tenant_id:str}/api-keys/import"
 # Longer than every hash, also those of passwords: their refusal says more than the length.
@@ -117,6 +118,7 @@ class ImportResult(msgspec.Struct, frozen=True):
     status_code=200,
     guards=[needs_operator()],
     summary="Import API keys (operator)",
+    opt={MOST_MEMBERS: MAX_IMPORT_MEMBERS},
 )
 async def import_api_keys(
     services: Services, author: ChangeAuthor, tenant_id: TenantId, data: JSONBody[KeyImport]

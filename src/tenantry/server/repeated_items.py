@@ -14,6 +14,7 @@ MAX_SEGMENTS: Final = 32  # of a path, except where a gateway appends the path o
 MAX_PARAMETERS: Final = 100  # of a query
 MAX_FIELDS: Final = 100  # of a form
 MAX_MEMBERS: Final = 4096  # of a JSON body: members of objects and items of lists, at any depth
+MAX_IMPORT_MEMBERS: Final = 65_536  # of the body of an import, which needs the operator's token
 MAX_LIST_ITEMS: Final = 256
 """Of all header values together: items of lists, parameters, cookies and escaped characters.
 Browsers send at most 180 cookies.
@@ -44,10 +45,10 @@ def check_query(query: bytes) -> None:
         raise HeadTooLargeError(f"The query has more than {MAX_PARAMETERS} parameters.")
 
 
-def check_members(body: bytes) -> None:
-    """Raise `ValidationError` for a JSON body of more than `MAX_MEMBERS`.
+def check_members(body: bytes, most: int = MAX_MEMBERS) -> None:
+    """Raise `ValidationError` for a JSON body of more than ``most`` members.
 
     It counts commas, those of texts too: the longest valid texts of a request have fewer.
     """
-    if body.count(b",") >= MAX_MEMBERS:
-        raise ValidationError(("body", f"has more than {MAX_MEMBERS} members and list items"))
+    if body.count(b",") >= most:
+        raise ValidationError(("body", f"has more than {most} members and list items"))
