@@ -203,7 +203,9 @@ async def test_operator_finds_keys_of_every_prefix_by_what_a_log_shows(conninfo:
 async def test_caches_and_pages_of_other_origins_know_the_header(acme: Service) -> None:
     org = await acme.organization()
     for path in PATHS:
-        varying = (await org.owner.get(path)).headers["vary"].split(", ")
+        answer = await org.owner.get(path)
+        assert answer.headers.get_list("cache-control") == ["no-store"]
+        varying = answer.headers["vary"].split(", ")
         assert {"Authorization", "X-Organization-Id", HEADER} <= {*varying}
         preflight = await acme.anonymous.call(
             "OPTIONS", path, headers={"Origin": APP, "Access-Control-Request-Method": "GET"}
