@@ -329,9 +329,11 @@ class ServiceBehindGateway(NamedTuple):
 
 @asynccontextmanager
 async def service_behind_gateway(
-    conninfo: str, folder: Path
+    conninfo: str, folder: Path, **more: str
 ) -> AsyncIterator[ServiceBehindGateway]:
-    """The service for gateways on loopback, with an identity provider, on this database."""
+    """The service for gateways on loopback, with an identity provider, on this database; ``more``
+    are settings.
+    """
     plans = folder / "plans.toml"
     plans.write_text(CATALOG)
     async with database_link(conninfo) as link, running_issuer() as issuer:
@@ -343,6 +345,7 @@ async def service_behind_gateway(
             "TENANTRY_PLANS": str(plans),
             "TRUSTED_PROXIES": LOOPBACK,
             "WORKERS": "1",
+            **more,
         }
         async with (
             deployed(as_url(link.conninfo), folder, **values) as deployment,
