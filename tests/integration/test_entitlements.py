@@ -12,6 +12,7 @@ import pytest
 from psycopg.types.json import Json
 
 from tenantry.domain.entitlements import UsagePeriod
+from tests.support.billing import until_blocked
 from tests.support.postgres import PostgresServer
 from tests.support.rate_limits import set_plan
 from tests.support.service import Caller, Organization, Service, refusal, running_service
@@ -57,6 +58,7 @@ exports = true
 calls = true
 """
 EXCEEDED: Final = (403, "quota_exceeded")
+JANUARY: Final = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC))
 
 
 @pytest.fixture(scope="module")
@@ -290,6 +292,23 @@ async def test_requests_of_one_moment_are_decided_in_order(org: Organization) ->
     answers = await asyncio.gather(*(consume(org.owner, amount) for amount in [4, 4, 4, 2, 1]))
     assert [answer.status_code for answer in answers] == [200, 200, 403, 200, 403]
     assert (await get(org.owner))["used"] == 10
+
+
+async def test_consuming_waits_for_another_process_that_consumes(
+    service: Service, org: Organization
+) -> None:
+    lock = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as other:
+        await other.execute(lock, (f"usage of {org.id} live exports",))
+        waiting = asyncio.create_task(consume(org.owner, 10))
+        await until_blocked(service.conninfo)
+        await other.execute(
+            "INSERT INTO usage_counters (org_id, feature, mode, period_start, period_end, used) "
+            "VALUES (%s, 'exports', 'live', %s, %s, 1)",
+            (org.id, *(int(moment.timestamp()) for moment in JANUARY)),
+        )
+        await other.commit()
+        assert refusal(await waiting) == EXCEEDED
 
 
 async def test_export_has_the_use(service: Service, org: Organization) -> None:

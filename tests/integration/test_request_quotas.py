@@ -20,6 +20,7 @@ from tenantry.domain.feature_access import feature_access_of
 from tenantry.domain.permissions import Mode, RequestPrincipal
 from tenantry.domain.plans import parse_catalog
 from tenantry.domain.request_quotas import IDLE_SECONDS
+from tests.support.billing import until_blocked
 from tests.support.database_link import database_link
 from tests.support.postgres import PostgresServer
 from tests.support.principals import make_principal, on_plan
@@ -270,6 +271,21 @@ async def test_requests_that_wait_share_a_query(
             *(quotas.count(free) for _ in range(8)), return_exceptions=True
         )
     assert Counter(map(type, results)) == {type(None): 5, QuotaExceededError: 3}
+
+
+async def test_plan_that_changes_while_a_share_is_reserved_ends_the_share(
+    conninfo: str, connection: psycopg.AsyncConnection, clock: Second
+) -> None:
+    lock = "SELECT pg_advisory_xact_lock(hashtextextended('usage of acme live calls', 0))"
+    async with quotas_on(conninfo, clock) as quotas:
+        await accepted(quotas, 15)
+        async with await psycopg.AsyncConnection.connect(conninfo) as other:
+            await other.execute(lock)
+            waiting = asyncio.create_task(quotas.count(WIDE))
+            await until_blocked(conninfo)
+            assert quotas.count_locally(principal_on("free")) is False
+        await waiting
+        assert quotas.count_locally(principal_on("free")) is False
 
 
 async def test_lost_database_rejects_requests_and_loses_no_more_than_the_share(

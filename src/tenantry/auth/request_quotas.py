@@ -32,16 +32,23 @@ from tenantry.domain.request_quotas import QuotaShare
 
 INTERVAL: Final = 1.0
 """Seconds between returns of idle shares."""
+_MOST_AT_ONCE: Final = 256
+_MOST_TRIES: Final = 3
 
 logger = logging.getLogger(__name__)
 
 
-class _Entry(NamedTuple):
-    """A request that waits for its share; or the return of a share."""
+class _Request(NamedTuple):
+    """A request that waits for its share."""
 
     use: MeteredUse
-    share: QuotaShare | None
-    returned: Addition | None = None
+    share: QuotaShare
+
+
+class _Return(NamedTuple):
+    """Shares that are no longer needed."""
+
+    released: Sequence[Addition]
 
 
 class RequestQuotas:
@@ -54,7 +61,7 @@ class RequestQuotas:
         self._feature = feature
         self._clock = clock
         self._shares: dict[MeteredUse, QuotaShare] = {}
-        self._batcher: Batcher[_Entry, bool] = Batcher(
+        self._batcher: Batcher[_Request | _Return, bool] = Batcher(
             self._serve, start_timeout=deadline, deadline=deadline, metrics=lane.metrics
         )
 
@@ -75,13 +82,19 @@ class RequestQuotas:
         """Count a request, and reserve a share. Raises `QuotaExceededError` and
         `AuthUnavailableError`.
         """
-        share = self._share_of(principal)
+        for _ in range(_MOST_TRIES):
+            share = self._share_of(principal)
+            if await self._submit(_Request(self._use_of(principal), share)):
+                return
+            if share.is_exhausted(self._second()):
+                raise self._exceeded(share)
+        raise AuthUnavailableError("Requests cannot be counted. Try again shortly.")
+
+    async def _submit(self, request: _Request) -> bool:
         try:
-            is_accepted = await self._batcher.submit(_Entry(self._use_of(principal), share))
+            return await self._batcher.submit(request)
         except (DatabaseUnavailableError, psycopg.Error) as error:
             raise AuthUnavailableError("Requests cannot be counted. Try again shortly.") from error
-        if not is_accepted:
-            raise self._exceeded(share)
 
     async def run(self) -> None:
         """Return idle shares every `INTERVAL` seconds, until canceled."""
@@ -103,13 +116,12 @@ class RequestQuotas:
         await self._batcher.close()
 
     async def _return(self, shares: Mapping[MeteredUse, QuotaShare]) -> None:
-        returned = [
-            _Entry(use, None, _released(use, share)) for use, share in shares.items() if share.left
-        ]
-        results = await asyncio.gather(*map(self._batcher.submit, returned), return_exceptions=True)
-        errors = [result for result in results if isinstance(result, Exception)]
-        if errors:
-            logger.warning("%d shares of quotas are lost: %s", len(errors), errors[0])
+        released = [_released(use, share) for use, share in shares.items() if share.left]
+        try:
+            for start in range(0, len(released), _MOST_AT_ONCE):
+                await self._batcher.submit(_Return(released[start : start + _MOST_AT_ONCE]))
+        except (DatabaseUnavailableError, psycopg.Error) as error:
+            logger.warning("unused shares of quotas are not returned: %s", error)
 
     def _second(self) -> int:
         return int(self._clock().timestamp())
@@ -136,13 +148,17 @@ class RequestQuotas:
             f"{reset}. Change to a plan with more."
         )
 
-    async def _serve(self, batch: Sequence[_Entry]) -> list[bool]:
+    async def _serve(self, batch: Sequence[_Request | _Return]) -> list[bool]:
         now = self._clock()
         second = int(now.timestamp())
-        waiting = Counter(entry.use for entry in batch if entry.share is not None)
-        shares = {entry.use: entry.share for entry in batch if entry.share is not None}
-        returned = [entry.returned for entry in batch if entry.returned is not None]
-        returned += [_released(use, share) for use, share in shares.items() if share.left]
+        requests = [each for each in batch if isinstance(each, _Request)]
+        waiting = Counter(request.use for request in requests)
+        shares = {request.use: request.share for request in requests}
+        limits = {use: share.limit for use, share in shares.items()}
+        returned = [_released(use, share) for use, share in shares.items() if share.left]
+        for each in batch:
+            if isinstance(each, _Return):
+                returned += each.released
         async with self._lane.use() as connection:
             periods = await periods_of(connection, dict.fromkeys(shares, self._feature), now)
             usages = await store.return_and_lock(connection, returned, periods)
@@ -155,7 +171,9 @@ class RequestQuotas:
         # only now: what was not committed must not be used
         for use, share in shares.items():
             share.receive(periods[use], reserved[use], waiting[use], second)
-        return [entry.share is None or entry.share.take(second) for entry in batch]
+            if share.limit != limits[use]:
+                share.set_limit(share.limit)  # it was reserved under the former limit
+        return [isinstance(each, _Return) or each.share.take(second) for each in batch]
 
 
 def _released(use: MeteredUse, share: QuotaShare) -> Addition:
