@@ -2,12 +2,14 @@
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.e2e.test_demo import demo
+from tests.support.commands import AS_INSTALLED
 from tests.support.documentation import ROOT, BlockError, reader
 from tests.support.installed import commit_all, copy_checkout
 from tests.support.ports import free_port
@@ -27,6 +29,8 @@ BESIDE_THE_DEMO: Final = ("how-to/api-keys", "how-to/audit", "how-to/members", "
 """These ask a service that runs already: its address and credentials are in the variables of the
 environment.
 """
+WITH_THE_COMMAND: Final = "how-to/sell-features"
+"""This asks the reader to install tenantry first."""
 WITHOUT_AN_INSTALLATION: Final = "reference/api-key-format"
 WITH_NODE: Final = "tutorials/protect-express"
 
@@ -102,6 +106,14 @@ async def test_each_block_does_what_its_page_says_beside_the_demo(
             place, tmp_path, BASE_URL=f"http://127.0.0.1:{port}", **values
         ) as following:
             await following.follow(DOCS / f"{page}.md")
+
+
+async def test_each_block_of_the_page_for_an_installation_does_what_it_says(
+    place: Path, tmp_path: Path
+) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    async with reader(place, tmp_path, PATH=path, PYTHONPATH=AS_INSTALLED) as following:
+        await following.follow(DOCS / f"{WITH_THE_COMMAND}.md")
 
 
 @pytest.mark.parametrize(
