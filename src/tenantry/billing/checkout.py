@@ -27,6 +27,7 @@ from tenantry.domain.checkout import (
     CheckoutRequest,
     checkout_items,
     plan_to_sell,
+    seats_for,
 )
 from tenantry.domain.errors import (
     NoCustomerError,
@@ -187,6 +188,7 @@ class CheckoutService:
         org_id = principal.org_id
         async with self.database.transaction(of_tenant(org_id)) as connection:
             tenant, kept_url = await self._lock(connection, principal, claim)
+            action = await self._with_member_seats(connection, org_id, action)
         if kept_url is not None:
             return kept_url
         customer_id = tenant.record.stripe_customer_id
@@ -206,6 +208,19 @@ class CheckoutService:
             await audit.record(connection, author, Action.BILLING_PORTAL, target, now, after=action)
             await idempotency.keep(connection, claim, _SessionUrl(url), now)
         return url
+
+    async def _with_member_seats(
+        self, connection: Connection, org_id: str, action: PortalAction | None
+    ) -> PortalAction | None:
+        """Return an action with the quantity of a plan whose seats follow the members."""
+        if action is None or action.price_id is None:
+            return action
+        catalog = self.policy.catalog
+        plan = catalog.plan(catalog.plan_of_price(action.price_id) or "")
+        if plan is None or not plan.seats_follow_members:
+            return action
+        members = await store.count_active_members(connection, org_id, self.issuers)
+        return msgspec.structs.replace(action, quantity=seats_for(plan, members))
 
     def _configured(self) -> ProviderApi:
         if self.provider is None:

@@ -1,17 +1,14 @@
 """The Billing page with prices, and with what the provider knows of the customer."""
 
-import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from tenantry.common.clock import Timeouts
-from tenantry_devkit.simulator import SECRET_KEY, Card, Simulator, Subscription
+from tenantry_devkit.simulator import Card, Simulator
 from tests.support.dashboard import (
-    AT_ACME,
     MIA,
     OLIVIA,
     Dashboard,
@@ -24,59 +21,17 @@ from tests.support.dashboard_page import Page
 from tests.support.events import updated
 from tests.support.postgres import PostgresServer
 from tests.support.provider_api import refusal, running_provider
-from tests.support.serving import LOOPBACK, serving, url_of
+from tests.support.selling import (
+    BILLING,
+    link,
+    selling_settings,
+    simulated_provider,
+    subscribed,
+    until_prices_are_shown,
+)
 
-BILLING: Final = f"{AT_ACME}/billing"
 CHECKOUT: Final = f"{BILLING}/checkout"
 PORTAL: Final = f"{BILLING}/portal"
-CATALOG: Final = """
-[[features]]
-id = "sso"
-type = "boolean"
-[[features]]
-id = "calls"
-type = "metered"
-
-[[plans]]
-id = "free"
-name = "Free"
-[plans.limits]
-projects = 3
-
-[[plans]]
-id = "pro"
-name = "Pro"
-stripe_price_id = ["price_pro", "price_pro_yearly"]
-[plans.limits]
-projects = 100
-[plans.features]
-sso = true
-calls = 10000
-
-[[plans]]
-id = "business"
-name = "Business"
-stripe_price_id = ["price_business", "price_business_yearly"]
-
-[[plans]]
-id = "team"
-name = "Team"
-stripe_price_id = "price_team"
-seats = "members"
-"""
-
-
-@asynccontextmanager
-async def simulated_provider() -> AsyncIterator[Simulator]:
-    """The simulated provider with the prices of the catalog, listening during the block."""
-    with socket.create_server((LOOPBACK, 0)) as listener:
-        sim = Simulator(url=url_of(listener))
-        sim.customer("cus_acme")
-        sim.price("price_pro_yearly", 29000, interval="year")
-        sim.price("price_business_yearly", 99000, interval="year")
-        sim.price("price_team", 900)
-        async with serving(sim, listener):
-            yield sim
 
 
 @pytest.fixture(scope="module")
@@ -87,18 +42,9 @@ async def shared_simulator() -> AsyncIterator[Simulator]:
 
 @pytest.fixture(scope="module")
 async def started(
-    postgres: PostgresServer,
-    people: Path,
-    shared_simulator: Simulator,
-    tmp_path_factory: pytest.TempPathFactory,
+    postgres: PostgresServer, people: Path, shared_simulator: Simulator
 ) -> AsyncIterator[Dashboard]:
-    file = tmp_path_factory.mktemp("catalog") / "plans.toml"
-    file.write_text(CATALOG)
-    values = {
-        "PROVIDER_SECRET_KEY": SECRET_KEY,
-        "PROVIDER_API_BASE": shared_simulator.url,
-        "TENANTRY_PLANS": str(file),
-    }
+    values = selling_settings(shared_simulator, people)
     with postgres.database() as conninfo:
         async with started_dashboard(conninfo, people, **values) as dashboard:
             yield dashboard
@@ -118,31 +64,8 @@ def sim(shared_simulator: Simulator) -> Simulator:
 @pytest.fixture
 async def owner(dashboard: Dashboard) -> Person:
     owner = await dashboard.sign_in()
-    while "29.00 EUR" not in (await owner.open(BILLING)).text:
-        pass  # the service reads prices in the background
+    await until_prices_are_shown(owner)
     return owner
-
-
-async def subscribed(
-    dashboard: Dashboard, sim: Simulator, price: str = "price_pro", quantity: int = 1, **more: Any
-) -> Subscription:
-    """A subscription of acme, which is a customer that no other test has."""
-    customer = sim.customer(**more)
-    await link(dashboard, customer.id)
-    subscription = sim.subscribe(customer, [(price, quantity)])
-    event = updated(customer=customer.id, subscription_id=subscription.id, price=price)
-    await dashboard.deliver(event)
-    return subscription
-
-
-async def link(dashboard: Dashboard, customer_id: str) -> None:
-    fields = {
-        "name": "Acme",
-        "ownerEmail": OLIVIA.email,
-        "ownerId": OLIVIA.sub,
-        "stripeCustomerId": customer_id,
-    }
-    await dashboard.operate("PUT", "/tenants/acme", fields)
 
 
 async def opened(owner: Person, sim: Simulator, page: Page, button: str, **fields: str) -> str:
@@ -263,6 +186,16 @@ async def test_seats_are_changed_by_a_link_into_the_portal(
     await owner.client.post(f"{sim.url}/p/session/{session_id}", data={"action": "confirm"})
     [item] = sim.subscriptions[subscription.id].items
     assert (item.price.id, item.quantity) == ("price_pro", 8)
+
+
+async def test_change_to_seats_that_follow_members_takes_their_number(
+    dashboard: Dashboard, owner: Person, sim: Simulator
+) -> None:
+    subscription = await subscribed(dashboard, sim, quantity=3)
+    session_id = await opened(owner, sim, await owner.open(BILLING), "Upgrade to Team")
+    await owner.client.post(f"{sim.url}/p/session/{session_id}", data={"action": "confirm"})
+    [item] = sim.subscriptions[subscription.id].items
+    assert (item.price.id, item.quantity) == ("price_team", 1)
 
 
 async def test_change_that_changes_nothing_is_the_providers_to_refuse(
