@@ -340,6 +340,44 @@ async def test_ended_and_suspended_tenants_are_so_again(loss: Loss) -> None:
         assert (await service.caller(suspended.owner.credential).get(PROJECTS)).status_code == 403
 
 
+async def test_ended_grants_end_again_and_changed_ones_are_listed(loss: Loss) -> None:
+    org = await loss.service.organization()
+    operator, terms = loss.service.operator, {"plan": "pro", "reason": "a contract"}
+    for name in ("ended", "changed", org.id):
+        assert (await operator.put(f"{org.path}/grants/{name}", terms)).status_code == 200
+    await loss.back_up()
+    await operator.delete(f"{org.path}/grants/ended")
+    await operator.put(f"{org.path}/grants/changed", {**terms, "plan": "business"})
+    await operator.put(f"{org.path}/grants/new", terms)
+    async with loss.restored() as (service, done):
+        listed = (await service.operator.get(f"{org.path}/grants")).json()["data"]
+        assert {grant["name"]: grant["plan"] for grant in listed} == {
+            "changed": "pro",
+            org.id: "pro",
+        }
+        lines = [line.split("  ") for line in done.out.splitlines() if "grant." in line]
+        assert [(line[1], line[2], line[4].partition(":")[0]) for line in lines] == [
+            ("grant.ended", "ended", "redone"),
+            ("grant.set", "changed", "manual"),
+            ("grant.set", "new", "missing"),
+        ]
+
+
+async def test_grant_that_is_called_like_its_tenant_hides_no_suspension(loss: Loss) -> None:
+    org = await loss.service.organization()
+    await loss.back_up()
+    suspended = {"name": org.id, "ownerEmail": "owner@x.example", "suspended": True}
+    await loss.service.operator.put(org.path, suspended)
+    async with loss.restored("--no-audit") as (service, _):
+        terms = {"plan": "pro", "reason": "a contract"}
+        await service.operator.put(f"{org.path}/grants/{org.id}", terms)
+        await loss.after_restore(service.conninfo, "--audit", str(loss.trail))
+        assert refusal(await service.caller(org.owner.credential).get(WHOAMI)) == (
+            403,
+            "org_suspended",
+        )
+
+
 async def test_export_is_no_change_to_redo_and_supersedes_none(loss: Loss) -> None:
     org = await loss.service.organization()
     await loss.back_up()

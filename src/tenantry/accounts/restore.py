@@ -19,6 +19,7 @@ from tenantry.audit import trail_store as audit
 from tenantry.auth import sessions_store as sessions
 from tenantry.auth.api_keys import ApiKeyService, operator_principal
 from tenantry.billing import ledger_queries_store as replay
+from tenantry.billing.grants import GrantService
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, of_tenant
 from tenantry.db.database import Database
@@ -37,6 +38,7 @@ _KEY_ENDS: Final = (Action.KEY_REVOKED, Action.KEY_LEAKED)
 _NO_CHANGES: Final = (Action.BILLING_CHECKOUT, Action.BILLING_PORTAL, Action.TENANT_EXPORTED)
 """They change nothing here: there is nothing to redo, and they supersede nothing."""
 _CHANGES: Final = (
+    Action.GRANT_SET,
     Action.KEY_UPDATED,
     Action.MEMBER_UPDATED,
     Action.PROJECT_UPDATED,
@@ -104,6 +106,7 @@ class Restore:
     keys: ApiKeyService
     members: MemberService
     tenants: TenantService
+    grants: GrantService
     clock: Clock
 
     async def lost_entries(self, trail: Iterable[AuditEvent]) -> LostEntries:
@@ -128,7 +131,8 @@ class Restore:
     ) -> AsyncGenerator[LostChange, None]:
         """Redo lost changes, oldest first, each in its own transactions.
 
-        Revokes and changes keys, removes members and lowers roles, ends and suspends tenants.
+        Revokes and changes keys, removes members and lowers roles, ends grants, ends and suspends
+        tenants.
         Creations, and changes that extend access, resume a tenant or transfer it, are only
         reported. ``dry_run`` examines each change separately, and does not foresee errors.
         """
@@ -175,6 +179,7 @@ class Restore:
             "api_key": self._examine_key,
             "member": self._examine_member,
             "project": self._examine_project,
+            "grant": self._examine_grant,
         }[kind]
         return await examine(entry)
 
@@ -190,6 +195,15 @@ class Restore:
         if entry.action is Action.PROJECT_DELETED:
             return _already_done()
         raise NotFoundError("project")
+
+    async def _examine_grant(self, entry: AuditEvent) -> Verdict:
+        """End a grant again; report a change of its terms, which is never redone."""
+        in_force = {grant.name for grant in await self.grants.list_all(entry.org_id)}
+        if entry.target_id not in in_force:
+            return _already_done()
+        if entry.action is Action.GRANT_ENDED:
+            return _redone(partial(self.grants.end, BY_OPERATOR, entry.org_id, entry.target_id))
+        return Verdict(RestoreOutcome.MANUAL, "the grant has its former terms")
 
     async def _examine_key(self, entry: AuditEvent) -> Verdict:
         operator = operator_principal(entry.org_id)
@@ -301,7 +315,14 @@ def _superseded_by(entry: AuditEvent, newest: Mapping[Action, datetime]) -> str:
 
     Only adding a member again supersedes a removal: an interrupted run may have changed the role.
     """
-    later = {action for action, at in newest.items() if at > entry.at}
+    kind = entry.action.partition(".")[0]  # a grant may be called like its tenant
+    later = {
+        action
+        for action, at in newest.items()
+        if at > entry.at and action.partition(".")[0] == kind
+    }
+    if entry.action is Action.GRANT_ENDED:
+        return "the grant was set again since" if Action.GRANT_SET in later else ""
     if entry.action in _REMOVALS:
         return "the member was added again since" if later.intersection(_ADDITIONS) else ""
     # a user may accept before the operator examines the lost changes

@@ -344,9 +344,9 @@ def after_restore(
     """Redo the revocations since the backup, in a restored database, before the service starts.
 
     Finds the changes in the exported audit trail that the database has lost. Revokes and changes
-    keys, removes members or lowers their roles, and ends and suspends tenants again. Ends all
-    dashboard sessions. You can run it again, also after Ctrl-C, which ends it after the change in
-    flight.
+    keys, removes members or lowers their roles, ends grants, and ends and suspends tenants again.
+    Ends all dashboard sessions. You can run it again, also after Ctrl-C, which ends it after the
+    change in flight.
 
     Exits with 1 if some changes need an operator.
 
@@ -379,6 +379,7 @@ def after_restore(
             keys,
             members,
             tenants,
+            grants.grant_service(settings, database, asks_provider=False),
             system_clock,
         )
         lost = await service.lost_entries(trail)

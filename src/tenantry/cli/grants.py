@@ -76,7 +76,9 @@ def grant(
         raise click.UsageError("Pass either --end, or the terms of the grant.")
     if end:
         ended = on_database(
-            lambda settings, database: _service(settings, database).end(BY_OPERATOR, org_id, name)
+            lambda settings, database: grant_service(settings, database).end(
+                BY_OPERATOR, org_id, name
+            )
         )
         report(ended, f"Ended grant {ended.name} of {org_id}.", as_json=as_json)
         return
@@ -90,7 +92,7 @@ def grant(
         until,
     )
     set_grant = on_database(
-        lambda settings, database: _service(settings, database).put(
+        lambda settings, database: grant_service(settings, database).put(
             BY_OPERATOR, org_id, name, wanted
         )
     )
@@ -106,15 +108,22 @@ def grants(org_id: str, *, as_json: bool) -> None:
     \b
       tenantry admin grants acme
     """
-    listed = on_database(lambda settings, database: _service(settings, database).list_all(org_id))
+    listed = on_database(
+        lambda settings, database: grant_service(settings, database).list_all(org_id)
+    )
     if as_json:
         print_json(listed)
     elif not print_table(listed, _COLUMNS):
         say(f"{org_id} has no grants.")
 
 
-def _service(settings: Settings, database: Database) -> GrantService:
-    outbox = Outbox(asks_provider=settings.provider_secret_key is not None)
+def grant_service(
+    settings: Settings, database: Database, *, asks_provider: bool = True
+) -> GrantService:
+    """Return the service of grants as operator commands use it; ``asks_provider`` as of
+    `tenant_service`.
+    """
+    outbox = Outbox(asks_provider=asks_provider and settings.provider_secret_key is not None)
     return GrantService(database, settings.billing, outbox, system_clock)
 
 
