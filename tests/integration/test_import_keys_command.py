@@ -360,10 +360,13 @@ async def test_wrong_option_is_a_usage_error(
     assert message in refused.err
 
 
-async def test_file_without_a_line_of_names_shows_no_key(operator: Operator) -> None:
+@pytest.mark.parametrize("options", [(), ("--plaintext",)])
+async def test_file_without_a_line_of_names_shows_no_key(
+    operator: Operator, options: tuple[str, ...]
+) -> None:
     key = old_key()
-    content = f"CI,{key.secret}\nother,{old_key().secret}\n"
-    refused = await operator.load(content, "jsonl", "--org", "acme", "--plaintext", *SCOPE)
+    content = f"{key.secret},CI\n{old_key().secret},other\n"
+    refused = await operator.load(content, "jsonl", "--org", "acme", *options, *SCOPE)
     assert refused.code == 2
     assert key.secret not in refused.err
 

@@ -134,7 +134,7 @@ def import_keys(
     stays as it is. Exits with 1 if another key has the hash of one.
 
     \b
-      tenantry admin import-keys keys.json --from drf --org acme --scope projects:read --dry-run
+      tenantry admin import-keys keys.json --from better-auth --org acme --dry-run
       tenantry admin import-keys keys.jsonl --from jsonl
     """
     chosen = KeySource(source)
