@@ -96,6 +96,33 @@ async def test_a_database_in_order(emptied: str) -> None:
     }
 
 
+async def test_active_keys_of_a_prefix_that_is_not_accepted_are_counted(
+    emptied: str, connection: Connection
+) -> None:
+    query = """
+        INSERT INTO api_keys (id, org_id, name, scopes, access_level, mode, digest, start, last4,
+                              created_at, created_by, revoked_at, expires_at, import_algorithm)
+        SELECT 'key_' || n, 'acme', 'x', '{a:b}', 'SCOPED', 'live', sha256(n::text::bytea), start,
+               'wxyz', %(now)s, 'x', revoked, expires, imported
+          FROM unnest(%(starts)s::text[], %(revoked)s::timestamptz[], %(expires)s::timestamptz[],
+                      %(imported)s::text[]) WITH ORDINALITY AS k(start, revoked, expires, imported, n)
+    """
+    starts = ["svc_live_a", "old_live_a", "old_test_a", "acme_live_a", "gone_live_a", "gone_live_b"]
+    values = {
+        "now": NOW,
+        "starts": [*starts, "theirs"],
+        "revoked": [None] * 4 + [NOW] + [None] * 2,
+        "expires": [None] * 5 + [NOW] + [None],
+        "imported": [None] * 6 + ["sha256"],
+    }
+    await connection.execute(query, values)
+    found = only(await check(emptied), Level.ERROR)
+    assert (found.subject, "(acme: 1, old: 2)" in found.message) == ("KEY_PREFIX", True)
+    assert "FORMER_KEY_PREFIXES" in (found.remedy or "")
+    accepting = await check(emptied, KEY_PREFIX="acme", FORMER_KEY_PREFIXES="old")
+    assert levels(accepting) == {Level.OK}
+
+
 async def test_a_database_that_was_never_migrated(postgres: PostgresServer) -> None:
     with postgres.database(migrated=False) as conninfo:
         finding = only(await check(conninfo), Level.ERROR)
@@ -125,7 +152,8 @@ async def test_check_that_takes_too_long_is_skipped_and_the_others_run(
             emptied, checked_settings(API_KEY_PEPPER=PEPPER), NOW, statement_timeout=0.2
         )
     found = {finding.subject: finding.level for finding in findings}
-    assert found.pop("API_KEY_PEPPER") is Level.WARNING
+    skipped = ("API_KEY_PEPPER", "KEY_PREFIX")
+    assert [found.pop(subject) for subject in skipped] == [Level.WARNING, Level.WARNING]
     assert found == dict.fromkeys(
         (
             "database",

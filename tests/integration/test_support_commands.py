@@ -1,8 +1,9 @@
 """The commands of `tenantry admin` for support."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psycopg
@@ -18,10 +19,15 @@ class Shell(NamedTuple):
 
     folder: Path
     database_url: str
+    settings: Mapping[str, str] = MappingProxyType({})
 
     async def run(self, *arguments: str, typed: str = "") -> Done:
         """Run a command of ``tenantry admin``; with ``typed`` on a terminal."""
-        values = {"DATABASE_URL": self.database_url, "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"]}
+        values = {
+            "DATABASE_URL": self.database_url,
+            "API_KEY_PEPPER": SECRETS["API_KEY_PEPPER"],
+            **self.settings,
+        }
         return await invoke_async(
             "admin", *arguments, folder=self.folder, typed=typed or None, **values
         )
@@ -68,6 +74,26 @@ async def shell(
         await shell.tenant("acme", "--plan", "pro", "--customer", "cus_Acme1")
         await shell.tenant("globex")
         yield shell
+
+
+async def test_keys_of_another_prefix_are_made_and_found(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    with postgres.database() as conninfo:
+        old = Shell(tmp_path, as_url(conninfo), {"KEY_PREFIX": "old"})
+        new = Shell(
+            tmp_path, as_url(conninfo), {"KEY_PREFIX": "acme", "FORMER_KEY_PREFIXES": "old"}
+        )
+        await old.tenant("acme")
+        secrets = [await shell.key("acme", "--owner") for shell in (old, new)]
+        assert [secret.partition("_")[0] for secret in secrets] == ["old", "acme"]
+        for secret in secrets:
+            start = secret[: secret.rindex("_") + 5]
+            for text in (start, f"{start}...{secret[-4:]}", start[-4:]):
+                [match] = await new.lines("find", text)
+                assert match["key"]["start"] == start
+            refused = await new.run("find", secret)
+            assert (refused.code, secret in refused.out + refused.err) == (2, False)
 
 
 @pytest.mark.parametrize(

@@ -292,6 +292,15 @@ async def count_by_pepper(connection: Connection, now: datetime) -> dict[str | N
     return dict(await connection.fetch(query, {"now": now}))
 
 
+async def count_by_prefix(connection: Connection, now: datetime) -> dict[str, int]:
+    """Count the active keys by the prefix of their secret, without keys that other systems made."""
+    query = (
+        "SELECT split_part(start, '_', 1), count(*) FROM api_keys "  # noqa: S608
+        f"WHERE {_STATUS[KeyStatus.ACTIVE]} AND import_algorithm IS NULL GROUP BY 1"
+    )
+    return dict(await connection.fetch(query, {"now": now}))
+
+
 async def read_all(connection: Connection, org_id: str, now: datetime) -> list[ApiKey]:
     """Read every key of a tenant, oldest first."""
     rows = await connection.fetch(_SELECT + " WHERE org_id = %s ORDER BY created_at, id", (org_id,))

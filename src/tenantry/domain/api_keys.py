@@ -179,14 +179,15 @@ class KeyFormat:
     base62 digits (``0-9A-Za-z``), and the CRC-32 of all before it in 6 base62 digits.
     """
 
-    __slots__ = ("_heads", "_starts", "credential_starts", "prefix")
+    __slots__ = ("_heads", "_starts", "credential_starts", "prefix", "prefixes")
 
     def __init__(self, prefix: str = DEFAULT_PREFIX, former: Iterable[str] = ()) -> None:
-        accepted = dict.fromkeys((prefix, *former, DEFAULT_PREFIX))
         self.prefix: Final = prefix
-        self.credential_starts: Final = tuple(f"{each}_".encode() for each in accepted)
+        self.prefixes: Final = tuple(dict.fromkeys((prefix, *former, DEFAULT_PREFIX)))
+        """The accepted ones."""
+        self.credential_starts: Final = tuple(f"{each}_".encode() for each in self.prefixes)
         """A credential that begins so is an API key and nothing else."""
-        self._starts = tuple(f"{each}_{mode}_" for each in accepted for mode in Mode)
+        self._starts = tuple(f"{each}_{mode}_" for each in self.prefixes for mode in Mode)
         self._heads = frozenset(start[:-1].encode() for start in self._starts)
 
     def compose(self, mode: Mode, random: bytes) -> str:

@@ -18,7 +18,7 @@ from tenantry.db.failover_detection import FailoverDetector
 from tenantry.db.foreign_tables import listed
 from tenantry.db.migrate import newest_revision
 from tenantry.db.pooler_detection import keeps_sessions
-from tenantry.domain.api_keys import Pepper
+from tenantry.domain.api_keys import KeyFormat, Pepper
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.settings import Settings, SettingsError
 
@@ -101,6 +101,7 @@ async def _check_all(
     findings += problem_if(foreign, "schema.foreign_tables", tables=listed(foreign))
     findings.append(await _check_login(connection))
     findings += await _run("API_KEY_PEPPER", _check_peppers(connection, settings, now))
+    findings += await _run("KEY_PREFIX", _check_prefixes(connection, settings, now))
     findings += await _run("billing ledger", check_ledger(connection, settings, now))
     findings += await _run("tenants", check_tenants(connection, settings, now))
     return findings
@@ -198,7 +199,28 @@ async def _check_login(connection: Connection) -> Finding:
     return ok("database roles", f"each request sees one tenant's rows; {login.name} {rights}")
 
 
-# Peppers
+# Keys
+
+
+async def _check_prefixes(
+    connection: Connection,
+    settings: Settings,
+    now: datetime,
+) -> list[Finding]:
+    return judge_prefixes(
+        await api_keys_store.count_by_prefix(connection, now), settings.key_format
+    )
+
+
+def judge_prefixes(counts: Mapping[str, int], key_format: KeyFormat) -> list[Finding]:
+    """Judge whether each active key's prefix is accepted; ``counts`` are active keys by prefix."""
+    lost = {
+        prefix: number
+        for prefix, number in sorted(counts.items())
+        if prefix not in key_format.prefixes
+    }
+    named = ", ".join(f"{prefix}: {number}" for prefix, number in lost.items())
+    return problem_if(lost, "KEY_PREFIX.not_accepted", named=named)
 
 
 async def _check_peppers(
