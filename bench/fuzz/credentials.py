@@ -17,7 +17,7 @@ from tenantry.common.logs import redact
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.sign_in import safe_path
 from tenantry.db.pagination import Position, decode_cursor, encode_cursor, window_after
-from tenantry.domain.api_keys import DEFAULT_FORMAT
+from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat
 from tenantry.domain.errors import DomainError, InvalidCursorError
 from tenantry.domain.permissions import Mode
 from tenantry.domain.sessions import SessionSecret
@@ -25,7 +25,8 @@ from tenantry.integrations.oidc.sign_in import PendingSignIn
 from tenantry.server.asgi_types import request_id_of
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_KEY_FORM: Final = re.compile(rb"svc_(?:live|test)_[0-9A-Za-z]{49}")
+_KEY_FORM: Final = re.compile(rb"(?:svc|acme|x0)_(?:live|test)_[0-9A-Za-z]{49}")
+_FORMAT: Final = KeyFormat("acme", ["x0"])
 KEY: Final = DEFAULT_FORMAT.compose(Mode.LIVE, bytes(range(32)))
 
 
@@ -46,7 +47,7 @@ def check_key(data: bytes) -> None:
     given = checksummed(body) + rest if mark else data
     by_reference = _KEY_FORM.fullmatch(given) is not None and checksummed(given[:-6]) == given
     require(
-        DEFAULT_FORMAT.is_well_formed(given) is by_reference,
+        _FORMAT.is_well_formed(given) is by_reference,
         "the service and the reference disagree about a key",
         given,
     )
@@ -136,13 +137,14 @@ def check_headers(data: bytes) -> None:
     value.
     """
     authorization, organization, request_id, path = parts(data, 4)
-    try:
-        credential = _finder.find(authorization).value
-        require(
-            credential in authorization, "the credential is not part of the header", authorization
-        )
-    except DomainError as error:
-        require_no_echo(error, authorization)
+    for sent in ((authorization, None), (None, authorization), (authorization, organization)):
+        try:
+            credential = _finder.find(*sent).value
+        except DomainError as error:
+            require_no_echo(error, authorization)
+            continue
+        given = authorization or organization
+        require(credential in given, "the credential is not part of the header", given)
     try:
         requested_organization(text(organization), organization or None)
     except DomainError as error:
@@ -184,9 +186,10 @@ TARGETS: Final = (
             KEY.encode(),
             KEY[:-6].encode() + b"@",
             b"svc_test_" + b"0" * 43 + b"@",
+            b"acme_live_" + b"0" * 43 + b"@",
             b"svc_live_\xff@x",
         ],
-        words=(b"svc_live_", b"svc_test_", b"@", b"0" * 43),
+        words=(b"svc_live_", b"svc_test_", b"acme_live_", b"x0_test_", b"@", b"0" * 43),
         max_size=128,
     ),
     Target(
@@ -259,6 +262,7 @@ TARGETS: Final = (
             b"Bearer " + KEY.encode() + b"\nacme\nreq-1\n/orgs/acme?a=b#c",
             b"bearer \xff\n\xff\nsvc_live_1\n//evil.example",
             b"Basic a\n\neyJ\n/\\evil.example",
+            b"Api-Key svc_live_1\nsvc_live_2\n\n/",
         ],
         words=(b"Bearer ", b"bearer", b"//", b"/\\", b"svc_", b"eyJ", b"%2f"),
         max_size=1024,
