@@ -41,7 +41,7 @@ async def site(
     postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Site]:
     folder: Path = tmp_path_factory.mktemp("site")
-    keys = drf_keys(KEYS)
+    keys = drf_keys(folder, KEYS)
     with postgres.database() as conninfo:
         async with running_issuer() as issuer:
             values = unlimited(conninfo, issuer, folder, str(PROCESSES))
