@@ -30,6 +30,7 @@ _PAGES: Final = {
     "member": "/settings/members",
 }
 """The pages of targets, by the first word of an action."""
+_GRANT: Final = "grant"
 
 
 class AuditParty(msgspec.Struct, frozen=True):
@@ -153,6 +154,8 @@ def _actor(event: AuditEvent, names: Mapping[str, str]) -> AuditParty:
 def _target(event: AuditEvent, names: Mapping[str, str]) -> AuditParty | None:
     kind = event.action.partition(".")[0]
     target_id = event.target_id
+    if kind == _GRANT:
+        return AuditParty(target_id)
     if kind not in _PAGES:
         return None
     page = f"{_PAGES[kind]}/{target_id}" if target_id in names else None

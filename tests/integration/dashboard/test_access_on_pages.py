@@ -214,3 +214,16 @@ async def test_seats_and_addons(dashboard: Dashboard, owner: Person) -> None:
     assert (
         "Seats 2,500 Add-ons gone (1), Extra projects (1,200)" in (await owner.open(BILLING)).text
     )
+
+
+async def test_plan_by_contract_says_why_and_until_when(
+    dashboard: Dashboard, owner: Person
+) -> None:
+    until = "2099-01-01T00:00:00Z"
+    contract = {"plan": "pro", "reason": "Contract 2027-014", "until": until}
+    await dashboard.operate("PUT", "/tenants/acme/grants/contract-2027", contract)
+    page = (await owner.open(BILLING)).text
+    assert "Granted by the operator: Contract 2027-014." in page
+    assert "until 1 Jan 2099" in page
+    events = (await owner.open(AT_ACME + "/events")).text
+    assert "Grant set" in events

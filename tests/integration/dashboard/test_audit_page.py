@@ -31,9 +31,12 @@ async def test_entries_are_sentences_with_names(dashboard: Dashboard) -> None:
     await dashboard.call("DELETE", f"/members/{member}")
     await dashboard.add_member("adam", "member")
     await dashboard.sign_in(ADAM)
+    contract = {"plan": "pro", "reason": "Contract 2027-014"}
+    await dashboard.operate("PUT", "/tenants/acme/grants/contract-2027", contract)
     text = (await olivia.open(AUDIT)).text
     for sentence in (
         "The operator created the organization",
+        "The operator set the grant contract-2027",
         "Olivia Owner olivia created the key Builds",
         "Olivia Owner olivia changed the key Builds",
         "Olivia Owner olivia revoked the key Builds",

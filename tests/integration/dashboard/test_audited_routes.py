@@ -83,6 +83,8 @@ async def test_every_changing_route_writes_an_audit_entry(dashboard: Dashboard) 
             "POST /api/v1/api-keys/report-leak": ("anybody", None),
             "PUT /api/v1/tenants/{tenant_id}": ("operator", None),
             "DELETE /api/v1/tenants/{tenant_id}": ("operator", None),
+            "PUT /api/v1/tenants/{tenant_id}/grants/{name}": ("operator", None),
+            "DELETE /api/v1/tenants/{tenant_id}/grants/{name}": ("operator", None),
             "DELETE /api/v1/operator/api-keys/{key_id}": ("operator", None),
             "POST /api/v1/tenants": ("user", NORA.sub),
             "POST /api/v1/tenants/{tenant_id}/transfer": ("user", BERTA.sub),
@@ -110,6 +112,7 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
     def call(method: str, path: str, body: object = None) -> Callable[[], Awaitable[object]]:
         return lambda: dashboard.call(method, path.format(**ids), body)
 
+    contract = {"plan": "pro", "reason": "Contract 2027-014"}
     gamma = {"name": "Gamma", "ownerEmail": "g@gamma.example"}
     api = "/api/v1"
     return [
@@ -194,6 +197,21 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
             f"PUT {api}/tenants/{{tenant_id}}",
             ("tenant.created",),
             lambda: dashboard.operate("PUT", "/tenants/delta", gamma),
+        ),
+        (
+            f"PUT {api}/tenants/{{tenant_id}}/grants/{{name}}",
+            ("grant.set",),
+            lambda: dashboard.operate("PUT", "/tenants/delta/grants/contract", contract),
+        ),
+        (
+            f"PUT {api}/tenants/{{tenant_id}}/grants/{{name}}",
+            (),
+            lambda: dashboard.operate("PUT", "/tenants/delta/grants/contract", contract),
+        ),
+        (
+            f"DELETE {api}/tenants/{{tenant_id}}/grants/{{name}}",
+            ("grant.ended",),
+            lambda: dashboard.operate("DELETE", "/tenants/delta/grants/contract"),
         ),
         (
             f"DELETE {api}/tenants/{{tenant_id}}",
