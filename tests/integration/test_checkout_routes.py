@@ -14,7 +14,7 @@ from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.permissions import AccessLevel, Mode
-from tests.support.app import PEPPER, running_app
+from tests.support.app import OPERATOR_TOKEN, PEPPER, running_app
 from tests.support.billing import rows
 from tests.support.emptying import SharedDatabase
 from tests.support.provider_api import KEY, ProviderServer, running_provider
@@ -87,6 +87,20 @@ async def test_a_checkout_begins(client: httpx2.AsyncClient, emptied: str) -> No
         {"url": "https://checkout.provider.example/c/1"},
     )
     assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_a_checkout_begins_while_a_grant_gives_the_plan(
+    client: httpx2.AsyncClient, emptied: str
+) -> None:
+    headers = await bearer(emptied)
+    answer = await client.put(
+        "/api/v1/tenants/acme/grants/contract",
+        json={"plan": "business", "reason": "Contract 2027-014"},
+        headers={"Authorization": f"Bearer {OPERATOR_TOKEN}"},
+    )
+    assert answer.status_code == 200
+    answer = await client.post(CHECKOUT, json={"plan": "pro"}, headers=headers)
+    assert answer.status_code == 201
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,11 @@ import pytest
 from tenantry.billing.access_ends import record_access_ends
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
-from tests.support.billing import rows
+from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
+from tests.support import events
+from tests.support.billing import Provider, rows
 from tests.support.emptying import SharedDatabase
+from tests.support.replays import POLICY, replay_one
 from tests.support.service import (
     TENANTS,
     VERIFY,
@@ -44,6 +47,7 @@ exports = 100
 id = "business"
 stripe_price_id = "price_business"
 """
+EARLIER: Final = events.NOW - 86_400
 LEDGER: Final = "/api/v1/billing/events"
 REASON: Final = "Contract 2027-014"
 SENTENCE: Final = "Granted by the operator: Contract 2027-014."
@@ -304,3 +308,46 @@ async def test_grants_are_no_subscriptions_in_sql(service: Service) -> None:
     await grant(service, org, plan="pro")
     found = "SELECT id FROM subscriptions WHERE tenant_id = %s"
     assert await rows(service.conninfo, found, org.id) == []
+
+
+@pytest.mark.parametrize("mode", SubscriptionRule)
+async def test_grants_count_beside_subscriptions_and_survive_a_change_of_the_setting(
+    conninfo: str, mode: SubscriptionRule
+) -> None:
+    """Grants and events of the provider come in turns, before and after the setting changes."""
+    other = next(rule for rule in SubscriptionRule if rule is not mode)
+    async with running_service(conninfo, SUBSCRIPTIONS=mode.value) as service:
+        provider = Provider(service)
+        subscriber = await provider.subscriber()
+        path = f"{TENANTS}/{subscriber.id}/grants"
+        names = {**subscriber.names, "price": "price_business"}
+        await service.operator.put(f"{path}/contract", {"plan": "pro", "reason": REASON})
+        await provider.send(events.updated(**names, status="incomplete", created=EARLIER))
+        assert (await provider.tenant(subscriber))["access"]["plan"] == "pro"
+        await provider.send(events.updated(**names, created=EARLIER + 60))
+        assert (await provider.tenant(subscriber))["access"]["plan"] == "business"
+        before = (await service.operator.get(path)).json()
+    async with running_service(conninfo, SUBSCRIPTIONS=other.value) as service:
+        provider = Provider(service)
+        owner = service.caller(subscriber.organization and subscriber.organization.owner.credential)
+        assert (await service.operator.get(path)).json() == before
+        same = await service.operator.put(f"{path}/contract", {"plan": "pro", "reason": REASON})
+        assert same.json() == before["data"][0]
+        late = events.updated(**names, status="trialing", created=EARLIER + 30)
+        await provider.send(late, events.deleted(**names, created=EARLIER + 90))
+        record = (await owner.get(f"{TENANTS}/{subscriber.id}")).json()
+        assert (record["access"]["plan"], record["access"]["reason"]) == ("pro", SENTENCE)
+        await service.operator.delete(f"{path}/contract")
+        record = (await owner.get(f"{TENANTS}/{subscriber.id}")).json()
+        assert (record["access"]["state"], record["subscriptionStatus"]) == ("none", "canceled")
+        policy = BillingPolicy(POLICY.catalog, other)
+        assert (await replay_one(provider, subscriber, policy=policy, dry_run=True)).is_right
+
+
+async def test_an_event_of_the_provider_with_our_type_is_no_grant(service: Service) -> None:
+    provider = Provider(service)
+    subscriber = await provider.subscriber()
+    forged = events.updated(**subscriber.names) | {"type": "tenantry.grant.set"}
+    await provider.send(forged)
+    assert (await provider.tenant(subscriber))["plan"] == "free"
+    assert (await service.operator.get(f"{TENANTS}/{subscriber.id}/grants")).json()["data"] == []
