@@ -52,6 +52,7 @@ from tenantry.billing.ledger_queries import LedgerQueries
 from tenantry.billing.prices import PriceList
 from tenantry.billing.reconcile import Reconciler
 from tenantry.billing.replay import ReplayService
+from tenantry.billing.seats import SeatService
 from tenantry.billing.stale_tenants import count_stale_tenants
 from tenantry.billing.unplaced_events import UnplacedEvents
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
@@ -293,7 +294,11 @@ def build_base(settings: Settings, conninfo: str, clock: Clock, timeouts: Timeou
         metrics,
         tracing,
         database,
-        Outbox(asks_provider=provider is not None, tracing=tracing),
+        Outbox(
+            asks_provider=provider is not None,
+            follows_seats=settings.follows_seats,
+            tracing=tracing,
+        ),
         new_http_client(peer="identity provider", tracing=tracing),
         provider,
     )
@@ -389,6 +394,7 @@ def build_services(
             issuers,
             catalog,
             clock,
+            outbox=outbox,
             email_subjects=by_email,
         ),
         memberships=memberships,
@@ -484,6 +490,16 @@ def build_work(base: Base, fetched: WebhookService) -> Work:
             outbox,
             clock,
         )
+    seats: SeatService | None = None
+    if provider and settings.follows_seats:
+        seats = SeatService(
+            database,
+            provider,
+            policy,
+            outbox,
+            clock,
+            settings.issuers,
+        )
     stale = timedelta(hours=settings.stale_tenant_hours)
     mails_ends = OwnerNotice.ACCESS_ENDED in policy.notices
     return Work(
@@ -491,6 +507,7 @@ def build_work(base: Base, fetched: WebhookService) -> Work:
         RetentionService(database, timedelta(days=settings.raw_body_days), clock),
         count_stale_tenants=partial(count_stale_tenants, database, stale, clock),
         reconciler=reconciler,
+        seats=seats,
         reconcile_hours=settings.reconcile_hours,
         counted_in=database,
         tracing=base.tracing,
@@ -528,7 +545,12 @@ class Parts:
     ) -> None:
         self.base = base = build_base(settings, conninfo, clock, timeouts)
         self.owner_addresses = owner_address_writes(base.database, base.outbox, clock)
-        memberships = MembershipService(base.database, settings.issuers, clock)
+        memberships = MembershipService(
+            base.database,
+            settings.issuers,
+            clock,
+            base.outbox,
+        )
         self.authentication = build_authentication(
             base,
             monotonic,

@@ -247,6 +247,14 @@ async def test_without_a_provider_key() -> None:
     )
 
 
+async def test_seats_that_follow_members_need_a_provider_key() -> None:
+    catalog = parse_catalog(
+        '[[plans]]\nid = "free"\n[[plans]]\nid = "pro"\nstripe_price_id = "p"\nseats = "members"\n'
+    )
+    findings = await check_provider(checked_settings(catalog, PROVIDER_SECRET_KEY=""))
+    assert "quantity" in (only(findings, Level.ERROR).why or "")
+
+
 async def test_the_five_types_are_subscribed_to(provider: ProviderServer) -> None:
     provider.endpoints = [
         endpoint(1, "https://elsewhere.example/", ["*"]),

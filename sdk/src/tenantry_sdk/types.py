@@ -90,6 +90,7 @@ AuditAction: TypeAlias = (
         "billing.portal_opened",
         "grant.ended",
         "grant.set",
+        "billing.seats_changed",
         "member.accepted",
         "member.added",
         "member.declined",

@@ -18,6 +18,7 @@ from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
+from tenantry.db.outbox import Outbox
 from tenantry.db.pagination import Page, SearchPage, window_after
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import errors
@@ -36,6 +37,8 @@ from tenantry.domain.plans import Catalog
 from tenantry.integrations.oidc.tokens import Claims
 
 _SCOPE: Final = "members:write"
+NO_OUTBOX: Final = Outbox()
+"""Drops what would ask the provider."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class MemberService:
     catalog: Catalog
     clock: Clock
     _: KW_ONLY
+    outbox: Outbox = NO_OUTBOX
     email_subjects: bool = False
 
     async def list_page(
@@ -193,6 +197,7 @@ class MemberService:
                     now,
                     binds_owner=binds_owner,
                 )
+            await _follow_seats(self.outbox, connection, before, member)
             await idempotency.keep(connection, claim, member, now)
             return member
 
@@ -279,6 +284,7 @@ class MemberService:
                 now,
                 binds_owner=binds_owner,
             )
+            await _follow_seats(self.outbox, connection, before, after)
 
     async def _find(
         self, connection: Connection, principal: RequestPrincipal, member_id: str
@@ -327,6 +333,7 @@ class MembershipService:
     database: Database
     issuers: Issuers | None
     clock: Clock
+    outbox: Outbox = NO_OUTBOX
 
     async def list_page(
         self, user: User, status: MemberStatus | None, limit: int, cursor: str | None
@@ -358,7 +365,7 @@ class MembershipService:
             if repeated is not None:
                 return repeated
             async with self._locked(connection, user, membership_id) as (tenant, member):
-                accepted = _shown(tenant, await _accept(connection, author, member, self.clock()))
+                accepted = _shown(tenant, await self._accept(connection, author, member))
             await idempotency.keep(connection, claim, accepted, now)
             return accepted
 
@@ -372,12 +379,8 @@ class MembershipService:
             member = await members.find_user(connection, org_id, claims.user)
             if member is None:
                 raise errors.NotFoundError("membership")
-            await _accept(
-                connection,
-                Author(ActorKind.USER, claims.subject, address),
-                member,
-                self.clock(),
-            )
+            author = Author(ActorKind.USER, claims.subject, address)
+            await self._accept(connection, author, member)
 
     async def check_may_end(self, user: User, membership_id: str) -> None:
         """Raise `LastOwnerError` if the tenant needs the user as its owner; or `NotFoundError`."""
@@ -414,16 +417,31 @@ class MembershipService:
             declines = member.status is MemberStatus.INVITED and not leaves
             action = Action.MEMBER_DECLINED if declines else Action.MEMBER_LEFT
             now = self.clock()
+            removed = rules.removed(member, now)
             await _save(
                 connection,
                 author,
                 action,
                 member,
-                rules.removed(member, now),
+                removed,
                 now,
                 # a user who left is rejected even if the token claims the role owner
                 binds_owner=not declines,
             )
+            await _follow_seats(self.outbox, connection, member, removed)
+
+    async def _accept(self, connection: Connection, author: Author, member: Member) -> Member:
+        accepted = await _save(
+            connection,
+            author,
+            Action.MEMBER_ACCEPTED,
+            member,
+            rules.accepted(member),
+            self.clock(),
+            binds_owner=False,
+        )
+        await _follow_seats(self.outbox, connection, member, accepted)
+        return accepted
 
     @asynccontextmanager
     async def _locked(
@@ -704,16 +722,15 @@ async def _save(
     return after
 
 
-async def _accept(connection: Connection, author: Author, member: Member, now: datetime) -> Member:
-    return await _save(
-        connection,
-        author,
-        Action.MEMBER_ACCEPTED,
-        member,
-        rules.accepted(member),
-        now,
-        binds_owner=False,
-    )
+async def _follow_seats(
+    outbox: Outbox, connection: Connection, before: Member | None, after: Member
+) -> None:
+    """Let the seats at the provider follow a change of the number of active members, whose tenant
+    the transaction has locked.
+    """
+    was_active = before is not None and before.status is MemberStatus.ACTIVE
+    if was_active is not (after.status is MemberStatus.ACTIVE):
+        await outbox.defer_seats(connection, [after.org_id])
 
 
 def _shown(tenant: TenantRow, member: Member) -> Membership:

@@ -35,7 +35,12 @@ _TENANTS_AT_A_TIME: Final = 100
 _REMOVALS: Final = (Action.MEMBER_REMOVED, Action.MEMBER_DECLINED, Action.MEMBER_LEFT)
 _ADDITIONS: Final = (Action.MEMBER_ADDED, Action.MEMBER_INVITED)
 _KEY_ENDS: Final = (Action.KEY_REVOKED, Action.KEY_LEAKED)
-_NO_CHANGES: Final = (Action.BILLING_CHECKOUT, Action.BILLING_PORTAL, Action.TENANT_EXPORTED)
+_NO_CHANGES: Final = (
+    Action.BILLING_CHECKOUT,
+    Action.BILLING_PORTAL,
+    Action.BILLING_SEATS,
+    Action.TENANT_EXPORTED,
+)
 """They change nothing here: there is nothing to redo, and they supersede nothing."""
 _CHANGES: Final = (
     Action.GRANT_SET,

@@ -320,6 +320,7 @@ class TenantService:
                     tenant_id,
                     now,
                 )
+                await self.outbox.defer_seats(connection, [tenant_id])
             return self._managed(await get_tenant(connection, tenant_id)), before is None
 
     async def show(self, tenant_id: str) -> ManagedTenant:

@@ -12,6 +12,7 @@ import msgspec
 from tenantry.audit import trail as audit
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.billing import checkout_store as store
+from tenantry.billing import seats_store
 from tenantry.billing.checkout_store import TrialUse
 from tenantry.common.clock import Clock, system_clock
 from tenantry.db import idempotency_store as idempotency
@@ -20,6 +21,7 @@ from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.tenants_store import TenantRow
 from tenantry.domain.audit import Action, Author
+from tenantry.domain.billing.seats import seats_wanted
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.checkout import (
     AddonOrder,
@@ -27,7 +29,6 @@ from tenantry.domain.checkout import (
     CheckoutRequest,
     checkout_items,
     plan_to_sell,
-    seats_for,
 )
 from tenantry.domain.errors import (
     NoCustomerError,
@@ -219,8 +220,8 @@ class CheckoutService:
         plan = catalog.plan(catalog.plan_of_price(action.price_id) or "")
         if plan is None or not plan.seats_follow_members:
             return action
-        members = await store.count_active_members(connection, org_id, self.issuers)
-        return msgspec.structs.replace(action, quantity=seats_for(plan, members))
+        members = await seats_store.count_active_members(connection, org_id, self.issuers)
+        return msgspec.structs.replace(action, quantity=seats_wanted(members))
 
     def _configured(self) -> ProviderApi:
         if self.provider is None:
@@ -252,7 +253,7 @@ class CheckoutService:
                 raise SubscriptionExistsError(_ALREADY_SUBSCRIBED)
             buyer = _Buyer(tenant)
             if plan.seats_follow_members:
-                number = await store.count_active_members(connection, org_id, self.issuers)
+                number = await seats_store.count_active_members(connection, org_id, self.issuers)
                 buyer = buyer._replace(active_members=number)
             if plan.trial_days:
                 buyer = buyer._replace(trial=await store.trial_use(connection, org_id))

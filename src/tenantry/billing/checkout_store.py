@@ -1,11 +1,10 @@
-"""What a checkout needs to know of a tenant: its members, and whether it has had a trial."""
+"""Whether a tenant has had a trial, and which checkout session offers one."""
 
 from typing import Final
 
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.domain.issuers import Issuers
 
 # The ledger keeps the facts of every event, so it remembers a trial for as long as the tenant
 # exists. Only checkouts of plans with a trial read it.
@@ -24,14 +23,6 @@ UPDATE tenants
    SET trial_checkout = %(session)s
  WHERE id = %(org)s
    AND (trial_checkout IS NOT DISTINCT FROM %(ended)s OR trial_checkout = %(session)s)
-"""
-COUNT_ACTIVE_MEMBERS: Final = """
-SELECT count(*)
-  FROM memberships
- WHERE tenant_id = %(org)s
-   AND removed_at IS NULL
-   AND NOT invited
-   AND (%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s) OR issuer LIKE %(pattern)s)
 """
 
 
@@ -62,13 +53,3 @@ async def remember_trial_checkout(
     if cursor.rowcount:
         return None
     return (await trial_use(connection, org_id)).offered_in
-
-
-async def count_active_members(connection: Connection, org_id: str, issuers: Issuers | None) -> int:
-    """Count a tenant's active members, users of the ``issuers``: neither invited nor removed."""
-    values = {
-        "org": org_id,
-        "issuers": issuers.known if issuers else None,
-        "pattern": issuers.pattern if issuers else None,
-    }
-    return await connection.fetch_count(COUNT_ACTIVE_MEMBERS, values)

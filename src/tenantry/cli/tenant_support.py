@@ -67,7 +67,10 @@ def tenant_service(
     """Return the service of tenants as operator commands use it; ``asks_provider`` if the
     provider's API is set up.
     """
-    outbox = Outbox(asks_provider=asks_provider and settings.provider_secret_key is not None)
+    outbox = Outbox(
+        asks_provider=asks_provider and settings.provider_secret_key is not None,
+        follows_seats=asks_provider and settings.follows_seats,
+    )
     return TenantService(
         database,
         settings.billing,

@@ -7,12 +7,22 @@ MAINTENANCE: Final = "maintenance"
 PROVIDER: Final = "provider"
 DELIVER_MAIL: Final = "deliver_mail"
 FETCH_SNAPSHOT: Final = "ask_provider"
+FOLLOW_SEATS: Final = "follow_seats"
+FIND_SEAT_DRIFT: Final = "find_seat_drift"
 RECONCILE: Final = "reconcile_due_tenants"
 COUNT_STALE: Final = "count_stale_tenants"
 REQUEUE: Final = "requeue_stalled_jobs"
 RETENTION: Final = "remove_old_data"
 ACCESS_ENDS: Final = "mail_access_ends"
 RECORD_ACCESS_ENDS: Final = "record_access_ends"
-PERIODIC: Final = (RECONCILE, COUNT_STALE, REQUEUE, RETENTION, ACCESS_ENDS, RECORD_ACCESS_ENDS)
+PERIODIC: Final = (
+    RECONCILE,
+    COUNT_STALE,
+    REQUEUE,
+    RETENTION,
+    ACCESS_ENDS,
+    RECORD_ACCESS_ENDS,
+    FIND_SEAT_DRIFT,
+)
 """The tasks that run on a schedule."""
-TASKS: Final = (*PERIODIC, DELIVER_MAIL, FETCH_SNAPSHOT)
+TASKS: Final = (*PERIODIC, DELIVER_MAIL, FETCH_SNAPSHOT, FOLLOW_SEATS)

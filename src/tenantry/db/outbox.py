@@ -12,8 +12,8 @@ from procrastinate.types import JSONDict
 
 from tenantry.common.tracing import Tracing
 from tenantry.db import outbox_store
-from tenantry.db.connection import Connection
-from tenantry.db.job_names import DELIVER_MAIL, FETCH_SNAPSHOT, MAIL, PROVIDER
+from tenantry.db.connection import ACROSS_TENANTS, Connection
+from tenantry.db.job_names import DELIVER_MAIL, FETCH_SNAPSHOT, FOLLOW_SEATS, MAIL, PROVIDER
 from tenantry.domain.billing.ledger import SnapshotRequest
 
 _A_MOMENT: Final = timedelta(seconds=2)
@@ -22,13 +22,21 @@ _A_MOMENT: Final = timedelta(seconds=2)
 class Outbox:
     """Defers jobs for the workers, on the connection of the caller's transaction.
 
-    Without ``asks_provider`` it drops requests for snapshots. With ``tracing`` a job continues the
+    Without ``asks_provider`` it drops requests for snapshots, and without ``follows_seats`` those
+    to set the seats of tenants. With ``tracing`` a job continues the
     trace that deferred it. Where a use case has no outbox, as in a replay, owners get no mail and
     no snapshots are fetched.
     """
 
-    def __init__(self, *, asks_provider: bool = False, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        asks_provider: bool = False,
+        follows_seats: bool = False,
+        tracing: Tracing | None = None,
+    ) -> None:
         self._asks_provider = asks_provider
+        self._follows_seats = follows_seats
         self._tracing = tracing
         self._app = App(connector=PsycopgConnector())
 
@@ -71,15 +79,39 @@ class Outbox:
         if not self._asks_provider or not requests:
             return
         wanted = {request.tenant_id: request.later for request in requests}
-        now, waiting = await outbox_store.waiting(connection, FETCH_SNAPSHOT, wanted)
+        await self._defer_once(connection, FETCH_SNAPSHOT, wanted, traces)
+
+    async def defer_seats(self, connection: Connection, tenants: Sequence[str]) -> None:
+        """Set the seats of tenants to the number of their active members once the transaction is
+        committed. If that changed the number, it has locked the tenant.
+
+        A tenant whose job waits already gets no second one: that job counts the members later.
+        """
+        if not self._follows_seats or not tenants:
+            return
+        async with connection.within(ACROSS_TENANTS):
+            await self._defer_once(connection, FOLLOW_SEATS, dict.fromkeys(tenants, False), None)
+
+    async def _defer_once(
+        self,
+        connection: Connection,
+        task: str,
+        wanted: dict[str, bool],
+        traces: Mapping[str, str] | None,
+    ) -> None:
+        """Defer a job of the provider's queue for each tenant without one that waits.
+
+        ``wanted`` says which begin a moment later. One job of a task runs at a time for a tenant.
+        """
+        now, waiting = await outbox_store.waiting(connection, task, wanted)
         for tenant_id in waiting:
-            del wanted[tenant_id]  # a snapshot of a later moment serves this request too
+            del wanted[tenant_id]  # what it finds at a later moment serves this request too
         for tenant_id, later in wanted.items():
             deferrer = self._app.configure_task(
-                FETCH_SNAPSHOT,
+                task,
                 queue=PROVIDER,
                 connection=connection,
-                lock=f"{FETCH_SNAPSHOT} {tenant_id}",
+                lock=f"{task} {tenant_id}",
                 schedule_at=now + _A_MOMENT if later else None,
             )
             arguments = self._with_trace({"tenant_id": tenant_id}, (traces or {}).get(tenant_id))

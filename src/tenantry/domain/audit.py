@@ -26,6 +26,8 @@ class Action(StrEnum):
 
     BILLING_CHECKOUT = "billing.checkout_started"
     BILLING_PORTAL = "billing.portal_opened"
+    BILLING_SEATS = "billing.seats_changed"
+    """The quantity at the provider followed the number of active members."""
     KEY_CREATED = "api_key.created"
     KEY_IMPORTED = "api_key.imported"
     KEY_UPDATED = "api_key.updated"

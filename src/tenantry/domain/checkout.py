@@ -7,6 +7,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from tenantry.common.encoding import doc
+from tenantry.domain.billing.seats import seats_wanted
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.plans import FREE, Catalog, Plan
 
@@ -87,15 +88,15 @@ def checkout_items(
     return [
         CheckoutItem(
             order.price or plan.stripe_price_ids[0],
-            order.quantity or seats_for(plan, active_members),
+            order.quantity or _quantity_of(plan, active_members),
         ),
         *_addon_items(order, catalog),
     ]
 
 
-def seats_for(plan: Plan, active_members: int) -> int:
-    """Return the quantity of a plan that nobody chose: at least 1."""
-    return max(1, active_members) if plan.seats_follow_members else 1
+def _quantity_of(plan: Plan, active_members: int) -> int:
+    """Return the quantity of a plan without one in the order."""
+    return seats_wanted(active_members) if plan.seats_follow_members else 1
 
 
 def _addon_items(order: CheckoutOrder, catalog: Catalog) -> Iterator[CheckoutItem]:

@@ -16,12 +16,20 @@ from procrastinate import App, BaseRetryStrategy, JobContext, RetryDecision
 from procrastinate.jobs import Job
 
 from tenantry.billing.reconcile import Reconciler
+from tenantry.billing.seats import SeatService
 from tenantry.common.clock import exponential
 from tenantry.common.tracing import Tracing
 from tenantry.db import job_names
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
-from tenantry.db.job_names import DELIVER_MAIL, FETCH_SNAPSHOT, MAIL, MAINTENANCE, PROVIDER
+from tenantry.db.job_names import (
+    DELIVER_MAIL,
+    FETCH_SNAPSHOT,
+    FOLLOW_SEATS,
+    MAIL,
+    MAINTENANCE,
+    PROVIDER,
+)
 from tenantry.domain.errors import DatabaseUnavailableError, ProviderRefusedError
 from tenantry.jobs import runs_store
 from tenantry.jobs.retention import JOBS_KEPT_HOURS, RetentionService
@@ -49,7 +57,7 @@ class Work(msgspec.Struct, frozen=True):
     With ``reconciler`` tenants are compared with the provider every ``reconcile_hours``; 0 means
     never. Runs are counted in ``counted_in``; with ``tracing`` each is a span. Without
     ``mail_access_ends`` owners get no notice of access that ended by time; ``record_access_ends``
-    puts it into the ledger.
+    puts it into the ledger. With ``seats`` those of plans follow the members.
     """
 
     mail: MailService | None
@@ -61,16 +69,21 @@ class Work(msgspec.Struct, frozen=True):
     tracing: Tracing | None = None
     mail_access_ends: Callable[[], Awaitable[int]] | None = None
     record_access_ends: Callable[[], Awaitable[int]] | None = None
+    seats: SeatService | None = None
 
     @property
     def queues(self) -> list[str]:
         """The queues that a worker with these services serves."""
         served = {
             MAIL: self.mail is not None,
-            PROVIDER: self.reconciler is not None,
+            PROVIDER: self.reconciler is not None or self.seats is not None,
             MAINTENANCE: True,
         }
         return [queue for queue, is_served in served.items() if is_served]
+
+    async def find_seat_drift(self) -> None:
+        if self.seats is not None:
+            await self.seats.defer_drifted()
 
     async def reconcile_due_tenants(self) -> None:
         if self.reconciler is not None and self.reconcile_hours:
@@ -165,6 +178,14 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
                 )
             await work.reconciler.fetch_snapshot(tenant_id)
 
+    @app.task(name=FOLLOW_SEATS, queue=PROVIDER, retry=ProviderRetry(), pass_context=True)
+    async def follow_seats(
+        context: JobContext, tenant_id: str, traceparent: str | None = None
+    ) -> None:
+        async with _run(context, FOLLOW_SEATS, traceparent) as work:
+            if work.seats is not None:
+                await work.seats.follow(tenant_id, context.job.id or 0)
+
     async def remove_old_data(work: Work) -> None:
         await app.job_manager.delete_old_jobs(
             nb_hours=JOBS_KEPT_HOURS,
@@ -183,6 +204,7 @@ def register(app: App, requeue_stalled: Callable[[], Awaitable[None]]) -> None:
         is_alone=True,
     )
     _schedule(app, job_names.COUNT_STALE, "41 * * * *", _if_given("count_stale_tenants"))
+    _schedule(app, job_names.FIND_SEAT_DRIFT, "21 * * * *", Work.find_seat_drift)
     _schedule(app, job_names.ACCESS_ENDS, "3-59/5 * * * *", _if_given("mail_access_ends"))
     recording = _if_given("record_access_ends")
     _schedule(app, job_names.RECORD_ACCESS_ENDS, "1-59/5 * * * *", recording, is_alone=True)

@@ -146,6 +146,11 @@ class Settings(DeclaredSettings):
             self.imported_key_pattern,
         )
 
+    @property
+    def follows_seats(self) -> bool:
+        """Whether seats at the provider follow the members of tenants."""
+        return self.provider_secret_key is not None and self.billing.catalog.has_member_seats
+
     @cached_property
     def issuers(self) -> Issuers | None:
         """The issuers whose users are members."""

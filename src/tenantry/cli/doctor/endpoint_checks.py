@@ -8,7 +8,7 @@ from typing import Final
 
 from tenantry.api.webhooks import PATH as WEBHOOK_PATH
 from tenantry.billing.prices import fault_of
-from tenantry.cli.doctor import Finding, Level, ok, problem
+from tenantry.cli.doctor import Finding, Level, ok, problem, problem_if
 from tenantry.domain.billing.events import KNOWN_TYPES, REQUIRED_TYPES
 from tenantry.domain.errors import ProviderRefusedError, ProviderUnavailableError
 from tenantry.domain.plans import Catalog
@@ -24,7 +24,12 @@ async def check_provider(settings: Settings) -> list[Finding]:
     events to us.
     """
     if settings.provider_secret_key is None:
-        return [problem("payment provider.no_key")]
+        return [
+            problem("payment provider.no_key"),
+            *problem_if(
+                settings.billing.catalog.has_member_seats, "payment provider.seats_without_key"
+            ),
+        ]
     items = _priced_items(settings.billing.catalog)
     api = ProviderApi(settings.provider_secret_key, settings.provider_api_base)
     async with aclosing(api):

@@ -25,6 +25,7 @@ from tenantry.common.tracing import Tracing
 from tenantry.domain import errors
 from tenantry.domain.billing.customer_account import CustomerAccount
 from tenantry.domain.billing.events import BillingEvent
+from tenantry.domain.billing.seats import SeatItem, SeatSubscription
 from tenantry.domain.billing.snapshot import CustomerSubscriptions, ProviderSubscription
 from tenantry.domain.checkout import CheckoutRequest
 from tenantry.domain.portal import ActionKind, PortalAction
@@ -244,6 +245,33 @@ class ProviderApi:
                 return None
         subscriptions = chain.from_iterable(_subscriptions(page, customer_id) for page in pages)
         return CustomerSubscriptions(pages[0].sent_at, tuple(subscriptions))
+
+    async def seats_of(self, subscription_id: str) -> SeatSubscription | None:
+        """Return the items of a subscription with their quantities; None for an unknown one."""
+        path = f"{_SUBSCRIPTIONS}/{quote(subscription_id, safe='')}"
+        with self._connected() as connection, suppress(MissingError):
+            response = await connection.send("GET", path, {})
+            found = _decode(_SeatBody, response.body, path, response.request_id)
+            return SeatSubscription(
+                found.status,
+                found.metadata.get(ORG_ID),
+                found.cancel_at_period_end or found.cancel_at is not None,
+                [SeatItem(item.id, item.price.id, item.quantity) for item in found.items.data],
+            )
+        return None
+
+    async def set_quantity(
+        self,
+        subscription_id: str,
+        item_id: str,
+        quantity: int,
+        idempotency_key: str,
+    ) -> None:
+        """Set the quantity of an item of a subscription."""
+        path = f"{_SUBSCRIPTIONS}/{quote(subscription_id, safe='')}"
+        params = {"items": [{"id": item_id, "quantity": quantity}]}
+        with self._connected() as connection:
+            await connection.send("POST", path, params, idempotency_key)
 
     async def every_subscription(
         self, after: str | None = None
@@ -484,6 +512,24 @@ class _Recurring(msgspec.Struct, frozen=True):
     interval: Interval
     interval_count: Annotated[int, msgspec.Meta(ge=1)] = 1
     usage_type: str = "licensed"
+
+
+class _SeatItem(msgspec.Struct):
+    id: str
+    price: "_ObjectId"
+    quantity: int | None = None
+
+
+class _SeatItems(msgspec.Struct):
+    data: list[_SeatItem]
+
+
+class _SeatBody(msgspec.Struct):
+    status: str
+    items: _SeatItems
+    metadata: dict[str, str] = {}
+    cancel_at_period_end: bool = False
+    cancel_at: int | None = None
 
 
 class _SessionStatus(msgspec.Struct):

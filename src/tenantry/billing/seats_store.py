@@ -1,0 +1,78 @@
+"""The active members of tenants, and the subscriptions whose seats follow them."""
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from tenantry.db.connection import Connection
+from tenantry.domain.issuers import Issuers
+from tenantry.domain.plans import OVER
+
+COUNT_ACTIVE_MEMBERS: Final = """
+SELECT count(*)
+  FROM memberships
+ WHERE tenant_id = %(org)s
+   AND removed_at IS NULL
+   AND NOT invited
+   AND (%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s) OR issuer LIKE %(pattern)s)
+"""
+# Without a status of the provider's own a fold is of invoices alone, or not of a subscription.
+SEAT_SUBSCRIPTIONS: Final = """
+SELECT id
+  FROM subscriptions
+ WHERE tenant_id = %(org)s
+   AND id <> ''
+   AND plan = ANY(%(plans)s)
+   AND provider_status <> ALL(%(over)s)
+ ORDER BY id
+"""
+# A scan of the tenants, once an hour, and only where the catalog has such plans.
+DRIFTED: Final = """
+SELECT t.id
+  FROM tenants t
+ WHERE t.deleted_at IS NULL
+   AND t.plan = ANY(%(plans)s)
+   AND t.subscription_status <> ALL(%(over)s)
+   AND NOT t.cancel_at_period_end
+   AND t.cancel_at IS NULL
+   AND t.seats <> greatest(1, (
+           SELECT count(*)
+             FROM memberships m
+            WHERE m.tenant_id = t.id
+              AND m.removed_at IS NULL
+              AND NOT m.invited
+              AND (%(issuers)s::text[] IS NULL OR m.issuer = ANY(%(issuers)s)
+                   OR m.issuer LIKE %(pattern)s)))
+ ORDER BY t.id
+ LIMIT %(most)s
+"""
+
+
+def _issuer_values(issuers: Issuers | None) -> dict[str, Any]:
+    return {
+        "issuers": issuers.known if issuers else None,
+        "pattern": issuers.pattern if issuers else None,
+    }
+
+
+async def count_active_members(connection: Connection, org_id: str, issuers: Issuers | None) -> int:
+    """Count a tenant's active members, users of the ``issuers``: neither invited nor removed."""
+    values = {"org": org_id, **_issuer_values(issuers)}
+    return await connection.fetch_count(COUNT_ACTIVE_MEMBERS, values)
+
+
+async def seat_subscriptions(
+    connection: Connection, org_id: str, plans: Collection[str]
+) -> list[str]:
+    """Return a tenant's subscriptions to one of these plans that have not ended."""
+    values = {"org": org_id, "plans": list(plans), "over": list(OVER)}
+    return [row[0] for row in await connection.fetch(SEAT_SUBSCRIPTIONS, values)]
+
+
+async def drifted(
+    connection: Connection, plans: Collection[str], issuers: Issuers | None, most: int
+) -> list[str]:
+    """Return up to ``most`` tenants with one of these plans whose seats are not the number of their
+    active members.
+    """
+    values = {"plans": list(plans), "over": list(OVER), "most": most, **_issuer_values(issuers)}
+    return [row[0] for row in await connection.fetch(DRIFTED, values)]
