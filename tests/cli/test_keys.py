@@ -10,6 +10,7 @@ import pytest
 from tenantry.domain.api_keys import KeyFormat
 from tenantry.domain.permissions import Mode
 from tests.cli.command_support import SECRET, Workspace, in_shell
+from tests.support.imported_keys import import_key, old_key
 
 
 def lines(text: str) -> list[dict[str, Any]]:
@@ -255,3 +256,10 @@ async def test_list_finds_visible_characters_and_shows_replaced_and_leaked_keys(
     ).err == "No API key matches.\n"
     await workspace.done("keys", "rotate", key_id, "--overlap", "1h")
     assert "active (replaced)" in await workspace.done("keys", "list", "--search", key_id)
+
+
+async def test_list_marks_keys_that_were_not_used_since_their_import(workspace: Workspace) -> None:
+    service, organization = workspace.served.service, workspace.organization
+    await import_key(service, organization.id, old_key(), name="old")
+    shown = await workspace.done("keys", "list", "--search", "old")
+    assert "active (imported, not used yet)" in shown

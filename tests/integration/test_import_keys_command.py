@@ -189,6 +189,18 @@ async def test_lines_in_our_own_form_work(service: Service, operator: Operator) 
     assert [await status_of(service, key) for key in keys] == [200, 200]
 
 
+async def test_csv_in_our_own_form_works(service: Service, operator: Operator) -> None:
+    org = await service.organization()
+    key = old_key()
+    row = key.member(scopes="projects:read reports:write", metadata='{"team":"growth"}')
+    content = csv_of([{**row, "expiresAt": "", "orgId": org.id}])
+    assert (await operator.loaded(content, "jsonl"))["created"] == 1
+    assert await status_of(service, key) == 200
+    [shown] = await keys_of(service, org)
+    assert shown["scopes"] == ["projects:read", "reports:write"]
+    assert shown["metadata"] == {"team": "growth"}
+
+
 async def test_plaintext_is_hashed_before_it_is_stored(
     service: Service, operator: Operator
 ) -> None:

@@ -55,7 +55,15 @@ def stores_plaintext(source: KeySource) -> bool:
 
 
 def _jsonl(fields: _Fields) -> dict[str, Any]:
-    return dict(fields)
+    """Return a key as it is; a CSV file has scopes with blanks between them, and metadata as
+    JSON.
+    """
+    key = dict(fields)
+    if isinstance(scopes := key.get("scopes"), str):
+        key["scopes"] = scopes.split()
+    if isinstance(key.get("metadata"), str):
+        key["metadata"] = _parsed("metadata", key)
+    return key
 
 
 def _of_dumpdata(fields: _Fields) -> _Fields:

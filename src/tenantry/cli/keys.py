@@ -88,6 +88,8 @@ def _status(key: ApiKey) -> str:
         return f"{key.status} (leaked)"
     if key.status == "active" and key.superseded_by:
         return "active (replaced)"
+    if key.status == "active" and key.imported_as:
+        return "active (imported, not used yet)"
     return key.status
 
 
