@@ -128,6 +128,11 @@ class ProviderServer:
         async with asyncio.timeout(_PATIENCE), self._change:
             await self._change.wait_for(lambda: len(self.price_requests) >= times)
 
+    async def until_page_requested(self, times: int) -> None:
+        """Wait for request number ``times`` of the Billing page."""
+        async with asyncio.timeout(_PATIENCE), self._change:
+            await self._change.wait_for(lambda: len(self.page_requests) >= times)
+
     async def until_left(self) -> None:
         """Wait until no client is connected."""
         async with asyncio.timeout(_PATIENCE), self._change:
