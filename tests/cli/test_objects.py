@@ -3,8 +3,10 @@
 import json
 from typing import Any
 
-from tests.cli.command_support import ANSI, Workspace
+from tests.cli.command_support import ANSI, Home, Workspace
+from tests.sdk.sdk_support import serving
 from tests.support import events
+from tests.support.provider_api import KEY, running_provider
 from tests.support.signing import deliver
 
 
@@ -105,7 +107,31 @@ async def test_plans_are_listed_with_their_limits(workspace: Workspace) -> None:
         "pro",
         "business",
     ]
-    assert "no limit" in await workspace.done("plans")
+    shown = await workspace.done("plans")
+    assert "no limit" in shown
+    assert "PRICES" not in shown
+
+
+async def test_plans_are_listed_with_the_prices_that_the_service_knows(
+    conninfo: str, home: Home
+) -> None:
+    async with running_provider() as provider:
+        provider.prices = {
+            "price_pro": {
+                "active": True,
+                "currency": "eur",
+                "unit_amount": 2900,
+                "recurring": {"interval": "month"},
+            }
+        }
+        async with serving(
+            conninfo, PROVIDER_SECRET_KEY=KEY, PROVIDER_API_BASE=provider.url
+        ) as served:
+            workspace = Workspace(served, await served.service.organization(), home)
+            shown = ""
+            while "PRICES" not in shown:
+                shown = await workspace.done("plans")
+    assert "29.00 EUR a month" in shown
 
 
 async def test_whoami_shows_principal_service_and_expiry(workspace: Workspace) -> None:

@@ -249,13 +249,14 @@ def _one_time_command(prefix: Sequence[str]) -> str | None:
 
 class Column(NamedTuple):
     """A column of a table. A ``loose`` one wraps on a narrow terminal; a ``wide`` one needs 120
-    characters.
+    characters; an ``optional`` one is left out where all its cells are empty.
     """
 
     title: str
     value: Callable[[Any], str]
     loose: bool = False
     wide: bool = False
+    optional: bool = False
 
 
 def columns(*fields: str, loose: str = "", **named: str) -> list[Column]:
@@ -278,11 +279,20 @@ def columns(*fields: str, loose: str = "", **named: str) -> list[Column]:
 def print_table(items: Iterable[T], columns: Sequence[Column]) -> bool:
     """Print a table; return whether there was a row."""
     is_wide = _terminal_width() >= _WIDE
-    shown_columns = [column for column in columns if is_wide or not column.wide]
-    rows = [_cells(item, shown_columns) for item in items]
+    listed = list(items)
+    shown_columns = [
+        column
+        for column in columns
+        if (is_wide or not column.wide) and not (column.optional and _is_empty(column, listed))
+    ]
+    rows = [_cells(item, shown_columns) for item in listed]
     if rows:
         _print_rows(shown_columns, rows)
     return bool(rows)
+
+
+def _is_empty(column: Column, items: Iterable[object]) -> bool:
+    return not any(column.value(item) for item in items)
 
 
 def _cells(item: object, columns: Sequence[Column]) -> list[str]:

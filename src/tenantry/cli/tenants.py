@@ -9,7 +9,14 @@ from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument
 from tenantry.cli.options import limit_option
 from tenantry.cli.output import Column, ago, changes, columns, minute, pairs, shown
 from tenantry.cli.status import plan_rows
-from tenantry_sdk import BillingEvent
+from tenantry_sdk import BillingEvent, Plan
+
+
+def _prices(plan: Plan) -> str:
+    from tenantry.domain.prices import price_words  # noqa: PLC0415  # not every command needs it
+
+    return ", ".join(price_words(price) for price in plan.prices or ())
+
 
 _TENANT_COLUMNS = columns(
     "id",
@@ -25,6 +32,7 @@ _PLAN_COLUMNS = (
     Column("KEYS", lambda plan: _limit(plan.limits.api_keys)),
     Column("REQUESTS A MINUTE", lambda plan: _limit(plan.limits.requests_per_minute)),
     Column("A KEY", lambda plan: _limit(plan.limits.requests_per_minute_per_key)),
+    Column("PRICES", _prices, loose=True, optional=True),
 )
 
 
@@ -79,7 +87,7 @@ def show(api: ApiContext, *, org_id: str | None) -> None:
 
 @click.command("plans", cls=ApiCommand, json_help="One line of JSON a plan.")
 def plans(api: ApiContext) -> None:
-    """List the plans and their limits.
+    """List the plans, their limits and, where the service knows them, their prices.
 
     \b
       tenantry plans --json
