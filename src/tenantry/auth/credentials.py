@@ -60,6 +60,7 @@ class CredentialFinder:
         """The name of ``api_key_header`` in lower case."""
         self.header_names: Final = frozenset(filter(None, (b"authorization", self.header_name)))
         """The names of all headers that may hold a credential, in lower case."""
+        self._key_starts = key_format.credential_starts
         self._key_marks = tuple(b" " + start for start in key_format.credential_starts)
         also = "" if api_key_header is None else f", or {api_key_header}: <API key>"
         self.advice: Final = f"Send a credential: Authorization: Bearer <API key or token>{also}."
@@ -139,7 +140,7 @@ class CredentialFinder:
         return Credential(kind, value)
 
     def _kind_of(self, value: bytes) -> CredentialKind:
-        if value.startswith(self.key_format.credential_starts):
+        if value.startswith(self._key_starts):
             return CredentialKind.API_KEY
         if value.count(b".") == _TOKEN_DOTS:
             return CredentialKind.TOKEN

@@ -188,7 +188,7 @@ class KeyFormat:
         self.credential_starts: Final = tuple(f"{each}_".encode() for each in self.prefixes)
         """A credential that begins so is an API key and nothing else."""
         self._starts = tuple(f"{each}_{mode}_" for each in self.prefixes for mode in Mode)
-        self._heads = frozenset(start[:-1].encode() for start in self._starts)
+        self._heads = frozenset(start.encode() for start in self._starts)
 
     def compose(self, mode: Mode, random: bytes) -> str:
         """Return a new key's secret from 32 random bytes, in ASCII."""
@@ -200,8 +200,11 @@ class KeyFormat:
 
     def is_well_formed(self, secret: bytes) -> bool:
         """Whether these bytes have the form of an accepted key and a valid checksum."""
-        head, _, digits = secret.rpartition(b"_")
-        return head in self._heads and _are_digits(digits) and _has_checksum(secret)
+        return (
+            secret[:-_SECRET_DIGITS] in self._heads
+            and secret[-_CHECKSUM_DIGITS:] == _checksum(secret[:-_CHECKSUM_DIGITS])
+            and secret[-_SECRET_DIGITS:].isalnum()
+        )
 
     def is_secret(self, text: str) -> bool:
         """Whether a text has more of an accepted key's secret than its shown characters."""
@@ -253,14 +256,8 @@ def is_secret_of_any(text: str) -> bool:
 
 def is_any_key(secret: bytes) -> bool:
     """Whether these bytes have the form of a key of any deployment and a valid checksum."""
-    return _ANY_SECRET.fullmatch(secret) is not None and _has_checksum(secret)
-
-
-def _are_digits(text: bytes) -> bool:
-    return len(text) == _SECRET_DIGITS and text.isalnum()
-
-
-def _has_checksum(secret: bytes) -> bool:
+    if _ANY_SECRET.fullmatch(secret) is None:
+        return False
     return secret[-_CHECKSUM_DIGITS:] == _checksum(secret[:-_CHECKSUM_DIGITS])
 
 
