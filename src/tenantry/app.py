@@ -84,6 +84,7 @@ from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work
 from tenantry.notifications.access_ends import mail_access_ends
 from tenantry.notifications.mail_delivery import MailService
+from tenantry.notifications.quota_notices import QuotaNotices
 from tenantry.server.asgi_types import AsgiApp
 from tenantry.server.caching import CallerVary
 from tenantry.server.client_limits import ClientLimits
@@ -247,6 +248,8 @@ class Base(msgspec.Struct, frozen=True):
     tracing: Tracing | None
     database: Database
     outbox: Outbox
+    quota_notices: QuotaNotices | None
+    """None unless OWNER_NOTICES has this notice."""
     http_client: httpx2.AsyncClient
     """For requests to the identity provider."""
     provider: ProviderApi | None
@@ -288,17 +291,20 @@ def build_base(settings: Settings, conninfo: str, clock: Clock, timeouts: Timeou
             timeout=timeouts.payment_provider,
             tracing=tracing,
         )
+    outbox = Outbox(
+        asks_provider=provider is not None,
+        follows_seats=settings.follows_seats,
+        tracing=tracing,
+    )
+    tells_use = OwnerNotice.QUOTA_USED in settings.billing.notices
     return Base(
         settings,
         clock,
         metrics,
         tracing,
         database,
-        Outbox(
-            asks_provider=provider is not None,
-            follows_seats=settings.follows_seats,
-            tracing=tracing,
-        ),
+        outbox,
+        QuotaNotices(outbox) if tells_use else None,
         new_http_client(peer="identity provider", tracing=tracing),
         provider,
     )
@@ -327,6 +333,7 @@ def build_authentication(
         unknown_role=base.metrics.unknown_roles.inc,
         page=PAGE_OF_CALLER,
         credentials=settings.credentials,
+        quota_notices=base.quota_notices,
     )
 
 
@@ -437,6 +444,7 @@ def build_services(
             database.lane(entitlements_store.SESSION, name="entitlements"),
             catalog,
             clock,
+            base.quota_notices,
         ),
         replay=ReplayService(database, policy, clock),
         base_url=settings.base_url,

@@ -18,6 +18,7 @@ from tenantry.domain.owner_mails import (
     PaymentFailure,
     PaymentRecoveredData,
     PendingMail,
+    QuotaUsedData,
     SubscriptionEndedData,
     TrialEndingData,
 )
@@ -170,6 +171,8 @@ ABOUT = {
     "payment recovered": PaymentRecoveredData("https://pay.example/i/1"),
     "subscription ended": SubscriptionEndedData("Pro"),
     "access ended": AccessEndedData("The subscription is past due. The grace period has ended."),
+    "quota used": QuotaUsedData("exports", 80, 8, 10, datetime(2026, 4, 1, tzinfo=UTC)),
+    "quota used up": QuotaUsedData("exports", 100, 10, 10, datetime(2026, 4, 1, tzinfo=UTC)),
     "digest": DigestData(
         [KeyLeakedData("key_1", "EVIL", "svc_live_4fGh", "x9Qz", MAIL.created_at, None)],
         [AddressChangedData("new@x.example", MAIL.created_at)],

@@ -234,7 +234,7 @@ def test_billing_notices_are_a_list() -> None:
         "trial_ending",
         "access_ended",
     }
-    names = "trial_ending, payment_recovered, subscription_ended, access_ended"
+    names = "trial_ending, payment_recovered, subscription_ended, access_ended, quota_used"
     expected = f"OWNER_NOTICES: 'trial_over' is not a notice: choose from {names}"
     assert faults_of(OWNER_NOTICES="trial_ending,trial_over") == [expected]
 

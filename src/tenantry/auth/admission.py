@@ -32,6 +32,7 @@ from tenantry.domain.rate_limits import Policy, RateLimitStatus
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
+from tenantry.notifications.quota_notices import QuotaNotices
 
 Counted = TypeVar("Counted")
 _RECANCEL_AFTER: Final = 1.0
@@ -193,13 +194,15 @@ class AuthenticationParts:
         throttle: Throttle | None = None,
         page: str = NO_PAGE,
         credentials: CredentialFinder | None = None,
+        quota_notices: QuotaNotices | None = None,
     ) -> None:
         """``monotonic`` is a monotonic clock, in seconds; ``throttle`` delays rejections, by
         default as in the service.
 
         ``owner_seen``, ``accept``, ``page`` and ``credentials`` are as in `Authenticator`.
         ``limited`` receives the policy whose limit a request exceeds; ``refused`` is as in
-        `Admission`, ``unknown_role`` as in `TokenVerifier`.
+        `Admission`, ``unknown_role`` as in `TokenVerifier`, ``quota_notices`` as in
+        `RequestQuotas`.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
         self.key_uses = WriteBehind(database, "uses of keys", record_uses)
@@ -231,7 +234,7 @@ class AuthenticationParts:
         self.quotas: RequestQuotas | None = None
         if catalog.counts_requests is not None:
             quota_lane = database.lane(entitlements_store.SESSION, name="request_quotas")
-            self.quotas = RequestQuotas(quota_lane, catalog.counts_requests, clock)
+            self.quotas = RequestQuotas(quota_lane, catalog.counts_requests, clock, quota_notices)
         self.admission = Admission(
             self.authenticator,
             self.limiter,

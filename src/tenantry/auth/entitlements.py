@@ -2,7 +2,7 @@
 a lock, so that all processes together never exceed a quota.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -36,8 +36,10 @@ from tenantry.domain.entitlements import (
 )
 from tenantry.domain.errors import DomainError
 from tenantry.domain.features import Feature
-from tenantry.domain.permissions import RequestPrincipal
+from tenantry.domain.permissions import Mode, RequestPrincipal
 from tenantry.domain.plans import Catalog
+from tenantry.domain.quota_notices import UseChange
+from tenantry.notifications.quota_notices import QuotaNotices
 
 
 class Consumption(NamedTuple):
@@ -63,7 +65,16 @@ class EntitlementService:
     Requests that consume at the same time share a transaction, and are decided in their order.
     """
 
-    def __init__(self, database: Database, lane: Lane, catalog: Catalog, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        lane: Lane,
+        catalog: Catalog,
+        clock: Clock,
+        notices: QuotaNotices | None = None,
+    ) -> None:
+        """``notices`` tells owners of used quotas; None tells them nothing."""
+        self._notices = notices
         self._database = database
         self._lane = lane
         self._catalog = catalog
@@ -136,6 +147,8 @@ class EntitlementService:
             usages, first = await store.lock_and_read(connection, periods, keys, now)
             decisions = _Decisions(usages, first)
             answers = [decisions.decide(each) for each in batch]
+            if self._notices is not None:
+                await self._notices.queue(connection, decisions.changes(), now)
             await store.add(connection, decisions.added(), decisions.consumed, now)
         return answers
 
@@ -159,6 +172,7 @@ class _Decisions:
     ) -> None:
         self._before = usages
         self._usages = dict(usages)
+        self._limits: dict[MeteredUse, int | None] = {}
         self._first = first
         self.consumed: dict[ConsumptionKey, FirstConsumption] = {}
         """The first consumptions with a key."""
@@ -178,6 +192,13 @@ class _Decisions:
             if (usage := self._usages[use]) != before
         ]
 
+    def changes(self) -> Iterator[UseChange]:
+        """Yield what the requests so far change of the use in live mode."""
+        for use, limit in self._limits.items():
+            if use.mode is Mode.LIVE:
+                before, after = self._before[use], self._usages[use]
+                yield UseChange(use.org_id, use.feature, before, after, limit)
+
     def _repeated(self, each: Consumption) -> Consumed | None:
         """Return the answer of the request that this one repeats, if any."""
         if each.claim is None or each.key is None:
@@ -191,6 +212,7 @@ class _Decisions:
     def _consume(self, each: Consumption) -> Consumed:
         usage = consume(self._usages[each.use], each.limit, each.amount, each.feature.id)
         self._usages[each.use] = usage
+        self._limits[each.use] = each.limit
         answer = consumed_of(usage, each.limit)
         if each.claim is not None and each.key is not None:
             encoded = msgspec.json.encode(answer).decode()

@@ -8,7 +8,7 @@ the database.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import psycopg
@@ -19,7 +19,7 @@ from tenantry.auth.entitlements_store import Addition, MeteredUse
 from tenantry.common.clock import Clock, from_epoch
 from tenantry.db.batcher import Batcher
 from tenantry.db.database import Lane
-from tenantry.domain.entitlements import limit_of
+from tenantry.domain.entitlements import Usage, limit_of
 from tenantry.domain.errors import (
     AuthUnavailableError,
     DatabaseUnavailableError,
@@ -27,8 +27,10 @@ from tenantry.domain.errors import (
     QuotaExceededError,
 )
 from tenantry.domain.features import Feature
-from tenantry.domain.permissions import RequestPrincipal
+from tenantry.domain.permissions import Mode, RequestPrincipal
+from tenantry.domain.quota_notices import UseChange
 from tenantry.domain.request_quotas import QuotaShare
+from tenantry.notifications.quota_notices import QuotaNotices
 
 INTERVAL: Final = 1.0
 """Seconds between returns of idle shares."""
@@ -54,8 +56,17 @@ class _Return(NamedTuple):
 class RequestQuotas:
     """Counts requests against the quotas of their tenants. `run` returns idle shares."""
 
-    def __init__(self, lane: Lane, feature: Feature, clock: Clock) -> None:
-        """``feature`` is the one of the catalog that counts requests."""
+    def __init__(
+        self,
+        lane: Lane,
+        feature: Feature,
+        clock: Clock,
+        notices: QuotaNotices | None = None,
+    ) -> None:
+        """``feature`` is the one of the catalog that counts requests; ``notices`` tells owners of
+        used quotas, None tells them nothing.
+        """
+        self._notices = notices
         deadline = lane.timeouts.rate_limits
         self._lane = lane
         self._feature = feature
@@ -167,6 +178,8 @@ class RequestQuotas:
                 for use, share in shares.items()
             }
             added = [(use, periods[use], number) for use, number in reserved.items() if number]
+            if self._notices is not None:
+                await self._notices.queue(connection, _changes(usages, reserved, limits), now)
             await store.add(connection, added, {}, now)
         # only now: what was not committed must not be used
         for use, share in shares.items():
@@ -174,6 +187,19 @@ class RequestQuotas:
             if share.limit != limits[use]:
                 share.set_limit(share.limit)  # it was reserved under the former limit
         return [isinstance(each, _Return) or each.share.take(second) for each in batch]
+
+
+def _changes(
+    usages: Mapping[MeteredUse, Usage],
+    reserved: Mapping[MeteredUse, int],
+    limits: Mapping[MeteredUse, int | None],
+) -> Iterator[UseChange]:
+    """Yield what reserved shares change of the use in live mode."""
+    for use, number in reserved.items():
+        if use.mode is Mode.LIVE:
+            before = usages[use]
+            after = before._replace(used=before.used + number)
+            yield UseChange(use.org_id, use.feature, before, after, limits[use])
 
 
 def _released(use: MeteredUse, share: QuotaShare) -> Addition:

@@ -24,6 +24,7 @@ class OwnerNotice(StrEnum):
     PAYMENT_RECOVERED = "payment_recovered"
     SUBSCRIPTION_ENDED = "subscription_ended"
     ACCESS_ENDED = "access_ended"
+    QUOTA_USED = "quota_used"
 
     @property
     def mail_type(self) -> str:
@@ -102,12 +103,25 @@ class AccessEndedData(msgspec.Struct, frozen=True, rename="camel"):
     reason: str
 
 
-NoticeData = TrialEndingData | PaymentRecoveredData | SubscriptionEndedData | AccessEndedData
+class QuotaUsedData(msgspec.Struct, frozen=True, rename="camel"):
+    """A quota of which at least ``percent`` were used when the notice was queued: 80 or 100."""
+
+    feature: str
+    percent: int
+    used: int
+    limit: int
+    resets_at: datetime
+
+
+NoticeData = (
+    TrialEndingData | PaymentRecoveredData | SubscriptionEndedData | AccessEndedData | QuotaUsedData
+)
 NOTICE_DATA: Final[Mapping[str, type[NoticeData]]] = {
     OwnerNotice.TRIAL_ENDING.mail_type: TrialEndingData,
     OwnerNotice.PAYMENT_RECOVERED.mail_type: PaymentRecoveredData,
     OwnerNotice.SUBSCRIPTION_ENDED.mail_type: SubscriptionEndedData,
     OwnerNotice.ACCESS_ENDED.mail_type: AccessEndedData,
+    OwnerNotice.QUOTA_USED.mail_type: QuotaUsedData,
 }
 """The data of each billing notice, by its type."""
 

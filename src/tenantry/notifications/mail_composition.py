@@ -25,6 +25,7 @@ _SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {
     rules.PaymentRecoveredData: ("Payment received", "payment_recovered"),
     rules.SubscriptionEndedData: ("Your subscription has ended", "subscription_ended"),
     rules.AccessEndedData: ("Your access has ended", "access_ended"),
+    rules.QuotaUsedData: ("Quota of your plan", "quota_used"),
     rules.Confirmation: ("Confirm your e-mail address", "confirm_address"),
     rules.KeyLeakedData: ("A leaked API key was revoked", "key_leaked"),
     rules.AddressChangedData: ("The owner's e-mail address was changed", "address_changed"),

@@ -19,6 +19,7 @@ from tenantry.domain.billing.ledger import FailedPayment
 from tenantry.domain.billing.notices import BillingNotice, time_to_end
 from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.owner_mails import NOTICES_PER_HOUR, OWNER_ADDRESS_CONFIRMATION, PendingMail
+from tenantry.domain.quota_notices import QuotaNotice
 
 INSERT_NOTIFICATIONS: Final = """
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
@@ -103,6 +104,14 @@ SELECT gen_random_uuid(), %(type)s, t.owner_id, t.id, '{email}', jsonb_build_obj
                             - CASE t.access->-2->>'state' WHEN 'grace' THEN %(grace)s ELSE %(other)s END)
  ORDER BY (t.access->-2->>'until')::bigint
  LIMIT %(most)s
+    ON CONFLICT (event_id) DO NOTHING
+RETURNING id
+"""
+INSERT_QUOTA_NOTICES: Final = """
+INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
+SELECT gen_random_uuid(), %(type)s, t.owner_id, t.id, '{email}', given.data, given.cause, %(now)s, t.owner_email
+  FROM json_to_recordset(%(notices)s::json) AS given (org_id text, cause text, data jsonb)
+  JOIN tenants t ON t.id = given.org_id
     ON CONFLICT (event_id) DO NOTHING
 RETURNING id
 """
@@ -288,6 +297,18 @@ async def insert_access_ends(
         "other": time_to_end("full", policy),
     }
     return await connection.fetch_column(INSERT_ACCESS_ENDS, values)
+
+
+async def insert_quota_notices(
+    connection: Connection, notices: Sequence[QuotaNotice], now: datetime
+) -> list[UUID]:
+    """Store notices of used quotas, at most one for each cause; return the ids of new ones."""
+    values = {
+        "type": rules.OwnerNotice.QUOTA_USED.mail_type,
+        "notices": msgspec.json.encode(notices).decode(),
+        "now": now,
+    }
+    return await connection.fetch_column(INSERT_QUOTA_NOTICES, values)
 
 
 async def read_notification(connection: Connection, notification_id: UUID) -> PendingMail | None:
