@@ -27,6 +27,7 @@ JWT: Final = {"RS256": "tenantry/rs256", "ES256": "tenantry/es256"}
 """The names of the contestants that use access tokens, by algorithm."""
 LIMITED: Final = "tenantry/limited"
 EACH: Final = "tenantry/each"
+QUOTA: Final = "tenantry/quota"
 CORS: Final = "tenantry/cors"
 PLANS_WITHOUT_LIMITS: Final = """
 [[plans]]
@@ -34,6 +35,21 @@ id = "free"
 [[plans]]
 id = "pro"
 stripe_price_id = "price_pro"
+"""
+PLANS_WITH_QUOTA: Final = """
+[[features]]
+id = "calls"
+type = "metered"
+counts = "requests"
+[[plans]]
+id = "free"
+[plans.features]
+calls = 1000000000
+[[plans]]
+id = "pro"
+stripe_price_id = "price_pro"
+[plans.features]
+calls = 1000000000
 """
 PATHS: Final = {
     Job.WEBHOOK: webhooks.PATH,
@@ -55,6 +71,8 @@ class Tenantry(Contestant):
     algorithm: str | None = None
     """The algorithm of access tokens; None for API keys."""
     limited: bool = False
+    plans: str = PLANS_WITHOUT_LIMITS
+    """The catalog, unless ``limited``."""
     subscriptions: str = "any"
     """The setting SUBSCRIPTIONS."""
     page_origin: str | None = None
@@ -88,7 +106,7 @@ class Tenantry(Contestant):
             variables["CORS_ORIGINS"] = self.page_origin
         if not self.limited:
             catalog = data.folder / "plans.toml"
-            catalog.write_text(PLANS_WITHOUT_LIMITS)
+            catalog.write_text(self.plans)
             variables["TENANTRY_PLANS"] = str(catalog)
         with contextlib.ExitStack() as stack:
             if self.algorithm is not None:
@@ -146,6 +164,13 @@ def contestants() -> list[Contestant]:
         Tenantry(NAME, "the service, API keys, plans without request limits", tuple(Job)),
         *tokens,
         Tenantry(LIMITED, limited, (Job.LIST,), (1,), limited=True),
+        Tenantry(
+            QUOTA,
+            "with a feature that counts requests",
+            (Job.LIST,),
+            (1,),
+            plans=PLANS_WITH_QUOTA,
+        ),
         Tenantry(
             CORS,
             "called by pages of another origin",
