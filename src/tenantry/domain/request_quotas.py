@@ -6,11 +6,14 @@ from typing import Final
 
 from tenantry.domain.entitlements import Usage, UsagePeriod, remaining_of
 
-IDLE_SECONDS: Final = 5
+IDLE_SECONDS: Final = 60
 """After so many seconds without a request a process returns its share."""
 _PARTS: Final = 100
 _LARGEST_SHARE: Final = 10_000
-_NEVER: Final = -1
+_GROWTH: Final = 8
+_LONG: Final = 30
+"""Seconds for which a share should last."""
+_NEVER: Final = -_LONG
 _NO_PERIOD: Final = UsagePeriod(_NEVER, _NEVER)
 
 
@@ -18,8 +21,8 @@ class QuotaShare:
     """The requests of a tenant that one process may still accept in a period.
 
     They are counted as used when they are reserved: a process that is killed loses them, and no
-    failure allows more than the quota. So a share is at most a hundredth of what is left. It
-    doubles while it lasts for less than a second, and is halved once it lasts for long.
+    failure allows more than the quota. So a share is at most a hundredth of what is left. It begins
+    with one request, and grows until it lasts for half a minute.
     """
 
     __slots__ = (
@@ -93,6 +96,4 @@ class QuotaShare:
 
     def _next_step(self, second: int) -> int:
         lasted = second - self._reserved_in
-        if lasted <= 1:
-            return min(self._step * 2, _LARGEST_SHARE)
-        return max(1, self._step // 2) if lasted > IDLE_SECONDS else self._step
+        return min(self._step * _GROWTH, _LARGEST_SHARE) if lasted < _LONG else self._step
