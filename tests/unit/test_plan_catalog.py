@@ -153,6 +153,12 @@ def test_catalogs_of_the_guides_are_valid() -> None:
     }
     of_stripe = parse_catalog(block_of("how-to/stripe.md", "[[plans]]"))
     assert of_stripe.price_ids == ["price_1Qmonthly", "price_1Qyearly"]
+    sold = parse_catalog(block_of("how-to/sell-plans.md", "[[plans]]"))
+    assert [(plan.trial_days, plan.seats_follow_members) for plan in sold.plans] == [
+        (0, False),
+        (14, True),
+        (0, False),
+    ]
     assert parse_catalog(FREE + block_of("explanation/subscriptions.md", "[[addons]]")).addons
     assert parse_catalog(FREE + block_of("explanation/subscriptions.md", "[access]")).access == {
         "past_due": "none",

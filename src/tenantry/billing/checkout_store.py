@@ -44,7 +44,7 @@ async def trial_use(connection: Connection, org_id: str) -> TrialUse:
 async def remember_trial_checkout(
     connection: Connection, org_id: str, session_id: str, ended: str | None
 ) -> str | None:
-    """Store the session that offers a trial, in the place of the one that has ``ended``.
+    """Store the session that offers a trial instead of the session that has ``ended``.
 
     Return None, or the session of another checkout that is stored by now.
     """

@@ -111,8 +111,8 @@ class SeatService:
     def _idempotency_key(self, job_id: int, item: SeatItem, wanted: int) -> str:
         """Return the same key for a repetition of the same change by the same job, for an hour.
 
-        The provider repeats also a failure of its own for a day, so that a key for longer would
-        keep the change from succeeding.
+        The provider repeats also its internal errors for a day, so that a key for longer would keep
+        the change from succeeding (https://docs.stripe.com/api/idempotent_requests).
         """
         hour = int(self.clock().timestamp()) // _HOUR
         change = f"{job_id}\x1f{item.id}\x1f{item.quantity}\x1f{wanted}\x1f{hour}"

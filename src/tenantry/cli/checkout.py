@@ -35,7 +35,7 @@ def checkout(
 ) -> None:
     """Begin a checkout of a plan, and print its address, alone, on stdout. Open it in a browser.
 
-    Whoever has the address can subscribe for your organization.
+    Anyone with the address can subscribe for your organization.
 
     \b
       tenantry billing checkout pro --price price_pro_yearly --quantity 5 --addon storage=2
