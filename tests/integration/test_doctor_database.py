@@ -96,6 +96,24 @@ async def test_a_database_in_order(emptied: str) -> None:
     }
 
 
+async def test_active_imported_keys_are_counted_where_no_pattern_accepts_them(
+    emptied: str, connection: Connection
+) -> None:
+    query = """
+        INSERT INTO api_keys (id, org_id, name, scopes, access_level, mode, digest, start, last4, created_at,
+                              created_by, revoked_at, last_used_at, import_algorithm, import_digest)
+        SELECT 'key_' || n, 'acme', 'x', '{a:b}', 'SCOPED', 'live', sha256(n::text::bytea), '', '', %(now)s,
+               'operator', revoked, used, 'sha256', sha256(n::text::bytea)
+          FROM unnest(%(revoked)s::timestamptz[], %(used)s::timestamptz[]) WITH ORDINALITY AS k(revoked, used, n)
+    """
+    values = {"now": NOW, "revoked": [None, None, NOW], "used": [None, NOW, None]}
+    await connection.execute(query, values)
+    found = only(await check(emptied), Level.ERROR)
+    assert found.subject == "IMPORTED_KEY_PATTERN"
+    assert "2 active keys" in found.message
+    assert levels(await check(emptied, IMPORTED_KEY_PATTERN="old_.*")) == {Level.OK}
+
+
 async def test_active_keys_of_a_prefix_that_is_not_accepted_are_counted(
     emptied: str, connection: Connection
 ) -> None:
@@ -152,8 +170,8 @@ async def test_check_that_takes_too_long_is_skipped_and_the_others_run(
             emptied, checked_settings(API_KEY_PEPPER=PEPPER), NOW, statement_timeout=0.2
         )
     found = {finding.subject: finding.level for finding in findings}
-    skipped = ("API_KEY_PEPPER", "KEY_PREFIX")
-    assert [found.pop(subject) for subject in skipped] == [Level.WARNING, Level.WARNING]
+    skipped = ("API_KEY_PEPPER", "KEY_PREFIX", "IMPORTED_KEY_PATTERN")
+    assert {found.pop(subject) for subject in skipped} == {Level.WARNING}
     assert found == dict.fromkeys(
         (
             "database",

@@ -301,6 +301,15 @@ async def count_by_prefix(connection: Connection, now: datetime) -> dict[str, in
     return dict(await connection.fetch(query, {"now": now}))
 
 
+async def count_active_imported(connection: Connection, now: datetime) -> int:
+    """Count the active keys that other systems made."""
+    query = (
+        "SELECT count(*) FROM api_keys "  # noqa: S608  # our own
+        f"WHERE import_digest IS NOT NULL AND {_STATUS[KeyStatus.ACTIVE]}"
+    )
+    return await connection.fetch_count(query, {"now": now})
+
+
 async def read_all(connection: Connection, org_id: str, now: datetime) -> list[ApiKey]:
     """Read every key of a tenant, oldest first."""
     rows = await connection.fetch(_SELECT + " WHERE org_id = %s ORDER BY created_at, id", (org_id,))

@@ -102,6 +102,7 @@ async def _check_all(
     findings.append(await _check_login(connection))
     findings += await _run("API_KEY_PEPPER", _check_peppers(connection, settings, now))
     findings += await _run("KEY_PREFIX", _check_prefixes(connection, settings, now))
+    findings += await _run("IMPORTED_KEY_PATTERN", _check_imported(connection, settings, now))
     findings += await _run("billing ledger", check_ledger(connection, settings, now))
     findings += await _run("tenants", check_tenants(connection, settings, now))
     return findings
@@ -221,6 +222,18 @@ def judge_prefixes(counts: Mapping[str, int], key_format: KeyFormat) -> list[Fin
     }
     named = ", ".join(f"{prefix}: {number}" for prefix, number in lost.items())
     return problem_if(lost, "KEY_PREFIX.not_accepted", named=named)
+
+
+async def _check_imported(
+    connection: Connection,
+    settings: Settings,
+    now: datetime,
+) -> list[Finding]:
+    """Check whether active keys of other systems are looked up at all."""
+    if settings.imported_key_pattern is not None:
+        return []
+    number = await api_keys_store.count_active_imported(connection, now)
+    return problem_if(number, "IMPORTED_KEY_PATTERN.missing")
 
 
 async def _check_peppers(
