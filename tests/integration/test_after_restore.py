@@ -17,6 +17,7 @@ from tests.support.backup import run_script
 from tests.support.billing import rows
 from tests.support.command_runner import invoke_async
 from tests.support.commands import Done
+from tests.support.imported_keys import IMPORTED_KEY_PATTERN, import_key, imported, old_key
 from tests.support.issuer import AUDIENCE, CLIENT_ID
 from tests.support.members import (
     accept_path,
@@ -76,12 +77,13 @@ class Loss:
             assert restored.returncode == 0, restored.stderr
             done = await self.after_restore(conninfo, *(arguments or ("--audit", str(self.trail))))
             issuer, clock = self.service.issuer, self.service.clock
-            identity = {
+            values = {
                 "OIDC_ISSUER": issuer.url,
                 "OIDC_AUDIENCE": AUDIENCE,
                 "OIDC_CLIENT_ID": CLIENT_ID,
+                "IMPORTED_KEY_PATTERN": IMPORTED_KEY_PATTERN,
             }
-            async with running_app(conninfo, clock=clock, **identity) as client:
+            async with running_app(conninfo, clock=clock, **values) as client:
                 yield Restored(Service(client, clock, issuer, conninfo), done)
 
     async def after_restore(self, conninfo: str, *arguments: str) -> Done:
@@ -130,6 +132,25 @@ async def test_keys_revoked_after_the_backup_are_rejected(loss: Loss) -> None:
         for key in (org.key, active):
             assert (await service.caller(key.caller.credential).get(PROJECTS)).status_code == 200
     assert done.out.count("  redone\n") == 3
+
+
+async def test_imported_keys_that_were_revoked_after_the_backup_stay_revoked(loss: Loss) -> None:
+    org = await loss.service.organization()
+    keys = [old_key() for _ in range(2)]
+    revoked, _ = [
+        await import_key(loss.service, org.id, key, externalId=key.secret) for key in keys
+    ]
+    await loss.back_up()
+    await org.owner.delete(f"{KEYS}/{revoked}")
+    async with loss.restored() as (service, done):
+        assert done.code == 0, done.err
+        again = [key.member(externalId=key.secret) for key in keys]
+        assert [each["status"] for each in await imported(service, org.id, *again)] == [
+            "exists"
+        ] * 2
+        answers = [await service.caller(key.secret).get(PROJECTS) for key in keys]
+        assert refusal(answers[0]) == (401, "api_key_revoked")
+        assert answers[1].status_code == 200
 
 
 async def test_without_the_trail_revoked_keys_work_and_the_command_warns(loss: Loss) -> None:

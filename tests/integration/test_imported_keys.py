@@ -17,6 +17,7 @@ from tests.support.imported_keys import (
     old_key,
     spellings,
 )
+from tests.support.in_process import MIDDLEWARE, WSGI, running_app
 from tests.support.metrics import Shown
 from tests.support.service import (
     KEYS,
@@ -119,6 +120,20 @@ async def test_header_for_api_keys_accepts_it(service: Service) -> None:
         for headers in ({"X-API-Key": key.secret}, {"Authorization": f"Api-Key {key.secret}"}):
             answer = await other.anonymous.call("GET", PROJECTS, headers=headers)
             assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("kind", [MIDDLEWARE, WSGI])
+async def test_application_in_process_accepts_it_and_records_its_first_use(
+    service: Service, kind: str
+) -> None:
+    org = await service.organization()
+    key = old_key()
+    key_id = await import_key(service, org.id, key)
+    async with running_app(kind, service, **PATTERN) as app:
+        answer = await app.caller(key.secret).get(app.path("projects:read"))
+        assert answer.status_code == 200, answer.text
+    assert (await shown(org, key_id))["importedAs"] is None
+    assert await answer_to(service, key.secret) == (200, "")
 
 
 @pytest.mark.parametrize(
