@@ -15,7 +15,12 @@ ROWS = [{"id": "k1", "name": "CI"}, {"id": "k2", "name": 'Zoë, "x"'}]
     [
         (json.dumps(ROWS), ["entry 1", "entry 2"]),
         (json.dumps(ROWS, indent=2), ["entry 1", "entry 2"]),
-        (json.dumps({"meta": {}, "data": ROWS}), ["entry 1", "entry 2"]),
+        (json.dumps({"meta": {}, "data": ROWS}), ["line 1, entry 1", "line 1, entry 2"]),
+        (json.dumps({"data": ROWS}, indent=2), ["line 1, entry 1", "line 1, entry 2"]),
+        (
+            "\n".join(json.dumps({"meta": {}, "data": [row]}) for row in ROWS),
+            ["line 1, entry 1", "line 2, entry 1"],
+        ),
         ("\ufeff" + "\n".join(map(json.dumps, ROWS)), ["line 1", "line 2"]),
         ("\n".join(map(json.dumps, ROWS)).replace("\n", "\r\n\r\n") + "\n", ["line 1", "line 3"]),
         ('id,name\r\nk1,CI\r\nk2,"Zoë, ""x"""\r\n', ["line 2", "line 3"]),

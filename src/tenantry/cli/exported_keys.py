@@ -42,25 +42,28 @@ def read_exported_keys(content: bytes) -> list[ExportedKey]:
 
 
 def _objects(text: str) -> Iterator[ExportedKey]:
-    """Read one object, its list, or an object on each line."""
+    """Read one object, or an object on each line: a key, or an answer with a list of keys."""
     try:
-        whole = msgspec.json.decode(text)
+        yield from _listed(msgspec.json.decode(text), "line 1")
     except NOT_JSON:
         for number, line in enumerate(text.splitlines(), 1):
+            place = f"line {number}"
             if line.strip():
-                place = f"line {number}"
-                yield ExportedKey(place, _object(_decoded(line, place), place))
-        return
-    lists = [whole[name] for name in _LISTS if isinstance(whole.get(name), list)]
+                yield from _listed(_decoded(line, place), place)
+
+
+def _listed(item: object, place: str) -> Iterator[ExportedKey]:
+    found = _object(item, place)
+    lists = [found[name] for name in _LISTS if isinstance(found.get(name), list)]
     if lists:
-        yield from _entries(lists[0])
+        yield from _entries(lists[0], f"{place}, ")
     else:
-        yield ExportedKey("line 1", whole)
+        yield ExportedKey(place, found)
 
 
-def _entries(items: Iterable[Any]) -> Iterator[ExportedKey]:
+def _entries(items: Iterable[Any], before: str = "") -> Iterator[ExportedKey]:
     for number, item in enumerate(items, 1):
-        place = f"entry {number}"
+        place = f"{before}entry {number}"
         yield ExportedKey(place, _object(item, place))
 
 
