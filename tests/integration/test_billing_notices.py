@@ -12,11 +12,13 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from tenantry.billing.grants import GrantInput, GrantService
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.common.clock import system_clock
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
+from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
@@ -371,6 +373,25 @@ async def test_access_that_ends_by_time_is_mailed_once(
     assert len(await rows(emptied, "SELECT id FROM procrastinate_jobs")) == 1
 
 
+async def test_the_end_of_a_grants_plan_is_mailed_and_that_of_its_features_is_not(
+    emptied: str, one: Process
+) -> None:
+    """The plan ends a day before the features of another grant, which count without access."""
+    grants = GrantService(one.database, POLICY, Outbox(), one.clock)
+    plan_end = datetime.fromtimestamp(NOW + 86_400, UTC)
+    plan = GrantInput("a contract", plan="pro", until=plan_end)
+    more = GrantInput("more room", limits={"projects": 7}, until=plan_end + timedelta(days=1))
+    await grants.put(BY_OPERATOR, "acme", "contract", plan)
+    await grants.put(BY_OPERATOR, "acme", "more", more)
+    one.clock.advance(days=1, minutes=11)
+    assert await one.mail_access_ends() == 1
+    one.clock.advance(days=1)
+    assert await one.mail_access_ends() == 0
+    [notice] = await rows(emptied, NOTIFICATIONS)
+    assert notice["event_id"] == f"billing.access_ended acme {NOW + 86_400}"
+    assert notice["data"] == {"reason": "Grant contract has ended."}
+
+
 async def test_a_worker_mails_access_that_ended_by_time(
     emptied: str, one: Process, past_due: int
 ) -> None:
@@ -524,7 +545,7 @@ async def test_the_job_finds_tenants_by_an_index(emptied: str, one: Process) -> 
     for name, value in zip(names, values, strict=True):
         statement = statement.replace(name, value)
     plan = await rows(f"{emptied} options='-c enable_seqscan=off'", f"EXPLAIN {statement}")
-    assert "tenants_by_access_end" in str(plan)
+    assert "tenants_by_last_access_end" in str(plan)
 
 
 async def test_a_replay_queues_no_notice(emptied: str, one: Process) -> None:

@@ -115,6 +115,26 @@ async def test_a_state_that_is_not_that_of_the_events_shows(
     assert (difference.field, difference.stored, difference.folded) == ("plan", "gold", "pro")
 
 
+async def test_grants_are_explained(provider: Provider, explaining: Explaining) -> None:
+    subscriber = await provider.subscriber()
+    path = f"/api/v1/tenants/{subscriber.id}/grants"
+    await provider.service.operator.put(f"{path}/gone", {"plan": "pro", "reason": "a trial"})
+    await provider.service.operator.delete(f"{path}/gone")
+    await provider.send(events.updated(**subscriber.names))
+    contract = {"plan": "business", "reason": "Contract 2027-014"}
+    await provider.service.operator.put(f"{path}/contract", contract)
+    explanation = await explaining(subscriber.id, 10)
+    assert [(grant.name, grant.plan) for grant in explanation.grants] == [("contract", "business")]
+    reasons = [entry.reason for entry in explanation.entries if "grant" in entry.type]
+    assert reasons == [
+        "Grant gone gives plan pro. Granted by the operator: a trial.",
+        "The operator ended grant gone.",
+        "Grant contract gives plan business. Granted by the operator: Contract 2027-014.",
+    ]
+    assert explanation.tenant.access.plan == "business"
+    assert explanation.differences == ()
+
+
 async def test_a_tenant_without_events_is_explained(
     provider: Provider, explaining: Explaining
 ) -> None:

@@ -246,6 +246,9 @@ async def test_a_grant_ends_at_its_second_without_a_job(fresh_service: Service) 
     record = await record_of(service, org)
     assert (record["plan"], record["access"]["reason"]) == ("free", "Grant contract has ended.")
     assert (await service.operator.get(f"{org.path}/grants")).json()["data"] == []
+    for plan, listed in (("pro", []), ("free", [org.id])):
+        page = await service.operator.get("/api/v1/operator/tenants", search=org.id, plan=plan)
+        assert [tenant["id"] for tenant in page.json()["data"]] == listed
 
 
 async def test_the_job_records_the_end_of_a_grant_once(fresh_service: Service) -> None:

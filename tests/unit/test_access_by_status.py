@@ -10,6 +10,7 @@ from tenantry.domain.access import (
     AccessPhase,
     access_of_status,
     current_phase,
+    end_reason,
     limit_text,
     limits_of,
     phase_at,
@@ -146,6 +147,41 @@ def test_grant_raises_a_limit_and_never_lowers_one(
 ) -> None:
     limits = limits_of(phase, CATALOG)
     assert (limits.projects, limits.api_keys, limits.members) == (projects, api_keys, members)
+
+
+FEATURES: Final = (("sso", True),)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (
+            AccessPhase("full", "pro", "", 9),
+            AccessPhase("none", "free", "Why."),
+            "Access to plan pro has ended. Why.",
+        ),
+        (
+            AccessPhase("full", "pro", "", 9),
+            AccessPhase("full", "free", "Why."),
+            "Access to plan pro has ended, and that to plan free counts. Why.",
+        ),
+        (
+            AccessPhase("full", "pro", "", 9, (("more", 1),)),
+            AccessPhase("full", "pro", "Why."),
+            "Add-ons have ended. Why.",
+        ),
+        (
+            AccessPhase("none", "free", "", 9, features=FEATURES),
+            AccessPhase("none", "free", "Why."),
+            "Granted features or limits have ended. Why.",
+        ),
+    ],
+    ids=["access", "plan", "add-ons", "features"],
+)
+def test_reason_of_an_end_says_what_ended(
+    before: AccessPhase, after: AccessPhase, reason: str
+) -> None:
+    assert end_reason((before, after), 9) == reason
 
 
 @pytest.mark.parametrize(

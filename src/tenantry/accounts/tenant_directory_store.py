@@ -36,6 +36,18 @@ CASE WHEN access IS NOT NULL
      ELSE 'none'
  END
 """
+# The rule of `tenantry.domain.access.plan_at`: without a subscription, the plan of that phase.
+PLAN: Final = """
+CASE WHEN access IS NOT NULL AND subscription_status = 'none'
+     THEN coalesce((SELECT phase->>'plan'
+                      FROM json_array_elements(access) WITH ORDINALITY AS phases (phase, position)
+                     WHERE phase->>'until' IS NULL OR (phase->>'until')::bigint > %(now)s
+                     ORDER BY position
+                     LIMIT 1),
+                   access->-1->>'plan')
+     ELSE plan
+ END
+"""
 # One value a line, so that no search text matches across two of them. The database lowers both
 # sides, so that each name is found by itself. With the locale C it lowers ASCII letters only, so
 # other letters of the text are lowered by name.
@@ -47,7 +59,7 @@ _SEARCHED: Final = """
 _FINAL_SIGMA: Final = {"\N{GREEK SMALL LETTER FINAL SIGMA}": "\N{GREEK SMALL LETTER SIGMA}"}
 _CONDITIONS: Final = {
     "search": _SEARCHED,
-    "plan": "plan = %(plan)s",
+    "plan": f"({PLAN}) = %(plan)s",
     "status": "subscription_status = %(status)s",
     "access": f"({ACCESS_STATE}) = %(access)s",
     "suspended": "(suspended_at IS NOT NULL) = %(suspended)s",

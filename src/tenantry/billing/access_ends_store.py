@@ -19,7 +19,7 @@ WITH ended AS (
         UNION
        SELECT id, (access->-2->>'until')::bigint
          FROM tenants
-        WHERE access->-1->>'state' = 'none' AND (access->-2->>'until')::bigint BETWEEN %(since)s AND %(until)s)
+        WHERE (access->-2->>'until')::bigint BETWEEN %(since)s AND %(until)s)
 SELECT t.id, t.access::text, ended.at, nextval('billing_arrivals')
   FROM tenants t
   JOIN ended USING (id)

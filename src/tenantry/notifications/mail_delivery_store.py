@@ -86,23 +86,38 @@ SELECT gen_random_uuid(), given.type, given.owner_id, given.tenant_id, '{{email}
     ON CONFLICT (event_id) DO NOTHING
 RETURNING id
 """  # noqa: S608  # our own names
-# The last phase of a tenant's access is the only one that may give none. The cause is that of
-# `access_end_cause`.
+# Access is followed by none after its first phase or before its last one: phases without access
+# differ only by what grants give. Two indexes find them. The cause is that of `access_end_cause`.
 INSERT_ACCESS_ENDS: Final = """
+WITH ended AS (
+       SELECT id,
+              (access->0->>'until')::bigint AS at,
+              access->0->>'state' AS state,
+              access->1->>'reason' AS reason
+         FROM tenants
+        WHERE (access->0->>'until')::bigint BETWEEN %(since)s AND %(until)s
+          AND access->1->>'state' = 'none'
+        UNION
+       SELECT id,
+              (access->-2->>'until')::bigint,
+              access->-2->>'state',
+              access->-1->>'reason'
+         FROM tenants
+        WHERE (access->-2->>'until')::bigint BETWEEN %(since)s AND %(until)s
+          AND access->-1->>'state' = 'none')
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
-SELECT gen_random_uuid(), %(type)s, t.owner_id, t.id, '{email}', jsonb_build_object('reason', t.access->-1->>'reason'),
-       %(type)s || ' ' || t.id || ' ' || (t.access->-2->>'until'), %(now)s, t.owner_email
-  FROM tenants t
- WHERE t.access->-1->>'state' = 'none' AND t.deleted_at IS NULL
-   AND (t.access->-2->>'until')::bigint BETWEEN %(since)s AND %(until)s
+SELECT gen_random_uuid(), %(type)s, t.owner_id, t.id, '{email}', jsonb_build_object('reason', ended.reason),
+       %(type)s || ' ' || t.id || ' ' || ended.at, %(now)s, t.owner_email
+  FROM ended
+  JOIN tenants t USING (id)
+ WHERE ended.state <> 'none' AND t.deleted_at IS NULL
    AND NOT EXISTS (SELECT FROM notifications n
-                    WHERE n.event_id = %(type)s || ' ' || t.id || ' ' || (t.access->-2->>'until'))
+                    WHERE n.event_id = %(type)s || ' ' || t.id || ' ' || ended.at)
    AND NOT EXISTS (SELECT FROM notifications n
                     WHERE n.tenant_id = t.id AND n.type = %(type)s
                       AND split_part(n.event_id, ' ', 3)::bigint
-                          >= (t.access->-2->>'until')::bigint
-                            - CASE t.access->-2->>'state' WHEN 'grace' THEN %(grace)s ELSE %(other)s END)
- ORDER BY (t.access->-2->>'until')::bigint
+                          >= ended.at - CASE ended.state WHEN 'grace' THEN %(grace)s ELSE %(other)s END)
+ ORDER BY ended.at
  LIMIT %(most)s
     ON CONFLICT (event_id) DO NOTHING
 RETURNING id

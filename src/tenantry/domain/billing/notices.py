@@ -347,20 +347,19 @@ def _lapse(
     """Return the notice of access that has ended by time, where a change of the account hides that
     from the job.
     """
-    ended_at = access_end(before.record)
-    if ended_at is None or ended_at == access_end(account.record):
+    end, other = access_end(before.record), access_end(account.record)
+    if end is None or (other is not None and other.second == end.second):
         return None
-    is_recent = 0 <= now.timestamp() - ended_at < ACCESS_END_MAILED.total_seconds()
+    is_recent = 0 <= now.timestamp() - end.second < ACCESS_END_MAILED.total_seconds()
     is_wanted = OwnerNotice.ACCESS_ENDED in policy.notices
     if not is_wanted or not is_recent or _has_access(account.record, policy, now):
         return None
-    *_, last, none = before.record.access
     return _built(
         account,
         OwnerNotice.ACCESS_ENDED,
-        str(ended_at),
-        AccessEndedData(none.reason),
-        begun=ended_at - time_to_end(last.state, policy),
+        str(end.second),
+        AccessEndedData(end.after.reason),
+        begun=end.second - time_to_end(end.before.state, policy),
     )
 
 

@@ -1,7 +1,8 @@
 """The billing fields of the tenant record, from the states of the tenant's folds."""
 
 from collections.abc import Sequence
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -96,12 +97,22 @@ def access_phase(
     return phase_at(record.access, now)
 
 
-def access_end(record: BillingRecord) -> int | None:
-    """Return the second at which a tenant's access ends without another event; None if it does
-    not.
+class AccessEnd(NamedTuple):
+    """The end of a tenant's access by time: its second, and the phases before and after it."""
+
+    second: int
+    before: AccessPhase
+    after: AccessPhase
+
+
+def access_end(record: BillingRecord) -> AccessEnd | None:
+    """Return the end of a tenant's access without another event; None if it does not end.
+
+    Phases without access may follow, each with what grants give then.
     """
-    if len(record.access) > 1 and record.access[-1].state == "none":
-        return record.access[-2].until  # all phases but the last one give access
+    for before, after in pairwise(record.access):
+        if before.until is not None and before.state != "none" and after.state == "none":
+            return AccessEnd(before.until, before, after)
     return None
 
 

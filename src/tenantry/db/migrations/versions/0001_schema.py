@@ -56,13 +56,12 @@ CREATE INDEX tenants_deleted ON tenants (deleted_at) WHERE deleted_at IS NOT NUL
 -- For the operator's lists. A billing event changes no column of theirs.
 CREATE INDEX tenants_by_age ON tenants (created_at DESC, id DESC) WHERE deleted_at IS NULL;
 CREATE INDEX tenants_by_owner_email ON tenants (lower(owner_email));
--- For the job that records access that ended by time: the end of the first phase.
+-- For the jobs that record access that ended by time, and mail owners of it: the ends of the first
+-- phase, and of the last one that ends.
 CREATE INDEX tenants_by_first_access_end ON tenants (((access->0->>'until')::bigint))
     WHERE (access->0->>'until')::bigint IS NOT NULL;
--- For the job that mails owners whose access ended by time. Only the last phase may give no
--- access, so the one before it has the end.
-CREATE INDEX tenants_by_access_end ON tenants (((access->-2->>'until')::bigint))
-    WHERE access->-1->>'state' = 'none';
+CREATE INDEX tenants_by_last_access_end ON tenants (((access->-2->>'until')::bigint))
+    WHERE (access->-2->>'until')::bigint IS NOT NULL;
 """
 
 AUDIT = """
