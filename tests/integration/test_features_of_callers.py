@@ -91,6 +91,7 @@ async def test_gateway_rejects_a_feature_that_the_catalog_does_not_declare(
     pro = await tenant_of(service, "pro")
     answer = await pro.owner.get(f"{VERIFY}-/feature:{name}/mode/any")
     assert refusal(answer) == (403, "feature_not_granted")
+    assert answer.json()["detail"] == f"The plan catalog has no feature {name}."
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def _after_features(access: FeatureAccess, rest: str) -> str:
         if not is_feature_id(name):
             raise NotFoundError("feature")
         if name not in access.given:
-            raise FeatureNotGrantedError(name)
+            raise FeatureNotGrantedError(name, is_declared=name in access.declared)
         if not rest.startswith(_FEATURE_SEGMENT):
             return rest
     raise NotFoundError("feature")

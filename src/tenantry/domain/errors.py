@@ -91,8 +91,13 @@ class PlanLimitReachedError(DomainError, code="plan_limit_reached"): ...
 class FeatureNotGrantedError(DomainError, code="feature_not_granted"):
     """Neither the tenant's plan nor an add-on or a grant gives the feature."""
 
-    def __init__(self, feature: str) -> None:
-        super().__init__(f"The organization does not have the feature {feature}.")
+    def __init__(self, feature: str, *, is_declared: bool = True) -> None:
+        """Without ``is_declared`` the plan catalog has no such feature."""
+        super().__init__(
+            f"The organization does not have the feature {feature}."
+            if is_declared
+            else f"The plan catalog has no feature {feature}."
+        )
 
 
 class KeyLimitReachedError(DomainError, code="key_limit_reached"): ...
