@@ -59,6 +59,13 @@ _SECTIONS: Final = {
         ),
     ),
     "HOST": ("Server", ""),
+    "KEY_PREFIX": (
+        "API keys",
+        (
+            "Without these, keys begin with `svc` and come as `Authorization: Bearer`. Applications that authenticate "
+            "[in-process](../how-to/in-process.md) need the same values."
+        ),
+    ),
     "PROVIDER_WEBHOOK_TOLERANCE": (
         "Payment provider",
         "The form of the plan catalog: [Configuration](../how-to/configuration.md#plan-catalog).",

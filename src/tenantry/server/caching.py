@@ -37,7 +37,7 @@ class CallerVary:
             headers.append((_VARY, b", ".join(varying)))
 
     def _with_ours(self, given: bytes) -> list[bytes]:
-        """Return the names of a ``Vary``, and those of ours that it lacks."""
+        """Return the names of a ``Vary``, and the names of this object that it lacks."""
         varying = [*map(bytes.strip, given.split(b","))]
         known = {*map(bytes.lower, varying)}
         return varying + [name for name in self._names if name.lower() not in known]

@@ -57,28 +57,6 @@ class DeclaredSettings(SettingValues):
     service writes with the first and reads with all. Keep a copy: if it is lost, every API key is
     invalid.
     """
-    _key_prefix = Setting("KEY_PREFIX", KEY_PREFIX, DEFAULT_PREFIX)
-    """What new API keys begin with: `<prefix>_live_...` and `<prefix>_test_...`. Keys that begin
-    with `svc` are always accepted. See [API key format](api-key-format.md#a-prefix-of-your-own).
-    """
-    _former_key_prefixes = Setting[tuple[str, ...]](
-        "FORMER_KEY_PREFIXES", several(read_key_prefix, "prefixes, separated by commas"), ()
-    )
-    """The prefixes of earlier values of `KEY_PREFIX`. Keys that begin with one of them are still
-    accepted; without it, they are rejected at once.
-    """
-    _api_key_header = Setting("API_KEY_HEADER", API_KEY_HEADER, None)
-    """One more header in which clients may send an API key, such as `X-API-Key`. With it, clients
-    may also send `Authorization: Api-Key <key>`. A request with two credentials is rejected. See
-    [Send API keys in another header](../how-to/api-keys.md#send-keys-in-another-header).
-    """
-    imported_key_pattern = Setting("IMPORTED_KEY_PATTERN", IMPORTED_KEY_PATTERN, None)
-    r"""A regular expression that every [imported key](../how-to/import-keys.md) matches as a whole,
-    such as `[A-Za-z0-9]{8}\.[A-Za-z0-9]{32}`. Keys have at most 200 ASCII characters. Keep it while
-    such keys are in use. Unset: no credential is looked up as an imported key. Groups are neither
-    nested nor repeated, and few parts vary in length, so that matching takes at most about a
-    millisecond.
-    """
     session_secret = Setting("SESSION_SECRET", secret(32), REQUIRED)
     """The key that dashboard sessions are signed and encrypted with. A new one ends all sessions
     and changes nothing else.
@@ -150,6 +128,29 @@ class DeclaredSettings(SettingValues):
     operator_token = Setting("OPERATOR_TOKEN", secret(32), None)
     """The bearer token of your own backend, for `PUT`, `DELETE` and export of tenants. Unset: these
     answer 401.
+    """
+
+    _key_prefix = Setting("KEY_PREFIX", KEY_PREFIX, DEFAULT_PREFIX)
+    """What new API keys begin with: `<prefix>_live_...` and `<prefix>_test_...`. Keys that begin
+    with `svc` are always accepted. See [API key format](api-key-format.md#a-prefix-of-your-own).
+    """
+    _former_key_prefixes = Setting[tuple[str, ...]](
+        "FORMER_KEY_PREFIXES", several(read_key_prefix, "prefixes, separated by commas"), ()
+    )
+    """The prefixes of earlier values of `KEY_PREFIX`. Keys that begin with one of them are still
+    accepted; without it, they are rejected at once.
+    """
+    _api_key_header = Setting("API_KEY_HEADER", API_KEY_HEADER, None)
+    """One more header in which clients may send an API key, such as `X-API-Key`. With it, clients
+    may also send `Authorization: Api-Key <key>`. A request with two credentials is rejected. See
+    [Send API keys in another header](../how-to/api-keys.md#send-keys-in-another-header).
+    """
+    imported_key_pattern = Setting("IMPORTED_KEY_PATTERN", IMPORTED_KEY_PATTERN, None)
+    r"""A regular expression that every [imported key](../how-to/import-keys.md) matches as a whole,
+    such as `[A-Za-z0-9]{8}\.[A-Za-z0-9]{32}`. Keys have at most 200 ASCII characters. Keep it while
+    such keys are in use. Unset: no credential is looked up as an imported key. Groups are neither
+    nested nor repeated, and few parts vary in length, so that matching takes at most about a
+    millisecond.
     """
 
     webhook_tolerance = Setting("PROVIDER_WEBHOOK_TOLERANCE", number(1, 86_400), 300)
