@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
+from tenantry_devkit.simulator import PRICES
+
 KEY: Final = "sk_test_51ThisIsOnlyForTests"
 DATE: Final = "Thu, 01 Jan 2026 12:00:00 GMT"
 """`tests.support.events.NOW` as the provider writes it into the headers of its answers."""
@@ -50,6 +52,12 @@ def endpoint(
     }
 
 
+def monthly_price(amount: int) -> dict[str, Any]:
+    """A price that is for sale, as far as tenantry reads it."""
+    recurring = {"interval": "month"}
+    return {"active": True, "currency": "eur", "unit_amount": amount, "recurring": recurring}
+
+
 class ProviderServer:
     """Answers one API key; keeps idempotency keys and connections as the provider does.
 
@@ -73,7 +81,9 @@ class ProviderServer:
         self.price_answers: deque[Answer] = deque()
         self.page_answer: Answer | None = None
         self.endpoints: list[dict[str, Any]] = []
-        self.prices: dict[str, dict[str, Any]] = {}
+        self.prices: dict[str, dict[str, Any]] = {
+            price_id: monthly_price(amount) for price_id, amount in PRICES.items()
+        }
         self.subscriptions: dict[str, list[dict[str, Any]]] = {}
         self.events: list[dict[str, Any]] = []
         self.sessions: list[dict[str, Any]] = []

@@ -32,7 +32,7 @@ class _Reading(NamedTuple):
 class CustomerAccounts:
     """Reads customers from the provider, and keeps each for a minute, a failure for ten seconds.
 
-    A page waits at most ``patience`` seconds. The read goes on without it, so that the next page
+    A page waits at most ``patience`` seconds. The read continues without it, so that the next page
     shows its result; of one customer there is one read at a time. At most 1,000 customers are kept,
     each process its own. Times are those of the monotonic clock.
     """

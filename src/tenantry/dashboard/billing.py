@@ -261,7 +261,7 @@ def _offers(
         may_subscribe=may_pay and sells,
         may_change=may_pay and not sells,
     )
-    return plan_cards(services.catalog, services.prices, situation, ctx.query("every"))
+    return plan_cards(services.catalog, services.prices.of_plan, situation, ctx.query("every"))
 
 
 def _error_text(ctx: PageContext, problem: errors.DomainError) -> str:

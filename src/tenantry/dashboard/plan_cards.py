@@ -1,17 +1,19 @@
 """The plans as the Billing page shows them: prices of one period, and what the user can do."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final, Literal
 
 import msgspec
 
-from tenantry.billing.prices import PriceList
 from tenantry.dashboard.labels import isolated
 from tenantry.domain.billing.customer_account import BilledItem, CustomerAccount
 from tenantry.domain.features import feature_words
 from tenantry.domain.plans import FREE, Catalog, Plan, limit_list
 from tenantry.domain.prices import Interval, PlanPrice
 
+PricesOf = Callable[[Plan], tuple[PlanPrice, ...] | None]
+"""Returns the prices of a plan; None until they are known."""
 CardAction = Literal["subscribe", "change", "seats", "cancel"]
 _ADVERBS: Final[Mapping[Interval, str]] = {
     "day": "Daily",
@@ -75,29 +77,54 @@ class CardSituation(msgspec.Struct, frozen=True, kw_only=True):
         return len(subscriptions) == 1 and not subscriptions[0].is_ending
 
 
+class _Offer(msgspec.Struct, frozen=True):
+    """A plan at one of its prices; None where it has none, or the prices are not known yet."""
+
+    plan: Plan
+    price: PlanPrice | None
+    is_for_sale: bool
+
+    @property
+    def takes_seats(self) -> bool:
+        """Whether the buyer chooses the quantity."""
+        is_by_use = self.price is None or self.price.amount is None
+        return not is_by_use and not self.plan.seats_follow_members
+
+
 def plan_cards(
-    catalog: Catalog, price_list: PriceList, situation: CardSituation, chosen: str
+    catalog: Catalog, prices_of: PricesOf, situation: CardSituation, chosen: str
 ) -> PlanCards:
     """Return the cards of all plans. ``chosen`` is the key of a period; any other text leaves the
     present one, or the shortest.
     """
-    prices = {plan.id: price_list.of_plan(plan) or () for plan in catalog.plans}
-    known = [price for each in prices.values() for price in each]
-    billed = situation.item.price_id if situation.item else None
-    present = next((price for price in known if price.id == billed), None)
+    found = {plan.id: prices_of(plan) for plan in catalog.plans}
+    known = list(chain.from_iterable(each or () for each in found.values()))
+    present = _price_of(situation.item, known)
     periods = _periods(known, present, chosen)
     period = next((each.key for each in periods if each.is_chosen), "")
-    currency = present.currency if present else None
     cards = [
-        _card(
-            plan,
-            _price_in(prices[plan.id], period, currency),
-            catalog,
-            situation,
-        )
+        _card(_offer(plan, found[plan.id], period, present), catalog, situation)
         for plan in catalog.plans
     ]
     return PlanCards(cards, periods if len(periods) > 1 else [])
+
+
+def _price_of(item: BilledItem | None, known: Iterable[PlanPrice]) -> PlanPrice | None:
+    if item is None:
+        return None
+    return next((price for price in known if price.id == item.price_id), None)
+
+
+def _offer(
+    plan: Plan,
+    prices: Sequence[PlanPrice] | None,
+    period: str,
+    present: PlanPrice | None,
+) -> _Offer:
+    currency = present.currency if present else None
+    price = _price_in(prices or (), period, currency)
+    is_known_to_be_unsold = prices is not None and price is None
+    return _Offer(plan, price, bool(plan.stripe_price_ids) and not is_known_to_be_unsold)
 
 
 def _periods(
@@ -131,19 +158,16 @@ def _price_in(prices: Sequence[PlanPrice], period: str, currency: str | None) ->
     return next(iter([*of_currency, *of_period, *prices]), None)
 
 
-def _card(
-    plan: Plan, price: PlanPrice | None, catalog: Catalog, situation: CardSituation
-) -> PlanCard:
-    is_current = plan.id == situation.current
-    action = _action(plan, price, situation, is_current=is_current)
+def _card(offer: _Offer, catalog: Catalog, situation: CardSituation) -> PlanCard:
+    action = _action(offer, situation)
     return PlanCard(
-        plan=plan,
-        price=price,
-        gives=_gives(plan, catalog),
-        is_current=is_current,
+        plan=offer.plan,
+        price=offer.price,
+        gives=_gives(offer.plan, catalog),
+        is_current=offer.plan.id == situation.current,
         action=action,
-        button=_button(action, plan, price, catalog, situation),
-        seats=_seats(action, plan, price, situation),
+        button=_button(action, offer, catalog, situation.current),
+        seats=_seats(action, offer, situation.item),
     )
 
 
@@ -154,58 +178,46 @@ def _gives(plan: Plan, catalog: Catalog) -> list[str]:
     return [*limit_list(plan.limits), *features] or ["no limits"]
 
 
-def _action(
-    plan: Plan, price: PlanPrice | None, situation: CardSituation, *, is_current: bool
-) -> CardAction | None:
-    if plan.id == FREE:
+def _action(offer: _Offer, situation: CardSituation) -> CardAction | None:
+    if offer.plan.id == FREE:
         return "cancel" if situation.may_change and situation.is_cancelable else None
     if situation.may_subscribe:
-        return "subscribe" if plan.stripe_price_ids and not is_current else None
-    item = situation.item
-    if not situation.may_change or item is None or price is None:
+        is_other = offer.plan.id != situation.current
+        return "subscribe" if is_other and offer.is_for_sale else None
+    return _change(offer, situation.item) if situation.may_change else None
+
+
+def _change(offer: _Offer, item: BilledItem | None) -> CardAction | None:
+    if item is None or offer.price is None:
         return None
-    if price.id != item.price_id:
+    if offer.price.id != item.price_id:
         return "change"
-    return "seats" if _takes_seats(plan, price) else None
+    return "seats" if offer.takes_seats else None
 
 
-def _takes_seats(plan: Plan, price: PlanPrice | None) -> bool:
-    """Whether the buyer chooses the quantity."""
-    return not plan.seats_follow_members and price is not None and price.amount is not None
-
-
-def _seats(
-    action: CardAction | None, plan: Plan, price: PlanPrice | None, situation: CardSituation
-) -> int | None:
-    if action in (None, "cancel") or not _takes_seats(plan, price):
+def _seats(action: CardAction | None, offer: _Offer, item: BilledItem | None) -> int | None:
+    if action in (None, "cancel") or not offer.takes_seats:
         return None
-    return (situation.item.quantity if situation.item else None) or 1
+    return (item.quantity if item else None) or 1
 
 
-def _button(
-    action: CardAction | None,
-    plan: Plan,
-    price: PlanPrice | None,
-    catalog: Catalog,
-    situation: CardSituation,
-) -> str:
+def _button(action: CardAction | None, offer: _Offer, catalog: Catalog, current: str | None) -> str:
     match action:
         case "subscribe":
-            return f"Subscribe to {isolated(plan.name)}"
+            return f"Subscribe to {isolated(offer.plan.name)}"
         case "seats":
             return "Change the seats"
         case "cancel":
             return "Cancel the subscription"
         case "change":
-            return _change_words(plan, price, catalog, situation.current)
+            return _change_words(offer, catalog, current)
     return ""
 
 
-def _change_words(
-    plan: Plan, price: PlanPrice | None, catalog: Catalog, current: str | None
-) -> str:
-    if plan.id == current and price is not None:
-        return f"Pay {_label(price).lower()}"
+def _change_words(offer: _Offer, catalog: Catalog, current: str | None) -> str:
+    plan = offer.plan
+    if plan.id == current and offer.price is not None:
+        return f"Pay {_label(offer.price).lower()}"
     if current is None:
         return f"Change to {isolated(plan.name)}"
     verb = "Upgrade" if catalog.rank(plan.id) > catalog.rank(current) else "Downgrade"
