@@ -164,7 +164,7 @@ async def test_error_shows_no_secret(workspace: Workspace) -> None:
     _, secret = await workspace.key("a:b")
     for arguments in (
         ["keys", "list"],
-        ["projects", "show", f"x{secret}"],
+        ["projects", "show", f"x-{secret}"],
         ["keys", "list", "--json"],
     ):
         done = await workspace.run(*arguments, TENANTRY_API_KEY=secret)
