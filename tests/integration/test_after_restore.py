@@ -138,13 +138,14 @@ async def test_imported_keys_that_were_revoked_after_the_backup_stay_revoked(los
     org = await loss.service.organization()
     keys = [old_key() for _ in range(2)]
     revoked, _ = [
-        await import_key(loss.service, org.id, key, externalId=key.secret) for key in keys
+        await import_key(loss.service, org.id, key, externalId=f"old-{number}")
+        for number, key in enumerate(keys)
     ]
     await loss.back_up()
     await org.owner.delete(f"{KEYS}/{revoked}")
     async with loss.restored() as (service, done):
         assert done.code == 0, done.err
-        again = [key.member(externalId=key.secret) for key in keys]
+        again = [key.member(externalId=f"old-{number}") for number, key in enumerate(keys)]
         assert [each["status"] for each in await imported(service, org.id, *again)] == [
             "exists"
         ] * 2
@@ -614,3 +615,13 @@ async def test_answers_to_invitations_are_applied_again_or_listed(loss: Loss) ->
         ]
         assert statuses == ["removed", "removed", "invited"]
     assert "  manual: the user was added or accepted, but is invited\n" in done.out
+
+
+async def test_changed_external_ids_and_metadata_are_changed_again(loss: Loss) -> None:
+    org = await loss.service.organization()
+    key = await loss.service.key(org.owner, org.id, READS, externalId="cus_1", metadata={"a": "b"})
+    await loss.back_up()
+    await org.owner.call("PATCH", key.path, {"externalId": None, "metadata": {"c": "d"}})
+    async with loss.restored() as (service, _):
+        who = (await service.caller(key.caller.credential).get(WHOAMI)).json()
+        assert (who["externalId"], who["metadata"]) == (None, {"c": "d"})

@@ -264,6 +264,21 @@ async def test_each_member_has_its_own_result(service: Service) -> None:
     assert (results[2]["externalId"], results[2]["status"]) == (None, "created")
 
 
+async def test_the_key_itself_is_refused_in_every_field(service: Service) -> None:
+    keys = [old_key() for _ in range(4)]
+    members = [
+        keys[0].member(name=keys[0].secret),
+        keys[1].member(externalId=keys[1].secret),
+        keys[2].member(metadata={"key": keys[2].secret}),
+        keys[3].member(metadata={keys[3].secret: ""}),
+    ]
+    faults = await faults_of(service, *members)
+    assert faults == dict.fromkeys(
+        ["keys[0].name", "keys[1].externalId", "keys[2].metadata", "keys[3].metadata"],
+        "is the key itself: never store a secret here",
+    )
+
+
 async def used(service: Service, _org: str, secret: str, _key_id: str) -> None:
     """Use a key, and wait until that is stored."""
     async with running_service(

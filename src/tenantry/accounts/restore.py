@@ -227,6 +227,8 @@ class Restore:
             name=after.get("name", UNSET),
             scopes=_scopes_of(after),
             expires_at=ends_at if "expiresAt" in after else UNSET,
+            external_id=after.get("externalId", UNSET),
+            metadata=after.get("metadata", UNSET),
         )
         return _redone(update)
 

@@ -189,6 +189,7 @@ class KeyImportService:
             try:
                 value = read_digest(algorithm, key.digest)
                 record = _record(org_id, algorithm, key, now)
+                _check_no_secret(algorithm, value, key)
                 _check_unique("digest", value, hashes, position)
                 _check_unique("externalId", key.external_id, external_ids, position)
             except ValidationError as error:
@@ -255,6 +256,19 @@ def _check_no_hash(key: KeyToImport) -> None:
     metadata = key.metadata or {}
     if any(digest in text for text in (*metadata, *metadata.values())):
         raise ValidationError(("metadata", "contains the hash: leave it out"))
+
+
+def _check_no_secret(algorithm: HashAlgorithm, value: bytes, key: KeyToImport) -> None:
+    """Raise `ValidationError` for a key that is, in plain text, another field of itself."""
+    metadata = key.metadata or {}
+    shown = {
+        "name": (key.name,),
+        "externalId": (key.external_id or "",),
+        "metadata": (*metadata, *metadata.values()),
+    }
+    for location, texts in shown.items():
+        if any(algorithm.hash(text.encode()) == value for text in texts):
+            raise ValidationError((location, "is the key itself: never store a secret here"))
 
 
 def _in_utc(location: str, moment: datetime | None) -> datetime | None:
