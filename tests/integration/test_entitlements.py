@@ -12,10 +12,12 @@ import pytest
 from psycopg.types.json import Json
 
 from tenantry.domain.entitlements import UsagePeriod
+from tests.support import events
 from tests.support.billing import until_blocked
 from tests.support.postgres import PostgresServer
 from tests.support.rate_limits import set_plan
 from tests.support.service import Caller, Organization, Service, refusal, running_service
+from tests.support.signing import deliver
 
 ENTITLEMENTS: Final = "/api/v1/entitlements"
 CATALOG: Final = """
@@ -52,8 +54,10 @@ exports = 25
 calls = true
 [[plans]]
 id = "enterprise"
+stripe_price_id = "price_enterprise"
 [plans.features]
-seats = true
+seats = 10
+storage = 100
 exports = true
 calls = true
 """
@@ -62,13 +66,16 @@ JANUARY: Final = (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=
 
 
 @pytest.fixture(scope="module")
-async def service(
-    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Service]:
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
     plans = tmp_path_factory.mktemp("catalog") / "plans.toml"
     plans.write_text(CATALOG)
+    return str(plans)
+
+
+@pytest.fixture(scope="module")
+async def service(postgres: PostgresServer, catalog: str) -> AsyncIterator[Service]:
     with postgres.database() as conninfo:
-        async with running_service(conninfo, TENANTRY_PLANS=str(plans)) as service:
+        async with running_service(conninfo, TENANTRY_PLANS=catalog) as service:
             yield service
 
 
@@ -147,7 +154,7 @@ async def test_denied_feature_has_a_limit_of_zero(service: Service, org: Organiz
 
 async def test_feature_without_a_limit_has_none(service: Service, org: Organization) -> None:
     await set_plan(service, org, "enterprise")
-    assert (await get(org.owner, "seats"))["limit"] is None
+    assert (await get(org.owner))["limit"] is None
     consumed = (await consume(org.owner, 1_000_000_000)).json()
     assert (consumed["used"], consumed["remaining"]) == (1_000_000_000, None)
 
@@ -254,6 +261,29 @@ async def test_late_renewal_does_not_change_the_period(service: Service, org: Or
     renewed = await get(org.owner, "storage")
     assert renewed["used"] == 4
     assert datetime.fromisoformat(renewed["resetsAt"]).timestamp() == ended.end + 30 * 86400
+
+
+@pytest.mark.parametrize("subscriptions", ["any", "each"])
+async def test_billing_period_is_that_of_the_subscription(
+    conninfo: str, catalog: str, subscriptions: str
+) -> None:
+    async with running_service(
+        conninfo, TENANTRY_PLANS=catalog, SUBSCRIPTIONS=subscriptions
+    ) as service:
+        org = await service.organization()
+        end = events.NOW + 10 * 86400
+        event = events.updated(
+            org=org.id, customer="cus_1", price="price_enterprise", period_end=end
+        )
+        assert (await deliver(service.client, event)).status_code == 200
+        await service.operator.put(
+            f"{org.path}/grants/pilot", {"features": {"seats": 50}, "reason": "pilot"}
+        )
+        storage = await get(org.owner, "storage")
+        seats = await get(org.owner, "seats")
+    assert datetime.fromisoformat(storage["resetsAt"]).timestamp() == end
+    assert (storage["limit"], storage["source"]) == (100, "plan")
+    assert (seats["limit"], seats["source"]) == (50, "grant")
 
 
 async def test_tenant_without_a_billing_period_has_the_month(org: Organization) -> None:

@@ -22,6 +22,7 @@ from tenantry.domain.plans import parse_catalog
 from tenantry.domain.request_quotas import IDLE_SECONDS
 from tests.support.billing import until_blocked
 from tests.support.database_link import database_link
+from tests.support.in_process import MIDDLEWARE, WSGI, running_app
 from tests.support.postgres import PostgresServer
 from tests.support.principals import make_principal, on_plan
 from tests.support.rate_limits import set_plan
@@ -60,14 +61,17 @@ EXCEEDED: Final = (403, "quota_exceeded")
 
 
 @pytest.fixture(scope="module")
-async def service(
-    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Service]:
-    """Shared: each test makes its own tenants, and puts the clock back."""
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
     plans = tmp_path_factory.mktemp("catalog") / "plans.toml"
     plans.write_text(TEXT)
+    return str(plans)
+
+
+@pytest.fixture(scope="module")
+async def service(postgres: PostgresServer, catalog: str) -> AsyncIterator[Service]:
+    """Shared: each test makes its own tenants, and puts the clock back."""
     with postgres.database() as conninfo:
-        async with running_service(conninfo, TENANTRY_PLANS=str(plans)) as service:
+        async with running_service(conninfo, TENANTRY_PLANS=catalog) as service:
             yield service
 
 
@@ -141,6 +145,19 @@ async def test_next_month_counts_anew(service: Service, org: Organization) -> No
         assert (await org.owner.get(ANYTHING)).status_code == 200
     finally:
         service.clock.now = before
+
+
+@pytest.mark.parametrize("kind", [MIDDLEWARE, WSGI])
+async def test_applications_count_with_the_service(
+    service: Service, org: Organization, catalog: str, kind: str
+) -> None:
+    async with running_app(kind, service, TENANTRY_PLANS=catalog) as app:
+        caller = app.caller(org.owner.credential)
+        for _ in range(2):
+            assert (await caller.get(app.path(None))).status_code == 200
+            assert (await org.owner.get(ANYTHING)).status_code == 200
+        assert refusal(await caller.get(app.path(None))) == EXCEEDED
+        assert refusal(await org.owner.get(ANYTHING)) == EXCEEDED
 
 
 class Second:

@@ -165,6 +165,10 @@ class Catalog:
         self._addon_of_price = _ids_by_price(addons)
         self.features = {feature.id: feature for feature in features}
         """The features by id, in the order of the catalog."""
+        self.has_billing_periods = any(
+            each.type == "metered" and each.usage_period == "billing" for each in features
+        )
+        """Whether the use of a feature is counted by the tenant's billing period."""
         self.counts_requests = next((each for each in features if each.counts), None)
         """The feature whose use the service counts itself: the requests of a tenant."""
 

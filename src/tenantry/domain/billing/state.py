@@ -241,15 +241,15 @@ def _of_tenant(
 
 
 def kept_details(event: BillingEvent, policy: BillingPolicy) -> SubscriptionDetails:
-    """Return the details that a state needs: of a tenant's, none that the record and the access do
-    not depend on.
+    """Return the details that a state needs: of a tenant's, none that the record, the access and
+    the periods of usage do not depend on.
     """
     details = event.details
     if policy.is_each or policy.catalog.addons:
         return msgspec.structs.replace(details, items=items_of(event))
     needed = details.cancel_at, details.trial_end, details.pause, details.ended_at
     is_needed = needed != _NOTHING_NEEDED or details.has_empty_item
-    return details if is_needed else NO_DETAILS
+    return details if is_needed or policy.catalog.has_billing_periods else NO_DETAILS
 
 
 _NOTHING_NEEDED: Final = (None,) * 4
