@@ -543,6 +543,7 @@ TRIAL = '{"status": "trialing", "details": {"trial_end": 1800000000}}'
         ("applied", '{"status": "active", "details": {}}', "14"),
         ("applied", "{}", "14"),
     ],
+    ids=["applied", "late", "no change", "ignored", "invalid", "no trial", "no facts"],
 )
 async def test_the_ledger_remembers_a_trial_of_any_subscription(
     service: CheckoutService,

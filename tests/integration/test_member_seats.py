@@ -1,6 +1,7 @@
 """Seats that follow members: jobs that set the quantity at the simulated provider, over HTTP."""
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
@@ -34,6 +35,7 @@ from tests.support.ports import free_port
 from tests.support.service import Organization, Service, running_service
 from tests.support.signing import PATH
 
+ROOT: Final = Path(__file__).parents[2]
 CATALOG: Final = """
 [[plans]]
 id = "free"
@@ -435,6 +437,36 @@ async def test_repeated_change_has_the_same_idempotency_key(office: Office) -> N
     assert len(set(office.address.keys)) == 1
 
 
+@pytest.mark.parametrize("is_made", [True, False], ids=["made", "not made"])
+async def test_killed_worker_leaves_the_last_number(office: Office, is_made: bool) -> None:
+    """It is killed while the provider has its request, which the provider then makes or not."""
+    team = await office.team("ada", "grace", quantity=1)
+    office.address.faults.append("held")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.support.seat_worker",
+        office.service.conninfo,
+        office.address.url,
+        office.service.issuer.url,
+        CATALOG,
+        cwd=ROOT,
+    )
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            await office.address.holding.wait()
+    finally:
+        process.kill()
+        await process.wait()
+    assert [job["status"] for job in await office.jobs()] == ["doing"]
+    if is_made:
+        office.address.released.set()
+    await team.join("mary")
+    await office.queue.requeue_stalled(stalled_after=0)
+    await office.settle()
+    assert (team.quantity, await team.seats()) == (3, 3)
+
+
 async def test_key_of_a_failed_change_is_used_for_an_hour(office: Office) -> None:
     """The provider repeats its own failure for each request with the key."""
     team = await office.team("ada", "grace", quantity=1)
@@ -448,9 +480,8 @@ async def test_key_of_a_failed_change_is_used_for_an_hour(office: Office) -> Non
     assert (first == second, second == third) == (True, False)
 
 
-async def test_going_back_and_forth_within_one_job_number_has_keys_of_its_own(
-    office: Office,
-) -> None:
+async def test_every_change_has_an_idempotency_key_of_its_own(office: Office) -> None:
+    """The provider would answer a change back to an earlier number without making it."""
     team = await office.team("ada", quantity=1)
     for number, quantity in enumerate((2, 3, 2, 3)):
         office.simulator.update_subscription(

@@ -216,8 +216,7 @@ class CheckoutService:
         """Return an action with the quantity of a plan whose seats follow the members."""
         if action is None or action.price_id is None:
             return action
-        catalog = self.policy.catalog
-        plan = catalog.plan(catalog.plan_of_price(action.price_id) or "")
+        plan = self.policy.catalog.plan_at(action.price_id)
         if plan is None or not plan.seats_follow_members:
             return action
         members = await seats_store.count_active_members(connection, org_id, self.issuers)

@@ -184,6 +184,10 @@ class Catalog:
         """Return the plan with this id; None for one that is not in the catalog."""
         return self._by_id.get(plan_id)
 
+    def plan_at(self, price_id: str) -> Plan | None:
+        """Return the plan with this provider price, if any."""
+        return self._by_id.get(self._plan_of_price.get(price_id, ""))
+
     def addon(self, addon_id: str) -> Addon | None:
         """Return the add-on with this id; None for one that is not in the catalog."""
         return self._addons.get(addon_id)

@@ -1,6 +1,7 @@
 """Seats that follow members: which item of a subscription has the quantity to set."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from tenantry.domain.billing.state import INCOMPLETE, BillingPolicy
@@ -44,25 +45,27 @@ def item_to_set(
     that has ended, was canceled to end later, or waits for its first payment, and for one that
     names another tenant by now.
     """
-    if subscription.status in _UNCHANGEABLE or subscription.is_ending:
-        return None
-    if subscription.org_id not in (None, org_id):
-        return None
+    is_changeable = subscription.status not in _UNCHANGEABLE and not subscription.is_ending
+    is_own = subscription.org_id in (None, org_id)
     item = _plan_item(subscription.items, policy)
-    return None if item is None or item.quantity in (None, wanted) else item
+    if not is_changeable or not is_own or item is None:
+        return None
+    return None if item.quantity in (None, wanted) else item
 
 
 def _plan_item(items: Sequence[SeatItem], policy: BillingPolicy) -> SeatItem | None:
     """Return the item that decides the plan, as for events, if its plan's seats follow members."""
+    catalog = policy.catalog
     candidates = items if policy.is_each else items[:1]
-    sold = [item for item in candidates if policy.catalog.plan_of_price(item.price_id)]
-    item = max(sold, key=lambda each: _rank(each, policy.catalog), default=None)
+    sold = [item for item in candidates if catalog.plan_at(item.price_id)]
+    item = max(sold, key=partial(_precedence, catalog), default=None)
     if item is None:
         return None
-    plan = policy.catalog.plan(policy.catalog.plan_of_price(item.price_id) or "")
-    return item if plan is not None and plan.seats_follow_members else None
+    plan = catalog.plan_at(item.price_id)
+    return item if plan and plan.seats_follow_members else None
 
 
-def _rank(item: SeatItem, catalog: Catalog) -> tuple[bool, int]:
-    """Return what orders items: those with a quantity first, then by the plan's rank."""
-    return bool(item.quantity), catalog.rank(catalog.plan_of_price(item.price_id) or "")
+def _precedence(catalog: Catalog, item: SeatItem) -> tuple[bool, int]:
+    """Return what orders plan items: those with a quantity first, then by the plan's rank."""
+    plan = catalog.plan_at(item.price_id)
+    return bool(item.quantity), plan.rank if plan else -1
