@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tenantry.billing.grants import GrantInput, GrantService
+from tenantry.billing.grants import GrantService
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.common.clock import system_clock
@@ -20,6 +20,7 @@ from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.domain.grants import GrantInput
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
 from tenantry.integrations.stripe.decode import decode_event

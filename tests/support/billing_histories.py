@@ -15,7 +15,7 @@ from typing import Any, Final
 import httpx2
 import msgspec
 
-from tenantry.billing.grants import GrantInput, GrantService
+from tenantry.billing.grants import GrantService
 from tenantry.billing.ingest import WebhookService
 from tenantry.billing.replay import ReplayService, Selection
 from tenantry.db.database import Database
@@ -23,6 +23,7 @@ from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy
+from tenantry.domain.grants import GrantInput
 from tenantry.integrations.stripe.decode import decode_event
 from tests.support.app import OPERATOR_TOKEN, make_settings, running_app
 from tests.support.billing import rows

@@ -22,14 +22,16 @@ _LISTING: Final = Listing(_COLUMNS, "tenants", "created_at")
 _CURRENT: Final = "deleted_at IS NULL"
 # The rule of `tenantry.domain.access.current_phase`, in SQL: the first stored phase that has not
 # ended counts, else the last one.
-ACCESS_STATE: Final = """
-CASE WHEN access IS NOT NULL
-     THEN coalesce((SELECT phase->>'state'
-                      FROM json_array_elements(access) WITH ORDINALITY AS phases (phase, position)
-                     WHERE phase->>'until' IS NULL OR (phase->>'until')::bigint > %(now)s
-                     ORDER BY position
-                     LIMIT 1),
-                   access->-1->>'state')
+_PHASE: Final = """
+coalesce((SELECT phase
+            FROM json_array_elements(access) WITH ORDINALITY AS phases (phase, position)
+           WHERE phase->>'until' IS NULL OR (phase->>'until')::bigint > %(now)s
+           ORDER BY position
+           LIMIT 1),
+         access->-1)
+"""
+ACCESS_STATE: Final = f"""
+CASE WHEN access IS NOT NULL THEN {_PHASE}->>'state'
      WHEN subscription_status = 'none' THEN CASE plan WHEN 'free' THEN 'none' ELSE 'full' END
      WHEN subscription_status = ANY(%(full)s) THEN 'full'
      WHEN subscription_status = ANY(%(grace)s) THEN 'grace'
@@ -37,16 +39,8 @@ CASE WHEN access IS NOT NULL
  END
 """
 # The rule of `tenantry.domain.access.plan_at`: without a subscription, the plan of that phase.
-PLAN: Final = """
-CASE WHEN access IS NOT NULL AND subscription_status = 'none'
-     THEN coalesce((SELECT phase->>'plan'
-                      FROM json_array_elements(access) WITH ORDINALITY AS phases (phase, position)
-                     WHERE phase->>'until' IS NULL OR (phase->>'until')::bigint > %(now)s
-                     ORDER BY position
-                     LIMIT 1),
-                   access->-1->>'plan')
-     ELSE plan
- END
+PLAN: Final = f"""
+CASE WHEN access IS NOT NULL AND subscription_status = 'none' THEN {_PHASE}->>'plan' ELSE plan END
 """
 # One value a line, so that no search text matches across two of them. The database lowers both
 # sides, so that each name is found by itself. With the locale C it lowers ASCII letters only, so

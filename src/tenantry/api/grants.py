@@ -11,11 +11,10 @@ from tenantry.api.parameters import GrantEnd, path_parameter
 from tenantry.api.services import Services
 from tenantry.api.tenants import PATH as TENANTS
 from tenantry.api.tenants import TenantId
-from tenantry.billing.grants import GrantInput
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.features import FeatureValue
-from tenantry.domain.grants import LONGEST_REASON, Grant
+from tenantry.domain.grants import LONGEST_REASON, Grant, GrantInput
 
 GrantName = Annotated[
     str, path_parameter("The grant's name: 1 to 64 of `A-Za-z0-9_-`.", "contract-2027")

@@ -1,10 +1,7 @@
 """Grants of tenants: set and ended by the operator, as entries of the ledger that are folded."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-
-import msgspec
 
 from tenantry.audit import trail as audit
 from tenantry.billing import ingest
@@ -21,9 +18,9 @@ from tenantry.domain.billing.ledger import BillingAccount, ReceivedEvent
 from tenantry.domain.billing.state import BillingPolicy, grant_key
 from tenantry.domain.billing.timeline import Folded
 from tenantry.domain.errors import NotFoundError, TenantDeletedError
-from tenantry.domain.features import FeatureValue
 from tenantry.domain.grants import (
     Grant,
+    GrantInput,
     GrantTerms,
     HeldGrant,
     check_number_of_grants,
@@ -31,29 +28,6 @@ from tenantry.domain.grants import (
     new_terms,
 )
 from tenantry.domain.tenants import is_tenant_id
-
-
-class GrantInput(msgspec.Struct, frozen=True):
-    """The terms of a grant as the operator gives them; ``limits`` by their names in the API."""
-
-    reason: str
-    plan: str | None = None
-    features: Mapping[str, FeatureValue] = {}
-    limits: Mapping[str, int] = {}
-    until: datetime | None = None
-
-    def terms(self, name: str, policy: BillingPolicy, now: datetime) -> GrantTerms:
-        """Return the terms of a grant that begins ``now``. Raises `ValidationError`."""
-        return new_terms(
-            name,
-            plan=self.plan,
-            features=self.features,
-            limits=self.limits,
-            until=self.until,
-            reason=self.reason,
-            catalog=policy.catalog,
-            now=now,
-        )
 
 
 @dataclass(frozen=True)
@@ -79,7 +53,7 @@ class GrantService:
         `GrantLimitReachedError`.
         """
         now = self.clock()
-        terms = wanted.terms(name, self.policy, now)
+        terms = new_terms(name, wanted, self.policy.catalog, now)
         async with self.database.transaction(ACROSS_TENANTS) as connection:
             return await self._change(connection, author, tenant_id, now).set(terms)
 
@@ -95,7 +69,14 @@ class GrantService:
     def _change(
         self, connection: Connection, author: Author, tenant_id: str, now: datetime
     ) -> "GrantChange":
-        return GrantChange(connection, self.policy, self.outbox, author, tenant_id, now)
+        return GrantChange(
+            connection,
+            self.policy,
+            self.outbox,
+            author,
+            tenant_id,
+            now,
+        )
 
 
 @dataclass(frozen=True)
@@ -123,8 +104,15 @@ class GrantChange:
             return grant_of(held)
         check_number_of_grants(grants.values(), self.now)
         after = await self._fold(GRANT_SET, terms, account)
-        before = None if held is None or held.ended_at is not None else grant_of(held)
-        await self._record(Action.GRANT_SET, terms.name, before, grant_of(after))
+        before = None
+        if held is not None and held.ended_at is None:
+            before = grant_of(held)
+        await self._record(
+            Action.GRANT_SET,
+            terms.name,
+            before,
+            grant_of(after),
+        )
         return grant_of(after)
 
     async def end(self, name: str) -> Grant:
@@ -136,7 +124,12 @@ class GrantChange:
         if not self._counts(held):
             return grant_of(held)
         after = await self._fold(GRANT_ENDED, held.terms, account)
-        await self._record(Action.GRANT_ENDED, name, grant_of(held), None)
+        await self._record(
+            Action.GRANT_ENDED,
+            name,
+            grant_of(held),
+            None,
+        )
         return grant_of(after)
 
     def _counts(self, held: HeldGrant) -> bool:
@@ -159,8 +152,18 @@ class GrantChange:
             grant=terms,
         )
         received = ReceivedEvent(event, self.now)
-        changes = await ingest.apply_batch(self.connection, [received], self.policy, self.now)
-        await ingest.write(self.connection, changes, self.outbox, self.now)
+        changes = await ingest.apply_batch(
+            self.connection,
+            [received],
+            self.policy,
+            self.now,
+        )
+        await ingest.write(
+            self.connection,
+            changes,
+            self.outbox,
+            self.now,
+        )
         return _grants(changes.accounts[self.tenant_id])[terms.name]
 
     def _second_after(self, fold: Folded | None) -> int:
@@ -168,14 +171,22 @@ class GrantChange:
         clock that is ahead.
         """
         now = int(self.now.timestamp())
-        return now if fold is None or fold.tip_created is None else max(now, fold.tip_created)
+        if fold is None or fold.tip_created is None:
+            return now
+        return max(now, fold.tip_created)
 
     async def _record(
         self, action: Action, name: str, before: Grant | None, after: Grant | None
     ) -> None:
         target = (self.tenant_id, name)
         await audit.record(
-            self.connection, self.author, action, target, self.now, before=before, after=after
+            self.connection,
+            self.author,
+            action,
+            target,
+            self.now,
+            before=before,
+            after=after,
         )
 
 
@@ -190,9 +201,14 @@ async def _read(
     connection: Connection, tenant_id: str, policy: BillingPolicy, *, lock: bool
 ) -> BillingAccount:
     """Return a tenant's account, folded again where the stored folds are not whole."""
-    accounts = []
-    if is_tenant_id(tenant_id):
-        accounts = await read_accounts(connection, [tenant_id], policy, lock=lock)
+    if not is_tenant_id(tenant_id):
+        raise NotFoundError("tenant")
+    accounts = await read_accounts(
+        connection,
+        [tenant_id],
+        policy,
+        lock=lock,
+    )
     if not accounts:
         raise NotFoundError("tenant")
     [account] = accounts

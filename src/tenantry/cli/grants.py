@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 import click
 
-from tenantry.billing.grants import GrantInput, GrantService
+from tenantry.billing.grants import GrantService
 from tenantry.cli.database import on_database
 from tenantry.cli.options import json_option
 from tenantry.cli.output import Column, columns, minute, print_json, print_table, report, say, shown
@@ -16,7 +16,7 @@ from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.features import FeatureValue
-from tenantry.domain.grants import Grant
+from tenantry.domain.grants import Grant, GrantInput
 from tenantry.settings import Settings
 
 Value = TypeVar("Value")

@@ -99,63 +99,67 @@ def grant_of(held: HeldGrant) -> Grant:
     )
 
 
-def new_terms(
-    name: str,
-    *,
-    plan: str | None,
-    features: Mapping[str, FeatureValue],
-    limits: Mapping[str, int],
-    until: datetime | None,
-    reason: str,
-    catalog: Catalog,
-    now: datetime,
-) -> GrantTerms:
+class GrantInput(msgspec.Struct, frozen=True):
+    """The terms of a grant as the operator gives them; ``limits`` by their names in the API."""
+
+    reason: str
+    plan: str | None = None
+    features: Mapping[str, FeatureValue] = {}
+    limits: Mapping[str, int] = {}
+    until: datetime | None = None
+
+
+def new_terms(name: str, wanted: GrantInput, catalog: Catalog, now: datetime) -> GrantTerms:
     """Return the terms of a grant that begins now. Raises `ValidationError` with all faults.
 
-    ``limits`` are by their names in the API. Fractions of a second of ``until`` are left out.
+    Fractions of a second of ``until`` are left out.
     """
+    until = None if wanted.until is None else int(wanted.until.timestamp())
     faults = [
         *_name_faults(name),
-        *_plan_faults(plan, catalog),
-        *(("features", fault) for fault in value_faults(features, catalog.features)),
-        *_limit_faults(limits),
-        *_reason_faults(reason),
+        *_plan_faults(wanted, catalog),
+        *_feature_faults(wanted, catalog),
+        *_limit_faults(wanted),
+        *_reason_faults(wanted.reason),
     ]
-    if plan is None and not features and not limits:
-        faults.append(("plan", "a grant must give a plan, features or limits"))
-    if until is not None and until <= now:
+    if until is not None and until <= now.timestamp():
         faults.append(("until", "must be in the future"))
     if faults:
         raise ValidationError(*faults)
+    limits = {_LIMITS[name]: number for name, number in wanted.limits.items()}
     return GrantTerms(
         name,
-        plan,
-        tuple(sorted(features.items())),
-        tuple(sorted((_LIMITS[limit], number) for limit, number in limits.items())),
-        None if until is None else int(until.timestamp()),
-        reason,
+        wanted.plan,
+        tuple(sorted(wanted.features.items())),
+        tuple(sorted(limits.items())),
+        until,
+        wanted.reason,
     )
 
 
-def is_grant_name(text: str) -> bool:
-    """Whether ``text`` is 1 to 64 of ``A-Za-z0-9_-``."""
-    return _NAME.fullmatch(text) is not None
-
-
 def _name_faults(name: str) -> Iterator[tuple[str, str]]:
-    if not is_grant_name(name):
+    if not _NAME.fullmatch(name):
         yield "name", "must be 1 to 64 of A-Za-z0-9_-"
 
 
-def _plan_faults(plan: str | None, catalog: Catalog) -> Iterator[tuple[str, str]]:
+def _plan_faults(wanted: GrantInput, catalog: Catalog) -> Iterator[tuple[str, str]]:
+    plan = wanted.plan
     if plan is not None and plan not in catalog:
         yield "plan", f"{plan!r} is not in the plan catalog"
+    if plan is None and not wanted.features and not wanted.limits:
+        yield "plan", "a grant must give a plan, features or limits"
 
 
-def _limit_faults(limits: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    for name, number in limits.items():
+def _feature_faults(wanted: GrantInput, catalog: Catalog) -> Iterator[tuple[str, str]]:
+    for fault in value_faults(wanted.features, catalog.features):
+        yield "features", fault
+
+
+def _limit_faults(wanted: GrantInput) -> Iterator[tuple[str, str]]:
+    known = ", ".join(_LIMITS)
+    for name, number in wanted.limits.items():
         if name not in _LIMITS:
-            yield "limits", f"unknown limit {name!r}; there are {', '.join(_LIMITS)}"
+            yield "limits", f"unknown limit {name!r}; there are {known}"
         elif not 0 <= number <= LARGEST_LIMIT:
             yield "limits", f"{name} must be 0 to {LARGEST_LIMIT}"
 
@@ -172,19 +176,21 @@ def check_number_of_grants(others: Iterable[HeldGrant], now: datetime) -> None:
     grant.
     """
     second = now.timestamp()
-    if sum(each.counts_at(second) for each in others) >= MOST_GRANTS:
-        raise GrantLimitReachedError(
-            f"The organization has {MOST_GRANTS} grants. End one of them first."
-        )
+    counted = [each for each in others if each.counts_at(second)]
+    if len(counted) < MOST_GRANTS:
+        return
+    raise GrantLimitReachedError(
+        f"The organization has {MOST_GRANTS} grants. End one of them first."
+    )
 
 
 def combined_features(grants: Iterable[GrantTerms]) -> GrantedFeatures:
     """Return the features of grants together; of several values the greatest."""
-    combined = dict[str, FeatureValue | None]()
+    combined = dict[str, FeatureValue]()
     for terms in grants:
         for name, value in terms.features:
-            combined[name] = greater(combined.get(name), value)
-    return tuple(sorted((name, value) for name, value in combined.items() if value is not None))
+            combined[name] = greater(combined.get(name), value) or value
+    return tuple(sorted(combined.items()))
 
 
 def combined_limits(grants: Iterable[GrantTerms]) -> GrantedLimits:
@@ -198,9 +204,14 @@ def combined_limits(grants: Iterable[GrantTerms]) -> GrantedLimits:
 
 def terms_words(terms: GrantTerms) -> str:
     """Say what a grant gives and until when: ``plan pro, sso, projects 500, until 2027-01-01``."""
-    parts = [] if terms.plan is None else [f"plan {terms.plan}"]
-    parts += [name if value is True else f"{name} {value}" for name, value in terms.features]
-    parts += [f"{camel_case(field)} {number}" for field, number in terms.limits]
-    if (until := from_epoch(terms.until)) is not None:
+    parts = list[str]()
+    if terms.plan is not None:
+        parts.append(f"plan {terms.plan}")
+    for name, value in terms.features:
+        parts.append(name if value is True else f"{name} {value}")
+    for field, number in terms.limits:
+        parts.append(f"{camel_case(field)} {number}")
+    until = from_epoch(terms.until)
+    if until is not None:
         parts.append(f"until {until:%Y-%m-%d %H:%M:%S} UTC")
     return ", ".join(parts)
