@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from tenantry.api.guards import Caller, ChangeAuthor, IdempotencyClaim, needs, raises
 from tenantry.api.parameters import (
     DEFAULT_LIMIT,
+    VISIBLE,
     Cursor,
     ExpiresAt,
     ExternalId,
@@ -202,6 +203,7 @@ async def list_api_keys(
             name="externalId",
             min_length=1,
             max_length=LONGEST_EXTERNAL_ID,
+            pattern=VISIBLE,
             description="Only keys with exactly this `externalId`.",
         ),
     ] = None,
