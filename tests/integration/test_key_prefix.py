@@ -36,6 +36,7 @@ async def acme(shared_database: SharedDatabase) -> AsyncIterator[Service]:
         FORMER_KEY_PREFIXES="old",
         API_KEY_HEADER=HEADER,
         CORS_ORIGINS=APP,
+        PUBLIC_PLANS="true",
     ) as service:
         yield service
 
@@ -170,6 +171,25 @@ async def test_empty_header_counts_as_none(acme: Service) -> None:
         assert refusal(answer) == (401, "missing_credential")
         assert HEADER in answer.json()["detail"]
         assert answer.headers["www-authenticate"] == 'Bearer realm="api"'
+
+
+async def test_wrong_key_in_the_header_is_refused_where_none_is_needed(acme: Service) -> None:
+    plans = "/api/v1/plans"
+    org = await acme.organization()
+    assert (await ask(acme, plans)).status_code == 200
+    assert (await ask(acme, plans, X_API_Key=str(org.owner.credential))).status_code == 200
+    assert refusal(await ask(acme, plans, X_API_Key="acme_live_nothing")) == INVALID
+    assert refusal(await ask(acme, plans, X_API_Key="")) == (401, "missing_credential")
+
+
+@pytest.mark.parametrize("prefix", ["acme", "other"])
+async def test_key_sent_as_a_request_id_is_not_repeated(acme: Service, prefix: str) -> None:
+    key = KeyFormat(prefix).compose(Mode.LIVE, bytes(32))
+    for path in PATHS:
+        answer = await ask(acme, path, X_Request_Id=key)
+        assert key not in answer.text + str(answer.headers)
+        plain = await ask(acme, path, X_Request_Id="load_test_0123456789abcdef0123456789abcdef")
+        assert plain.headers["x-request-id"] == "load_test_0123456789abcdef0123456789abcdef"
 
 
 async def test_report_of_a_leak_knows_every_accepted_prefix(conninfo: str) -> None:

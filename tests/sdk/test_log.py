@@ -12,6 +12,7 @@ from tenantry_sdk import ClientCredentials, RefreshToken, errors
 from tests.sdk.sdk_support import Flavour, Served, answered_by
 from tests.support.commands import run
 
+OTHER_SECRET: Final = "acme_test_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM"
 SECRET: Final = "svc_live_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLM"
 TOKEN: Final = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJ1c2VyIn0.c2lnbmF0dXJlLW9mLXRoZS10b2tlbg"
 CALLING: Final = """
@@ -94,7 +95,7 @@ async def test_nothing_secret_is_logged(flavour: Flavour, caplog: pytest.LogCapt
                 flavour, answer, **{"credential": None, **values}, retries=1
             ) as client:
                 await client.api_keys.report_leak(SECRET)
-                for wrong in (SECRET, TOKEN):  # a secret in place of an id
+                for wrong in (SECRET, OTHER_SECRET, TOKEN):  # a secret in place of an id
                     with pytest.raises(errors.ConnectionFailedError) as raised:
                         await client.api_keys.get(wrong, headers={"X-Secret": SECRET})
                     assert wrong not in str(raised.value)
@@ -104,6 +105,7 @@ async def test_nothing_secret_is_logged(flavour: Flavour, caplog: pytest.LogCapt
     assert "token request to id.example: 200" in caplog.text
     text = "\n".join(line.getMessage() for line in caplog.records if line.name == "tenantry.sdk")
     assert SECRET not in text
+    assert OTHER_SECRET not in text
     assert TOKEN not in text
 
 
