@@ -113,6 +113,10 @@ async def test_limits_and_features_count_without_a_plan(service: Service) -> Non
         assert (await org.owner.post("/api/v1/projects", {"name": f"{number}"})).status_code == 201
     third = await org.owner.post("/api/v1/projects", {"name": "3"})
     assert refusal(third) == (403, "plan_limit_reached")
+    exports = (await org.owner.get("/api/v1/entitlements/exports")).json()
+    assert (exports["granted"], exports["limit"], exports["source"]) == (True, 5, "grant")
+    sso = (await org.owner.get("/api/v1/entitlements/sso")).json()
+    assert (sso["granted"], sso["source"]) == (True, "grant")
     assert (await record_of(service, org))["access"]["state"] == "none"
 
 
