@@ -261,6 +261,10 @@ class Base(msgspec.Struct, frozen=True):
         if error.token_fault is not None:
             self.metrics.tokens_refused.labels(error.token_fault.check).inc()
 
+    def quota_exceeded(self, feature: str) -> None:
+        """Count a request above the quota of a feature."""
+        self.metrics.quota_exceeded.labels(feature).inc()
+
     def keys_revoked(self, reason: RevocationReason, number: int) -> None:
         """Count revoked keys."""
         self.metrics.revoked.labels(reason).inc(number)
@@ -334,6 +338,7 @@ def build_authentication(
         page=PAGE_OF_CALLER,
         credentials=settings.credentials,
         quota_notices=base.quota_notices,
+        quota_exceeded=base.quota_exceeded,
     )
 
 
@@ -445,6 +450,7 @@ def build_services(
             catalog,
             clock,
             base.quota_notices,
+            base.quota_exceeded,
         ),
         replay=ReplayService(database, policy, clock),
         base_url=settings.base_url,

@@ -341,6 +341,12 @@ async def test_consuming_waits_for_another_process_that_consumes(
         assert refusal(await waiting) == EXCEEDED
 
 
+async def test_requests_above_the_quota_are_a_metric(service: Service, org: Organization) -> None:
+    await consume(org.owner, 11)
+    metrics = (await service.client.get("/metrics")).text
+    assert 'tenantry_quota_exceeded_total{feature="exports"} ' in metrics
+
+
 async def test_export_has_the_use(service: Service, org: Organization) -> None:
     await consume(org.owner, 2)
     export = await service.operator.get(f"{org.path}/export")

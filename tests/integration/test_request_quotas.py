@@ -147,6 +147,13 @@ async def test_next_month_counts_anew(service: Service, org: Organization) -> No
         service.clock.now = before
 
 
+async def test_requests_above_the_quota_are_a_metric(service: Service, org: Organization) -> None:
+    for _ in range(5):
+        await org.owner.get(ANYTHING)
+    metrics = (await service.client.get("/metrics")).text
+    assert 'tenantry_quota_exceeded_total{feature="calls"} ' in metrics
+
+
 @pytest.mark.parametrize("kind", [MIDDLEWARE, WSGI])
 async def test_applications_count_with_the_service(
     service: Service, org: Organization, catalog: str, kind: str

@@ -153,6 +153,34 @@ async def test_idempotency_answers_are_removed_after_a_day(
     assert await cursor.fetchall() == [(NOW - DAY + SECOND,)]
 
 
+async def test_use_is_removed_400_days_after_its_period(
+    connection: Connection, retention: RetentionService
+) -> None:
+    await add_tenant(connection, "acme", None)
+    removed_since = int((NOW - 400 * DAY).timestamp())
+    for number, end in enumerate((removed_since, removed_since + 1)):
+        await connection.execute(
+            "INSERT INTO usage_counters (org_id, feature, mode, period_start, period_end, used) "
+            "VALUES ('acme', 'exports', 'live', %s, %s, 1)",
+            (number, end),
+        )
+    assert await retention.run() == {"usage counters": 1}
+    assert await connection.fetch_value("SELECT period_start FROM usage_counters") == 1
+
+
+async def test_consumption_keys_are_removed_after_a_day(
+    connection: Connection, retention: RetentionService
+) -> None:
+    for key, created_at in (("old", NOW - DAY), ("new", NOW - DAY + SECOND)):
+        await connection.execute(
+            "INSERT INTO consumption_keys (principal, feature, key, body_digest, answer, created_at) "
+            "VALUES ('key_1', 'exports', %s, '', '{}', %s)",
+            (key, created_at),
+        )
+    assert await retention.run() == {"consumption keys": 1}
+    assert await connection.fetch_value("SELECT key FROM consumption_keys") == "new"
+
+
 async def test_one_run_removes_more_rows_than_one_statement(
     retention: RetentionService, connection: Connection
 ) -> None:

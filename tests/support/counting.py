@@ -11,8 +11,13 @@ from tests.support.rate_limits import set_plan
 from tests.support.service import PROJECTS, Service
 
 PLANS: Final = """
+[[features]]
+id = "exports"
+type = "metered"
 [[plans]]
 id = "free"
+[plans.features]
+exports = 1
 [[plans]]
 id = "closed"
 [plans.limits]
@@ -36,6 +41,8 @@ async def counted_everything(service: Service) -> list[str]:
     key = await service.key(owner, subscriber.id, "projects:read")
     await owner.delete(key.path)
     assert (await key.caller.get(PROJECTS)).status_code == 401
+    consumed = await owner.post("/api/v1/entitlements/exports/consume", {"amount": 2})
+    assert consumed.status_code == 403
     await set_plan(service, subscriber.organization, "closed")
     assert (await owner.get(PROJECTS)).status_code == 429
     database = Database(service.conninfo, pool_size=1)

@@ -195,14 +195,15 @@ class AuthenticationParts:
         page: str = NO_PAGE,
         credentials: CredentialFinder | None = None,
         quota_notices: QuotaNotices | None = None,
+        quota_exceeded: Callable[[str], None] = lambda _feature: None,
     ) -> None:
         """``monotonic`` is a monotonic clock, in seconds; ``throttle`` delays rejections, by
         default as in the service.
 
         ``owner_seen``, ``accept``, ``page`` and ``credentials`` are as in `Authenticator`.
         ``limited`` receives the policy whose limit a request exceeds; ``refused`` is as in
-        `Admission`, ``unknown_role`` as in `TokenVerifier`, ``quota_notices`` as in
-        `RequestQuotas`.
+        `Admission`, ``unknown_role`` as in `TokenVerifier`, ``quota_notices`` and
+        ``quota_exceeded`` as in `RequestQuotas`.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
         self.key_uses = WriteBehind(database, "uses of keys", record_uses)
@@ -234,7 +235,13 @@ class AuthenticationParts:
         self.quotas: RequestQuotas | None = None
         if catalog.counts_requests is not None:
             quota_lane = database.lane(entitlements_store.SESSION, name="request_quotas")
-            self.quotas = RequestQuotas(quota_lane, catalog.counts_requests, clock, quota_notices)
+            self.quotas = RequestQuotas(
+                quota_lane,
+                catalog.counts_requests,
+                clock,
+                quota_notices,
+                quota_exceeded,
+            )
         self.admission = Admission(
             self.authenticator,
             self.limiter,

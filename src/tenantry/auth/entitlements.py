@@ -2,7 +2,7 @@
 a lock, so that all processes together never exceed a quota.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ from tenantry.domain.entitlements import (
     limit_of,
     period_at,
 )
-from tenantry.domain.errors import DomainError
+from tenantry.domain.errors import DomainError, QuotaExceededError
 from tenantry.domain.features import Feature
 from tenantry.domain.permissions import Mode, RequestPrincipal
 from tenantry.domain.plans import Catalog
@@ -72,8 +72,12 @@ class EntitlementService:
         catalog: Catalog,
         clock: Clock,
         notices: QuotaNotices | None = None,
+        exceeded: Callable[[str], None] = lambda _feature: None,
     ) -> None:
-        """``notices`` tells owners of used quotas; None tells them nothing."""
+        """``notices`` tells owners of used quotas; None tells them nothing. ``exceeded`` receives
+        the feature of each request above its quota.
+        """
+        self._exceeded = exceeded
         self._notices = notices
         self._database = database
         self._lane = lane
@@ -107,7 +111,12 @@ class EntitlementService:
         feature = consumable_feature(name, self._catalog)
         value = given_value(feature, principal.access_phase, self._catalog)
         use = MeteredUse(principal.org_id, principal.mode, feature.id)
-        return await self._batcher.submit(Consumption(use, feature, limit_of(value), amount, claim))
+        request = Consumption(use, feature, limit_of(value), amount, claim)
+        try:
+            return await self._batcher.submit(request)
+        except QuotaExceededError:
+            self._exceeded(feature.id)
+            raise
 
     async def close(self) -> None:
         """Wait until what was begun is counted."""

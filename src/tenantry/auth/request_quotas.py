@@ -8,7 +8,7 @@ the database.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import psycopg
@@ -62,10 +62,13 @@ class RequestQuotas:
         feature: Feature,
         clock: Clock,
         notices: QuotaNotices | None = None,
+        exceeded: Callable[[str], None] = lambda _feature: None,
     ) -> None:
         """``feature`` is the one of the catalog that counts requests; ``notices`` tells owners of
-        used quotas, None tells them nothing.
+        used quotas, None tells them nothing. ``exceeded`` receives the feature of each request
+        above its quota.
         """
+        self._exceeded = exceeded
         self._notices = notices
         deadline = lane.timeouts.rate_limits
         self._lane = lane
@@ -86,7 +89,7 @@ class RequestQuotas:
         if share.take(second):
             return True
         if share.is_exhausted(second):
-            raise self._exceeded(share)
+            raise self._refuse(share)
         return False
 
     async def count(self, principal: RequestPrincipal) -> None:
@@ -98,7 +101,7 @@ class RequestQuotas:
             if await self._submit(_Request(self._use_of(principal), share)):
                 return
             if share.is_exhausted(self._second()):
-                raise self._exceeded(share)
+                raise self._refuse(share)
         raise AuthUnavailableError("Requests cannot be counted. Try again shortly.")
 
     async def _submit(self, request: _Request) -> bool:
@@ -152,7 +155,8 @@ class RequestQuotas:
             share.set_limit(limit)
         return share
 
-    def _exceeded(self, share: QuotaShare) -> QuotaExceededError:
+    def _refuse(self, share: QuotaShare) -> QuotaExceededError:
+        self._exceeded(self._feature.id)
         reset = from_epoch(share.period.end).isoformat().replace("+00:00", "Z")
         return QuotaExceededError(
             f"The {share.limit:,} requests of the feature {self._feature.id!r} are used up until "

@@ -73,6 +73,9 @@ class Metrics:
         self.rate_limited = counter(
             "tenantry_rate_limited", "Requests over a rate limit.", ["policy"]
         )
+        self.quota_exceeded = counter(
+            "tenantry_quota_exceeded", "Requests over a quota.", ["feature"]
+        )
         self.refused = counter(
             "tenantry_credentials_refused", "Rejected credentials.", ["kind", "reason"]
         )
