@@ -17,8 +17,9 @@ from tenantry.common.logs import redact
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.sign_in import safe_path
 from tenantry.db.pagination import Position, decode_cursor, encode_cursor, window_after
-from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat
+from tenantry.domain.api_keys import DEFAULT_FORMAT, KeyFormat, Pepper
 from tenantry.domain.errors import DomainError, InvalidCursorError
+from tenantry.domain.imported_keys import read_key_pattern
 from tenantry.domain.permissions import Mode
 from tenantry.domain.sessions import SessionSecret
 from tenantry.integrations.oidc.sign_in import PendingSignIn
@@ -129,7 +130,10 @@ def check_cookies(data: bytes) -> None:
     require(_secret.digest(session) is None, "a forged session is accepted", session)
 
 
-_finder: Final = CredentialFinder(api_key_header="X-API-Key")
+_pepper: Final = Pepper(b"pepper")
+_finder: Final = CredentialFinder(
+    api_key_header="X-API-Key", imported=read_key_pattern(r"[\w-]+\.[\w-]+|old_[0-9a-f]{32}")
+)
 
 
 def check_headers(data: bytes) -> None:
@@ -140,6 +144,7 @@ def check_headers(data: bytes) -> None:
     for sent in ((authorization, None), (None, authorization), (authorization, organization)):
         try:
             credential = _finder.find(*sent).value
+            _finder.digests(credential, [_pepper])
         except DomainError as error:
             require_no_echo(error, authorization)
             continue

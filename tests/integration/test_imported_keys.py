@@ -310,7 +310,10 @@ async def test_of_two_keys_with_one_secret_only_the_first_becomes_like_others(
     secret = old_key().secret
     await import_key(service, first.id, OldKey(secret, "sha512"))
     await use(service, secret)
-    await import_key(service, second.id, OldKey(secret, "sha256"))
+    later_id = await import_key(service, second.id, OldKey(secret, "sha256"))
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        # as if its process had a slow clock
+        await connection.execute("UPDATE api_keys SET id = 'key_0' WHERE id = %s", (later_id,))
     await use(service, secret)
     for org, is_native in ((first, True), (second, False)):
         [(_, digest, remembered, _)] = await rows_of(service, org.id)

@@ -18,6 +18,8 @@ from tests.support.imported_keys import old_key, spellings
 PATTERNS: Final = {
     r"[A-Za-z0-9]{8}\.[A-Za-z0-9]{32}": "AbCd1234." + 32 * "x",
     r"[\w-]+\.[\w-]+": "a-b.c_d",
+    r"[\w-]+\.[\w-]+|old_[0-9a-f]{32}": "old_" + 32 * "0",
+    r"acme_live_[\w-]+\.[\w-]+": "acme_live_a.b",
     r"(?:sk|pk)_(live|test)_[A-Za-z0-9]{16,64}": "pk_test_" + 20 * "x",
     r"\w{8}\.\w{32}|key_\w+|[a-zA-Z]{64}": "key_x",
     r"acme-(?:old)?.{3}": "acme-abc",

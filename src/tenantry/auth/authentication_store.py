@@ -189,18 +189,27 @@ async def find_keys(
     [rows] = await connection.run_batch(statement(*zip(*batch, strict=True), now))
     for number, *values in rows:
         key, other = KeyRow(*values), found[number]
-        found[number] = key if other is None else _counting(key, other)
+        found[number] = key if other is None else _counting(key, other, queries[number])
     return found
 
 
-def _counting(one: KeyRow, other: KeyRow) -> KeyRow:
-    """Return which of two keys with one secret counts: a revoked one, then the first that was
-    imported.
+def _counting(one: KeyRow, other: KeyRow, query: KeyQuery) -> KeyRow:
+    """Return which of two keys with one secret counts: a revoked one, then the one that was used,
+    then the first that was imported.
 
     A secret whose sha256 and sha512 were both imported has two. The choice stays the same, so that
     only one of them gets the digest of the secret.
     """
-    return min(one, other, key=lambda key: (key.revoked_at is None and not key.deleted, key.id))
+    of_secret = query.digests[0]
+    return min(
+        one,
+        other,
+        key=lambda key: (
+            key.revoked_at is None and not key.deleted,
+            key.digest != of_secret,
+            key.id,
+        ),
+    )
 
 
 async def find_user_access(

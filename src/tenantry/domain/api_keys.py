@@ -111,11 +111,14 @@ class ApiKey(msgspec.Struct, frozen=True, rename="camel"):
     start: Annotated[
         str,
         doc(
-            "The prefix, the mode and the first 4 random characters, to tell keys apart.",
+            "The prefix, the mode and the first 4 random characters, to tell keys apart; for an imported key what the "
+            "import sent, which may be empty.",
             "svc_live_4fGh",
         ),
     ]
-    last4: Annotated[str, doc("The last 4 characters of the secret.", "x9Qz")]
+    last4: Annotated[
+        str, doc("The last 4 characters of the secret; for an imported key as `start`.", "x9Qz")
+    ]
     created_at: Annotated[datetime, doc("When it was created.", "2026-11-02T09:31:00Z")]
     created_by: Annotated[str, doc("The id of the user or key that created it.", "user_ada")]
     last_used_at: Annotated[

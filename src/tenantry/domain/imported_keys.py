@@ -16,8 +16,10 @@ LONGEST_IMPORTED_KEY: Final = 200
 LONGEST_PATTERN: Final = 200
 LONGEST_START: Final = 13
 LONGEST_LAST4: Final = 4
-MAX_STEPS: Final = 150_000
-"""How often a pattern's matching may try one of its parts: enough for two parts of any length."""
+MAX_STEPS: Final = 1_000_000
+"""How often a pattern's matching may try one of its parts: enough for two parts of any length, too
+few for three.
+"""
 _SHOWN_TEXT: Final = re.compile("[!-~]*")
 _LONGEST_DIGEST: Final = 128
 _ANY_NUMBER: Final = LONGEST_IMPORTED_KEY + 1
@@ -126,7 +128,7 @@ def read_key_pattern(text: str) -> re.Pattern[bytes]:
     A pattern whose matching could take long is refused, because any client can send a text that
     almost matches. Python's ``re`` then tries every way in which the pattern may match, and each
     alternative or number of repetitions multiplies the ways. So groups are neither repeated nor
-    nested, and the ways by the number of parts are at most `MAX_STEPS`, or a millisecond.
+    nested, and the ways by the number of parts are at most `MAX_STEPS`: a few milliseconds.
     """
     if len(text) > LONGEST_PATTERN:
         raise ValueError(f"is longer than {LONGEST_PATTERN} characters")

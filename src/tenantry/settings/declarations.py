@@ -149,8 +149,8 @@ class DeclaredSettings(SettingValues):
     r"""A regular expression that every [imported key](../how-to/import-keys.md) matches as a whole,
     such as `[A-Za-z0-9]{8}\.[A-Za-z0-9]{32}`. Keys have at most 200 ASCII characters. Keep it while
     such keys are in use. Unset: no credential is looked up as an imported key. Groups are neither
-    nested nor repeated, and few parts vary in length, so that matching takes at most about a
-    millisecond.
+    nested nor repeated, and few parts vary in length, so that matching takes at most a few
+    milliseconds.
     """
 
     webhook_tolerance = Setting("PROVIDER_WEBHOOK_TOLERANCE", number(1, 86_400), 300)
