@@ -14,6 +14,7 @@ from tenantry_devkit.local.samples import (
     EventSubject,
     catalog_prices,
     customer_of,
+    interval_of,
     plan_prices,
     sample_event,
 )
@@ -91,6 +92,10 @@ async def test_event_of_a_named_subscription(event_type: str) -> None:
 def test_every_handled_type_is_explained() -> None:
     assert TYPES.keys() == KNOWN_TYPES
     assert set(list(TYPES)[:5]) == REQUIRED_TYPES
+
+
+def test_id_of_a_price_says_that_it_is_yearly() -> None:
+    assert list(map(interval_of, ["price_pro", "price_pro_yearly"])) == ["month", "year"]
 
 
 def test_catalog_prices_include_addons() -> None:

@@ -72,7 +72,7 @@ from tenantry_devkit.identity_tokens import (
     load_or_create_signing_key,
 )
 from tenantry_devkit.local.endpoint import load_or_create_secret, secret_path
-from tenantry_devkit.local.samples import catalog_prices
+from tenantry_devkit.local.samples import catalog_prices, interval_of
 from tenantry_devkit.serving import free_port
 from tenantry_devkit.simulator import Simulator, WebhookEndpoint
 
@@ -381,7 +381,7 @@ def _fill(
     for price_id, amount in catalog_prices(policy.catalog).items():
         present = provider.prices.get(price_id)
         if present is None or present.unit_amount != amount:
-            provider.price(price_id, amount)
+            provider.price(price_id, amount, interval=interval_of(price_id))
     types = tuple(sorted(REQUIRED_TYPES))
     secret = webhook_secret.reveal()
     provider.store_endpoint(

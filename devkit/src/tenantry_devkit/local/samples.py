@@ -189,6 +189,11 @@ def subscribe(
     return simulator.subscriptions[simulator.complete(session).subscription or ""]
 
 
+def interval_of(price_id: str) -> str:
+    """Return the interval of a price of the demo: a year if its id says so."""
+    return "year" if "year" in price_id else "month"
+
+
 def plan_prices(catalog: Catalog) -> dict[str, int]:
     """Return an amount for each price of the catalog's plans, in cents: the later the plan, the
     more.
