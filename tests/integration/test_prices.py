@@ -94,10 +94,12 @@ async def test_provider_that_does_not_answer_delays_neither_start_nor_request(
 ) -> None:
     provider.open.clear()
     values = {"PROVIDER_SECRET_KEY": KEY, "PROVIDER_API_BASE": provider.url}
-    async with running_service(conninfo, **values) as service:
+    async with running_service(conninfo, PUBLIC_PLANS="true", **values) as service:
         await provider.until_asked_for_prices(1)
         org = await service.organization()
         listed = (await org.owner.get(PLANS)).json()["data"]
+        public = await service.anonymous.get(PLANS)
+    assert public.headers["cache-control"] == "no-store"
     assert listed
     assert all("prices" not in plan for plan in listed)
 

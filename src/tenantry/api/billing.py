@@ -36,6 +36,8 @@ EVENTS_PATH: Final = "/api/v1/billing/events"
 CHECKOUT_PATH: Final = "/api/v1/billing/checkout-sessions"
 PORTAL_PATH: Final = "/api/v1/billing/portal-sessions"
 _PUBLIC: Final = "public, max-age=300"
+_NOT_KEPT: Final = "no-store"
+"""Until the prices are known: a cache would hide them for minutes."""
 
 EventId = Annotated[str, path_parameter("The provider's event id.", "evt_1SQk7xLm3Rk2pXw7")]
 WebAddress = Annotated[
@@ -141,13 +143,15 @@ async def list_plans(request: AnyRequest, services: Services) -> Response[Page[P
     With `PUBLIC_PLANS=true` this needs no credential.
     """
     page = Page(_plan_views(services.catalog, services.prices), None)
-    return Response(page) if has_caller(request) else _public(page, request)
+    if has_caller(request):
+        return Response(page)
+    return _public(page, request, _NOT_KEPT if services.prices.is_awaited else _PUBLIC)
 
 
-def _public(page: Page[PlanView], request: AnyRequest) -> Response[Any]:
+def _public(page: Page[PlanView], request: AnyRequest, caching: str) -> Response[Any]:
     """Return the answer to a client without a credential: compressed, and for shared caches."""
     body = PublicBody.for_once(msgspec.json.encode(page))
-    headers = {"Content-Type": MediaType.JSON, "Cache-Control": _PUBLIC}
+    headers = {"Content-Type": MediaType.JSON, "Cache-Control": caching}
     return body.response(request.headers.get("accept-encoding", ""), headers)
 
 

@@ -30,6 +30,12 @@ class PriceList:
         self._ids = [price for plan in catalog.plans for price in plan.stripe_price_ids]
         self._known: dict[str, PlanPrice] | None = None
         self._faults: dict[str, str] = {}
+        self._is_answered = False
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the provider has not answered yet."""
+        return self._provider is not None and not self._is_answered
 
     def of_plan(self, plan: Plan) -> tuple[PlanPrice, ...] | None:
         """Return the prices at which a plan is sold, in the catalog's order; None until they are
@@ -62,6 +68,7 @@ class PriceList:
         except Exception:
             logger.exception("the prices of the plan catalog could not be read")
             return False
+        self._is_answered = True
         self._report(_faults_of(found))
         if found is not None:
             self._known = _sold(found)
