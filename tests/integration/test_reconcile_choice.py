@@ -21,6 +21,22 @@ async def test_a_plan_that_the_operator_gave_is_left_alone(world: World) -> None
     assert await world.provider.state(subscriber) == ("business", "none")
 
 
+async def test_a_repair_leaves_grants_as_they_are(world: World) -> None:
+    subscriber = await world.subscriber("price_pro")
+    path = f"/api/v1/tenants/{subscriber.id}/grants"
+    terms = {"plan": "business", "limits": {"projects": 7}, "reason": "a contract"}
+    await world.service.operator.put(f"{path}/contract", terms)
+    before = (await world.service.operator.get(path)).json()
+    async with world.losing_deliveries():
+        world.simulator.cancel(world.subscription(subscriber).id)
+    comparison = await world.compare_one(subscriber)
+    assert comparison is not None
+    assert comparison.repaired
+    assert (await world.service.operator.get(path)).json() == before
+    tenant = await world.provider.tenant(subscriber)
+    assert (tenant["access"]["plan"], tenant["access"]["state"]) == ("business", "full")
+
+
 async def test_a_tenant_without_a_customer_is_not_compared(world: World) -> None:
     await world.subscriber(linked=False)
     assert (await world.compare()).compared == 0

@@ -224,6 +224,19 @@ async def test_a_grant_is_folded_too(provider: Provider) -> None:
     assert await provider.state(subscriber) == ("pro", "past_due")
 
 
+async def test_a_lost_grant_is_found_by_its_name_and_repaired(provider: Provider) -> None:
+    subscriber = await provider.subscriber()
+    path = f"/api/v1/tenants/{subscriber.id}/grants"
+    terms = {"plan": "pro", "reason": "a contract"}
+    await provider.service.operator.put(f"{path}/contract", terms)
+    await corrupt(provider, subscriber, "folds = '{}', access = NULL")
+    checked = await replay_one(provider, subscriber)
+    assert {"access", "grant:contract"} <= fields(checked)
+    [grant] = (await provider.service.operator.get(path)).json()["data"]
+    assert (grant["name"], grant["plan"]) == ("contract", "pro")
+    assert (await replay_one(provider, subscriber)).is_right
+
+
 async def test_an_ended_tenant_is_folded_too(provider: Provider) -> None:
     subscriber = await with_history(provider)
     await provider.service.operator.delete(f"/api/v1/tenants/{subscriber.id}")

@@ -46,6 +46,23 @@ async def test_the_newest_events_are_enough_from_one_that_says_everything_on(
     assert folded[5].since is None
 
 
+async def test_the_newest_events_are_not_enough_for_a_tenant_with_grants(
+    provider: Provider,
+) -> None:
+    subscriber = await provider.subscriber()
+    await provider.send(
+        events.updated(**subscriber.names, created=NOW - 5 * HOUR),
+        events.updated(**subscriber.names, created=NOW - 4 * HOUR),
+    )
+    terms = {"plan": "business", "reason": "a contract"}
+    path = f"/api/v1/tenants/{subscriber.id}/grants/contract"
+    await provider.service.operator.put(path, terms)
+    assert (await check_newest(provider, subscriber, 2)).checked is None
+    whole = await check_newest(provider, subscriber, 3)
+    assert whole.checked is not None
+    assert whole.checked.differences == ()
+
+
 async def test_an_event_that_says_everything_is_no_beginning_where_it_shares_its_second_or_is_the_newest(
     provider: Provider,
 ) -> None:

@@ -58,7 +58,8 @@ class Tenant(msgspec.Struct, frozen=True, rename="camel"):
         ),
     ]
     access: Annotated[
-        TenantAccess, doc("What the subscriptions give now, and the plan whose limits count.")
+        TenantAccess,
+        doc("What subscriptions and grants give now, and the plan whose limits count."),
     ]
     stripe_customer_id: Annotated[
         str | None,
