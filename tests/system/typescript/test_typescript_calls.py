@@ -3,6 +3,7 @@
 import json
 
 from tests.sdk.sdk_support import Served
+from tests.support.app import OPERATOR_TOKEN
 from tests.support.service import Organization
 from tests.support.typescript_client import ANOTHER_SERVER, Package, key_of
 
@@ -167,4 +168,23 @@ async def test_page_of_another_service_is_no_result(package: Package, served: Se
         ["UnreadableAnswerError", "The response (204, no type) is not one of tenantry."],
         ["APIError", "302 http_302: The response gives no reason."],
         ["APIError", "404 http_404: <h1> Nothing here"],
+    ]
+
+
+async def test_operator_sets_lists_and_ends_grants(
+    package: Package, served: Served, acme: Organization
+) -> None:
+    program = """
+        const { grants } = tenantry.operator;
+        const made = await grants.put({ tenantId: ORG, name: "contract", plan: "pro", reason: "By contract." });
+        const listed = [];
+        for await (const { name } of grants.list({ tenantId: ORG })) listed.push(name);
+        await grants.delete({ tenantId: ORG, name: "contract" });
+        const { data } = await grants.list({ tenantId: ORG }).firstPage();
+        print([made.plan, listed, data]);
+    """.replace("ORG", f'"{acme.id}"')
+    assert await package.result_of(program, served.url, OPERATOR_TOKEN) == [
+        "pro",
+        ["contract"],
+        [],
     ]
