@@ -12,11 +12,12 @@ from tenantry.domain.entitlements import (
     UsagePeriod,
     consume,
     features_of,
+    known_feature,
     period_at,
     remaining_of,
     source_of,
 )
-from tenantry.domain.errors import QuotaExceededError
+from tenantry.domain.errors import QuotaExceededError, UnknownFeatureError
 from tenantry.domain.features import LARGEST_VALUE, Feature, FeatureValue, added, greater
 from tenantry.domain.plans import parse_catalog
 
@@ -123,6 +124,21 @@ def test_grant_counts_where_it_gives_more() -> None:
     assert features_of(granted, CATALOG) == {"sso": True, "seats": 20, "exports": 100}
     assert source_of("seats", granted, CATALOG) == "grant"
     assert source_of("exports", granted, CATALOG) == "plan"
+
+
+@pytest.mark.parametrize(
+    ("name", "detail"),
+    [
+        ("backups", "The plan catalog has no feature 'backups'."),
+        ("Exports", "The plan catalog has no such feature."),
+        ("", "The plan catalog has no such feature."),
+        ("svc_live_0aA1bB2cC3dD4eE5fF", "The plan catalog has no such feature."),
+    ],
+)
+def test_unknown_feature_is_named_if_it_may_be_one(name: str, detail: str) -> None:
+    with pytest.raises(UnknownFeatureError) as error:
+        known_feature(name, CATALOG)
+    assert error.value.detail == detail
 
 
 def test_grant_may_be_without_a_limit() -> None:

@@ -234,7 +234,7 @@ ONE_FAULT = {
     ),
     "unknown limit": (
         f"{FREE}[plans.limits]\nseats = 1",
-        "plan 'free': Object contains unknown field `seats`",
+        "plan 'free': Object contains unknown field `seats` - at `$.limits`. A limit of your own is",
     ),
     "negative limit": (
         f"{FREE}[plans.limits]\nprojects = -1",

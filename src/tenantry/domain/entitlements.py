@@ -24,6 +24,7 @@ from tenantry.domain.features import (
     FeatureType,
     FeatureValue,
     greater,
+    is_feature_id,
 )
 from tenantry.domain.plans import Catalog
 
@@ -145,7 +146,9 @@ def known_feature(name: str, catalog: Catalog) -> Feature:
     """Return a feature of the catalog. Raises `UnknownFeatureError`."""
     feature = catalog.features.get(name)
     if feature is None:
-        raise UnknownFeatureError(f"The plan catalog has no feature {name!r}.")
+        # not what cannot be a name: it may be a credential in the wrong place
+        shown = f"no feature {name!r}" if is_feature_id(name) else "no such feature"
+        raise UnknownFeatureError(f"The plan catalog has {shown}.")
     return feature
 
 

@@ -417,8 +417,14 @@ def _entries(
             valid.append(msgspec.convert(entry, entry_type))
         except msgspec.ValidationError as error:
             where = f"{kind} {entry['id']!r}" if "id" in entry else f"{kind} number {number}"
-            faults.append(f"{where}: {error}")
+            faults.append(f"{where}: {error}{_hint(str(error))}")
     return valid
+
+
+def _hint(message: str) -> str:
+    """Say where limits belong that tenantry does not enforce."""
+    is_own_limit = "unknown field" in message and message.endswith("`$.limits`")
+    return ". A limit of your own is a feature: see [[features]]" if is_own_limit else ""
 
 
 def _is_list_of_tables(listed: object) -> TypeGuard[list[dict[str, object]]]:
