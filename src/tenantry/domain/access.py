@@ -91,6 +91,7 @@ def phase_of_status(plan: str, status: str, catalog: Catalog) -> AccessPhase:
     if status == NO_SUBSCRIPTION:
         if plan == FREE:
             return NOTHING
+        # only where the row was written by hand: the access of grants has phases
         return AccessPhase("full", plan, "The operator chose the plan.")
     state = access_of_status(status, catalog)
     if state in ("full", "grace"):
