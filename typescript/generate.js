@@ -18,8 +18,6 @@ const NAMES = {
 
 /** Parts of paths that group resources. */
 const GROUPS = new Set(["billing", "operator"]);
-/** Parts at the end of longer paths that are resources, not actions. */
-const NESTED = new Set(["grants"]);
 
 /** Resources below a tenant's path that only the operator changes. */
 const OF_OPERATOR = new Set(["grants", "apiKeys"]);
@@ -30,13 +28,9 @@ const camel = (name) => name.replace(/[-_](.)/g, (_, letter) => letter.toUpperCa
 function methodName(path, { operationId }) {
   const parts = path.replace(/^\/api\/v1\/(me\/)?/, "").split("/");
   const names = parts.filter((part) => !part.startsWith("{")).map(camel);
-<<<<<<< HEAD
   if (names[0] === "tenants" && OF_OPERATOR.has(names[1])) names[0] = "operator";
   if (names.at(-1) === "import") return [...names.slice(0, -1), "importKeys"].join(".");
   const endsInAction = names.length > 1 && !GROUPS.has(names[0]);
-=======
-  const endsInAction = names.length > 1 && !GROUPS.has(names[0]) && !NESTED.has(names.at(-1));
->>>>>>> 2910287e (typescript: Name the methods of a tenant's grants by their resource)
   return [...names, ...(endsInAction ? [] : [/^[a-z]+/.exec(operationId)[0]])].join(".");
 }
 
