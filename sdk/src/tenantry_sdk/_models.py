@@ -75,7 +75,7 @@ class ApiKey(Model, frozen=True, kw_only=True):
     """The IP address of the client that last used it."""
     external_id: str | None = None
     """The id that another system of yours gives it; several keys may have it."""
-    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    metadata: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """What your systems store with it; empty if they store nothing."""
     imported_as: HashAlgorithm | None = None
     """The algorithm of the hash by which it was imported, until its first use; None for all other
@@ -485,7 +485,7 @@ class Whoami(Model, frozen=True, kw_only=True):
     """When the credential expires; None for never."""
     external_id: str | None = None
     """The key's external id; None for a user."""
-    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    metadata: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """The key's metadata; empty for a user."""
 
 
