@@ -167,6 +167,15 @@ async def test_the_same_terms_again_change_nothing(service: Service) -> None:
     assert trail[0]["after"]["plan"] == "pro"
 
 
+async def test_a_number_of_one_and_no_limit_are_different_terms(service: Service) -> None:
+    org = await service.organization()
+    for value, limit in ((1, 1), (True, None), (1, 1)):
+        given = await grant(service, org, features={"exports": value})
+        assert given["features"]["exports"] is value
+        exports = (await org.owner.get("/api/v1/entitlements/exports")).json()
+        assert (exports["granted"], exports["limit"]) == (True, limit)
+
+
 async def test_a_grant_is_ended_once_and_can_be_set_again(service: Service) -> None:
     org = await service.organization()
     path = f"{org.path}/grants/contract"

@@ -40,7 +40,7 @@ def _change(event_id: str, name: str, created: int, rng: random.Random) -> Billi
         event_id,
         name,
         plan=rng.choice(_PLANS),
-        features=rng.choice(((), (("exports", rng.randint(1, 9)),), (("exports", True),))),
+        features=rng.choice(((), (("exports", rng.randint(1, 9)),), (("exports", None),))),
         limits=rng.choice(((), (("projects", rng.randint(1, 9)),))),
         until=rng.choice((None, created + rng.randint(-60, 60) * _DAY)),
     )

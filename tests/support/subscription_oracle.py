@@ -309,7 +309,7 @@ class ExpectedGrant(NamedTuple):
 
     plan: str
     until: int | None
-    features: tuple[tuple[str, bool | int], ...] = ()
+    features: tuple[tuple[str, int | None], ...] = ()
     limits: tuple[tuple[str, int], ...] = ()
 
     def counts_at(self, moment: int) -> bool:
@@ -329,11 +329,11 @@ def grants_after(happened: Sequence[BillingEvent]) -> list[ExpectedGrant]:
 
 
 def greatest(values: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
-    """Of each name the greatest value; True has no limit."""
+    """Of each name the greatest value; None has no limit."""
     found: dict[str, Any] = {}
     for name, value in values:
         before = found.get(name, 0)
-        found[name] = True if value is True or before is True else max(value, before)
+        found[name] = None if value is None or before is None else max(value, before)
     return tuple(sorted(found.items()))
 
 

@@ -149,7 +149,7 @@ def test_grant_raises_a_limit_and_never_lowers_one(
     assert (limits.projects, limits.api_keys, limits.members) == (projects, api_keys, members)
 
 
-FEATURES: Final = (("sso", True),)
+FEATURES: Final = (("sso", None),)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,14 @@ from tenantry.domain.entitlements import (
     consume,
     features_of,
     known_feature,
+    limit_of,
     period_at,
     remaining_of,
     source_of,
 )
 from tenantry.domain.errors import QuotaExceededError, UnknownFeatureError
 from tenantry.domain.features import LARGEST_VALUE, Feature, FeatureValue, added, greater
+from tenantry.domain.grants import GrantInput, new_terms
 from tenantry.domain.plans import parse_catalog
 
 CATALOG = parse_catalog("""
@@ -119,7 +121,7 @@ def test_sum_stays_a_number_of_json() -> None:
 def test_grant_counts_where_it_gives_more() -> None:
     granted = msgspec.structs.replace(
         phase("pro", ("team", 1)),
-        features=(("exports", 50), ("seats", 20), ("sso", True), ("gone", True)),
+        features=(("exports", 50), ("seats", 20), ("sso", None), ("gone", None)),
     )
     assert features_of(granted, CATALOG) == {"sso": True, "seats": 20, "exports": 100}
     assert source_of("seats", granted, CATALOG) == "grant"
@@ -142,16 +144,34 @@ def test_unknown_feature_is_named_if_it_may_be_one(name: str, detail: str) -> No
 
 
 def test_grant_may_be_without_a_limit() -> None:
-    granted = msgspec.structs.replace(phase("free"), features=(("exports", True),))
+    granted = msgspec.structs.replace(phase("free"), features=(("exports", None),))
     assert features_of(granted, CATALOG) == {"exports": True}
     assert source_of("exports", granted, CATALOG) == "grant"
+
+
+def test_grant_of_one_is_not_taken_for_one_without_a_limit() -> None:
+    terms = [
+        new_terms(
+            "a",
+            GrantInput("why", features={"exports": value}),
+            CATALOG,
+            datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        for value in (1, True)
+    ]
+    assert terms[0] != terms[1]
+    of_one, unlimited = (
+        msgspec.structs.replace(phase("free"), features=each.features) for each in terms
+    )
+    assert limit_of(features_of(of_one, CATALOG)["exports"]) == 1
+    assert limit_of(features_of(unlimited, CATALOG)["exports"]) is None
 
 
 def test_number_one_is_not_without_a_limit() -> None:
     one = parse_catalog(
         '[[features]]\nid = "seats"\ntype = "limit"\n[[plans]]\nid = "free"\n[plans.features]\nseats = 1\n'
     )
-    granted = msgspec.structs.replace(phase("free"), features=(("seats", True),))
+    granted = msgspec.structs.replace(phase("free"), features=(("seats", None),))
     assert features_of(granted, one) == {"seats": True}
     assert source_of("seats", granted, one) == "grant"
 

@@ -52,10 +52,10 @@ def test_every_fault_is_named_at_once() -> None:
 
 
 def test_of_several_values_the_greatest_counts_and_true_has_no_limit() -> None:
-    some = terms(features=(("exports", 5), ("sso", True)), limits=(("projects", 9),))
-    more = terms(features=(("exports", True),), limits=(("members", 2), ("projects", 3)))
+    some = terms(features=(("exports", 5), ("sso", None)), limits=(("projects", 9),))
+    more = terms(features=(("exports", None),), limits=(("members", 2), ("projects", 3)))
     for grants in ([some, more], [more, some]):
-        assert combined_features(grants) == (("exports", True), ("sso", True))
+        assert combined_features(grants) == (("exports", None), ("sso", None))
         assert combined_limits(grants) == (("members", 2), ("projects", 9))
 
 
@@ -70,7 +70,7 @@ def test_ended_grants_do_not_count_for_the_most() -> None:
 def test_words_say_what_a_grant_gives_and_until_when() -> None:
     given = terms(
         plan="pro",
-        features=(("exports", 5), ("sso", True)),
+        features=(("exports", 5), ("sso", None)),
         limits=(("api_keys", 7),),
         until=int(NOW.timestamp()),
     )

@@ -22,8 +22,10 @@ _REMEMBERED: Final = 256
 
 Addons = tuple[tuple[str, int], ...]
 """Add-ons by id, with their quantities."""
-GrantedFeatures = tuple[tuple[str, bool | int], ...]
-"""Features that grants give, by id: True, or a number."""
+GrantedFeatures = tuple[tuple[str, int | None], ...]
+"""Features that grants give, by id: a number, or None where that has no limit or is boolean. Not
+True, which Python takes for 1: terms and phases are compared, and are keys of a cache.
+"""
 GrantedLimits = tuple[tuple[str, int], ...]
 """Limits that grants give, by the field of `Limits`."""
 

@@ -25,6 +25,7 @@ from tenantry.domain.features import (
     FeatureValue,
     greater,
     is_feature_id,
+    value_of,
 )
 from tenantry.domain.plans import Catalog
 
@@ -111,7 +112,10 @@ def features_of(phase: AccessPhase, catalog: Catalog) -> Features:
     catalog does not count.
     """
     given = catalog.given_features(phase.plan, phase.addons)
-    return _with_granted(given, dict(phase.features), catalog) if phase.features else given
+    if not phase.features:
+        return given
+    granted = {name: value_of(number) for name, number in phase.features}
+    return _with_granted(given, granted, catalog)
 
 
 def _with_granted(given: Features, granted: Features, catalog: Catalog) -> Features:

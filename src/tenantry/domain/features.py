@@ -109,6 +109,16 @@ def greater(value: FeatureValue | None, other: FeatureValue | None) -> FeatureVa
     return max(value or 0, other or 0) or None
 
 
+def number_of(value: FeatureValue) -> int | None:
+    """Return the number of a value; None for True. See `access.GrantedFeatures`."""
+    return None if value is True else value
+
+
+def value_of(number: int | None) -> FeatureValue:
+    """Return the value with this number, as `number_of`."""
+    return True if number is None else number
+
+
 def feature_words(feature: Feature, value: FeatureValue) -> str:
     """Say what is given of a feature: ``sso``, ``5 seats``, ``10,000 calls a month``."""
     if feature.type == "boolean":

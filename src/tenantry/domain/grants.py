@@ -13,7 +13,7 @@ from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import camel_case, doc
 from tenantry.domain.access import GrantedFeatures, GrantedLimits
 from tenantry.domain.errors import GrantLimitReachedError, ValidationError
-from tenantry.domain.features import FeatureValue, greater, value_faults
+from tenantry.domain.features import FeatureValue, greater, number_of, value_faults, value_of
 from tenantry.domain.names import NAME_RULE, has_refused_characters
 from tenantry.domain.plans import LARGEST_LIMIT, Catalog, Limits
 
@@ -90,7 +90,7 @@ def grant_of(held: HeldGrant) -> Grant:
     return Grant(
         terms.name,
         terms.plan,
-        dict(terms.features),
+        {name: value_of(number) for name, number in terms.features},
         {camel_case(field): number for field, number in terms.limits},
         from_epoch(terms.until),
         terms.reason,
@@ -130,7 +130,7 @@ def new_terms(name: str, wanted: GrantInput, catalog: Catalog, now: datetime) ->
     return GrantTerms(
         name,
         wanted.plan,
-        tuple(sorted(wanted.features.items())),
+        tuple(sorted((name, number_of(value)) for name, value in wanted.features.items())),
         tuple(sorted(limits.items())),
         until,
         wanted.reason,
@@ -188,9 +188,10 @@ def combined_features(grants: Iterable[GrantTerms]) -> GrantedFeatures:
     """Return the features of grants together; of several values the greatest."""
     combined = dict[str, FeatureValue]()
     for terms in grants:
-        for name, value in terms.features:
+        for name, number in terms.features:
+            value = value_of(number)
             combined[name] = greater(combined.get(name), value) or value
-    return tuple(sorted(combined.items()))
+    return tuple((name, number_of(value)) for name, value in sorted(combined.items()))
 
 
 def combined_limits(grants: Iterable[GrantTerms]) -> GrantedLimits:
@@ -207,8 +208,8 @@ def terms_words(terms: GrantTerms) -> str:
     parts = list[str]()
     if terms.plan is not None:
         parts.append(f"plan {terms.plan}")
-    for name, value in terms.features:
-        parts.append(name if value is True else f"{name} {value}")
+    for name, number in terms.features:
+        parts.append(name if number is None else f"{name} {number}")
     for field, number in terms.limits:
         parts.append(f"{camel_case(field)} {number}")
     until = from_epoch(terms.until)
