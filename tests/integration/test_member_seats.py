@@ -259,6 +259,16 @@ async def test_member_who_leaves_counts_no_more(office: Office) -> None:
     assert team.quantity == 1
 
 
+async def test_owner_whom_the_operator_adds_takes_a_seat(office: Office) -> None:
+    team = await office.team("ada", quantity=1)
+    await office.settle()
+    body = {"name": "Team", "ownerEmail": "owner@team.example", "ownerId": "grace"}
+    changed = await office.service.operator.put(team.organization.path, body)
+    assert changed.status_code == 200
+    await office.settle()
+    assert team.quantity == 2
+
+
 async def test_invitations_and_roles_change_no_quantity(office: Office) -> None:
     team = await office.team("ada", quantity=1)
     await office.settle()
