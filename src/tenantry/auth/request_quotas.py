@@ -170,10 +170,7 @@ class RequestQuotas:
         waiting = Counter(request.use for request in requests)
         shares = {request.use: request.share for request in requests}
         limits = {use: share.limit for use, share in shares.items()}
-        returned = [_released(use, share) for use, share in shares.items() if share.left]
-        for each in batch:
-            if isinstance(each, _Return):
-                returned += each.released
+        returned = _returned(batch, shares)
         async with self._lane.use() as connection:
             periods = await periods_of(connection, dict.fromkeys(shares, self._feature), now)
             usages = await store.return_and_lock(connection, returned, periods)
@@ -191,6 +188,19 @@ class RequestQuotas:
             if share.limit != limits[use]:
                 share.set_limit(share.limit)  # it was reserved under the former limit
         return [isinstance(each, _Return) or each.share.take(second) for each in batch]
+
+
+def _returned(
+    batch: Sequence[_Request | _Return], shares: Mapping[MeteredUse, QuotaShare]
+) -> list[Addition]:
+    """Return what a batch returns, with the rest of the shares that it renews, which this
+    releases.
+    """
+    returned = [_released(use, share) for use, share in shares.items() if share.left]
+    for each in batch:
+        if isinstance(each, _Return):
+            returned += each.released
+    return returned
 
 
 def _changes(

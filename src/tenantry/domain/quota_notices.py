@@ -1,4 +1,4 @@
-"""When the owner of a tenant is told of the use of a quota."""
+"""Which use of a quota is reported to the owner of a tenant."""
 
 from typing import Final, NamedTuple
 
