@@ -231,6 +231,15 @@ async def test_plaintext_of_other_systems_works(
     assert await status_of(service, key) == 200
 
 
+async def test_key_without_a_hash_is_faulty(service: Service, operator: Operator) -> None:
+    org = await service.organization()
+    row = unkey_row(old_key(), org, hash=None, plaintext=old_key().secret)
+    refused = await operator.load(json.dumps([row]), "unkey", "--org", org.id)
+    assert refused.code == 2
+    assert "entry 1: digest: is missing: for a file with the keys themselves" in refused.err
+    assert row["plaintext"] not in refused.err
+
+
 async def test_running_it_again_changes_nothing(service: Service, operator: Operator) -> None:
     org = await service.organization()
     content = lines([old_key().member(externalId=f"k{number}") for number in range(3)])

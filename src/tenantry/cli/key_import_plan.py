@@ -154,6 +154,9 @@ def _with_digest(
     if not options.is_plaintext:
         if options.source is KeySource.JSONL and "key" in fields:
             raise ValidationError(("key", "pass --plaintext to hash keys in this process"))
+        if "digest" not in fields:
+            fault = "is missing: for a file with the keys themselves pass --plaintext"
+            raise ValidationError(("digest", fault))
         return rest
     secret = fields.get("key")
     if not isinstance(secret, str) or _KEY.fullmatch(secret) is None:
