@@ -112,6 +112,22 @@ async def test_every_route_accepts_it(service: Service) -> None:
     assert refusal(await caller.post(TENANTS, {"name": "x"})) == (403, "user_token_required")
 
 
+async def test_it_is_not_stored_where_a_client_sends_it_as_an_idempotency_key(
+    service: Service,
+) -> None:
+    org = await service.organization()
+    key = old_key()
+    await import_key(service, org.id, key, scopes=["projects:write"])
+    caller = service.caller(key.secret)
+    made = [await caller.post(PROJECTS, {"name": "x"}, key.secret) for _ in range(2)]
+    assert made[0].status_code == 201
+    assert made[0].json() == made[1].json()
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        query = "SELECT key FROM idempotency_keys WHERE split_part(principal, ':', 2) = %s"
+        rows = await (await connection.execute(query, (org.id,))).fetchall()
+    assert [row[0].startswith("sha256:") for row in rows] == [True]
+
+
 async def test_header_for_api_keys_accepts_it(service: Service) -> None:
     org = await service.organization()
     key = old_key()

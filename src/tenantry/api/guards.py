@@ -332,7 +332,9 @@ async def current_claim(request: AnyRequest) -> Claim | None:
         raise errors.InvalidIdempotencyKeyError(
             "Idempotency-Key must be 1 to 255 visible ASCII characters."
         )
-    if redact(key) != key:  # a client may send a credential here by mistake; it must not be stored
+    # a client may send a credential here by mistake; it must not be stored
+    credentials = access_of(request).admission.credentials
+    if redact(key) != key or credentials.may_be_imported(key.encode()):
         key = "sha256:" + hashlib.sha256(key.encode()).hexdigest()
     return Claim(
         _claim_owner(request),

@@ -104,7 +104,7 @@ class CredentialFinder:
         """
         if self.key_format.is_well_formed(secret):
             return [pepper.digest(secret) for pepper in peppers]
-        if self._is_imported(secret):
+        if self.may_be_imported(secret):
             return digests_of_imported(secret, peppers)
         return None
 
@@ -117,7 +117,7 @@ class CredentialFinder:
         if not authorization:
             return "none"
         is_key = any(mark in authorization for mark in self._key_marks)
-        is_key = is_key or self._is_imported(authorization[len(_BEARER) :].strip())
+        is_key = is_key or self.may_be_imported(authorization[len(_BEARER) :].strip())
         return "api_key" if is_key or self._takes_scheme(authorization) else "token"
 
     def _takes_scheme(self, authorization: bytes) -> bool:
@@ -144,9 +144,9 @@ class CredentialFinder:
             return CredentialKind.API_KEY
         if value.count(b".") == _TOKEN_DOTS:
             return CredentialKind.TOKEN
-        return CredentialKind.API_KEY if self._is_imported(value) else CredentialKind.OTHER
+        return CredentialKind.API_KEY if self.may_be_imported(value) else CredentialKind.OTHER
 
-    def _is_imported(self, value: bytes) -> bool:
+    def may_be_imported(self, value: bytes) -> bool:
         """Whether the settings say that another system's key may look so; a token never does."""
         return (
             self._imported is not None
