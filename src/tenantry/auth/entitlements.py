@@ -4,7 +4,7 @@ a lock, so that all processes together never exceed a quota.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -40,6 +40,9 @@ from tenantry.domain.permissions import Mode, RequestPrincipal
 from tenantry.domain.plans import Catalog
 from tenantry.domain.quota_notices import UseChange
 from tenantry.notifications.quota_notices import QuotaNotices
+
+MOST_AT_ONCE: Final = 128
+"""The most requests of a batch: each may hold a lock, of which PostgreSQL has a fixed number."""
 
 
 class Consumption(NamedTuple):
@@ -85,6 +88,7 @@ class EntitlementService:
         self._clock = clock
         self._batcher: Batcher[Consumption, Consumed] = Batcher(
             self._serve,
+            max_items=MOST_AT_ONCE,
             start_timeout=lane.timeouts.batch_start,
             deadline=lane.timeouts.batch,
             metrics=lane.metrics,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import psycopg
 
 from tenantry.auth import entitlements_store as store
-from tenantry.auth.entitlements import periods_of
+from tenantry.auth.entitlements import MOST_AT_ONCE, periods_of
 from tenantry.auth.entitlements_store import Addition, MeteredUse
 from tenantry.common.clock import Clock, from_epoch
 from tenantry.db.batcher import Batcher
@@ -34,7 +34,6 @@ from tenantry.notifications.quota_notices import QuotaNotices
 
 INTERVAL: Final = 1.0
 """Seconds between returns of idle shares."""
-_MOST_AT_ONCE: Final = 256
 _MOST_TRIES: Final = 3
 
 logger = logging.getLogger(__name__)
@@ -76,7 +75,11 @@ class RequestQuotas:
         self._clock = clock
         self._shares: dict[MeteredUse, QuotaShare] = {}
         self._batcher: Batcher[_Request | _Return, bool] = Batcher(
-            self._serve, start_timeout=deadline, deadline=deadline, metrics=lane.metrics
+            self._serve,
+            max_items=MOST_AT_ONCE,
+            start_timeout=deadline,
+            deadline=deadline,
+            metrics=lane.metrics,
         )
 
     def count_locally(self, principal: RequestPrincipal) -> bool:
@@ -132,8 +135,8 @@ class RequestQuotas:
     async def _return(self, shares: Mapping[MeteredUse, QuotaShare]) -> None:
         released = [_released(use, share) for use, share in shares.items() if share.left]
         try:
-            for start in range(0, len(released), _MOST_AT_ONCE):
-                await self._batcher.submit(_Return(released[start : start + _MOST_AT_ONCE]))
+            for start in range(0, len(released), MOST_AT_ONCE):
+                await self._batcher.submit(_Return(released[start : start + MOST_AT_ONCE]))
         except (DatabaseUnavailableError, psycopg.Error) as error:
             logger.warning("unused shares of quotas are not returned: %s", error)
 
