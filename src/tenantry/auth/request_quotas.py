@@ -19,7 +19,7 @@ from tenantry.auth.entitlements_store import Addition, MeteredUse
 from tenantry.common.clock import Clock, from_epoch
 from tenantry.db.batcher import Batcher
 from tenantry.db.database import Lane
-from tenantry.domain.entitlements import Usage, limit_of
+from tenantry.domain.entitlements import Usage, UsagePeriod, limit_of
 from tenantry.domain.errors import (
     AuthUnavailableError,
     DatabaseUnavailableError,
@@ -181,10 +181,9 @@ class RequestQuotas:
                 use: share.wanted(usages[use], waiting[use], second)
                 for use, share in shares.items()
             }
-            added = [(use, periods[use], number) for use, number in reserved.items() if number]
             if self._notices is not None:
                 await self._notices.queue(connection, _changes(usages, reserved, limits), now)
-            await store.add(connection, added, {}, now)
+            await store.add(connection, _additions(reserved, periods), {}, now)
         # only now: what was not committed must not be used
         for use, share in shares.items():
             share.receive(periods[use], reserved[use], waiting[use], second)
@@ -204,6 +203,12 @@ def _returned(
         if isinstance(each, _Return):
             returned += each.released
     return returned
+
+
+def _additions(
+    reserved: Mapping[MeteredUse, int], periods: Mapping[MeteredUse, UsagePeriod]
+) -> list[Addition]:
+    return [(use, periods[use], number) for use, number in reserved.items() if number]
 
 
 def _changes(
