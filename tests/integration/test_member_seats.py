@@ -30,6 +30,8 @@ from tenantry_devkit.serving import serving
 from tenantry_devkit.simulator import SECRET_KEY, ItemChange, Simulator, Subscription
 from tests.support.app import BASE_URL, WEBHOOK_SECRET
 from tests.support.billing import rows
+from tests.support.emptying import SharedDatabase
+from tests.support.issuer import NOW
 from tests.support.members import add_member, join, remove_member
 from tests.support.ports import free_port
 from tests.support.service import Organization, Service, running_service
@@ -77,14 +79,17 @@ class FaultyProvider:
 
     def __init__(self) -> None:
         self.url = ""
-        self.simulator: Simulator | None = None
+        self.begin(Simulator())
+
+    def begin(self, simulator: Simulator) -> None:
+        """Begin anew with another provider."""
+        self.simulator = simulator
         self.faults = deque[Fault]()
         self.keys: list[str] = []
         self.holding = asyncio.Event()
         self.released = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert self.simulator is not None
         fault = None
         if scope["type"] == "http" and scope["method"] == "POST":
             self.keys.append(dict(scope["headers"])[b"idempotency-key"].decode())
@@ -197,13 +202,25 @@ class Team(NamedTuple):
         return await rows(self.office.service.conninfo, AUDIT)
 
 
-@pytest.fixture
-async def office(conninfo: str, tmp_path: Path) -> AsyncIterator[Office]:
-    catalog = tmp_path / "plans.toml"
+class Floor(NamedTuple):
+    """What the offices of the file share."""
+
+    service: Service
+    address: FaultyProvider
+    database: Database
+    seats: SeatService
+    queue: JobQueue
+
+
+@pytest.fixture(scope="module")
+async def floor(
+    shared_database: SharedDatabase, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Floor]:
+    conninfo = shared_database.conninfo
+    catalog = tmp_path_factory.mktemp("catalog") / "plans.toml"
     catalog.write_text(CATALOG)
     async with AsyncExitStack() as stack:
         address = FaultyProvider()
-        address.simulator = Simulator()
         await stack.enter_async_context(serving(address))
         service = await stack.enter_async_context(
             running_service(
@@ -213,25 +230,32 @@ async def office(conninfo: str, tmp_path: Path) -> AsyncIterator[Office]:
                 PROVIDER_API_BASE=address.url,
             )
         )
-        clock = service.clock
-        simulator = Simulator(client=service.client, wall_clock=clock, start=clock.now)
-        simulator.price("price_storage", 500)
-        simulator.url = address.url
-        simulator.add_endpoint(f"{BASE_URL}{PATH}", WEBHOOK_SECRET)
-        address.simulator = simulator
         database, queue = Database(conninfo, pool_size=3), JobQueue(conninfo)
         await database.open()
         stack.push_async_callback(database.close)
         await queue.open()
         stack.push_async_callback(queue.close)
         provider = await stack.enter_async_context(
-            aclosing(ProviderApi(Secret(SECRET_KEY), address.url, clock))
+            aclosing(ProviderApi(Secret(SECRET_KEY), address.url, service.clock))
         )
         outbox = Outbox(asks_provider=True, follows_seats=True)
         policy = BillingPolicy(parse_catalog(CATALOG))
         issuers = Issuers(service.issuer.url)
-        seats = SeatService(database, provider, policy, outbox, clock, issuers)
-        yield Office(service, address, simulator, database, seats, queue)
+        seats = SeatService(database, provider, policy, outbox, service.clock, issuers)
+        yield Floor(service, address, database, seats, queue)
+
+
+@pytest.fixture
+def office(floor: Floor, emptied: str) -> Office:
+    service, address = floor.service, floor.address
+    clock = service.clock
+    clock.now = NOW
+    simulator = Simulator(client=service.client, wall_clock=clock, start=NOW)
+    simulator.price("price_storage", 500)
+    simulator.url = address.url
+    simulator.add_endpoint(f"{BASE_URL}{PATH}", WEBHOOK_SECRET)
+    address.begin(simulator)
+    return Office(service, address, simulator, floor.database, floor.seats, floor.queue)
 
 
 async def test_quantity_follows_members_who_join_leave_and_come_back(office: Office) -> None:
