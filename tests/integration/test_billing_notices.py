@@ -20,6 +20,7 @@ from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.ledger import ReceivedEvent
+from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.grants import GrantInput
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.integrations.smtp import Mailer, parse_smtp_url
@@ -391,6 +392,21 @@ async def test_the_end_of_a_grants_plan_is_mailed_and_that_of_its_features_is_no
     [notice] = await rows(emptied, NOTIFICATIONS)
     assert notice["event_id"] == f"billing.access_ended acme {NOW + 86_400}"
     assert notice["data"] == {"reason": "Grant contract has ended."}
+
+
+@pytest.mark.parametrize("mode", SubscriptionRule)
+async def test_a_grant_that_the_operator_ends_is_mailed_if_it_ends_the_access(
+    emptied: str, one: Process, mode: SubscriptionRule
+) -> None:
+    policy = BillingPolicy(POLICY.catalog, mode, notices=POLICY.notices)
+    grants = GrantService(one.database, policy, Outbox(), one.clock)
+    for name in ("first", "second"):
+        await grants.put(BY_OPERATOR, "acme", name, GrantInput("a contract", plan="pro"))
+    await grants.end(BY_OPERATOR, "acme", "first")
+    assert await rows(emptied, NOTIFICATIONS) == []
+    await grants.end(BY_OPERATOR, "acme", "second")
+    [notice] = await rows(emptied, NOTIFICATIONS)
+    assert notice["type"] == "billing.access_ended"
 
 
 async def test_a_worker_mails_access_that_ended_by_time(

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from itertools import filterfalse
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -31,7 +32,7 @@ from tenantry.domain.billing.ledger import (
     NameLock,
     ReceivedEvent,
 )
-from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy
+from tenantry.domain.billing.state import WHOLE_TENANT, BillingPolicy, is_grant_key
 from tenantry.domain.billing.subscription_history import former_tenant
 from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.notifications.mail_delivery_store import (
@@ -334,7 +335,8 @@ async def _released_subscriptions(
     ended = customer_links.taken_from_ended(events, context)
     of_ended = [context.accounts[tenant_id].folds for tenant_id in ended]
     named = _present(event.subscription_id for event in waiting)
-    return named.union(*of_ended) - {WHOLE_TENANT}
+    found = named.union(*of_ended) - {WHOLE_TENANT}
+    return set(filterfalse(is_grant_key, found))
 
 
 async def write(

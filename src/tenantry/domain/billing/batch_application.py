@@ -641,7 +641,9 @@ def _known_record(arrival: _Arrival, policy: BillingPolicy) -> BillingRecord:
     """
     account = arrival.before
     fold = account.folds.get(arrival.key or "")
-    if not policy.is_each or fold is None or fold.state.reported_at is not None:
+    if not policy.is_each or fold is None or arrival.event.grant is not None:
+        return account.record
+    if fold.state.reported_at is not None:
         return account.record
     others = {name: other for name, other in account.folds.items() if name != arrival.key}
     return account.with_folds(others, policy).record
