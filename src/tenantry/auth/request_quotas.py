@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Final, NamedTuple
 
 import psycopg
@@ -174,6 +175,26 @@ class RequestQuotas:
         shares = {request.use: request.share for request in requests}
         limits = {use: share.limit for use, share in shares.items()}
         returned = _returned(batch, shares)
+        periods, reserved = await self._reserve(shares, waiting, returned, now)
+        # only now: what was not committed must not be used
+        for use, share in shares.items():
+            share.receive(periods[use], reserved[use], waiting[use], second)
+            if share.limit != limits[use]:
+                share.set_limit(share.limit)  # it was reserved under the former limit
+        return [isinstance(each, _Return) or each.share.take(second) for each in batch]
+
+    async def _reserve(
+        self,
+        shares: Mapping[MeteredUse, QuotaShare],
+        waiting: Mapping[MeteredUse, int],
+        returned: Sequence[Addition],
+        now: datetime,
+    ) -> tuple[dict[MeteredUse, UsagePeriod], dict[MeteredUse, int]]:
+        """Take what is ``returned`` from the counters, add what each share needs for the requests
+        that wait, and commit. Return the periods, and what was added.
+        """
+        second = int(now.timestamp())
+        limits = {use: share.limit for use, share in shares.items()}
         async with self._lane.use() as connection:
             periods = await periods_of(connection, dict.fromkeys(shares, self._feature), now)
             usages = await store.return_and_lock(connection, returned, periods)
@@ -184,12 +205,7 @@ class RequestQuotas:
             if self._notices is not None:
                 await self._notices.queue(connection, _changes(usages, reserved, limits), now)
             await store.add(connection, _additions(reserved, periods), {}, now)
-        # only now: what was not committed must not be used
-        for use, share in shares.items():
-            share.receive(periods[use], reserved[use], waiting[use], second)
-            if share.limit != limits[use]:
-                share.set_limit(share.limit)  # it was reserved under the former limit
-        return [isinstance(each, _Return) or each.share.take(second) for each in batch]
+        return periods, reserved
 
 
 def _returned(
