@@ -134,6 +134,8 @@ def test_a_field_names_the_tenant(
     [
         (KeySource.DRF, {**DRF, "revoked": True}, "revoked"),
         (KeySource.DRF, {**DRF, "revoked": "t"}, "revoked"),
+        (KeySource.DRF, {**DRF, "revoked": "T"}, "revoked"),
+        (KeySource.DRF, {**DRF, "revoked": "yes"}, "revoked"),
         (KeySource.DRF, {"model": "shop.order", "fields": {"id": 1}}, "another model"),
         (KeySource.BETTER_AUTH, {**BETTER_AUTH, "enabled": False}, "disabled"),
         (KeySource.BETTER_AUTH, {**BETTER_AUTH, "enabled": "0"}, "disabled"),
@@ -153,6 +155,9 @@ def test_key_that_does_not_work_any_more_is_skipped(
     ("source", "fields", "location"),
     [
         (KeySource.DRF, {**DRF, "created": "soon"}, "created"),
+        (KeySource.DRF, {**DRF, "revoked": "1.0"}, "revoked"),
+        (KeySource.DRF, {**DRF, "revoked": "WAHR"}, "revoked"),
+        (KeySource.BETTER_AUTH, {**BETTER_AUTH, "enabled": "\1"}, "enabled"),
         (KeySource.DRF, {**DRF, "expiry_date": "9" * 30}, "expiry_date"),
         (KeySource.BETTER_AUTH, {**BETTER_AUTH, "permissions": "{"}, "permissions"),
         (

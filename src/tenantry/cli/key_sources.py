@@ -19,6 +19,10 @@ from tenantry.domain.imported_keys import LONGEST_START
 _Fields = Mapping[str, Any]
 _LATEST_SECONDS: Final = 100_000_000_000
 """A number beyond this one is of milliseconds."""
+_FLAGS: Final = {
+    **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
+}
 
 
 class KeySource(StrEnum):
@@ -81,7 +85,7 @@ def _drf(columns: _Fields) -> dict[str, Any]:
 
     Its own id contains the hash, so the prefix, which is unique too, is the external id.
     """
-    _skip_if("revoked", _is_true(columns.get("revoked")))
+    _skip_if("revoked", _flag("revoked", columns, default=False))
     hashed = str(columns.get("hashed_key", ""))
     algorithm, separator, digest = hashed.partition("$$")
     return {
@@ -97,7 +101,7 @@ def _drf(columns: _Fields) -> dict[str, Any]:
 
 def _better_auth(columns: _Fields) -> dict[str, Any]:
     """Translate a row of better-auth's table ``apikey``; its column ``key`` has the hash."""
-    _skip_if("disabled", not _is_true(columns.get("enabled", True)))
+    _skip_if("disabled", not _flag("enabled", columns, default=True))
     owner = columns.get("referenceId", columns.get("userId"))
     return {
         "digest": columns.get("key"),
@@ -114,7 +118,7 @@ def _better_auth(columns: _Fields) -> dict[str, Any]:
 
 def _unkey(columns: _Fields) -> dict[str, Any]:
     """Translate a key of Unkey's API, or a row of its table ``keys``."""
-    _skip_if("disabled", not _is_true(columns.get("enabled", True)))
+    _skip_if("disabled", not _flag("enabled", columns, default=True))
     _skip_if("deleted", any(columns.get(name) for name in ("deletedAt", "deletedAtM")))
     digest = columns.get("hash")
     owner = columns.get("externalId") or columns.get("ownerId")
@@ -154,9 +158,17 @@ def _skip_if(why: str, condition: bool) -> None:  # noqa: FBT001
         raise SkippedKeyError(why)
 
 
-def _is_true(value: object) -> bool:
-    """Whether a boolean of JSON, or of a database's CSV, is true."""
-    return value in (True, "true", "True", "TRUE", "t", "1")
+def _flag(name: str, columns: _Fields, *, default: bool) -> bool:
+    """Read a boolean of JSON, or of a database's CSV. Raises `ValidationError` for another value,
+    which must not bring a revoked key back to life.
+    """
+    value = columns.get(name)
+    if value is None:
+        return default
+    flag = _FLAGS.get(str(value).lower())
+    if flag is None:
+        raise ValidationError((name, "is neither true nor false"))
+    return flag
 
 
 def _start(columns: _Fields) -> str | None:
