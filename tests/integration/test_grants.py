@@ -174,6 +174,14 @@ async def test_a_number_of_one_and_no_limit_are_different_terms(service: Service
         assert given["features"]["exports"] is value
         exports = (await org.owner.get("/api/v1/entitlements/exports")).json()
         assert (exports["granted"], exports["limit"]) == (True, limit)
+    trail = (await org.owner.get("/api/v1/audit-events", action="grant.set")).json()["data"]
+    changes = [
+        [(entry[moment] or {}).get("features") for moment in ("before", "after")]
+        for entry in trail[:2]
+    ]
+    assert str(changes) == str(
+        [[{"exports": True}, {"exports": 1}], [{"exports": 1}, {"exports": True}]]
+    )
 
 
 async def test_a_grant_is_ended_once_and_can_be_set_again(service: Service) -> None:

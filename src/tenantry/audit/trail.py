@@ -122,5 +122,10 @@ def _entry(
 
 def _differing(old: dict[str, Any], new: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the fields that differ, as they were and as they are."""
-    changed = [name for name in new if old.get(name) != new[name]]
+    changed = [name for name in new if _text(old.get(name)) != _text(new[name])]
     return {name: old.get(name) for name in changed}, {name: new[name] for name in changed}
+
+
+def _text(value: Any) -> bytes:  # noqa: ANN401  # any JSON
+    """Return a value as JSON, where true is not 1."""
+    return msgspec.json.encode(value, order="deterministic")
