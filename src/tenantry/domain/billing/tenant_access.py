@@ -60,11 +60,9 @@ def _phases(states: Sequence[BillingState], policy: BillingPolicy) -> list[Acces
 def _phases_of_several(
     periods_of: Sequence[tuple[BillingState, Sequence[Period]]], policy: BillingPolicy
 ) -> list[AccessPhase]:
-    every_period = chain.from_iterable(of_state for _, of_state in periods_of)
     terms = [state.grant.terms for state, _ in periods_of if state.grant is not None]
-    ends = {period.end for period in every_period}.union(each.until for each in terms)
     phases: list[AccessPhase] = []
-    for end in (*sorted(end for end in ends if end is not None), None):
+    for end in (*_ends(periods_of, terms), None):
         second = math.inf if end is None else end - 1
         given = [(state, period_at(of_state, second)) for state, of_state in periods_of]
         phase = _with_granted(_phase(given, end, policy), terms, second)
@@ -72,6 +70,16 @@ def _phases_of_several(
             phases.pop()
         phases.append(phase)
     return phases
+
+
+def _ends(
+    periods_of: Sequence[tuple[BillingState, Sequence[Period]]], terms: Sequence[GrantTerms]
+) -> list[int]:
+    """Return the seconds at which something ends that subscriptions or grants give, in order."""
+    every_period = chain.from_iterable(of_state for _, of_state in periods_of)
+    ends = {period.end for period in every_period}
+    ends.update(each.until for each in terms)
+    return sorted(end for end in ends if end is not None)
 
 
 def _with_granted(phase: AccessPhase, terms: Sequence[GrantTerms], second: float) -> AccessPhase:
