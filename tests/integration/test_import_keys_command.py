@@ -134,6 +134,12 @@ async def keys_of(service: Service, org: Organization) -> list[dict[str, Any]]:
     return [key for key in exported["apiKeys"] if key["createdBy"] == "operator"]
 
 
+async def test_faulty_pattern_is_named(operator: Operator) -> None:
+    done = await operator.load("[]", "jsonl", *SCOPE, IMPORTED_KEY_PATTERN="(a*)*")
+    assert (done.code, done.out) == (1, "")
+    assert "IMPORTED_KEY_PATTERN: has a part that is not allowed" in done.err
+
+
 @pytest.mark.parametrize("form", [csv_of, lines])
 async def test_keys_of_djangorestframework_api_key_work(
     service: Service, operator: Operator, form: Any

@@ -289,7 +289,8 @@ def load_for_admin(values: Mapping[str, str], *, needs_pepper: bool) -> Settings
         "email_subjects",
         "key_format",
     )
-    return Settings(values).check([*needed, "peppers"] if needs_pepper else needed)
+    of_keys = ("peppers", "imported_key_pattern") if needs_pepper else ()
+    return Settings(values).check((*needed, *of_keys))
 
 
 def load_for_authentication(values: Mapping[str, str]) -> Settings:
