@@ -489,3 +489,18 @@ async def test_key_not_used_since_its_import_is_marked_and_found(dashboard: Dash
     assert "Status active imported, not used yet" in page.text
     found = (await olivia.open(f"{KEYS}?status=imported")).text
     assert ("Old key" in found, "CI" in found) == (True, False)
+
+
+async def test_imported_key_without_shown_characters_says_so(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    keys = [
+        {"digest": "cd" * 32, "name": "Hidden", "scopes": ["projects:read"]},
+        {"digest": "ef" * 32, "name": "Shown", "scopes": ["projects:read"], "start": "old_4f"},
+    ]
+    path = f"/tenants/{ACME}/api-keys/import"
+    results = await dashboard.operate("POST", path, {"algorithm": "sha256", "keys": keys})
+    pages = [await olivia.open(f"{KEYS}/{result['id']}") for result in results["data"]]
+    assert ["Key not known" in page.text for page in pages] == [True, False]
+    assert ["old_4f…" in page.text for page in pages] == [False, True]
+    revoke_page = await olivia.open(f"{KEYS}/{results['data'][0]['id']}/revoke")
+    assert "The very next request with this key is rejected." in revoke_page.text
