@@ -789,3 +789,21 @@ def test_each_of_several_webhook_secrets_is_checked() -> None:
         "is a key of the provider's API, which belongs to PROVIDER_SECRET_KEY",
         "has quotes around it",
     ]
+
+
+@pytest.mark.parametrize(
+    ("metered", "number"),
+    [([""], 1), (['counts = "requests"'], 1), (["", 'counts = "requests"'], 2)],
+)
+def test_features_that_are_counted_need_connections(
+    tmp_path: Path, metered: list[str], number: int
+) -> None:
+    catalog = tmp_path / "plans.toml"
+    features = [
+        f'[[features]]\nid = "f{place}"\ntype = "metered"\n{more}\n'
+        for place, more in enumerate(metered)
+    ]
+    given = "".join(f"f{place} = 9\n" for place in range(len(metered)))
+    catalog.write_text("".join(features) + f'[[plans]]\nid = "free"\n[plans.features]\n{given}')
+    with_features = loaded(TENANTRY_PLANS=str(catalog), WORKERS="3")
+    assert with_features.connections == loaded(WORKERS="3").connections + 3 * number

@@ -235,7 +235,15 @@ class Settings(DeclaredSettings):
         """
         ordinary = 0 if self.database_pooler_url else self.database_pool_size
         listening = 1 if self.run_jobs else 0  # for new jobs
-        return self.workers * (ordinary + OTHER_CONNECTIONS + listening)
+        return self.workers * (ordinary + OTHER_CONNECTIONS + self._counting + listening)
+
+    @property
+    def _counting(self) -> int:
+        """How many connections of a process count the use of features: one for the features that
+        are consumed, and one for a quota of requests.
+        """
+        features = self.catalog.features.values()
+        return len({feature.counts for feature in features if feature.type == "metered"})
 
     def named_secrets(self) -> list[tuple[str, Secret]]:
         """The secrets that grant access, each with its variable."""
