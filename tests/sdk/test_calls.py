@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import secrets
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -83,7 +84,12 @@ async def test_operator_reads_and_revokes_across_tenants(served: Served, flavour
             key
             async for key in operator.api_keys.list(search=f"{record['start']}...{record['last4']}")
         ]
-        old = {"digest": "00" * 32, "name": "old", "scopes": ["projects:read"], "externalId": "1"}
+        old = {
+            "digest": secrets.token_hex(32),
+            "name": "old",
+            "scopes": ["projects:read"],
+            "externalId": "1",
+        }
         for status in ("created", "exists"):
             done = await operator.api_keys.import_keys(
                 organization.id, algorithm="sha256", keys=[old]

@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenantry.accounts import members_store as members
 from tenantry.accounts import projects_store as projects
@@ -46,8 +47,11 @@ class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
     projects: Annotated[list[Project], doc("All projects of both modes.")]
     billing_events: Annotated[list[BillingEventView], doc("The whole ledger.")]
     usage: Annotated[
-        list[UsageRecord], doc("What it used of metered features, for 400 days after each period.")
-    ]
+        list[UsageRecord] | UnsetType,
+        doc(
+            "What it used of metered features, for 400 days after each period; absent if it used none."
+        ),
+    ] = UNSET
 
 
 async def read_export(
@@ -69,5 +73,5 @@ async def read_export(
             *await projects.read_all(connection, tenant_id, Mode.TEST),
         ],
         billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
-        usage=await entitlements_store.read_all(connection, tenant_id),
+        usage=await entitlements_store.read_all(connection, tenant_id) or UNSET,
     )

@@ -65,7 +65,16 @@ class PlanView(msgspec.Struct, frozen=True, rename="camel"):
         tuple[PlanPrice, ...] | UnsetType,
         doc(
             "The prices at which the plan is sold, read from the payment provider at the start and "
-            "every hour; absent until they are known, and without `PROVIDER_SECRET_KEY`."
+            "every hour; absent until they are known, and without `PROVIDER_SECRET_KEY`.",
+            [
+                {
+                    "id": "price_pro",
+                    "interval": "month",
+                    "intervalCount": 1,
+                    "currency": "eur",
+                    "amount": 2900,
+                }
+            ],
         ),
     ] = UNSET
     features: Annotated[

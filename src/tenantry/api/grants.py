@@ -33,7 +33,7 @@ class WantedGrant(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     plan: Annotated[str | None, doc("A plan of the catalog.", "business")] = None
     features: Annotated[
         dict[str, FeatureValue],
-        doc("Features of the catalog: `true`, which has no limit, or a number.", {"sso": True}),
+        doc("Features of the catalog: `true`, which has no limit, or a number."),
     ] = {}
     limits: Annotated[
         dict[str, int],

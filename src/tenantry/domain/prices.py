@@ -24,7 +24,9 @@ class PlanPrice(msgspec.Struct, frozen=True, rename="camel"):
     """What a plan costs each period, for each seat where the plan has seats."""
 
     id: Annotated[str, doc("The provider's price id.", "price_pro")]
-    interval: Annotated[Interval, doc("The unit of the period: `day`, `week`, `month` or `year`.")]
+    interval: Annotated[
+        Interval, doc("The unit of the period: `day`, `week`, `month` or `year`.", "month")
+    ]
     interval_count: Annotated[int, doc("How many of these units a period has.", 1)]
     currency: Annotated[str, doc("The currency, as three lowercase letters (ISO 4217).", "eur")]
     amount: Annotated[
