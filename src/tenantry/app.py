@@ -37,7 +37,7 @@ from tenantry.audit.trail import AuditService
 from tenantry.auth import entitlements_store
 from tenantry.auth.admission import AuthenticationParts, stop
 from tenantry.auth.api_keys import ApiKeyService
-from tenantry.auth.entitlements import EntitlementService
+from tenantry.auth.entitlements import EntitlementService, TellUse
 from tenantry.auth.key_import import KeyImportService
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
@@ -248,7 +248,7 @@ class Base(msgspec.Struct, frozen=True):
     tracing: Tracing | None
     database: Database
     outbox: Outbox
-    quota_notices: QuotaNotices | None
+    tell_use: TellUse | None
     """None unless OWNER_NOTICES has this notice."""
     http_client: httpx2.AsyncClient
     """For requests to the identity provider."""
@@ -308,7 +308,7 @@ def build_base(settings: Settings, conninfo: str, clock: Clock, timeouts: Timeou
         tracing,
         database,
         outbox,
-        QuotaNotices(outbox) if tells_use else None,
+        QuotaNotices(outbox).queue if tells_use else None,
         new_http_client(peer="identity provider", tracing=tracing),
         provider,
     )
@@ -337,7 +337,7 @@ def build_authentication(
         unknown_role=base.metrics.unknown_roles.inc,
         page=PAGE_OF_CALLER,
         credentials=settings.credentials,
-        quota_notices=base.quota_notices,
+        tell_use=base.tell_use,
         quota_exceeded=base.quota_exceeded,
     )
 
@@ -449,7 +449,7 @@ def build_services(
             database.lane(entitlements_store.SESSION, name="entitlements"),
             catalog,
             clock,
-            base.quota_notices,
+            base.tell_use,
             base.quota_exceeded,
         ),
         replay=ReplayService(database, policy, clock),

@@ -16,6 +16,7 @@ from tenantry.auth.api_keys_store import record_uses
 from tenantry.auth.authentication import AcceptInvitation, Authenticated, Authenticator
 from tenantry.auth.authentication_store import NO_PAGE
 from tenantry.auth.credentials import CredentialFinder
+from tenantry.auth.entitlements import TellUse
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rejection_throttle import THROTTLED, Throttle, credential_throttle
 from tenantry.auth.request_quotas import RequestQuotas
@@ -32,7 +33,6 @@ from tenantry.domain.rate_limits import Policy, RateLimitStatus
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
-from tenantry.notifications.quota_notices import QuotaNotices
 
 Counted = TypeVar("Counted")
 _RECANCEL_AFTER: Final = 1.0
@@ -194,7 +194,7 @@ class AuthenticationParts:
         throttle: Throttle | None = None,
         page: str = NO_PAGE,
         credentials: CredentialFinder | None = None,
-        quota_notices: QuotaNotices | None = None,
+        tell_use: TellUse | None = None,
         quota_exceeded: Callable[[str], None] = lambda _feature: None,
     ) -> None:
         """``monotonic`` is a monotonic clock, in seconds; ``throttle`` delays rejections, by
@@ -202,7 +202,7 @@ class AuthenticationParts:
 
         ``owner_seen``, ``accept``, ``page`` and ``credentials`` are as in `Authenticator`.
         ``limited`` receives the policy whose limit a request exceeds; ``refused`` is as in
-        `Admission`, ``unknown_role`` as in `TokenVerifier`, ``quota_notices`` and
+        `Admission`, ``unknown_role`` as in `TokenVerifier`, ``tell_use`` and
         ``quota_exceeded`` as in `RequestQuotas`.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
@@ -239,7 +239,7 @@ class AuthenticationParts:
                 quota_lane,
                 catalog.counts_requests,
                 clock,
-                quota_notices,
+                tell_use,
                 quota_exceeded,
             )
         self.admission = Admission(

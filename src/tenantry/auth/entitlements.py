@@ -2,7 +2,7 @@
 a lock, so that all processes together never exceed a quota.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -39,10 +39,12 @@ from tenantry.domain.features import Feature
 from tenantry.domain.permissions import Mode, RequestPrincipal
 from tenantry.domain.plans import Catalog
 from tenantry.domain.quota_notices import UseChange
-from tenantry.notifications.quota_notices import QuotaNotices
 
 MOST_AT_ONCE: Final = 128
 """The most requests of a batch: each may hold a lock, of which PostgreSQL has a fixed number."""
+
+TellUse = Callable[[Connection, Iterable[UseChange], datetime], Awaitable[None]]
+"""Tells owners of used quotas in the transaction that counts, given the changes and the time."""
 
 
 class Consumption(NamedTuple):
@@ -74,14 +76,14 @@ class EntitlementService:
         lane: Lane,
         catalog: Catalog,
         clock: Clock,
-        notices: QuotaNotices | None = None,
+        tell: TellUse | None = None,
         exceeded: Callable[[str], None] = lambda _feature: None,
     ) -> None:
-        """``notices`` tells owners of used quotas; None tells them nothing. ``exceeded`` receives
+        """``tell`` tells owners of used quotas; None tells them nothing. ``exceeded`` receives
         the feature of each request above its quota.
         """
         self._exceeded = exceeded
-        self._notices = notices
+        self._tell = tell
         self._database = database
         self._lane = lane
         self._catalog = catalog
@@ -160,8 +162,8 @@ class EntitlementService:
             usages, first = await store.lock_and_read(connection, periods, keys, now)
             decisions = _Decisions(usages, first)
             answers = [decisions.decide(each) for each in batch]
-            if self._notices is not None:
-                await self._notices.queue(connection, decisions.changes(), now)
+            if self._tell is not None:
+                await self._tell(connection, decisions.changes(), now)
             await store.add(connection, decisions.added(), decisions.consumed, now)
         return answers
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import psycopg
 
 from tenantry.auth import entitlements_store as store
-from tenantry.auth.entitlements import MOST_AT_ONCE, periods_of
+from tenantry.auth.entitlements import MOST_AT_ONCE, TellUse, periods_of
 from tenantry.auth.entitlements_store import Addition, MeteredUse
 from tenantry.common.clock import Clock, from_epoch
 from tenantry.db.batcher import Batcher
@@ -31,7 +31,6 @@ from tenantry.domain.features import Feature
 from tenantry.domain.permissions import Mode, RequestPrincipal
 from tenantry.domain.quota_notices import UseChange
 from tenantry.domain.request_quotas import QuotaShare
-from tenantry.notifications.quota_notices import QuotaNotices
 
 INTERVAL: Final = 1.0
 """Seconds between returns of idle shares."""
@@ -61,15 +60,15 @@ class RequestQuotas:
         lane: Lane,
         feature: Feature,
         clock: Clock,
-        notices: QuotaNotices | None = None,
+        tell: TellUse | None = None,
         exceeded: Callable[[str], None] = lambda _feature: None,
     ) -> None:
-        """``feature`` is the one of the catalog that counts requests; ``notices`` tells owners of
+        """``feature`` is the one of the catalog that counts requests; ``tell`` tells owners of
         used quotas, None tells them nothing. ``exceeded`` receives the feature of each request
         above its quota.
         """
         self._exceeded = exceeded
-        self._notices = notices
+        self._tell = tell
         deadline = lane.timeouts.rate_limits
         self._lane = lane
         self._feature = feature
@@ -202,8 +201,8 @@ class RequestQuotas:
                 use: share.wanted(usages[use], waiting[use], second)
                 for use, share in shares.items()
             }
-            if self._notices is not None:
-                await self._notices.queue(connection, _changes(usages, reserved, limits), now)
+            if self._tell is not None:
+                await self._tell(connection, _changes(usages, reserved, limits), now)
             await store.add(connection, _additions(reserved, periods), {}, now)
         return periods, reserved
 

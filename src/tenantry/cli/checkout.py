@@ -38,7 +38,7 @@ def checkout(
     Anyone with the address can subscribe for your organization.
 
     \b
-      tenantry billing checkout pro --price price_pro_yearly --quantity 5 --addon storage=2
+      tenantry billing checkout pro --quantity 5 --addon storage=2
     """
     chosen = dict(addons)
     if len(chosen) < len(addons):

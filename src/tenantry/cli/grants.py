@@ -67,8 +67,8 @@ def grant(
     it replaces that one's terms. A tenant may have 50.
 
     \b
-      tenantry admin grant acme contract-2027 --plan business --until 365d --reason "by invoice"
-      tenantry admin grant acme more --feature sso --limit projects=200 --reason "a migration"
+      tenantry admin grant acme paid --plan pro --until 365d --reason "By invoice"
+      tenantry admin grant acme more --limit projects=200 --reason "A migration"
       tenantry admin grant acme more --end
     """
     given = any((plan, features, limits, until, reason))
