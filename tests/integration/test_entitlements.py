@@ -14,6 +14,7 @@ from psycopg.types.json import Json
 from tenantry.domain.entitlements import UsagePeriod
 from tests.support import events
 from tests.support.billing import until_blocked
+from tests.support.members import add_member, path_of
 from tests.support.postgres import PostgresServer
 from tests.support.rate_limits import set_plan
 from tests.support.service import Caller, Organization, Service, refusal, running_service
@@ -339,6 +340,34 @@ async def test_consuming_waits_for_another_process_that_consumes(
         )
         await other.commit()
         assert refusal(await waiting) == EXCEEDED
+
+
+@pytest.mark.parametrize("lost", ["revoked", "suspended", "removed"])
+async def test_caller_that_loses_access_while_it_waits_consumes_nothing(
+    service: Service, org: Organization, lost: str
+) -> None:
+    key = await service.key(org.owner, org.id, "projects:read")
+    member = await add_member(org.owner, "waiting", "admin")
+    user = service.user("waiting", asks_for=org.id)
+    assert (await consume(user, 1, key="first")).status_code == 200
+    settings = {"name": "n", "ownerEmail": "o@x.example", "suspended": True}
+    losses = {
+        "revoked": (key.caller, org.owner.delete(key.path), (401, "api_key_revoked")),
+        "suspended": (key.caller, service.operator.put(org.path, settings), (403, "org_suspended")),
+        "removed": (user, org.owner.delete(path_of(member)), (403, "no_organization")),
+    }
+    caller, loss, refused = losses.pop(lost)
+    for _, unused, _ in losses.values():
+        unused.close()
+    lock = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as other:
+        await other.execute(lock, (f"usage of {org.id} live exports",))
+        requests = [asyncio.create_task(consume(caller, 1, key=each)) for each in ("first", "new")]
+        await until_blocked(service.conninfo)
+        assert (await loss).is_success
+    assert [refusal(await request) for request in requests] == [refused, refused]
+    await service.operator.put(org.path, {**settings, "suspended": False})
+    assert (await get(org.owner))["used"] == 1
 
 
 async def test_requests_above_the_quota_are_a_metric(service: Service, org: Organization) -> None:

@@ -5,7 +5,7 @@ tenant's lock.
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -60,6 +60,19 @@ class Authenticated(msgspec.Struct, frozen=True):
     principal: RequestPrincipal
     page: Sequence[str] = ()
     """JSON documents: one more than the limit if there are more."""
+
+
+class ChangeableKey(Protocol):
+    """What may end an API key, or suspend it."""
+
+    @property
+    def revoked_at(self) -> datetime | None: ...
+    @property
+    def expires_at(self) -> datetime | None: ...
+    @property
+    def suspended(self) -> bool: ...
+    @property
+    def deleted(self) -> bool: ...
 
 
 @dataclass(eq=False, kw_only=True)
@@ -275,12 +288,7 @@ def requested_organization(claimed: str | None, header: bytes | None) -> str | N
 
 
 def _principal_of_key(key: KeyRow, catalog: Catalog, now: datetime) -> RequestPrincipal:
-    _check_active(
-        KeyStatus.REVOKED
-        if key.deleted
-        else api_keys.status_at(now, key.revoked_at, key.expires_at)
-    )
-    _check_not_suspended(suspended=key.suspended)
+    check_key(key, now)
     phase = _access_of(key, catalog, now)
     return RequestPrincipal(
         kind=PrincipalKind.API_KEY,
@@ -409,17 +417,48 @@ async def _reauthorize_user(
 ) -> RequestPrincipal:
     user = UserQuery(issuer, principal.id, principal.org_id)
     [[row]] = await find_user_access(connection, [user])
-    claimed = principal.claimed_role
-    if row.role is None or (claimed is Role.OWNER and not row.binds_owner):
+    _check_member(principal, row)
+    if row.role is None or not _binds(row, principal):
         return principal
-    if row.removed or (row.invited and claimed is None):
-        raise errors.NoOrganizationError("The user does not belong to this organization any more.")
     granted, level = permissions.role_grants(_ROLES[row.role], ())
     return msgspec.structs.replace(
         principal,
         scopes=permissions.intersect(principal.scopes, granted),
         access_level=level if level is AccessLevel.SCOPED else principal.access_level,
     )
+
+
+def check_key(key: ChangeableKey | None, now: datetime) -> None:
+    """Raise `ApiKeyRevokedError`, `ApiKeyExpiredError` or `OrgSuspendedError` for a key that is not
+    accepted; None is one that is gone.
+    """
+    if key is None or key.deleted:
+        raise errors.ApiKeyRevokedError(_REVOKED)
+    _check_active(api_keys.status_at(now, key.revoked_at, key.expires_at))
+    _check_not_suspended(suspended=key.suspended)
+
+
+def check_user(principal: RequestPrincipal, row: UserAccessRow | None) -> None:
+    """Raise `NotFoundError`, `OrgSuspendedError` or `NoOrganizationError` for a user who may not
+    act for the tenant any more.
+    """
+    if row is None or row.deleted:
+        raise errors.NotFoundError("tenant")
+    _check_not_suspended(suspended=row.suspended)
+    _check_member(principal, row)
+
+
+def _check_member(principal: RequestPrincipal, row: UserAccessRow) -> None:
+    """Raise `NoOrganizationError` for a user who does not belong to the tenant any more."""
+    is_declined = row.removed or (row.invited and principal.claimed_role is None)
+    if _binds(row, principal) and is_declined:
+        raise errors.NoOrganizationError("The user does not belong to this organization any more.")
+
+
+def _binds(row: UserAccessRow, principal: RequestPrincipal) -> bool:
+    """Whether the membership counts beside the token's claims."""
+    is_owner = principal.claimed_role is Role.OWNER
+    return row.role is not None and (row.binds_owner or not is_owner)
 
 
 def _check_active(status: KeyStatus) -> None:

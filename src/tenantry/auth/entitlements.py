@@ -9,10 +9,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tenantry.auth import entitlements_store as store
+from tenantry.auth.authentication import check_key, check_user
+from tenantry.auth.authentication_store import UserAccessRow, UserQuery, find_user_access
 from tenantry.auth.entitlements_store import (
     Addition,
     ConsumptionKey,
     FirstConsumption,
+    Locked,
     MeteredUse,
 )
 from tenantry.common.clock import Clock
@@ -36,7 +39,7 @@ from tenantry.domain.entitlements import (
 )
 from tenantry.domain.errors import DomainError, QuotaExceededError
 from tenantry.domain.features import Feature
-from tenantry.domain.permissions import Mode, RequestPrincipal
+from tenantry.domain.permissions import Mode, PrincipalKind, RequestPrincipal
 from tenantry.domain.plans import Catalog
 from tenantry.domain.quota_notices import UseChange
 
@@ -50,6 +53,7 @@ TellUse = Callable[[Connection, Iterable[UseChange], datetime], Awaitable[None]]
 class Consumption(NamedTuple):
     """A request to consume ``amount`` of a feature whose ``limit`` is None without one."""
 
+    principal: RequestPrincipal
     use: MeteredUse
     feature: Feature
     limit: int | None
@@ -117,7 +121,7 @@ class EntitlementService:
         feature = consumable_feature(name, self._catalog)
         value = given_value(feature, principal.access_phase, self._catalog)
         use = MeteredUse(principal.org_id, principal.mode, feature.id)
-        request = Consumption(use, feature, limit_of(value), amount, claim)
+        request = Consumption(principal, use, feature, limit_of(value), amount, claim)
         try:
             return await self._batcher.submit(request)
         except QuotaExceededError:
@@ -159,13 +163,34 @@ class EntitlementService:
         keys = {key for each in batch if (key := each.key) is not None}
         async with self._lane.use() as connection:
             periods = await periods_of(connection, uses, now)
-            usages, first = await store.lock_and_read(connection, periods, keys, now)
-            decisions = _Decisions(usages, first)
+            callers = {each.principal.id for each in batch if _is_key(each.principal)}
+            locked = await store.lock_and_read(connection, periods, keys, callers, now)
+            users = await _find_users(connection, batch)
+            decisions = _Decisions(locked, users, self._clock())
             answers = [decisions.decide(each) for each in batch]
             if self._tell is not None:
                 await self._tell(connection, decisions.changes(), now)
             await store.add(connection, decisions.added(), decisions.consumed, now)
         return answers
+
+
+def _is_key(principal: RequestPrincipal) -> bool:
+    return principal.kind is PrincipalKind.API_KEY
+
+
+async def _find_users(
+    connection: Connection, batch: Sequence[Consumption]
+) -> dict[UserQuery, UserAccessRow]:
+    """Return the access that the users of a batch have now."""
+    queries = list({_user_of(each.principal) for each in batch if not _is_key(each.principal)})
+    if not queries:
+        return {}
+    found = await find_user_access(connection, queries)
+    return {query: row for query, rows in zip(queries, found, strict=True) for row in rows}
+
+
+def _user_of(principal: RequestPrincipal) -> UserQuery:
+    return UserQuery(principal.issuer or "", principal.id, principal.org_id)
 
 
 async def periods_of(
@@ -182,19 +207,24 @@ class _Decisions:
 
     def __init__(
         self,
-        usages: Mapping[MeteredUse, Usage],
-        first: Mapping[ConsumptionKey, FirstConsumption],
+        locked: Locked,
+        users: Mapping[UserQuery, UserAccessRow],
+        now: datetime,
     ) -> None:
-        self._before = usages
-        self._usages = dict(usages)
+        self._callers = locked.callers
+        self._users = users
+        self._now = now
+        self._before = locked.usages
+        self._usages = dict(locked.usages)
         self._limits: dict[MeteredUse, int | None] = {}
-        self._first = first
+        self._first = locked.first
         self.consumed: dict[ConsumptionKey, FirstConsumption] = {}
         """The first consumptions with a key."""
 
     def decide(self, each: Consumption) -> Consumed | Exception:
         """Return the answer to a request, or its error."""
         try:
+            self._check_caller(each.principal)
             return self._repeated(each) or self._consume(each)
         except DomainError as error:
             return error
@@ -213,6 +243,15 @@ class _Decisions:
             if use.mode is Mode.LIVE:
                 before, after = self._before[use], self._usages[use]
                 yield UseChange(use.org_id, use.feature, before, after, limit)
+
+    def _check_caller(self, principal: RequestPrincipal) -> None:
+        """Raise the error of a caller that lost its access while the request waited (CONTRACT
+        8.2).
+        """
+        if _is_key(principal):
+            check_key(self._callers.get(principal.id), self._now)
+        else:
+            check_user(principal, self._users.get(_user_of(principal)))
 
     def _repeated(self, each: Consumption) -> Consumed | None:
         """Return the answer of the request that this one repeats, if any."""

@@ -55,6 +55,24 @@ class FirstConsumption(NamedTuple):
     answer: str
 
 
+class KeyNow(NamedTuple):
+    """What may have changed of an API key, and of its tenant, while its request waited."""
+
+    revoked_at: datetime | None
+    expires_at: datetime | None
+    suspended: bool
+    deleted: bool
+
+
+class Locked(NamedTuple):
+    """What requests that consume are decided on."""
+
+    usages: Mapping[MeteredUse, Usage]
+    first: Mapping[ConsumptionKey, FirstConsumption]
+    callers: Mapping[str, KeyNow]
+    """API keys by their ids."""
+
+
 class UsageRecord(msgspec.Struct, frozen=True, rename="camel"):
     """What a tenant used of a feature in one period."""
 
@@ -74,6 +92,15 @@ SELECT pg_advisory_xact_lock(hashtextextended(concat_ws(' ', 'usage of', org_id,
 """,
     TEXTS,
     TEXTS,
+    TEXTS,
+)
+_READ_KEYS: Final = Statement(
+    """
+SELECT k.id, k.revoked_at, k.expires_at, t.suspended_at IS NOT NULL, t.deleted_at IS NOT NULL
+  FROM unnest($1) AS a (id)
+  JOIN api_keys k USING (id)
+  JOIN tenants t ON t.id = k.org_id
+""",
     TEXTS,
 )
 _READ: Final = Statement(
@@ -180,21 +207,28 @@ async def lock_and_read(
     connection: Connection,
     periods: Mapping[MeteredUse, UsagePeriod],
     keys: Collection[ConsumptionKey],
+    callers: Collection[str],
     now: datetime,
-) -> tuple[dict[MeteredUse, Usage], dict[ConsumptionKey, FirstConsumption]]:
-    """Read the counters of these uses in their periods, and the first consumptions with these keys.
-    Until the transaction ends, others wait to change them.
+) -> Locked:
+    """Read the counters of these uses in their periods, the first consumptions with these keys, and
+    the API keys with these ids, the ``callers``. Until the transaction ends, others wait to change
+    the counters.
 
     Each key must be of a request for one of these uses.
     """
-    _, rows, *first = await connection.run_batch(
+    _, found_callers, rows, *first = await connection.run_batch(
         _LOCK(*zip(*sorted(periods), strict=True)),
+        _READ_KEYS(sorted(callers)),
         *_read(periods),
         *_FIND_KEYS.for_rows(sorted(keys), now - IDEMPOTENCY_KEPT),
     )
     found = chain.from_iterable(first)
     consumed = {ConsumptionKey(*row[:3]): FirstConsumption(*row[3:]) for row in found}
-    return _usages(rows, periods), consumed
+    return Locked(
+        _usages(rows, periods),
+        consumed,
+        {key_id: KeyNow(*row) for key_id, *row in found_callers},
+    )
 
 
 async def return_and_lock(
