@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -382,6 +383,27 @@ async def test_ended_grants_end_again_and_changed_ones_are_listed(loss: Loss) ->
             ("grant.ended", "ended", "redone"),
             ("grant.set", "changed", "manual"),
             ("grant.set", "new", "missing"),
+        ]
+
+
+async def test_a_lost_renewal_of_a_grant_that_has_ended_since_is_listed(loss: Loss) -> None:
+    org = await loss.service.organization()
+    operator, clock = loss.service.operator, loss.service.clock
+    soon = (clock.now + timedelta(hours=1)).isoformat()
+    terms = {"plan": "pro", "reason": "a contract", "until": soon}
+    for name in ("renewed", "expired"):
+        assert (await operator.put(f"{org.path}/grants/{name}", terms)).status_code == 200
+    await loss.back_up()
+    await operator.put(f"{org.path}/grants/renewed", {**terms, "until": LATER})
+    sooner = (clock.now + timedelta(minutes=1)).isoformat()
+    await operator.put(f"{org.path}/grants/expired", {**terms, "until": sooner})
+    clock.advance(hours=2)
+    async with loss.restored() as (service, done):
+        assert (await service.operator.get(f"{org.path}/grants")).json()["data"] == []
+        lines = [line.split("  ") for line in done.out.splitlines() if "grant." in line]
+        assert [(line[2], line[4]) for line in lines] == [
+            ("renewed", "manual: the grant does not count, by its former terms"),
+            ("expired", "already done"),
         ]
 
 

@@ -204,11 +204,15 @@ class Restore:
     async def _examine_grant(self, entry: AuditEvent) -> Verdict:
         """End a grant again; report a change of its terms, which is never redone."""
         in_force = {grant.name for grant in await self.grants.list_all(entry.org_id)}
-        if entry.target_id not in in_force:
-            return _already_done()
+        is_in_force = entry.target_id in in_force
         if entry.action is Action.GRANT_ENDED:
-            return _redone(partial(self.grants.end, BY_OPERATOR, entry.org_id, entry.target_id))
-        return Verdict(RestoreOutcome.MANUAL, "the grant has its former terms")
+            end = partial(self.grants.end, BY_OPERATOR, entry.org_id, entry.target_id)
+            return _redone(end) if is_in_force else _already_done()
+        if is_in_force:
+            return Verdict(RestoreOutcome.MANUAL, "the grant has its former terms")
+        if _is_past(_time_in(entry.after or {}, "until"), self.clock()):
+            return _already_done()
+        return Verdict(RestoreOutcome.MANUAL, "the grant does not count, by its former terms")
 
     async def _examine_key(self, entry: AuditEvent) -> Verdict:
         operator = operator_principal(entry.org_id)
@@ -216,7 +220,7 @@ class Restore:
         if key.revoked_at is not None:
             return _already_done()
         after = entry.after or {}
-        ends_at = _end_of(after)
+        ends_at = _time_in(after, "expiresAt")
         if entry.action in _KEY_ENDS or "revokedAt" in after or _is_past(ends_at, self.clock()):
             return _redone(partial(self.keys.revoke, operator, BY_OPERATOR, key.id, force=True))
         update = partial(
@@ -291,10 +295,10 @@ def _last_suspensions(entries: Iterable[AuditEvent]) -> dict[str, str]:
     }
 
 
-def _end_of(after: Mapping[str, Any]) -> datetime | None:
-    """Return when a changed key expires."""
-    end = after.get("expiresAt")
-    return None if end is None else datetime.fromisoformat(end).astimezone(UTC)
+def _time_in(after: Mapping[str, Any], name: str) -> datetime | None:
+    """Return the time that a changed field has by now."""
+    time = after.get(name)
+    return None if time is None else datetime.fromisoformat(time).astimezone(UTC)
 
 
 def _is_past(end: datetime | None, now: datetime) -> bool:
