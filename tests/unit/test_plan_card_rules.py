@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from tenantry.dashboard.plan_cards import CardSituation, PlanCard, PlanCards, plan_cards
@@ -56,6 +57,10 @@ def card(cards: PlanCards, plan_id: str) -> PlanCard:
     return found
 
 
+GRANTED: Final = CardSituation(current="pro", account=None, may_subscribe=True, may_change=False)
+LENT: Final = msgspec.structs.replace(GRANTED, is_lent=True)
+
+
 def subscribed(price_id: str, current: str | None = "pro", **more: Any) -> CardSituation:
     """The situation of an owner with a subscription to this price."""
     items = (BilledItem("si_1", price_id, 3),)
@@ -102,6 +107,9 @@ def test_subscriber_sees_the_present_period_and_currency() -> None:
         (NEW, "free", None, "", None),
         (NEW, "pro", "subscribe", "Subscribe to pro", 1),
         (NEW, "metered", "subscribe", "Subscribe to metered", None),
+        (GRANTED, "pro", None, "", None),
+        (LENT, "pro", "subscribe", "Subscribe to pro", 1),
+        (LENT, "business", "subscribe", "Subscribe to business", 1),
         (subscribed("pro_month"), "free", "cancel", "Cancel the subscription", None),
         (subscribed("pro_month", is_ending=True), "free", None, "", None),
         (subscribed("pro_month"), "pro", "seats", "Change the seats", 3),

@@ -13,7 +13,7 @@ from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.plan_cards import CardSituation, PlanCards, plan_cards
 from tenantry.domain import errors
-from tenantry.domain.access import is_subscribed
+from tenantry.domain.access import NO_SUBSCRIPTION, is_subscribed
 from tenantry.domain.billing.customer_account import CustomerAccount
 from tenantry.domain.billing.subscription_overview import SubscriptionLine
 from tenantry.domain.checkout import MOST_SEATS, CheckoutOrder
@@ -255,11 +255,13 @@ def _offers(
     may_pay = services.checkout.is_configured and ctx.user.may("billing:write")
     sells = services.checkout.sells_to(is_subscribed=billing.is_subscribed)
     is_unknown = current is not None and not current.plan and bool(current.unknown_prices)
+    tenant = billing.tenant
     situation = CardSituation(
-        current=None if is_unknown else billing.tenant.plan,
+        current=None if is_unknown else tenant.plan,
         account=account,
         may_subscribe=may_pay and sells,
         may_change=may_pay and not sells,
+        is_lent=tenant.subscription_status == NO_SUBSCRIPTION and tenant.access.until is not None,
     )
     return plan_cards(services.catalog, services.prices.of_plan, situation, ctx.query("every"))
 

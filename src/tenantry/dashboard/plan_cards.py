@@ -55,15 +55,16 @@ class PlanCards(msgspec.Struct, frozen=True):
 class CardSituation(msgspec.Struct, frozen=True, kw_only=True):
     """What decides what a user can do with a plan.
 
-    ``current`` is the tenant's plan; None for a subscription without one. ``account`` is the
-    customer, if the provider told it. With ``may_subscribe`` the user may begin a subscription,
-    with ``may_change`` change the present one.
+    ``current`` is the tenant's plan; None for a subscription without one. With ``is_lent`` a grant
+    gives it until a time. ``account`` is the customer, if the provider told it. With
+    ``may_subscribe`` the user may begin a subscription, with ``may_change`` change the present one.
     """
 
     current: str | None
     account: CustomerAccount | None
     may_subscribe: bool
     may_change: bool
+    is_lent: bool = False
 
     @property
     def item(self) -> BilledItem | None:
@@ -182,8 +183,8 @@ def _action(offer: _Offer, situation: CardSituation) -> CardAction | None:
     if offer.plan.id == FREE:
         return "cancel" if situation.may_change and situation.is_cancelable else None
     if situation.may_subscribe:
-        is_other = offer.plan.id != situation.current
-        return "subscribe" if is_other and offer.is_for_sale else None
+        is_wanted = offer.plan.id != situation.current or situation.is_lent
+        return "subscribe" if is_wanted and offer.is_for_sale else None
     return _change(offer, situation.item) if situation.may_change else None
 
 

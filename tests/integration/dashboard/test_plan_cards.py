@@ -101,6 +101,17 @@ async def test_checkout_is_of_the_shown_price_and_the_seats(owner: Person, sim: 
     assert [(price.id, quantity) for price, quantity in session.prices] == [("price_pro_yearly", 5)]
 
 
+@pytest.mark.parametrize(("until", "is_offered"), [(None, False), ("2099-01-01T00:00:00Z", True)])
+async def test_a_plan_that_a_grant_gives_until_a_time_can_be_bought(
+    dashboard: Dashboard, owner: Person, until: str | None, is_offered: bool
+) -> None:
+    terms = {"plan": "pro", "until": until, "reason": "a contract"}
+    await dashboard.operate("PUT", "/tenants/acme/grants/contract", terms)
+    text = (await owner.open(BILLING)).text
+    assert "your plan" in text
+    assert ("Subscribe to Pro" in text) is is_offered
+
+
 async def test_seats_that_follow_members_are_not_asked_for(owner: Person, sim: Simulator) -> None:
     page = await owner.open(BILLING)
     assert "quantity" not in page.form_of("Subscribe to Team").fields
