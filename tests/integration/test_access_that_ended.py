@@ -213,3 +213,4 @@ async def test_the_job_finds_tenants_by_indexes(conninfo: str) -> None:
     plan = str(await rows(f"{conninfo} options='-c enable_seqscan=off'", f"EXPLAIN {statement}"))
     assert "tenants_by_first_access_end" in plan
     assert "tenants_by_last_access_end" in plan
+    assert "tenants_by_more_access_ends" in plan

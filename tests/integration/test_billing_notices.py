@@ -409,6 +409,25 @@ async def test_a_grant_that_the_operator_ends_is_mailed_if_it_ends_the_access(
     assert notice["type"] == "billing.access_ended"
 
 
+async def test_the_end_of_access_between_other_ends_of_grants_is_mailed(
+    emptied: str, one: Process
+) -> None:
+    grants = GrantService(one.database, POLICY, Outbox(), one.clock)
+    ends = [datetime.fromtimestamp(NOW + 86_400 * day, UTC) for day in (1, 2, 3)]
+    better = GrantInput("a contract", plan="business", until=ends[0])
+    plan = GrantInput("a contract", plan="pro", until=ends[1])
+    more = GrantInput("more room", limits={"projects": 7}, until=ends[2])
+    for number, wanted in enumerate((better, plan, more)):
+        await grants.put(BY_OPERATOR, "acme", f"grant-{number}", wanted)
+    mailed = []
+    for _ in ends:
+        one.clock.advance(days=1, minutes=11)
+        mailed.append(await one.mail_access_ends())
+    assert mailed == [0, 1, 0]
+    [notice] = await rows(emptied, NOTIFICATIONS)
+    assert notice["event_id"] == f"billing.access_ended acme {NOW + 2 * 86_400}"
+
+
 async def test_a_worker_mails_access_that_ended_by_time(
     emptied: str, one: Process, past_due: int
 ) -> None:
@@ -562,7 +581,12 @@ async def test_the_job_finds_tenants_by_an_index(emptied: str, one: Process) -> 
     for name, value in zip(names, values, strict=True):
         statement = statement.replace(name, value)
     plan = await rows(f"{emptied} options='-c enable_seqscan=off'", f"EXPLAIN {statement}")
-    assert "tenants_by_last_access_end" in str(plan)
+    for name in (
+        "tenants_by_first_access_end",
+        "tenants_by_last_access_end",
+        "tenants_by_more_access_ends",
+    ):
+        assert name in str(plan)
 
 
 async def test_a_replay_queues_no_notice(emptied: str, one: Process) -> None:

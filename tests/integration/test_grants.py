@@ -292,6 +292,25 @@ async def test_the_job_records_the_end_of_a_grant_once(fresh_service: Service) -
     )
 
 
+async def test_the_job_records_every_end_of_several_grants(fresh_service: Service) -> None:
+    service = fresh_service
+    org = await service.organization()
+    begun = service.clock.now.replace(microsecond=0)
+    ends = [(begun + timedelta(days=days)).isoformat() for days in (1, 2, 3)]
+    await grant(service, org, "better", plan="business", until=ends[0])
+    await grant(service, org, plan="pro", until=ends[1])
+    await grant(service, org, "more", limits={"projects": 5}, until=ends[2])
+    service.clock.now = begun + timedelta(days=3, minutes=1)
+    async with Database(service.conninfo, 1) as database:
+        assert await record_access_ends(database, Outbox(), service.clock, asks_provider=False) == 3
+    reasons = [entry["reason"] for entry in (await org.owner.get(LEDGER)).json()["data"][:3]]
+    assert [reason.partition(".")[0] for reason in reversed(reasons)] == [
+        "Access to plan business has ended, and that to plan pro counts",
+        "Access to plan pro has ended",
+        "Granted features or limits have ended",
+    ]
+
+
 async def test_a_change_comes_after_the_last_one_whatever_the_clock_says(
     fresh_service: Service,
 ) -> None:

@@ -9,8 +9,9 @@ import msgspec
 from tenantry.db.connection import Connection
 from tenantry.domain.access import AccessPhase
 
-# Two indexes find the first end of each tenant's access, and the last one. The ledger has those
-# that are recorded. A tenant that another transaction holds is left to the next run.
+# Two indexes find the first end of each tenant's access, and the last one; a third one the few
+# tenants with ends between these. The ledger has those that are recorded. A tenant that another
+# transaction holds is left to the next run.
 ENDED: Final = """
 WITH ended AS (
        SELECT id, (access->0->>'until')::bigint AS at
@@ -19,7 +20,13 @@ WITH ended AS (
         UNION
        SELECT id, (access->-2->>'until')::bigint
          FROM tenants
-        WHERE (access->-2->>'until')::bigint BETWEEN %(since)s AND %(until)s)
+        WHERE (access->-2->>'until')::bigint BETWEEN %(since)s AND %(until)s
+        UNION
+       SELECT id, (phase->>'until')::bigint
+         FROM tenants
+        CROSS JOIN LATERAL json_array_elements(access) AS phase
+        WHERE json_array_length(access) > 3
+          AND (phase->>'until')::bigint BETWEEN %(since)s AND %(until)s)
 SELECT t.id, t.access::text, ended.at, nextval('billing_arrivals')
   FROM tenants t
   JOIN ended USING (id)

@@ -86,8 +86,9 @@ SELECT gen_random_uuid(), given.type, given.owner_id, given.tenant_id, '{{email}
     ON CONFLICT (event_id) DO NOTHING
 RETURNING id
 """  # noqa: S608  # our own names
-# Access is followed by none after its first phase or before its last one: phases without access
-# differ only by what grants give. Two indexes find them. The cause is that of `access_end_cause`.
+# Access is followed by none after its first phase, before its last one, or between these, as phases
+# of either kind can differ by what grants give. Three indexes find them. The cause is that of
+# `access_end_cause`.
 INSERT_ACCESS_ENDS: Final = """
 WITH ended AS (
        SELECT id,
@@ -104,7 +105,17 @@ WITH ended AS (
               access->-1->>'reason'
          FROM tenants
         WHERE (access->-2->>'until')::bigint BETWEEN %(since)s AND %(until)s
-          AND access->-1->>'state' = 'none')
+          AND access->-1->>'state' = 'none'
+        UNION
+       SELECT id,
+              (phase->>'until')::bigint,
+              phase->>'state',
+              access->position::int->>'reason' -- positions begin with 1: this is the next phase
+         FROM tenants
+        CROSS JOIN LATERAL json_array_elements(access) WITH ORDINALITY AS phases (phase, position)
+        WHERE json_array_length(access) > 3
+          AND (phase->>'until')::bigint BETWEEN %(since)s AND %(until)s
+          AND access->position::int->>'state' = 'none')
 INSERT INTO notifications (id, type, recipient_id, tenant_id, channels, data, event_id, created_at, recipient)
 SELECT gen_random_uuid(), %(type)s, t.owner_id, t.id, '{email}', jsonb_build_object('reason', ended.reason),
        %(type)s || ' ' || t.id || ' ' || ended.at, %(now)s, t.owner_email

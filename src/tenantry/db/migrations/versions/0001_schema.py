@@ -57,11 +57,12 @@ CREATE INDEX tenants_deleted ON tenants (deleted_at) WHERE deleted_at IS NOT NUL
 CREATE INDEX tenants_by_age ON tenants (created_at DESC, id DESC) WHERE deleted_at IS NULL;
 CREATE INDEX tenants_by_owner_email ON tenants (lower(owner_email));
 -- For the jobs that record access that ended by time, and mail owners of it: the ends of the first
--- phase, and of the last one that ends.
+-- phase, and of the last one that ends; and the few tenants with more ends than these.
 CREATE INDEX tenants_by_first_access_end ON tenants (((access->0->>'until')::bigint))
     WHERE (access->0->>'until')::bigint IS NOT NULL;
 CREATE INDEX tenants_by_last_access_end ON tenants (((access->-2->>'until')::bigint))
     WHERE (access->-2->>'until')::bigint IS NOT NULL;
+CREATE INDEX tenants_by_more_access_ends ON tenants (id) WHERE json_array_length(access) > 3;
 """
 
 AUDIT = """
