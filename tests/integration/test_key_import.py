@@ -175,7 +175,7 @@ async def test_each_faulty_member_is_named_and_nothing_is_imported(service: Serv
         "keys[6].name": faults["keys[6].name"],
         "keys[7].createdAt": "must not be in the future",
         "keys[8].metadata": faults["keys[8].metadata"],
-        "keys[9].externalId": "contains the hash: give another id",
+        "keys[9].externalId": "contains the hash: leave it out",
         "keys[11].digest": "is that of keys[10] too",
         "keys[12].externalId": "is that of keys[10] too",
     }
@@ -276,6 +276,22 @@ async def test_the_key_itself_is_refused_in_every_field(service: Service) -> Non
     assert faults == dict.fromkeys(
         ["keys[0].name", "keys[1].externalId", "keys[2].metadata", "keys[3].metadata"],
         "is the key itself: never store a secret here",
+    )
+
+
+async def test_the_hash_is_refused_in_every_other_field(service: Service) -> None:
+    keys = [old_key() for _ in range(4)]
+    texts = [f"old {key.hash.hex().upper()}" for key in keys]
+    members = [
+        keys[0].member(name=texts[0]),
+        keys[1].member(externalId=texts[1].replace(" ", ".")),
+        keys[2].member(metadata={"hash": texts[2]}),
+        keys[3].member(metadata={texts[3]: ""}),
+    ]
+    faults = await faults_of(service, *members)
+    assert faults == dict.fromkeys(
+        ["keys[0].name", "keys[1].externalId", "keys[2].metadata", "keys[3].metadata"],
+        "contains the hash: leave it out",
     )
 
 

@@ -250,25 +250,27 @@ def _check_no_hash(key: KeyToImport) -> None:
     """Raise `ValidationError` for a key whose other fields have its hash, which is stored under the
     pepper alone. Some systems make it a part of the key's id.
     """
-    digest = key.digest.rstrip("=")
-    if digest in (key.external_id or ""):
-        raise ValidationError(("externalId", "contains the hash: give another id"))
-    metadata = key.metadata or {}
-    if any(digest in text for text in (*metadata, *metadata.values())):
-        raise ValidationError(("metadata", "contains the hash: leave it out"))
+    digest = key.digest.rstrip("=").lower()  # hex may be in upper case
+    for location, texts in _stored_texts(key).items():
+        if any(digest in text.lower() for text in texts):
+            raise ValidationError((location, "contains the hash: leave it out"))
 
 
 def _check_no_secret(algorithm: HashAlgorithm, value: bytes, key: KeyToImport) -> None:
     """Raise `ValidationError` for a key that is, in plain text, another field of itself."""
+    for location, texts in _stored_texts(key).items():
+        if any(algorithm.hash(text.encode()) == value for text in texts):
+            raise ValidationError((location, "is the key itself: never store a secret here"))
+
+
+def _stored_texts(key: KeyToImport) -> dict[str, tuple[str, ...]]:
+    """Return the texts of a key that are stored as they are, by their fields."""
     metadata = key.metadata or {}
-    shown = {
+    return {
         "name": (key.name,),
         "externalId": (key.external_id or "",),
         "metadata": (*metadata, *metadata.values()),
     }
-    for location, texts in shown.items():
-        if any(algorithm.hash(text.encode()) == value for text in texts):
-            raise ValidationError((location, "is the key itself: never store a secret here"))
 
 
 def _in_utc(location: str, moment: datetime | None) -> datetime | None:
