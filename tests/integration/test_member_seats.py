@@ -12,13 +12,16 @@ from typing import Any, Final, Literal, NamedTuple
 
 import pytest
 
+from tenantry.billing.grants import GrantService
 from tenantry.billing.seats import SeatService
 from tenantry.common.clock import system_clock
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
+from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.errors import ProviderUnavailableError
+from tenantry.domain.grants import GrantInput
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.plans import parse_catalog
 from tenantry.integrations.stripe.client import ProviderApi
@@ -549,6 +552,21 @@ async def test_hourly_check_finds_what_no_member_told(office: Office) -> None:
     await office.settle()
     assert revoked.quantity == 1
     assert await office.seats.defer_drifted() == 0
+
+
+async def test_hourly_check_finds_a_subscription_that_a_grant_hides_in_the_record(
+    office: Office,
+) -> None:
+    team = await office.team("ada", quantity=5)
+    policy = BillingPolicy(parse_catalog(CATALOG), subscriptions=SubscriptionRule.EACH)
+    grants = GrantService(office.database, policy, Outbox(), office.service.clock)
+    by_contract = GrantInput("a contract", plan="business")
+    await grants.put(BY_OPERATOR, team.organization.id, "contract", by_contract)
+    record = (await team.organization.owner.get(team.organization.path)).json()
+    assert (record["plan"], record["seats"]) == ("business", None)
+    assert await replace(office.seats, policy=policy).defer_drifted() == 1
+    await office.settle()
+    assert team.quantity == 1
 
 
 async def test_service_without_a_key_defers_nothing(conninfo: str, tmp_path: Path) -> None:
