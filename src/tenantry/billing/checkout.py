@@ -123,6 +123,13 @@ class CheckoutService:
         """
         return self.policy.is_each or not is_subscribed
 
+    async def had_trial(self, principal: RequestPrincipal) -> bool:
+        """Whether the caller's tenant had its trial, by its events; False if no plan has trials."""
+        if not any(plan.trial_days for plan in self.policy.catalog.plans):
+            return False
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            return (await store.trial_use(connection, principal.org_id)).had_trial
+
     async def create_checkout(
         self,
         principal: RequestPrincipal,

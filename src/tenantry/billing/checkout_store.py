@@ -7,7 +7,7 @@ import msgspec
 from tenantry.db.connection import Connection
 
 # The ledger keeps the facts of every event, so it remembers a trial for as long as the tenant
-# exists. Only checkouts of plans with a trial read it.
+# exists. Only checkouts of plans with a trial read it, and pages that show such plans.
 TRIAL_USE: Final = """
 SELECT EXISTS (SELECT FROM billing_events
                 WHERE tenant_id = t.id

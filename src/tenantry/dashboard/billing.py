@@ -199,6 +199,7 @@ async def _billing_page(
         entitlements=await services.entitlements.list_all(ctx.principal),
         current=current,
         offers=_offers(ctx, billing, current, provided.account),
+        had_trial=await services.checkout.had_trial(ctx.principal),
         account=provided.account,
         account_problem=provided.problem,
         ends=is_ending(tenant),

@@ -18,11 +18,12 @@ from tests.support.dashboard import (
     started_dashboard,
 )
 from tests.support.dashboard_page import Page
-from tests.support.events import updated
+from tests.support.events import deleted, updated
 from tests.support.postgres import PostgresServer
 from tests.support.provider_api import refusal, running_provider
 from tests.support.selling import (
     BILLING,
+    CATALOG,
     link,
     selling_settings,
     simulated_provider,
@@ -331,6 +332,23 @@ async def test_missing_permission_is_said_and_the_rest_shown(conninfo: str, peop
         provider.page_answer = refusal(403)
         page = await (await dashboard.sign_in()).open(BILLING)
     assert "has no permission to read invoices, subscriptions, the payment method." in page.text
+
+
+async def test_a_trial_is_shown_until_the_tenant_had_one(
+    conninfo: str, people: Path, sim: Simulator, tmp_path: Path
+) -> None:
+    catalog = tmp_path / "plans.toml"
+    catalog.write_text(f"{CATALOG}trial_days = 14\n")
+    values = {**selling_settings(sim, people), "TENANTRY_PLANS": str(catalog)}
+    async with running_dashboard(conninfo, people, **values) as dashboard:
+        owner = await dashboard.sign_in()
+        assert "14 days of trial, once" in (await owner.open(BILLING)).text
+        ended = deleted(subscription_id="sub_trial")
+        ended["data"]["object"]["trial_end"] = ended["created"]
+        await dashboard.deliver(ended)
+        text = (await owner.open(BILLING)).text
+        assert "Subscribe to Team" in text
+        assert "of trial" not in text
 
 
 async def test_no_page_without_a_customer_asks_the_provider(conninfo: str, people: Path) -> None:
