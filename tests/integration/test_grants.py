@@ -125,6 +125,7 @@ async def test_limits_and_features_count_without_a_plan(service: Service) -> Non
     [
         ({}, "plan"),
         ({"plan": "gold"}, "plan"),
+        ({"plan": "free"}, "plan"),
         ({"plan": "pro", "until": "2020-01-01T00:00:00Z"}, "until"),
         ({"features": {"unknown": True}}, "features"),
         ({"features": {"sso": 3}}, "features"),

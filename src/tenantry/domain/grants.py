@@ -15,7 +15,7 @@ from tenantry.domain.access import GrantedFeatures, GrantedLimits
 from tenantry.domain.errors import GrantLimitReachedError, ValidationError
 from tenantry.domain.features import FeatureValue, greater, number_of, value_faults, value_of
 from tenantry.domain.names import NAME_RULE, has_refused_characters
-from tenantry.domain.plans import LARGEST_LIMIT, Catalog, Limits
+from tenantry.domain.plans import FREE, LARGEST_LIMIT, Catalog, Limits
 
 MOST_GRANTS: Final = 50
 """How many grants of a tenant may count at the same time."""
@@ -146,6 +146,8 @@ def _plan_faults(wanted: GrantInput, catalog: Catalog) -> Iterator[tuple[str, st
     plan = wanted.plan
     if plan is not None and plan not in catalog:
         yield "plan", f"{plan!r} is not in the plan catalog"
+    if plan == FREE:
+        yield "plan", f"every organization has {FREE!r} without a grant"
     if plan is None and not wanted.features and not wanted.limits:
         yield "plan", "a grant must give a plan, features or limits"
 
