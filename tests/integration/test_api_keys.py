@@ -29,6 +29,7 @@ RECORD = {
     "leakReportedAt",
     "externalId",
     "metadata",
+    "importedAs",
 }
 
 
@@ -64,6 +65,7 @@ async def test_creation_returns_the_record_and_the_secret(service: Service) -> N
         "leakReportedAt": None,
         "externalId": None,
         "metadata": {},
+        "importedAs": None,
         "revokedAt": None,
         "rotatedFrom": None,
         "supersededBy": None,

@@ -207,6 +207,8 @@ async def test_whoami_shows_the_user_and_the_end_of_the_token(service: Service) 
             "reason": "There is no subscription.",
         },
         "expiresAt": "2026-01-01T13:00:00Z",
+        "externalId": None,
+        "metadata": {},
     }
 
 
@@ -229,4 +231,6 @@ async def test_whoami_shows_a_key(service: Service) -> None:
             "reason": "There is no subscription.",
         },
         "expiresAt": "2026-02-01T00:00:00Z",
+        "externalId": None,
+        "metadata": {},
     }

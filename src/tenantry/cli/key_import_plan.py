@@ -158,14 +158,19 @@ def _with_digest(
             fault = "is missing: for a file with the keys themselves pass --plaintext"
             raise ValidationError(("digest", fault))
         return rest
+    secret = _plaintext_key(fields, options)
+    digest = algorithm.hash(secret.encode()).hex()
+    return {**_shown_parts(secret), **rest, "digest": digest}
+
+
+def _plaintext_key(fields: dict[str, Any], options: ImportOptions) -> str:
     secret = fields.get("key")
     if not isinstance(secret, str) or _KEY.fullmatch(secret) is None:
         fault = f"must be the key: 1 to {LONGEST_IMPORTED_KEY} visible ASCII characters"
         raise ValidationError(("key", fault))
     if options.pattern is not None and options.pattern.fullmatch(secret.encode()) is None:
         raise ValidationError(("key", "does not match IMPORTED_KEY_PATTERN"))
-    digest = algorithm.hash(secret.encode()).hex()
-    return {**_shown_parts(secret), **rest, "digest": digest}
+    return secret
 
 
 def _shown_parts(secret: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from tests.support.dashboard import (
 from tests.support.routes import changing_routes
 
 WITHOUT_AUDIT_ENTRY: Final = {
+    "POST /api/v1/entitlements/{feature}/consume": "use is counted, not audited",
     "POST /sign-out": "a session is the user's, not the tenant's",
     "POST /orgs/{org_id}/profile/end-others": "sessions are the user's, not the tenant's",
     "POST /orgs/{org_id}/events/replay": "a dry run",
@@ -83,6 +84,7 @@ async def test_every_changing_route_writes_an_audit_entry(dashboard: Dashboard) 
             "POST /api/v1/api-keys/report-leak": ("anybody", None),
             "PUT /api/v1/tenants/{tenant_id}": ("operator", None),
             "DELETE /api/v1/tenants/{tenant_id}": ("operator", None),
+            "POST /api/v1/tenants/{tenant_id}/api-keys/import": ("operator", None),
             "PUT /api/v1/tenants/{tenant_id}/grants/{name}": ("operator", None),
             "DELETE /api/v1/tenants/{tenant_id}/grants/{name}": ("operator", None),
             "DELETE /api/v1/operator/api-keys/{key_id}": ("operator", None),
@@ -114,6 +116,8 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
 
     contract = {"plan": "pro", "reason": "Contract 2027-014"}
     gamma = {"name": "Gamma", "ownerEmail": "g@gamma.example"}
+    old_key = {"digest": "ab" * 32, "name": "Old", "scopes": ["projects:read"]}
+    old_keys = {"algorithm": "sha256", "keys": [old_key]}
     api = "/api/v1"
     return [
         (
@@ -212,6 +216,11 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
             f"DELETE {api}/tenants/{{tenant_id}}/grants/{{name}}",
             ("grant.ended",),
             lambda: dashboard.operate("DELETE", "/tenants/delta/grants/contract"),
+        ),
+        (
+            f"POST {api}/tenants/{{tenant_id}}/api-keys/import",
+            ("api_key.imported",),
+            lambda: dashboard.operate("POST", "/tenants/delta/api-keys/import", old_keys),
         ),
         (
             f"DELETE {api}/tenants/{{tenant_id}}",

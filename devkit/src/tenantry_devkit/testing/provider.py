@@ -108,6 +108,7 @@ class Provider:
     resend = _coroutine(Simulator.resend)
 
     add_endpoint = _method(Simulator.add_endpoint)
+    apply_promotion_code = _method(Simulator.apply_promotion_code)
     async_payment_fails = _method(Simulator.async_payment_fails)
     async_payment_succeeds = _method(Simulator.async_payment_succeeds)
     behave = _method(Simulator.behave)
@@ -129,6 +130,7 @@ class Provider:
     pause_collection = _method(Simulator.pause_collection)
     pay = _method(Simulator.pay)
     portal = _method(Simulator.portal)
+    preview = _method(Simulator.preview)
     price = _method(Simulator.price)
     resume = _method(Simulator.resume)
     resume_collection = _method(Simulator.resume_collection)

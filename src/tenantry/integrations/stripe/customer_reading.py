@@ -1,7 +1,7 @@
 """Read what the provider knows of a customer, for the Billing page."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Annotated, Final, TypeVar
 from urllib.parse import quote
 
@@ -51,16 +51,21 @@ async def read_customer(connection: ProviderConnection, customer_id: str) -> Cus
         permitted(_read_invoices(connection, customer_id), "invoices"),
     )
     subscriptions = [body.to_subscription() for body in bodies or ()]
-    own_methods = [body.default_payment_method for body in bodies or ()]
     renewed = [each.id for each in subscriptions if not each.is_ending]
     charges = await permitted(_read_next_charges(connection, renewed), "the next charge")
     return CustomerAccount(
         tuple(subscriptions),
-        next((each.to_summary() for each in own_methods if each), method),
+        _method_of_first(bodies or ()) or method,
         tuple(charges or ()),
         tuple(invoices or ()),
         tuple(sorted(unreadable)),
     )
+
+
+def _method_of_first(bodies: Iterable["_Subscription"]) -> PaymentMethodSummary | None:
+    """Return the payment method of the first subscription that has one of its own."""
+    own = (body.default_payment_method for body in bodies)
+    return next((method.to_summary() for method in own if method), None)
 
 
 async def _read_subscriptions(
