@@ -555,7 +555,7 @@ class TenantExport(Model, frozen=True, kw_only=True):
     """All projects of both modes."""
     billing_events: list[BillingEvent]
     """The whole ledger."""
-    usage: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    usage: list[dict[str, Any]] = msgspec.field(default_factory=list[dict[str, Any]])
     """What it used of metered features, for 400 days after each period; empty if it used none."""
 
 
