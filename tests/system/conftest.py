@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import Browser
 
 from tests.support.browser import Browsers, killed_unless_ended
+from tests.support.suites import Suite
 from tests.support.typescript_client import Package, packed_client
 
 _LIMIT: Final = 600
@@ -55,6 +56,12 @@ async def browser(browsers: Browsers) -> Browser:
 def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
     """The TypeScript client, packed."""
     return packed_client(tmp_path_factory.mktemp("package"))
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Suite:
+    """A suite of a user, run as they run it."""
+    return Suite(tmp_path)
 
 
 @pytest.fixture

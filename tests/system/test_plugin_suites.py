@@ -5,18 +5,11 @@ killed.
 import signal
 from pathlib import Path
 
-import pytest
-
 from tenantry_devkit.inbox import MAX_MESSAGES
 from tenantry_devkit.testing import SuiteTenantry
 from tests.e2e.testing.test_secrets_in_reports import check_comparisons, check_log, run_both
-from tests.e2e.testing.test_what_is_left import check_ended_session, check_forked_child
 from tests.support.suites import Suite
-
-
-@pytest.fixture
-def suite(tmp_path: Path) -> Suite:
-    return Suite(tmp_path)
+from tests.system.test_what_is_left import check_ended_session, check_forked_child
 
 
 async def test_nothing_is_left_of_a_session_that_is_killed(suite: Suite, place: Path) -> None:

@@ -15,7 +15,7 @@ _RUN_BY: Final = {
     "local-testing.md": "tests/system/test_local_testing_guide.py",
     "python-sdk.md": "tests/sdk/test_sdk_readme.py",
     "simulator.md": "tests/integration/test_simulator_example.py",
-    "testing.md": "tests/e2e/testing/test_testing_guide.py",
+    "testing.md": "tests/system/test_testing_guide.py",
     "typescript-client.md": "tests/system/typescript/test_typescript_package.py",
 }
 """How-to guides whose blocks a separate test runs."""

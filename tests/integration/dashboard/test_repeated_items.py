@@ -1,29 +1,13 @@
-"""What a client may repeat in one request is counted before any work is done for a single item, on
-every address.
+"""What a client may repeat in one request is counted before any work is done for a single item;
+`tests/system` tries it on every address.
 """
-
-from typing import Final
 
 import httpx2
 import pytest
 
 from tenantry.server.repeated_items import MAX_FIELDS
 from tests.support.dashboard import AT_ACME, Dashboard
-from tests.support.repeating_clients import MOST_ANONYMOUS_BYTES, RepeatingClients
-
-EVERYWHERE: Final = frozenset(
-    {
-        "cookies of sign-ins",
-        "accepted media ranges of a browser",
-        "parameters of one name",
-        "segments",
-        "fields of a form",
-        "accepted fields of a form",
-        "quotes of a field",
-        "members of one name",
-    }
-)
-"""One of each kind, and those that did the most work; `tests/system` tries all."""
+from tests.support.repeating_clients import MOST_ANONYMOUS_BYTES
 
 
 def session_of(client: httpx2.AsyncClient) -> str:
@@ -69,9 +53,3 @@ async def test_form_with_too_many_fields_is_refused(dashboard: Dashboard) -> Non
     )
     assert page.status == 413
     assert "The form is too large. Go back and shorten it." in page.text
-
-
-async def test_largest_number_of_everything_on_every_address(dashboard: Dashboard) -> None:
-    person = await dashboard.sign_in()
-    clients = RepeatingClients(dashboard, session_of(person.client))
-    assert await clients.try_all(lambda one: one.name in EVERYWHERE) == []

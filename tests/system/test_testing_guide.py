@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.suites import OWN_PLUGINS
 
-ROOT: Final = Path(__file__).parents[3]
+ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "how-to" / "testing.md"
 INSTALL: Final = re.compile(r"`pip\s+install ([^`]+)`")
 BLOCK: Final = re.compile(r"^```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
