@@ -30,7 +30,7 @@ RETURNING used
 
 
 class UpsertApp:
-    """Counts each request in a transaction of its own."""
+    """Counts each request in a separate transaction."""
 
     def __init__(self, conninfo: str) -> None:
         self._pool = AsyncConnectionPool(

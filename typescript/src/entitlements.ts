@@ -18,7 +18,7 @@ export interface ConsumeParameters {
 export interface Consumption {
   /** What is used in this period. */
   used: number | null;
-  /** What is left in this period; null without a limit. */
+  /** The remaining quota of this period; null without a limit. */
   remaining: number | null;
   /** When the next period begins. */
   resetsAt: string | null;

@@ -315,7 +315,7 @@ class Consumption(Model, frozen=True, kw_only=True):
     used: int | None
     """What is used in this period; None if the service did not answer."""
     remaining: int | None
-    """What is left in this period; None for no limit, or if the service did not answer."""
+    """The remaining quota of this period; None for no limit, or if the service did not answer."""
     resets_at: datetime | None
     """When the next period begins; None if the service did not answer."""
 

@@ -79,7 +79,7 @@ def consume(
     amount: int,
     idempotency_key: str | None,
 ) -> None:
-    """Count the use of a metered feature, and print what is left on stdout.
+    """Count the use of a metered feature, and print the remaining quota on stdout.
 
     AMOUNT is 1 by default. It is counted whole or not at all: exits with 1 if less is left.
 

@@ -213,7 +213,7 @@ async def _billing_page(
 
 
 class _Provided(NamedTuple):
-    """What the provider told of the customer, or why it told nothing."""
+    """What the provider reported about the customer, or why it reported nothing."""
 
     account: CustomerAccount | None = None
     problem: str = ""

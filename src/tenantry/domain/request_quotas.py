@@ -21,8 +21,8 @@ class QuotaShare:
     """The requests of a tenant that one process may still accept in a period.
 
     They are counted as used when they are reserved: a process that is killed loses them, and no
-    failure allows more than the quota. So a share is at most a hundredth of what is left. It begins
-    with one request, and grows until it lasts for half a minute.
+    failure allows more than the quota. So a share is at most a hundredth of the remaining
+    quota. It begins with one request, and grows until it lasts for half a minute.
     """
 
     __slots__ = (

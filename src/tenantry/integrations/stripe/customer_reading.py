@@ -63,7 +63,7 @@ async def read_customer(connection: ProviderConnection, customer_id: str) -> Cus
 
 
 def _method_of_first(bodies: Iterable["_Subscription"]) -> PaymentMethodSummary | None:
-    """Return the payment method of the first subscription that has one of its own."""
+    """Return the payment method of the first subscription that has its own."""
     own = (body.default_payment_method for body in bodies)
     return next((method.to_summary() for method in own if method), None)
 
