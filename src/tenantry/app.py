@@ -42,6 +42,7 @@ from tenantry.auth.key_import import KeyImportService
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
+from tenantry.auth.user_profiles import UserProfileService
 from tenantry.billing.access_ends import record_access_ends
 from tenantry.billing.checkout import CheckoutOptions, CheckoutService
 from tenantry.billing.customer_accounts import CustomerAccounts
@@ -410,6 +411,7 @@ def build_services(
             email_subjects=by_email,
         ),
         memberships=memberships,
+        profiles=UserProfileService(database),
         trail=AuditService(database),
         billing=LedgerQueries(database),
         checkout=CheckoutService(

@@ -140,7 +140,7 @@ def test_earlier_release_survives_each_migration(empty: str, tmp_path: Path) -> 
     [
         ("ALTER TABLE tenants DROP COLUMN owner_id", "tenants.owner_id is gone"),
         ("ALTER TABLE tenants RENAME owner_email TO address", "tenants.owner_email is gone"),
-        ("DROP TABLE dashboard_names", "dashboard_names.name is gone"),
+        ("DROP TABLE user_profiles", "user_profiles.name is gone"),
         (
             "ALTER TABLE tenants ALTER plan TYPE varchar(9)",
             "tenants.plan was text and is character varying(9)",

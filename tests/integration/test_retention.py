@@ -89,14 +89,14 @@ async def add_tenant(connection: Connection, tenant_id: str, deleted_at: datetim
         "created_by) VALUES ('key_' || %s, %s, %s, 'One', '{}', 'SCOPED', 'live', 'svc_live_abcd', 'wxyz', %s, 'user')",
         (tenant_id, tenant_id, tenant_id.encode(), NOW),
     )
-    await keep_name(connection, tenant_id, "user", NOW)
+    await keep_profile(connection, tenant_id, "user", NOW)
 
 
-async def keep_name(
+async def keep_profile(
     connection: Connection, tenant_id: str, user_id: str, seen_at: datetime
 ) -> None:
     await connection.execute(
-        "INSERT INTO dashboard_names (org_id, issuer, subject, name, seen_at) "
+        "INSERT INTO user_profiles (org_id, issuer, subject, name, seen_at) "
         "VALUES (%s, 'https://id.example', %s, 'A Name', %s)",
         (tenant_id, user_id, seen_at),
     )
@@ -130,7 +130,7 @@ async def left_of(connection: Connection, tenant_id: str) -> set[str]:
         "projects": "org_id",
         "billing_events": "tenant_id",
         "notifications": "tenant_id",
-        "dashboard_names": "org_id",
+        "user_profiles": "org_id",
     }
     return {
         table
@@ -284,14 +284,14 @@ async def test_a_tenant_in_use_is_left_to_the_next_run(
     assert (await retention.run())["deleted tenants"] == 1
 
 
-async def test_names_are_removed_a_year_after_their_user_was_last_seen(
+async def test_profiles_are_removed_a_year_after_their_user_was_last_seen(
     retention: RetentionService, connection: Connection
 ) -> None:
     await add_tenant(connection, "acme", None)
-    await keep_name(connection, "acme", "long gone", NOW - 365 * DAY)
-    await keep_name(connection, "acme", "gone", NOW - 365 * DAY + SECOND)
-    assert (await retention.run())["names"] == 1
-    assert await number_of(connection, "dashboard_names WHERE subject = 'gone'") == 1
+    await keep_profile(connection, "acme", "long gone", NOW - 365 * DAY)
+    await keep_profile(connection, "acme", "gone", NOW - 365 * DAY + SECOND)
+    assert (await retention.run())["user profiles"] == 1
+    assert await number_of(connection, "user_profiles WHERE subject = 'gone'") == 1
 
 
 async def test_concurrent_runs_do_not_interfere(

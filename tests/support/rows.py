@@ -38,7 +38,7 @@ INSERT INTO usage_counters (org_id, feature, mode, period_start, period_end, use
 VALUES ({id}, 'exports', 'live', 1, 2, 1);
 INSERT INTO consumption_keys (principal, feature, key, body_digest, answer, created_at)
 VALUES ('api_key:' || {id} || ':key_' || {id}, 'exports', '1', '', '{{}}', now());
-INSERT INTO dashboard_names (org_id, issuer, subject, name, seen_at)
+INSERT INTO user_profiles (org_id, issuer, subject, name, seen_at)
 VALUES ({id}, 'https://id.example', 'user', 'Una User', now());
 INSERT INTO dashboard_sessions (digest, issuer, subject, claims, tenant_id, proved_at, started_at, used_at)
 VALUES (sha256(convert_to({id}, 'UTF8')), 'https://id.example', 'user', '{{}}', {id}, now(), now(), now());
@@ -59,7 +59,7 @@ OWNER_OF: Final = {
     "request_counts": "substr(subject, 8)",
     "usage_counters": "org_id",
     "consumption_keys": "split_part(principal, ':', 2)",
-    "dashboard_names": "org_id",
+    "user_profiles": "org_id",
     "dashboard_sessions": "tenant_id",
 }
 """What says, in each table, whose a row is."""

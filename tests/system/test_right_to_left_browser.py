@@ -100,7 +100,7 @@ async def give_name(dashboard: Dashboard, user_id: str) -> None:
     """Store the name of a member, as at their first visit."""
     async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
         await connection.execute(
-            "INSERT INTO dashboard_names (org_id, issuer, subject, name, seen_at) "
+            "INSERT INTO user_profiles (org_id, issuer, subject, name, seen_at) "
             "SELECT tenant_id, issuer, subject, %s, now() FROM memberships WHERE subject = %s",
             (NAME, user_id),
         )

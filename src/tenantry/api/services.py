@@ -22,6 +22,7 @@ from tenantry.auth.key_import import KeyImportService
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
+from tenantry.auth.user_profiles import UserProfileService
 from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.customer_accounts import CustomerAccounts
 from tenantry.billing.event_feed import EventFeed
@@ -46,6 +47,7 @@ class UseCases(msgspec.Struct, frozen=True, kw_only=True):
     grants: GrantService
     members: MemberService
     memberships: MembershipService
+    profiles: UserProfileService
     trail: AuditService
     billing: LedgerQueries
     checkout: CheckoutService

@@ -20,6 +20,7 @@ from tenantry.auth.entitlements import TellUse
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rejection_throttle import THROTTLED, Throttle, credential_throttle
 from tenantry.auth.request_quotas import RequestQuotas
+from tenantry.auth.user_profiles import VisitRecorder, visit_writes
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database
@@ -207,6 +208,7 @@ class AuthenticationParts:
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
         self.key_uses = WriteBehind(database, "uses of keys", record_uses)
+        self.visits = visit_writes(database)
         self.keys: KeySet | None = None
         tokens: TokenVerifier | None = None
         if oidc is not None:
@@ -222,6 +224,7 @@ class AuthenticationParts:
             clock=clock,
             key_used=self.key_uses.record,
             owner_seen=owner_seen,
+            user_seen=VisitRecorder(clock, self.visits).record,
             accept=accept,
             page=page,
             credentials=credentials or CredentialFinder(),
@@ -255,8 +258,9 @@ class AuthenticationParts:
     async def running(self) -> AsyncIterator[None]:
         """Run the background tasks during the block, and stop them in order."""
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self.key_uses.write)
-            stack.push_async_callback(stop, asyncio.create_task(self.key_uses.run()))
+            for pending in (self.key_uses, self.visits):
+                stack.push_async_callback(pending.write)
+                stack.push_async_callback(stop, asyncio.create_task(pending.run()))
             if self.keys is not None:
                 await self.keys.start()
                 stack.push_async_callback(self.keys.aclose)

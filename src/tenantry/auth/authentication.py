@@ -85,7 +85,8 @@ class Authenticator:
 
     ``key_used`` receives the use of an accepted key: at least once a minute, and when the client's
     address or the pepper differs from the stored one. ``owner_seen`` receives the tenant's id and
-    the claims of an owner whose verified address differs from the stored one. ``accept`` is called
+    the claims of an owner whose verified address differs from the stored one. ``user_seen``
+    receives the tenant's id and the claims of each request by token. ``accept`` is called
     for an invitation to the tenant that a request's ``X-Organization-Id`` names; without it the
     request is accepted and nothing is written. ``page`` is the query of the pages that requests ask
     for, as in `authentication_store`. ``credentials`` finds the credential of a request.
@@ -99,6 +100,7 @@ class Authenticator:
     clock: Clock
     key_used: Callable[[str, KeyUse], None] = lambda _key_id, _use: None
     owner_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None
+    user_seen: Callable[[str, Claims], None] = lambda _org_id, _claims: None
     accept: AcceptInvitation | None = None
     page: str = NO_PAGE
     credentials: CredentialFinder = field(default_factory=CredentialFinder)
@@ -230,6 +232,7 @@ class Authenticator:
                     "The user does not belong to this organization any more."
                 ) from error
         self._check_owner_email(row, claims, principal.org_id)
+        self.user_seen(principal.org_id, claims)
         return Authenticated(principal, row.page)
 
     def _principal_of_user(self, claims: Claims, row: UserAccessRow) -> RequestPrincipal:

@@ -11,13 +11,13 @@ import msgspec
 
 from tenantry.auth import sessions_store as sessions
 from tenantry.auth.sessions_store import TenantOfUser
+from tenantry.auth.user_profiles_store import UserVisit, record_visits
 from tenantry.common.clock import Clock
-from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
+from tenantry.db.connection import OF_PEOPLE, Connection
 from tenantry.db.database import Database
 from tenantry.db.pagination import Page
 from tenantry.domain import sessions as rules
 from tenantry.domain.issuers import Issuers
-from tenantry.domain.members import User
 from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
@@ -151,7 +151,7 @@ class SessionService:
             invitations = await sessions.count_invitations(connection, session.user)
             if is_use:
                 opened = _opened(tenants, tenant_id)
-                await _record_use(connection, session, opened, now)
+                await _record_use(connection, session, claims, opened, now)
         return ActiveSession(
             session,
             claims,
@@ -204,11 +204,6 @@ class SessionService:
             found = await sessions.of_user(connection, session.user, now - rules.ABSOLUTE)
         return [one for one in found if not one.is_expired(now)]
 
-    async def names_of(self, tenant_id: str, users: Sequence[User]) -> dict[User, str]:
-        """Return the names of those users who have viewed the tenant."""
-        async with self.database.transaction(of_tenant(tenant_id)) as connection:
-            return await sessions.names(connection, tenant_id, users)
-
     async def end_others(self, session: Session) -> int:
         """End all other sessions of a session's user; return how many."""
         async with self.database.transaction(OF_PEOPLE) as connection:
@@ -230,12 +225,13 @@ def _opened(tenants: Sequence[TenantOfUser], tenant_id: str | None) -> str | Non
 
 
 async def _record_use(
-    connection: Connection, session: Session, opened: str | None, now: datetime
+    connection: Connection, session: Session, claims: Claims, opened: str | None, now: datetime
 ) -> None:
     """Record that a session is used, and the tenant that it has opened; not at every request."""
     is_other = opened is not None and opened != session.tenant_id
     if now < session.used_at + rules.WRITE_EVERY and not is_other:
         return
     await sessions.touch(connection, session.digest, now, opened)
-    if opened is not None and session.name is not None:
-        await sessions.store_name(connection, opened, session, now)
+    if opened is not None:
+        visit = UserVisit(opened, *session.user, session.name, claims.email, now)
+        await record_visits(connection, [visit])

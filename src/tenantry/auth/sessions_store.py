@@ -68,28 +68,6 @@ async def of_user(connection: Connection, user: User, started_after: datetime) -
     return [Session(*row) for row in rows]
 
 
-async def store_name(
-    connection: Connection, tenant_id: str, session: Session, now: datetime
-) -> None:
-    """Store the name of a session's user for a tenant that they view, once a day."""
-    await connection.execute(
-        "INSERT INTO dashboard_names (org_id, issuer, subject, name, seen_at) VALUES (%s, %s, %s, %s, %s) "
-        "ON CONFLICT (org_id, issuer, subject) DO UPDATE SET name = excluded.name, seen_at = excluded.seen_at "
-        "WHERE dashboard_names.name <> excluded.name OR dashboard_names.seen_at < excluded.seen_at - interval '1 day'",
-        (tenant_id, session.issuer, session.subject, session.name, now),
-    )
-
-
-async def names(connection: Connection, tenant_id: str, users: Sequence[User]) -> dict[User, str]:
-    """Return the names of those users who have viewed the tenant."""
-    rows = await connection.fetch(
-        "SELECT issuer, subject, name FROM dashboard_names "
-        "JOIN unnest(%s::text[], %s::text[]) AS asked (issuer, subject) USING (issuer, subject) WHERE org_id = %s",
-        ([user.issuer for user in users], [user.subject for user in users], tenant_id),
-    )
-    return {User(issuer, subject): name for issuer, subject, name in rows}
-
-
 async def renew(
     connection: Connection, digest: bytes, user: User, claims: str, name: str | None, now: datetime
 ) -> bool:

@@ -119,7 +119,7 @@ async def show_audit(ctx: Context, cursor: Cursor = None) -> Response[str]:
 async def _names_of_users(ctx: Context, parties: Iterable[AuditParty]) -> dict[str, str]:
     """Return the names of users by user id; entries name a user by the subject alone."""
     users = {User(ctx.user.session.issuer, party.user_id) for party in parties if party.user_id}
-    names = await ctx.services.sessions.names_of(ctx.principal.org_id, sorted(users))
+    names = await ctx.services.profiles.names_of(ctx.principal.org_id, sorted(users))
     return {user.subject: name for user, name in names.items()}
 
 

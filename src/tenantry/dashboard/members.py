@@ -247,7 +247,7 @@ async def _people(ctx: PageContext, found: Sequence[Member]) -> dict[str, Member
     services = ctx.services
     viewer = ctx.user.session.user
     users = await services.members.users_of(ctx.principal, found)
-    names = await services.sessions.names_of(ctx.principal.org_id, list(users.values()))
+    names = await services.profiles.names_of(ctx.principal.org_id, list(users.values()))
     owner = await services.members.owner_of(ctx.principal, viewer)
     return {
         member_id: MemberPerson(
@@ -379,7 +379,7 @@ async def _transfer_page(
         for user in users.values()
         if user.issuer == viewer.issuer and user.subject != tenant.owner_id
     ]
-    names = await services.sessions.names_of(tenant.id, [*known, owner_user])
+    names = await services.profiles.names_of(tenant.id, [*known, owner_user])
     return ctx.render(
         "transfer.html",
         error,

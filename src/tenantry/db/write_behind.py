@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 
 import psycopg
 
-from tenantry.db.connection import ACROSS_TENANTS, Connection
+from tenantry.db.connection import ACROSS_TENANTS, Connection, TransactionScope
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class WriteBehind(Generic[Item]):
-    """Collects items, one for each key; `run` writes them across tenants.
+    """Collects items, one for each key; `run` writes them in transactions of ``scope``.
 
     ``name`` describes the items in the log; ``replaces`` says whether a new item replaces the old
     one.
@@ -35,6 +35,7 @@ class WriteBehind(Generic[Item]):
     name: str
     store: Callable[[Connection, Mapping[str, Item]], Awaitable[None]]
     replaces: Callable[[Item, Item], bool] = lambda _old, _new: True
+    scope: TransactionScope = ACROSS_TENANTS
     items: dict[str, Item] = field(default_factory=dict, init=False, repr=False)
 
     def record(self, key: str, item: Item) -> None:
@@ -57,7 +58,7 @@ class WriteBehind(Generic[Item]):
         while items:
             batch = dict(islice(items.items(), _MAX_ITEMS))
             try:
-                async with self.database.transaction(ACROSS_TENANTS) as connection:
+                async with self.database.transaction(self.scope) as connection:
                     await self.store(connection, batch)
             except (DatabaseUnavailableError, psycopg.Error) as error:
                 self.items = {**items, **self.items}

@@ -42,6 +42,20 @@ class User(NamedTuple):
     subject: str
 
 
+class UserProfile(NamedTuple):
+    """What a tenant knows of a user, as the identity provider describes them."""
+
+    name: str | None
+    email: str | None
+    """An address that the identity provider has verified."""
+    seen_at: datetime
+
+    @property
+    def label(self) -> str:
+        """The name, or the address; empty if neither is known."""
+        return self.name or self.email or ""
+
+
 class Member(msgspec.Struct, frozen=True, rename="camel"):
     """A user's membership in a tenant. The record of a removed member stays, so that the user is
     rejected.

@@ -37,7 +37,7 @@ RULES: Final = (
     RetentionRule("parked events", timedelta(days=30), store.IGNORE_PARKED),
     RetentionRule("request counts", timedelta(hours=1), store.DELETE_COUNTS),
     RetentionRule("usage counters", timedelta(days=400), store.DELETE_USAGE),
-    RetentionRule("names", timedelta(days=365), store.DELETE_NAMES),
+    RetentionRule("user profiles", timedelta(days=365), store.DELETE_PROFILES),
     RetentionRule("sessions", SESSION_LENGTH, store.DELETE_SESSIONS),
     RetentionRule("mails", timedelta(days=30), store.DELETE_MAILS),
 )

@@ -56,8 +56,8 @@ DELETE_IDEMPOTENCY_KEYS: Final = _delete(
 DELETE_CONSUMPTION_KEYS: Final = _delete(
     "consumption_keys", "principal, feature, key", "created_at", "ORDER BY created_at"
 )
-DELETE_NAMES: Final = _delete(
-    "dashboard_names", "org_id, issuer, subject", "seen_at", "ORDER BY seen_at"
+DELETE_PROFILES: Final = _delete(
+    "user_profiles", "org_id, issuer, subject", "seen_at", "ORDER BY seen_at"
 )
 DELETE_SESSIONS: Final = _delete(
     "dashboard_sessions", "digest", "started_at", "ORDER BY started_at"

@@ -27,6 +27,7 @@ from tenantry.integrations.oidc.claims import (
     format_time,
     role_claim,
     texts,
+    user_name,
     verified_email,
 )
 from tenantry.integrations.oidc.keys import ALGORITHMS, KeySet
@@ -89,6 +90,7 @@ class DecodedToken:
             issued_at=datetime.fromtimestamp(payload.iat, UTC),
             expires_at=self.expires_at,
             email=verified_email(payload.email, payload.email_verified),
+            name=user_name(self.members),
         )
 
 

@@ -26,6 +26,7 @@ DEFAULT_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
 _MAX_SHOWN: Final = 120
 _UNITS: Final = (("d", 24 * 3600), ("h", 3600), ("min", 60), ("s", 1))
 _MAX_EMAIL: Final = 254
+_MAX_NAME: Final = 100
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -87,7 +88,7 @@ class Claims(msgspec.Struct, frozen=True):
     """The claims of a verified token. A user is ``(issuer, subject)``.
 
     ``role`` is None if the token has no role claim. ``scopes`` are as the provider wrote them;
-    ``email`` is set only if the provider has verified it.
+    ``email`` is set only if the provider has verified it; ``name`` is what it calls the user.
     """
 
     issuer: str
@@ -98,6 +99,7 @@ class Claims(msgspec.Struct, frozen=True):
     issued_at: datetime
     expires_at: datetime
     email: str | None
+    name: str | None = None
 
     @property
     def user(self) -> User:
@@ -217,6 +219,18 @@ def verified_email(email: object, verified: object) -> str | None:
     """
     is_verified = verified is True or verified == "true"
     return email if is_verified and isinstance(email, str) and _is_address(email) else None
+
+
+def user_name(members: Mapping[str, Any]) -> str | None:
+    """Return what to call the user: the name, the user name, or the address, verified or not."""
+    claims = map(members.get, ("name", "preferred_username", "email"))
+    return next(filter(None, map(_printable, claims)), None)
+
+
+def _printable(value: object) -> str:
+    if not isinstance(value, str):
+        return ""
+    return "".join(filter(str.isprintable, value)).strip()[:_MAX_NAME]
 
 
 def _is_address(text: str) -> bool:

@@ -37,7 +37,6 @@ SCOPE: Final = "openid profile email"
 RESPONSE_PARAMETERS: Final = ("state", "iss", "error", "code")
 """What `SignIn.finish` reads of the provider's response (RFC 6749 section 4.1.2, RFC 9207)."""
 MOST_REDEMPTIONS: Final = 20  # authorization codes that a process redeems at once
-_MAX_NAME: Final = 100
 _REJECTED: Final = {"invalid_client": "this service's client id and secret"}
 _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 _ID_TOKEN_CHECKS: Final = tuple(each for each in CLAIM_CHECKS if each is not ACCESS_TOKEN)
@@ -197,10 +196,11 @@ class SignIn:
         _check_origin(parameters, pending, metadata, self.config.issuers)
         code = _code(parameters)
         tokens = await self._redeem(metadata, code, pending)
-        claims, name = await self._verify_id_token(tokens, pending)
+        claims = await self._verify_id_token(tokens, pending)
         if parameters.get("iss", claims.issuer) != claims.issuer:
             raise SignInFailedError("The response is not the identity provider's.")
-        return SignedInUser(await self._with_access_token(tokens.access_token, claims), name)
+        found = await self._with_access_token(tokens.access_token, claims)
+        return SignedInUser(found, claims.name)
 
     def end_session_url(self, back: str) -> str | None:
         """Return where a user signs out of the provider (RP-Initiated Logout 1.0), if it supports
@@ -285,10 +285,8 @@ class SignIn:
         # The header requires form encoding, which authlib leaves to its caller.
         return ClientAuth(quote_plus(self.client_id), quote_plus(secret), "client_secret_basic")
 
-    async def _verify_id_token(
-        self, tokens: _TokenResponse, pending: PendingSignIn
-    ) -> tuple[Claims, str | None]:
-        """Return the ID token's claims and the user's name (OpenID Connect Core 3.1.3.7)."""
+    async def _verify_id_token(self, tokens: _TokenResponse, pending: PendingSignIn) -> Claims:
+        """Return the ID token's claims (OpenID Connect Core 3.1.3.7)."""
         config = msgspec.structs.replace(
             self.config, audiences=(self.client_id,), audience_claim=STANDARD_AUDIENCE
         )
@@ -312,7 +310,7 @@ class SignIn:
             raise SignInFailedError(
                 "The identity provider's ID token is for another sign-in."
             ) from error
-        return decoded.claims(), _name(decoded.members)
+        return decoded.claims()
 
     async def _with_access_token(self, access_token: str, claims: Claims) -> Claims:
         """Prefer the claims of an access token that the API accepts: a provider may put
@@ -377,14 +375,3 @@ def _raise_redemption_error(status: int, body: bytes) -> NoReturn:
     raise SignInFailedError(
         f"Sign-in failed: the identity provider rejected {rejected}."
     ) from cause
-
-
-def _name(members: Mapping[str, Any]) -> str | None:
-    claims = map(members.get, ("name", "preferred_username", "email"))
-    return next(filter(None, map(_printable, claims)), None)
-
-
-def _printable(value: object) -> str:
-    if not isinstance(value, str):
-        return ""
-    return "".join(filter(str.isprintable, value)).strip()[:_MAX_NAME]

@@ -451,17 +451,20 @@ COMMENT ON COLUMN dashboard_sessions.proved_at IS 'when the identity provider la
 CREATE INDEX dashboard_sessions_by_user ON dashboard_sessions (issuer, subject);
 CREATE INDEX dashboard_sessions_by_start ON dashboard_sessions (started_at);
 
-CREATE TABLE dashboard_names (
+CREATE TABLE user_profiles (
     org_id  text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
     issuer  text NOT NULL,
     subject text NOT NULL,
-    name    text NOT NULL,
+    name    text,
+    email   text,
     seen_at timestamptz NOT NULL,
     PRIMARY KEY (org_id, issuer, subject)
 );
-COMMENT ON TABLE dashboard_names IS 'names as the identity provider gives them; a tenant learns those of its visitors';
-COMMENT ON COLUMN dashboard_names.seen_at IS 'when its bearer was seen there, to the day';
-CREATE INDEX dashboard_names_by_age ON dashboard_names (seen_at);
+COMMENT ON TABLE user_profiles IS 'users as the identity provider describes them, by tenant that they have used';
+COMMENT ON COLUMN user_profiles.email IS 'an address that the identity provider has verified';
+COMMENT ON COLUMN user_profiles.seen_at IS 'when the user last used the tenant, to the hour';
+CREATE INDEX user_profiles_by_age ON user_profiles (seen_at);
+CREATE INDEX user_profiles_of_tenant ON user_profiles (org_id, seen_at DESC, issuer DESC, subject DESC);
 """
 
 REQUESTS = """

@@ -1,0 +1,68 @@
+"""What a tenant knows of its users: name, verified address, and when they last used it."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from tenantry.db.connection import Connection
+from tenantry.domain.members import User, UserProfile
+
+SEEN_EVERY: Final = timedelta(hours=1)
+"""The shortest time between two stored visits of a user whose name and address stay the same."""
+
+# Skips the visits that change nothing, because ON CONFLICT would lock their rows. Tenants are
+# locked in the order of their ids.
+_RECORD: Final = """
+INSERT INTO user_profiles (org_id, issuer, subject, name, email, seen_at)
+SELECT visit.org_id, visit.issuer, visit.subject, visit.name, visit.email, visit.seen_at
+  FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::timestamptz[])
+       AS visit (org_id, issuer, subject, name, email, seen_at)
+  JOIN tenants ON tenants.id = visit.org_id
+  LEFT JOIN user_profiles stored
+         ON (stored.org_id, stored.issuer, stored.subject) = (visit.org_id, visit.issuer, visit.subject)
+ WHERE stored.seen_at IS NULL
+    OR stored.seen_at <= visit.seen_at - %s::interval
+    OR stored.name IS DISTINCT FROM coalesce(visit.name, stored.name)
+    OR stored.email IS DISTINCT FROM coalesce(visit.email, stored.email)
+ ORDER BY visit.org_id, visit.issuer, visit.subject
+    ON CONFLICT (org_id, issuer, subject) DO UPDATE
+   SET name = coalesce(excluded.name, user_profiles.name),
+       email = coalesce(excluded.email, user_profiles.email),
+       seen_at = greatest(excluded.seen_at, user_profiles.seen_at)
+"""
+_OF_USERS: Final = """
+SELECT issuer, subject, name, email, seen_at
+  FROM user_profiles
+  JOIN unnest(%s::text[], %s::text[]) AS asked (issuer, subject) USING (issuer, subject)
+ WHERE org_id = %s
+"""
+
+
+class UserVisit(msgspec.Struct, frozen=True):
+    """A use of a tenant by a user. ``name`` and ``email`` are None if the credential lacks them."""
+
+    org_id: str
+    issuer: str
+    subject: str
+    name: str | None
+    email: str | None
+    """An address that the identity provider has verified."""
+    seen_at: datetime
+
+
+async def record_visits(connection: Connection, visits: Sequence[UserVisit]) -> None:
+    """Store visits, at most one of a user and tenant. Those of unknown tenants are dropped."""
+    columns = zip(*map(msgspec.structs.astuple, visits), strict=True)
+    await connection.execute(_RECORD, (*map(list, columns), SEEN_EVERY))
+
+
+async def read_profiles(
+    connection: Connection, org_id: str, users: Sequence[User]
+) -> dict[User, UserProfile]:
+    """Return the profiles of those users who have used the tenant."""
+    issuers = [user.issuer for user in users]
+    subjects = [user.subject for user in users]
+    rows = await connection.fetch(_OF_USERS, (issuers, subjects, org_id))
+    return {User(*row[:2]): UserProfile(*row[2:]) for row in rows}
