@@ -58,6 +58,7 @@ class Renderer:
             time=labels.show_time,
             second=partial(labels.show_time, text="%b %Y, %H:%M:%S UTC", attribute="data-seconds"),
             day=partial(labels.show_time, text="%b %Y", attribute="data-day"),
+            distance=labels.show_distance,
             amount=format_amount,
             shown_access=to_access,
             segment=partial(quote, safe=""),

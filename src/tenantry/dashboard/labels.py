@@ -245,12 +245,43 @@ def show_time(moment: datetime, text: str = "%b %Y, %H:%M UTC", attribute: str =
     ``data-day``.
     """
     moment = moment.astimezone(UTC)
-    exact = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
-    shown = f"{moment.day} {moment.strftime(text)}"
+    return _time_element(moment, f"{moment.day} {moment.strftime(text)}", attribute)
+
+
+_SPANS: Final = ((24 * 3600, "day"), (3600, "hour"), (60, "minute"))
+"""Units of distances, the longest first, in seconds."""
+_LONGEST_DISTANCE: Final = 30 * 24 * 3600
+"""Seconds. A date says more from here on."""
+
+
+def show_distance(moment: datetime, now: datetime) -> Markup:
+    """Format a moment as its distance from ``now``, such as "3 hours ago" or "in 12 days"; from 30
+    days on, as its date. The script keeps the distance current, and gives the title the reader's
+    zone.
+    """
+    moment = moment.astimezone(UTC)
+    seconds = (moment - now).total_seconds()
+    if abs(seconds) >= _LONGEST_DISTANCE:
+        return show_time(moment, "%b %Y", "data-day")
+    return _time_element(moment, distance_text(seconds), "data-distance")
+
+
+def distance_text(seconds: float) -> str:
+    """Return a distance in words; the future is positive."""
+    length = abs(seconds)
+    size, unit = next((span for span in _SPANS if length >= span[0]), (0, ""))
+    if not size:
+        return "in less than a minute" if seconds > 0 else "just now"
+    count = int(length // size)
+    words = f"{count} {unit}{'' if count == 1 else 's'}"
+    return f"in {words}" if seconds > 0 else f"{words} ago"
+
+
+def _time_element(moment: datetime, shown: str, attribute: str) -> Markup:
     element = Markup('<time datetime="{}"{} title="{}" dir="auto">{}</time>')
     return element.format(
         moment.isoformat(timespec="seconds"),
         attribute and f" {attribute}",
-        exact,
+        moment.strftime("%Y-%m-%d %H:%M:%S UTC"),
         shown,
     )

@@ -2,17 +2,33 @@
 
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-// Show times in the reader's time zone and language, except where UTC is required; the title stays exact.
+// Show times in the reader's time zone and language, except where UTC is required; the title stays exact. Distances stay
+// in the page's language; they are renewed every minute.
 const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 const second = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
+const zoned = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+const SPANS = [[86400, "day"], [3600, "hour"], [60, "minute"]];
+const distance = (seconds) => {
+  const length = Math.abs(seconds);
+  const [size, unit] = SPANS.find(([size]) => length >= size) ?? [0];
+  if (!size) return seconds > 0 ? "in less than a minute" : "just now";
+  const count = Math.floor(length / size);
+  const words = `${count} ${unit}${count === 1 ? "" : "s"}`;
+  return seconds > 0 ? `in ${words}` : `${words} ago`;
+};
 export const localize = (within) => {
   for (const time of all("time[datetime]", within)) {
     if (time.closest("[data-utc]")) continue;
+    const at = new Date(time.dateTime);
+    const isDistance = "distance" in time.dataset;
     const format = "day" in time.dataset ? day : "seconds" in time.dataset ? second : moment;
-    time.textContent = format.format(new Date(time.dateTime));
+    const text = isDistance ? distance((at - Date.now()) / 1000) : format.format(at);
+    if (time.textContent !== text) time.textContent = text; // a selection in it survives
+    if (isDistance) time.title = zoned.format(at);
   }
 };
+setInterval(() => localize(document), 60000);
 localize(document);
 
 // A secret is shown once: ask before the user leaves the page, until it is copied or the box is checked. "Back" may show
@@ -166,14 +182,29 @@ if (waiting) {
   later();
 }
 
-// Submit a form once, even on a double click: the answer to the second would replace that to the first.
+// Submit a form once, even on a double click: the answer to the second would replace that to the first. Its button says
+// what is in progress; "Back" may show the page from the browser's memory.
+const release = (form) => {
+  delete form.dataset.sent;
+  for (const button of all("[aria-disabled][data-busy]", form)) {
+    button.removeAttribute("aria-disabled");
+    button.textContent = button.dataset.text;
+  }
+};
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.method !== "post") return;
-  if ("sent" in form.dataset) event.preventDefault();
+  if ("sent" in form.dataset) return event.preventDefault();
   form.dataset.sent = "";
-  setTimeout(() => { delete form.dataset.sent; }, 5000);
+  const button = event.submitter;
+  if (button?.dataset.busy) {
+    button.dataset.text = button.textContent;
+    button.textContent = `${button.dataset.busy}…`;
+    button.setAttribute("aria-disabled", "true");
+  }
+  setTimeout(release, 5000, form);
 });
+addEventListener("pageshow", (event) => event.persisted && all("form[data-sent]").forEach(release));
 
 // While the page is visible, reload its part when the event stream reports new events.
 const ledger = document.querySelector("[data-live]");
