@@ -1,0 +1,94 @@
+"""Entries of the audit trail as pages show them: their actor and target, with names and links."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+from tenantry.dashboard.context import PageContext
+from tenantry.domain.audit import ActorKind, AuditEvent
+from tenantry.domain.members import User
+
+_OTHER_ACTORS: Final = {
+    ActorKind.OPERATOR: "The operator",
+    ActorKind.SYSTEM: "The service",
+    ActorKind.ANYBODY: "An anonymous client",
+}
+_PAGES: Final = {
+    "api_key": "/settings/api-keys",
+    "project": "/projects",
+    "member": "/settings/members",
+}
+"""The pages of targets, by the first word of an action."""
+_GRANT: Final = "grant"
+
+
+class AuditParty(msgspec.Struct, frozen=True):
+    """The actor or target of an entry: its name, its id, and the path of its page.
+
+    ``label`` is a fixed text, shown apart from names, which users choose. Users have a ``user_id``
+    instead of a name.
+    """
+
+    name: str = ""
+    id: str | None = None
+    page: str | None = None
+    label: str | None = None
+    user_id: str | None = None
+
+
+class ShownEntry(msgspec.Struct, frozen=True):
+    """An entry with its actor and target; what happened to the tenant itself has no target."""
+
+    event: AuditEvent
+    actor: AuditParty
+    target: AuditParty | None
+
+
+def shown_entries(events: Sequence[AuditEvent], names: Mapping[str, str]) -> list[ShownEntry]:
+    """Return entries with their parties. ``names`` are those of keys, projects and members, by
+    their ids.
+    """
+    return [ShownEntry(event, _actor(event, names), _target(event, names)) for event in events]
+
+
+async def names_of_users(ctx: PageContext, entries: Iterable[ShownEntry]) -> dict[str, str]:
+    """Return the names of users by user id; entries name a user by the subject alone."""
+    parties = chain.from_iterable((entry.actor, entry.target) for entry in entries)
+    issuer = ctx.user.session.issuer
+    users = {User(issuer, party.user_id) for party in parties if party and party.user_id}
+    names = await ctx.services.profiles.names_of(ctx.principal.org_id, sorted(users))
+    return {user.subject: name for user, name in names.items()}
+
+
+def _actor(event: AuditEvent, names: Mapping[str, str]) -> AuditParty:
+    if event.actor_id is None or event.actor_kind in _OTHER_ACTORS:
+        return AuditParty(id=event.actor_id, label=_OTHER_ACTORS.get(event.actor_kind, "Unknown"))
+    if event.actor_kind is ActorKind.API_KEY:
+        page = f"/settings/api-keys/{event.actor_id}" if event.actor_id in names else None
+        return AuditParty(
+            names.get(event.actor_id, event.actor_id),
+            event.actor_id,
+            page,
+            label="The key",
+        )
+    return AuditParty(id=event.actor_id, user_id=event.actor_id)
+
+
+def _target(event: AuditEvent, names: Mapping[str, str]) -> AuditParty | None:
+    kind = event.action.partition(".")[0]
+    target_id = event.target_id
+    if kind == _GRANT:
+        return AuditParty(target_id)
+    if kind not in _PAGES:
+        return None
+    page = f"{_PAGES[kind]}/{target_id}" if target_id in names else None
+    is_member = kind == "member"
+    name = names.get(target_id) or _field_text(event, "userId" if is_member else "name")
+    shown = {"user_id" if is_member else "name": name or target_id}
+    return AuditParty(id=target_id, page=page, **shown)
+
+
+def _field_text(event: AuditEvent, field: str) -> str:
+    return str((event.after or {}).get(field) or (event.before or {}).get(field) or "")
