@@ -28,9 +28,16 @@ _writer = needs("projects:write")
 
 @get(PATH, guards=[_reader])
 async def show_projects(ctx: Context, cursor: Cursor = None) -> Response[str]:
-    page = await ctx.services.projects.list_page(ctx.principal, _PAGE_SIZE, cursor)
+    search = ctx.query("search")
+    page = await ctx.services.projects.list_page(ctx.principal, _PAGE_SIZE, cursor, search or None)
     room = await ctx.services.projects.count(ctx.principal)
-    return ctx.render("projects.html", page=page, room=room)
+    return ctx.render(
+        "projects.html",
+        page=page,
+        room=room,
+        search=search,
+        query=forms.query_string({"search": search}),
+    )
 
 
 @get(_PROJECT, guards=[_reader])

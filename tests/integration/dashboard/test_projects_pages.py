@@ -41,6 +41,23 @@ async def test_a_project_is_created_and_shown(dashboard: Dashboard) -> None:
     assert "1 of 3" in (await mia.open(PROJECTS)).text
 
 
+async def test_projects_are_searched_by_name_id_and_description(dashboard: Dashboard) -> None:
+    website = await create(dashboard, "Website", "For customers")
+    app = await create(dashboard, "Mobile App")
+    mia = await dashboard.sign_in(MIA)
+
+    async def shown(text: str) -> list[str]:
+        links = (await mia.open(f"{PROJECTS}?search={text}")).links
+        return [project for project in (app, website) if project in links]
+
+    assert await shown("") == [app, website]
+    assert await shown("WEBS") == [website]
+    assert await shown("customers") == [website]
+    assert await shown(app.rpartition("/")[2]) == [app]
+    assert await shown("%25") == []
+    assert "No project matches." in (await mia.open(f"{PROJECTS}?search=nothing")).text
+
+
 async def test_resubmitted_form_creates_one_project(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     form = await mia.open(f"{PROJECTS}/new")
