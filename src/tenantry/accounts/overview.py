@@ -14,7 +14,7 @@ from tenantry.auth.rate_limits import subject_of_tenant
 from tenantry.auth.rate_limits_store import count_requests
 from tenantry.billing import ledger_queries_store as billing
 from tenantry.billing.accounts_store import read_accounts
-from tenantry.billing.ledger_queries import BillingEventView, view
+from tenantry.billing.ledger_queries import PAYER_SCOPE, BillingEventView, is_link, view
 from tenantry.common.clock import Clock
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
@@ -237,13 +237,8 @@ class OverviewService:
             self.policy,
             self.clock().timestamp(),
         )
-        may_pay = covers(principal.scopes, "billing:write")
+        may_pay = covers(principal.scopes, PAYER_SCOPE)
         return [
             debt if may_pay and is_link(debt.url) else msgspec.structs.replace(debt, url=None)
             for debt in debts
         ]
-
-
-def is_link(url: str | None) -> bool:
-    """Whether an address of the provider is one that a page may link to."""
-    return (url or "").startswith(("https://", "http://"))

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 import msgspec
 
 from tenantry.billing import ledger_queries_store as store
 from tenantry.billing.accounts_store import read_accounts
 from tenantry.billing.grants import grants_in_force
-from tenantry.billing.ledger_queries_store import LedgerRecord
+from tenantry.billing.ledger_queries_store import EventFilter, EventSubject, LedgerRecord
 from tenantry.billing.ledger_store import customers_of
 from tenantry.billing.replay import FieldComparison, compare
 from tenantry.common.clock import from_epoch
@@ -39,7 +39,7 @@ from tenantry.domain.billing.subscription_choice import RankedSubscription, choi
 from tenantry.domain.billing.subscription_rank import chosen_state
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
 from tenantry.domain.grants import Grant
-from tenantry.domain.permissions import RequestPrincipal
+from tenantry.domain.permissions import RequestPrincipal, covers
 from tenantry.domain.tenants import (
     EndsWithPeriod,
     PeriodEnd,
@@ -49,6 +49,9 @@ from tenantry.domain.tenants import (
     is_tenant_id,
     to_tenant,
 )
+
+PAYER_SCOPE: Final = "billing:write"
+"""The pages of invoices show the payer's data, as payloads do."""
 
 
 class BillingFields(msgspec.Struct, frozen=True, rename="camel"):
@@ -119,7 +122,7 @@ class LedgerQueries:
         self, principal: RequestPrincipal, limit: int, cursor: str | None
     ) -> Page[BillingEventView]:
         """Return a page of the ledger, the newest event first. Raises `InvalidCursorError`."""
-        page = await self.seek_events(principal, limit, cursor, event_type=None, outcome=None)
+        page = await self.seek_events(principal, limit, cursor, EventFilter())
         return Page(page.data, page.next_cursor)
 
     async def seek_events(
@@ -127,27 +130,14 @@ class LedgerQueries:
         principal: RequestPrincipal,
         limit: int,
         cursor: str | None,
-        *,
-        event_type: str | None,
-        outcome: Outcome | None,
+        wanted: EventFilter,
     ) -> SearchPage[BillingEventView]:
-        """Return a page of the events of one type and outcome, where given. Raises
-        `InvalidCursorError`.
+        """Return a page of the events that match a filter; one that is found by its whole id is
+        found among all. Raises `InvalidCursorError`.
         """
         after = None if cursor is None else _parse_cursor(cursor)
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            rows, end = await store.seek_entries(
-                connection, principal.org_id, limit, after, event_type=event_type, outcome=outcome
-            )
-        last = (
-            None
-            if end is None
-            else SearchEnd(Position(end[0], str(end[1])), from_epoch(end[0]), MAX_SCANNED_ROWS)
-        )
-        page = to_page(rows, limit, _position, last)
-        return SearchPage(
-            [view(row) for row in page.data], page.next_cursor, page.looked_at, page.looked_back_to
-        )
+            return await find_events(connection, principal.org_id, limit, after, wanted)
 
     async def newest_arrival(self, principal: RequestPrincipal) -> int:
         """Return the arrival number of the latest event; 0 if there is none."""
@@ -168,6 +158,54 @@ class LedgerQueries:
         if row is None:
             raise NotFoundError("billing event")
         return view(row)
+
+    async def get_subject(self, principal: RequestPrincipal, event_id: str) -> EventSubject:
+        """Return what an event is about; the page of its invoice only for principals who may pay.
+        Raises `NotFoundError`.
+        """
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            subject = await store.find_subject(connection, principal.org_id, event_id)
+        if subject is None:
+            raise NotFoundError("billing event")
+        if covers(principal.scopes, PAYER_SCOPE) and is_link(subject.invoice_url):
+            return subject
+        return msgspec.structs.replace(subject, invoice_url=None)
+
+
+async def find_events(
+    connection: Connection,
+    tenant_id: str,
+    limit: int,
+    after: tuple[int, int] | None,
+    wanted: EventFilter,
+) -> SearchPage[BillingEventView]:
+    """Return a page of a tenant's events as `LedgerQueries.seek_events`, after a position."""
+    if after is None and wanted.search is not None:
+        exact = await store.find_entry(connection, tenant_id, wanted.search)
+        if exact is not None and _matches(exact, wanted):
+            return SearchPage([view(exact)], None)
+    rows, end = await store.seek_entries(connection, tenant_id, limit, after, wanted)
+    page = to_page(rows, limit, _position, None if end is None else _search_end(*end))
+    return SearchPage(
+        [view(row) for row in page.data],
+        page.next_cursor,
+        page.looked_at,
+        page.looked_back_to,
+    )
+
+
+def _matches(record: LedgerRecord, wanted: EventFilter) -> bool:
+    has_type = wanted.event_type in (None, record.type)
+    return has_type and wanted.outcome in (None, record.outcome)
+
+
+def _search_end(created: int, arrival: int) -> SearchEnd:
+    return SearchEnd(Position(created, str(arrival)), from_epoch(created), MAX_SCANNED_ROWS)
+
+
+def is_link(url: str | None) -> bool:
+    """Whether an address of the provider is one that a page may link to."""
+    return (url or "").startswith(("https://", "http://"))
 
 
 def _parse_cursor(cursor: str) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from tenantry.billing.ledger_rows import decode_document, to_event
 from tenantry.billing.ledger_store import FOLD_TYPES, unpack
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import Listing
-from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent
+from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.tenant_record import BillingRecord
 
@@ -25,13 +25,25 @@ _LISTING: Final = Listing(
     "arrival",
 )
 _OF_TENANT: Final = "tenant_id = %(tenant)s AND (created, arrival) < (%(created)s, %(arrival)s)"
+# One value a line, so that no search text matches across two of them.
+_SEARCHED: Final = "concat_ws(E'\\n', id, type, subscription_id, document->>'invoice_id')"
 _FILTERED: Final = (
-    "(%(type)s::text IS NULL OR type = %(type)s) "
-    "AND (%(outcome)s::text IS NULL OR outcome = %(outcome)s)"
+    "(%(event_type)s::text IS NULL OR type = %(event_type)s) "
+    "AND (%(outcome)s::text IS NULL OR outcome = %(outcome)s) "
+    "AND (%(search)s::text IS NULL OR type = ANY(%(named_types)s) "
+    f"OR position(lower(%(search)s) IN lower({_SEARCHED})) > 0)"
 )
 ENTRY: Final = """
 SELECT id, type, created, received_at, outcome, arrival, coalesce(anomalies, '{}'),
        document::text
+  FROM billing_events
+ WHERE tenant_id = %s AND id = %s
+"""
+# Nothing remains of a paid invoice: then the amount is the whole one.
+SUBJECT_OF_ENTRY: Final = """
+SELECT customer_id, subscription_id, invoice_url, document->>'invoice_id',
+       coalesce(nullif(document->>'amount_remaining', '0'), document->>'amount_due')::bigint,
+       document->>'currency'
   FROM billing_events
  WHERE tenant_id = %s AND id = %s
 """
@@ -175,6 +187,34 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     after: BillingRecord | None
 
 
+class EventFilter(msgspec.Struct, frozen=True):
+    """Conditions on entries; None means any.
+
+    ``search`` is a part of the event's id or type, or of the id of its subscription or invoice,
+    case-insensitive. It also finds all events of ``named_types``.
+    """
+
+    event_type: str | None = None
+    outcome: Outcome | None = None
+    search: str | None = None
+    named_types: tuple[str, ...] = ()
+
+
+class EventSubject(msgspec.Struct, frozen=True):
+    """What an event is about, by the provider's ids.
+
+    ``amount`` is what remained to be paid of its invoice, or all of a paid one, in the smallest
+    unit of ``currency``. ``invoice_url`` is the provider's, unchecked.
+    """
+
+    customer_id: str | None
+    subscription_id: str | None
+    invoice_url: str | None
+    invoice_id: str | None
+    amount: int | None
+    currency: str | None
+
+
 _effect_of: Final = attrgetter("livemode", "reason", "before", "after")
 
 
@@ -201,16 +241,14 @@ async def seek_entries(
     tenant_id: str,
     limit: int,
     after: _Place,
-    *,
-    event_type: str | None,
-    outcome: str | None,
+    wanted: EventFilter,
 ) -> tuple[list[LedgerRecord], _Place]:
-    """Return the entries of a type and outcome, where given, among the next `MAX_SCANNED_ROWS` of
-    the ledger.
+    """Return the entries that match a filter among the next `MAX_SCANNED_ROWS` of the ledger.
 
     Also returns the position of the last entry that was looked at, if there are older ones.
     """
-    values = {**_from(tenant_id, after), "type": event_type, "outcome": outcome}
+    conditions = {**msgspec.structs.asdict(wanted), "named_types": list(wanted.named_types)}
+    values = {**_from(tenant_id, after), **conditions}
     rows, end = await _LISTING.search(connection, _OF_TENANT, _FILTERED, values, limit)
     return [_record(row) for row in rows], end
 
@@ -223,6 +261,13 @@ def _from(tenant_id: str, after: _Place) -> dict[str, object]:
 async def find_entry(connection: Connection, tenant_id: str, event_id: str) -> LedgerRecord | None:
     row = await connection.fetch_row(ENTRY, (tenant_id, event_id))
     return _record(row) if row else None
+
+
+async def find_subject(
+    connection: Connection, tenant_id: str, event_id: str
+) -> EventSubject | None:
+    row = await connection.fetch_row(SUBJECT_OF_ENTRY, (tenant_id, event_id))
+    return EventSubject(*row) if row else None
 
 
 async def read_all_entries(connection: Connection, tenant_id: str) -> list[LedgerRecord]:

@@ -7,7 +7,8 @@ from urllib.parse import quote
 import msgspec
 from litestar import Response, get, post
 
-from tenantry.accounts.overview import BillingOverview, is_link
+from tenantry.accounts.overview import BillingOverview
+from tenantry.billing.ledger_queries import is_link
 from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs

@@ -13,12 +13,19 @@ from litestar.response import Stream
 
 from tenantry.api.parameters import Cursor
 from tenantry.billing.event_feed import FeedWatcher
+from tenantry.billing.ledger_queries_store import EventFilter
 from tenantry.billing.replay import MOST_AT_ONCE, FieldComparison, RecentReplay
 from tenantry.common.encoding import NOT_JSON
 from tenantry.dashboard import forms
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.guards import ORG, SCRIPT_ONLY, needs
-from tenantry.dashboard.labels import Change, field_label, labels, shown_value
+from tenantry.dashboard.labels import (
+    Change,
+    event_types_named,
+    field_label,
+    labels,
+    shown_value,
+)
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
 from tenantry.domain.plans import Catalog
@@ -53,37 +60,40 @@ async def show_events(
 ) -> Response[str]:
     billing = ctx.services.billing
     principal = ctx.principal
-    wanted = Outcome(outcome) if outcome in set(Outcome) else None
+    of_outcome = Outcome(outcome) if outcome in set(Outcome) else None
     of_type = event_type if event_type in labels().event_types else ""
+    text = ctx.query("search")
     # first, so that the stream repeats events rather than skip one
     newest = await billing.newest_arrival(principal)
     page = await billing.seek_events(
         principal,
         _PAGE_SIZE,
         cursor,
-        event_type=of_type or None,
-        outcome=wanted,
+        EventFilter(of_type or None, of_outcome, text or None, event_types_named(text)),
     )
     return ctx.render(
         "events.html",
         page=page,
         newest=newest,
         event_type=of_type,
-        outcome=wanted or "",
+        outcome=of_outcome or "",
         outcomes=_OUTCOMES,
-        query=forms.query_string({"type": of_type, "outcome": wanted}),
+        search=text,
+        query=forms.query_string({"search": text, "type": of_type, "outcome": of_outcome}),
     )
 
 
 @get(_EVENT, guards=[needs(_SCOPE)])
 async def show_event(ctx: Context, event_id: EventId) -> Response[str]:
     event = await ctx.services.billing.get_event(ctx.principal, event_id)
+    subject = await ctx.services.billing.get_subject(ctx.principal, event_id)
     may_see_payload = ctx.user.may(_PAYLOAD_SCOPE)
     body = await ctx.services.billing.get_body(ctx.principal, event_id) if may_see_payload else None
     payload = None if body is None else readable_payload(body)
     return ctx.render(
         "event.html",
         event=event,
+        subject=subject,
         may_see_payload=may_see_payload,
         payload=payload and payload[:_MOST_PAYLOAD_CHARACTERS],
         is_truncated=payload is not None and len(payload) > _MOST_PAYLOAD_CHARACTERS,

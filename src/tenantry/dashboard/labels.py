@@ -62,6 +62,15 @@ def labels() -> Labels:
     return msgspec.toml.decode(content, type=Labels)
 
 
+def event_types_named(text: str) -> tuple[str, ...]:
+    """Return the types of events whose label contains a text, case-insensitive; none for an empty
+    text.
+    """
+    wanted = text.casefold()
+    names = labels().event_types.items()
+    return tuple(name for name, label in names if wanted and wanted in label.casefold())
+
+
 # the Unicode categories of control and format characters, and of separators
 _INVISIBLE: Final = frozenset({"C", "Z"})
 

@@ -67,6 +67,69 @@ async def test_events_are_filtered_by_type_and_by_outcome(
     assert await shown("type=%00%0a") == ["evt_failed", "evt_paid", "evt_updated"]
 
 
+async def test_events_are_searched_by_id_type_subscription_and_invoice(
+    dashboard: Dashboard, owner: Person
+) -> None:
+    await dashboard.deliver(
+        updated(event_id="evt_Updated", created=events.NOW, subscription_id="sub_One")
+    )
+    await dashboard.deliver(
+        succeeded(event_id="evt_paid", created=events.NOW + 1, invoice_id="in_First")
+    )
+    await dashboard.deliver(
+        failed(event_id="evt_failed", created=events.NOW + 2, invoice_id="in_Second")
+    )
+
+    async def shown(text: str, more: str = "") -> list[str]:
+        page = (await owner.open(f"{EVENTS}?search={text}{more}")).html
+        return [
+            name
+            for name in ("evt_failed", "evt_paid", "evt_Updated")
+            if f'data-event="{name}"' in page
+        ]
+
+    assert await shown("evt_paid") == ["evt_paid"]
+    assert await shown("UPDATED") == ["evt_Updated"]
+    assert await shown("sub_one") == ["evt_Updated"]
+    assert await shown("in_f") == ["evt_paid"]
+    assert await shown("invoice.payment") == ["evt_failed", "evt_paid"]
+    assert await shown("payment failed") == ["evt_failed"]
+    assert await shown("in_Second", "&type=invoice.payment_succeeded") == []
+    assert await shown("evt_failed", "&outcome=late") == []
+    assert await shown("in_Firstin_Second") == []
+    assert await shown("%25") == []
+
+
+async def test_event_of_an_invoice_links_its_page_and_the_events_of_its_subscription(
+    dashboard: Dashboard, owner: Person
+) -> None:
+    await dashboard.deliver(failed(event_id="evt_1", invoice_id="in_First"))
+    page = await owner.open(f"{EVENTS}/evt_1")
+    assert "Amount 29.00 EUR Invoice in_First Subscription sub_acme" in page.text
+    assert {
+        events.INVOICE_URL,
+        f"{EVENTS}?search=in_First",
+        f"{EVENTS}?search=sub_acme",
+    } <= set(page.links)
+    page = await (await dashboard.sign_in(MIA)).open(f"{EVENTS}/evt_1")
+    assert "Amount 29.00 EUR Invoice in_First Subscription sub_acme" in page.text
+    assert events.INVOICE_URL not in page.links
+
+
+async def test_paid_invoice_shows_its_whole_amount(dashboard: Dashboard, owner: Person) -> None:
+    await dashboard.deliver(succeeded(event_id="evt_1"))
+    assert "Amount 29.00 EUR" in (await owner.open(f"{EVENTS}/evt_1")).text
+
+
+async def test_invoice_address_that_is_a_script_is_no_link(
+    dashboard: Dashboard, owner: Person
+) -> None:
+    await dashboard.deliver(failed(event_id="evt_1", url="javascript:alert(1)"))
+    page = await owner.open(f"{EVENTS}/evt_1")
+    assert "Amount 29.00 EUR" in page.text
+    assert not [link for link in page.links if link.startswith("javascript:")]
+
+
 async def test_next_page_keeps_the_filter(dashboard: Dashboard, owner: Person) -> None:
     for number in range(30):
         await dashboard.deliver(updated(event_id=f"evt_{number:02}", created=events.NOW + number))
@@ -151,7 +214,8 @@ async def test_members_read_the_ledger_but_no_payloads(dashboard: Dashboard) -> 
     page = await member.open(f"{EVENTS}/evt_1")
     assert page.status == 200
     assert "Only owners and admins can see" in page.text
-    assert "sub_acme" not in page.html
+    assert "data-copy" not in page.html
+    assert "cancel_at_period_end" not in page.html
     assert (await member.open(f"{EVENTS}/evt_1/payload")).status == 403
 
 

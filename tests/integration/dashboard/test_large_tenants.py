@@ -38,7 +38,9 @@ SELECT 'mem_' || n, issuer, 'user_' || n, %(tenant)s, CASE WHEN n %% %(every)s =
 """
 PROJECTS: Final = """
 INSERT INTO projects (id, org_id, mode, name, created_at, updated_at)
-SELECT 'proj_' || n, %(tenant)s, 'live', 'Project', now(), now() FROM generate_series(1, %(rows)s) AS n
+SELECT 'proj_' || n, %(tenant)s, 'live', CASE WHEN n %% %(every)s = 0 THEN 'Wanted' ELSE 'Project' END,
+       now() - n / 2 * interval '1 minute', now()
+  FROM generate_series(1, %(rows)s) AS n
 """
 EVERY_LIST: Final = pytest.mark.parametrize(
     ("statement", "most", "path", "prefix"),
@@ -62,8 +64,9 @@ EVERY_LIST: Final = pytest.mark.parametrize(
             "/settings/members?role=admin",
             f"{AT_ACME}/settings/members/mem_",
         ),
+        (PROJECTS, MAX_SCANNED_RECORDS, "/projects?search=wanted", f"{AT_ACME}/projects/proj_"),
     ],
-    ids=["events", "audit", "keys", "members"],
+    ids=["events", "audit", "keys", "members", "projects"],
 )
 
 
@@ -127,6 +130,13 @@ async def test_exhausted_filter_says_that_nothing_matches(
     await fill(dashboard.conninfo, EVENTS, MAX_SCANNED_ROWS, every=MAX_SCANNED_ROWS + 1)
     page = await owner.open(f"{AT_ACME}/events?outcome=late")
     assert "No event matches." in page.text
+    assert further(page) is None
+
+
+async def test_event_is_found_by_its_id_among_all(owner: Person, dashboard: Dashboard) -> None:
+    await fill(dashboard.conninfo, EVENTS, MAX_SCANNED_ROWS + 200)
+    page = await owner.open(f"{AT_ACME}/events?search=evt_{MAX_SCANNED_ROWS + 100}")
+    assert found(page, f"{AT_ACME}/events/evt_") == [MAX_SCANNED_ROWS + 100]
     assert further(page) is None
 
 
