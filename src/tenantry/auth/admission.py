@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from typing import Final, TypeVar
 
 import httpx2
@@ -67,7 +68,7 @@ class Admission:
     refused: Callable[[str, errors.DomainError], None] = lambda _kind, _error: None
     throttle: Throttle = field(default_factory=credential_throttle)
 
-    @property
+    @cached_property
     def credentials(self) -> CredentialFinder:
         """Finds the credential of a request."""
         return self.authenticator.credentials
