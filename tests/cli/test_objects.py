@@ -58,6 +58,39 @@ async def test_own_tenant_is_the_default(workspace: Workspace) -> None:
     assert (await workspace.run("tenants", "show", "another")).code == 5
 
 
+async def test_tenant_is_changed_by_field(workspace: Workspace) -> None:
+    before = json.loads(await workspace.done("tenants", "show", "--json"))
+    await workspace.done("tenants", "update", "--time-zone", "Asia/Tokyo")
+    changed = json.loads(await workspace.done("tenants", "show", "--json"))
+    assert (changed["name"], changed["timeZone"]) == (before["name"], "Asia/Tokyo")
+    sent = await workspace.run("tenants", "update", "--owner-email", "new@x.example")
+    assert "A mail to new@x.example has a link to confirm the address." in sent.err
+    await workspace.done("tenants", "update", before["id"], "--name", "B", "--no-time-zone")
+    last = json.loads(await workspace.done("tenants", "show", "--json"))
+    assert (last["name"], last.get("timeZone")) == ("B", None)
+    for arguments in ([], ["--time-zone", "Asia/Tokyo", "--no-time-zone"]):
+        assert (await workspace.run("tenants", "update", *arguments)).code == 2
+
+
+async def test_user_creates_transfers_and_deletes_an_organization(workspace: Workspace) -> None:
+    service = workspace.served.service
+    user = {"TENANTRY_API_KEY": str(service.user("cli_founder").credential)}
+    made = await workspace.run(
+        "tenants", "create", "--name", "Mine", "--owner-email", "me@x.example", **user
+    )
+    org = made.out.strip()
+    assert (made.out, made.err) == (f"{org}\n", 'Created "Mine".\n')
+    to = ("--to", "cli_founder", "--owner-email", "we@x.example")
+    unsure = await workspace.run("tenants", "transfer", org, *to, **user)
+    assert unsure.code == 2
+    transferred = await workspace.run("tenants", "transfer", org, *to, "--yes", **user)
+    assert transferred.err == '"Mine" belongs to cli_founder now.\n'
+    assert (await workspace.run("tenants", "delete", org, **user)).code == 2
+    gone = await workspace.run("tenants", "delete", org, "--yes", "--json", **user)
+    assert lines(gone.out) == [{"id": org, "status": "ended"}]
+    assert (await workspace.run("tenants", "show", org, **user)).code == 4
+
+
 async def test_events_show_their_effect(workspace: Workspace) -> None:
     thing = events.subscription(
         org=workspace.organization.id, customer=None, subscription_id="sub_1"

@@ -189,7 +189,8 @@ async def test_user_makes_a_tenant_and_hands_it_over(served: Served, flavour: Fl
                 offered = [one async for one in invited.memberships.list(status="invited")]
                 accepted = await invited.memberships.accept(member.id)
             admin = await olivia.members.update(member.id, role="admin")
-            renamed = await olivia.tenants.update(made.id, name="Mia's")
+            renamed = await olivia.tenants.update(made.id, name="Mia's", time_zone="Asia/Tokyo")
+            billed = await olivia.tenants.owner_address(made.id)
             listed = [one.user_id async for one in olivia.members.list()]
             handed = await olivia.tenants.transfer(
                 made.id, user_id="mia", owner_email="mia@x.example"
@@ -200,8 +201,21 @@ async def test_user_makes_a_tenant_and_hands_it_over(served: Served, flavour: Fl
     }
     assert accepted.status == "active"
     assert (admin.role, renamed.name) == ("admin", "Mia's")
+    assert (renamed.time_zone, made.time_zone) == ("Asia/Tokyo", None)
+    assert (billed.email, billed.verified) == ("olivia@x.example", True)
     assert sorted(listed) == ["mia", f"olivia-{flavour.name}"]
     assert handed.owner_id == "mia"
+
+
+async def test_owner_ends_a_tenant(served: Served, flavour: Flavour) -> None:
+    owner = served.service.user(f"ender-{flavour.name}")
+    async with flavour.client(owner.credential, base_url=served.url) as user:
+        made = await user.tenants.create(name="Brief", owner_email="e@x.example")
+        with pytest.raises(errors.ValidationFailedError):
+            await user.tenants.end(made.id, name="Other")
+        await user.tenants.end(made.id, name="Brief")
+        with pytest.raises(errors.PermissionDeniedError):
+            await user.tenants.get(made.id)
 
 
 async def test_user_declines_and_leaves(served: Served, flavour: Flavour) -> None:

@@ -24,6 +24,7 @@ RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "ApiKey": models.ApiKey,
     "ApiKeyWithSecret": models.NewApiKey,
     "AuditEvent": models.AuditEvent,
+    "BillingAddress": models.BillingAddress,
     "BillingEventView": models.BillingEvent,
     "BillingFields": models.BillingState,
     "Consumed": models.Consumption,

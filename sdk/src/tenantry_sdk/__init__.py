@@ -12,6 +12,7 @@ from tenantry_sdk import errors
 from tenantry_sdk._models import (
     ApiKey,
     AuditEvent,
+    BillingAddress,
     BillingEvent,
     BillingState,
     Consumption,
@@ -60,6 +61,7 @@ __all__ = [
     "AsyncTenantry",
     "AuditEvent",
     "Backoff",
+    "BillingAddress",
     "BillingEvent",
     "BillingState",
     "CallOptions",

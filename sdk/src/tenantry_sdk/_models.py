@@ -205,6 +205,17 @@ class Tenant(BillingState, frozen=True, kw_only=True):
     """When it was created."""
     updated_at: datetime
     """When it was last changed."""
+    time_zone: str | None = None
+    """The IANA name of the zone in which its pages show times; None: that of each reader."""
+
+
+class BillingAddress(Model, frozen=True, kw_only=True):
+    """The address that receives a tenant's billing mail."""
+
+    email: str
+    """The owner's address."""
+    verified: bool
+    """Whether it is verified; only then does it receive security notices."""
 
 
 class ManagedTenant(Tenant, frozen=True, kw_only=True):

@@ -56,6 +56,7 @@ class AuditedTenant(msgspec.Struct, frozen=True, rename="camel"):
     owner_email_verified: bool
     stripe_customer_id: str | None
     suspended: bool
+    time_zone: str | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
@@ -220,4 +221,5 @@ def audited(row: TenantRow) -> AuditedTenant:
         is_verified,
         record.stripe_customer_id,
         row.suspended,
+        record.time_zone or UNSET,
     )

@@ -5,6 +5,8 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Final
 
+from msgspec import UNSET, UnsetType
+
 from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.caller_address import UNVERIFIED, CallerAddress
@@ -16,6 +18,7 @@ from tenantry.auth import api_keys_store
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
+from tenantry.common.time_zones import time_zone_names
 from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
@@ -30,7 +33,7 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name
-from tenantry.domain.permissions import RequestPrincipal
+from tenantry.domain.permissions import AccessLevel, PrincipalKind, RequestPrincipal
 from tenantry.domain.tenants import (
     ManagedTenant,
     Tenant,
@@ -42,6 +45,10 @@ from tenantry.integrations.oidc.tokens import Claims
 from tenantry.notifications.mail_delivery import announce
 
 WRITE_SCOPE: Final = "tenants:write"
+_STILL_RENEWS: Final = (
+    "The organization has a subscription that renews. Cancel it under Billing first; deleting the organization would "
+    "not stop the charges."
+)
 
 
 @dataclass(frozen=True)
@@ -164,15 +171,17 @@ class TenantService:
         author: Author,
         tenant_id: str,
         *,
-        name: str,
-        owner_email: str | None,
+        name: str | None = None,
+        owner_email: str | None = None,
+        time_zone: str | UnsetType | None = UNSET,
         address: CallerAddress = UNVERIFIED,
     ) -> Tenant:
-        """Change the caller's tenant. Raises `NotFoundError`, `ValidationError` and as
-        `lock_and_reauthorize`.
+        """Change the given fields of the caller's tenant.
 
         ``address`` is the caller's verified one. Setting the same unverified ``owner_email`` again
-        requests another confirmation mail.
+        requests another confirmation mail. ``time_zone`` None means that of each reader.
+
+        Raises `NotFoundError`, `ValidationError` and as `lock_and_reauthorize`.
         """
         is_verified = await address.verifies(owner_email)
         async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
@@ -182,7 +191,9 @@ class TenantService:
                 WRITE_SCOPE,
                 self.clock,
             )
-            check_name(name)
+            if name is not None:
+                check_name(name)
+            _check_time_zone(time_zone)
             was = found.owner_address
             becomes = was if owner_email is None else was.changed(owner_email, verified=is_verified)
             follows = found.owner_email_follows and owner_email is None
@@ -193,6 +204,7 @@ class TenantService:
                 now,
                 name=name,
                 owner_email_follows=follows,
+                time_zone=time_zone,
             )
             updated = await record_update(connection, author, found, now)
             if owner_email is not None:
@@ -361,19 +373,40 @@ class TenantService:
             )
             if found.deleted:
                 return
-            await tenants.mark_deleted(connection, tenant_id, now)
-            revoked = await api_keys_store.revoke_all(connection, tenant_id, now)
-            target = (tenant_id, tenant_id)
-            await audit.record(
-                connection,
-                author,
-                Action.TENANT_ENDED,
-                target,
-                now,
-                before=audited(found),
+            revoked = await _end(connection, author, found, now)
+        self._count_revoked(revoked)
+
+    async def end_own(
+        self, principal: RequestPrincipal, author: Author, tenant_id: str, *, name: str
+    ) -> None:
+        """End the caller's tenant, as `delete` does. ``name`` is its name, which the caller repeats
+        to confirm.
+
+        Only an owner's token may: a leaked OWNER key does not end an organization. While a
+        subscription renews, the provider would charge for an organization that nobody can open.
+
+        Raises `NotFoundError`, `UserTokenRequiredError`, `ScopeEscalationError`,
+        `ValidationError`, `SubscriptionExistsError`, and as `lock_and_reauthorize`.
+        """
+        if principal.kind is not PrincipalKind.USER:
+            raise errors.UserTokenRequiredError(
+                "Only an owner's own token can delete an organization; an API key cannot."
             )
-        if revoked:
-            self.keys_revoked(RevocationReason.TENANT_ENDED, revoked)
+        async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
+            found, caller, now = await lock_and_reauthorize(
+                connection,
+                principal,
+                WRITE_SCOPE,
+                self.clock,
+            )
+            if caller.access_level is not AccessLevel.OWNER:
+                raise errors.ScopeEscalationError("Only an owner can delete the organization.")
+            if name != found.record.name:
+                raise errors.ValidationError(("name", "is not the organization's name"))
+            if await tenants.has_renewal(connection, tenant_id):
+                raise errors.SubscriptionExistsError(_STILL_RENEWS)
+            revoked = await _end(connection, author, found, now)
+        self._count_revoked(revoked)
 
     async def export(self, author: Author, tenant_id: str) -> TenantExport:
         """Export a tenant, also one that ended less than 30 days ago. Raises `NotFoundError`.
@@ -392,6 +425,10 @@ class TenantService:
                 now,
             )
             return exported
+
+    def _count_revoked(self, number: int) -> None:
+        if number:
+            self.keys_revoked(RevocationReason.TENANT_ENDED, number)
 
     def _change(
         self, connection: Connection, author: Author, tenant_id: str, now: datetime
@@ -426,6 +463,30 @@ class TenantService:
                 f"A user may create {self.tenants_per_user} organizations. Use one of yours, or ask the operator of "
                 "this service to end one or to allow more."
             )
+
+
+async def _end(connection: Connection, author: Author, tenant: TenantRow, now: datetime) -> int:
+    """End a locked tenant; return how many of its keys that revoked."""
+    tenant_id = tenant.record.id
+    await tenants.mark_deleted(connection, tenant_id, now)
+    revoked = await api_keys_store.revoke_all(connection, tenant_id, now)
+    target = (tenant_id, tenant_id)
+    await audit.record(
+        connection,
+        author,
+        Action.TENANT_ENDED,
+        target,
+        now,
+        before=audited(tenant),
+    )
+    return revoked
+
+
+def _check_time_zone(name: str | UnsetType | None) -> None:
+    if isinstance(name, str) and name not in time_zone_names():
+        raise errors.ValidationError(
+            ("timeZone", "must be a name of the IANA time zone database, such as Europe/Berlin")
+        )
 
 
 def _own(principal: RequestPrincipal, tenant_id: str) -> str:

@@ -4,19 +4,33 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from msgspec import UNSET, UnsetType
+
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import MAX_SCANNED_ROWS, Listing, Page, Window
 from tenantry.db.tenants_store import TENANT_COLUMNS, TenantRow
 from tenantry.domain.billing.subscription_overview import FailedInvoice
 from tenantry.domain.members import User
 from tenantry.domain.owner_mails import OwnerAddress
-from tenantry.domain.plans import Catalog
+from tenantry.domain.plans import OVER, Catalog
 from tenantry.domain.tenants import Tenant, TenantRecord, to_tenant
 
 _LISTING: Final = Listing(TENANT_COLUMNS, "tenants", "created_at")
 HAS_TENANTS_WITHOUT_CUSTOMER: Final = """
 SELECT EXISTS (SELECT FROM tenants)
    AND NOT EXISTS (SELECT FROM customers WHERE id = %(customer)s AND tenant_id = %(tenant)s)
+"""
+# Whether the provider will charge a tenant again: a subscription that has not ended, and whose end
+# is not scheduled. With SUBSCRIPTIONS=any the view has one row, of the newest state.
+HAS_RENEWAL: Final = """
+SELECT EXISTS (
+       SELECT FROM subscriptions
+        WHERE tenant_id = %(tenant)s
+          AND status <> 'none'
+          AND status <> ALL (%(over)s)
+          AND coalesce(provider_status <> ALL (%(over)s), true)
+          AND cancel_at IS NULL
+          AND NOT cancel_at_period_end)
 """
 # Of each invoice the newest failure.
 FAILED_INVOICES: Final = f"""
@@ -90,12 +104,14 @@ async def update(
     owner_id: str | None = None,
     suspended: bool | None = None,
     owner_email_follows: bool = False,
+    time_zone: str | UnsetType | None = UNSET,
 ) -> None:
-    """Store changes of a tenant; None leaves a field unchanged."""
+    """Store changes of a tenant; None leaves a field unchanged, and UNSET the time zone."""
     is_suspended = tenant.suspended if suspended is None else suspended
     await connection.execute(
         "UPDATE tenants SET name = %s, owner_email = %s, verified_email = %s, owner_email_follows = %s, owner_id = %s, "
-        "updated_at = %s, suspended_at = CASE WHEN %s THEN coalesce(suspended_at, %s) END WHERE id = %s",
+        "updated_at = %s, suspended_at = CASE WHEN %s THEN coalesce(suspended_at, %s) END, time_zone = %s "
+        "WHERE id = %s",
         (
             tenant.record.name if name is None else name,
             owner_address.email,
@@ -105,6 +121,7 @@ async def update(
             now,
             is_suspended,
             now,
+            tenant.record.time_zone if time_zone is UNSET else time_zone,
             tenant.record.id,
         ),
     )
@@ -170,6 +187,12 @@ async def mark_deleted(connection: Connection, tenant_id: str, now: datetime) ->
         "UPDATE tenants SET deleted_at = %s, updated_at = %s WHERE id = %s AND deleted_at IS NULL"
     )
     await connection.execute(query, (now, now, tenant_id))
+
+
+async def has_renewal(connection: Connection, tenant_id: str) -> bool:
+    """Whether a tenant has a subscription that will renew."""
+    values = {"tenant": tenant_id, "over": sorted(OVER)}
+    return bool(await connection.fetch_value(HAS_RENEWAL, values))
 
 
 async def has_tenants_without_customer(

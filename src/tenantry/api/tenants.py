@@ -35,8 +35,8 @@ from tenantry.api.parameters import (
 from tenantry.api.services import Services
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
-from tenantry.domain.errors import ValidationError
-from tenantry.domain.tenants import ManagedTenant, Tenant, is_tenant_id
+from tenantry.domain.errors import NotFoundError, ValidationError
+from tenantry.domain.tenants import ManagedTenant, Tenant, TimeZone, is_tenant_id
 
 PATH: Final = "/api/v1/tenants"
 
@@ -51,10 +51,30 @@ class NewTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class TenantChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """The changes to a tenant."""
+    """The changes to a tenant. An absent field stays as it is."""
 
-    name: Annotated[Name, doc(example="Acme Ltd")]
+    name: Annotated[Name | UnsetType, doc(example="Acme Ltd")] = UNSET
     owner_email: Annotated[Email | None, doc(example="billing@acme.example")] = None
+    time_zone: Annotated[
+        TimeZone | UnsetType | None,
+        doc("The time zone in which its pages show times; null means that of each reader."),
+    ] = UNSET
+
+
+class TenantEnd(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """The confirmation to end a tenant."""
+
+    name: Annotated[Name, doc("The tenant's name, to confirm.", "Acme")]
+
+
+class BillingAddress(msgspec.Struct, frozen=True, rename="camel"):
+    """The address that receives a tenant's billing mail."""
+
+    email: Annotated[str, doc("The owner's address.", "ada@acme.example")]
+    verified: Annotated[
+        bool,
+        doc("Whether it is verified; only then does it receive security notices.", example=True),
+    ]
 
 
 class OperatorTenant(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -140,14 +160,63 @@ async def update_tenant(
     tenant_id: TenantId,
     data: JSONBody[TenantChange],
 ) -> Tenant:
-    """Change the name and, if given, the address for billing mail. A test-mode key may not."""
+    """Change the name, the address for billing mail, or the time zone. A test-mode key may not.
+
+    A new address is mailed a link to confirm it, unless it is the caller's verified one. The same
+    unverified address again is mailed another.
+    """
+    if data == TenantChange():
+        raise ValidationError(("name", "is missing: give at least one field to change"))
     return await services.tenants.update(
         principal,
         author,
         tenant_id,
-        name=data.name,
+        name=None if data.name is UNSET else data.name,
         owner_email=data.owner_email,
+        time_zone=data.time_zone,
         address=address,
+    )
+
+
+@get(
+    PATH + "/{tenant_id:str}/owner-address",
+    guards=[needs("tenants:write")],
+    summary="Get a tenant's billing address",
+)
+async def get_owner_address(
+    services: Services, principal: Caller, tenant_id: TenantId
+) -> BillingAddress:
+    """Return the owner's address and whether it is verified. Who may change it may see it."""
+    if tenant_id != principal.org_id:
+        raise NotFoundError("tenant")
+    found = await services.confirmations.of_tenant(principal)
+    return BillingAddress(found.email, found.is_verified)
+
+
+@post(
+    PATH + "/{tenant_id:str}/end",
+    guards=[needs("tenants:write")],
+    status_code=204,
+    summary="End a tenant",
+    opt=raises("user_token_required", "scope_escalation", "subscription_exists"),
+)
+async def end_tenant(
+    services: Services,
+    principal: Caller,
+    author: ChangeAuthor,
+    tenant_id: TenantId,
+    data: JSONBody[TenantEnd],
+) -> None:
+    """End the caller's tenant: for owners, with their own token.
+
+    Its members lose access and its keys end with this answer. The operator can export its data for
+    30 days; then tenantry deletes it. A subscription that renews must be canceled first.
+    """
+    await services.tenants.end_own(
+        principal,
+        author,
+        tenant_id,
+        name=data.name,
     )
 
 

@@ -27,6 +27,7 @@ class TenantOfUser(msgspec.Struct, frozen=True):
     id: str
     name: str
     suspended: bool
+    time_zone: str | None
 
 
 async def insert(connection: Connection, session: Session) -> None:
@@ -111,12 +112,12 @@ async def delete_all(connection: Connection) -> int:
 # after a removal that does not bind owners.
 _TENANTS_OF_USER: Final = """
 WITH own AS (
-    SELECT t.id, t.name, t.suspended_at IS NOT NULL AS suspended
+    SELECT t.id, t.name, t.suspended_at IS NOT NULL AS suspended, t.time_zone
       FROM memberships m JOIN tenants t ON t.id = m.tenant_id
      WHERE m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.removed_at IS NULL AND NOT m.invited
        AND t.deleted_at IS NULL
      UNION ALL
-    SELECT t.id, t.name, t.suspended_at IS NOT NULL
+    SELECT t.id, t.name, t.suspended_at IS NOT NULL, t.time_zone
       FROM tenants t
       LEFT JOIN memberships m ON m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.tenant_id = t.id
      WHERE t.id = %(claimed)s AND t.deleted_at IS NULL
@@ -125,7 +126,7 @@ WITH own AS (
 """  # our own
 # Suspended tenants come last, because the dashboard opens the first one.
 _FEW: Final = f"""{_TENANTS_OF_USER}
-SELECT id, name, suspended, total
+SELECT id, name, suspended, time_zone, total
   FROM (SELECT *, count(*) OVER () AS total
           FROM own
          ORDER BY coalesce(array_position(%(first)s::text[], id), 4), suspended, lower(name), id
@@ -133,7 +134,7 @@ SELECT id, name, suspended, total
  ORDER BY lower(name), id
 """  # noqa: S608  # our own
 _SEARCHED: Final = f"""{_TENANTS_OF_USER}
-SELECT id, name, suspended
+SELECT id, name, suspended, time_zone
   FROM own
  WHERE (position(lower(%(text)s) IN lower(name)) > 0 OR id = %(text)s)
    AND (%(after)s::text IS NULL OR (lower(name), id) > (SELECT lower(name), id FROM own WHERE id = %(after)s))
@@ -150,7 +151,7 @@ async def tenants_of_user(
     Those of ``first``, at most three, are included if they are the user's.
     """
     rows = await connection.fetch(_FEW, {**_identity(claims), "first": list(first), "most": most})
-    return [TenantOfUser(*row[:3]) for row in rows], rows[0][3] if rows else 0
+    return [TenantOfUser(*row[:-1]) for row in rows], rows[0][-1] if rows else 0
 
 
 async def search_tenants(

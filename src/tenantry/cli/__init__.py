@@ -52,9 +52,13 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             delete=("tenantry.cli.projects", "Delete projects."),
         ),
         "tenants": _group(
-            "Show tenants; explain and rebuild their billing state.",
+            "Create, change and delete organizations; explain and rebuild their billing state.",
+            create=("tenantry.cli.tenants", "Create an organization and print its id on stdout."),
             list=("tenantry.cli.tenants:list_tenants", "List the tenants that you belong to."),
             show=("tenantry.cli.tenants", "Show a tenant, by default your own."),
+            update=("tenantry.cli.tenants", "Change the name, billing address or time zone."),
+            transfer=("tenantry.cli.tenants", "Transfer an organization to another member."),
+            delete=("tenantry.cli.tenants", "Delete an organization that you own."),
             explain=(
                 "tenantry.cli.billing",
                 "On the database: show why a tenant's billing state is what it is.",

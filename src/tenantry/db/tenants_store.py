@@ -12,7 +12,7 @@ from tenantry.domain.tenants import TenantRecord
 
 TENANT_COLUMNS: Final = (
     "id, name, plan, subscription_status, current_period_end, cancel_at_period_end, cancel_at, ends_at, seats, "
-    "access::text, stripe_customer_id, owner_id, created_at, updated_at"
+    "access::text, stripe_customer_id, owner_id, created_at, updated_at, time_zone"
 )
 """The fields of `TenantRecord`."""
 _RECORD: Final = len(TenantRecord.__struct_fields__)

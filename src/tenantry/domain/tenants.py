@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import doc
@@ -26,6 +27,7 @@ PeriodEnd = Annotated[
     datetime | None,
     doc("End of the current billing period; null when there is none.", "2026-12-01T00:00:00Z"),
 ]
+TimeZone = Annotated[str, doc("A name of the IANA time zone database.", "Europe/Berlin")]
 EndsWithPeriod = Annotated[
     bool, doc("Whether the subscription ends with the period.", example=False)
 ]
@@ -71,6 +73,10 @@ class Tenant(msgspec.Struct, frozen=True, rename="camel"):
     owner_id: Annotated[str, doc("The user who owns the tenant.", "user_ada")]
     created_at: Annotated[datetime, doc("When it was created.", "2026-10-01T08:00:00Z")]
     updated_at: Annotated[datetime, doc("When it was last changed.", "2026-11-01T00:00:04Z")]
+    time_zone: Annotated[
+        TimeZone | UnsetType,
+        doc("The time zone in which its pages show times; absent: that of each reader."),
+    ] = UNSET
 
 
 class ManagedTenant(Tenant, frozen=True, rename="camel", kw_only=True):
@@ -100,6 +106,7 @@ class TenantRecord(msgspec.Struct, frozen=True):
     owner_id: str
     created_at: datetime
     updated_at: datetime
+    time_zone: str | None
 
 
 def access_of(record: TenantRecord, catalog: Catalog, now: datetime) -> AccessPhase:
@@ -127,6 +134,7 @@ def to_tenant(record: TenantRecord, catalog: Catalog, now: datetime) -> Tenant:
         record.owner_id,
         record.created_at,
         record.updated_at,
+        record.time_zone or UNSET,
     )
 
 

@@ -89,6 +89,7 @@ async def test_every_changing_route_writes_an_audit_entry(dashboard: Dashboard) 
             "DELETE /api/v1/tenants/{tenant_id}/grants/{name}": ("operator", None),
             "DELETE /api/v1/operator/api-keys/{key_id}": ("operator", None),
             "POST /api/v1/tenants": ("user", NORA.sub),
+            "POST /api/v1/tenants/{tenant_id}/end": ("user", NORA.sub),
             "POST /api/v1/tenants/{tenant_id}/transfer": ("user", BERTA.sub),
         }.get(route, ("user", OLIVIA.sub))
         assert {(kind, actor) for _, kind, actor in found} == ({by} if actions else set()), route
@@ -113,6 +114,10 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
 
     def call(method: str, path: str, body: object = None) -> Callable[[], Awaitable[object]]:
         return lambda: dashboard.call(method, path.format(**ids), body)
+
+    async def found_gamma() -> None:
+        made = await dashboard.call("POST", "/tenants", gamma, NORA)
+        ids["gamma"] = made["id"]
 
     contract = {"plan": "pro", "reason": "Contract 2027-014"}
     gamma = {"name": "Gamma", "ownerEmail": "g@gamma.example"}
@@ -195,7 +200,12 @@ def api_steps(dashboard: Dashboard) -> list[Step]:
         (
             f"POST {api}/tenants",
             ("member.added", "tenant.created"),
-            lambda: dashboard.call("POST", "/tenants", gamma, NORA),
+            found_gamma,
+        ),
+        (
+            f"POST {api}/tenants/{{tenant_id}}/end",
+            ("tenant.ended",),
+            lambda: dashboard.call("POST", f"/tenants/{ids['gamma']}/end", {"name": "Gamma"}, NORA),
         ),
         (
             f"PUT {api}/tenants/{{tenant_id}}",

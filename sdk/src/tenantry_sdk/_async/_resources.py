@@ -14,6 +14,7 @@ from tenantry_sdk._entitlements import NOT_COUNTED, checked_choice, denial, is_u
 from tenantry_sdk._models import (
     ApiKey,
     AuditEvent,
+    BillingAddress,
     BillingEvent,
     Consumption,
     Entitlement,
@@ -361,10 +362,13 @@ class AsyncTenants(Resource):
         *,
         name: str | UnsetType = UNSET,
         owner_email: str | UnsetType = UNSET,
+        time_zone: str | UnsetType | None = UNSET,
         **options: Unpack[CallOptions],
     ) -> Tenant:
-        """Change a tenant; omitted values stay."""
-        content = body(name=name, owner_email=owner_email)
+        """Change a tenant; omitted values stay. ``time_zone`` is an IANA name; None means that of
+        each reader.
+        """
+        content = body(name=name, owner_email=owner_email, time_zone=time_zone)
         return await self._write("PATCH", Tenant, content, options, "/api/v1/tenants/{}", tenant_id)
 
     async def transfer(
@@ -385,6 +389,19 @@ class AsyncTenants(Resource):
             idempotency_key,
             options,
         )
+
+    async def owner_address(self, tenant_id: str, **options: Unpack[CallOptions]) -> BillingAddress:
+        """Return the address for billing mail, and whether it is verified."""
+        where = "/api/v1/tenants/{}/owner-address"
+        return await self._get(BillingAddress, options, where, tenant_id)
+
+    async def end(self, tenant_id: str, *, name: str, **options: Unpack[CallOptions]) -> None:
+        """End a tenant, whose ``name`` confirms it. Needs an owner's token.
+
+        Raises `ConflictError` while a subscription renews.
+        """
+        call = Call("POST", path("/api/v1/tenants/{}/end", tenant_id), {}, body(name=name))
+        _check_deleted(await self._engine.with_options(options).send(call))
 
     async def put(
         self,

@@ -13,6 +13,7 @@ from tenantry_sdk._entitlements import NOT_COUNTED, checked_choice, denial, is_u
 from tenantry_sdk._models import (
     ApiKey,
     AuditEvent,
+    BillingAddress,
     BillingEvent,
     Consumption,
     Entitlement,
@@ -358,10 +359,13 @@ class Tenants(Resource):
         *,
         name: str | UnsetType = UNSET,
         owner_email: str | UnsetType = UNSET,
+        time_zone: str | UnsetType | None = UNSET,
         **options: Unpack[CallOptions],
     ) -> Tenant:
-        """Change a tenant; omitted values stay."""
-        content = body(name=name, owner_email=owner_email)
+        """Change a tenant; omitted values stay. ``time_zone`` is an IANA name; None means that of
+        each reader.
+        """
+        content = body(name=name, owner_email=owner_email, time_zone=time_zone)
         return self._write("PATCH", Tenant, content, options, "/api/v1/tenants/{}", tenant_id)
 
     def transfer(
@@ -382,6 +386,19 @@ class Tenants(Resource):
             idempotency_key,
             options,
         )
+
+    def owner_address(self, tenant_id: str, **options: Unpack[CallOptions]) -> BillingAddress:
+        """Return the address for billing mail, and whether it is verified."""
+        where = "/api/v1/tenants/{}/owner-address"
+        return self._get(BillingAddress, options, where, tenant_id)
+
+    def end(self, tenant_id: str, *, name: str, **options: Unpack[CallOptions]) -> None:
+        """End a tenant, whose ``name`` confirms it. Needs an owner's token.
+
+        Raises `ConflictError` while a subscription renews.
+        """
+        call = Call("POST", path("/api/v1/tenants/{}/end", tenant_id), {}, body(name=name))
+        _check_deleted(self._engine.with_options(options).send(call))
 
     def put(
         self,

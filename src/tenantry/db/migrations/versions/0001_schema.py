@@ -20,6 +20,8 @@ CREATE TABLE tenants (
     updated_at               timestamptz NOT NULL DEFAULT now(),
     suspended_at             timestamptz,
     deleted_at               timestamptz,
+    -- The IANA name of the zone in which pages show times; NULL: that of each reader.
+    time_zone                text,
 
     owner_id                 text NOT NULL,
     owner_email              text NOT NULL,
