@@ -34,7 +34,7 @@ async def visit(
     email: str | None = "ada@acme.example",
 ) -> None:
     async with database.transaction(OF_PEOPLE) as connection:
-        await record_visits(connection, [UserVisit(org_id, *USER, name, email, at)])
+        await record_visits(connection, [UserVisit(org_id, *USER, name, email, None, at)])
 
 
 async def profile(database: Database, org_id: str) -> UserProfile | None:
@@ -42,7 +42,7 @@ async def profile(database: Database, org_id: str) -> UserProfile | None:
 
 
 async def stored(service: Service, org_id: str) -> list[JsonObject]:
-    statement = "SELECT subject, name, email FROM user_profiles WHERE org_id = %s ORDER BY subject"
+    statement = "SELECT subject, name, email, claimed_role FROM user_profiles WHERE org_id = %s ORDER BY subject"
     return await rows(service.conninfo, statement, org_id)
 
 
@@ -55,7 +55,7 @@ async def test_tokens_tell_the_tenant_name_and_verified_address(service: Service
             caller = other.caller(other.issuer.mint(claims=claims))
             assert (await caller.get(path)).status_code == 200
     assert [dict(row) for row in await stored(service, org.id)] == [
-        {"subject": sub, "name": "Grace", "email": "grace@acme.example"}
+        {"subject": sub, "name": "Grace", "email": "grace@acme.example", "claimed_role": "member"}
         for sub in ("grace", "hedy")
     ]
 
@@ -115,8 +115,8 @@ async def test_earlier_visit_of_another_process_does_not_set_the_time_back(
 
 async def test_visit_of_a_purged_tenant_is_dropped(service: Service, database: Database) -> None:
     org = await service.organization()
-    other = UserVisit("purged", *USER, "Ada", None, NOW)
+    other = UserVisit("purged", *USER, "Ada", None, None, NOW)
     async with database.transaction(OF_PEOPLE) as connection:
-        await record_visits(connection, [UserVisit(org.id, *USER, "Ada", None, NOW), other])
+        await record_visits(connection, [UserVisit(org.id, *USER, "Ada", None, None, NOW), other])
     assert await profile(database, org.id) == UserProfile("Ada", None, NOW)
     assert await stored(service, "purged") == []

@@ -30,7 +30,7 @@ def test_user_is_recorded_once_in_an_hour_for_each_tenant() -> None:
     for org_id in ("acme", "beta", "acme"):
         recorder.record(org_id, CLAIMS)
     assert list(writes.items.values()) == [
-        UserVisit(org_id, "https://id.example", "ada", "Ada", "ada@acme.example", NOW)
+        UserVisit(org_id, "https://id.example", "ada", "Ada", "ada@acme.example", None, NOW)
         for org_id in ("acme", "beta")
     ]
     writes.items.clear()

@@ -17,13 +17,16 @@ from tenantry.domain.permissions import Role
 
 _TIMES: Final = "created_at, coalesce(updated_at, removed_at, created_at), removed_at"
 _COLUMNS: Final = f"id, tenant_id, subject, role, {MEMBER_STATUS}, {_TIMES}"
-_OF_ISSUERS: Final = (
+OF_ISSUERS: Final = (
     "(%(issuers)s::text[] IS NULL OR issuer = ANY(%(issuers)s) OR issuer LIKE %(pattern)s)"
 )
-_FIND: Final = f"SELECT {_COLUMNS} FROM memberships WHERE tenant_id = %(org)s AND {_OF_ISSUERS} AND id = %(id)s"  # noqa: S608  # our own
+"""The condition for users of the trusted issuers; of every issuer, if there are none."""
+_FIND: Final = (
+    f"SELECT {_COLUMNS} FROM memberships WHERE tenant_id = %(org)s AND {OF_ISSUERS} AND id = %(id)s"  # noqa: S608  # our own
+)
 _FIND_OWNER: Final = f"""
 SELECT {_COLUMNS} FROM memberships
- WHERE tenant_id = %(org)s AND {_OF_ISSUERS} AND subject = %(subject)s
+ WHERE tenant_id = %(org)s AND {OF_ISSUERS} AND subject = %(subject)s
  ORDER BY role <> 'owner' OR invited OR removed_at IS NOT NULL, issuer <> %(issuer)s, created_at LIMIT 1
 """  # noqa: S608  # our own
 _LISTING: Final = Listing(
@@ -70,7 +73,8 @@ def _membership(row: Sequence[Any]) -> Membership:
     )
 
 
-def _issuer_values(issuers: Issuers | None) -> dict[str, Any]:
+def issuer_values(issuers: Issuers | None) -> dict[str, Any]:
+    """Return the parameters of `OF_ISSUERS`."""
     if issuers is None:
         return {"issuers": None, "pattern": None}
     return {"issuers": issuers.known, "pattern": issuers.pattern}
@@ -96,11 +100,11 @@ async def read_page(
         indexed += " AND subject = %(user_id)s"
         indexed += " AND issuer = ANY(%(issuers)s)" if is_listed else ""
     filtered = (
-        f"{_OF_ISSUERS} AND (%(role)s::text IS NULL OR role = %(role)s)"
+        f"{OF_ISSUERS} AND (%(role)s::text IS NULL OR role = %(role)s)"
         f" AND (%(status)s::text IS NULL OR {MEMBER_STATUS} = %(status)s)"
         " AND (NOT %(current)s OR removed_at IS NULL)"
     )
-    values = {"org": org_id, **_issuer_values(issuers), **msgspec.structs.asdict(wanted)}
+    values = {"org": org_id, **issuer_values(issuers), **msgspec.structs.asdict(wanted)}
     return await _LISTING.page(
         connection,
         indexed,
@@ -117,7 +121,7 @@ async def find(
 ) -> Member | None:
     """Find a member of a tenant, removed ones included."""
     row = await connection.fetch_row(
-        _FIND, {"org": org_id, **_issuer_values(issuers), "id": member_id}
+        _FIND, {"org": org_id, **issuer_values(issuers), "id": member_id}
     )
     return _member(row) if row else None
 
@@ -130,7 +134,7 @@ async def find_owner(
 
     An active owner comes before other memberships of that subject, removed ones included.
     """
-    values = {"org": org_id, **_issuer_values(issuers), **user._asdict()}
+    values = {"org": org_id, **issuer_values(issuers), **user._asdict()}
     row = await connection.fetch_row(_FIND_OWNER, values)
     return _member(row) if row else None
 
@@ -164,8 +168,8 @@ async def count_current(
     """Count a tenant's members and invitations, up to ``most``."""
     return await connection.fetch_count(
         "SELECT count(*) FROM (SELECT FROM memberships WHERE tenant_id = %(org)s "  # noqa: S608  # our own
-        f"AND {_OF_ISSUERS} AND removed_at IS NULL LIMIT %(most)s) counted",
-        {"org": org_id, **_issuer_values(issuers), "most": most},
+        f"AND {OF_ISSUERS} AND removed_at IS NULL LIMIT %(most)s) counted",
+        {"org": org_id, **issuer_values(issuers), "most": most},
     )
 
 
@@ -181,12 +185,12 @@ async def count_owners(
     of this subject.
     """
     return await connection.fetch_count(
-        f"SELECT count(*) FROM memberships WHERE tenant_id = %(org)s AND {_OF_ISSUERS} "  # noqa: S608  # our own
+        f"SELECT count(*) FROM memberships WHERE tenant_id = %(org)s AND {OF_ISSUERS} "  # noqa: S608  # our own
         "AND role = 'owner' AND removed_at IS NULL AND NOT invited AND id <> %(except)s "
         "AND (%(user)s::text IS NULL OR subject = %(user)s)",
         {
             "org": org_id,
-            **_issuer_values(issuers),
+            **issuer_values(issuers),
             "except": except_id,
             "user": user_id,
         },

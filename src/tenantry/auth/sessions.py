@@ -11,7 +11,7 @@ import msgspec
 
 from tenantry.auth import sessions_store as sessions
 from tenantry.auth.sessions_store import TenantOfUser
-from tenantry.auth.user_profiles_store import UserVisit, record_visits
+from tenantry.auth.user_profiles_store import record_visits, visit_of
 from tenantry.common.clock import Clock
 from tenantry.db.connection import OF_PEOPLE, Connection
 from tenantry.db.database import Database
@@ -233,5 +233,4 @@ async def _record_use(
         return
     await sessions.touch(connection, session.digest, now, opened)
     if opened is not None:
-        visit = UserVisit(opened, *session.user, session.name, claims.email, now)
-        await record_visits(connection, [visit])
+        await record_visits(connection, [visit_of(claims, opened, session.name, now)])

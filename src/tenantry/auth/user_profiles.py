@@ -4,7 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tenantry.auth.user_profiles_store import SEEN_EVERY, UserVisit, read_profiles, record_visits
+from tenantry.auth.user_profiles_store import (
+    SEEN_EVERY,
+    UserVisit,
+    read_profiles,
+    record_visits,
+    visit_of,
+)
 from tenantry.common.clock import Clock
 from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
@@ -40,8 +46,7 @@ class VisitRecorder:
         if len(self._recorded) >= self.most:
             self._recorded.clear()
         self._recorded[user] = now
-        visit = UserVisit(*user, claims.name, claims.email, now)
-        self.writes.record("\n".join(user), visit)
+        self.writes.record("\n".join(user), visit_of(claims, org_id, claims.name, now))
 
 
 def visit_writes(database: Database) -> WriteBehind[UserVisit]:

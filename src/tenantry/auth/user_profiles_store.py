@@ -8,6 +8,8 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.domain.members import User, UserProfile
+from tenantry.domain.permissions import Role
+from tenantry.integrations.oidc.claims import Claims
 
 SEEN_EVERY: Final = timedelta(hours=1)
 """The shortest time between two stored visits of a user whose name and address stay the same."""
@@ -15,10 +17,10 @@ SEEN_EVERY: Final = timedelta(hours=1)
 # Skips the visits that change nothing, because ON CONFLICT would lock their rows. Tenants are
 # locked in the order of their ids.
 _RECORD: Final = """
-INSERT INTO user_profiles (org_id, issuer, subject, name, email, seen_at)
-SELECT visit.org_id, visit.issuer, visit.subject, visit.name, visit.email, visit.seen_at
-  FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::timestamptz[])
-       AS visit (org_id, issuer, subject, name, email, seen_at)
+INSERT INTO user_profiles (org_id, issuer, subject, name, email, claimed_role, seen_at)
+SELECT visit.org_id, visit.issuer, visit.subject, visit.name, visit.email, visit.claimed_role, visit.seen_at
+  FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::timestamptz[])
+       AS visit (org_id, issuer, subject, name, email, claimed_role, seen_at)
   JOIN tenants ON tenants.id = visit.org_id
   LEFT JOIN user_profiles stored
          ON (stored.org_id, stored.issuer, stored.subject) = (visit.org_id, visit.issuer, visit.subject)
@@ -26,10 +28,12 @@ SELECT visit.org_id, visit.issuer, visit.subject, visit.name, visit.email, visit
     OR stored.seen_at <= visit.seen_at - %s::interval
     OR stored.name IS DISTINCT FROM coalesce(visit.name, stored.name)
     OR stored.email IS DISTINCT FROM coalesce(visit.email, stored.email)
+    OR stored.claimed_role IS DISTINCT FROM visit.claimed_role
  ORDER BY visit.org_id, visit.issuer, visit.subject
     ON CONFLICT (org_id, issuer, subject) DO UPDATE
    SET name = coalesce(excluded.name, user_profiles.name),
        email = coalesce(excluded.email, user_profiles.email),
+       claimed_role = excluded.claimed_role,
        seen_at = greatest(excluded.seen_at, user_profiles.seen_at)
 """
 _OF_USERS: Final = """
@@ -49,7 +53,23 @@ class UserVisit(msgspec.Struct, frozen=True):
     name: str | None
     email: str | None
     """An address that the identity provider has verified."""
+    claimed_role: str | None
+    """The role of the claim that names the tenant; None for a user without that claim."""
     seen_at: datetime
+
+
+def visit_of(claims: Claims, org_id: str, name: str | None, now: datetime) -> UserVisit:
+    """Return the visit of the user of verified claims."""
+    role = claims.role or Role.MEMBER
+    return UserVisit(
+        org_id,
+        claims.issuer,
+        claims.subject,
+        name,
+        claims.email,
+        role if claims.org_id == org_id else None,
+        now,
+    )
 
 
 async def record_visits(connection: Connection, visits: Sequence[UserVisit]) -> None:

@@ -173,6 +173,8 @@ CREATE TABLE memberships (
 );
 CREATE UNIQUE INDEX memberships_by_id ON memberships (id);
 CREATE INDEX memberships_of_tenant ON memberships (tenant_id, created_at DESC, id DESC);
+CREATE INDEX memberships_invited ON memberships (tenant_id, created_at DESC, id DESC)
+    WHERE invited AND removed_at IS NULL;
 -- For a token that names no organization: neither removed rows nor invitations are read.
 CREATE INDEX memberships_active ON memberships (issuer, subject, tenant_id)
     WHERE removed_at IS NULL AND NOT invited;
@@ -459,6 +461,8 @@ CREATE TABLE user_profiles (
     subject text NOT NULL,
     name    text,
     email   text,
+    -- The role of the claim that names the tenant, if the user came by one.
+    claimed_role text,
     seen_at timestamptz NOT NULL,
     PRIMARY KEY (org_id, issuer, subject)
 );
@@ -466,7 +470,9 @@ COMMENT ON TABLE user_profiles IS 'users as the identity provider describes them
 COMMENT ON COLUMN user_profiles.email IS 'an address that the identity provider has verified';
 COMMENT ON COLUMN user_profiles.seen_at IS 'when the user last used the tenant, to the hour';
 CREATE INDEX user_profiles_by_age ON user_profiles (seen_at);
-CREATE INDEX user_profiles_of_tenant ON user_profiles (org_id, seen_at DESC, issuer DESC, subject DESC);
+-- For the users who came by a claim, the last seen first; a subject has no blanks.
+CREATE INDEX user_profiles_claimed ON user_profiles (org_id, seen_at DESC, (subject || ' ' || issuer) DESC)
+    WHERE claimed_role IS NOT NULL;
 """
 
 REQUESTS = """

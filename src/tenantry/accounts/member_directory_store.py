@@ -1,0 +1,171 @@
+"""The users of a tenant as its pages list them: members, invited users, and users by claim."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from tenantry.accounts.members_store import OF_ISSUERS, issuer_values
+from tenantry.db.connection import Connection
+from tenantry.db.numbered_pages import NumberedListing, NumberedPage, PageRequest
+from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing
+from tenantry.domain.issuers import Issuers
+from tenantry.domain.members import MemberStatus, User, UserProfile
+from tenantry.domain.plans import Count, count_up_to
+
+_MOST_COUNTED: Final = 1000
+_PROFILE: Final = "name, email, seen_at"
+_FOUND: Final = """
+(%(text)s = '' OR position(lower(%(text)s) IN lower(concat_ws(' ', name, email, subject))) > 0)
+"""
+_OF_ROLE: Final = "(%(role)s = '' OR role = %(role)s)"
+_MEMBERS: Final = Listing(
+    f"id, issuer, subject, role, created_at, removed_at, {_PROFILE}",
+    """
+    (SELECT m.id, m.tenant_id, m.issuer, m.subject, m.role, m.invited, m.created_at, m.removed_at,
+            p.name, p.email, p.seen_at
+       FROM memberships m
+       LEFT JOIN user_profiles p ON (p.org_id, p.issuer, p.subject) = (m.tenant_id, m.issuer, m.subject))
+    """,
+    "created_at",
+    most=MAX_SCANNED_RECORDS,
+)
+_CLAIMED: Final = Listing(
+    f"issuer, subject, role, {_PROFILE}",
+    """
+    (SELECT p.*, p.claimed_role AS role, p.subject || ' ' || p.issuer AS tie
+       FROM user_profiles p
+      WHERE p.claimed_role IS NOT NULL
+        AND NOT EXISTS (SELECT FROM memberships m
+                         WHERE (m.issuer, m.subject, m.tenant_id) = (p.issuer, p.subject, p.org_id)))
+    """,
+    "seen_at",
+    "tie",
+    most=MAX_SCANNED_RECORDS,
+)
+_COUNT: Final = f"""
+SELECT (SELECT count(*) FROM (
+          SELECT FROM memberships
+           WHERE tenant_id = %(org)s AND {OF_ISSUERS} AND removed_at IS NULL AND NOT invited
+           LIMIT %(most)s) members),
+       (SELECT count(*) FROM (
+          SELECT FROM memberships
+           WHERE tenant_id = %(org)s AND {OF_ISSUERS} AND removed_at IS NULL AND invited
+           LIMIT %(most)s) invited),
+       (SELECT count(*) FROM (
+          SELECT FROM user_profiles p
+           WHERE org_id = %(org)s AND {OF_ISSUERS} AND claimed_role IS NOT NULL
+             AND NOT EXISTS (SELECT FROM memberships m
+                              WHERE (m.issuer, m.subject, m.tenant_id) = (p.issuer, p.subject, p.org_id))
+           LIMIT %(most)s) claimed)
+"""  # noqa: S608  # our own
+
+
+_OF_STATUS: Final = {
+    MemberStatus.ACTIVE: "removed_at IS NULL AND NOT invited",
+    MemberStatus.INVITED: "removed_at IS NULL AND invited",
+    MemberStatus.REMOVED: "removed_at IS NOT NULL",
+}
+
+
+class UserSearch(msgspec.Struct, frozen=True):
+    """Conditions on users of a tenant; an empty text means any.
+
+    ``text`` is a part of the name, the address or the user id, in any case.
+    """
+
+    text: str = ""
+    role: str = ""
+
+
+class ListedMember(msgspec.Struct, frozen=True):
+    """A member of a tenant, removed ones included."""
+
+    id: str
+    user: User
+    role: str
+    created_at: datetime
+    removed_at: datetime | None
+    profile: UserProfile | None
+    """None for a user who has not used the tenant yet."""
+
+
+class ClaimedUser(msgspec.Struct, frozen=True):
+    """A user whom a claim of the identity provider gives access, without a membership."""
+
+    user: User
+    role: str
+    profile: UserProfile
+
+
+class UserCounts(msgspec.Struct, frozen=True):
+    """Users of a tenant, each number up to 1,000."""
+
+    members: Count
+    invited: Count
+    claimed: Count
+
+
+async def read_members(
+    connection: Connection,
+    org_id: str,
+    issuers: Issuers | None,
+    wanted: UserSearch,
+    status: MemberStatus,
+    page: PageRequest,
+) -> NumberedPage[ListedMember]:
+    """Read a page of members with this status, newest first. Raises `InvalidCursorError`."""
+    listing = NumberedListing(
+        _MEMBERS,
+        "tenant_id = %(org)s",
+        {"org": org_id, **issuer_values(issuers), **msgspec.structs.asdict(wanted)},
+        f"{OF_ISSUERS} AND {_OF_STATUS[status]} AND {_OF_ROLE} AND {_FOUND}",
+    )
+    return await listing.read(connection, page, _member)
+
+
+async def read_claimed(
+    connection: Connection,
+    org_id: str,
+    issuers: Issuers | None,
+    wanted: UserSearch,
+    page: PageRequest,
+) -> NumberedPage[ClaimedUser]:
+    """Read a page of users by claim, the last seen first. Raises `InvalidCursorError`."""
+    listing = NumberedListing(
+        _CLAIMED,
+        "org_id = %(org)s",
+        {"org": org_id, **issuer_values(issuers), **msgspec.structs.asdict(wanted)},
+        f"{OF_ISSUERS} AND {_OF_ROLE} AND {_FOUND}",
+    )
+    return await listing.read(connection, page, _claimed)
+
+
+async def count(connection: Connection, org_id: str, issuers: Issuers | None) -> UserCounts:
+    """Count the users of a tenant."""
+    values = {"org": org_id, **issuer_values(issuers), "most": _MOST_COUNTED + 1}
+    row = await connection.fetch_row(_COUNT, values)
+    return UserCounts(*(count_up_to(number, _MOST_COUNTED) for number in row or ()))
+
+
+def _member(row: Sequence[Any]) -> ListedMember:
+    member_id, issuer, subject, role, created_at, removed_at, *profile = row
+    return ListedMember(
+        member_id,
+        User(issuer, subject),
+        role,
+        created_at,
+        removed_at,
+        _profile(profile),
+    )
+
+
+def _claimed(row: Sequence[Any]) -> ClaimedUser:
+    issuer, subject, role, *profile = row
+    return ClaimedUser(User(issuer, subject), role, UserProfile(*profile))
+
+
+def _profile(columns: Sequence[Any]) -> UserProfile | None:
+    *_, seen_at = columns
+    return None if seen_at is None else UserProfile(*columns)

@@ -1,0 +1,138 @@
+"""The users of a tenant as pages list them: members, invited users, users by claim."""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from tenantry.accounts.member_directory import MemberDirectory
+from tenantry.accounts.member_directory_store import UserCounts, UserSearch
+from tenantry.auth.user_profiles_store import UserVisit, record_visits
+from tenantry.db.connection import OF_PEOPLE
+from tenantry.db.database import Database
+from tenantry.db.numbered_pages import PageRequest
+from tenantry.domain.issuers import Issuers
+from tenantry.domain.members import MemberStatus, UserProfile
+from tenantry.domain.permissions import RequestPrincipal
+from tenantry.domain.plans import Count
+from tests.support.issuer import NOW
+from tests.support.members import add_member, join, remove_member
+from tests.support.principals import make_principal
+from tests.support.service import Organization, Service
+
+FIRST_PAGE = PageRequest(50)
+ALL = UserSearch()
+
+
+@pytest.fixture
+async def database(service: Service) -> AsyncIterator[Database]:
+    async with Database(service.conninfo, pool_size=1) as database:
+        yield database
+
+
+@pytest.fixture
+def directory(service: Service, database: Database) -> MemberDirectory:
+    return MemberDirectory(database, Issuers(service.issuer.url))
+
+
+@pytest.fixture
+async def org(service: Service) -> Organization:
+    return await service.organization()
+
+
+def reader_of(org: Organization) -> RequestPrincipal:
+    return msgspec.structs.replace(make_principal("members:read"), org_id=org.id)
+
+
+async def visit(
+    database: Database,
+    service: Service,
+    org: Organization,
+    subject: str,
+    name: str,
+    email: str | None = None,
+    claimed_role: str | None = None,
+) -> None:
+    one = UserVisit(org.id, service.issuer.url, subject, name, email, claimed_role, NOW)
+    async with database.transaction(OF_PEOPLE) as connection:
+        await record_visits(connection, [one])
+
+
+async def listed(
+    directory: MemberDirectory,
+    org: Organization,
+    wanted: UserSearch = ALL,
+    status: MemberStatus = MemberStatus.ACTIVE,
+) -> list[str]:
+    page = await directory.members(reader_of(org), wanted, status, FIRST_PAGE)
+    return [member.user.subject for member in page.data]
+
+
+async def test_members_are_listed_by_status_with_what_the_tenant_knows_of_them(
+    service: Service, directory: MemberDirectory, database: Database, org: Organization
+) -> None:
+    await join(service, org, "ada", "admin")
+    await join(service, org, "grace")
+    await remove_member(org.owner, await join(service, org, "gone"))
+    await add_member(org.owner, "waiting")
+    await visit(database, service, org, "ada", "Ada Lovelace", "ada@acme.example")
+    page = await directory.members(reader_of(org), ALL, MemberStatus.ACTIVE, FIRST_PAGE)
+    assert [(one.user.subject, one.role, one.profile) for one in page.data] == [
+        ("grace", "member", None),
+        ("ada", "admin", UserProfile("Ada Lovelace", "ada@acme.example", NOW)),
+    ]
+    assert await listed(directory, org, status=MemberStatus.REMOVED) == ["gone"]
+    assert await listed(directory, org, status=MemberStatus.INVITED) == ["waiting"]
+
+
+@pytest.mark.parametrize("text", ["lovel", "ADA@", "|ada", "ce ada@acme"])
+async def test_member_is_found_by_any_part_in_any_case(
+    service: Service,
+    directory: MemberDirectory,
+    database: Database,
+    org: Organization,
+    text: str,
+) -> None:
+    await join(service, org, "oidc|ada")
+    await join(service, org, "oidc|grace")
+    await visit(database, service, org, "oidc|ada", "Ada Lovelace", "ada@acme.example")
+    assert await listed(directory, org, UserSearch(text)) == ["oidc|ada"]
+    assert await listed(directory, org, UserSearch(text, "owner")) == []
+
+
+async def test_user_by_claim_is_listed_until_a_membership_exists(
+    service: Service, directory: MemberDirectory, database: Database, org: Organization
+) -> None:
+    other = await service.organization()
+    await visit(database, service, org, "claims", "Clara", claimed_role="admin")
+    await visit(database, service, org, "no-claim", "Nora")
+    await visit(database, service, other, "elsewhere", "Else", claimed_role="member")
+    principal = reader_of(org)
+    page = await directory.claimed(principal, ALL, FIRST_PAGE)
+    assert [(one.user.subject, one.role) for one in page.data] == [("claims", "admin")]
+    assert (await directory.claimed(principal, UserSearch("nora"), FIRST_PAGE)).data == []
+    await add_member(org.owner, "claims")
+    assert (await directory.claimed(principal, ALL, FIRST_PAGE)).data == []
+
+
+async def test_users_are_counted(
+    service: Service, directory: MemberDirectory, database: Database, org: Organization
+) -> None:
+    for name in ("ada", "grace"):
+        await join(service, org, name)
+    await add_member(org.owner, "waiting")
+    await visit(database, service, org, "claims", "Clara", claimed_role="admin")
+    counts = await directory.counts(reader_of(org))
+    assert counts == UserCounts(members=Count(2), invited=Count(1), claimed=Count(1))
+
+
+async def test_users_of_a_former_identity_provider_are_not_listed(
+    service: Service, database: Database, org: Organization
+) -> None:
+    await join(service, org, "ada")
+    await visit(database, service, org, "claims", "Clara", claimed_role="admin")
+    directory = MemberDirectory(database, Issuers("https://new.example"))
+    assert await listed(directory, org) == []
+    principal = reader_of(org)
+    assert (await directory.claimed(principal, ALL, FIRST_PAGE)).data == []
+    assert await directory.counts(principal) == UserCounts(Count(0), Count(0), Count(0))
