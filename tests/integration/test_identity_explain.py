@@ -15,7 +15,8 @@ from tenantry.cli.auth import as_document, lines
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError, TokenExpiredError
 from tenantry.domain.issuers import Issuers
-from tenantry.integrations.oidc.claims import DEFAULT_ROLES, OidcConfig
+from tenantry.domain.roles import BUILT_IN_ROLES
+from tenantry.integrations.oidc.claims import OidcConfig, unmapped_roles
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import CheckResult, TokenVerifier
 from tests.support.forgeries import ATTACKS, ISSUED, PUBLISHED, RSA
@@ -26,6 +27,7 @@ from tests.support.service import TENANTS, Service
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference" / "tokens.md"
 LATER = NOW + timedelta(minutes=2)
+KNOWN = unmapped_roles(BUILT_IN_ROLES)
 
 
 class Desk(NamedTuple):
@@ -281,7 +283,7 @@ async def test_the_only_membership_counts_without_a_claim(desk_on_service: DeskO
         ("admin", 'org_role is "admin"'),
         (
             "Admin",
-            f'org_role is "Admin", which is none of {", ".join(DEFAULT_ROLES)}: map it with OIDC_ROLE_MAP',
+            f'org_role is "Admin", which is none of {", ".join(KNOWN)}: map it with OIDC_ROLE_MAP',
         ),
     ],
 )

@@ -18,7 +18,8 @@ from hypothesis.stateful import (
 
 from tenantry.domain.api_keys import ApiKey, check_may_change, check_may_create
 from tenantry.domain.errors import DomainError
-from tenantry.domain.permissions import AccessLevel, Mode, RequestPrincipal, covers
+from tenantry.domain.permissions import AccessLevel, Mode, RequestPrincipal
+from tenantry.domain.scopes import covers
 from tests.support.principals import NOW, make_key, principal_of
 
 part = st.sampled_from(["*", "a", "b"])

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
+import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -35,22 +36,34 @@ from tenantry.domain.permissions import (
     Mode,
     PrincipalKind,
     RequestPrincipal,
-    Role,
-    covers,
     role_grants,
 )
 from tenantry.domain.plans import parse_catalog
+from tenantry.domain.roles import BuiltInRole, Role
+from tenantry.domain.scopes import covers
 from tests.support.principals import NOW
 
 ISSUER: Final = "https://id.example"
 USERS: Final = ("ada", "bob", "cyd", "dan")
 OWNER: Final = USERS[0]
 AUTHOR: Final = Author(ActorKind.SYSTEM)
-CATALOG: Final = parse_catalog('[[plans]]\nid = "free"\n')
+CATALOG: Final = parse_catalog("""
+[[plans]]
+id = "free"
+
+[[roles]]
+id = "lead"
+scopes = ["members:*", "projects:*", "tenants:read", "billing:read"]
+gives = ["support"]
+
+[[roles]]
+id = "support"
+scopes = ["projects:read"]
+""")
 Value = TypeVar("Value")
 
 users = st.sampled_from(USERS)
-roles = st.sampled_from(Role)
+roles = st.sampled_from([role.id for role in CATALOG.roles])
 numbers = st.integers(0, len(USERS) - 1)
 
 
@@ -154,13 +167,13 @@ class MembersThroughTheService(RuleBasedStateMachine):
         self._do(
             "ada",
             lambda caller: world.service.add(
-                caller, AUTHOR, user_id="bob", role=Role.ADMIN, claim=None
+                caller, AUTHOR, user_id="bob", role=BuiltInRole.ADMIN, claim=None
             ),
         )
         self.accept(1)
 
     @rule(caller=callers, user=users, role=roles)
-    def add(self, caller: Caller, user: str, role: Role) -> None:
+    def add(self, caller: Caller, user: str, role: str) -> None:
         self._do(
             caller,
             lambda principal: self.world.service.add(
@@ -169,7 +182,7 @@ class MembersThroughTheService(RuleBasedStateMachine):
         )
 
     @rule(caller=callers, number=numbers, role=roles)
-    def change(self, caller: Caller, number: int, role: Role) -> None:
+    def change(self, caller: Caller, number: int, role: str) -> None:
         member = self._member(number)
         self._do(
             caller,
@@ -211,7 +224,7 @@ class MembersThroughTheService(RuleBasedStateMachine):
     @invariant()
     def tenant_has_its_owner(self) -> None:
         owner = self.members[self.world.run(self.world.owner_of(self.org))]
-        assert (owner.role, owner.status) == (Role.OWNER, MemberStatus.ACTIVE)
+        assert (owner.role, owner.status) == (BuiltInRole.OWNER, MemberStatus.ACTIVE)
 
     def _do(
         self, caller: Caller, request: Callable[[RequestPrincipal], Coroutine[Any, Any, object]]
@@ -228,6 +241,7 @@ class MembersThroughTheService(RuleBasedStateMachine):
         if principal.mode is Mode.TEST:
             assert self.members == before
         for user, member in self.members.items():
+            self._check_given(principal, before.get(user), member)
             scopes, level = _access(member)
             held, held_level = _access(before.get(user))
             if level is not held_level:
@@ -237,6 +251,15 @@ class MembersThroughTheService(RuleBasedStateMachine):
             ):
                 assert all(covers(principal.scopes, scope) for scope in scopes)
                 assert principal.kind is PrincipalKind.USER or principal.expires_at is None
+
+    def _check_given(
+        self, principal: RequestPrincipal, before: Member | None, after: Member
+    ) -> None:
+        """A user whose role gives only some roles changes only members with these."""
+        if principal.gives is not None and before != after:
+            assert after.role in principal.gives
+            if before is not None and before.status is not MemberStatus.REMOVED:
+                assert before.role in principal.gives
 
     def _read_members(self) -> None:
         self.members = self.world.run(self.world.members_of(self.org))
@@ -257,12 +280,20 @@ class MembersThroughTheService(RuleBasedStateMachine):
             kind, name, mode, issuer = PrincipalKind.USER, caller, Mode.LIVE, ISSUER
             scopes, level = _access(self.members.get(caller))
             expires_at = NOW + timedelta(hours=1)
-        return RequestPrincipal(
+        principal = RequestPrincipal(
             kind, name, self.org, mode, scopes, level, "free", "none", NOTHING, expires_at, issuer
         )
+        if isinstance(caller, KeyOf):
+            return principal
+        gives = _role(self.members.get(caller)).gives
+        return msgspec.structs.replace(principal, gives=gives, roles=CATALOG.roles)
+
+
+def _role(member: Member | None) -> Role:
+    if member is None or member.status is MemberStatus.REMOVED:
+        return Role("none", "None")
+    return CATALOG.roles.find(member.role)
 
 
 def _access(member: Member | None) -> tuple[tuple[str, ...], AccessLevel]:
-    if member is None or member.status is MemberStatus.REMOVED:
-        return (), AccessLevel.SCOPED
-    return role_grants(member.role, ())
+    return role_grants(_role(member), ())

@@ -40,10 +40,10 @@ from tenantry.domain.permissions import (
     Mode,
     PrincipalKind,
     RequestPrincipal,
-    Role,
-    covers,
     role_grants,
 )
+from tenantry.domain.roles import BUILT_IN_ROLES, BuiltInRole
+from tenantry.domain.scopes import covers
 from tests.support import figures
 from tests.support.figures import RecordProperty
 from tests.support.principals import NOW, ONLY_FREE
@@ -75,7 +75,7 @@ class Held(NamedTuple):
 class User(NamedTuple):
     """A user with a token."""
 
-    role: Role
+    role: str
     narrowing: tuple[str, ...]
 
 
@@ -174,7 +174,7 @@ class KeysThroughTheService(RuleBasedStateMachine):
                 f"Bearer {caller.secret}".encode(), None
             )
             return self.world.run(authentication).principal
-        granted, level = role_grants(caller.role, caller.narrowing)
+        granted, level = role_grants(BUILT_IN_ROLES.find(caller.role), caller.narrowing)
         return RequestPrincipal(
             PrincipalKind.USER,
             "user",
@@ -199,9 +199,9 @@ class KeysThroughTheService(RuleBasedStateMachine):
     def _is_active(self, key: ApiKey) -> bool:
         return status_at(self.world.clock.now, key.revoked_at, key.expires_at) is KeyStatus.ACTIVE
 
-    @initialize(target=users, role=st.sampled_from(Role), narrowing=narrowings)
-    def begin(self, role: Role, narrowing: tuple[str, ...]) -> MultipleResults[User]:
-        return multiple(User(Role.OWNER, ()), User(role, narrowing))
+    @initialize(target=users, role=st.sampled_from(BuiltInRole), narrowing=narrowings)
+    def begin(self, role: str, narrowing: tuple[str, ...]) -> MultipleResults[User]:
+        return multiple(User(BuiltInRole.OWNER, ()), User(role, narrowing))
 
     @initialize(
         target=keys, owner=st.booleans(), scopes=scopes, mode=st.sampled_from(Mode), after=hours
@@ -211,7 +211,11 @@ class KeysThroughTheService(RuleBasedStateMachine):
     ) -> Held:
         return self._hold(
             self._made(
-                User(Role.OWNER, ()), scopes, AccessLevel.OWNER if owner else None, mode, after
+                User(BuiltInRole.OWNER, ()),
+                scopes,
+                AccessLevel.OWNER if owner else None,
+                mode,
+                after,
             )
         )
 

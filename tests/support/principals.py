@@ -9,8 +9,9 @@ import msgspec
 from tenantry.domain.access import NOTHING, AccessPhase
 from tenantry.domain.api_keys import ApiKey, KeyStatus
 from tenantry.domain.feature_access import FeatureAccess
-from tenantry.domain.permissions import ANYTHING, AccessLevel, Mode, PrincipalKind, RequestPrincipal
+from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal
 from tenantry.domain.plans import parse_catalog
+from tenantry.domain.scopes import ANYTHING
 
 ONLY_FREE: Final = parse_catalog('[[plans]]\nid = "free"\n')
 NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -97,8 +98,16 @@ def principal_of(key: ApiKey) -> RequestPrincipal:
 
 def as_json(principal: RequestPrincipal) -> dict[str, Any]:
     """What an application's code knows of its caller."""
-    shown: dict[str, Any] = json.loads(msgspec.json.encode(principal))
-    hidden = ("accessPhase", "issuer", "claimedRole", "metadataDocument", "featureAccess")
+    shown: dict[str, Any] = json.loads(msgspec.json.encode(principal, enc_hook=lambda _: None))
+    hidden = (
+        "accessPhase",
+        "issuer",
+        "claimedRole",
+        "metadataDocument",
+        "featureAccess",
+        "gives",
+        "roles",
+    )
     for name in hidden:
         del shown[name]
     return {

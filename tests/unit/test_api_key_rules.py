@@ -67,6 +67,16 @@ def test_user_creates_a_key_that_outlives_the_token() -> None:
     may_make(make_principal("a:b", kind=PrincipalKind.USER, expires_at=SOON), "a:b")
 
 
+@pytest.mark.parametrize("scope", ["members:write", "members:*", "*:write", "*:*"])
+def test_user_whose_role_gives_some_roles_makes_no_key_that_manages_members(scope: str) -> None:
+    lead = msgspec.structs.replace(
+        make_principal("*:*", kind=PrincipalKind.USER), gives=frozenset({"support"})
+    )
+    with pytest.raises(ScopeEscalationError, match="cannot put members:write into a key"):
+        check_may_create(lead, ("projects:read", scope), SCOPED, LIVE, None)
+    check_may_create(lead, ("projects:read", "members:read"), SCOPED, LIVE, None)
+
+
 def test_only_an_owner_changes_an_owner_key() -> None:
     key = make_key(owner=True)
     with pytest.raises(ScopeEscalationError):

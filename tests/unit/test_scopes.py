@@ -3,7 +3,7 @@
 import pytest
 
 from tenantry.domain.errors import InsufficientScopeError
-from tenantry.domain.permissions import covers, intersect, is_scope
+from tenantry.domain.scopes import covers, intersect, is_scope
 from tests.support.principals import make_principal
 
 

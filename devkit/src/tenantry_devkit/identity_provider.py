@@ -22,7 +22,7 @@ from litestar.types import ControllerRouterHandler, Scope
 
 from tenantry.common.clock import Clock
 from tenantry.common.secret import Secret
-from tenantry.domain.permissions import is_scope
+from tenantry.domain.scopes import is_scope
 from tenantry_devkit.html import COMPANION_PAGES, Pages, form_action_to, redirect
 from tenantry_devkit.identity_tokens import (
     ACCESS_TOKEN_LIFETIME,

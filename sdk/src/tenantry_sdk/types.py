@@ -33,8 +33,8 @@ ImportStatus: TypeAlias = Literal["created", "exists", "digest_taken"] | str
 PrincipalKind: TypeAlias = Literal["api_key", "user"]
 """The kind of a credential."""
 
-Role: TypeAlias = Literal["owner", "admin", "member"]
-"""The role of a member."""
+Role: TypeAlias = Literal["owner", "admin", "member"] | str
+"""Open. The role of a member: one of these, or one of the service's own."""
 
 MemberStatus: TypeAlias = Literal["invited", "active", "removed"]
 """The status of a membership: ``invited`` until the user accepts, finally ``removed``."""

@@ -31,9 +31,10 @@ from tenantry.domain.members import (
     MemberStatus,
     User,
 )
-from tenantry.domain.permissions import AccessLevel, RequestPrincipal, Role, lower_role
+from tenantry.domain.permissions import AccessLevel, RequestPrincipal
 from tenantry.domain.plan_limits import MEMBERS, limit_in_force
 from tenantry.domain.plans import Catalog
+from tenantry.domain.roles import OWNER, BuiltInRole
 from tenantry.integrations.oidc.tokens import Claims
 
 _SCOPE: Final = "members:write"
@@ -71,8 +72,10 @@ class MemberService:
         bounded: bool = False,
     ) -> SearchPage[Member]:
         """Read a page of members, newest first; with ``bounded`` of a bounded search. Raises
-        `InvalidCursorError`.
+        `InvalidCursorError`, and `ValidationError` for an unknown role.
         """
+        if wanted.role is not None:
+            self.catalog.roles.require(wanted.role)
         org_id = principal.org_id
         window = window_after(limit, cursor)
         async with self.database.transaction(of_tenant(org_id)) as connection:
@@ -127,7 +130,7 @@ class MemberService:
         author: Author,
         *,
         user_id: str,
-        role: Role,
+        role: str,
         claim: Claim | None,
     ) -> Member:
         """Invite a user, or a removed member again. A user who adds themselves is active at once.
@@ -137,6 +140,7 @@ class MemberService:
         errors of idempotency.
         """
         issuer = issuer_of_new(self.issuers, principal)
+        wanted = self.catalog.roles.require(role)
         if not self.email_subjects:
             rules.check_user_id(user_id, "userId")
         status = rules.status_of_new(author, user_id)
@@ -156,7 +160,7 @@ class MemberService:
                 _SCOPE,
                 self.clock,
             )
-            rules.check_may_give(caller, role)
+            rules.check_may_give(caller, wanted)
             before = await members.find_user(connection, principal.org_id, User(issuer, user_id))
             is_owner = await _is_tenant_owner(
                 connection,
@@ -165,7 +169,7 @@ class MemberService:
                 user_id,
                 before,
             )
-            rules.check_initial_role(role, is_tenant_owner=is_owner)
+            rules.check_initial_role(wanted, is_tenant_owner=is_owner)
             _check_not_current(before)
             await self._check_limit(connection, tenant, now)
             binds_owner = rules.binds_owner(author, caller.access_level)
@@ -206,7 +210,7 @@ class MemberService:
         principal: RequestPrincipal,
         author: Author,
         member_id: str,
-        role: Role,
+        role: str,
         *,
         binds: bool = True,
     ) -> Member:
@@ -214,8 +218,10 @@ class MemberService:
         `tenantry.domain.members.binds_owner`.
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `MemberNotActiveError`,
-        `LastOwnerError`.
+        `LastOwnerError`, and `ValidationError` for an unknown role.
         """
+        roles = self.catalog.roles
+        after = roles.require(role)
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             tenant, caller, now = await lock_and_reauthorize(
                 connection,
@@ -224,12 +230,12 @@ class MemberService:
                 self.clock,
             )
             before = await self._find(connection, caller, member_id)
-            rules.check_may_change(caller, before.role, role)
+            rules.check_may_change(caller, roles.find(before.role), after)
             if before.status is MemberStatus.REMOVED:
                 raise errors.MemberNotActiveError(
                     "The membership has ended: invite the user with POST /api/v1/members."
                 )
-            if lower_role(before.role, role) is not before.role:
+            if not after.includes(roles.find(before.role)):
                 await _check_not_last_owner(
                     connection,
                     tenant,
@@ -265,7 +271,7 @@ class MemberService:
                 self.clock,
             )
             before = await self._find(connection, caller, member_id)
-            rules.check_may_manage(caller, before.role)
+            rules.check_may_manage(caller, self.catalog.roles.find(before.role))
             binds_owner = rules.binds_owner(author, caller.access_level, binds=binds)
             if before.status is not MemberStatus.REMOVED:
                 await _check_not_last_owner(
@@ -508,7 +514,7 @@ async def add_owner(
             new_id("mbr"),
             org_id,
             user.subject,
-            Role.OWNER,
+            BuiltInRole.OWNER,
             MemberStatus.ACTIVE,
             now,
             now,
@@ -526,7 +532,7 @@ async def add_owner(
         action = (
             Action.MEMBER_ADDED if before.status is MemberStatus.INVITED else Action.MEMBER_UPDATED
         )
-        after = msgspec.structs.replace(before, role=Role.OWNER, status=MemberStatus.ACTIVE)
+        after = msgspec.structs.replace(before, role=BuiltInRole.OWNER, status=MemberStatus.ACTIVE)
         await _save(
             connection,
             author,
@@ -555,7 +561,7 @@ async def hand_over(
 
     Raises `ScopeEscalationError`, `ModeMismatchError` and `ValidationError`.
     """
-    rules.check_may_give(caller, Role.OWNER)
+    rules.check_may_give(caller, OWNER)
     binds_owner = rules.binds_owner(author, caller.access_level)
     member = await members.find_user(connection, caller.org_id, successor)
     if member is None or member.status is not MemberStatus.ACTIVE:
@@ -570,7 +576,7 @@ async def hand_over(
         connection,
         author,
         member,
-        Role.OWNER,
+        BuiltInRole.OWNER,
         now,
         binds_owner=binds_owner,
     )
@@ -671,7 +677,7 @@ async def _set_role(
     connection: Connection,
     author: Author,
     before: Member,
-    role: Role,
+    role: str,
     now: datetime,
     *,
     binds_owner: bool,

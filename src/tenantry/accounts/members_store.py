@@ -13,7 +13,6 @@ from tenantry.db.connection import Connection
 from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, Page, SearchPage, Window
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import Member, Membership, MemberStatus, User
-from tenantry.domain.permissions import Role
 
 _TIMES: Final = "created_at, coalesce(updated_at, removed_at, created_at), removed_at"
 _COLUMNS: Final = f"id, tenant_id, subject, role, {MEMBER_STATUS}, {_TIMES}"
@@ -52,14 +51,14 @@ class MemberFilter(msgspec.Struct, frozen=True):
     """Conditions on members; None means any. ``current`` excludes removed members."""
 
     user_id: str | None = None
-    role: Role | None = None
+    role: str | None = None
     status: MemberStatus | None = None
     current: bool = False
 
 
 def _member(row: Sequence[Any]) -> Member:
     member_id, org_id, user_id, role, status, *times = row
-    return Member(member_id, org_id, user_id, Role(role), MemberStatus(status), *times)
+    return Member(member_id, org_id, user_id, role, MemberStatus(status), *times)
 
 
 def _membership(row: Sequence[Any]) -> Membership:
@@ -68,7 +67,7 @@ def _membership(row: Sequence[Any]) -> Membership:
         member_id,
         org_id,
         name,
-        Role(role),
+        role,
         MemberStatus(status),
     )
 

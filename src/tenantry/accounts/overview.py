@@ -29,9 +29,10 @@ from tenantry.domain.billing.subscription_overview import (
     subscription_lines,
 )
 from tenantry.domain.issuers import Issuers
-from tenantry.domain.permissions import RequestPrincipal, covers
+from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Count, Limits, count_up_to
 from tenantry.domain.rate_limits import SLOTS
+from tenantry.domain.scopes import covers
 from tenantry.domain.tenants import Tenant, access_of, to_tenant
 
 _MOST_KEYS: Final = 5

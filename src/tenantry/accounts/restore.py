@@ -27,7 +27,7 @@ from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain.audit import BY_OPERATOR, Action, AuditEvent
 from tenantry.domain.errors import DomainError, NotFoundError
 from tenantry.domain.members import Member, MemberStatus
-from tenantry.domain.permissions import OWNER_ALIAS, AccessLevel, Mode, Role, lower_role
+from tenantry.domain.permissions import OWNER_ALIAS, AccessLevel, Mode
 from tenantry.notifications import mail_delivery_store as mails
 
 HELD_BACK: Final = "held back by the operator after a restore"
@@ -251,10 +251,13 @@ class Restore:
         return _redone(partial(self.members.remove, operator, BY_OPERATOR, member.id, binds=binds))
 
     def _examine_role(self, entry: AuditEvent, member: Member, *, binds: bool) -> Verdict:
-        role = Role((entry.after or {}).get("role", member.role))
-        if role is member.role and not binds:
+        role = (entry.after or {}).get("role", member.role)
+        roles = self.members.catalog.roles
+        if role == member.role and not binds:
             return _already_done()
-        if role is not member.role and lower_role(role, member.role) is member.role:
+        if role not in roles:
+            return Verdict(RestoreOutcome.MANUAL, f"the role {role} is not in the plan catalog")
+        if not roles.find(member.role).includes(roles.find(role)):
             reason = f"the member has the former role {member.role} instead of {role}"
             return Verdict(RestoreOutcome.MANUAL, reason)
         operator = operator_principal(entry.org_id)

@@ -32,7 +32,8 @@ from tenantry.db.pagination import Page
 from tenantry.domain.api_keys import MAX_OVERLAP_SECONDS, ApiKey, KeyStatus
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.key_metadata import LONGEST_EXTERNAL_ID, check_key_metadata
-from tenantry.domain.permissions import MAX_SCOPES, AccessLevel, Mode
+from tenantry.domain.permissions import AccessLevel, Mode
+from tenantry.domain.scopes import MAX_SCOPES
 
 PATH: Final = "/api/v1/api-keys"
 LEAK_REPORT_PATH: Final = "/api/v1/api-keys/report-leak"

@@ -14,7 +14,8 @@ from tenantry.domain.access import TenantAccess, to_access
 from tenantry.domain.errors import DomainError, FeatureNotGrantedError, NotFoundError
 from tenantry.domain.feature_access import NO_FEATURES, FeatureAccess, listed
 from tenantry.domain.features import is_feature_id
-from tenantry.domain.permissions import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind, is_scope
+from tenantry.domain.permissions import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind
+from tenantry.domain.scopes import is_scope
 from tenantry.server.asgi_types import HotRequest, HotResponse
 from tenantry.server.problems import log_refused_token, refuse_domain_error
 

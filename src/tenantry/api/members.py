@@ -21,10 +21,12 @@ from tenantry.api.guards import (
 from tenantry.api.parameters import (
     DEFAULT_LIMIT,
     LONGEST_USER_ID,
+    ROLE_PATTERN,
     VISIBLE,
     Cursor,
     Email,
     Limit,
+    RoleId,
     UserId,
     path_parameter,
 )
@@ -32,7 +34,6 @@ from tenantry.api.services import Services
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
 from tenantry.domain.members import Member, Membership, MemberStatus
-from tenantry.domain.permissions import Role
 from tenantry.domain.tenants import Tenant
 
 PATH: Final = "/api/v1/members"
@@ -61,13 +62,13 @@ class NewMember(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """A user to invite."""
 
     user_id: Annotated[UserId, doc(example="user_grace")]
-    role: Annotated[Role, doc("What the user may do.", "admin")]
+    role: Annotated[RoleId, doc("What the user may do.", "admin")]
 
 
 class MemberChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The changes to a member."""
 
-    role: Annotated[Role, doc("What the user may do from now on.", "member")]
+    role: Annotated[RoleId, doc("What the user may do from now on.", "member")]
 
 
 class OwnerTransfer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -86,7 +87,13 @@ async def list_members(
     principal: Caller,
     user_id: _OfUser = None,
     role: Annotated[
-        Role | None, QueryParameter(name="role", description="Only members with this role.")
+        str | None,
+        QueryParameter(
+            name="role",
+            max_length=32,
+            pattern=ROLE_PATTERN,
+            description="Only members with this role.",
+        ),
     ] = None,
     status: Annotated[
         MemberStatus | None,

@@ -9,7 +9,8 @@ from litestar.params import PathParameter, QueryParameter
 
 from tenantry.domain.key_metadata import LONGEST_EXTERNAL_ID, MAX_METADATA_BYTES, METADATA_TEXT
 from tenantry.domain.names import NAME_RULE, REFUSED_CHARACTERS
-from tenantry.domain.permissions import SCOPE_FORM
+from tenantry.domain.roles import ROLE_FORM
+from tenantry.domain.scopes import SCOPE_FORM
 
 # In Python, `$` also matches before a newline at the end; elsewhere `(?!\n)` changes nothing.
 END: Final = r"$(?!\n)"
@@ -25,12 +26,14 @@ _EMAIL: Final = (
 )
 _IDENTIFIER: Final = f"^[A-Za-z0-9_-]+{END}"
 _SCOPE: Final = f"^(?:{SCOPE_FORM}|OWNER){END}"
+ROLE_PATTERN: Final = f"^{ROLE_FORM}{END}"
 _FORMS: Final[Mapping[str, str]] = {
     VISIBLE: "must be visible ASCII characters without spaces",
     WEB_ADDRESS: "is not an http or https address",
     _NO_NUL: "must not contain a NUL",
     _EMAIL: "is not an email address",
     _IDENTIFIER: "must contain only letters, digits, _ and -",
+    ROLE_PATTERN: "must be the id of a role",
     _SCOPE: "must be <resource>:<action>, such as projects:read; either part may be *",
 }
 
@@ -66,6 +69,7 @@ UserId = Annotated[
         description="The user's id at the identity provider: `sub` of their tokens.",
     ),
 ]
+RoleId = Annotated[str, msgspec.Meta(pattern=ROLE_PATTERN, max_length=32)]
 CustomerId = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=_IDENTIFIER)]
 ExternalId = Annotated[
     str,

@@ -38,7 +38,6 @@ from tenantry.domain.issuers import Issuers
 from tenantry.domain.key_metadata import check_key_metadata
 from tenantry.domain.names import check_name
 from tenantry.domain.permissions import (
-    ANYTHING,
     OWNER_ALIAS,
     AccessLevel,
     Mode,
@@ -47,6 +46,7 @@ from tenantry.domain.permissions import (
 )
 from tenantry.domain.plan_limits import ACTIVE_KEYS, REPLACED_KEYS, limit_in_force
 from tenantry.domain.plans import FREE, Catalog, Count, PlanLimit
+from tenantry.domain.scopes import ANYTHING
 from tenantry.domain.tenants import TenantRecord
 
 OPERATOR: Final = "operator"

@@ -36,15 +36,22 @@ from tenantry.domain import api_keys, errors, permissions
 from tenantry.domain.access import AccessPhase, current_phase, plan_at
 from tenantry.domain.api_keys import KeyStatus, Pepper
 from tenantry.domain.feature_access import feature_access_of
-from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal, Role
+from tenantry.domain.permissions import (
+    AccessLevel,
+    Mode,
+    PrincipalKind,
+    RequestPrincipal,
+    UserGrants,
+)
 from tenantry.domain.plans import Catalog
+from tenantry.domain.roles import BuiltInRole, Role, Roles, common_gives
+from tenantry.domain.scopes import intersect
 from tenantry.domain.tenants import is_tenant_id
 from tenantry.integrations.oidc.claims import Claims
 from tenantry.integrations.oidc.tokens import TokenVerifier
 
 _REVOKED: Final = "The API key has been revoked."
 _MODES: Final = {mode.value: mode for mode in Mode}
-_ROLES: Final = {role.value: role for role in Role}
 _LEVELS: Final = {level.value: level for level in AccessLevel}
 
 AcceptInvitation = Callable[[Claims, str, str | None], Awaitable[None]]
@@ -161,7 +168,8 @@ class Authenticator:
         self._check_owner_email(row, claims, org_id)
         if not claims_tenant:
             claims = msgspec.structs.replace(claims, role=None)
-        return self._principal_of_user(claims, row), effective_role(claims, row)
+        granted = grants_of_user(claims, row, self.catalog.roles)
+        return self._principal_of_user(claims, row, granted), granted.role
 
     async def verify_token(self, credential: Credential) -> Claims:
         """Return the claims of a bearer token, whatever its tenant."""
@@ -223,7 +231,8 @@ class Authenticator:
             )
         )
         row = only_access(claims, rows)
-        principal = self._principal_of_user(claims, row)
+        granted = grants_of_user(claims, row, self.catalog.roles)
+        principal = self._principal_of_user(claims, row, granted)
         if row.invited and organization is not None and self.accept is not None:
             try:  # naming the tenant accepts its invitation
                 await self.accept(claims, principal.org_id, address)
@@ -235,23 +244,26 @@ class Authenticator:
         self.user_seen(principal.org_id, claims)
         return Authenticated(principal, row.page)
 
-    def _principal_of_user(self, claims: Claims, row: UserAccessRow) -> RequestPrincipal:
-        role, scopes, level = grants_of_user(claims, row)
+    def _principal_of_user(
+        self, claims: Claims, row: UserAccessRow, granted: UserGrants
+    ) -> RequestPrincipal:
         phase = _access_of(row, self.catalog, self.clock())
         return RequestPrincipal(
             kind=PrincipalKind.USER,
             id=claims.subject,
             org_id=row.org_id,
             mode=Mode.LIVE,
-            scopes=scopes,
-            access_level=level,
+            scopes=granted.scopes,
+            access_level=granted.access_level,
             plan=plan_at(row.plan, row.subscription_status, phase),
             subscription_status=row.subscription_status,
             access_phase=phase,
             expires_at=claims.expires_at,
             issuer=claims.issuer,
-            claimed_role=role,
+            claimed_role=_claimed_role(claims, row),
             feature_access=feature_access_of(phase, self.catalog),
+            gives=granted.role.gives,
+            roles=self.catalog.roles,
         )
 
     def _check_owner_email(self, row: UserAccessRow, claims: Claims, org_id: str) -> None:
@@ -266,7 +278,7 @@ class Authenticator:
         """
         if self.tokens is not None and self.tokens.issuers.only is not None:
             return True
-        return row.role == Role.OWNER and not row.removed and not row.invited
+        return row.role == BuiltInRole.OWNER and not row.removed and not row.invited
 
     async def _find_keys(self, queries: Sequence[KeyQuery]) -> list[KeyRow | Exception | None]:
         async with self.keys.use(autocommit=True) as connection:
@@ -335,30 +347,25 @@ def only_access(claims: Claims, rows: Sequence[UserAccessRow]) -> UserAccessRow:
     return rows[0]
 
 
-def grants_of_user(
-    claims: Claims, row: UserAccessRow
-) -> tuple[Role | None, tuple[str, ...], AccessLevel]:
-    """Return a user's claimed role in this tenant, scopes and level. Raises the errors of
-    `Authenticator.as_user`.
-    """
-    role = _claimed_role(claims, row)
+def grants_of_user(claims: Claims, row: UserAccessRow, roles: Roles) -> UserGrants:
+    """Return what a user may do in this tenant. Raises the errors of `Authenticator.as_user`."""
     if row.deleted:
         raise errors.InvalidCredentialError("The organization has ended.")
-    if row.removed and (row.binds_owner or role is not Role.OWNER):
+    is_claimed_owner = _claimed_role(claims, row) == BuiltInRole.OWNER
+    if row.removed and (row.binds_owner or not is_claimed_owner):
         raise errors.NoOrganizationError("The user does not belong to this organization any more.")
     _check_not_suspended(suspended=row.suspended)
-    return role, *permissions.role_grants(effective_role(claims, row), claims.scopes)
+    return permissions.user_grants(
+        roles,
+        claims.role,
+        row.role,
+        claims.scopes,
+        binds_owner=row.binds_owner or claims.org_id != row.org_id,
+    )
 
 
-def _claimed_role(claims: Claims, row: UserAccessRow) -> Role | None:
-    return (claims.role or Role.MEMBER) if claims.org_id == row.org_id else None
-
-
-def effective_role(claims: Claims, row: UserAccessRow) -> Role:
-    """Return the role of a user with these claims in this tenant."""
-    binds_owner = row.binds_owner or claims.org_id != row.org_id
-    stored = _ROLES[row.role] if row.role else None
-    return permissions.effective_role(claims.role, stored, binds_owner=binds_owner)
+def _claimed_role(claims: Claims, row: UserAccessRow) -> str | None:
+    return (claims.role or BuiltInRole.MEMBER) if claims.org_id == row.org_id else None
 
 
 async def lock_and_reauthorize(
@@ -423,11 +430,12 @@ async def _reauthorize_user(
     _check_member(principal, row)
     if row.role is None or not _binds(row, principal):
         return principal
-    granted, level = permissions.role_grants(_ROLES[row.role], ())
+    role = principal.roles.find(row.role)
     return msgspec.structs.replace(
         principal,
-        scopes=permissions.intersect(principal.scopes, granted),
-        access_level=level if level is AccessLevel.SCOPED else principal.access_level,
+        scopes=intersect(principal.scopes, role.scopes),
+        access_level=principal.access_level if role.is_owner else AccessLevel.SCOPED,
+        gives=common_gives(principal.gives, role.gives),
     )
 
 
@@ -460,7 +468,7 @@ def _check_member(principal: RequestPrincipal, row: UserAccessRow) -> None:
 
 def _binds(row: UserAccessRow, principal: RequestPrincipal) -> bool:
     """Whether the membership counts beside the token's claims."""
-    is_owner = principal.claimed_role is Role.OWNER
+    is_owner = principal.claimed_role == BuiltInRole.OWNER
     return row.role is not None and (row.binds_owner or not is_owner)
 
 

@@ -9,7 +9,7 @@ import msgspec
 from tenantry.db.connection import Connection
 from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
 from tenantry.domain.members import User
-from tenantry.domain.permissions import Role
+from tenantry.domain.roles import BuiltInRole
 from tenantry.domain.sessions import ABSOLUTE, IDLE, Session
 from tenantry.integrations.oidc.claims import Claims
 
@@ -172,7 +172,11 @@ async def search_tenants(
 
 
 def _identity(claims: Claims) -> dict[str, object]:
-    return {**claims.user._asdict(), "claimed": claims.org_id, "owner": claims.role is Role.OWNER}
+    return {
+        **claims.user._asdict(),
+        "claimed": claims.org_id,
+        "owner": claims.role == BuiltInRole.OWNER,
+    }
 
 
 async def count_invitations(connection: Connection, user: User) -> int:

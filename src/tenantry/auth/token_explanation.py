@@ -9,7 +9,6 @@ import msgspec
 import psycopg
 
 from tenantry.auth.authentication import (
-    effective_role,
     grants_of_user,
     only_access,
     requested_organization,
@@ -17,7 +16,8 @@ from tenantry.auth.authentication import (
 from tenantry.auth.authentication_store import UserAccessRow, UserQuery, find_user_access
 from tenantry.db.database import Database
 from tenantry.domain import errors, permissions
-from tenantry.domain.permissions import AccessLevel, Role
+from tenantry.domain.permissions import AccessLevel, UserGrants
+from tenantry.domain.roles import Roles
 from tenantry.integrations.oidc.claims import Claims
 from tenantry.integrations.oidc.tokens import (
     CheckResult,
@@ -36,7 +36,7 @@ class ExplainedAccess(msgspec.Struct, frozen=True, rename="camel"):
 
     tenant_known: bool
     org_id: str | None
-    role: Role
+    role: str
     role_origin: str
     """Which of claim, membership and default the role comes from."""
     scopes: tuple[str, ...]
@@ -75,7 +75,13 @@ async def explain_token(
     explained = await verifier.explain(token)
     check = _TenantCheck()
     if explained.claims is not None:
-        check = await _check_tenant(explained.claims, explained.role, organization, database)
+        check = await _check_tenant(
+            explained.claims,
+            explained.role,
+            organization,
+            database,
+            verifier.roles,
+        )
     step = CheckStep("tenant and membership", check.result, check.said, _EXPECTED, check.reason)
     return AccessExplanation(
         explained,
@@ -86,16 +92,20 @@ async def explain_token(
 
 
 async def _check_tenant(
-    claims: Claims, claim: str, organization: str | None, database: Database | None
+    claims: Claims,
+    claim: str,
+    organization: str | None,
+    database: Database | None,
+    roles: Roles,
 ) -> _TenantCheck:
     """Check what a valid token gives. ``claim`` describes its role claim."""
-    by_claims = _access_by_claims(claims, claim, organization)
+    by_claims = _access_by_claims(claims, claim, organization, roles)
     if database is None:
         return _TenantCheck(reason="no database is set: DATABASE_URL", access=by_claims)
     rows = list[UserAccessRow]()
     try:
         rows += await _find_tenants(database, claims, organization)
-        access = _access_by_membership(claims, claim, only_access(claims, rows))
+        access = _access_by_membership(claims, claim, only_access(claims, rows), roles)
     except errors.DatabaseUnavailableError:
         return _TenantCheck(reason="the database is out of reach", access=by_claims)
     except psycopg.Error as error:
@@ -119,43 +129,53 @@ async def _find_tenants(
     return rows
 
 
-def _access_by_claims(claims: Claims, claim: str, organization: str | None) -> ExplainedAccess:
-    role = permissions.lower_role(claims.role, None)
-    scopes, level = permissions.role_grants(role, claims.scopes)
+def _access_by_claims(
+    claims: Claims, claim: str, organization: str | None, roles: Roles
+) -> ExplainedAccess:
+    granted = permissions.user_grants(
+        roles,
+        claims.role,
+        None,
+        claims.scopes,
+        binds_owner=False,
+    )
     return ExplainedAccess(
         tenant_known=False,
         org_id=claims.org_id or organization,
-        role=role,
-        role_origin=_role_origin(claims, claim, None),
-        scopes=scopes,
-        access_level=level,
+        role=granted.role.id,
+        role_origin=_role_origin(claims, claim, None, granted),
+        scopes=granted.scopes,
+        access_level=granted.access_level,
     )
 
 
-def _access_by_membership(claims: Claims, claim: str, row: UserAccessRow) -> ExplainedAccess:
+def _access_by_membership(
+    claims: Claims, claim: str, row: UserAccessRow, roles: Roles
+) -> ExplainedAccess:
     """Return a user's access in a tenant. Raises the errors of `Authenticator.as_user`."""
-    _, scopes, level = grants_of_user(claims, row)
+    granted = grants_of_user(claims, row, roles)
     return ExplainedAccess(
         tenant_known=True,
         org_id=row.org_id,
-        role=effective_role(claims, row),
-        role_origin=_role_origin(claims, claim, row),
-        scopes=scopes,
-        access_level=level,
+        role=granted.role.id,
+        role_origin=_role_origin(claims, claim, row.role, granted),
+        scopes=granted.scopes,
+        access_level=granted.access_level,
         plan=row.plan,
         subscription_status=row.subscription_status,
     )
 
 
-def _role_origin(claims: Claims, claim: str, row: UserAccessRow | None) -> str:
-    """Say where the role comes from. ``claim`` describes the role claim; ``row`` is None without a
-    look at tenants.
+def _role_origin(claims: Claims, claim: str, stored: str | None, granted: UserGrants) -> str:
+    """Say where the role comes from. ``claim`` describes the role claim; ``stored`` is the
+    membership's role, None without one, or without a look at tenants.
     """
-    stored = row.role if row is not None else None
     if claims.role is None:
         return f"{claim}, so the {'membership' if stored else 'default'} counts"
-    if row is None or stored is None or effective_role(claims, row) is claims.role:
+    if stored is None or granted.role.id == claims.role:
         return claim
+    if granted.role.limited_by is not None:
+        return f"{claim}, and only what the membership's role allows too counts"
     return f"{claim}, and the membership has a lower role"
 
 

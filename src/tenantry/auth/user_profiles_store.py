@@ -8,7 +8,7 @@ import msgspec
 
 from tenantry.db.connection import Connection
 from tenantry.domain.members import User, UserProfile
-from tenantry.domain.permissions import Role
+from tenantry.domain.roles import BuiltInRole
 from tenantry.integrations.oidc.claims import Claims
 
 SEEN_EVERY: Final = timedelta(hours=1)
@@ -60,7 +60,7 @@ class UserVisit(msgspec.Struct, frozen=True):
 
 def visit_of(claims: Claims, org_id: str, name: str | None, now: datetime) -> UserVisit:
     """Return the visit of the user of verified claims."""
-    role = claims.role or Role.MEMBER
+    role = claims.role or BuiltInRole.MEMBER
     return UserVisit(
         org_id,
         claims.issuer,

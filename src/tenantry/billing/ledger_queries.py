@@ -39,7 +39,8 @@ from tenantry.domain.billing.subscription_choice import RankedSubscription, choi
 from tenantry.domain.billing.subscription_rank import chosen_state
 from tenantry.domain.errors import InvalidCursorError, NotFoundError
 from tenantry.domain.grants import Grant
-from tenantry.domain.permissions import RequestPrincipal, covers
+from tenantry.domain.permissions import RequestPrincipal
+from tenantry.domain.scopes import covers
 from tenantry.domain.tenants import (
     EndsWithPeriod,
     PeriodEnd,

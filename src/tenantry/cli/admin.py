@@ -41,7 +41,8 @@ from tenantry.db.outbox import Outbox
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR, AuditEvent
 from tenantry.domain.errors import ValidationError
-from tenantry.domain.permissions import AccessLevel, Mode, is_scope
+from tenantry.domain.permissions import AccessLevel, Mode
+from tenantry.domain.scopes import is_scope
 from tenantry.domain.tenants import ManagedTenant, is_tenant_id
 from tenantry.settings import Settings
 

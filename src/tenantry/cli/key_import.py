@@ -41,7 +41,7 @@ from tenantry.db.database import Database
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.audit import BY_OPERATOR
 from tenantry.domain.errors import NotFoundError, ValidationError
-from tenantry.domain.permissions import is_scope
+from tenantry.domain.scopes import is_scope
 from tenantry.settings import Settings
 
 _MOST_SHOWN: Final = 100

@@ -12,7 +12,6 @@ from tenantry.cli.options import limit_option, yes_option
 from tenantry.cli.output import columns, pairs
 from tenantry_sdk.types import Role
 
-_ROLES = click.Choice(["owner", "admin", "member"])
 _MEMBER_COLUMNS = columns(
     "id",
     user="user_id",
@@ -32,7 +31,7 @@ _MEMBERSHIP_COLUMNS = columns(
 
 
 @click.command("list", cls=ApiCommand, json_help="One line of JSON a member.")
-@click.option("--role", type=_ROLES, help="Only members with this role.")
+@click.option("--role", help="Only members with this role.")
 @click.option(
     "--status",
     type=click.Choice(["active", "invited", "removed"]),
@@ -88,10 +87,9 @@ def show(api: ApiContext, *, member_id: str) -> None:
 @click.argument("user_id", metavar="USER", type=parse_id)
 @click.option(
     "--role",
-    type=_ROLES,
     default="member",
     show_default=True,
-    help="The user's role.",
+    help="The user's role: owner, admin, member, or one of the service's own.",
 )
 def add(api: ApiContext, *, user_id: str, role: Role) -> None:
     """Invite a user, and print the member's id on stdout.
@@ -113,9 +111,8 @@ def add(api: ApiContext, *, user_id: str, role: Role) -> None:
 @id_argument("member_id", "MEMBER", "members")
 @click.option(
     "--role",
-    type=_ROLES,
     required=True,
-    help="The new role.",
+    help="The new role: owner, admin, member, or one of the service's own.",
 )
 def update(api: ApiContext, *, member_id: str, role: Role) -> None:
     """Give a member another role.

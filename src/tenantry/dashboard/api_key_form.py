@@ -25,14 +25,8 @@ from tenantry.dashboard.labels import labels
 from tenantry.domain.api_keys import ApiKey, expires_later
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.key_metadata import check_key_metadata
-from tenantry.domain.permissions import (
-    ANYTHING,
-    MAX_SCOPES,
-    OWNER_ALIAS,
-    AccessLevel,
-    Mode,
-    is_scope,
-)
+from tenantry.domain.permissions import OWNER_ALIAS, AccessLevel, Mode
+from tenantry.domain.scopes import ANYTHING, MAX_SCOPES, is_scope
 
 DAYS: Final = ("30", "90", "365")
 _SCOPED: Final = "scoped"

@@ -20,7 +20,8 @@ from tenantry.dashboard.guards import ORG, is_head, is_navigation, is_prefetch, 
 from tenantry.dashboard.key_metadata_form import parse_metadata
 from tenantry.domain import errors
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus
-from tenantry.domain.permissions import Mode, is_scope
+from tenantry.domain.permissions import Mode
+from tenantry.domain.scopes import is_scope
 
 PATH: Final = ORG + "/settings/api-keys"
 _KEY: Final = PATH + "/{key_id:str}"

@@ -77,7 +77,6 @@ class Renderer:
             base_url=base_url,
             changes=labels.changes,
             labels=labels.labels(),
-            roles=dict(labels.ROLES),
             soon=SOON,
             **names,
         )

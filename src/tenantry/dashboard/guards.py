@@ -23,7 +23,9 @@ from tenantry.dashboard.forms import Form, has_token, is_cross_site, is_same_ori
 from tenantry.dashboard.labels import shown_name
 from tenantry.domain.api_keys import ApiKey, KeyStatus
 from tenantry.domain.errors import DatabaseUnavailableError, DomainError, NotFoundError
-from tenantry.domain.permissions import AccessLevel, RequestPrincipal, Role, covers
+from tenantry.domain.permissions import AccessLevel, RequestPrincipal
+from tenantry.domain.roles import MEMBER, Role
+from tenantry.domain.scopes import covers
 from tenantry.domain.sessions import Session, SessionSecret
 from tenantry.server.asgi_types import CALLER, IS_HEAD
 
@@ -83,7 +85,7 @@ class DashboardUser(ActiveSession, frozen=True, kw_only=True):
     """The tenant of the address."""
     caller: RequestPrincipal | None = None
     """The user as a principal of that tenant."""
-    role: Role = Role.MEMBER
+    role: Role = MEMBER
     """The role in that tenant. The token's scopes may restrict ``caller`` further."""
 
     @property

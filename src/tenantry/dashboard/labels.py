@@ -14,15 +14,10 @@ from markupsafe import Markup
 
 from tenantry.domain.audit import Action
 from tenantry.domain.billing.events import Outcome
-from tenantry.domain.permissions import (
-    AccessLevel,
-    RequestPrincipal,
-    Role,
-    covers,
-    is_scope,
-    role_grants,
-)
+from tenantry.domain.permissions import AccessLevel, RequestPrincipal, role_grants
 from tenantry.domain.plans import Catalog
+from tenantry.domain.roles import Role, Roles
+from tenantry.domain.scopes import covers, is_scope
 
 
 class Label(msgspec.Struct, frozen=True):
@@ -114,14 +109,27 @@ class ShownCatalog:
 
 # Roles and permissions
 
-ROLES: Final = ((Role.MEMBER, "Member"), (Role.ADMIN, "Admin"), (Role.OWNER, "Owner"))
+
+class RoleNames(dict[str, str]):
+    """The names of roles by id, each `isolated`. A role that has left the catalog has its id."""
+
+    def __missing__(self, role_id: str) -> str:
+        return f"{role_id} (no longer a role)"
+
+
+def role_names(roles: Roles) -> RoleNames:
+    """Return the names of the roles, the lowest first."""
+    return RoleNames({role.id: isolated(role.name) for role in reversed(list(roles))})
 
 
 def role_label(role: Role, principal: RequestPrincipal) -> str:
-    """Return the role's name, and whether the token's scopes restrict it."""
+    """Return the role's name, and what restricts it: another role, or the token's scopes."""
     scopes, level = role_grants(role, ())
+    name = isolated(role.name)
+    if role.limited_by is not None:
+        name += f", limited to what {isolated(role.limited_by)} also allows"
     is_restricted = set(scopes) != set(principal.scopes) or level is not principal.access_level
-    return dict(ROLES)[role] + (", restricted by your identity provider" if is_restricted else "")
+    return name + (", restricted by your identity provider" if is_restricted else "")
 
 
 def denial_text(
@@ -137,7 +145,7 @@ def denial_text(
     if restrictions and is_role_enough:
         return f"Your identity provider restricted your sign-in to {', '.join(restrictions)}. You can't {action}."
     who = "an owner" if owner_only else "an owner or admin"
-    return f"Your role, {role}, can't {action}. Ask {who} of the organization."
+    return f"Your role, {role.id}, can't {action}. Ask {who} of the organization."
 
 
 def scope_label(scope: str) -> str:

@@ -15,10 +15,11 @@ from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
-from tenantry.dashboard.labels import ROLES
+from tenantry.dashboard.labels import role_names
 from tenantry.domain import errors
 from tenantry.domain.members import Member, MemberStatus, User, check_may_give, check_may_manage
-from tenantry.domain.permissions import RequestPrincipal, Role, lower_role
+from tenantry.domain.permissions import RequestPrincipal
+from tenantry.domain.roles import BuiltInRole, Role
 
 PATH: Final = ORG + "/settings/members"
 _MEMBER: Final = PATH + "/{member_id:str}"
@@ -72,9 +73,10 @@ _writer = needs("members:write")
 @get(PATH, guards=[_reader])
 async def show_members(ctx: Context, cursor: Cursor = None) -> Response[str]:
     status = ctx.choice("status", MemberStatus)
+    role = ctx.query("role")
     wanted = MemberFilter(
         ctx.query("userId") or None,
-        ctx.choice("role", Role),
+        role if role in ctx.services.catalog.roles else None,
         status,
         current=status is None,
     )
@@ -103,7 +105,7 @@ async def show_member(ctx: Context, member_id: MemberId) -> Response[str]:
 
 @get(PATH + "/new", guards=[_writer])
 async def show_invite_member(ctx: Context) -> Response[str]:
-    return _invite_page(ctx, {"userId": ctx.query("userId"), "role": Role.MEMBER})
+    return _invite_page(ctx, {"userId": ctx.query("userId"), "role": BuiltInRole.MEMBER})
 
 
 @post(PATH + "/new", guards=[_writer])
@@ -135,7 +137,10 @@ async def change_role(ctx: Context, member_id: MemberId) -> Response[str]:
     members = ctx.services.members
     try:
         member = await members.get(ctx.principal, member_id)
-        further = _sure_errors(member.role, role, sure=sure) if await _is_own(ctx, member) else {}
+        further = _role_errors(ctx, role)
+        if await _is_own(ctx, member):
+            before = ctx.services.catalog.roles.find(member.role)
+            further |= _sure_errors(ctx, before, role, sure=sure)
         wanted = forms.validate(
             MemberChange,
             {"role": role},
@@ -205,7 +210,7 @@ def _invite_page(
         errors=_errors_of(error),
         is_self=_is_invited_self(ctx, values["userId"]),
         is_sure=sure,
-        assignable=_assignable_roles(ctx.principal),
+        assignable=_assignable_roles(ctx),
     )
 
 
@@ -228,9 +233,9 @@ async def _member_page(
         errors=_errors_of(error),
         role=role or member.role,
         is_sure=sure,
-        assignable=_assignable_roles(principal),
+        assignable=_assignable_roles(ctx),
         may_manage=ctx.user.may("members:write")
-        and _is_allowed(check_may_manage, principal, member.role),
+        and _is_allowed(check_may_manage, principal, ctx.services.catalog.roles.find(member.role)),
     )
 
 
@@ -273,20 +278,32 @@ def _invitation_errors(
     found = (
         {} if ctx.services.members.accepts_user_id(values["userId"]) else {"userId": _EMAIL_AS_ID}
     )
+    found |= _role_errors(ctx, values["role"])
     if _is_invited_self(ctx, values["userId"]):
-        found |= _sure_errors(ctx.user.role, values["role"], sure=sure)
+        found |= _sure_errors(ctx, ctx.user.role, values["role"], sure=sure)
     return found
 
 
-def _sure_errors(before: Role, after: str, *, sure: bool) -> dict[str, str]:
+def _role_errors(ctx: PageContext, role: str) -> dict[str, str]:
+    """Return the error of a role that does not exist."""
+    return {} if role in ctx.services.catalog.roles else {"role": _MESSAGES["role"]}
+
+
+def _sure_errors(ctx: PageContext, before: Role, after: str, *, sure: bool) -> dict[str, str]:
     """Return the error of users who would lower their own role without having checked the box."""
-    if sure or after not in set(Role) or lower_role(before, Role(after)) is before:
+    roles = ctx.services.catalog.roles
+    if sure or after not in roles or roles.find(after).includes(before):
         return {}
     return {"sure": "This is your own role. Check this box to lower it: you can't raise it again."}
 
 
-def _assignable_roles(principal: RequestPrincipal) -> list[tuple[Role, str]]:
-    return [(role, name) for role, name in ROLES if _is_allowed(check_may_give, principal, role)]
+def _assignable_roles(ctx: PageContext) -> list[tuple[str, str]]:
+    roles = ctx.services.catalog.roles
+    return [
+        (role_id, name)
+        for role_id, name in role_names(roles).items()
+        if _is_allowed(check_may_give, ctx.principal, roles.find(role_id))
+    ]
 
 
 def _is_allowed(

@@ -24,7 +24,7 @@ from tenantry.dashboard import (
 from tenantry.dashboard.context import PageComponents, PageContext, Renderer
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.error_pages import ErrorPages, is_unrouted_page
-from tenantry.dashboard.labels import ShownCatalog
+from tenantry.dashboard.labels import ShownCatalog, role_names
 from tenantry.domain.errors import DomainError, IdempotencyReplayError
 from tenantry.domain.sessions import SessionSecret
 
@@ -50,6 +50,7 @@ class Dashboard:
             cookies,
             base_url,
             catalog=catalog,
+            roles=role_names(services.catalog.roles),
             key_prefix=services.api_keys.key_format.prefix,
             **shown,
         )

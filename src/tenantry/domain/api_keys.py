@@ -14,7 +14,8 @@ import msgspec
 from tenantry.common.encoding import doc
 from tenantry.domain.errors import ModeMismatchError, ScopeEscalationError, ValidationError
 from tenantry.domain.imported_keys import HashAlgorithm
-from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal, covers
+from tenantry.domain.permissions import AccessLevel, Mode, PrincipalKind, RequestPrincipal
+from tenantry.domain.scopes import covers
 
 DEFAULT_PREFIX: Final = "svc"
 """Every deployment accepts keys with this prefix (SPEC 2.1)."""
@@ -367,10 +368,12 @@ def check_may_create(
 ) -> None:
     """Raise unless ``maker`` may create such a key.
 
-    A key never has more scopes, a higher level or another mode than its maker. A key cannot create
+    A key never has more scopes, a higher level or another mode than its maker, and one with
+    ``members:write`` is not made by a user whose role gives only some roles. A key cannot create
     one that outlives it; a user can. Raises `ScopeEscalationError` or `ModeMismatchError`.
     """
     maker.require_holding(scopes, level)
+    maker.require_key_scopes(scopes)
     check_mode(maker, mode)
     if maker.kind is PrincipalKind.API_KEY and expires_later(maker.expires_at, expires_at):
         raise ScopeEscalationError("A key cannot create a key that expires later than itself.")

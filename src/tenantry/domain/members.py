@@ -15,10 +15,8 @@ from tenantry.domain.permissions import (
     Mode,
     PrincipalKind,
     RequestPrincipal,
-    Role,
-    lower_role,
-    role_grants,
 )
+from tenantry.domain.roles import BuiltInRole, Role
 
 # "|" may be in an address, but separates the parts of many providers' user ids:
 # samlp|acme|ada@acme.example.
@@ -73,9 +71,10 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
         str, doc("The user's id at the identity provider: `sub` of their tokens.", "user_ada")
     ]
     role: Annotated[
-        Role,
+        str,
         doc(
-            "An owner may do everything, an admin all but what needs an OWNER, a member uses projects.",
+            "An owner may do everything, an admin all but what needs an OWNER, a member uses projects. "
+            "The plan catalog may add roles.",
             "owner",
         ),
     ]
@@ -116,7 +115,7 @@ class Membership(msgspec.Struct, frozen=True, rename="camel"):
     ]
     org_id: Annotated[str, doc("The tenant that it belongs to.", "acme")]
     org_name: Annotated[str, doc("The tenant's name, chosen by its members.", "Acme")]
-    role: Annotated[Role, doc("What the user may do in the tenant.", "admin")]
+    role: Annotated[str, doc("What the user may do in the tenant.", "admin")]
     status: Annotated[
         MemberStatus, doc("`invited` until the user accepts, `active`, or `removed`.", "invited")
     ]
@@ -172,25 +171,26 @@ def check_user_id(user_id: str, location: str) -> None:
 
 
 def check_may_give(giver: RequestPrincipal, role: Role) -> None:
-    """Raise unless ``giver`` may give ``role``: one that grants no more than they have, and not by
-    a key that expires.
+    """Raise unless ``giver`` may give ``role``: one that their role gives, that grants no more than
+    they have, and not by a key that expires.
 
     Raises `ScopeEscalationError` or `ModeMismatchError`.
     """
     check_may_manage(giver, role)
-    scopes, _ = role_grants(role, ())
-    giver.require_holding(scopes, AccessLevel.SCOPED)
+    giver.require_holding(role.scopes, AccessLevel.SCOPED)
     if giver.kind is PrincipalKind.API_KEY and giver.expires_at is not None:
         raise errors.ScopeEscalationError("A key with an expiry cannot grant access without one.")
 
 
 def check_may_change(changer: RequestPrincipal, before: Role, after: Role) -> None:
-    """Raise unless ``changer`` may change a member's role so: a higher role as in `check_may_give`.
+    """Raise unless ``changer`` may change a member's role so: a role that permits more as in
+    `check_may_give`.
 
     Raises `ScopeEscalationError` or `ModeMismatchError`.
     """
     check_may_manage(changer, before)
-    if lower_role(before, after) is not after:
+    check_may_manage(changer, after)
+    if not before.includes(after):
         check_may_give(changer, after)
 
 
@@ -200,13 +200,16 @@ def check_may_manage(manager: RequestPrincipal, role: Role) -> None:
     """
     if manager.mode is Mode.TEST:
         raise errors.ModeMismatchError("A test-mode key cannot manage members.")
-    if role is Role.OWNER and manager.access_level is not AccessLevel.OWNER:
+    if role.is_owner and manager.access_level is not AccessLevel.OWNER:
         raise errors.ScopeEscalationError("Only an OWNER can add, change or remove owners.")
+    manager.require_giving(role.id)
 
 
-def role_of_former_owner(role: Role) -> Role:
-    """Return the role that a member keeps after handing over the tenant: admin at most."""
-    return lower_role(role, Role.ADMIN)
+def role_of_former_owner(role_id: str) -> str:
+    """Return the role that a member keeps after handing over the tenant: an owner becomes an
+    admin.
+    """
+    return BuiltInRole.ADMIN if role_id == BuiltInRole.OWNER else role_id
 
 
 def check_not_last_owner(member: Member, *, is_tenant_owner: bool, other_owners: int) -> None:
@@ -220,7 +223,8 @@ def check_not_last_owner(member: Member, *, is_tenant_owner: bool, other_owners:
         raise errors.LastOwnerError(
             "This member is the tenant's owner: transfer the tenant first, with POST /api/v1/tenants/{id}/transfer."
         )
-    if member.status is MemberStatus.ACTIVE and member.role is Role.OWNER and not other_owners:
+    is_owner = member.status is MemberStatus.ACTIVE and member.role == BuiltInRole.OWNER
+    if is_owner and not other_owners:
         raise errors.LastOwnerError(
             "This is the tenant's last owner: give another member the role owner first."
         )
@@ -228,7 +232,7 @@ def check_not_last_owner(member: Member, *, is_tenant_owner: bool, other_owners:
 
 def check_initial_role(role: Role, *, is_tenant_owner: bool) -> None:
     """Raise `LastOwnerError` if the tenant's owner would get a lower role."""
-    if is_tenant_owner and role is not Role.OWNER:
+    if is_tenant_owner and not role.is_owner:
         raise errors.LastOwnerError(
             "This user is the tenant's owner: add them with the role owner, or transfer the tenant."
         )

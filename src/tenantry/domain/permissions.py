@@ -1,11 +1,10 @@
 """Principals and their permissions: scopes, levels, modes, roles."""
 
 import functools
-import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -18,13 +17,17 @@ from tenantry.domain.errors import (
 )
 from tenantry.domain.feature_access import NO_FEATURES, FeatureAccess
 from tenantry.domain.plans import AccessState
+from tenantry.domain.roles import (
+    BUILT_IN_ROLES,
+    MANAGE_MEMBERS,
+    OWNER,
+    BuiltInRole,
+    Role,
+    Roles,
+    common_role,
+)
+from tenantry.domain.scopes import ANYTHING, covers, intersect, is_scope
 
-MAX_SCOPES: Final = 64
-_NAME = r"(?:[a-z][a-z0-9_-]{0,31}|\*)"
-SCOPE_FORM: Final = f"{_NAME}:{_NAME}"
-_scope = re.compile(SCOPE_FORM, re.ASCII)
-
-ANYTHING: Final = "*:*"
 OWNER_ALIAS: Final = "OWNER"
 
 
@@ -53,19 +56,7 @@ class PrincipalKind(StrEnum):
     USER = "user"
 
 
-class Role(StrEnum):
-    MEMBER = "member"
-    ADMIN = "admin"
-    OWNER = "owner"
-
-
-_SCOPES_REMEMBERED: Final = 256
-_RANK: Final = {Role.MEMBER: 0, Role.ADMIN: 1, Role.OWNER: 2}
-_GRANTS: Final = {
-    Role.MEMBER: ("projects:*", "tenants:read", "billing:read"),
-    Role.ADMIN: (ANYTHING,),
-    Role.OWNER: (ANYTHING,),
-}
+_GRANTS_REMEMBERED: Final = 1024
 
 
 class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
@@ -88,7 +79,7 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
     expires_at: datetime | None
     issuer: str | None = None
     """The issuer of a user's token; None for a key."""
-    claimed_role: Role | None = None
+    claimed_role: str | None = None
     """The role by the user's token, if its claim names this tenant; None by a membership alone."""
     external_id: str | None = None
     """The id that another system gives the key; None for a user."""
@@ -96,6 +87,10 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
     """The JSON of the key's metadata; None where it has none."""
     feature_access: FeatureAccess = NO_FEATURES
     """What the tenant has now of the features of the plan catalog."""
+    gives: frozenset[str] | None = None
+    """As `Role.gives`, of the user's role; None for a key."""
+    roles: Roles = BUILT_IN_ROLES
+    """The roles of the deployment, for an authorization that is repeated."""
 
     @property
     def access(self) -> AccessState:
@@ -146,6 +141,22 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
         if self.mode not in accepted:
             raise ModeMismatchError(f"A {self.mode}-mode credential is not accepted here.")
 
+    def require_giving(self, role_id: str) -> None:
+        """Raise `ScopeEscalationError` unless the principal's role gives this one."""
+        if self.gives is not None and role_id not in self.gives:
+            raise ScopeEscalationError(f"Your role does not give the role {role_id}.")
+
+    def require_key_scopes(self, scopes: Iterable[str]) -> None:
+        """Raise `ScopeEscalationError` unless the principal may put these scopes into a key.
+
+        A key with ``members:write`` gives every role whose scopes it holds, so a user whose role
+        gives only some cannot make one.
+        """
+        if self.gives is not None and covers(scopes, MANAGE_MEMBERS):
+            raise ScopeEscalationError(
+                f"Your role gives only some roles: it cannot put {MANAGE_MEMBERS} into a key."
+            )
+
     def require_holding(self, scopes: Iterable[str], level: AccessLevel) -> None:
         """Raise `ScopeEscalationError` unless the principal has these scopes and this level."""
         if level is AccessLevel.OWNER and self.access_level is not AccessLevel.OWNER:
@@ -155,68 +166,53 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
             raise ScopeEscalationError(f"The credential lacks these scopes: {', '.join(missing)}.")
 
 
-def is_scope(text: str) -> bool:
-    """Whether ``text`` has the form ``(name|*):(name|*)``."""
-    return _scope.fullmatch(text) is not None
-
-
-def covers(grants: Iterable[str], need: str) -> bool:
-    """Whether one of ``grants`` covers ``need``, part by part; write does not imply read."""
-    if need in grants:
-        return True
-    resource, _, action = need.partition(":")
-    for grant in grants:
-        granted_resource, _, granted_action = grant.partition(":")
-        if granted_resource in ("*", resource) and granted_action in ("*", action):
-            return True
-    return False
-
-
-def intersect(left: Iterable[str], right: Iterable[str]) -> tuple[str, ...]:
-    """Return the scopes that both sides grant, part by part, sorted."""
-    right = tuple(right)
-    common = [
-        tuple(map(_meet, one.split(":"), other.split(":"))) for one in left for other in right
-    ]
-    return tuple(sorted({":".join(parts) for parts in common if all(parts)}))
-
-
-def _meet(left: str, right: str) -> str:
-    """Return what two parts of scopes have in common; empty for nothing."""
-    if left in ("*", right):
-        return right
-    return left if right == "*" else ""
-
-
-@functools.cache
-def lower_role(claimed: Role | None, stored: Role | None) -> Role:
-    """Return the lower of two roles; None does not count, and without both the role is member."""
-    said = [role for role in (claimed, stored) if role is not None]
-    return min(said, key=_RANK.__getitem__, default=Role.MEMBER)
-
-
-def highest_role(roles: Iterable[Role]) -> Role:
-    """Return the highest of these roles; member without any."""
-    return max(roles, key=_RANK.__getitem__, default=Role.MEMBER)
-
-
-def effective_role(claimed: Role | None, stored: Role | None, *, binds_owner: bool) -> Role:
-    """Return the lower of two roles, except that only a binding membership lowers a claimed owner.
-
-    ``claimed`` is of a token that names the tenant, or else cannot be owner; see
-    `AuditedMember.binds_owner`.
+class UserGrants(NamedTuple):
+    """What a user may do in a tenant. The token's scopes may restrict ``scopes`` to less than the
+    role grants.
     """
-    return Role.OWNER if claimed is Role.OWNER and not binds_owner else lower_role(claimed, stored)
+
+    role: Role
+    scopes: tuple[str, ...]
+    access_level: AccessLevel
 
 
-@functools.lru_cache(_SCOPES_REMEMBERED)  # tokens of a provider have few different lists of scopes
+# the users of a deployment have few different combinations
+@functools.lru_cache(_GRANTS_REMEMBERED)
+def user_grants(
+    roles: Roles,
+    claimed: str | None,
+    stored: str | None,
+    token_scopes: tuple[str, ...],
+    *,
+    binds_owner: bool,
+) -> UserGrants:
+    """Return what a user may do who has two roles by their ids, and a token with these scopes.
+
+    Of the roles that counts which both permit; None does not count. Only a binding membership
+    restricts a claimed owner: ``claimed`` is of a token that names the tenant, or else cannot be
+    owner; see `AuditedMember.binds_owner`.
+    """
+    role = _effective_role(roles, claimed, stored, binds_owner=binds_owner)
+    return UserGrants(role, *role_grants(role, token_scopes))
+
+
+def _effective_role(
+    roles: Roles, claimed: str | None, stored: str | None, *, binds_owner: bool
+) -> Role:
+    if claimed == BuiltInRole.OWNER and not binds_owner:
+        return OWNER
+    if claimed is None or stored is None:
+        return roles.find(claimed or stored or BuiltInRole.MEMBER)
+    return common_role(roles.find(claimed), roles.find(stored))
+
+
 def role_grants(role: Role, token_scopes: tuple[str, ...]) -> tuple[tuple[str, ...], AccessLevel]:
     """Return the scopes and level of a user with ``role``, narrowed by the token's scopes of our
     form, if any.
     """
-    scopes = _GRANTS[role]
+    scopes = role.scopes
     narrowing = [scope for scope in token_scopes if is_scope(scope)]
     if narrowing:
         scopes = intersect(scopes, narrowing)
-    whole = role is Role.OWNER and ANYTHING in scopes
+    whole = role.is_owner and ANYTHING in scopes
     return scopes, AccessLevel.OWNER if whole else AccessLevel.SCOPED

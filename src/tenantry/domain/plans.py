@@ -1,5 +1,5 @@
-"""The plan catalog: features, plans and add-ons with their provider prices and limits, and the
-access by status.
+"""The plan catalog: features, plans and add-ons with their provider prices and limits, the access
+by status, and the roles of users.
 """
 
 import re
@@ -20,6 +20,7 @@ from tenantry.domain.features import (
     counting_faults,
     value_faults,
 )
+from tenantry.domain.roles import BUILT_IN_ROLES, RoleEntry, Roles, gives_faults
 
 FREE: Final = "free"
 
@@ -146,7 +147,7 @@ class CatalogError(ValueError):
 
 
 class Catalog:
-    """The plans of one deployment, found by id or by price."""
+    """The plans and roles of one deployment, found by id or by price."""
 
     def __init__(
         self,
@@ -154,8 +155,10 @@ class Catalog:
         addons: tuple[Addon, ...] = (),
         access: Mapping[str, AccessState] | None = None,
         features: tuple[Feature, ...] = (),
+        roles: Roles = BUILT_IN_ROLES,
     ) -> None:
         """``access`` overrides the access of single statuses."""
+        self.roles = roles
         self.plans = plans
         self.addons = addons
         self.access: Mapping[str, AccessState] = access or {}
@@ -312,10 +315,10 @@ class _PlanEntry(_Entry, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"trial_days and seats are of plans that are sold, and {FREE} is not")
 
 
-_CATALOG_KEYS: Final = ("features", "plans", "addons", "access")
+_CATALOG_KEYS: Final = ("features", "plans", "addons", "access", "roles")
 _ENTRY_ID: Final = attrgetter("id")
 _ENTRY_PRICES: Final = attrgetter("prices")
-AnyEntry = TypeVar("AnyEntry", bound=_Entry | Feature)
+AnyEntry = TypeVar("AnyEntry", bound=_Entry | Feature | RoleEntry)
 
 
 def parse_catalog(text: str) -> Catalog:
@@ -335,6 +338,7 @@ def parse_catalog(text: str) -> Catalog:
     faults += _repeated("addon", map(_ENTRY_ID, addons))
     faults += _repeated("price", chain.from_iterable(map(_ENTRY_PRICES, (*plans, *addons))))
     access = _access(document.get("access", {}), faults)
+    roles = _roles(document.get("roles", []), faults)
     if _lacks_free_plan(document.get("plans", [])):
         faults.append(f"the plan {FREE!r} is missing: it is the fallback and downgrade plan")
     if faults:
@@ -344,7 +348,17 @@ def parse_catalog(text: str) -> Catalog:
         tuple(map(_to_addon, addons)),
         access,
         tuple(features),
+        roles,
     )
+
+
+def _roles(listed: object, faults: list[str]) -> Roles:
+    of_roles: list[str] = []
+    entries = _entries(listed, "role", RoleEntry, of_roles)
+    of_roles += _repeated("role", map(_ENTRY_ID, entries))
+    # of an invalid list it is not known which roles the others may give
+    faults += of_roles or gives_faults(entries)
+    return Roles([entry.to_role() for entry in entries])
 
 
 def _given_faults(

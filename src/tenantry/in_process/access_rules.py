@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tenantry.domain.features import is_feature_id
-from tenantry.domain.permissions import ACCEPTED_MODES, ANYTHING, Mode, RequestPrincipal, is_scope
+from tenantry.domain.permissions import ACCEPTED_MODES, Mode, RequestPrincipal
+from tenantry.domain.scopes import ANYTHING, is_scope
 
 ScopeRule = Callable[[str, str], str | None]
 """Returns the required scope for a method (``WEBSOCKET`` for a websocket) and path; None accepts

@@ -18,7 +18,7 @@ from tenantry.domain.issuers import ANY_DIRECTORY, DIRECTORY, Issuers
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.plans import Catalog, CatalogError, parse_catalog
 from tenantry.integrations.http_client import is_secure
-from tenantry.integrations.oidc.claims import DEFAULT_ROLES, OidcConfig
+from tenantry.integrations.oidc.claims import OidcConfig, unmapped_roles
 from tenantry.integrations.smtp import SmtpConfig, parse_smtp_url
 from tenantry.integrations.stripe.client import mode_of_key
 from tenantry.settings.declarations import SETTINGS, DeclaredSettings
@@ -177,6 +177,15 @@ class Settings(DeclaredSettings):
         )
         is_allowed = is_secure(issuers.name, allow_http=self._allow_http)
         reject({no_audience: not self._audiences, insecure: not is_allowed})
+        roles = self.catalog.roles
+        role_map = self._role_map or unmapped_roles(roles)
+        reject(
+            {
+                f"OIDC_ROLE_MAP: {ours!r} is none of {', '.join(role.id for role in roles)}": True
+                for ours in role_map.values()
+                if ours not in roles
+            }
+        )
         return OidcConfig(
             issuers=issuers,
             audiences=self._audiences,
@@ -184,7 +193,8 @@ class Settings(DeclaredSettings):
             client_id=self._client_id,
             org_claim=self._org_claim,
             role_claim=self._role_claim,
-            roles=self._role_map or DEFAULT_ROLES,
+            role_map=role_map,
+            roles=roles,
             token_lifetime=self._token_lifetime,
             allow_http=self._allow_http,
         )

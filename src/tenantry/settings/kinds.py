@@ -16,7 +16,7 @@ from tenantry.domain.api_keys import is_prefix
 from tenantry.domain.imported_keys import LONGEST_PATTERN, read_key_pattern
 from tenantry.domain.issuers import ANY_DIRECTORY, is_directory_id
 from tenantry.domain.owner_mails import OwnerNotice
-from tenantry.domain.permissions import Role
+from tenantry.domain.roles import is_role_id
 from tenantry.server.cors import ANY_ORIGIN
 
 EMBEDDED: Final = "embedded"
@@ -383,16 +383,16 @@ def _read_directory(text: str) -> str:
     return text
 
 
-def _read_role(text: str) -> tuple[str, Role]:
+def _read_role(text: str) -> tuple[str, str]:
     theirs, _, ours = (part.strip() for part in text.rpartition("="))
     _require(
-        theirs and ours in set(Role),
-        f"{text!r} is not `theirs=ours`: ours is one of {', '.join(Role)}",
+        theirs and is_role_id(ours),
+        f"{text!r} is not `theirs=ours`: ours is the id of a role",
     )
-    return theirs, Role(ours)
+    return theirs, ours
 
 
-def _read_role_map(text: str) -> Mapping[str, Role]:
+def _read_role_map(text: str) -> Mapping[str, str]:
     pairs = _read_each(_read_role, _entries(text))
     _require(pairs, "maps no role")
     counts = Counter(theirs for theirs, _ in pairs)

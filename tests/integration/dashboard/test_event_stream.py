@@ -14,7 +14,7 @@ from psycopg import sql
 from tenantry.billing.event_feed import MOST_OF_ONE
 from tenantry.billing.ledger_queries_store import arrivals_after
 from tenantry.db.connection import Connection
-from tenantry.domain.permissions import Role
+from tenantry.domain.roles import BuiltInRole
 from tenantry.server.load_shedding import OVERLOAD_DETECTOR
 from tenantry.server.shutdown import SHUTDOWN
 from tests.support.dashboard import ACME, AT_ACME, MIA, Dashboard, Person
@@ -77,7 +77,7 @@ async def add_as_member(conninfo: str) -> None:
         await connection.execute(
             "INSERT INTO memberships (issuer, subject, tenant_id, role) "
             "SELECT issuer, %s, tenant_id, %s FROM memberships WHERE tenant_id = %s LIMIT 1",
-            (MIA.sub, Role.MEMBER.value, ACME),
+            (MIA.sub, BuiltInRole.MEMBER.value, ACME),
         )
 
 

@@ -451,7 +451,9 @@ class AsyncMembers(Resource):
         idempotency_key: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Member:
-        """Invite a user, who must accept. ``role`` is ``owner``, ``admin`` or ``member``."""
+        """Invite a user, who must accept. ``role`` is ``owner``, ``admin``,
+        ``member``, or a role of the service's own.
+        """
         content = body(user_id=user_id, role=role)
         return await self._create(Member, "/api/v1/members", content, idempotency_key, options)
 

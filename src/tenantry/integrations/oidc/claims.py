@@ -14,15 +14,19 @@ from joserfc.util import urlsafe_b64decode
 
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import User
-from tenantry.domain.permissions import Role, highest_role
+from tenantry.domain.roles import BUILT_IN_ROLES, Roles
 
 STANDARD_AUDIENCE: Final = "aud"
 TOKEN_LIFETIME: Final = 86_400
 """The default of `OidcConfig.token_lifetime`, in seconds."""
-DEFAULT_ROLES: Final[Mapping[str, Role]] = MappingProxyType(
-    {role.value: role for role in Role} | {f"org:{role}": role for role in Role}
-)
-"""What a role claim may say where no map is set."""
+
+
+def unmapped_roles(roles: Roles) -> Mapping[str, str]:
+    """Return what a role claim may say where no map is set, with the ids of the roles."""
+    ids = [role.id for role in roles]
+    return MappingProxyType({**{one: one for one in ids}, **{f"org:{one}": one for one in ids}})
+
+
 _MAX_SHOWN: Final = 120
 _UNITS: Final = (("d", 24 * 3600), ("h", 3600), ("min", 60), ("s", 1))
 _MAX_EMAIL: Final = 254
@@ -36,9 +40,9 @@ class OidcConfig(msgspec.Struct, frozen=True):
     ``issuers`` and ``audiences`` are what a token's ``iss`` and the claim ``audience_claim`` must
     say. ``client_id`` is the dashboard's, and should be no audience: a token whose ``aud`` is the
     client alone is an ID token. The claim names are tried as they are, then as a path of member
-    names joined by dots. ``roles`` maps the provider's role values to ours. ``token_lifetime`` is
-    in seconds. ``allow_http`` accepts a plain-http issuer beyond loopback, whose keys an attacker
-    on the network can forge.
+    names joined by dots. ``role_map`` maps the provider's role values to ids of ``roles``.
+    ``token_lifetime`` is in seconds. ``allow_http`` accepts a plain-http issuer beyond loopback,
+    whose keys an attacker on the network can forge.
     """
 
     issuers: Issuers
@@ -47,7 +51,8 @@ class OidcConfig(msgspec.Struct, frozen=True):
     client_id: str | None = None
     org_claim: str = "org_id"
     role_claim: str = "org_role"
-    roles: Mapping[str, Role] = DEFAULT_ROLES
+    role_map: Mapping[str, str] = unmapped_roles(BUILT_IN_ROLES)
+    roles: Roles = BUILT_IN_ROLES
     token_lifetime: int = TOKEN_LIFETIME
     allow_http: bool = False
 
@@ -73,11 +78,11 @@ class OidcConfig(msgspec.Struct, frozen=True):
 
 
 class RoleClaim(msgspec.Struct, frozen=True):
-    """What a token says of the role. ``role`` is None without the claim; ``known`` is false if no
-    value is ours.
+    """What a token says of the role, by its id. ``role`` is None without the claim; ``known`` is
+    false if no value is ours.
     """
 
-    role: Role | None
+    role: str | None
     known: bool = True
 
 
@@ -87,14 +92,15 @@ _NO_ROLE: Final = RoleClaim(None)
 class Claims(msgspec.Struct, frozen=True):
     """The claims of a verified token. A user is ``(issuer, subject)``.
 
-    ``role`` is None if the token has no role claim. ``scopes`` are as the provider wrote them;
-    ``email`` is set only if the provider has verified it; ``name`` is what it calls the user.
+    ``role`` is a role's id, None if the token has no role claim. ``scopes`` are as the provider
+    wrote them; ``email`` is set only if the provider has verified it; ``name`` is what it calls the
+    user.
     """
 
     issuer: str
     subject: str
     org_id: str | None
-    role: Role | None
+    role: str | None
     scopes: tuple[str, ...]
     issued_at: datetime
     expires_at: datetime
@@ -115,11 +121,11 @@ def role_claim(members: dict[str, Any], config: OidcConfig) -> RoleClaim:
     if value is msgspec.UNSET or value in ("", []):
         return _NO_ROLE
     roles = [
-        config.roles[each]
+        config.role_map[each]
         for each in (value if isinstance(value, list) else [value])
-        if isinstance(each, str) and each in config.roles
+        if isinstance(each, str) and each in config.role_map
     ]
-    return RoleClaim(highest_role(roles), known=bool(roles))
+    return RoleClaim(config.roles.highest(roles).id, known=bool(roles))
 
 
 class Header(msgspec.Struct, frozen=True):

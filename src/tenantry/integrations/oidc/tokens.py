@@ -20,6 +20,7 @@ from tenantry.domain.errors import (
     TokenFault,
 )
 from tenantry.domain.issuers import Issuers
+from tenantry.domain.roles import Roles
 from tenantry.integrations.oidc import claim_checks as checks
 from tenantry.integrations.oidc.claims import Claims, OidcConfig, claim_at, decode, format_json
 from tenantry.integrations.oidc.keys import KeySet
@@ -163,6 +164,11 @@ class TokenVerifier:
         """The trusted issuers."""
         return self._config.issuers
 
+    @property
+    def roles(self) -> Roles:
+        """The roles that a token may name."""
+        return self._config.roles
+
     async def verify(self, token: str) -> Claims:
         """Return the claims of a token that passes all checks.
 
@@ -238,7 +244,7 @@ def _explanation(
 
 def _described_role(token: checks.DecodedToken) -> str:
     name = token.config.role_claim
-    roles = token.config.roles
+    roles = token.config.role_map
     found = token.role
     if found.role is None:
         return f"the token has no {name}"

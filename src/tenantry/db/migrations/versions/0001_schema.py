@@ -158,7 +158,7 @@ CREATE TABLE memberships (
     tenant_id   text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
     id          text COLLATE "C" NOT NULL
                 DEFAULT 'mbr_' || replace(gen_random_uuid()::text, '-', ''),
-    role        text NOT NULL CHECK (role IN ('owner', 'admin', 'member')),
+    role        text NOT NULL CHECK (role ~ '^[a-z][a-z0-9_-]{0,31}$'),
     -- The user has not accepted yet.
     invited     boolean NOT NULL DEFAULT false,
     -- The user created the tenant: this counts against TENANTS_PER_USER.
