@@ -158,7 +158,7 @@ async def test_no_notice_without_a_subscription(owner: Person) -> None:
     page = await owner.open(BILLING)
     assert "Free plan Subscription No subscription Limits 3 projects" in page.text
     assert "Access" not in page.text
-    assert 'class="notice red"' not in page.html
+    assert 'class="alert red"' not in page.html
 
 
 @pytest.mark.parametrize(

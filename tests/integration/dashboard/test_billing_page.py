@@ -130,7 +130,7 @@ async def test_every_page_shows_a_failed_payment_until_it_is_paid(
         return [
             page
             for page in PAGES
-            if 'class="notice red"' in (await owner.open(f"{AT_ACME}{page}")).html
+            if 'class="alert red"' in (await owner.open(f"{AT_ACME}{page}")).html
         ]
 
     await dashboard.deliver(updated(created=events.NOW - 3))

@@ -34,6 +34,7 @@ LEADS_TO: Final = {
     "Delete": "Delete this project?",
     "Manage memberships and invitations": "Your memberships",
     "Overview": "Acme",
+    "Plan": "Billing",
     "Remove": "Remove this member?",
     "Replay the ledger": "Replay the ledger",
     "Revoke the old key now": "Revoke Rotated",

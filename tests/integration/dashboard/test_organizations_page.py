@@ -40,7 +40,9 @@ async def olivia(many_organizations: Dashboard) -> Person:
 
 def offered(page: Page) -> list[str]:
     """Return the tenants in the menu."""
-    return _linked(page.html.partition('<details class="menu">')[2].partition("</details>")[0])
+    return _linked(
+        page.html.partition('<details class="menu switcher">')[2].partition("</details>")[0]
+    )
 
 
 def listed(page: Page) -> list[str]:

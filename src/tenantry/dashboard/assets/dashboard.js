@@ -131,6 +131,16 @@ for (const menu of all("details.menu")) {
   });
 }
 
+// A field that narrows the entries of its list.
+for (const field of all("[data-narrows]")) {
+  field.hidden = false;
+  const entries = all("li:not(:has([data-narrows]))", field.closest("ul"));
+  field.addEventListener("input", () => {
+    const text = field.value.trim().toLowerCase();
+    for (const entry of entries) entry.hidden = !entry.textContent.toLowerCase().includes(text);
+  });
+}
+
 // Reload a part of the page at the time from which it is outdated.
 for (const part of all("[data-until]")) {
   const check = async () => {
