@@ -117,10 +117,13 @@ def build_app(
     """
     parts = Parts(settings, conninfo, clock, monotonic, timeouts)
     services = parts.services
+    if settings.branding.adapted:
+        logger.warning("PRODUCT_COLOR: %s", settings.branding.adapted)
     dashboard = Dashboard(
         services,
         parts.authentication.authenticator,
         parts.session_secret,
+        settings.branding,
         command=settings.command,
         demo_pages=settings.demo_pages,
     )
@@ -187,8 +190,13 @@ def litestar_app(parts: "Parts", dashboard: Dashboard, shutdown: Shutdown) -> As
             shutdown,
         ),
         *api_routes(),
-        openapi_route(settings.base_url, settings.credentials),
-        reference_route(settings.base_url, dashboard.assets, settings.credentials),
+        openapi_route(settings.base_url, settings.credentials, settings.branding),
+        reference_route(
+            settings.base_url,
+            dashboard.assets,
+            settings.credentials,
+            settings.branding,
+        ),
         *dashboard.routes(),
     ]
     state = {"access": access, "services": parts.services, "pages": dashboard.components}
@@ -495,6 +503,7 @@ def build_work(base: Base, fetched: WebhookService) -> Work:
             mailer,
             clock,
             base_url=settings.base_url,
+            product=settings.branding,
         )
     reconciler: Reconciler | None = None
     if provider:

@@ -6,6 +6,7 @@ from tenantry.common.clock import system_clock
 from tenantry.dashboard.context import Renderer
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.error_pages import ErrorPages
+from tenantry.domain.branding import DEFAULT_BRANDING
 from tenantry.domain.sessions import SessionSecret
 from tenantry.server.asgi_types import HotResponse
 
@@ -17,7 +18,9 @@ def page_of(
 ) -> HotResponse | None:
     scope = {"type": "http", "method": method, "path": path, "headers": [(b"accept", accept)]}
     secret = SessionSecret("a secret of the tests")
-    renderer = Renderer(Cookies(secret, system_clock, secure=False), "http://localhost")
+    renderer = Renderer(
+        Cookies(secret, system_clock, secure=False), "http://localhost", DEFAULT_BRANDING
+    )
     return ErrorPages(renderer).raw_page_of(scope, status, "an-id")
 
 

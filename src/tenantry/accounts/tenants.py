@@ -33,7 +33,7 @@ from tenantry.domain.billing.state import BillingPolicy
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import User, check_user_id
 from tenantry.domain.names import check_name
-from tenantry.domain.permissions import AccessLevel, PrincipalKind, RequestPrincipal
+from tenantry.domain.permissions import AccessLevel, RequestPrincipal
 from tenantry.domain.tenants import (
     ManagedTenant,
     Tenant,
@@ -382,16 +382,11 @@ class TenantService:
         """End the caller's tenant, as `delete` does. ``name`` is its name, which the caller repeats
         to confirm.
 
-        Only an owner's token may: a leaked OWNER key does not end an organization. While a
-        subscription renews, the provider would charge for an organization that nobody can open.
+        While a subscription renews, the provider would charge for an organization that is closed.
 
-        Raises `NotFoundError`, `UserTokenRequiredError`, `ScopeEscalationError`,
-        `ValidationError`, `SubscriptionExistsError`, and as `lock_and_reauthorize`.
+        Raises `NotFoundError`, `ScopeEscalationError`, `ValidationError`,
+        `SubscriptionExistsError`, and as `lock_and_reauthorize`.
         """
-        if principal.kind is not PrincipalKind.USER:
-            raise errors.UserTokenRequiredError(
-                "Only an owner's own token can delete an organization; an API key cannot."
-            )
         async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
             found, caller, now = await lock_and_reauthorize(
                 connection,

@@ -29,7 +29,12 @@ from tenantry.db.idempotency_store import Claim
 from tenantry.db.pagination import Window
 from tenantry.domain import errors
 from tenantry.domain.audit import ActorKind, Author
-from tenantry.domain.permissions import ACCEPTED_MODES, LIVE_MODE_SCOPES, RequestPrincipal
+from tenantry.domain.permissions import (
+    ACCEPTED_MODES,
+    LIVE_MODE_SCOPES,
+    PrincipalKind,
+    RequestPrincipal,
+)
 from tenantry.domain.rate_limits import USER_CREATIONS_PER_MINUTE, USER_REQUESTS_PER_MINUTE
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.server.asgi_types import (
@@ -169,6 +174,19 @@ class _CallerGuard(RouteGuard):
             principal.require_mode(ACCEPTED_MODES["live"])
 
 
+class _OwnTokenGuard(_CallerGuard):
+    """Require a user's token for the tenant. A key is rejected, whatever its scopes."""
+
+    credential = Credential.USER
+
+    async def authorize(self, connection: Connection) -> None:
+        await super().authorize(connection)
+        if extras(connection)[CALLER].kind is not PrincipalKind.USER:
+            raise errors.UserTokenRequiredError(
+                "This needs a user's own token; an API key may not do it."
+            )
+
+
 class _PlansGuard(_CallerGuard):
     """Require any credential, or none where the plans are public. A wrong one is rejected."""
 
@@ -229,6 +247,11 @@ def needs(scope: str | None, *, in_quota: bool = True) -> RouteGuard:
     caller learns of an exhausted quota, and changes the plan.
     """
     return _CallerGuard(scope, is_in_quota=in_quota)
+
+
+def needs_own_token(scope: str) -> RouteGuard:
+    """Require a user's token whose grants cover ``scope``: for what a leaked key must not do."""
+    return _OwnTokenGuard(scope, is_in_quota=True)
 
 
 def needs_plan_access() -> RouteGuard:

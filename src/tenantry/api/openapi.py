@@ -23,6 +23,7 @@ from tenantry.api.guards import RAISES, AnyRequest, Credential, RouteGuard
 from tenantry.auth.credentials import CredentialFinder
 from tenantry.common.encoding import camel_case
 from tenantry.domain.api_keys import DEFAULT_PREFIX
+from tenantry.domain.branding import DEFAULT_BRANDING, Branding
 from tenantry.domain.permissions import LIVE_MODE_SCOPES
 from tenantry.server.compression import PublicBody
 from tenantry.server.load_shedding import PREFIX
@@ -81,11 +82,15 @@ def hand_written_part() -> dict[str, Any]:
 
 
 def describe(
-    app: Litestar, base_url: str, credentials: CredentialFinder | None = None
+    app: Litestar,
+    base_url: str,
+    credentials: CredentialFinder | None = None,
+    product: Branding = DEFAULT_BRANDING,
 ) -> dict[str, Any]:
     """Return the OpenAPI document of ``app``, which takes 0.1 s.
 
-    ``credentials`` has the prefix of keys, and names the header that takes them.
+    ``credentials`` has the prefix of keys, and names the header that takes them. The title is the
+    name of the ``product``.
     """
     document = hand_written_part()
     del document[CODES_KEY], document[REMEDIES_KEY]
@@ -94,7 +99,7 @@ def describe(
     texts = {status: text["description"] for status, text in components.pop("responses").items()}
     shared = components.pop("parameters")
     generated = app.openapi_schema.to_schema()
-    document["info"] = {**generated["info"], **document["info"]}
+    document["info"] = {**generated["info"], **document["info"], "title": product.name}
 
     routes = sorted(_routes(app), key=lambda route: _METHODS.index(route.method))
     schema_of, found = _schemas_of(routes)
@@ -144,12 +149,15 @@ def _schemas_of(routes: Sequence["_Route"]) -> tuple[dict[str, Any], dict[str, A
     return dict(zip(types, schemas[1:], strict=True)), components
 
 
-def openapi_route(base_url: str, credentials: CredentialFinder) -> HTTPRouteHandler:
+def openapi_route(
+    base_url: str, credentials: CredentialFinder, product: Branding
+) -> HTTPRouteHandler:
     """The route that serves the document, which is made when a client first asks for it."""
 
     @cache
     def document(app: Litestar) -> PublicBody:
-        return PublicBody.kept(msgspec.json.encode(describe(app, base_url, credentials)))
+        described = describe(app, base_url, credentials, product)
+        return PublicBody.kept(msgspec.json.encode(described))
 
     @get(PATH, include_in_schema=False, opt={"public": True})
     async def show_openapi(request: AnyRequest) -> Response[bytes]:

@@ -20,6 +20,7 @@ from tenantry.api.guards import AnyRequest
 from tenantry.api.openapi import CODES_KEY, REF_PREFIX, describe, hand_written_part
 from tenantry.api.openapi import PATH as DOCUMENT_PATH
 from tenantry.auth.credentials import CredentialFinder
+from tenantry.domain.branding import DEFAULT_BRANDING, Branding
 from tenantry.server.compression import PublicBody
 from tenantry.server.page_assets import PageAssets, page_templates
 from tenantry.server.problems import CODES
@@ -54,7 +55,7 @@ Schema = Mapping[str, Any]
 
 
 def reference_route(
-    base_url: str, assets: PageAssets, credentials: CredentialFinder
+    base_url: str, assets: PageAssets, credentials: CredentialFinder, product: Branding
 ) -> HTTPRouteHandler:
     """The route of the reference page, which is rendered when a client first asks for it."""
     headers = {
@@ -65,8 +66,8 @@ def reference_route(
 
     @cache
     def page(app: Litestar) -> PublicBody:
-        document = describe(app, base_url, credentials)
-        text = render(document, base_url, assets.address, credentials)
+        document = describe(app, base_url, credentials, product)
+        text = render(document, base_url, assets.address, credentials, product)
         return PublicBody.kept(text.encode())
 
     @get(PATH, include_in_schema=False, opt={"public": True})
@@ -82,6 +83,7 @@ def render(
     base_url: str,
     assets: str,
     credentials: CredentialFinder,
+    product: Branding = DEFAULT_BRANDING,
 ) -> str:
     """The page of this OpenAPI document; ``assets`` is the address of its style sheets and its
     script.
@@ -95,6 +97,7 @@ def render(
         assets=assets,
         key_prefix=credentials.key_format.prefix,
         api_key_header=credentials.api_key_header,
+        product=product,
     )
 
 

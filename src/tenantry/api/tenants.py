@@ -19,6 +19,7 @@ from tenantry.api.guards import (
     VerifiedAddress,
     needs,
     needs_operator,
+    needs_own_token,
     needs_user,
     raises,
 )
@@ -195,7 +196,7 @@ async def get_owner_address(
 
 @post(
     PATH + "/{tenant_id:str}/end",
-    guards=[needs("tenants:write")],
+    guards=[needs_own_token("tenants:write")],
     status_code=204,
     summary="End a tenant",
     opt=raises("user_token_required", "scope_escalation", "subscription_exists"),

@@ -26,6 +26,7 @@ from tenantry.db.idempotency_store import Claim
 from tenantry.domain.access import to_access
 from tenantry.domain.api_keys import SOON
 from tenantry.domain.audit import ActorKind, Author
+from tenantry.domain.branding import Branding
 from tenantry.domain.errors import DomainError, IdempotencyInFlightError, InvalidIdempotencyKeyError
 from tenantry.domain.names import display_text
 from tenantry.domain.permissions import RequestPrincipal
@@ -49,9 +50,9 @@ _BETWEEN_TRIES: Final = 0.1
 class Renderer:
     """Renders templates as pages. Jinja escapes all values."""
 
-    def __init__(self, cookies: Cookies, base_url: str, **names: object) -> None:
+    def __init__(self, cookies: Cookies, base_url: str, product: Branding, **names: object) -> None:
         """``names`` are further variables of all templates."""
-        self.assets = PageAssets(resources.files(__package__) / "assets")
+        self.assets = PageAssets(resources.files(__package__) / "assets", _files_of(product))
         self._cookies = cookies
         self._templates = page_templates(PackageLoader(str(__package__)))
         self._templates.filters.update(
@@ -76,6 +77,7 @@ class Renderer:
             assets=self.assets.address,
             base_url=base_url,
             changes=labels.changes,
+            product=product,
             labels=labels.labels(),
             soon=SOON,
             **names,
@@ -120,6 +122,24 @@ class Renderer:
             media_type=MediaType.TEXT,
             headers={**PAGE_HEADERS, "Location": location},
         )
+
+
+_ACCENT: Final = """\
+:root {{
+  --accent: light-dark({accent.light}, {accent.dark});
+  --on-accent: light-dark({accent.on_light}, {accent.on_dark});
+}}
+"""
+
+
+def _files_of(product: Branding) -> dict[str, bytes]:
+    """Return the logo, and the style sheet with the accent color, if the operator set them."""
+    files = {}
+    if product.accent is not None:
+        files["product.css"] = _ACCENT.format(accent=product.accent).encode()
+    if product.logo is not None:
+        files["product.png"] = product.logo
+    return files
 
 
 class PageComponents(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from tenantry.dashboard.context import PageComponents, PageContext, Renderer
 from tenantry.dashboard.cookies import Cookies
 from tenantry.dashboard.error_pages import ErrorPages, is_unrouted_page
 from tenantry.dashboard.labels import ShownCatalog, role_names
+from tenantry.domain.branding import Branding
 from tenantry.domain.errors import DomainError, IdempotencyReplayError
 from tenantry.domain.sessions import SessionSecret
 
@@ -39,6 +40,7 @@ class Dashboard:
         services: UseCases,
         authenticator: Authenticator,
         secret: SessionSecret,
+        product: Branding,
         **shown: object,
     ) -> None:
         """``shown`` are further variables of all templates."""
@@ -49,6 +51,7 @@ class Dashboard:
         renderer = Renderer(
             cookies,
             base_url,
+            product,
             catalog=catalog,
             roles=role_names(services.catalog.roles),
             key_prefix=services.api_keys.key_format.prefix,

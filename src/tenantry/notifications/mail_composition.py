@@ -12,6 +12,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from tenantry.domain import owner_mails as rules
+from tenantry.domain.branding import DEFAULT_BRANDING, Branding
 from tenantry.domain.names import display_text
 from tenantry.domain.prices import format_amount
 from tenantry.integrations.smtp import PermanentMailError, parse_sender
@@ -33,19 +34,30 @@ _SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {
 }
 
 
-def compose(mail: rules.PendingMail, sender: str, base_url: str = "") -> EmailMessage:
+def compose(
+    mail: rules.PendingMail,
+    sender: str,
+    base_url: str = "",
+    product: Branding = DEFAULT_BRANDING,
+) -> EmailMessage:
     """Compose the mail to a tenant's owner, always the same. Raises `PermanentMailError` for an
     invalid address.
 
-    With ``base_url`` billing notices link the dashboard's billing page.
+    With ``base_url`` billing notices link the dashboard's billing page. The operator's ``product``,
+    if it has a name, is in the subject and in the last line.
     """
     subject, template = _SUBJECTS[type(mail.about)]
     page = base_url and base_url + rules.BILLING_PATH.format(mail.tenant_id)
-    values = {"about": mail.about, "tenant": mail.tenant_name, "billing_page": page}
+    values = {
+        "about": mail.about,
+        "tenant": mail.tenant_name,
+        "billing_page": page,
+        "product": product,
+    }
     message = EmailMessage()
     message["From"] = sender
     message["To"] = _recipient(mail.recipient)
-    message["Subject"] = subject
+    message["Subject"] = f"[{product.name}] {subject}" if product.is_own else subject
     message["Date"] = mail.created_at
     name = str(mail.notification_id)
     # distinguishes it from earlier ones: only the newest link is valid

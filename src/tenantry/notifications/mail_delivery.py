@@ -14,6 +14,7 @@ from tenantry.db.connection import ACROSS_TENANTS, Connection
 from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain import owner_mails as rules
+from tenantry.domain.branding import DEFAULT_BRANDING, Branding
 from tenantry.domain.owner_mails import PendingMail
 from tenantry.integrations.smtp import MailDeliveryError, Mailer, PermanentMailError
 from tenantry.notifications import mail_delivery_store as store
@@ -172,13 +173,14 @@ class MailDeferredError(Exception):
 
 
 class MailService(msgspec.Struct, frozen=True):
-    """Delivers mails. ``base_url`` is for links in them."""
+    """Delivers mails. ``base_url`` is for links in them, ``product`` for their subjects."""
 
     database: Database
     mailer: Mailer
     clock: Clock
     schedule: RetrySchedule = standard_schedule
     base_url: str = ""
+    product: Branding = DEFAULT_BRANDING
 
     async def deliver(self, notification_id: UUID) -> None:
         """Deliver one mail; do nothing if it has been delivered or given up.
@@ -194,7 +196,8 @@ class MailService(msgspec.Struct, frozen=True):
         if mail is None:
             return
         try:
-            await self.mailer.send(compose(mail, self.mailer.config.sender, self.base_url))
+            composed = compose(mail, self.mailer.config.sender, self.base_url, self.product)
+            await self.mailer.send(composed)
         except MailDeliveryError as error:
             await self._failed(mail, error)
         else:

@@ -1,6 +1,7 @@
 """Templates and static files of HTML pages."""
 
 import hashlib
+from collections.abc import Mapping
 from importlib.resources.abc import Traversable
 from typing import Final
 
@@ -15,7 +16,12 @@ from tenantry.server.security_headers import ASSET_HEADERS
 ASSETS: Final = "/assets"
 _DIGEST_LENGTH: Final = 12
 _ONE_YEAR: Final = 365 * 24 * 3600
-_MEDIA_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_MEDIA_TYPES: Final = {
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+}
 
 
 def page_templates(loader: BaseLoader) -> Environment:
@@ -30,13 +36,17 @@ def page_templates(loader: BaseLoader) -> Environment:
 
 
 class PageAssets:
-    """The files of one folder, served at ``address``, which changes with their content."""
+    """The files of one folder, served at ``address``, which changes with their content.
 
-    def __init__(self, folder: Traversable) -> None:
+    ``more`` are further files, by name.
+    """
+
+    def __init__(self, folder: Traversable, more: Mapping[str, bytes] | None = None) -> None:
         self._files = {
             file.name: file.read_bytes()
             for file in sorted(folder.iterdir(), key=lambda file: file.name)
         }
+        self._files.update(more or {})
         digest = hashlib.sha256(b"".join(self._files.values())).hexdigest()[:_DIGEST_LENGTH]
         self.address = f"{ASSETS}/{digest}"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tenantry.domain.api_keys import DEFAULT_PREFIX
+from tenantry.domain.branding import DEFAULT_NAME
 from tenantry.integrations.oidc.claims import STANDARD_AUDIENCE, TOKEN_LIFETIME
 from tenantry.settings.kinds import (
     API_KEY_HEADER,
@@ -21,6 +22,9 @@ from tenantry.settings.kinds import (
     ORIGIN,
     OTLP_HEADERS,
     POOLER_URL,
+    PRODUCT_COLOR,
+    PRODUCT_LOGO,
+    PRODUCT_NAME,
     ROLE_MAP,
     TEXT,
     TEXT_WITH_PASSWORD,
@@ -274,6 +278,19 @@ class DeclaredSettings(SettingValues):
     tenants_per_user = Setting("TENANTS_PER_USER", number(0, 1_000_000), 20)
     """How many tenants one user may create; deleted ones do not count. 0: users create none. The
     operator may create any number.
+    """
+
+    _product_name = Setting("PRODUCT_NAME", PRODUCT_NAME, DEFAULT_NAME)
+    """The name of your product, which pages, the API reference and mails show. See [Your product's
+    name, logo and color](../how-to/branding.md).
+    """
+    _product_logo = Setting[bytes | None]("PRODUCT_LOGO", PRODUCT_LOGO, None)
+    """The path of a PNG that pages show beside the name, with sides of 16 to 1,024 pixels. An SVG
+    is rejected: browsers run the scripts of one that is opened by itself.
+    """
+    _product_color = Setting("PRODUCT_COLOR", PRODUCT_COLOR, None)
+    """The color of buttons and links. Where text in it would have too little contrast, pages use
+    the nearest color that has enough, and the service says so at its start.
     """
 
     _smtp_url = Setting("SMTP_URL", TEXT_WITH_PASSWORD, None)

@@ -14,6 +14,7 @@ from tenantry.auth.credentials import CredentialFinder
 from tenantry.common.secret import Secret
 from tenantry.domain.api_keys import KeyFormat
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
+from tenantry.domain.branding import Branding, accent_of
 from tenantry.domain.issuers import ANY_DIRECTORY, DIRECTORY, Issuers
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.plans import Catalog, CatalogError, parse_catalog
@@ -213,6 +214,13 @@ class Settings(DeclaredSettings):
             )
         with _fault_of("MAIL_FROM"):
             return read(self._mail_from)
+
+    @cached_property
+    def branding(self) -> Branding:
+        """What pages and mails show of the product."""
+        color = self._product_color
+        accent = None if color is None else accent_of(color)
+        return Branding(self._product_name, color, accent, self._product_logo)
 
     @cached_property
     def traces(self) -> bool:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import compress
+from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
@@ -13,8 +14,10 @@ import psycopg
 
 from tenantry.common.secret import Secret
 from tenantry.domain.api_keys import is_prefix
+from tenantry.domain.branding import LONGEST_NAME, MOST_LOGO_BYTES, accent_of, check_logo
 from tenantry.domain.imported_keys import LONGEST_PATTERN, read_key_pattern
 from tenantry.domain.issuers import ANY_DIRECTORY, is_directory_id
+from tenantry.domain.names import has_refused_characters
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.roles import is_role_id
 from tenantry.server.cors import ANY_ORIGIN
@@ -402,6 +405,34 @@ def _read_role_map(text: str) -> Mapping[str, str]:
     return dict(pairs)
 
 
+def _read_product_name(text: str) -> str:
+    is_visible = any(letter.isprintable() and not letter.isspace() for letter in text)
+    _require(
+        len(text) <= LONGEST_NAME and is_visible and not has_refused_characters(text),
+        f"must be at most {LONGEST_NAME} visible characters",
+    )
+    return text
+
+
+def _read_accent(text: str) -> str:
+    accent_of(text)
+    return text
+
+
+def _read_logo(path: str) -> bytes:
+    """Read a PNG of at most `MOST_LOGO_BYTES`. Raises `ValueError`."""
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(MOST_LOGO_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from error
+    try:
+        check_logo(content)
+    except ValueError as error:
+        raise ValueError(f"{path} {error}") from None
+    return content
+
+
 NOTICES: Final = ", ".join(f"`{notice}`" for notice in OwnerNotice)
 TEXT: Final = Kind("text", str)
 TEXT_WITH_PASSWORD: Final = Kind("text", str, is_secret=True)
@@ -420,5 +451,8 @@ AUDIENCES: Final = several(str, "separated by commas")
 CLAIM: Final = Kind("text", _read_claim, "the name of a claim")
 ROLE_MAP: Final = Kind("text", _read_role_map, "`theirs=ours`, separated by commas")
 DIRECTORIES: Final = several(_read_directory, "ids, or `*`")
+PRODUCT_NAME: Final = Kind("text", _read_product_name, f"at most {LONGEST_NAME} characters")
+PRODUCT_LOGO: Final = Kind("path", _read_logo, f"a PNG of at most {MOST_LOGO_BYTES // 1024} KiB")
+PRODUCT_COLOR: Final = Kind("color", _read_accent, "`#rrggbb`")
 OTLP_HEADERS: Final = Kind("text", str, "`name=value`, separated by commas")
 FLAG: Final = Kind("flag", _read_flag, "true, false, 1, 0")
