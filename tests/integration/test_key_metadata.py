@@ -161,7 +161,7 @@ async def test_list_by_external_id_reads_its_index(service: Service) -> None:
         await connection.execute("SET LOCAL enable_seqscan = off")
         await connection.execute("SET LOCAL enable_sort = off")
         wanted = KeyFilter(external_id="cus_1")
-        await read_page(connection, org.id, NOW, wanted, Window(20), bounded=False)
+        await read_page(connection, org.id, NOW, wanted, Window(20))
         scans = await connection.fetch_value(
             "SELECT pg_stat_get_xact_numscans('api_keys_by_external_id'::regclass)"
         )

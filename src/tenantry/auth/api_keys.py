@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from tenantry.audit import trail as audit
 from tenantry.auth import api_keys_store
-from tenantry.auth.api_keys_store import KeyFilter
+from tenantry.auth.api_keys_store import KeyCounts, KeyFilter
 from tenantry.auth.authentication import lock_and_reauthorize
 from tenantry.common.clock import Clock
 from tenantry.common.encoding import new_id
@@ -19,7 +19,8 @@ from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
-from tenantry.db.pagination import SearchPage, window_after
+from tenantry.db.numbered_pages import NumberedPage, PageRequest
+from tenantry.db.pagination import Page, window_after
 from tenantry.db.tenants_store import get_tenant
 from tenantry.domain import api_keys as rules
 from tenantry.domain import errors
@@ -58,6 +59,16 @@ class NewKey(msgspec.Struct, frozen=True):
 
     record: ApiKey
     secret: str
+
+
+class KeySearch(msgspec.Struct, frozen=True):
+    """A page of keys, the counts of the same search in every state, and the use of the plan's limit
+    of active keys.
+    """
+
+    page: NumberedPage[ApiKey]
+    counts: KeyCounts
+    room: PlanLimit
 
 
 @dataclass(frozen=True)
@@ -149,49 +160,54 @@ class ApiKeyService:
             return made
 
     async def list_page(
-        self,
-        principal: RequestPrincipal,
-        wanted: KeyFilter,
-        limit: int,
-        cursor: str | None,
-        *,
-        bounded: bool = False,
-    ) -> SearchPage[ApiKey]:
-        """Read a page of keys, newest first; with ``bounded`` of a bounded search. Raises
-        `InvalidCursorError`.
-        """
+        self, principal: RequestPrincipal, wanted: KeyFilter, limit: int, cursor: str | None
+    ) -> Page[ApiKey]:
+        """Read a page of keys, newest first. Raises `InvalidCursorError`."""
         window = window_after(limit, cursor)
+        org_id = principal.org_id
         now = self.clock()
-        if principal.mode is Mode.TEST:
-            wanted = msgspec.structs.replace(wanted, mode=Mode.TEST)
-        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+        wanted = _visible(principal, wanted)
+        async with self.database.transaction(of_tenant(org_id)) as connection:
             return await api_keys_store.read_page(
                 connection,
-                principal.org_id,
+                org_id,
                 now,
                 wanted,
                 window,
-                bounded=bounded,
             )
 
-    async def count(self, principal: RequestPrincipal) -> tuple[PlanLimit, int]:
-        """Return the use of the plan's limit of active keys, and the number of replaced keys."""
+    async def search_page(
+        self, principal: RequestPrincipal, wanted: KeyFilter, request: PageRequest
+    ) -> KeySearch:
+        """Read a page of keys with its place among them, and the counts of the same search in every
+        state. Raises `InvalidCursorError`.
+        """
         org_id = principal.org_id
         now = self.clock()
+        wanted = _visible(principal, wanted)
+        in_every_state = msgspec.structs.replace(wanted, state=None)
         most = limits_of(principal.access_phase, self.catalog).api_keys
         async with self.database.transaction(of_tenant(org_id)) as connection:
+            page = await api_keys_store.search_page(
+                connection,
+                org_id,
+                now,
+                wanted,
+                request,
+            )
+            counts = await api_keys_store.count_states(
+                connection,
+                org_id,
+                now,
+                in_every_state,
+            )
             active = await api_keys_store.count(
                 connection,
                 org_id,
                 now,
                 KeyState.ACTIVE,
             )
-            return PlanLimit(Count(active), most), await api_keys_store.count(
-                connection,
-                org_id,
-                now,
-                KeyState.REPLACED,
-            )
+        return KeySearch(page, counts, PlanLimit(Count(active), most))
 
     async def get(self, principal: RequestPrincipal, key_id: str) -> ApiKey:
         """Read a key. Raises `NotFoundError`."""
@@ -644,6 +660,13 @@ def _check_rotated_end(key: ApiKey, changed: ApiKey) -> None:
         raise errors.KeyNotActiveError(
             "A rotated key's expiry can only be moved to an earlier time."
         )
+
+
+def _visible(principal: RequestPrincipal, wanted: KeyFilter) -> KeyFilter:
+    """Return the filter with the mode to which a test-mode principal is limited."""
+    if principal.mode is Mode.TEST:
+        return msgspec.structs.replace(wanted, mode=Mode.TEST)
+    return wanted
 
 
 def _check_active(key: ApiKey) -> None:

@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, Page, SearchPage, Window
+from tenantry.db.numbered_pages import NumberedListing, NumberedPage, PageRequest
+from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, Page, Window
 from tenantry.db.statements import BLOBS, MOMENTS, TEXTS, Statement
 from tenantry.domain.api_keys import SOON, ApiKey, KeyHint, KeyState, KeyStatus, status_at
 from tenantry.domain.audit import Action
@@ -22,6 +23,10 @@ _SHOWN: Final = (
 _LEAK: Final = (
     "FROM audit_events leak WHERE leak.org_id = k.org_id AND leak.target_id = k.id "
     f"AND leak.action = '{Action.KEY_LEAKED}' AND k.revoked_at IS NOT NULL"
+)
+# Read once for a statement, from the index of these entries alone.
+_LEAKED_IDS: Final = (
+    f"target_id FROM audit_events WHERE org_id = %(org)s AND action = '{Action.KEY_LEAKED}'"
 )
 _COLUMNS: Final = (
     f"{_SHOWN}, "  # noqa: S608  # our own columns
@@ -57,9 +62,12 @@ _STATE: Final = {
     KeyState.REPLACED: f"{_STATUS[KeyStatus.ACTIVE]} AND superseded_by IS NOT NULL",
     KeyState.EXPIRED: _STATUS[KeyStatus.EXPIRED],
     KeyState.REVOKED: _STATUS[KeyStatus.REVOKED],
-    KeyState.LEAKED: f"EXISTS (SELECT {_LEAK})",
+    KeyState.LEAKED: f"revoked_at IS NOT NULL AND id IN (SELECT {_LEAKED_IDS})",
     KeyState.IMPORTED: f"{_ACTIVE} AND {_IS_UNUSED_IMPORT}",
 }
+_STATE_COUNTS: Final = ", ".join(
+    f"count(*) FILTER (WHERE {condition})" for condition in _STATE.values()
+)
 
 
 _HINTED_LISTING: Final = Listing("id, org_id", "api_keys", "created_at")
@@ -81,6 +89,10 @@ class KeyFilter(msgspec.Struct, frozen=True):
     search: str | None = None
     external_id: str | None = None
     is_imported: bool = False
+
+
+KeyCounts = Mapping[KeyState | None, int]
+"""How many keys match a filter, by state; None is every state, and a key may be in several."""
 
 
 def _key(row: Sequence[Any], now: datetime) -> ApiKey:
@@ -127,29 +139,27 @@ async def find(
     return _key(row, now) if row else None
 
 
-async def read_page(
-    connection: Connection,
-    org_id: str,
-    now: datetime,
-    wanted: KeyFilter,
-    window: Window,
-    *,
-    bounded: bool,
-) -> SearchPage[ApiKey]:
-    """Read a page of a tenant's keys, newest first; with ``bounded`` of the next
-    `MAX_SCANNED_RECORDS` only.
-    """
-    source = "org_id = %(org)s"
-    if wanted.external_id is not None:
-        source += " AND external_id = %(external_id)s"  # the index has both
-    conditions = [
-        _STATUS[wanted.status] if wanted.status else "true",
-        "(%(mode)s::text IS NULL OR mode = %(mode)s)",
-        "import_algorithm IS NOT NULL" if wanted.is_imported else "true",
-        _STATE[wanted.state] if wanted.state else "true",
-        f"(%(search)s::text IS NULL OR position(lower(%(search)s) IN lower({_SEARCHED})) > 0)",
-    ]
-    values = {
+def _source(wanted: KeyFilter) -> str:
+    """Return the condition that an index supports."""
+    if wanted.external_id is None:
+        return "org_id = %(org)s"
+    return "org_id = %(org)s AND external_id = %(external_id)s"
+
+
+def _checked(wanted: KeyFilter) -> str:
+    """Return the condition that is checked row by row: the given ones only."""
+    given = {
+        _STATUS[wanted.status] if wanted.status else "": wanted.status,
+        _STATE[wanted.state] if wanted.state else "": wanted.state,
+        "mode = %(mode)s": wanted.mode,
+        "import_algorithm IS NOT NULL": wanted.is_imported,
+        f"position(lower(%(search)s) IN lower({_SEARCHED})) > 0": wanted.search,
+    }
+    return " AND ".join(condition for condition, value in given.items() if value) or "true"
+
+
+def _filter_values(org_id: str, now: datetime, wanted: KeyFilter) -> dict[str, object]:
+    return {
         "org": org_id,
         "now": now,
         "soon": now + SOON,
@@ -157,15 +167,49 @@ async def read_page(
         "search": wanted.search,
         "external_id": wanted.external_id,
     }
+
+
+async def read_page(
+    connection: Connection, org_id: str, now: datetime, wanted: KeyFilter, window: Window
+) -> Page[ApiKey]:
+    """Read a page of a tenant's keys, newest first."""
     return await _LISTING.page(
         connection,
-        source,
-        values,
+        _source(wanted),
+        _filter_values(org_id, now, wanted),
         window,
         lambda row: _key(row, now),
-        filtered=" AND ".join(conditions),
-        bounded=bounded,
+        filtered=_checked(wanted),
     )
+
+
+async def search_page(
+    connection: Connection, org_id: str, now: datetime, wanted: KeyFilter, request: PageRequest
+) -> NumberedPage[ApiKey]:
+    """Read a numbered page of a tenant's keys. Raises `InvalidCursorError`."""
+    listing = NumberedListing(
+        _LISTING,
+        _source(wanted),
+        _filter_values(org_id, now, wanted),
+        _checked(wanted),
+    )
+    return await listing.read(connection, request, lambda row: _key(row, now))
+
+
+async def count_states(
+    connection: Connection, org_id: str, now: datetime, wanted: KeyFilter
+) -> KeyCounts:
+    """Count the keys that match by their state, among a tenant's newest `MAX_SCANNED_RECORDS`.
+
+    ``wanted`` names no state.
+    """
+    [counts] = await connection.fetch(
+        f"SELECT count(*), {_STATE_COUNTS} FROM (SELECT {_LISTING.source_columns} FROM api_keys "  # noqa: S608
+        f"WHERE {_source(wanted)} ORDER BY created_at DESC, id DESC LIMIT {MAX_SCANNED_RECORDS}) AS k "
+        f"WHERE {_checked(wanted)}",
+        _filter_values(org_id, now, wanted),
+    )
+    return dict(zip([None, *_STATE], counts, strict=True))
 
 
 async def find_hinted(

@@ -1,5 +1,6 @@
 """The pages of API keys: list, show, create, edit, rotate, revoke."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -9,8 +10,7 @@ from litestar.params import FromPath
 from msgspec import UNSET
 
 from tenantry.api.guards import AnyRequest
-from tenantry.api.parameters import Cursor
-from tenantry.auth.api_keys import NewKey
+from tenantry.auth.api_keys import KeySearch, NewKey
 from tenantry.auth.api_keys_store import KeyFilter
 from tenantry.dashboard import api_key_form, forms
 from tenantry.dashboard.api_key_form import KeyForm
@@ -18,6 +18,7 @@ from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, is_head, is_navigation, is_prefetch, needs
 from tenantry.dashboard.key_metadata_form import parse_metadata
+from tenantry.dashboard.pager import requested_page
 from tenantry.domain import errors
 from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus
 from tenantry.domain.permissions import Mode
@@ -26,6 +27,16 @@ from tenantry.domain.scopes import is_scope
 PATH: Final = ORG + "/settings/api-keys"
 _KEY: Final = PATH + "/{key_id:str}"
 _PAGE_SIZE: Final = 25
+_STATES: Final[Mapping[KeyState | None, str]] = {
+    None: "All",
+    KeyState.ACTIVE: "Active",
+    KeyState.EXPIRING: "Expiring soon",
+    KeyState.REPLACED: "Replaced",
+    KeyState.EXPIRED: "Expired",
+    KeyState.REVOKED: "Revoked",
+    KeyState.LEAKED: "Leaked",
+    KeyState.IMPORTED: "Imported, unused",
+}
 _OVERLAPS: Final = (
     ("0", "Revoke it now"),
     ("3600", "1 hour"),
@@ -52,29 +63,50 @@ _writer = needs("api-keys:write")
 
 
 @get(PATH, guards=[_reader])
-async def show_keys(ctx: Context, cursor: Cursor = None) -> Response[str]:
-    state = ctx.choice("status", KeyState)
-    mode = ctx.choice("mode", Mode)
-    wanted = KeyFilter(state=state, mode=mode, search=ctx.query("search") or None)
-    query = forms.query_string(
-        {"status": wanted.state, "mode": wanted.mode, "search": wanted.search}
+async def show_keys(ctx: Context) -> Response[str]:
+    wanted = KeyFilter(
+        state=ctx.choice("status", KeyState),
+        mode=ctx.choice("mode", Mode),
+        search=ctx.query("search") or None,
     )
-    page = await ctx.services.api_keys.list_page(
+    found = await ctx.services.api_keys.search_page(
         ctx.principal,
         wanted,
-        _PAGE_SIZE,
-        cursor,
-        bounded=True,
+        requested_page(ctx, _PAGE_SIZE),
     )
-    room, replaced = await ctx.services.api_keys.count(ctx.principal)
+    filters = {"status": wanted.state, "mode": wanted.mode, "search": wanted.search}
     return ctx.render(
         "api_keys.html",
-        page=page,
-        room=room,
-        replaced=replaced,
+        page=found.page,
+        counts=found.counts,
+        room=found.room,
         wanted=wanted,
-        query=query,
+        filters=filters,
+        replaced=found.counts[KeyState.REPLACED],
+        states=_state_chips(ctx, wanted, found),
     )
+
+
+def _state_chips(
+    ctx: PageContext, wanted: KeyFilter, found: KeySearch
+) -> list[tuple[str, str, int | str, bool]]:
+    """Return the text, address and count of each state that has keys, and which one is shown."""
+    address = f"{ctx.user.base}/settings/api-keys"
+    further = {"mode": wanted.mode, "search": wanted.search}
+    shown = [
+        state
+        for state, count in found.counts.items()
+        if count or state in (None, KeyState.ACTIVE, wanted.state)
+    ]
+    return [
+        (
+            _STATES[state],
+            f"{address}?{forms.query_string({'status': state, **further})}".rstrip("?&"),
+            found.counts[state],
+            state is wanted.state,
+        )
+        for state in shown
+    ]
 
 
 @get(_KEY, guards=[_reader])

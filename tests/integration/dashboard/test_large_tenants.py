@@ -1,5 +1,6 @@
 """Pages of a tenant with more rows than a page reads: no row is lost."""
 
+import re
 from typing import Any, Final
 
 import psycopg
@@ -82,7 +83,8 @@ async def fill(conninfo: str, statement: str, rows: int, every: int = 1) -> None
 
 
 def found(page: Page, prefix: str) -> list[int]:
-    return [int(link.removeprefix(prefix)) for link in page.links if link.startswith(prefix)]
+    rows = re.compile(re.escape(prefix) + r"(\d+)")
+    return [int(row[1]) for row in map(rows.fullmatch, page.links) if row]
 
 
 def further(page: Page) -> str | None:

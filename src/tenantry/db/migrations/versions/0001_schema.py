@@ -86,6 +86,9 @@ CREATE INDEX audit_events_of_tenant ON audit_events (org_id, at DESC, id DESC);
 CREATE INDEX audit_events_of_target ON audit_events (org_id, target_id, at DESC, id DESC);
 CREATE INDEX audit_events_of_actor ON audit_events (org_id, actor_id, at DESC, id DESC)
     WHERE actor_id IS NOT NULL;
+-- Which keys were reported as leaked: few entries among many.
+CREATE INDEX audit_events_of_leaks ON audit_events (org_id, target_id, at)
+    WHERE action = 'api_key.leak_reported';
 
 -- Entries never change, and go only after the end of their tenant, also for the table's owner.
 CREATE FUNCTION keep_audit_events() RETURNS trigger LANGUAGE plpgsql AS $$
