@@ -15,6 +15,7 @@ from litestar import Litestar
 from prometheus_client import Metric
 
 from tenantry import __version__
+from tenantry.accounts.member_directory import MemberDirectory
 from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.overview import OverviewService
 from tenantry.accounts.owner_addresses import OwnerConfirmations, owner_address_writes
@@ -418,6 +419,7 @@ def build_services(
             outbox=outbox,
             email_subjects=by_email,
         ),
+        member_directory=MemberDirectory(database, issuers),
         memberships=memberships,
         profiles=UserProfileService(database),
         trail=AuditService(database),

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tenantry.accounts.members_store import OF_ISSUERS, issuer_values
+from tenantry.accounts.members_store import OF_ISSUERS, issuer_values, of_subject
 from tenantry.db.connection import Connection
 from tenantry.db.numbered_pages import NumberedListing, NumberedPage, PageRequest
 from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing
@@ -115,14 +115,23 @@ async def read_members(
     status: MemberStatus,
     page: PageRequest,
 ) -> NumberedPage[ListedMember]:
-    """Read a page of members with this status, newest first. Raises `InvalidCursorError`."""
+    """Read a page of members with this status, newest first. Raises `InvalidCursorError`.
+
+    A search examines `MAX_SCANNED_RECORDS` members, and finds a whole user id among all.
+    """
     listing = NumberedListing(
         _MEMBERS,
         "tenant_id = %(org)s",
         {"org": org_id, **issuer_values(issuers), **msgspec.structs.asdict(wanted)},
         f"{OF_ISSUERS} AND {_OF_STATUS[status]} AND {_OF_ROLE} AND {_FOUND}",
     )
-    return await listing.read(connection, page, _member)
+    found = await listing.read(connection, page, _member)
+    if found.data or found.looked_back_to is None or not wanted.text:
+        return found
+    condition = f"{listing.condition} AND {of_subject('text', issuers)}"
+    of_user = listing._replace(condition=condition)
+    exact = await of_user.read(connection, page, _member)
+    return exact if exact.data else found
 
 
 async def read_claimed(

@@ -79,6 +79,15 @@ def issuer_values(issuers: Issuers | None) -> dict[str, Any]:
     return {"issuers": issuers.known, "pattern": issuers.pattern}
 
 
+def of_subject(parameter: str, issuers: Issuers | None) -> str:
+    """Return the condition for users with the subject in a parameter; an index finds those of
+    listed issuers.
+    """
+    condition = f"subject = %({parameter})s"
+    is_listed = issuers is not None and issuers.pattern is None
+    return f"{condition} AND issuer = ANY(%(issuers)s)" if is_listed else condition
+
+
 async def read_page(
     connection: Connection,
     org_id: str,
@@ -95,9 +104,7 @@ async def read_page(
     """
     indexed = "tenant_id = %(org)s"
     if wanted.user_id is not None:
-        is_listed = issuers is not None and issuers.pattern is None
-        indexed += " AND subject = %(user_id)s"
-        indexed += " AND issuer = ANY(%(issuers)s)" if is_listed else ""
+        indexed += f" AND {of_subject('user_id', issuers)}"
     filtered = (
         f"{OF_ISSUERS} AND (%(role)s::text IS NULL OR role = %(role)s)"
         f" AND (%(status)s::text IS NULL OR {MEMBER_STATUS} = %(status)s)"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from litestar.di import NamedDependency
 
+from tenantry.accounts.member_directory import MemberDirectory
 from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.overview import OverviewService
 from tenantry.accounts.owner_addresses import OwnerConfirmations
@@ -46,6 +47,7 @@ class UseCases(msgspec.Struct, frozen=True, kw_only=True):
     tenants: TenantService
     grants: GrantService
     members: MemberService
+    member_directory: MemberDirectory
     memberships: MembershipService
     profiles: UserProfileService
     trail: AuditService

@@ -8,7 +8,7 @@ from litestar import Response, get, post
 from tenantry.accounts.caller_address import CallerAddress
 from tenantry.accounts.members_store import MemberFilter
 from tenantry.api.members import MemberChange, MemberId, NewMember, OwnerTransfer
-from tenantry.api.parameters import MOST_ON_A_PAGE, Cursor
+from tenantry.api.parameters import MOST_ON_A_PAGE
 from tenantry.dashboard import forms
 from tenantry.dashboard.account import leave_path
 from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
@@ -16,14 +16,13 @@ from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import role_names
+from tenantry.dashboard.member_lists import PATH
 from tenantry.domain import errors
 from tenantry.domain.members import Member, MemberStatus, User, check_may_give, check_may_manage
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.roles import BuiltInRole, Role
 
-PATH: Final = ORG + "/settings/members"
 _MEMBER: Final = PATH + "/{member_id:str}"
-_PAGE_SIZE: Final = 50
 _EMAIL_AS_ID: Final = (
     "This is an email address. Enter the user id, which users find on their profile, or on the page after their first "
     "sign-in."
@@ -68,34 +67,6 @@ class MemberPerson(NamedTuple):
 
 _reader = needs("members:read")
 _writer = needs("members:write")
-
-
-@get(PATH, guards=[_reader])
-async def show_members(ctx: Context, cursor: Cursor = None) -> Response[str]:
-    status = ctx.choice("status", MemberStatus)
-    role = ctx.query("role")
-    wanted = MemberFilter(
-        ctx.query("userId") or None,
-        role if role in ctx.services.catalog.roles else None,
-        status,
-        current=status is None,
-    )
-    page = await ctx.services.members.list_page(
-        ctx.principal,
-        wanted,
-        _PAGE_SIZE,
-        cursor,
-        bounded=True,
-    )
-    return ctx.render(
-        "members.html",
-        page=page,
-        people=await _people(ctx, page.data),
-        wanted=wanted,
-        query=forms.query_string(
-            {"role": wanted.role, "status": wanted.status, "userId": wanted.user_id}
-        ),
-    )
 
 
 @get(_MEMBER, guards=[_reader])

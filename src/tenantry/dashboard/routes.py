@@ -17,6 +17,7 @@ from tenantry.dashboard import (
     billing,
     events,
     guards,
+    member_lists,
     members,
     projects,
     sign_in,
@@ -29,7 +30,7 @@ from tenantry.domain.branding import Branding
 from tenantry.domain.errors import DomainError, IdempotencyReplayError
 from tenantry.domain.sessions import SessionSecret
 
-_MODULES = (account, api_keys, audit, billing, events, members, projects, sign_in)
+_MODULES = (account, api_keys, audit, billing, events, member_lists, members, projects, sign_in)
 
 
 class Dashboard:

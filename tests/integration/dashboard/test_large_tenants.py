@@ -144,7 +144,7 @@ async def test_event_is_found_by_its_id_among_all(owner: Person, dashboard: Dash
 
 async def test_a_user_is_found_among_all_members(owner: Person, dashboard: Dashboard) -> None:
     await fill(dashboard.conninfo, MEMBERS, MAX_SCANNED_RECORDS + 200)
-    page = await owner.open(f"{AT_ACME}/settings/members?userId=user_{MAX_SCANNED_RECORDS + 100}")
+    page = await owner.open(f"{AT_ACME}/settings/members?search=user_{MAX_SCANNED_RECORDS + 100}")
     assert found(page, f"{AT_ACME}/settings/members/mem_") == [MAX_SCANNED_RECORDS + 100]
 
 

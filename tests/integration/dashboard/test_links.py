@@ -32,6 +32,7 @@ LEADS_TO: Final = {
     "Compare plans": "Plans",
     "Create an API key": "Create key",
     "Delete": "Delete this project?",
+    "Invitations 0": "Members",
     "Manage memberships and invitations": "Your memberships",
     "Overview": "Acme",
     "Plan": "Billing",

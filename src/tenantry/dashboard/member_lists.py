@@ -1,0 +1,104 @@
+"""The lists of an organization's users: members, invitations, and users by claim."""
+
+from typing import Final, NamedTuple
+
+from litestar import Response, get
+
+from tenantry.accounts.member_directory_store import UserCounts, UserSearch
+from tenantry.dashboard.context import Context, PageContext
+from tenantry.dashboard.guards import ORG, needs
+from tenantry.dashboard.pager import requested_page
+from tenantry.domain.members import MemberStatus
+from tenantry.domain.plans import Count
+
+PATH: Final = ORG + "/settings/members"
+INVITATIONS_PATH: Final = PATH + "/invitations"
+_CLAIMED_PATH: Final = PATH + "/identity-provider"
+_PAGE_SIZE: Final = 50
+
+_reader = needs("members:read")
+
+
+class MemberTab(NamedTuple):
+    """A tab with one of the lists, as its component takes it."""
+
+    text: str
+    address: str
+    shown_count: str
+    is_current: bool
+
+
+@get(PATH, guards=[_reader])
+async def show_members(ctx: Context) -> Response[str]:
+    wanted = _wanted(ctx)
+    status = ctx.choice("status", MemberStatus)
+    is_removed = status is MemberStatus.REMOVED
+    directory = ctx.services.member_directory
+    page = await directory.members(
+        ctx.principal,
+        wanted,
+        MemberStatus.REMOVED if is_removed else MemberStatus.ACTIVE,
+        requested_page(ctx, _PAGE_SIZE),
+    )
+    owner = await ctx.services.members.owner_of(ctx.principal, ctx.user.session.user)
+    return await _list_page(
+        ctx,
+        "members.html",
+        page=page,
+        wanted=wanted,
+        status=status if is_removed else None,
+        owner_id=owner and owner.id,
+    )
+
+
+@get(INVITATIONS_PATH, guards=[_reader])
+async def show_invited_users(ctx: Context) -> Response[str]:
+    wanted = _wanted(ctx)
+    page = await ctx.services.member_directory.members(
+        ctx.principal,
+        wanted,
+        MemberStatus.INVITED,
+        requested_page(ctx, _PAGE_SIZE),
+    )
+    return await _list_page(ctx, "members_invited.html", page=page, wanted=wanted)
+
+
+@get(_CLAIMED_PATH, guards=[_reader])
+async def show_claimed_users(ctx: Context) -> Response[str]:
+    wanted = _wanted(ctx)
+    page = await ctx.services.member_directory.claimed(
+        ctx.principal,
+        wanted,
+        requested_page(ctx, _PAGE_SIZE),
+    )
+    return await _list_page(ctx, "members_claimed.html", page=page, wanted=wanted)
+
+
+def _wanted(ctx: PageContext) -> UserSearch:
+    return UserSearch(ctx.query("search"), ctx.query("role"))
+
+
+async def _list_page(ctx: PageContext, template: str, **shown: object) -> Response[str]:
+    counts = await ctx.services.member_directory.counts(ctx.principal)
+    return ctx.render(
+        template,
+        tabs=_tabs(ctx, counts),
+        viewer=ctx.user.session.user,
+        **shown,
+    )
+
+
+def _tabs(ctx: PageContext, counts: UserCounts) -> list[MemberTab]:
+    """Return the tabs; that of users by claim only if there are some, or it is open."""
+    always = [
+        _tab(ctx, "Members", PATH, counts.members),
+        _tab(ctx, "Invitations", INVITATIONS_PATH, counts.invited),
+    ]
+    claimed = _tab(ctx, "By provider", _CLAIMED_PATH, counts.claimed)
+    return [*always, claimed] if counts.claimed.number or claimed.is_current else always
+
+
+def _tab(ctx: PageContext, text: str, path: str, count: Count) -> MemberTab:
+    address = path.replace(ORG, ctx.user.base)
+    shown_count = f"{count.number:,}{'+' if count.and_more else ''}"
+    return MemberTab(text, address, shown_count, ctx.request.url.path == address)
