@@ -43,6 +43,8 @@ from tenantry.auth.key_import import KeyImportService
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
+from tenantry.auth.usage import UsageService
+from tenantry.auth.usage_counting import UsageCounter
 from tenantry.auth.user_profiles import UserProfileService
 from tenantry.billing.access_ends import record_access_ends
 from tenantry.billing.checkout import CheckoutOptions, CheckoutService
@@ -142,6 +144,7 @@ def build_app(
         cors=cors_policy(settings),
         vary=CallerVary(settings.credentials.api_key_header),
         deadline=timeouts.request,
+        usage=parts.usage.count,
     )
 
 
@@ -464,6 +467,7 @@ def build_services(
             base.tell_use,
             base.quota_exceeded,
         ),
+        usage=UsageService(database, clock),
         replay=ReplayService(database, policy, clock),
         base_url=settings.base_url,
         people=settings.demo_people,
@@ -572,6 +576,7 @@ class Parts:
     ) -> None:
         self.base = base = build_base(settings, conninfo, clock, timeouts)
         self.owner_addresses = owner_address_writes(base.database, base.outbox, clock)
+        self.usage = UsageCounter(base.database, clock, base.metrics.usage_written.inc)
         memberships = MembershipService(
             base.database,
             settings.issuers,
@@ -618,6 +623,9 @@ class Parts:
             stack.push_async_callback(self.services.customer_accounts.aclose)
             await base.database.open()
             stack.push_async_callback(base.database.close)
+            if serves:
+                stack.push_async_callback(self.usage.close)
+                stack.push_async_callback(stop, asyncio.create_task(self.usage.run()))
             stack.push_async_callback(self.owner_addresses.write)
             stack.push_async_callback(stop, asyncio.create_task(self.owner_addresses.run()))
             stack.push_async_callback(stop, asyncio.create_task(self.services.event_feed.run()))
@@ -671,6 +679,7 @@ class Parts:
         self.base.metrics.set_pool("ordinary", self.base.database.pool_stats())
         self.base.metrics.set_pool("jobs", self.queue.pool_stats())
         self.base.metrics.streams.set(len(self.services.event_feed))
+        self.base.metrics.usage_waiting.set(self.usage.waiting)
 
     async def email_of_token(self, token: str, subject: str) -> str | None:
         """The verified address of an access token's user, from the identity provider."""

@@ -89,6 +89,11 @@ async def add_tenant(connection: Connection, tenant_id: str, deleted_at: datetim
         "created_by) VALUES ('key_' || %s, %s, %s, 'One', '{}', 'SCOPED', 'live', 'svc_live_abcd', 'wxyz', %s, 'user')",
         (tenant_id, tenant_id, tenant_id.encode(), NOW),
     )
+    for table in ("usage_hours", "usage_days"):
+        await connection.execute(
+            f"INSERT INTO {table} VALUES (%s, 'key_' || %s, %s, 'accepted', 1)",  # noqa: S608  # the tests' own words
+            (tenant_id, tenant_id, NOW),
+        )
     await keep_profile(connection, tenant_id, "user", NOW)
 
 
@@ -131,6 +136,8 @@ async def left_of(connection: Connection, tenant_id: str) -> set[str]:
         "billing_events": "tenant_id",
         "notifications": "tenant_id",
         "user_profiles": "org_id",
+        "usage_hours": "org_id",
+        "usage_days": "org_id",
     }
     return {
         table
@@ -166,6 +173,37 @@ async def test_use_is_removed_400_days_after_its_period(
         )
     assert await retention.run() == {"usage counters": 1}
     assert await connection.fetch_value("SELECT period_start FROM usage_counters") == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "time", "days", "kind"),
+    [("usage_hours", "hour", 90, "hours of usage"), ("usage_days", "day", 400, "days of usage")],
+)
+async def test_hours_of_usage_are_removed_after_90_days_and_days_after_400(
+    connection: Connection,
+    retention: RetentionService,
+    table: str,
+    time: str,
+    days: int,
+    kind: str,
+) -> None:
+    for key, at in (("old", NOW - days * DAY), ("new", NOW - days * DAY + SECOND)):
+        await connection.execute(
+            f"INSERT INTO {table} (org_id, key_id, {time}, outcome, number) "  # noqa: S608  # the tests' own words
+            "VALUES ('acme', %s, %s, 'accepted', 1)",
+            (key, at),
+        )
+    assert await retention.run() == {kind: 1}
+    assert await connection.fetch_value(f"SELECT key_id FROM {table}") == "new"  # noqa: S608
+
+
+async def test_a_killed_process_is_forgotten_after_a_day(
+    connection: Connection, retention: RetentionService
+) -> None:
+    for writer, at in (("killed", NOW - DAY), ("running", NOW - DAY + SECOND)):
+        await connection.execute("INSERT INTO usage_writers VALUES (%s, 1, %s)", (writer, at))
+    assert await retention.run() == {"ended processes": 1}
+    assert await connection.fetch_column("SELECT id FROM usage_writers") == ["running"]
 
 
 async def test_consumption_keys_are_removed_after_a_day(
@@ -239,7 +277,7 @@ async def test_other_tenants_are_kept(
     await add_tenant(connection, "old", NOW - 30 * DAY)
     await add_tenant(connection, "other", deleted_at)
     await retention.run()
-    assert len(await left_of(connection, "other")) == 8
+    assert len(await left_of(connection, "other")) == 10
 
 
 async def test_a_tenant_with_a_long_history_is_removed_in_one_run(

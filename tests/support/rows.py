@@ -36,6 +36,10 @@ VALUES ('api_key:' || {id} || ':key_' || {id}, 'POST /api/v1/projects', '1', '',
 INSERT INTO request_counts (subject, second, number) VALUES ('tenant ' || {id}, 1, 1);
 INSERT INTO usage_counters (org_id, feature, mode, period_start, period_end, used)
 VALUES ({id}, 'exports', 'live', 1, 2, 1);
+INSERT INTO usage_hours (org_id, key_id, hour, outcome, number)
+VALUES ({id}, 'key_' || {id}, '2026-11-27 18:00Z', 'accepted', 1);
+INSERT INTO usage_days (org_id, key_id, day, outcome, number)
+VALUES ({id}, 'key_' || {id}, '2026-11-27 00:00Z', 'accepted', 1);
 INSERT INTO consumption_keys (principal, feature, key, body_digest, answer, created_at)
 VALUES ('api_key:' || {id} || ':key_' || {id}, 'exports', '1', '', '{{}}', now());
 INSERT INTO user_profiles (org_id, issuer, subject, name, seen_at)
@@ -58,6 +62,8 @@ OWNER_OF: Final = {
     "idempotency_keys": "split_part(principal, ':', 2)",
     "request_counts": "substr(subject, 8)",
     "usage_counters": "org_id",
+    "usage_hours": "org_id",
+    "usage_days": "org_id",
     "consumption_keys": "split_part(principal, ':', 2)",
     "user_profiles": "org_id",
     "dashboard_sessions": "tenant_id",

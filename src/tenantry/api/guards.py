@@ -36,6 +36,7 @@ from tenantry.domain.permissions import (
     RequestPrincipal,
 )
 from tenantry.domain.rate_limits import USER_CREATIONS_PER_MINUTE, USER_REQUESTS_PER_MINUTE
+from tenantry.domain.usage import subject_of
 from tenantry.integrations.oidc.tokens import Claims
 from tenantry.server.asgi_types import (
     BODY_COMPLETE,
@@ -44,6 +45,7 @@ from tenantry.server.asgi_types import (
     OPERATOR,
     RATE_LIMITS,
     REQUEST_ID,
+    USAGE_SUBJECT,
     Scope,
     header_of,
 )
@@ -421,14 +423,19 @@ async def authenticate(
     is_first = CALLER not in scope
     began = admission.monotonic()
     client = scope.get("client")
-    found = await admission.authenticate(
-        header(b"authorization"),
-        header(b"x-organization-id"),
-        client[0] if client else None,
-        window,
-        admission.credentials.read_key(header),
-    )
+    try:
+        found = await admission.authenticate(
+            header(b"authorization"),
+            header(b"x-organization-id"),
+            client[0] if client else None,
+            window,
+            admission.credentials.read_key(header),
+        )
+    except errors.DomainError as error:
+        scope[USAGE_SUBJECT] = error.sender
+        raise
     scope[CALLER] = found.principal
+    scope[USAGE_SUBJECT] = subject_of(found.principal)
     if is_first:
         scope[RATE_LIMITS] = await admission.count(
             found.principal, began, counts_quota=counts_quota

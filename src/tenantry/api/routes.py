@@ -19,6 +19,7 @@ from tenantry.api import (
     operator,
     projects,
     tenants,
+    usage,
 )
 
 _MODULES: Final = (
@@ -33,6 +34,7 @@ _MODULES: Final = (
     operator,
     billing,
     entitlements,
+    usage,
 )
 
 

@@ -23,6 +23,7 @@ from tenantry.auth.key_import import KeyImportService
 from tenantry.auth.leak_reports import LeakReportService
 from tenantry.auth.operator_keys import OperatorKeyService
 from tenantry.auth.sessions import SessionService
+from tenantry.auth.usage import UsageService
 from tenantry.auth.user_profiles import UserProfileService
 from tenantry.billing.checkout import CheckoutService
 from tenantry.billing.customer_accounts import CustomerAccounts
@@ -64,6 +65,7 @@ class UseCases(msgspec.Struct, frozen=True, kw_only=True):
     overview: OverviewService
     event_feed: EventFeed
     entitlements: EntitlementService
+    usage: UsageService
     replay: ReplayService
     catalog: Catalog
     base_url: str

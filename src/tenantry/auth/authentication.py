@@ -47,6 +47,7 @@ from tenantry.domain.plans import Catalog
 from tenantry.domain.roles import BuiltInRole, Role, Roles, common_gives
 from tenantry.domain.scopes import intersect
 from tenantry.domain.tenants import is_tenant_id
+from tenantry.domain.usage import ALL_USERS
 from tenantry.integrations.oidc.claims import Claims
 from tenantry.integrations.oidc.tokens import TokenVerifier
 
@@ -196,7 +197,11 @@ class Authenticator:
         if key is None:
             raise errors.InvalidCredentialError("The API key is not valid.")
         now = self.clock()
-        principal = _principal_of_key(key, self.catalog, now)
+        try:
+            principal = _principal_of_key(key, self.catalog, now)
+        except errors.DomainError as error:
+            error.sender = key.org_id, key.id
+            raise
         if key.recent_address != (address or "") or key.digest != digests[0]:
             self.key_used(
                 key.id,
@@ -231,8 +236,12 @@ class Authenticator:
             )
         )
         row = only_access(claims, rows)
-        granted = grants_of_user(claims, row, self.catalog.roles)
-        principal = self._principal_of_user(claims, row, granted)
+        try:
+            granted = grants_of_user(claims, row, self.catalog.roles)
+            principal = self._principal_of_user(claims, row, granted)
+        except errors.DomainError as error:
+            error.sender = row.org_id, ALL_USERS
+            raise
         if row.invited and organization is not None and self.accept is not None:
             try:  # naming the tenant accepts its invitation
                 await self.accept(claims, principal.org_id, address)

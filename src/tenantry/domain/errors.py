@@ -20,11 +20,13 @@ class DomainError(Exception):
     """An error with a stable ``code`` and a ``detail`` without secrets.
 
     ``token_fault`` is set where it refuses a request with a bearer token. It is for the operator,
-    not for the client.
+    not for the client. ``sender`` is set where it refuses a credential that is known: the tenant
+    and the API key, or ``""`` for a user.
     """
 
     code: ClassVar[str]
     token_fault: TokenFault | None = None
+    sender: tuple[str, str] | None = None
 
     def __init_subclass__(cls, *, code: str) -> None:
         cls.code = code

@@ -12,6 +12,7 @@ from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import KEPT as IDEMPOTENCY_KEPT
 from tenantry.domain.sessions import ABSOLUTE as SESSION_LENGTH
+from tenantry.domain.usage import UsageInterval
 from tenantry.jobs import retention_store as store
 
 JOBS_KEPT_HOURS: Final = 24 * 30
@@ -37,6 +38,9 @@ RULES: Final = (
     RetentionRule("parked events", timedelta(days=30), store.IGNORE_PARKED),
     RetentionRule("request counts", timedelta(hours=1), store.DELETE_COUNTS),
     RetentionRule("usage counters", timedelta(days=400), store.DELETE_USAGE),
+    RetentionRule("hours of usage", UsageInterval.HOUR.kept, store.DELETE_USAGE_HOURS),
+    RetentionRule("days of usage", UsageInterval.DAY.kept, store.DELETE_USAGE_DAYS),
+    RetentionRule("ended processes", timedelta(days=1), store.DELETE_USAGE_WRITERS),
     RetentionRule("user profiles", timedelta(days=365), store.DELETE_PROFILES),
     RetentionRule("sessions", SESSION_LENGTH, store.DELETE_SESSIONS),
     RetentionRule("mails", timedelta(days=30), store.DELETE_MAILS),

@@ -40,6 +40,15 @@ DELETE FROM usage_counters
           LIMIT %(most)s FOR UPDATE SKIP LOCKED))
 """
 
+_DELETE_USAGE: Final = """
+DELETE FROM {table}
+ WHERE ctid = ANY (ARRAY (
+         SELECT ctid FROM {table}
+          WHERE {time} <= %(until)s ORDER BY {time} LIMIT %(most)s FOR UPDATE SKIP LOCKED))
+"""
+DELETE_USAGE_HOURS: Final = _DELETE_USAGE.format(table="usage_hours", time="hour")
+DELETE_USAGE_DAYS: Final = _DELETE_USAGE.format(table="usage_days", time="day")
+
 
 def _delete(table: str, key: str, time: str, more: str) -> str:
     return f"""
@@ -61,6 +70,9 @@ DELETE_PROFILES: Final = _delete(
 )
 DELETE_SESSIONS: Final = _delete(
     "dashboard_sessions", "digest", "started_at", "ORDER BY started_at"
+)
+DELETE_USAGE_WRITERS: Final = _delete(
+    "usage_writers", "id", "complete_until", "ORDER BY complete_until"
 )
 DELETE_MAILS: Final = _delete(
     "owner_mails", "id", "created_at", "AND status IN ('sent', 'dropped', 'failed')"
@@ -84,6 +96,8 @@ PURGE_ROWS: Final = (
          bodies AS (DELETE FROM billing_bodies b USING gone WHERE b.arrival = gone.arrival)
     SELECT FROM gone
     """,
+    "DELETE FROM usage_hours WHERE ctid = ANY (ARRAY (SELECT ctid FROM usage_hours WHERE org_id = %s LIMIT %s))",
+    "DELETE FROM usage_days WHERE ctid = ANY (ARRAY (SELECT ctid FROM usage_days WHERE org_id = %s LIMIT %s))",
     "DELETE FROM projects WHERE id IN (SELECT id FROM projects WHERE org_id = %s LIMIT %s)",
     "DELETE FROM api_keys WHERE id IN (SELECT id FROM api_keys WHERE org_id = %s LIMIT %s)",
     "SELECT purge_audit_events(%s, %s)",

@@ -39,6 +39,8 @@ CALLER: Final = "tenantry.caller"  # the authenticated `RequestPrincipal`; set b
 CLAIMS: Final = "tenantry.claims"  # the token claims of a user, who may have no tenant yet
 # the status of the caller's rate limits, once the request is counted
 RATE_LIMITS: Final = "tenantry.rate_limits"
+# the `UsageSubject` in whose usage the request counts; None or absent if it counts nowhere
+USAGE_SUBJECT: Final = "tenantry.usage_subject"
 OPERATOR: Final = "tenantry.operator"  # present if the operator sent the request
 # the tenant that a request without a tenant's credential concerns, such as a webhook
 TENANT: Final = "tenantry.tenant"

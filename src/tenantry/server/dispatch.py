@@ -17,6 +17,7 @@ from tenantry.domain.errors import (
     DomainError,
     HeadTooLargeError,
 )
+from tenantry.domain.usage import RequestOutcome, UsageSubject, outcome_of
 from tenantry.server.asgi_types import (
     CALLER,
     CLAIMS,
@@ -26,6 +27,7 @@ from tenantry.server.asgi_types import (
     OUTCOME,
     RATE_LIMITS,
     REQUEST_ID,
+    USAGE_SUBJECT,
     AsgiApp,
     ClientGoneError,
     Header,
@@ -75,6 +77,8 @@ _CLIENT_ERRORS: Final = range(400, 500)
 
 ErrorPage = Callable[[Scope, int, str], HotResponse | None]
 """Returns the HTML page for a request rejected with this status and request id, if it gets one."""
+CountUsage = Callable[[UsageSubject, RequestOutcome], None]
+"""Counts a request of a tenant's key or user."""
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +164,7 @@ class Dispatcher:
     except on the paths ``no_deadline``. ``throttled`` returns how many requests wait in a throttle.
     ``error_page`` makes the pages of requests that ``app`` does not answer. ``secure`` says that
     clients use https. ``cors`` permits pages of other origins to call the API. ``vary`` names the
-    headers with a caller's credential.
+    headers with a caller's credential. ``usage`` counts the requests of known credentials.
 
     A HEAD request gets the response to GET without its body (RFC 9110 section 9.3.2).
     """
@@ -180,6 +184,7 @@ class Dispatcher:
         cors: CorsPolicy | None = None,
         vary: CallerVary | None = None,
         deadline: float = DEFAULT_TIMEOUTS.request,
+        usage: CountUsage = lambda _subject, _outcome: None,
     ) -> None:
         self._security_headers = security_headers(secure=secure)
         self._cors = cors
@@ -191,6 +196,7 @@ class Dispatcher:
         self._counter_of = cache(metrics.requests.labels)  # `labels` itself is slow
         self._timer_of = cache(metrics.seconds.labels)
         self._no_deadline = no_deadline
+        self._count_usage = usage
         self._error_page = error_page
         self._deadline = deadline
         self._throttle = anonymous_throttle()
@@ -236,7 +242,11 @@ class Dispatcher:
         scope[REQUEST_ID] = request_id.decode()
         status = await self._pass_on(scope, receive, send, request_id)
         self._count(
-            scope.get("path_template") or "unknown", method, status, perf_counter() - started
+            scope,
+            scope.get("path_template") or "unknown",
+            method,
+            status,
+            perf_counter() - started,
         )
 
     def _route_of(self, scope: Scope) -> HotRoute | None:
@@ -269,6 +279,7 @@ class Dispatcher:
             await self._throttle.wait()
         self._complete(response, scope, request.request_id)
         self._count(
+            scope,
             route.template,
             scope["method"],
             response.status,
@@ -379,6 +390,7 @@ class Dispatcher:
 
     def _count(
         self,
+        scope: Scope,
         route: str,
         method: str,
         status: int,
@@ -386,6 +398,12 @@ class Dispatcher:
     ) -> None:
         self._counter_of(route, method if method in METHODS else "other", status).inc()
         self._timer_of(route).observe(seconds)
+        subject = scope.get(USAGE_SUBJECT)
+        if subject is not None:
+            code = scope.get(OUTCOME)
+            outcome = RequestOutcome.ACCEPTED if code is None else outcome_of(code)
+            if outcome is not None:
+                self._count_usage(subject, outcome)
 
 
 def _is_anonymous(scope: Scope) -> bool:

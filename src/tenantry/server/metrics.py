@@ -76,6 +76,12 @@ class Metrics:
         self.quota_exceeded = counter(
             "tenantry_quota_exceeded", "Requests over a quota.", ["feature"]
         )
+        self.usage_written = counter(
+            "tenantry_usage_written", "Requests whose usage was written to the database."
+        )
+        self.usage_waiting = gauge(
+            "tenantry_usage_waiting", "Requests whose usage is not written yet."
+        )
         self.refused = counter(
             "tenantry_credentials_refused", "Rejected credentials.", ["kind", "reason"]
         )

@@ -527,6 +527,41 @@ CREATE TABLE consumption_keys (
 CREATE INDEX consumption_keys_by_age ON consumption_keys (created_at);
 """
 
+REQUEST_USAGE = """
+-- How many requests each key of a tenant sent, by outcome; an empty key_id counts all users. The
+-- time is the beginning of the hour, or of the day in UTC. Queries read the indexes alone, while
+-- autovacuum marks the pages of past hours soon. No foreign key: a count must not lock a tenant.
+CREATE TABLE usage_hours (
+    org_id  text COLLATE "C" NOT NULL,
+    key_id  text COLLATE "C" NOT NULL,
+    hour    timestamptz NOT NULL,
+    outcome text COLLATE "C" NOT NULL,
+    number  bigint NOT NULL,
+    PRIMARY KEY (org_id, key_id, hour, outcome) INCLUDE (number)
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.01);
+CREATE INDEX usage_hours_of_tenant ON usage_hours (org_id, hour, key_id, outcome) INCLUDE (number);
+CREATE INDEX usage_hours_by_age ON usage_hours (hour);
+
+CREATE TABLE usage_days (
+    org_id  text COLLATE "C" NOT NULL,
+    key_id  text COLLATE "C" NOT NULL,
+    day     timestamptz NOT NULL,
+    outcome text COLLATE "C" NOT NULL,
+    number  bigint NOT NULL,
+    PRIMARY KEY (org_id, key_id, day, outcome) INCLUDE (number)
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_insert_scale_factor = 0.01);
+CREATE INDEX usage_days_of_tenant ON usage_days (org_id, day, key_id, outcome) INCLUDE (number);
+CREATE INDEX usage_days_by_age ON usage_days (day);
+
+-- The processes that count: the batch that each wrote last, and the moment until which its counts
+-- are complete.
+CREATE TABLE usage_writers (
+    id             text PRIMARY KEY,
+    batch          bigint NOT NULL,
+    complete_until timestamptz NOT NULL
+) WITH (fillfactor = 50);
+"""
+
 JOBS = """
 CREATE TABLE queue_migrations (
     name       text PRIMARY KEY,
@@ -579,5 +614,6 @@ def upgrade() -> None:
     op.execute(DASHBOARD)
     op.execute(REQUESTS)
     op.execute(USAGE)
+    op.execute(REQUEST_USAGE)
     op.execute(JOBS)
     op.execute(SEARCH_PATH)

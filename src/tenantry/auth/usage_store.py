@@ -1,0 +1,141 @@
+"""Counts of requests by tenant, API key and outcome: one row an hour, and one a day.
+
+Both are indexed twice, for the keys of a tenant and for all of them, with the number in the index.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from tenantry.db.connection import Connection
+from tenantry.domain.usage import RequestOutcome, UsageInterval, UsageQuery
+
+
+class CountedRequests(NamedTuple):
+    """So many requests of a tenant's key had this outcome."""
+
+    org_id: str
+    key_id: str
+    outcome: RequestOutcome
+    number: int
+
+
+class UsageRow(NamedTuple):
+    """A count that was read. The key, the outcome or the tenant is None where rows of several are
+    added up.
+    """
+
+    at: datetime
+    number: int
+    org_id: str | None
+    key_id: str | None
+    outcome: RequestOutcome | None
+
+
+# A process whose last write was interrupted cannot know whether it was committed. The number of
+# its batch says so, since it is written with the counts.
+_CLAIM_BATCH: Final = """
+INSERT INTO usage_writers AS w (id, batch, complete_until)
+VALUES (%(writer)s, %(batch)s, %(complete_until)s)
+ON CONFLICT (id) DO UPDATE
+   SET batch = excluded.batch, complete_until = excluded.complete_until
+ WHERE w.batch < excluded.batch
+"""
+# Rows in one order, so that two processes never wait for each other. Nothing is counted for an
+# ended tenant, whose rows are removed, perhaps now.
+_ADD: Final = """
+INSERT INTO {table} AS u (org_id, {time}, key_id, outcome, number)
+SELECT c.org_id, %(at)s, c.key_id, c.outcome, c.number
+  FROM unnest(%(orgs)s::text[], %(keys)s::text[], %(outcomes)s::text[], %(numbers)s::bigint[])
+       AS c (org_id, key_id, outcome, number)
+  JOIN tenants t ON t.id = c.org_id AND t.deleted_at IS NULL
+ ORDER BY c.org_id COLLATE "C", c.key_id COLLATE "C", c.outcome COLLATE "C"
+ON CONFLICT (org_id, key_id, {time}, outcome) DO UPDATE
+   SET number = u.number + excluded.number
+"""
+_ADD_HOURS: Final = _ADD.format(table="usage_hours", time="hour")
+_ADD_DAYS: Final = _ADD.format(table="usage_days", time="day")
+_FORGET_WRITER: Final = "DELETE FROM usage_writers WHERE id = %s"
+# A process that has not written for so long has ended, or will write its counts late.
+_COMPLETE_UNTIL: Final = """
+SELECT min(complete_until) FROM usage_writers WHERE complete_until > %s::timestamptz - interval '5 minutes'
+"""
+_READ: Final = """
+SELECT {time}, sum(number)::bigint,
+       CASE WHEN %(by_tenant)s THEN org_id END,
+       CASE WHEN %(by_key)s THEN key_id END,
+       CASE WHEN %(by_outcome)s THEN outcome END
+  FROM {table}
+ WHERE {time} >= %(since)s AND {time} < %(until)s {only}
+ GROUP BY 1, 3, 4, 5
+ ORDER BY 1, 3, 4, 5
+ LIMIT %(most)s
+"""
+_OF_TENANT: Final = "AND org_id = %(org_id)s"
+_OF_KEYS: Final = "AND org_id = %(org_id)s AND key_id = ANY (%(key_ids)s)"
+_TABLES: Final = {
+    UsageInterval.HOUR: {"table": "usage_hours", "time": "hour"},
+    UsageInterval.DAY: {"table": "usage_days", "time": "day"},
+}
+_READ_ALL: Final = {i: _READ.format(**names, only="") for i, names in _TABLES.items()}
+_READ_TENANT: Final = {i: _READ.format(**names, only=_OF_TENANT) for i, names in _TABLES.items()}
+_READ_KEYS: Final = {i: _READ.format(**names, only=_OF_KEYS) for i, names in _TABLES.items()}
+
+
+async def claim_batch(
+    connection: Connection, writer: str, batch: int, complete_until: datetime
+) -> bool:
+    """Record that a process writes this batch; return False if it was written before."""
+    values = {"writer": writer, "batch": batch, "complete_until": complete_until}
+    return (await connection.execute(_CLAIM_BATCH, values)).rowcount > 0
+
+
+async def add(connection: Connection, hour: datetime, counts: Sequence[CountedRequests]) -> None:
+    """Add counts of one hour, each key and outcome at most once."""
+    values: dict[str, Any] = {
+        "orgs": [count.org_id for count in counts],
+        "keys": [count.key_id for count in counts],
+        "outcomes": [count.outcome.value for count in counts],
+        "numbers": [count.number for count in counts],
+    }
+    await connection.execute(_ADD_HOURS, {**values, "at": hour})
+    await connection.execute(_ADD_DAYS, {**values, "at": UsageInterval.DAY.begin(hour)})
+
+
+async def forget_writer(connection: Connection, writer: str) -> None:
+    """Remove a process that has written everything."""
+    await connection.execute(_FORGET_WRITER, (writer,))
+
+
+async def complete_until(connection: Connection, now: datetime) -> datetime:
+    """Return the moment until which every process that counts has written its counts."""
+    return await connection.fetch_value(_COMPLETE_UNTIL, (now,)) or now
+
+
+async def read(connection: Connection, wanted: UsageQuery, most: int) -> list[UsageRow]:
+    """Read counts, oldest first, at most so many."""
+    rows = await connection.fetch(
+        _statement(wanted),
+        {
+            "org_id": wanted.org_id,
+            "since": wanted.since,
+            "until": wanted.until,
+            "by_tenant": wanted.by_tenant,
+            "by_key": wanted.by_key,
+            "by_outcome": wanted.by_outcome,
+            "key_ids": list(wanted.key_ids or ()),
+            "most": most,
+        },
+    )
+    return [
+        UsageRow(at.astimezone(UTC), number, org_id, key_id, outcome and RequestOutcome(outcome))
+        for at, number, org_id, key_id, outcome in rows
+    ]
+
+
+def _statement(wanted: UsageQuery) -> str:
+    if wanted.org_id is None:
+        return _READ_ALL[wanted.interval]
+    if wanted.key_ids is None:
+        return _READ_TENANT[wanted.interval]
+    return _READ_KEYS[wanted.interval]
