@@ -60,6 +60,18 @@ async def test_tokens_tell_the_tenant_name_and_verified_address(service: Service
     ]
 
 
+async def test_token_without_a_name_keeps_the_name(service: Service) -> None:
+    org = await service.organization()
+    described = {"email": "grace@acme.example", "email_verified": True, "org_id": org.id}
+    async with running_service(service.conninfo) as other:
+        for name in ({"name": "Grace"}, {}):
+            token = other.issuer.mint(claims={"sub": "grace", **described, **name})
+            async with running_service(service.conninfo, OIDC_ISSUER=other.issuer.url) as process:
+                assert (await process.caller(token).get(PROJECTS)).status_code == 200
+    [row] = await stored(service, org.id)
+    assert row["name"] == "Grace"
+
+
 async def test_rejected_token_is_no_visit(service: Service) -> None:
     org = await service.organization()
     async with running_service(service.conninfo) as other:

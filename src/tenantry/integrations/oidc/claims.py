@@ -228,9 +228,13 @@ def verified_email(email: object, verified: object) -> str | None:
 
 
 def user_name(members: Mapping[str, Any]) -> str | None:
-    """Return what to call the user: the name, the user name, or the address, verified or not."""
-    claims = map(members.get, ("name", "preferred_username", "email"))
-    return next(filter(None, map(_printable, claims)), None)
+    """Return what the provider calls the user: the name, or else the user name."""
+    return first_text(members, "name", "preferred_username")
+
+
+def first_text(members: Mapping[str, Any], *names: str) -> str | None:
+    """Return the first of these claims that holds printable text, at most 100 characters of it."""
+    return next(filter(None, (_printable(members.get(name)) for name in names)), None)
 
 
 def _printable(value: object) -> str:

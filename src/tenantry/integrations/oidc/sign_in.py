@@ -27,7 +27,13 @@ from tenantry.domain.errors import AuthUnavailableError, InvalidCredentialError
 from tenantry.domain.issuers import Issuers
 from tenantry.integrations.http_client import FetchError, fetch, is_secure, request
 from tenantry.integrations.oidc.claim_checks import ACCESS_TOKEN, CLAIM_CHECKS, DecodedToken, check
-from tenantry.integrations.oidc.claims import STANDARD_AUDIENCE, Claims, OidcConfig, verified_email
+from tenantry.integrations.oidc.claims import (
+    STANDARD_AUDIENCE,
+    Claims,
+    OidcConfig,
+    first_text,
+    verified_email,
+)
 from tenantry.integrations.oidc.keys import IssuerMetadata, KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
 
@@ -196,11 +202,11 @@ class SignIn:
         _check_origin(parameters, pending, metadata, self.config.issuers)
         code = _code(parameters)
         tokens = await self._redeem(metadata, code, pending)
-        claims = await self._verify_id_token(tokens, pending)
+        claims, name = await self._verify_id_token(tokens, pending)
         if parameters.get("iss", claims.issuer) != claims.issuer:
             raise SignInFailedError("The response is not the identity provider's.")
         found = await self._with_access_token(tokens.access_token, claims)
-        return SignedInUser(found, claims.name)
+        return SignedInUser(found, name)
 
     def end_session_url(self, back: str) -> str | None:
         """Return where a user signs out of the provider (RP-Initiated Logout 1.0), if it supports
@@ -285,8 +291,12 @@ class SignIn:
         # The header requires form encoding, which authlib leaves to its caller.
         return ClientAuth(quote_plus(self.client_id), quote_plus(secret), "client_secret_basic")
 
-    async def _verify_id_token(self, tokens: _TokenResponse, pending: PendingSignIn) -> Claims:
-        """Return the ID token's claims (OpenID Connect Core 3.1.3.7)."""
+    async def _verify_id_token(
+        self, tokens: _TokenResponse, pending: PendingSignIn
+    ) -> tuple[Claims, str | None]:
+        """Return the ID token's claims, and the user's name or address (OpenID Connect Core
+        3.1.3.7).
+        """
         config = msgspec.structs.replace(
             self.config, audiences=(self.client_id,), audience_claim=STANDARD_AUDIENCE
         )
@@ -310,7 +320,8 @@ class SignIn:
             raise SignInFailedError(
                 "The identity provider's ID token is for another sign-in."
             ) from error
-        return decoded.claims()
+        claims = decoded.claims()
+        return claims, claims.name or first_text(decoded.members, "email")
 
     async def _with_access_token(self, access_token: str, claims: Claims) -> Claims:
         """Prefer the claims of an access token that the API accepts: a provider may put
