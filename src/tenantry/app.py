@@ -15,6 +15,7 @@ from litestar import Litestar
 from prometheus_client import Metric
 
 from tenantry import __version__
+from tenantry.accounts.invitations import InvitationService
 from tenantry.accounts.member_directory import MemberDirectory
 from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.overview import OverviewService
@@ -425,6 +426,14 @@ def build_services(
         member_directory=MemberDirectory(database, issuers),
         memberships=memberships,
         profiles=UserProfileService(database),
+        invitations=InvitationService(
+            database,
+            issuers,
+            catalog,
+            clock,
+            settings.invitation_links,
+            outbox=outbox,
+        ),
         trail=AuditService(database),
         billing=LedgerQueries(database),
         checkout=CheckoutService(
@@ -510,6 +519,7 @@ def build_work(base: Base, fetched: WebhookService) -> Work:
             clock,
             base_url=settings.base_url,
             product=settings.branding,
+            links=settings.invitation_links,
         )
     reconciler: Reconciler | None = None
     if provider:

@@ -79,6 +79,9 @@ async def described_service(conninfo: str, folder: Path) -> AsyncIterator[Descri
             OIDC_ISSUER=issuer.url,
             OIDC_AUDIENCE=AUDIENCE,
             OIDC_CLIENT_ID=CLIENT_ID,
+            INVITATIONS="true",
+            SMTP_URL="smtp://127.0.0.1:9",
+            MAIL_FROM="mail@acme.example",
         )
         with watched("") as log:
             async with served(app, LoadSheddingProtocol) as base:

@@ -16,6 +16,8 @@ INSERT INTO customers (id, tenant_id, linked_by) VALUES ('cus_' || {id}, {id}, '
 INSERT INTO subscription_tenants (subscription_id, tenant_id) VALUES ('sub_' || {id}, {id});
 INSERT INTO memberships (id, issuer, subject, tenant_id, role)
 VALUES ('mbr_' || {id}, 'https://id.example', 'user', {id}, 'owner');
+INSERT INTO invitations (id, org_id, email, address, role, binds_owner, invited_by, sends, created_at, expires_at)
+VALUES ('inv_' || {id}, {id}, 'a@x.example', 'a@x.example', 'member', false, 'user', 1, now(), now());
 INSERT INTO api_keys (id, org_id, digest, name, scopes, access_level, mode, start, last4, created_at, created_by)
 VALUES ('key_' || {id}, {id}, convert_to({id}, 'UTF8'), {id}, '{{}}', 'SCOPED', 'live', '', '', now(), 'user');
 INSERT INTO projects (id, org_id, mode, name, created_at, updated_at)
@@ -53,6 +55,7 @@ OWNER_OF: Final = {
     "customers": "tenant_id",
     "subscription_tenants": "tenant_id",
     "memberships": "tenant_id",
+    "invitations": "org_id",
     "api_keys": "org_id",
     "projects": "org_id",
     "billing_events": "tenant_id",

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from tenantry.accounts import invitations_store as invitations
 from tenantry.accounts import members_store as members
 from tenantry.accounts.members_store import MemberFilter
 from tenantry.audit import trail as audit
@@ -34,10 +35,10 @@ from tenantry.domain.members import (
 from tenantry.domain.permissions import AccessLevel, RequestPrincipal
 from tenantry.domain.plan_limits import MEMBERS, limit_in_force
 from tenantry.domain.plans import Catalog
-from tenantry.domain.roles import OWNER, BuiltInRole
+from tenantry.domain.roles import OWNER, BuiltInRole, Role
 from tenantry.integrations.oidc.tokens import Claims
 
-_SCOPE: Final = "members:write"
+WRITE_SCOPE: Final = "members:write"
 NO_OUTBOX: Final = Outbox()
 """Drops what would ask the provider."""
 
@@ -157,7 +158,7 @@ class MemberService:
             tenant, caller, now = await lock_and_reauthorize(
                 connection,
                 principal,
-                _SCOPE,
+                WRITE_SCOPE,
                 self.clock,
             )
             rules.check_may_give(caller, wanted)
@@ -171,7 +172,7 @@ class MemberService:
             )
             rules.check_initial_role(wanted, is_tenant_owner=is_owner)
             _check_not_current(before)
-            await self._check_limit(connection, tenant, now)
+            await check_member_limit(connection, tenant, self.issuers, self.catalog, now)
             binds_owner = rules.binds_owner(author, caller.access_level)
             if before is None:
                 member = Member(
@@ -226,7 +227,7 @@ class MemberService:
             tenant, caller, now = await lock_and_reauthorize(
                 connection,
                 principal,
-                _SCOPE,
+                WRITE_SCOPE,
                 self.clock,
             )
             before = await self._find(connection, caller, member_id)
@@ -267,7 +268,7 @@ class MemberService:
             tenant, caller, now = await lock_and_reauthorize(
                 connection,
                 principal,
-                _SCOPE,
+                WRITE_SCOPE,
                 self.clock,
             )
             before = await self._find(connection, caller, member_id)
@@ -310,23 +311,6 @@ class MemberService:
         such ids.
         """
         return self.email_subjects or not rules.is_email(user_id)
-
-    async def _check_limit(self, connection: Connection, tenant: TenantRow, now: datetime) -> None:
-        limit = limit_in_force(
-            MEMBERS,
-            tenant.record,
-            self.catalog,
-            now,
-        )
-        if limit is not None:
-            limit.check(
-                await members.count_current(
-                    connection,
-                    tenant.record.id,
-                    self.issuers,
-                    limit.most,
-                )
-            )
 
 
 @dataclass(frozen=True)
@@ -493,6 +477,86 @@ def issuer_of_new(issuers: Issuers | None, principal: RequestPrincipal) -> str:
     return issuer
 
 
+async def check_member_limit(
+    connection: Connection,
+    tenant: TenantRow,
+    issuers: Issuers | None,
+    catalog: Catalog,
+    now: datetime,
+) -> None:
+    """Raise `PlanLimitReachedError` if the plan allows no further member. Invited users and open
+    invitations by mail count.
+    """
+    limit = limit_in_force(MEMBERS, tenant.record, catalog, now)
+    if limit is None:
+        return
+    org_id = tenant.record.id
+    invited = await invitations.count_open(connection, org_id, now)
+    limit.check(invited + await members.count_current(connection, org_id, issuers, limit.most))
+
+
+async def admit(
+    connection: Connection,
+    outbox: Outbox,
+    author: Author,
+    tenant: TenantRow,
+    issuers: Issuers | None,
+    user: User,
+    role: Role,
+    now: datetime,
+    *,
+    binds_owner: bool,
+) -> Member:
+    """Make a user who accepted an invitation by mail an active member: a new one, an invited one,
+    or a removed one again.
+
+    The transaction has locked the tenant. Raises `MemberExistsError` and `LastOwnerError`.
+    """
+    org_id = tenant.record.id
+    before = await members.find_user(connection, org_id, user)
+    if before is not None and before.status is MemberStatus.ACTIVE:
+        raise errors.MemberExistsError(f"You are a member already, as {before.role}.")
+    is_owner = await _is_tenant_owner(connection, tenant, issuers, user.subject, before)
+    rules.check_initial_role(role, is_tenant_owner=is_owner)
+    if before is None:
+        member = Member(
+            new_id("mbr"),
+            org_id,
+            user.subject,
+            role.id,
+            MemberStatus.ACTIVE,
+            now,
+            now,
+            None,
+        )
+        await _insert(
+            connection,
+            author,
+            user.issuer,
+            member,
+            binds_owner=binds_owner,
+            has_accepted=True,
+        )
+    else:
+        again = msgspec.structs.replace(
+            before,
+            role=role.id,
+            status=MemberStatus.ACTIVE,
+            removed_at=None,
+        )
+        member = await _save(
+            connection,
+            author,
+            Action.MEMBER_ACCEPTED,
+            before,
+            again,
+            now,
+            binds_owner=binds_owner,
+        )
+    await _follow_seats(outbox, connection, before, member)
+    return member
+
+
 async def add_owner(
     connection: Connection,
     author: Author,
@@ -652,6 +716,7 @@ async def _insert(
     *,
     binds_owner: bool,
     is_founder: bool = False,
+    has_accepted: bool = False,
 ) -> Member:
     await members.insert(
         connection,
@@ -660,7 +725,7 @@ async def _insert(
         is_founder=is_founder,
         binds_owner=binds_owner,
     )
-    action = Action.MEMBER_INVITED if member.status is MemberStatus.INVITED else Action.MEMBER_ADDED
+    action = Action.MEMBER_ACCEPTED if has_accepted else _action_of_new(member)
     after = rules.audited(member, binds_owner=binds_owner)
     await audit.record(
         connection,
@@ -671,6 +736,10 @@ async def _insert(
         after=after,
     )
     return member
+
+
+def _action_of_new(member: Member) -> Action:
+    return Action.MEMBER_INVITED if member.status is MemberStatus.INVITED else Action.MEMBER_ADDED
 
 
 async def _set_role(

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from tenantry.accounts import invitations_store as invitations
 from tenantry.accounts import members_store as members
 from tenantry.accounts import projects_store as projects
 from tenantry.audit import trail as audit
@@ -19,6 +20,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.tenants_store import TenantRow
 from tenantry.domain.api_keys import ApiKey
 from tenantry.domain.audit import AuditEvent
+from tenantry.domain.invitations import Invitation
 from tenantry.domain.permissions import Mode
 from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import Project, Tenant, to_tenant
@@ -52,6 +54,10 @@ class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
             "What it used of metered features, for 400 days after each period; absent if it used none."
         ),
     ] = UNSET
+    invitations: Annotated[
+        list[Invitation] | UnsetType,
+        doc("Invitations by mail, until 30 days after their end; absent if there are none."),
+    ] = UNSET
 
 
 async def read_export(
@@ -74,4 +80,5 @@ async def read_export(
         ],
         billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
         usage=await entitlements_store.read_all(connection, tenant_id) or UNSET,
+        invitations=await invitations.read_all(connection, tenant_id, now) or UNSET,
     )

@@ -51,6 +51,9 @@ Description = Annotated[str, msgspec.Meta(max_length=2000, pattern=_NO_NUL)]
 Email = Annotated[
     str, msgspec.Meta(max_length=254, pattern=_EMAIL, description="Where billing mail goes.")
 ]
+InvitedEmail = Annotated[
+    str, msgspec.Meta(max_length=254, pattern=_EMAIL, description="The invited address.")
+]
 OrgId = Annotated[
     str, msgspec.Meta(max_length=64, pattern=_IDENTIFIER, description="The organization's id.")
 ]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from litestar.di import NamedDependency
 
+from tenantry.accounts.invitations import InvitationService
 from tenantry.accounts.member_directory import MemberDirectory
 from tenantry.accounts.members import MemberService, MembershipService
 from tenantry.accounts.overview import OverviewService
@@ -51,6 +52,7 @@ class UseCases(msgspec.Struct, frozen=True, kw_only=True):
     member_directory: MemberDirectory
     memberships: MembershipService
     profiles: UserProfileService
+    invitations: InvitationService
     trail: AuditService
     billing: LedgerQueries
     checkout: CheckoutService

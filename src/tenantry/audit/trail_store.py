@@ -98,12 +98,13 @@ def _unindexed(names: Sequence[str]) -> list[str]:
 
 
 async def read_names(connection: Connection, org_id: str, ids: Collection[str]) -> dict[str, str]:
-    """Read, by their ids, the names of keys and live projects and the users of members that the
-    tenant has.
+    """Read, by their ids, the names of keys and live projects, the users of members, and the
+    addresses of invitations that the tenant has.
     """
     rows = await connection.fetch(
         "SELECT id, name FROM api_keys WHERE org_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
         "SELECT id, subject FROM memberships WHERE tenant_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
+        "SELECT id, email FROM invitations WHERE org_id = %(org)s AND id = ANY(%(ids)s) UNION ALL "
         "SELECT id, name FROM projects WHERE org_id = %(org)s AND mode = 'live' AND id = ANY(%(ids)s)",
         {"org": org_id, "ids": list(ids)},
     )

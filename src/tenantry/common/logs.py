@@ -2,7 +2,8 @@
 
 It masks the deployment's own secrets, verbatim and as URLs, JSON and ``repr`` encode them;
 API keys of any prefix (``svc_``, ``..._live_`` or ``..._test_``); credentials with another known
-prefix (``whsec_``, ``sk_`` or ``rk_``, ``eyJ``); and user and password in a URL.
+prefix (``whsec_``, ``sk_`` or ``rk_``, ``eyJ``); the token of an invitation; and user and password
+in a URL.
 """
 
 import contextlib
@@ -35,10 +36,11 @@ _CREDENTIAL: Final = re.compile(
     r"|whsec_[A-Za-z0-9_+/=%-]{8,}"
     r"|(?<![A-Za-z0-9_])[sr]k_(?:(?:live|test)_[A-Za-z0-9_]{8,}|[A-Za-z0-9_]{16,})"
     r"|eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*"
+    r"|(?<=inv_)[0-9a-f]{32}\.[A-Za-z0-9_-]{43}"
     r"|(?<=://)[^/\s:@]*:[^/\s]+(?=@)"
 )
 # parts of every credential; faster to find than the expression
-_HINTS: Final = ("svc_", "_live_", "_test_", "whsec_", "k_", "eyJ", "://")
+_HINTS: Final = ("svc_", "_live_", "_test_", "whsec_", "k_", "eyJ", "inv_", "://")
 # Line breaks, control characters and changes of text direction.
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"

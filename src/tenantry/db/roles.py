@@ -49,6 +49,7 @@ RLS_POLICIES: Final[Mapping[str, LiteralString]] = {
         ),
         f"tenant_id = {_THIS_TENANT}",
     ),
+    "invitations": f"org_id = {_THIS_TENANT}",
     "dashboard_sessions": f"tenant_id = {_THIS_TENANT}",
     "idempotency_keys": f"split_part(principal, ':', 2) = {_THIS_TENANT}",
     "usage_counters": f"org_id = {_THIS_TENANT}",

@@ -51,6 +51,10 @@ class Action(StrEnum):
     MEMBER_ACCEPTED = "member.accepted"
     MEMBER_DECLINED = "member.declined"
     MEMBER_LEFT = "member.left"
+    INVITATION_CREATED = "invitation.created"
+    INVITATION_RESENT = "invitation.resent"
+    INVITATION_WITHDRAWN = "invitation.withdrawn"
+    INVITATION_ACCEPTED = "invitation.accepted"
     MEMBER_UPDATED = "member.updated"
     MEMBER_REMOVED = "member.removed"
 
@@ -98,7 +102,7 @@ class AuditEvent(msgspec.Struct, frozen=True, rename="camel"):
     target_id: Annotated[
         str,
         doc(
-            "The id of the key, member or tenant that was changed, or the name of the grant.",
+            "The id of the key, member, invitation or tenant that was changed, or the name of the grant.",
             "key_01975c3a51c2a1b3c5d7e9f10213a5b7",
         ),
     ]

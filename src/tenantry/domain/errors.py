@@ -119,6 +119,29 @@ class LastOwnerError(DomainError, code="last_owner"):
 class MemberExistsError(DomainError, code="member_exists"): ...
 
 
+class InvitationExistsError(DomainError, code="invitation_exists"):
+    """The tenant has an open invitation for this address."""
+
+
+class InvitationClosedError(DomainError, code="invitation_closed"):
+    """The invitation was accepted or withdrawn, or has expired."""
+
+
+class InvitationLimitReachedError(DomainError, code="invitation_limit_reached"):
+    """The tenant has too many open invitations, or sent too many mails."""
+
+
+class InvitationsNotEnabledError(DomainError, code="invitations_not_enabled"): ...
+
+
+class EmailNotVerifiedError(DomainError, code="email_not_verified"):
+    """No address of the user is verified."""
+
+
+class EmailMismatchError(DomainError, code="email_mismatch"):
+    """The user's verified address is not the invited one."""
+
+
 class MemberNotActiveError(DomainError, code="member_not_active"): ...
 
 

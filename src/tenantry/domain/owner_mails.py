@@ -15,6 +15,11 @@ KEY_LEAKED: Final = "api_key.leaked"
 OWNER_ADDRESS_CHANGED: Final = "owner_address.changed"
 OWNER_ADDRESS_CONFIRMATION: Final = "owner_address.confirmation"
 SECURITY_DIGEST: Final = "security.digest"
+INVITATION: Final = "member.invitation"
+INVITATION_CONFIRMATION: Final = "member.invitation_confirmation"
+SECURITY_NOTICES: Final = (KEY_LEAKED, OWNER_ADDRESS_CHANGED, SECURITY_DIGEST)
+TO_CHOSEN_ADDRESSES: Final = (OWNER_ADDRESS_CONFIRMATION, INVITATION, INVITATION_CONFIRMATION)
+"""Types of mails whose addresses users choose."""
 
 
 class OwnerNotice(StrEnum):
@@ -67,6 +72,36 @@ class Confirmation(msgspec.Struct, frozen=True):
 
     link: str
     hours: int
+
+
+class InvitationReference(msgspec.Struct, frozen=True, rename="camel"):
+    """The invitation of a mail; and for a confirmation mail the user who requested it."""
+
+    invitation_id: str
+    issuer: str = ""
+    subject: str = ""
+
+
+class InvitationMail(msgspec.Struct, frozen=True):
+    """The link of an invitation, the role it gives, and until when it can be accepted."""
+
+    invitation_id: str
+    link: str
+    role: str
+    expires_at: datetime
+
+
+class InvitationConfirmation(msgspec.Struct, frozen=True):
+    """The link by which an invited user confirms the address, and for how many hours it is
+    valid.
+    """
+
+    link: str
+    hours: int
+
+
+LinkMail = Confirmation | InvitationMail | InvitationConfirmation
+"""The content of a mail of `TO_CHOSEN_ADDRESSES`."""
 
 
 class PaymentFailure(msgspec.Struct, frozen=True):
@@ -138,9 +173,7 @@ class PendingMail(msgspec.Struct, frozen=True):
     tenant_name: str
     recipient: str
     tenant_id: str
-    about: (
-        PaymentFailure | NoticeData | KeyLeakedData | AddressChangedData | DigestData | Confirmation
-    )
+    about: PaymentFailure | NoticeData | KeyLeakedData | AddressChangedData | DigestData | LinkMail
     in_notifications: bool = False
 
 

@@ -44,6 +44,7 @@ RULES: Final = (
     RetentionRule("user profiles", timedelta(days=365), store.DELETE_PROFILES),
     RetentionRule("sessions", SESSION_LENGTH, store.DELETE_SESSIONS),
     RetentionRule("mails", timedelta(days=30), store.DELETE_MAILS),
+    RetentionRule("invitations", timedelta(days=30), store.DELETE_INVITATIONS),
 )
 
 

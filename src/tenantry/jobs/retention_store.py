@@ -74,6 +74,12 @@ DELETE_SESSIONS: Final = _delete(
 DELETE_USAGE_WRITERS: Final = _delete(
     "usage_writers", "id", "complete_until", "ORDER BY complete_until"
 )
+DELETE_INVITATIONS: Final = _delete(
+    "invitations",
+    "id",
+    "coalesce(closed_at, expires_at)",
+    "ORDER BY coalesce(closed_at, expires_at)",
+)
 DELETE_MAILS: Final = _delete(
     "owner_mails", "id", "created_at", "AND status IN ('sent', 'dropped', 'failed')"
 )

@@ -1,4 +1,4 @@
-"""Compose the mails to owners: subject, texts and address."""
+"""Compose the mails to owners and invited users: subject, texts and address."""
 
 import hashlib
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from tenantry.domain import owner_mails as rules
 from tenantry.domain.branding import DEFAULT_BRANDING, Branding
+from tenantry.domain.mail_addresses import ascii_domain
 from tenantry.domain.names import display_text
 from tenantry.domain.prices import format_amount
 from tenantry.integrations.smtp import PermanentMailError, parse_sender
@@ -28,6 +29,8 @@ _SUBJECTS: Final[Mapping[type, tuple[str, str]]] = {
     rules.AccessEndedData: ("Your access has ended", "access_ended"),
     rules.QuotaUsedData: ("Quota of your plan", "quota_used"),
     rules.Confirmation: ("Confirm your e-mail address", "confirm_address"),
+    rules.InvitationMail: ("You are invited to an organization", "invitation"),
+    rules.InvitationConfirmation: ("Confirm your e-mail address", "confirm_invitation"),
     rules.KeyLeakedData: ("A leaked API key was revoked", "key_leaked"),
     rules.AddressChangedData: ("The owner's e-mail address was changed", "address_changed"),
     rules.DigestData: ("Security notices of the last hour", "security_digest"),
@@ -80,8 +83,11 @@ def _recipient(text: str) -> Address:
     username, _, domain = text.strip().rpartition("@")
     if not username or not domain or not username.isprintable() or _FORBIDDEN & set(username):
         raise PermanentMailError(_INVALID_ADDRESS)
+    encoded = ascii_domain(domain)
+    if encoded is None:
+        raise PermanentMailError(_INVALID_ADDRESS)
     try:
-        domain = domain.encode("idna").decode()
+        domain = encoded.encode("idna").decode()  # raises for an empty or too long label
         if username.isascii():
             return Address(addr_spec=f"{username}@{domain}")
         return Address(username=username, domain=domain)

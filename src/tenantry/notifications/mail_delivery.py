@@ -15,6 +15,8 @@ from tenantry.db.database import Database
 from tenantry.db.outbox import Outbox
 from tenantry.domain import owner_mails as rules
 from tenantry.domain.branding import DEFAULT_BRANDING, Branding
+from tenantry.domain.invitation_links import CONFIRMATION_VALID, InvitationLinks
+from tenantry.domain.members import User
 from tenantry.domain.owner_mails import PendingMail
 from tenantry.integrations.smtp import MailDeliveryError, Mailer, PermanentMailError
 from tenantry.notifications import mail_delivery_store as store
@@ -147,6 +149,77 @@ async def request_confirmation(
     return True
 
 
+async def queue_invitation(
+    connection: Connection,
+    outbox: Outbox,
+    tenant_id: str,
+    email: str,
+    invitation_id: str,
+    now: datetime,
+) -> None:
+    """Queue the mail of an invitation. The limits are checked before, by `count_invitation_mails`.
+
+    The caller holds the tenant's row, in a transaction across tenants.
+    """
+    mail_id = await store.insert_owner_mail(
+        connection,
+        tenant_id,
+        rules.INVITATION,
+        email,
+        rules.InvitationReference(invitation_id),
+        now,
+    )
+    await outbox.defer_mail(connection, [mail_id])
+
+
+async def count_invitation_mails(
+    connection: Connection, tenant_id: str, email: str, now: datetime
+) -> tuple[int, int]:
+    """Count the invitation mails of the last 24 hours, of a tenant and to an address, which is
+    locked.
+
+    The caller holds the tenant's row, in a transaction across tenants.
+    """
+    key = rules.limit_key(email)
+    await connection.lock_name(f"invitations to {key}")
+    return await store.count_invitation_mails(connection, tenant_id, key, now - timedelta(days=1))
+
+
+async def request_invitation_confirmation(
+    connection: Connection,
+    outbox: Outbox,
+    tenant_id: str,
+    email: str,
+    reference: rules.InvitationReference,
+    now: datetime,
+) -> bool:
+    """Queue the mail by which an invited user confirms the address; return False if the limit of
+    the address is reached.
+
+    The caller holds the tenant's row, in a transaction across tenants.
+    """
+    key = rules.limit_key(email)
+    await connection.lock_name(f"confirmations of invitations to {key}")
+    this_hour, today = await store.count_invitation_confirmations(
+        connection,
+        key,
+        hour=now - timedelta(hours=1),
+        day=now - timedelta(days=1),
+    )
+    if this_hour >= rules.CONFIRMATIONS_PER_HOUR or today >= rules.CONFIRMATIONS_PER_DAY:
+        return False
+    mail_id = await store.insert_owner_mail(
+        connection,
+        tenant_id,
+        rules.INVITATION_CONFIRMATION,
+        email,
+        reference,
+        now,
+    )
+    await outbox.defer_mail(connection, [mail_id])
+    return True
+
+
 def retry_delay(attempt: int) -> float:
     """Return the seconds to wait after failed attempt number ``attempt``, from 1: 10 s, then twice
     as long after each further one, at most an hour.
@@ -173,7 +246,10 @@ class MailDeferredError(Exception):
 
 
 class MailService(msgspec.Struct, frozen=True):
-    """Delivers mails. ``base_url`` is for links in them, ``product`` for their subjects."""
+    """Delivers mails. ``base_url`` is for links in them, ``product`` for their subjects.
+
+    ``links`` makes the links of invitations; without it, their mails are dropped.
+    """
 
     database: Database
     mailer: Mailer
@@ -181,6 +257,7 @@ class MailService(msgspec.Struct, frozen=True):
     schedule: RetrySchedule = standard_schedule
     base_url: str = ""
     product: Branding = DEFAULT_BRANDING
+    links: InvitationLinks | None = None
 
     async def deliver(self, notification_id: UUID) -> None:
         """Deliver one mail; do nothing if it has been delivered or given up.
@@ -217,12 +294,9 @@ class MailService(msgspec.Struct, frozen=True):
         if row is None:
             return None
         now = self.clock()
-        about: rules.SecurityNotice | rules.DigestData | rules.Confirmation
-        if row.type == rules.OWNER_ADDRESS_CONFIRMATION:
-            if not row.is_to_be_confirmed:
-                await store.set_status(connection, mail_id, "dropped")
-                return None
-            about = await self._renew_link(connection, mail_id, now)
+        about: rules.SecurityNotice | rules.DigestData | rules.LinkMail | None
+        if row.type in rules.TO_CHOSEN_ADDRESSES:
+            about = await self._to_chosen_address(connection, mail_id, row, now)
         elif row.status == "collecting" and row.due_at > now:
             raise MailDeferredError(
                 f"digest {mail_id} is not due yet", (row.due_at - now).total_seconds()
@@ -230,6 +304,9 @@ class MailService(msgspec.Struct, frozen=True):
         else:
             await store.set_status(connection, mail_id, "queued")
             about = row.about
+        if about is None:
+            await store.set_status(connection, mail_id, "dropped")
+            return None
         return PendingMail(
             mail_id,
             row.attempts,
@@ -239,6 +316,26 @@ class MailService(msgspec.Struct, frozen=True):
             row.tenant_id,
             about,
         )
+
+    async def _to_chosen_address(
+        self, connection: Connection, mail_id: UUID, row: store.PendingOwnerMail, now: datetime
+    ) -> rules.LinkMail | None:
+        """Return the content of a confirmation or an invitation; None if it is no longer
+        needed.
+        """
+        if row.type == rules.OWNER_ADDRESS_CONFIRMATION:
+            is_needed = row.is_to_be_confirmed
+            return await self._renew_link(connection, mail_id, now) if is_needed else None
+        of = row.invitation
+        found = await store.find_open_invitation(connection, of.invitation_id, now)
+        if found is None or row.tenant_deleted or self.links is None:
+            return None
+        if row.type == rules.INVITATION:
+            link = self.links.link(of.invitation_id)
+            return rules.InvitationMail(of.invitation_id, link, *found)
+        user = User(of.issuer, of.subject)
+        link = self.links.confirmation(of.invitation_id, user, row.created_at)
+        return rules.InvitationConfirmation(link, CONFIRMATION_VALID // timedelta(hours=1))
 
     async def _renew_link(
         self, connection: Connection, mail_id: UUID, now: datetime

@@ -1,7 +1,7 @@
 """Mails to be delivered, in two tables.
 
-``notifications`` holds billing notices (SPEC 2.4), ``owner_mails`` security notices, their digests
-and confirmations.
+``notifications`` holds billing notices (SPEC 2.4), ``owner_mails`` security notices, their digests,
+confirmations and invitations.
 """
 
 import math
@@ -167,12 +167,12 @@ SELECT id
 _MARK_SENT: Final = """
 UPDATE {table} SET status = 'sent', attempts = attempts + 1, sent_at = %s, last_error = NULL WHERE id = %s
 """
-# Users choose the address of a confirmation, so the operator need not know that it cannot be
+# Users choose the addresses of some mails, so the operator need not know that one cannot be
 # delivered.
 _MARK_ATTEMPT: Final = """
 UPDATE {table}
    SET attempts = attempts + 1, last_error = %(error)s,
-       status = CASE WHEN NOT %(final)s THEN status WHEN type = %(confirmation)s THEN 'dropped' ELSE 'failed' END
+       status = CASE WHEN NOT %(final)s THEN status WHEN type = ANY(%(chosen)s) THEN 'dropped' ELSE 'failed' END
  WHERE id = %(id)s
 """
 _GIVE_UP: Final = (
@@ -189,7 +189,7 @@ SELECT count(*) FILTER (WHERE status = 'queued'), count(*) FILTER (WHERE status 
 """
 LATEST_NOTICES: Final = """
 SELECT due_at FROM owner_mails
- WHERE tenant_id = %(tenant)s AND due_at > %(since)s AND type <> %(confirmation)s
+ WHERE tenant_id = %(tenant)s AND due_at > %(since)s AND type = ANY(%(notices)s)
  ORDER BY due_at DESC LIMIT %(most)s
 """
 COUNT_CONFIRMATIONS: Final = """
@@ -199,6 +199,20 @@ SELECT count(*) FILTER (WHERE created_at > %(hour)s AND tenant_id = %(tenant)s),
   FROM owner_mails
  WHERE type = %(confirmation)s
    AND ((tenant_id = %(tenant)s AND due_at > %(hour)s) OR (limit_key = %(key)s AND created_at > %(day)s))
+"""
+COUNT_INVITATION_MAILS: Final = """
+SELECT count(*) FILTER (WHERE tenant_id = %(tenant)s), count(*) FILTER (WHERE limit_key = %(key)s)
+  FROM owner_mails
+ WHERE type = %(type)s
+   AND ((tenant_id = %(tenant)s AND due_at > %(day)s) OR (limit_key = %(key)s AND created_at > %(day)s))
+"""
+COUNT_INVITATION_CONFIRMATIONS: Final = """
+SELECT count(*) FILTER (WHERE created_at > %(hour)s), count(*)
+  FROM owner_mails
+ WHERE limit_key = %(key)s AND created_at > %(day)s AND type = %(type)s
+"""
+OPEN_INVITATION: Final = """
+SELECT role, expires_at FROM invitations WHERE id = %s AND closed_as IS NULL AND expires_at > %s
 """
 INSERT_OWNER_MAIL: Final = """
 INSERT INTO owner_mails (id, tenant_id, type, recipient, limit_key, data, status, created_at, due_at)
@@ -246,6 +260,11 @@ class PendingOwnerMail(msgspec.Struct, frozen=True):
         address = rules.OwnerAddress(self.owner_email, self.verified_email)
         is_current = rules.same_address(self.recipient, self.owner_email)
         return is_current and not address.is_verified and not self.tenant_deleted
+
+    @property
+    def invitation(self) -> rules.InvitationReference:
+        """The invitation that the mail is about."""
+        return msgspec.json.decode(self.data, type=rules.InvitationReference)
 
     @property
     def about(self) -> rules.SecurityNotice | rules.DigestData:
@@ -371,7 +390,13 @@ async def orphaned(connection: Connection, task: str, most: int) -> list[UUID]:
 
 
 async def mark_sent(connection: Connection, mail: PendingMail, now: datetime) -> None:
+    """Record that the mail server accepted a mail, and when it last accepted one of an
+    invitation.
+    """
     await connection.execute(_MARK_SENT.format(table=_table(mail)), (now, mail.notification_id))
+    if isinstance(mail.about, rules.InvitationMail):
+        statement = "UPDATE invitations SET sent_at = %s WHERE id = %s"
+        await connection.execute(statement, (now, mail.about.invitation_id))
 
 
 async def mark_attempt(
@@ -382,7 +407,7 @@ async def mark_attempt(
         "error": error[:500],
         "final": final,
         "id": mail.notification_id,
-        "confirmation": OWNER_ADDRESS_CONFIRMATION,
+        "chosen": list(rules.TO_CHOSEN_ADDRESSES),
     }
     await connection.execute(_MARK_ATTEMPT.format(table=_table(mail)), values)
 
@@ -423,7 +448,7 @@ async def latest_notices(connection: Connection, tenant_id: str, since: datetime
     values = {
         "tenant": tenant_id,
         "since": since,
-        "confirmation": OWNER_ADDRESS_CONFIRMATION,
+        "notices": list(rules.SECURITY_NOTICES),
         "most": NOTICES_PER_HOUR,
     }
     return await connection.fetch_column(LATEST_NOTICES, values)
@@ -467,6 +492,32 @@ async def insert_owner_mail(
     values = (mail_id, tenant_id, mail_type, recipient, key, content, status, now, due_at or now)
     await connection.execute(INSERT_OWNER_MAIL, values)
     return mail_id
+
+
+async def count_invitation_mails(
+    connection: Connection, tenant_id: str, limit_key: str, day: datetime
+) -> tuple[int, int]:
+    """Count invitation mails since ``day``: of a tenant, and of all tenants to an address."""
+    values = {"tenant": tenant_id, "key": limit_key, "day": day, "type": rules.INVITATION}
+    [(of_tenant, to_address)] = await connection.fetch(COUNT_INVITATION_MAILS, values)
+    return of_tenant, to_address
+
+
+async def count_invitation_confirmations(
+    connection: Connection, limit_key: str, *, hour: datetime, day: datetime
+) -> tuple[int, int]:
+    """Count confirmation mails of invitations to an address, since ``hour`` and since ``day``."""
+    values = {"key": limit_key, "hour": hour, "day": day, "type": rules.INVITATION_CONFIRMATION}
+    [(of_hour, of_day)] = await connection.fetch(COUNT_INVITATION_CONFIRMATIONS, values)
+    return of_hour, of_day
+
+
+async def find_open_invitation(
+    connection: Connection, invitation_id: str, now: datetime
+) -> tuple[str, datetime] | None:
+    """Return the role and the end of an invitation that can be accepted; None for another one."""
+    row = await connection.fetch_row(OPEN_INVITATION, (invitation_id, now))
+    return (row[0], row[1]) if row else None
 
 
 async def add_to_digest(

@@ -304,6 +304,11 @@ class DeclaredSettings(SettingValues):
     _allow_plaintext_smtp = Setting("SMTP_ALLOW_PLAINTEXT", FLAG, default=False)
     """Send mail, and the password, to a server without TLS that is not on loopback."""
 
+    _invitations = Setting("INVITATIONS", FLAG, default=False)
+    """Whether owners and admins can invite users by [mail](../how-to/members.md#invite-by-mail).
+    Needs `SMTP_URL`.
+    """
+
     # OpenTelemetry's own variables
     _otlp_endpoint = Setting(
         "OTEL_EXPORTER_OTLP_ENDPOINT", TEXT, None, default_text="unset: no traces"

@@ -15,6 +15,7 @@ from tenantry.common.secret import Secret
 from tenantry.domain.api_keys import KeyFormat
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.branding import Branding, accent_of
+from tenantry.domain.invitation_links import InvitationLinks
 from tenantry.domain.issuers import ANY_DIRECTORY, DIRECTORY, Issuers
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.plans import Catalog, CatalogError, parse_catalog
@@ -43,6 +44,7 @@ _COMPOSED: Final = (
     "issuers",
     "oidc",
     "smtp",
+    "invitation_links",
     "traces",
     "base_url",
     "database_pooler_url",
@@ -221,6 +223,13 @@ class Settings(DeclaredSettings):
         color = self._product_color
         accent = None if color is None else accent_of(color)
         return Branding(self._product_name, color, accent, self._product_logo)
+
+    @cached_property
+    def invitation_links(self) -> InvitationLinks | None:
+        """What makes the links of invitations by mail, if these are enabled."""
+        fault = "INVITATIONS: needs SMTP_URL, which sends the mails"
+        reject({fault: self._invitations and self._smtp_url is None})
+        return InvitationLinks(self.peppers, self.base_url) if self._invitations else None
 
     @cached_property
     def traces(self) -> bool:

@@ -189,6 +189,35 @@ CREATE INDEX memberships_founded ON memberships (issuer, subject) WHERE founded;
 CREATE INDEX memberships_current ON memberships (tenant_id, issuer) WHERE removed_at IS NULL;
 """
 
+INVITATIONS = """
+-- Invitations by mail. The link in the mail is an HMAC of the id, and in no table.
+CREATE TABLE invitations (
+    id          text COLLATE "C" PRIMARY KEY,
+    org_id      text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
+    email       text NOT NULL,
+    -- The address in the form by which addresses are compared.
+    address     text NOT NULL,
+    role        text NOT NULL,
+    -- As of memberships, for the membership that follows.
+    binds_owner boolean NOT NULL,
+    invited_by  text NOT NULL,
+    -- Mails that were queued.
+    sends       integer NOT NULL,
+    created_at  timestamptz NOT NULL,
+    expires_at  timestamptz NOT NULL,
+    sent_at     timestamptz,
+    -- NULL while the invitation is open, and for one that expired until the address is invited again.
+    closed_as   text CHECK (closed_as IN ('accepted', 'withdrawn', 'expired')),
+    closed_at   timestamptz,
+    -- The membership of the user who accepted.
+    member_id   text COLLATE "C",
+    CHECK ((closed_as IS NULL) = (closed_at IS NULL))
+);
+CREATE INDEX invitations_of_tenant ON invitations (org_id, created_at DESC, id DESC);
+CREATE UNIQUE INDEX invitations_open ON invitations (org_id, address) WHERE closed_as IS NULL;
+CREATE INDEX invitations_by_end ON invitations (coalesce(closed_at, expires_at));
+"""
+
 API_KEYS = """
 CREATE TABLE api_keys (
     id                text COLLATE "C" PRIMARY KEY,
@@ -413,7 +442,7 @@ COMMENT ON COLUMN notifications.recipient IS 'fixed when the notification was qu
 CREATE INDEX notifications_unsent ON notifications (created_at) WHERE status <> 'sent';
 CREATE INDEX notifications_of_tenant ON notifications (tenant_id);
 
--- Security notices, their digests, and confirmations of an address.
+-- Security notices, their digests, confirmations of an address, and invitations.
 CREATE TABLE owner_mails (
     id          uuid PRIMARY KEY,
     tenant_id   text COLLATE "C" NOT NULL REFERENCES tenants ON DELETE CASCADE,
@@ -606,6 +635,7 @@ def upgrade() -> None:
     op.execute(AUDIT)
     op.execute(TENANT_REMOVAL)
     op.execute(MEMBERS)
+    op.execute(INVITATIONS)
     op.execute(API_KEYS)
     op.execute(PROJECTS)
     op.execute(CUSTOMERS_AND_SUBSCRIPTIONS)

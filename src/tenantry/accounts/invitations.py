@@ -1,0 +1,487 @@
+"""Invitations by mail: create, list, send again, withdraw, and accept with the mailed link."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
+
+import msgspec
+
+from tenantry.accounts import invitations_store as store
+from tenantry.accounts import members_store as members
+from tenantry.accounts.caller_address import CallerAddress
+from tenantry.accounts.members import NO_OUTBOX, WRITE_SCOPE, admit, check_member_limit
+from tenantry.audit import trail as audit
+from tenantry.auth.authentication import lock_and_reauthorize
+from tenantry.common.clock import Clock
+from tenantry.common.encoding import new_id
+from tenantry.db import idempotency_store as idempotency
+from tenantry.db.connection import ACROSS_TENANTS, OF_PEOPLE, Connection, of_tenant
+from tenantry.db.database import Database
+from tenantry.db.idempotency_store import Claim
+from tenantry.db.outbox import Outbox
+from tenantry.db.pagination import Page, window_after
+from tenantry.db.tenants_store import TenantRow, get_tenant
+from tenantry.domain import errors
+from tenantry.domain import invitations as rules
+from tenantry.domain.audit import Action, Author
+from tenantry.domain.invitation_links import InvitationLinks
+from tenantry.domain.invitations import (
+    Invitation,
+    InvitationStatus,
+    InvitationTerms,
+    ShownInvitation,
+)
+from tenantry.domain.issuers import Issuers
+from tenantry.domain.members import (
+    Member,
+    Membership,
+    MemberStatus,
+    User,
+    binds_owner,
+    check_may_give,
+    check_may_manage,
+)
+from tenantry.domain.owner_mails import InvitationReference
+from tenantry.domain.permissions import RequestPrincipal
+from tenantry.domain.plans import Catalog
+from tenantry.notifications import mail_delivery as mails
+
+
+@dataclass(frozen=True)
+class InvitationService:
+    """Invitations by mail to a principal's tenant, and their acceptance by users.
+
+    Every change locks the tenant's row. ``links`` is None where invitations are not enabled: every
+    method then raises `InvitationsNotEnabledError`.
+    """
+
+    database: Database
+    issuers: Issuers | None
+    catalog: Catalog
+    clock: Clock
+    links: InvitationLinks | None
+    _: KW_ONLY
+    outbox: Outbox = NO_OUTBOX
+
+    @property
+    def is_enabled(self) -> bool:
+        return self.links is not None
+
+    @property
+    def _links(self) -> InvitationLinks:
+        if self.links is None:
+            raise errors.InvitationsNotEnabledError(
+                "Invitations by mail are not enabled: the operator can set INVITATIONS=true."
+            )
+        return self.links
+
+    async def list_page(
+        self,
+        principal: RequestPrincipal,
+        status: InvitationStatus | None,
+        limit: int,
+        cursor: str | None,
+    ) -> Page[Invitation]:
+        """Read a page of invitations, newest first. Raises `InvalidCursorError`."""
+        _ = self._links
+        org_id = principal.org_id
+        window = window_after(limit, cursor)
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            return await store.read_page(connection, org_id, status, window, self.clock())
+
+    async def get(self, principal: RequestPrincipal, invitation_id: str) -> Invitation:
+        """Read an invitation, closed ones included. Raises `NotFoundError`."""
+        _ = self._links
+        org_id = principal.org_id
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            return (await _find(connection, org_id, invitation_id, self.clock())).invitation
+
+    async def link(self, principal: RequestPrincipal, invitation_id: str) -> str:
+        """Return the link of an open invitation, to pass on. The caller has ``members:write``.
+
+        Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError` and
+        `InvitationClosedError`.
+        """
+        links = self._links
+        invitation = await self.get(principal, invitation_id)
+        check_may_manage(principal, self.catalog.roles.find(invitation.role))
+        rules.check_open(invitation.status)
+        return links.link(invitation.id)
+
+    async def create(
+        self,
+        principal: RequestPrincipal,
+        author: Author,
+        *,
+        email: str,
+        role: str,
+        claim: Claim | None,
+    ) -> Invitation:
+        """Invite the user of a mail address, and mail the link.
+
+        Where the address received as many invitations as allowed, no mail is sent, and the link can
+        be copied.
+
+        Raises `ValidationError`, `ScopeEscalationError`, `ModeMismatchError`,
+        `InvitationExistsError`, `InvitationLimitReachedError`, `PlanLimitReachedError` and the
+        errors of idempotency.
+        """
+        _ = self._links
+        org_id = principal.org_id
+        address = rules.invited_address(email)
+        wanted = self.catalog.roles.require(role)
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            repeated = await idempotency.begin(connection, claim, Invitation, self.clock())
+            if repeated is not None:
+                return repeated
+            tenant, caller, now = await lock_and_reauthorize(
+                connection,
+                principal,
+                WRITE_SCOPE,
+                self.clock,
+            )
+            check_may_give(caller, wanted)
+            if await store.has_open(connection, org_id, address, now):
+                raise errors.InvitationExistsError(
+                    "There is an open invitation for this address: send it again, or withdraw it."
+                )
+            of_tenant_today, to_address_today = await self._count_mails(
+                connection, org_id, email, now
+            )
+            open_ones = await store.count_open(connection, org_id, now)
+            rules.check_limits(open_ones=open_ones, mails_today=of_tenant_today)
+            await check_member_limit(connection, tenant, self.issuers, self.catalog, now)
+            invitation = Invitation(
+                new_id("inv"),
+                org_id,
+                email,
+                role,
+                InvitationStatus.OPEN,
+                principal.id,
+                now,
+                now + rules.VALID,
+                None,
+            )
+            is_mailed = to_address_today < rules.MAILS_TO_ADDRESS_PER_DAY
+            terms = InvitationTerms(
+                invitation,
+                address,
+                int(is_mailed),
+                binds_owner(author, caller.access_level),
+                None,
+            )
+            await store.insert(connection, terms)
+            target = (org_id, invitation.id)
+            await audit.record(
+                connection,
+                author,
+                Action.INVITATION_CREATED,
+                target,
+                now,
+                after=invitation,
+            )
+            if is_mailed:
+                await self._mail(connection, invitation, now)
+            await idempotency.keep(connection, claim, invitation, now)
+            return invitation
+
+    async def resend(
+        self,
+        principal: RequestPrincipal,
+        author: Author,
+        invitation_id: str,
+        claim: Claim | None = None,
+    ) -> Invitation:
+        """Mail the link of an open invitation again; it can then be accepted for seven more days.
+
+        Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`,
+        `InvitationClosedError`, `InvitationLimitReachedError` and the errors of idempotency.
+        """
+        _ = self._links
+        org_id = principal.org_id
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            repeated = await idempotency.begin(connection, claim, Invitation, self.clock())
+            if repeated is not None:
+                return repeated
+            _tenant, caller, now = await lock_and_reauthorize(
+                connection,
+                principal,
+                WRITE_SCOPE,
+                self.clock,
+            )
+            terms = await _find(connection, org_id, invitation_id, now)
+            before = terms.invitation
+            check_may_give(caller, self.catalog.roles.find(before.role))
+            rules.check_open(before.status)
+            rules.check_sends(terms.sends)
+            of_tenant_today, to_address_today = await self._count_mails(
+                connection, org_id, before.email, now
+            )
+            rules.check_mails(of_tenant_today)
+            rules.check_mails_to_address(to_address_today)
+            after = msgspec.structs.replace(before, expires_at=now + rules.VALID)
+            await store.mark_sent_again(connection, after)
+            await _record(connection, author, Action.INVITATION_RESENT, before, after, now)
+            await self._mail(connection, after, now)
+            await idempotency.keep(connection, claim, after, now)
+            return after
+
+    async def withdraw(
+        self, principal: RequestPrincipal, author: Author, invitation_id: str
+    ) -> None:
+        """Withdraw an invitation: its link stops working. Repeating it succeeds.
+
+        Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, and
+        `InvitationClosedError` for one that was accepted.
+        """
+        _ = self._links
+        org_id = principal.org_id
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            _tenant, caller, now = await lock_and_reauthorize(
+                connection,
+                principal,
+                WRITE_SCOPE,
+                self.clock,
+            )
+            before = (await _find(connection, org_id, invitation_id, now)).invitation
+            check_may_manage(caller, self.catalog.roles.find(before.role))
+            if before.status in (InvitationStatus.WITHDRAWN, InvitationStatus.EXPIRED):
+                return
+            rules.check_open(before.status)
+            await _close(
+                connection,
+                author,
+                Action.INVITATION_WITHDRAWN,
+                before,
+                InvitationStatus.WITHDRAWN,
+                now,
+            )
+
+    async def look_up(self, token: str) -> ShownInvitation | None:
+        """Return what the bearer of a link sees, without a change; None for an invalid link."""
+        try:
+            async with (
+                self.database.transaction(OF_PEOPLE) as connection,
+                self._of_link(connection, token) as (tenant, terms, _now),
+            ):
+                return _shown(tenant, terms.invitation)
+        except errors.NotFoundError:
+            return None
+
+    async def accept(
+        self,
+        user: User,
+        author: Author,
+        token: str,
+        address: CallerAddress,
+        *,
+        proof: str = "",
+        claim: Claim | None = None,
+    ) -> Membership:
+        """Make the user a member, and close the invitation. The same user may repeat it.
+
+        ``address`` is the user's verified one; for a user without one, ``proof`` is what a
+        confirmation mail linked.
+
+        Raises `NotFoundError` for an invalid link, `InvitationClosedError`,
+        `EmailNotVerifiedError`, `EmailMismatchError`, `MemberExistsError`,
+        `PlanLimitReachedError`, `LastOwnerError`, `OrgSuspendedError` and the errors of
+        idempotency.
+        """
+        links = self._links
+        verified = await address.find()  # may ask the identity provider: before the transaction
+        async with self.database.transaction(OF_PEOPLE) as connection:
+            repeated = await idempotency.begin(connection, claim, Membership, self.clock())
+            if repeated is not None:
+                return repeated
+            async with self._of_link(connection, token, lock=True) as (tenant, terms, now):
+                invitation = terms.invitation
+                _check_not_suspended(tenant)
+                member = await self._accepted_by(connection, user, terms)
+                if member is None:
+                    rules.check_open(invitation.status)
+                    is_confirmed = links.confirms(invitation.id, user, proof, now)
+                    rules.check_recipient(terms.address, verified, is_confirmed=is_confirmed)
+                    member = await self._join(connection, author, user, tenant, terms, now)
+                membership = _membership(tenant, member)
+            await idempotency.keep(connection, claim, membership, self.clock())
+            return membership
+
+    async def request_confirmation(self, user: User, token: str) -> None:
+        """Mail a link to the invited address, by which this user proves to receive its mail.
+
+        Raises `NotFoundError` for an invalid link, `InvitationClosedError`, and
+        `InvitationLimitReachedError` where the address received as many as allowed.
+        """
+        _ = self._links
+        async with (
+            self.database.transaction(OF_PEOPLE) as connection,
+            self._of_link(connection, token, lock=True) as (tenant, terms, now),
+        ):
+            _check_not_suspended(tenant)
+            invitation = terms.invitation
+            rules.check_open(invitation.status)
+            reference = InvitationReference(invitation.id, *user)
+            async with connection.within(ACROSS_TENANTS):
+                queued = await mails.request_invitation_confirmation(
+                    connection,
+                    self.outbox,
+                    invitation.org_id,
+                    invitation.email,
+                    reference,
+                    now,
+                )
+            if not queued:
+                raise rules.confirmation_limit()
+
+    @asynccontextmanager
+    async def _of_link(
+        self, connection: Connection, token: str, *, lock: bool = False
+    ) -> AsyncIterator[tuple[TenantRow, InvitationTerms, datetime]]:
+        """Work on the invitation of a link during the block; with ``lock`` its tenant is locked.
+
+        Raises `NotFoundError` for an invalid link.
+        """
+        invitation_id = self._links.read(token)
+        org_id = invitation_id and await store.find_tenant_id(connection, invitation_id)
+        if not invitation_id or not org_id:
+            raise errors.NotFoundError("invitation")
+        async with connection.within(of_tenant(org_id)):
+            tenant = await get_tenant(connection, org_id, lock=lock)
+            now = self.clock()
+            yield tenant, await _find(connection, org_id, invitation_id, now), now
+
+    async def _accepted_by(
+        self, connection: Connection, user: User, terms: InvitationTerms
+    ) -> Member | None:
+        """Return the membership of the user, if this user accepted the invitation before and has
+        not left since.
+        """
+        if terms.member_id is None:
+            return None
+        member = await members.find_user(connection, terms.invitation.org_id, user)
+        if member is None or member.id != terms.member_id:
+            return None
+        return member if member.status is MemberStatus.ACTIVE else None
+
+    async def _join(
+        self,
+        connection: Connection,
+        author: Author,
+        user: User,
+        tenant: TenantRow,
+        terms: InvitationTerms,
+        now: datetime,
+    ) -> Member:
+        """Close the invitation, and make the user a member in its place."""
+        invitation = terms.invitation
+        rules.check_role(self.catalog.roles, invitation.role)
+        await _close(
+            connection,
+            author,
+            Action.INVITATION_ACCEPTED,
+            invitation,
+            InvitationStatus.ACCEPTED,
+            now,
+        )
+        await check_member_limit(connection, tenant, self.issuers, self.catalog, now)
+        member = await admit(
+            connection,
+            self.outbox,
+            author,
+            tenant,
+            self.issuers,
+            user,
+            self.catalog.roles.find(invitation.role),
+            now,
+            binds_owner=terms.binds_owner,
+        )
+        await store.name_member(connection, invitation, member.id)
+        return member
+
+    async def _count_mails(
+        self, connection: Connection, org_id: str, email: str, now: datetime
+    ) -> tuple[int, int]:
+        async with connection.within(ACROSS_TENANTS):
+            return await mails.count_invitation_mails(connection, org_id, email, now)
+
+    async def _mail(self, connection: Connection, invitation: Invitation, now: datetime) -> None:
+        async with connection.within(ACROSS_TENANTS):
+            await mails.queue_invitation(
+                connection,
+                self.outbox,
+                invitation.org_id,
+                invitation.email,
+                invitation.id,
+                now,
+            )
+
+
+async def _find(
+    connection: Connection, org_id: str, invitation_id: str, now: datetime
+) -> InvitationTerms:
+    terms = await store.find(connection, org_id, invitation_id, now)
+    if terms is None:
+        raise errors.NotFoundError("invitation")
+    return terms
+
+
+async def _close(
+    connection: Connection,
+    author: Author,
+    action: Action,
+    before: Invitation,
+    status: InvitationStatus,
+    now: datetime,
+) -> None:
+    await store.close(connection, before, status, now)
+    after = msgspec.structs.replace(before, status=status)
+    await _record(connection, author, action, before, after, now)
+
+
+async def _record(
+    connection: Connection,
+    author: Author,
+    action: Action,
+    before: Invitation,
+    after: Invitation,
+    now: datetime,
+) -> None:
+    target = (before.org_id, before.id)
+    await audit.record(
+        connection,
+        author,
+        action,
+        target,
+        now,
+        before=before,
+        after=after,
+    )
+
+
+def _check_not_suspended(tenant: TenantRow) -> None:
+    if tenant.suspended:
+        raise errors.OrgSuspendedError("The organization is suspended.")
+
+
+def _membership(tenant: TenantRow, member: Member) -> Membership:
+    return Membership(
+        member.id,
+        member.org_id,
+        tenant.record.name,
+        member.role,
+        member.status,
+    )
+
+
+def _shown(tenant: TenantRow, invitation: Invitation) -> ShownInvitation:
+    return ShownInvitation(
+        invitation.id,
+        invitation.org_id,
+        tenant.record.name,
+        invitation.email,
+        invitation.role,
+        invitation.status,
+        invitation.expires_at,
+    )

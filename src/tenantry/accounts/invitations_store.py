@@ -1,0 +1,166 @@
+"""Invitations by mail. Every statement but `find_tenant_id` names the tenant."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from tenantry.db.connection import Connection
+from tenantry.db.pagination import Listing, Page, Window
+from tenantry.domain.invitations import (
+    Invitation,
+    InvitationStatus,
+    InvitationTerms,
+)
+
+_STATUS: Final = (
+    "coalesce(closed_as, CASE WHEN expires_at <= %(now)s THEN 'expired' ELSE 'open' END)"
+)
+_RECORD: Final = f"id, org_id, email, role, {_STATUS}, invited_by, created_at, expires_at, sent_at"
+_LISTING: Final = Listing(_RECORD, "invitations", "created_at")
+_FIND: Final = f"""
+SELECT {_RECORD}, address, sends, binds_owner, member_id
+  FROM invitations
+ WHERE org_id = %(org)s AND id = %(id)s
+"""  # noqa: S608  # our own
+_INSERT: Final = """
+INSERT INTO invitations (id, org_id, email, address, role, binds_owner, invited_by, sends, created_at, expires_at)
+VALUES (%(id)s, %(org_id)s, %(email)s, %(address)s, %(role)s, %(binds_owner)s, %(invited_by)s, %(sends)s,
+        %(created_at)s, %(expires_at)s)
+"""
+# One that expired keeps the place of the address until the address is invited again.
+_CLOSE_EXPIRED: Final = """
+UPDATE invitations
+   SET closed_as = 'expired', closed_at = expires_at
+ WHERE org_id = %(org)s AND address = %(address)s AND closed_as IS NULL AND expires_at <= %(now)s
+"""
+_HAS_OPEN: Final = """
+SELECT EXISTS (SELECT FROM invitations WHERE org_id = %(org)s AND address = %(address)s AND closed_as IS NULL)
+"""
+_COUNT_OPEN: Final = """
+SELECT count(*) FROM invitations WHERE org_id = %(org)s AND closed_as IS NULL AND expires_at > %(now)s
+"""
+_CLOSE: Final = """
+UPDATE invitations
+   SET closed_as = %(status)s, closed_at = %(now)s
+ WHERE org_id = %(org)s AND id = %(id)s AND closed_as IS NULL
+"""
+_SENT_AGAIN: Final = """
+UPDATE invitations
+   SET sends = sends + 1, expires_at = %(expires_at)s
+ WHERE org_id = %(org)s AND id = %(id)s
+"""
+
+
+def _invitation(row: Sequence[Any]) -> Invitation:
+    invitation_id, org_id, email, role, status, invited_by, *times = row
+    return Invitation(
+        invitation_id,
+        org_id,
+        email,
+        role,
+        InvitationStatus(status),
+        invited_by,
+        *times,
+    )
+
+
+async def read_page(
+    connection: Connection,
+    org_id: str,
+    status: InvitationStatus | None,
+    window: Window,
+    now: datetime,
+) -> Page[Invitation]:
+    """Read a page of a tenant's invitations, newest first; None means any status."""
+    return await _LISTING.page(
+        connection,
+        "org_id = %(org)s",
+        {"org": org_id, "status": status, "now": now},
+        window,
+        _invitation,
+        filtered=f"%(status)s::text IS NULL OR {_STATUS} = %(status)s",
+    )
+
+
+async def find(
+    connection: Connection, org_id: str, invitation_id: str, now: datetime
+) -> InvitationTerms | None:
+    """Find an invitation of a tenant, closed ones included."""
+    row = await connection.fetch_row(_FIND, {"org": org_id, "id": invitation_id, "now": now})
+    if row is None:
+        return None
+    address, sends, binds_owner, member_id = row[-4:]
+    return InvitationTerms(
+        _invitation(row[:-4]),
+        address,
+        sends,
+        binds_owner,
+        member_id,
+    )
+
+
+async def find_tenant_id(connection: Connection, invitation_id: str) -> str | None:
+    """Find the tenant of an invitation whose link was verified."""
+    statement = "SELECT org_id FROM invitations WHERE id = %s"
+    found: str | None = await connection.fetch_value(statement, (invitation_id,))
+    return found
+
+
+async def has_open(connection: Connection, org_id: str, address: str, now: datetime) -> bool:
+    """Whether the tenant has an open invitation for an address; close one that expired."""
+    values = {"org": org_id, "address": address, "now": now}
+    await connection.execute(_CLOSE_EXPIRED, values)
+    return bool(await connection.fetch_value(_HAS_OPEN, values))
+
+
+async def count_open(connection: Connection, org_id: str, now: datetime) -> int:
+    """Count a tenant's invitations that can be accepted."""
+    return await connection.fetch_count(_COUNT_OPEN, {"org": org_id, "now": now})
+
+
+async def insert(connection: Connection, terms: InvitationTerms) -> None:
+    """Store a new invitation."""
+    values = {**msgspec.structs.asdict(terms), **msgspec.structs.asdict(terms.invitation)}
+    del values["invitation"]
+    await connection.execute(_INSERT, values)
+
+
+async def close(
+    connection: Connection,
+    invitation: Invitation,
+    status: InvitationStatus,
+    now: datetime,
+) -> None:
+    """Close an open invitation."""
+    values = {
+        "org": invitation.org_id,
+        "id": invitation.id,
+        "status": status,
+        "now": now,
+    }
+    await connection.execute(_CLOSE, values)
+
+
+async def name_member(connection: Connection, invitation: Invitation, member_id: str) -> None:
+    """Store the membership of the user who accepted."""
+    statement = "UPDATE invitations SET member_id = %s WHERE org_id = %s AND id = %s"
+    await connection.execute(statement, (member_id, invitation.org_id, invitation.id))
+
+
+async def mark_sent_again(connection: Connection, invitation: Invitation) -> None:
+    """Count another mail of an invitation, and store its new end."""
+    values = {
+        "org": invitation.org_id,
+        "id": invitation.id,
+        "expires_at": invitation.expires_at,
+    }
+    await connection.execute(_SENT_AGAIN, values)
+
+
+async def read_all(connection: Connection, org_id: str, now: datetime) -> list[Invitation]:
+    """Read all invitations of a tenant, for its export."""
+    statement = f"SELECT {_RECORD} FROM invitations WHERE org_id = %(org)s ORDER BY created_at, id"  # noqa: S608  # our own
+    rows = await connection.fetch(statement, {"org": org_id, "now": now})
+    return [_invitation(row) for row in rows]

@@ -1,0 +1,32 @@
+"""Mail addresses: whether two of them name one mailbox, and the domain that mail is sent to."""
+
+import unicodedata
+
+import idna
+
+from tenantry.domain.names import has_refused_characters
+
+
+def comparable_address(email: str) -> str | None:
+    """Return the form by which addresses are compared; None for what is no address.
+
+    The domain is mapped as browsers map it (UTS 46, IDNA 2008). The local part is composed (NFC)
+    and in lower case. Dots and ``+tag`` stay, since they name other mailboxes at many providers.
+    Unicode's full case folding would make one mailbox of ``ß`` and ``ss``.
+    """
+    local, _, domain = email.strip().rpartition("@")
+    encoded = ascii_domain(domain)
+    if not local or encoded is None or has_refused_characters(email):
+        return None
+    lower = unicodedata.normalize("NFC", local).lower()
+    return f"{unicodedata.normalize('NFC', lower)}@{encoded}"
+
+
+def ascii_domain(domain: str) -> str | None:
+    """Return a domain as DNS has it (A-labels), in lower case; None for what is no domain."""
+    if domain.isascii():
+        return domain.lower() or None
+    try:
+        return idna.encode(domain, uts46=True).decode()
+    except idna.IDNAError:
+        return None
