@@ -91,6 +91,21 @@ async def test_user_creates_transfers_and_deletes_an_organization(workspace: Wor
     assert (await workspace.run("tenants", "show", org, **user)).code == 4
 
 
+async def test_roles_are_listed_with_what_they_give(workspace: Workspace) -> None:
+    title, *rows = (await workspace.done("members", "roles")).splitlines()
+    assert title.split() == ["ID", "NAME", "SCOPES", "GIVES"]
+    assert [row.split()[0] for row in rows] == ["owner", "admin", "member"]
+    assert rows[1].split()[2:] == ["*:*", "admin,", "member"]
+    listed = lines(await workspace.done("members", "roles", "--json"))
+    assert listed[2] == {
+        "id": "member",
+        "name": "Member",
+        "scopes": ["projects:*", "tenants:read", "billing:read"],
+        "gives": [],
+        "assignable": True,
+    }
+
+
 async def test_events_show_their_effect(workspace: Workspace) -> None:
     thing = events.subscription(
         org=workspace.organization.id, customer=None, subscription_id="sub_1"

@@ -141,6 +141,23 @@ async def test_active_keys_of_a_prefix_that_is_not_accepted_are_counted(
     assert levels(accepting) == {Level.OK}
 
 
+async def test_roles_of_members_that_left_the_catalog_are_counted(
+    emptied: str, connection: Connection
+) -> None:
+    await connection.execute(
+        "INSERT INTO memberships (issuer, subject, tenant_id, role, removed_at) "
+        "SELECT 'https://id.example', role || n, 'acme', role, removed "
+        "FROM unnest(%(roles)s::text[], %(removed)s::timestamptz[]) WITH ORDINALITY AS m(role, removed, n)",
+        {
+            "roles": ["lead", "lead", "support", "member", "gone"],
+            "removed": [None, None, None, None, NOW],
+        },
+    )
+    found = only(await check(emptied), Level.WARNING)
+    assert found.subject == "tenants"
+    assert "2 (lead: 2, support: 1)" in found.message
+
+
 async def test_a_database_that_was_never_migrated(postgres: PostgresServer) -> None:
     with postgres.database(migrated=False) as conninfo:
         finding = only(await check(conninfo), Level.ERROR)

@@ -240,6 +240,15 @@ async def test_user_declines_and_leaves(served: Served, flavour: Flavour) -> Non
     assert "is an e-mail address" in refused.value.errors[0].message
 
 
+async def test_roles_are_listed(served: Served, flavour: Flavour) -> None:
+    organization = await served.service.organization()
+    async with flavour.client_of(served, organization) as owner:
+        roles = {role.id: role async for role in owner.roles.list()}
+    assert list(roles) == ["owner", "admin", "member"]
+    assert roles["admin"].gives == ["admin", "member"]
+    assert roles["owner"].assignable
+
+
 async def test_plans_events_and_trail_are_read(served: Served, flavour: Flavour) -> None:
     organization = await served.service.organization()
     async with flavour.client_of(served, organization) as owner:

@@ -15,6 +15,7 @@ from tenantry.integrations.oidc.claims import (
     role_claim,
     unmapped_roles,
 )
+from tests.support.documentation import block_of
 
 CONFIG = OidcConfig(Issuers("https://id.example"), ("api",))
 MEMBER_SCOPES = ("projects:*", "tenants:read", "billing:read")
@@ -212,6 +213,13 @@ def test_roles_of_the_catalog_have_names_scopes_and_what_they_give() -> None:
         "bookkeeper",
         "member",
     ]
+
+
+def test_roles_of_the_guide_are_valid() -> None:
+    roles = parse_catalog(
+        f'[[plans]]\nid = "free"\n{block_of("how-to/members.md", "[[roles]]")}'
+    ).roles
+    assert [role.id for role in roles] == ["owner", "admin", "lead", "support", "member"]
 
 
 def test_without_roles_in_the_catalog_there_are_the_built_in_ones() -> None:

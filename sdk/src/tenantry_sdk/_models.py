@@ -336,6 +336,21 @@ class Consumption(Model, frozen=True, kw_only=True):
         return self.used is not None
 
 
+class RoleDefinition(Model, frozen=True, kw_only=True):
+    """A role that members may have."""
+
+    id: str
+    """The role's id, as in a member's ``role``."""
+    name: str
+    """What people call it."""
+    scopes: list[str]
+    """What its users may do."""
+    gives: list[str]
+    """The roles that its users may give, change and remove, by id."""
+    assignable: bool
+    """Whether the caller may give it."""
+
+
 class Member(Model, frozen=True, kw_only=True):
     """A user of the tenant, with a role."""
 
@@ -346,7 +361,7 @@ class Member(Model, frozen=True, kw_only=True):
     user_id: str
     """The user's id at the identity provider: ``sub`` of their tokens."""
     role: Role
-    """``owner``, ``admin`` or ``member``."""
+    """``owner``, ``admin``, ``member``, or a role of the service's own."""
     status: MemberStatus
     """``invited`` until the user accepts, then ``active``; finally ``removed``."""
     created_at: datetime

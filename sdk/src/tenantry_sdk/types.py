@@ -34,7 +34,9 @@ PrincipalKind: TypeAlias = Literal["api_key", "user"]
 """The kind of a credential."""
 
 Role: TypeAlias = Literal["owner", "admin", "member"] | str
-"""Open. The role of a member: one of these, or one of the service's own."""
+"""Open. The role of a member: one of these, or one of the service's own, which
+`roles.list` returns.
+"""
 
 MemberStatus: TypeAlias = Literal["invited", "active", "removed"]
 """The status of a membership: ``invited`` until the user accepts, finally ``removed``."""

@@ -33,10 +33,11 @@ from tenantry.api.parameters import (
 from tenantry.api.services import Services
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page
-from tenantry.domain.members import Member, Membership, MemberStatus
+from tenantry.domain.members import Member, Membership, MemberStatus, assignable_roles
 from tenantry.domain.tenants import Tenant
 
 PATH: Final = "/api/v1/members"
+ROLES_PATH: Final = "/api/v1/roles"
 OWN_PATH: Final = "/api/v1/me/memberships"
 _MEMBERSHIPS_PATH: Final = "/api/v1/memberships"
 
@@ -69,6 +70,18 @@ class MemberChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """The changes to a member."""
 
     role: Annotated[RoleId, doc("What the user may do from now on.", "member")]
+
+
+class RoleDefinition(msgspec.Struct, rename="camel", frozen=True):
+    """A role that members may have."""
+
+    id: Annotated[str, doc("The role's id, as in a member's `role`.", "support")]
+    name: Annotated[str, doc("What people call it.", "Support")]
+    scopes: Annotated[tuple[str, ...], doc("What its users may do.", ["projects:read"])]
+    gives: Annotated[
+        list[str], doc("The roles that its users may give, change and remove, by id.", [])
+    ]
+    assignable: Annotated[bool, doc("Whether the caller may give it.", example=True)]
 
 
 class OwnerTransfer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -121,6 +134,27 @@ async def list_members(
         limit,
         cursor,
     )
+
+
+@get(ROLES_PATH, guards=[needs("members:read")], summary="List the roles")
+async def list_roles(services: Services, principal: Caller) -> Page[RoleDefinition]:
+    """List the roles that members may have on one page, the highest first.
+
+    `owner`, `admin` and `member` are built in. The plan catalog may define others.
+    """
+    roles = services.catalog.roles
+    assignable = assignable_roles(principal, roles)
+    found = [
+        RoleDefinition(
+            role.id,
+            role.name,
+            role.scopes,
+            [given.id for given in roles.given_by(role)],
+            role in assignable,
+        )
+        for role in roles
+    ]
+    return Page(found, None)
 
 
 @post(

@@ -72,6 +72,7 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "List, invite, change and remove the users of an organization.",
             add=("tenantry.cli.members", "Invite a user of the identity provider."),
             list=("tenantry.cli.members:list_members", "List members, the newest first."),
+            roles=("tenantry.cli.members", "List the roles that members may have."),
             show=("tenantry.cli.members", "Show a member."),
             update=("tenantry.cli.members", "Give a member another role."),
             remove=("tenantry.cli.members", "Remove members: their next request is rejected."),

@@ -9,7 +9,7 @@ from tenantry.cli.api_command import (
     parse_id,
 )
 from tenantry.cli.options import limit_option, yes_option
-from tenantry.cli.output import columns, pairs
+from tenantry.cli.output import Column, columns, pairs
 from tenantry_sdk.types import Role
 
 _MEMBER_COLUMNS = columns(
@@ -20,6 +20,11 @@ _MEMBER_COLUMNS = columns(
     since="created_at",
     loose="user",
 )
+_ROLE_COLUMNS = [
+    *columns("id", "name"),
+    Column("SCOPES", lambda role: ", ".join(role.scopes), loose=True),
+    Column("GIVES", lambda role: ", ".join(role.gives) or "-"),
+]
 _MEMBERSHIP_COLUMNS = columns(
     "id",
     organization="org_id",
@@ -81,6 +86,16 @@ def show(api: ApiContext, *, member_id: str) -> None:
             **dates,
         ),
     )
+
+
+@click.command("roles", cls=ApiCommand, json_help="One line of JSON a role.")
+def roles(api: ApiContext) -> None:
+    """List the roles that members may have, the highest first, and which roles each may give.
+
+    \b
+      tenantry members roles
+    """
+    api.list(lambda **_: api.client.roles.list(), _ROLE_COLUMNS, "There are no roles.")
 
 
 @click.command("add", cls=ApiCommand, json_help="The member as one JSON document.")

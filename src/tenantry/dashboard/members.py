@@ -1,6 +1,6 @@
 """The pages of members, and the transfer of ownership."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from litestar import Response, get, post
@@ -18,8 +18,7 @@ from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import role_names
 from tenantry.dashboard.member_lists import PATH
 from tenantry.domain import errors
-from tenantry.domain.members import Member, MemberStatus, User, check_may_give, check_may_manage
-from tenantry.domain.permissions import RequestPrincipal
+from tenantry.domain.members import Member, MemberStatus, User, assignable_roles, may_manage
 from tenantry.domain.roles import BuiltInRole, Role
 
 _MEMBER: Final = PATH + "/{member_id:str}"
@@ -206,7 +205,7 @@ async def _member_page(
         is_sure=sure,
         assignable=_assignable_roles(ctx),
         may_manage=ctx.user.may("members:write")
-        and _is_allowed(check_may_manage, principal, ctx.services.catalog.roles.find(member.role)),
+        and may_manage(principal, ctx.services.catalog.roles.find(member.role)),
     )
 
 
@@ -270,21 +269,8 @@ def _sure_errors(ctx: PageContext, before: Role, after: str, *, sure: bool) -> d
 
 def _assignable_roles(ctx: PageContext) -> list[tuple[str, str]]:
     roles = ctx.services.catalog.roles
-    return [
-        (role_id, name)
-        for role_id, name in role_names(roles).items()
-        if _is_allowed(check_may_give, ctx.principal, roles.find(role_id))
-    ]
-
-
-def _is_allowed(
-    check: Callable[[RequestPrincipal, Role], None], principal: RequestPrincipal, role: Role
-) -> bool:
-    try:
-        check(principal, role)
-    except errors.DomainError:
-        return False
-    return True
+    assignable = {role.id for role in assignable_roles(ctx.principal, roles)}
+    return [(role_id, name) for role_id, name in role_names(roles).items() if role_id in assignable]
 
 
 _owner = needs("tenants:write", owner_only="transfer the organization")

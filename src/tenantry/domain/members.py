@@ -1,6 +1,7 @@
 """Members: the users of a tenant with their roles, and the rules for changes."""
 
 import re
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, NamedTuple
@@ -180,6 +181,26 @@ def check_may_give(giver: RequestPrincipal, role: Role) -> None:
     giver.require_holding(role.scopes, AccessLevel.SCOPED)
     if giver.kind is PrincipalKind.API_KEY and giver.expires_at is not None:
         raise errors.ScopeEscalationError("A key with an expiry cannot grant access without one.")
+
+
+def assignable_roles(giver: RequestPrincipal, roles: Iterable[Role]) -> list[Role]:
+    """Return those of the roles that ``giver`` may give."""
+    return [role for role in roles if _is_allowed(check_may_give, giver, role)]
+
+
+def may_manage(manager: RequestPrincipal, role: Role) -> bool:
+    """Whether ``manager`` may change members with this role."""
+    return _is_allowed(check_may_manage, manager, role)
+
+
+def _is_allowed(
+    check: Callable[[RequestPrincipal, Role], None], principal: RequestPrincipal, role: Role
+) -> bool:
+    try:
+        check(principal, role)
+    except errors.DomainError:
+        return False
+    return True
 
 
 def check_may_change(changer: RequestPrincipal, before: Role, after: Role) -> None:

@@ -32,8 +32,8 @@ class BuiltInRole(StrEnum):
 class Role(msgspec.Struct, frozen=True):
     """A role, which grants ``scopes``.
 
-    Its users may add, change and remove members with the roles ``gives``; None stands for every
-    role whose scopes they hold. ``limited_by`` is the name of another role that the scopes are
+    Its users may add, change and remove members with the roles ``gives``; None means every role
+    whose scopes they hold. ``limited_by`` is the name of another role that the scopes are
     limited to, see `common_role`.
     """
 
@@ -52,8 +52,8 @@ class Role(msgspec.Struct, frozen=True):
         """Whether this role permits everything that ``other`` permits."""
         if self.is_owner or other.is_owner:
             return self.is_owner
-        gives_all = common_gives(self.gives, other.gives) == other.gives
-        return gives_all and covers_all(self.scopes, other.scopes)
+        gives_as_much = common_gives(self.gives, other.gives) == other.gives
+        return gives_as_much and covers_all(self.scopes, other.scopes)
 
 
 MEMBER: Final = Role(BuiltInRole.MEMBER, "Member", ("projects:*", "tenants:read", "billing:read"))
@@ -83,20 +83,31 @@ class Roles:
             raise ValidationError(("role", f"is none of the roles {', '.join(self._by_id)}"))
         return self._by_id[role_id]
 
+    def given_by(self, role: Role) -> list[Role]:
+        """Return the roles that the users of a role may give."""
+        return [other for other in self if _gives(role, other)]
+
     def highest(self, role_ids: Iterable[str]) -> Role:
         """Return the highest of these roles; member without any.
 
         Of two roles of which neither includes the other, the one that the catalog lists first.
         """
         named = set(role_ids)
-        highest, *others = [role for role in self if role.id in named] or [MEMBER]
-        for role in others:
+        found = [role for role in self if role.id in named] or [MEMBER]
+        highest = found[0]
+        for role in found:
             if role.includes(highest):
                 highest = role
         return highest
 
 
 BUILT_IN_ROLES: Final = Roles()
+
+
+def _gives(role: Role, other: Role) -> bool:
+    if role.gives is not None:
+        return other.id in role.gives
+    return role.is_owner or (not other.is_owner and covers_all(role.scopes, other.scopes))
 
 
 def common_role(claimed: Role, stored: Role) -> Role:
@@ -117,7 +128,7 @@ def common_role(claimed: Role, stored: Role) -> Role:
 
 
 def common_gives(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
-    """Return the roles that two roles both give; None stands for every role."""
+    """Return the roles that two roles both give; None means every role."""
     if one is None or other is None:
         return other if one is None else one
     return one & other
@@ -141,6 +152,9 @@ class RoleEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("is built in: choose another id")
         if self.name is not None and not self.name.strip():
             raise ValueError("name must not be blank")
+        self._check_scopes()
+
+    def _check_scopes(self) -> None:
         if not 1 <= len(self.scopes) <= MAX_SCOPES:
             raise ValueError(f"give 1 to {MAX_SCOPES} scopes")
         for scope in self.scopes:

@@ -260,12 +260,13 @@ class DeclaredSettings(SettingValues):
     """The claim that names the tenant; dots reach into objects."""
     _role_claim = Setting("OIDC_ROLE_CLAIM", TEXT, "org_role")
     """The claim that names the role, as a text or a list of texts, of which the highest counts.
-    `owner`, `admin`, `member` and the same after `org:` are known; any other value counts as
-    `member`.
+    `owner`, `admin`, `member`, the roles of the plan catalog, and the same after `org:` are known;
+    any other value counts as `member`.
     """
     _role_map = Setting("OIDC_ROLE_MAP", ROLE_MAP, None)
     """The provider's names of the roles: `Owner=owner,Writer=admin`. Set, it replaces the names
-    that are known without it.
+    that are known without it. A role that is neither built in nor in the plan catalog stops the
+    start.
     """
     email_subjects = Setting("OIDC_EMAIL_SUBJECTS", FLAG, default=False)
     """Whether the provider's user ids (`sub`) may be email addresses, as in Okta's access tokens.

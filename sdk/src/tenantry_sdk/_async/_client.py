@@ -19,6 +19,7 @@ from tenantry_sdk._async._resources import (
     AsyncMemberships,
     AsyncPlans,
     AsyncProjects,
+    AsyncRoles,
     AsyncTenants,
 )
 from tenantry_sdk._async._token_renewal import AsyncFixedCredential, AsyncTokenRenewer
@@ -96,6 +97,7 @@ class AsyncTenantry:
         self.projects: AsyncProjects = AsyncProjects(engine)
         self.tenants: AsyncTenants = AsyncTenants(engine)
         self.members: AsyncMembers = AsyncMembers(engine)
+        self.roles: AsyncRoles = AsyncRoles(engine)
         self.memberships: AsyncMemberships = AsyncMemberships(engine)
         self.plans: AsyncPlans = AsyncPlans(engine)
         self.billing: AsyncBilling = AsyncBilling(engine)

@@ -28,6 +28,7 @@ from tenantry_sdk._models import (
     Principal,
     Project,
     RevokedKey,
+    RoleDefinition,
     Tenant,
     TenantExport,
     Whoami,
@@ -494,6 +495,14 @@ class AsyncMembers(Resource):
     async def delete(self, member_id: str, **options: Unpack[CallOptions]) -> None:
         """Remove a member, whose next request is rejected, or withdraw an invitation."""
         await self._delete(options, "/api/v1/members/{}", member_id)
+
+
+class AsyncRoles(Resource):
+    """The roles that members may have."""
+
+    def list(self, **options: Unpack[CallOptions]) -> AsyncPager[RoleDefinition]:
+        """List all roles, the highest first: the built-in ones, and the service's own."""
+        return self._list(RoleDefinition, options, "/api/v1/roles")
 
 
 class AsyncMemberships(Resource):

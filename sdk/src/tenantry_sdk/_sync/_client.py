@@ -27,6 +27,7 @@ from tenantry_sdk._sync._resources import (
     Memberships,
     Plans,
     Projects,
+    Roles,
     Tenants,
 )
 from tenantry_sdk._sync._token_renewal import FixedCredential, TokenRenewer
@@ -97,6 +98,7 @@ class Tenantry:
         self.projects: Projects = Projects(engine)
         self.tenants: Tenants = Tenants(engine)
         self.members: Members = Members(engine)
+        self.roles: Roles = Roles(engine)
         self.memberships: Memberships = Memberships(engine)
         self.plans: Plans = Plans(engine)
         self.billing: Billing = Billing(engine)

@@ -27,6 +27,7 @@ from tenantry_sdk._models import (
     Principal,
     Project,
     RevokedKey,
+    RoleDefinition,
     Tenant,
     TenantExport,
     Whoami,
@@ -489,6 +490,14 @@ class Members(Resource):
     def delete(self, member_id: str, **options: Unpack[CallOptions]) -> None:
         """Remove a member, whose next request is rejected, or withdraw an invitation."""
         self._delete(options, "/api/v1/members/{}", member_id)
+
+
+class Roles(Resource):
+    """The roles that members may have."""
+
+    def list(self, **options: Unpack[CallOptions]) -> Pager[RoleDefinition]:
+        """List all roles, the highest first: the built-in ones, and the service's own."""
+        return self._list(RoleDefinition, options, "/api/v1/roles")
 
 
 class Memberships(Resource):

@@ -84,6 +84,14 @@ SELECT format('%%s: %%s', plan, count(*)), count(*) OVER ()
  ORDER BY count(*) DESC, plan
  LIMIT %(most)s
 """
+UNKNOWN_ROLES: Final = """
+SELECT format('%%s: %%s', role, count(*)), count(*) OVER ()
+  FROM memberships
+ WHERE removed_at IS NULL AND role <> ALL(%(known)s)
+ GROUP BY role
+ ORDER BY count(*) DESC, role
+ LIMIT %(most)s
+"""
 NOT_COMPARED: Final = """
 SELECT t.id, count(*) OVER ()
   FROM tenants t

@@ -94,11 +94,12 @@ async def check_tenants(
     settings: Settings,
     now: datetime,
 ) -> list[Finding]:
-    """Report tenants without billing events, with unknown plans, and not compared with the
-    provider.
+    """Report tenants without billing events, with unknown plans or members' roles, and not compared
+    with the provider.
     """
     found = await _check_stale(connection, settings, now)
     found += await _check_plans(connection, settings)
+    found += await _check_roles(connection, settings)
     if settings.provider_secret_key and settings.reconcile_hours:
         found += await _check_comparisons(connection, settings.reconcile_hours, now)
     return found or [ok("tenants", "each has a plan of the catalog and current billing events")]
@@ -124,6 +125,12 @@ async def _check_plans(connection: Connection, settings: Settings) -> list[Findi
     known = [plan.id for plan in settings.billing.catalog.plans]
     plans = await store.read_names(connection, store.UNMAPPED_PLANS, known=known)
     return problem_if(plans.number, "tenants.unmapped_plan", listed=plans.counted)
+
+
+async def _check_roles(connection: Connection, settings: Settings) -> list[Finding]:
+    known = [role.id for role in settings.billing.catalog.roles]
+    roles = await store.read_names(connection, store.UNKNOWN_ROLES, known=known)
+    return problem_if(roles.number, "tenants.unknown_role", listed=roles.counted)
 
 
 async def _check_comparisons(
