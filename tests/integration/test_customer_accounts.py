@@ -76,6 +76,18 @@ async def test_customer_is_kept_for_a_minute(
     assert reads(provider) == 2
 
 
+async def test_page_that_does_not_wait_shows_what_an_earlier_one_began_to_read(
+    provider: ProviderServer, accounts: CustomerAccounts, clock: SetClock
+) -> None:
+    assert accounts.known(CUSTOMER) is None
+    assert accounts.known(CUSTOMER) is None
+    read = await accounts.find(CUSTOMER)
+    assert accounts.known(CUSTOMER) == read
+    assert reads(provider) == 1
+    clock.now = 60.0
+    assert accounts.known(CUSTOMER) is None
+
+
 async def test_customers_are_kept_apart(
     provider: ProviderServer, accounts: CustomerAccounts
 ) -> None:

@@ -9,18 +9,23 @@ import msgspec
 from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.projects import MOST_COUNTED, count_for_page
+from tenantry.audit import trail_store as trail
+from tenantry.audit.trail_store import AuditFilter, ids_in
 from tenantry.auth import api_keys_store
+from tenantry.auth.api_keys_store import KeySummary
 from tenantry.auth.rate_limits import subject_of_tenant
 from tenantry.auth.rate_limits_store import count_requests
-from tenantry.billing import ledger_queries_store as billing
 from tenantry.billing.accounts_store import read_accounts
 from tenantry.billing.ledger_queries import PAYER_SCOPE, BillingEventView, is_link, view
+from tenantry.billing.ledger_queries_store import read_entries
 from tenantry.common.clock import Clock
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
+from tenantry.db.pagination import Window
 from tenantry.db.tenants_store import get_tenant
 from tenantry.domain.access import Addons, limits_of
-from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey, KeyState
+from tenantry.domain.api_keys import LEAK_SHOWN_FOR, ApiKey
+from tenantry.domain.audit import AuditEvent
 from tenantry.domain.billing.state import OWING, PAST_DUE, BillingPolicy, BillingState
 from tenantry.domain.billing.subscription_overview import (
     Debt,
@@ -35,8 +40,10 @@ from tenantry.domain.rate_limits import SLOTS
 from tenantry.domain.scopes import covers
 from tenantry.domain.tenants import Tenant, access_of, to_tenant
 
-_MOST_KEYS: Final = 5
-_MOST_EVENTS: Final = 5
+_KEYS_SCOPE: Final = "api-keys:read"
+_MOST_LEAKED: Final = 5
+_MOST_EVENTS: Final = 50
+_MOST_ENTRIES: Final = 20
 
 
 class PlanUse(msgspec.Struct, frozen=True):
@@ -74,19 +81,19 @@ class BillingOverview(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """The content of a tenant's first page; empty where the principal lacks the scope.
+    """The content of a tenant's first page; what the principal may not read is None or empty.
 
-    ``keys`` are active, the last used first; ``expiring`` is the number of active keys that expire
-    soon; ``leaked`` are keys that were recently reported as leaked and have no successor.
-    ``has_used_key`` says whether any key, also a revoked one, was ever used.
+    ``leaked`` are keys that were recently reported as leaked and have no successor. ``events`` are
+    the newest of billing, ``entries`` those of the audit trail, with the ``names`` of what they are
+    about, by id.
     """
 
     billing: BillingOverview
-    keys: list[ApiKey]
-    expiring: int
+    keys: KeySummary | None
     leaked: list[ApiKey]
-    has_used_key: bool
     events: list[BillingEventView]
+    entries: list[AuditEvent]
+    names: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -103,57 +110,41 @@ class OverviewService:
     async def of_billing(self, principal: RequestPrincipal) -> BillingOverview:
         """Read the tenant's plan, its use and its subscriptions. Raises `NotFoundError`."""
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            return await self._billing(connection, principal)
+            keys = await self._count_keys(connection, principal)
+            return await self._billing(connection, principal, keys)
 
     async def read(self, principal: RequestPrincipal) -> Overview:
         """Read the content of the tenant's first page. Raises `NotFoundError`."""
-        now = self.clock()
-        org_id = principal.org_id
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            found = await self._billing(connection, principal)
-            keys = list[ApiKey]()
-            leaked = list[ApiKey]()
-            expiring = 0
-            if covers(principal.scopes, "api-keys:read"):
-                keys = await api_keys_store.recently_used(
-                    connection,
-                    org_id,
-                    now,
-                    _MOST_KEYS,
-                )
-                expiring = await api_keys_store.count(
-                    connection,
-                    org_id,
-                    now,
-                    KeyState.EXPIRING,
-                )
-                leaked = await api_keys_store.leaked_since(
-                    connection,
-                    org_id,
-                    now,
-                    now - LEAK_SHOWN_FOR,
-                    _MOST_KEYS,
-                )
-            has_used_key = await api_keys_store.is_any_used(connection, org_id)
-            rows = []
-            if covers(principal.scopes, "billing:read"):
-                rows = await billing.read_entries(
-                    connection,
-                    org_id,
-                    _MOST_EVENTS,
-                    None,
-                )
+            keys = await self._count_keys(connection, principal)
+            billing = await self._billing(connection, principal, keys)
+            leaked = await self._leaked_keys(connection, principal)
+            events = await _events(connection, principal)
+            entries, names = await _entries(connection, principal)
         return Overview(
-            found,
-            keys,
-            expiring,
-            leaked,
-            has_used_key,
-            [view(row) for row in rows[:_MOST_EVENTS]],
+            billing=billing,
+            keys=keys if covers(principal.scopes, _KEYS_SCOPE) else None,
+            leaked=leaked,
+            events=events,
+            entries=entries,
+            names=names,
         )
 
-    async def _billing(
+    async def _count_keys(self, connection: Connection, principal: RequestPrincipal) -> KeySummary:
+        return await api_keys_store.summarize(connection, principal.org_id, self.clock())
+
+    async def _leaked_keys(
         self, connection: Connection, principal: RequestPrincipal
+    ) -> list[ApiKey]:
+        if not covers(principal.scopes, _KEYS_SCOPE):
+            return []
+        now = self.clock()
+        since = now - LEAK_SHOWN_FOR
+        org_id = principal.org_id
+        return await api_keys_store.leaked_since(connection, org_id, now, since, _MOST_LEAKED)
+
+    async def _billing(
+        self, connection: Connection, principal: RequestPrincipal, keys: KeySummary
     ) -> BillingOverview:
         now = self.clock()
         org_id = principal.org_id
@@ -174,23 +165,11 @@ class OverviewService:
                 MOST_COUNTED + 1,
             )
         use = PlanUse(
-            await count_for_page(connection, principal),
-            count_up_to(members_used, MOST_COUNTED),
-            Count(
-                await api_keys_store.count(
-                    connection,
-                    org_id,
-                    now,
-                    KeyState.ACTIVE,
-                )
-            ),
-            await api_keys_store.count(
-                connection,
-                org_id,
-                now,
-                KeyState.REPLACED,
-            ),
-            None if requests is None else Count(requests),
+            projects=await count_for_page(connection, principal),
+            members=count_up_to(members_used, MOST_COUNTED),
+            api_keys=Count(keys.active),
+            replaced_keys=keys.replaced,
+            requests=None if requests is None else Count(requests),
         )
         [account] = await read_accounts(connection, [org_id], self.policy)
         states = account.states()
@@ -243,3 +222,21 @@ class OverviewService:
             debt if may_pay and is_link(debt.url) else msgspec.structs.replace(debt, url=None)
             for debt in debts
         ]
+
+
+async def _events(connection: Connection, principal: RequestPrincipal) -> list[BillingEventView]:
+    if not covers(principal.scopes, "billing:read"):
+        return []
+    newest = await read_entries(connection, principal.org_id, _MOST_EVENTS, None)
+    return [view(record) for record in newest]
+
+
+async def _entries(
+    connection: Connection, principal: RequestPrincipal
+) -> tuple[list[AuditEvent], dict[str, str]]:
+    """Return the newest entries of the audit trail, and the names of what they are about."""
+    if not covers(principal.scopes, "audit:read"):
+        return [], {}
+    org_id = principal.org_id
+    page = await trail.read_page(connection, org_id, AuditFilter(), Window(_MOST_ENTRIES))
+    return page.data, await trail.read_names(connection, org_id, ids_in(page.data))

@@ -16,7 +16,8 @@ from tenantry.db import idempotency_store as idempotency
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
-from tenantry.db.pagination import Position, SearchPage, encode_cursor, window_after
+from tenantry.db.numbered_pages import NumberedPage, PageRequest
+from tenantry.db.pagination import Page, Position, encode_cursor, window_after
 from tenantry.domain.access import limits_of
 from tenantry.domain.audit import Action, Author
 from tenantry.domain.errors import NotFoundError
@@ -45,15 +46,9 @@ class ProjectService:
     clock: Clock
 
     async def list_page(
-        self,
-        principal: RequestPrincipal,
-        limit: int,
-        cursor: str | None,
-        search: str | None = None,
-    ) -> SearchPage[Project]:
-        """Read a page of the principal's projects, newest first; with ``search`` of those with this
-        text in their name, id or description. Raises `InvalidCursorError`.
-        """
+        self, principal: RequestPrincipal, limit: int, cursor: str | None
+    ) -> Page[Project]:
+        """Read a page of the principal's projects, newest first. Raises `InvalidCursorError`."""
         window = window_after(limit, cursor)
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await projects.read_page(
@@ -61,7 +56,21 @@ class ProjectService:
                 principal.org_id,
                 principal.mode,
                 window,
+            )
+
+    async def numbered_page(
+        self, principal: RequestPrincipal, search: str | None, request: PageRequest
+    ) -> NumberedPage[Project]:
+        """Read a page of the principal's projects, newest first; with ``search`` of those with this
+        text in their name, id or description. Raises `InvalidCursorError`.
+        """
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            return await projects.read_numbered(
+                connection,
+                principal.org_id,
+                principal.mode,
                 search,
+                request,
             )
 
     async def count(self, principal: RequestPrincipal) -> PlanLimit:

@@ -5,13 +5,15 @@ from typing import Final
 import msgspec
 
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, SearchPage, Window
+from tenantry.db.numbered_pages import EVERY_ROW, NumberedListing, NumberedPage, PageRequest
+from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, Page, Window
 from tenantry.domain.permissions import Mode
 from tenantry.domain.tenants import Project
 
 _COLUMNS: Final = "id, org_id, name, description, mode, created_at, updated_at"
 _SELECT: Final = f"SELECT {_COLUMNS} FROM projects WHERE org_id = %s AND mode = %s"  # noqa: S608  # our own columns
 _LISTING: Final = Listing(_COLUMNS, "projects", "created_at", most=MAX_SCANNED_RECORDS)
+_OF_TENANT: Final = "org_id = %(org)s AND mode = %(mode)s"
 # One value a line, so that no search text matches across two of them.
 _FOUND: Final = "position(lower(%(search)s) IN lower(concat_ws(E'\\n', name, id, description))) > 0"
 PAGE_OF_CALLER: Final = """ARRAY(SELECT p.document
@@ -27,24 +29,32 @@ times as many a second.
 
 
 async def read_page(
-    connection: Connection, org_id: str, mode: Mode, window: Window, search: str | None = None
-) -> SearchPage[Project]:
-    """Read a page of a tenant's projects, newest first.
-
-    ``search`` is a part of the name, the id or the description, case-insensitive, of the next
-    `MAX_SCANNED_RECORDS` projects.
-    """
-    condition = "org_id = %(org)s AND mode = %(mode)s"
-    values = {"org": org_id, "mode": mode, "search": search}
+    connection: Connection, org_id: str, mode: Mode, window: Window
+) -> Page[Project]:
+    """Read a page of a tenant's projects, newest first."""
     return await _LISTING.page(
         connection,
-        condition,
-        values,
+        _OF_TENANT,
+        {"org": org_id, "mode": mode},
         window,
         lambda row: Project(*row),
-        filtered="true" if search is None else _FOUND,
-        bounded=search is not None,
     )
+
+
+async def read_numbered(
+    connection: Connection, org_id: str, mode: Mode, search: str | None, request: PageRequest
+) -> NumberedPage[Project]:
+    """Read a page of a tenant's projects, newest first. Raises `InvalidCursorError`.
+
+    ``search`` is a part of the name, the id or the description, case-insensitive.
+    """
+    numbered = NumberedListing(
+        _LISTING,
+        _OF_TENANT,
+        {"org": org_id, "mode": mode, "search": search},
+        EVERY_ROW if search is None else _FOUND,
+    )
+    return await numbered.read(connection, request, lambda row: Project(*row))
 
 
 async def count(connection: Connection, org_id: str, mode: Mode, most: int) -> int:

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
-from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -20,8 +19,6 @@ from tenantry.domain.permissions import Mode, RequestPrincipal
 __all__ = ["AuditFilter", "AuditService", "read_all", "record", "record_new"]
 
 _EXPORT_ROWS: Final = 500
-_TARGET: Final = attrgetter("target_id")
-_ACTOR: Final = attrgetter("actor_id")
 
 
 class AuditService:
@@ -53,9 +50,7 @@ class AuditService:
         window = window_after(limit, cursor)
         async with self._database.transaction(of_tenant(org_id)) as connection:
             page = await audit.read_page(connection, org_id, wanted, window, bounded=True)
-            targets, actors = map(_TARGET, page.data), map(_ACTOR, page.data)
-            ids = {*targets, *actors} - {None}
-            return page, await audit.read_names(connection, org_id, ids)
+            return page, await audit.read_names(connection, org_id, audit.ids_in(page.data))
 
     async def export(
         self, principal: RequestPrincipal, wanted: AuditFilter

@@ -97,6 +97,12 @@ def _unindexed(names: Sequence[str]) -> list[str]:
     return [name for name in names if name in unindexed]
 
 
+def ids_in(entries: Sequence[AuditEvent]) -> set[str]:
+    """Return the ids of the targets and actors of entries."""
+    targets = {entry.target_id for entry in entries}
+    return targets | {entry.actor_id for entry in entries if entry.actor_id is not None}
+
+
 async def read_names(connection: Connection, org_id: str, ids: Collection[str]) -> dict[str, str]:
     """Read, by their ids, the names of keys and live projects, the users of members, and the
     addresses of invitations that the tenant has.

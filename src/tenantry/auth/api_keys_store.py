@@ -70,6 +70,14 @@ _STATE_COUNTS: Final = ", ".join(
 )
 
 
+_SUMMARY: Final = f"""
+SELECT count(*) FILTER (WHERE {_STATE[KeyState.ACTIVE]}),
+       count(*) FILTER (WHERE {_STATE[KeyState.EXPIRING]}),
+       count(*) FILTER (WHERE {_STATE[KeyState.REPLACED]}),
+       max(last_used_at)
+  FROM api_keys
+ WHERE org_id = %(org)s
+"""  # noqa: S608  # our own
 _HINTED_LISTING: Final = Listing("id, org_id", "api_keys", "created_at")
 _HAS_ID: Final = "id = %(key_id)s"
 _HAS_START: Final = "lower(start) = ANY(%(starts)s)"
@@ -93,6 +101,17 @@ class KeyFilter(msgspec.Struct, frozen=True):
 
 KeyCounts = Mapping[KeyState | None, int]
 """How many keys match a filter, by state; None is every state, and a key may be in several."""
+
+
+class KeySummary(msgspec.Struct, frozen=True):
+    """How many of a tenant's keys are in a state, and when any key, also a revoked one, was used
+    last.
+    """
+
+    active: int
+    expiring: int
+    replaced: int
+    last_used_at: datetime | None
 
 
 def _key(row: Sequence[Any], now: datetime) -> ApiKey:
@@ -239,18 +258,6 @@ async def find_tenant_of_key(connection: Connection, key_id: str) -> str | None:
     return org_id
 
 
-async def recently_used(
-    connection: Connection, org_id: str, now: datetime, limit: int
-) -> list[ApiKey]:
-    """Read a tenant's active keys in both modes, the last used first, then the newest."""
-    rows = await connection.fetch(
-        _SELECT + f" WHERE org_id = %(org)s AND {_STATUS[KeyStatus.ACTIVE]} "
-        "ORDER BY last_used_at DESC NULLS LAST, created_at DESC, id DESC LIMIT %(limit)s",
-        {"org": org_id, "now": now, "limit": limit},
-    )
-    return [_key(row, now) for row in rows]
-
-
 async def leaked_since(
     connection: Connection, org_id: str, now: datetime, since: datetime, limit: int
 ) -> list[ApiKey]:
@@ -273,10 +280,10 @@ async def count(connection: Connection, org_id: str, now: datetime, state: KeySt
     )
 
 
-async def is_any_used(connection: Connection, org_id: str) -> bool:
-    """Whether a request with a key of the tenant was ever accepted."""
-    query = "SELECT EXISTS (SELECT FROM api_keys WHERE org_id = %s AND last_used_at IS NOT NULL)"
-    return bool(await connection.fetch_value(query, (org_id,)))
+async def summarize(connection: Connection, org_id: str, now: datetime) -> KeySummary:
+    """Count a tenant's keys in both modes, and find their last use."""
+    row = await connection.fetch_row(_SUMMARY, {"org": org_id, "now": now, "soon": now + SOON})
+    return KeySummary(*(row or (0, 0, 0, None)))
 
 
 async def has_other_owner(

@@ -20,13 +20,11 @@ from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import doc
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
+from tenantry.db.numbered_pages import NumberedPage, PageRequest, only_page
 from tenantry.db.pagination import (
     INVALID_CURSOR,
-    MAX_SCANNED_ROWS,
     Page,
     Position,
-    SearchEnd,
-    SearchPage,
     decode_cursor,
     to_page,
 )
@@ -123,22 +121,24 @@ class LedgerQueries:
         self, principal: RequestPrincipal, limit: int, cursor: str | None
     ) -> Page[BillingEventView]:
         """Return a page of the ledger, the newest event first. Raises `InvalidCursorError`."""
-        page = await self.seek_events(principal, limit, cursor, EventFilter())
-        return Page(page.data, page.next_cursor)
-
-    async def seek_events(
-        self,
-        principal: RequestPrincipal,
-        limit: int,
-        cursor: str | None,
-        wanted: EventFilter,
-    ) -> SearchPage[BillingEventView]:
-        """Return a page of the events that match a filter; one that is found by its whole id is
-        found among all. Raises `InvalidCursorError`.
-        """
         after = None if cursor is None else _parse_cursor(cursor)
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
-            return await find_events(connection, principal.org_id, limit, after, wanted)
+            rows = await store.read_entries(connection, principal.org_id, limit, after)
+        page = to_page(rows, limit, _position)
+        return Page([view(row) for row in page.data], page.next_cursor)
+
+    async def numbered_page(
+        self, principal: RequestPrincipal, wanted: EventFilter, request: PageRequest
+    ) -> NumberedPage[BillingEventView]:
+        """Return a page of the events that match a filter; an event is found by its whole id among
+        all. Raises `InvalidCursorError`.
+        """
+        org_id = principal.org_id
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            exact = await _find_exactly(connection, org_id, wanted)
+            if exact is not None:
+                return only_page([view(exact)])
+            return await store.read_numbered(connection, org_id, wanted, request, view)
 
     async def newest_arrival(self, principal: RequestPrincipal) -> int:
         """Return the arrival number of the latest event; 0 if there is none."""
@@ -173,35 +173,16 @@ class LedgerQueries:
         return msgspec.structs.replace(subject, invoice_url=None)
 
 
-async def find_events(
-    connection: Connection,
-    tenant_id: str,
-    limit: int,
-    after: tuple[int, int] | None,
-    wanted: EventFilter,
-) -> SearchPage[BillingEventView]:
-    """Return a page of a tenant's events as `LedgerQueries.seek_events`, after a position."""
-    if after is None and wanted.search is not None:
-        exact = await store.find_entry(connection, tenant_id, wanted.search)
-        if exact is not None and _matches(exact, wanted):
-            return SearchPage([view(exact)], None)
-    rows, end = await store.seek_entries(connection, tenant_id, limit, after, wanted)
-    page = to_page(rows, limit, _position, None if end is None else _search_end(*end))
-    return SearchPage(
-        [view(row) for row in page.data],
-        page.next_cursor,
-        page.looked_at,
-        page.looked_back_to,
-    )
-
-
-def _matches(record: LedgerRecord, wanted: EventFilter) -> bool:
-    has_type = wanted.event_type in (None, record.type)
-    return has_type and wanted.outcome in (None, record.outcome)
-
-
-def _search_end(created: int, arrival: int) -> SearchEnd:
-    return SearchEnd(Position(created, str(arrival)), from_epoch(created), MAX_SCANNED_ROWS)
+async def _find_exactly(
+    connection: Connection, tenant_id: str, wanted: EventFilter
+) -> LedgerRecord | None:
+    """Return the event whose whole id a filter searches for, if the filter matches it."""
+    if wanted.search is None:
+        return None
+    record = await store.find_entry(connection, tenant_id, wanted.search)
+    if record is None or wanted.event_type not in (None, record.type):
+        return None
+    return record if wanted.outcome in (None, record.outcome) else None
 
 
 def is_link(url: str | None) -> bool:

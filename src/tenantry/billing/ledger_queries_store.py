@@ -2,21 +2,30 @@
 index; counts.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from tenantry.billing.ledger_rows import decode_document, to_event
 from tenantry.billing.ledger_store import FOLD_TYPES, unpack
 from tenantry.db.connection import Connection
+from tenantry.db.numbered_pages import (
+    BY_ARRIVAL,
+    EVERY_ROW,
+    NumberedListing,
+    NumberedPage,
+    PageRequest,
+)
 from tenantry.db.pagination import Listing
 from tenantry.domain.billing.events import INVOICE_TYPES, BillingEvent, Outcome
 from tenantry.domain.billing.ledger import ReceivedEvent
 from tenantry.domain.billing.tenant_record import BillingRecord
+
+Shown = TypeVar("Shown")
 
 _LISTING: Final = Listing(
     "id, type, created, received_at, outcome, arrival, coalesce(anomalies, '{}'), document::text",
@@ -236,21 +245,25 @@ async def read_entries(
     ]
 
 
-async def seek_entries(
+async def read_numbered(
     connection: Connection,
     tenant_id: str,
-    limit: int,
-    after: _Place,
     wanted: EventFilter,
-) -> tuple[list[LedgerRecord], _Place]:
-    """Return the entries that match a filter among the next `MAX_SCANNED_ROWS` of the ledger.
-
-    Also returns the position of the last entry that was looked at, if there are older ones.
+    request: PageRequest,
+    shown: Callable[[LedgerRecord], Shown],
+) -> NumberedPage[Shown]:
+    """Read a page of the entries that match a filter, newest first, as ``shown``. Raises
+    `InvalidCursorError`.
     """
     conditions = {**msgspec.structs.asdict(wanted), "named_types": list(wanted.named_types)}
-    values = {**_from(tenant_id, after), **conditions}
-    rows, end = await _LISTING.search(connection, _OF_TENANT, _FILTERED, values, limit)
-    return [_record(row) for row in rows], end
+    numbered = NumberedListing(
+        _LISTING,
+        "tenant_id = %(tenant)s",
+        {"tenant": tenant_id, **conditions},
+        EVERY_ROW if wanted == EventFilter() else _FILTERED,
+        BY_ARRIVAL,
+    )
+    return await numbered.read(connection, request, lambda row: shown(_record(row)))
 
 
 def _from(tenant_id: str, after: _Place) -> dict[str, object]:

@@ -1,6 +1,6 @@
-"""The overview of a tenant, the user's own pages, and the confirmation of an owner's address."""
+"""The user's own pages, and the confirmation of an owner's address."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 from litestar import Response, get, post
@@ -10,8 +10,6 @@ from tenantry.accounts.owner_addresses import ConfirmationRequest
 from tenantry.api.guards import AnyRequest, author_of
 from tenantry.api.members import MembershipId
 from tenantry.api.parameters import Cursor
-from tenantry.billing.ledger_queries import BillingEventView
-from tenantry.dashboard.billing import is_ending, is_last_period
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import read_form
@@ -49,32 +47,6 @@ def _first_tenant(user: DashboardUser) -> str:
     tenants = active or [one.id for one in user.tenants]
     preferred = (user.session.tenant_id, user.claims.org_id)
     return next((one for one in preferred if one in tenants), tenants[0])
-
-
-@get(ORG, guards=[needs()])
-async def show_overview(ctx: Context) -> Response[str]:
-    services = ctx.services
-    user = ctx.user
-    overview = await services.overview.read(user.principal)
-    tenant = overview.billing.tenant
-    return ctx.render(
-        "overview.html",
-        tenant=tenant,
-        overview=overview,
-        ends=is_ending(tenant),
-        is_last_period=is_last_period(tenant),
-        owner_address=await services.confirmations.of_tenant(user.principal),
-        anomalous=_by_anomaly(overview.events),
-    )
-
-
-def _by_anomaly(events: Sequence[BillingEventView]) -> dict[str, list[BillingEventView]]:
-    """Return the events that have an anomaly, by the first one of each."""
-    found: dict[str, list[BillingEventView]] = {}
-    for event in events:
-        if event.anomalies:
-            found.setdefault(event.anomalies[0], []).append(event)
-    return found
 
 
 @get(ORG + "/profile", guards=[needs()])

@@ -11,7 +11,6 @@ from litestar import Response, get, post
 from litestar.params import PathParameter, QueryParameter
 from litestar.response import Stream
 
-from tenantry.api.parameters import Cursor
 from tenantry.billing.event_feed import FeedWatcher
 from tenantry.billing.ledger_queries_store import EventFilter
 from tenantry.billing.replay import MOST_AT_ONCE, FieldComparison, RecentReplay
@@ -26,6 +25,8 @@ from tenantry.dashboard.labels import (
     labels,
     shown_value,
 )
+from tenantry.dashboard.pager import requested_page
+from tenantry.db.numbered_pages import PageRequest
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.errors import DatabaseUnavailableError, NotFoundError, OverloadedError
 from tenantry.domain.plans import Catalog
@@ -56,30 +57,28 @@ async def show_events(
     ctx: Context,
     event_type: Annotated[str, QueryParameter(name="type", max_length=255)] = "",
     outcome: Annotated[str, QueryParameter(name="outcome", max_length=20)] = "",
-    cursor: Cursor = None,
 ) -> Response[str]:
     billing = ctx.services.billing
-    principal = ctx.principal
-    of_outcome = Outcome(outcome) if outcome in set(Outcome) else None
-    of_type = event_type if event_type in labels().event_types else ""
-    text = ctx.query("search")
-    # first, so that the stream repeats events rather than skip one
-    newest = await billing.newest_arrival(principal)
-    page = await billing.seek_events(
-        principal,
-        _PAGE_SIZE,
-        cursor,
-        EventFilter(of_type or None, of_outcome, text or None, event_types_named(text)),
+    search = ctx.query("search")
+    wanted = EventFilter(
+        event_type=event_type if event_type in labels().event_types else None,
+        outcome=Outcome(outcome) if outcome in set(Outcome) else None,
+        search=search or None,
+        named_types=event_types_named(search),
     )
+    filters = {"search": search, "type": wanted.event_type, "outcome": wanted.outcome}
+    request = requested_page(ctx, _PAGE_SIZE)
+    # first, so that the stream repeats events rather than skip one
+    newest = await billing.newest_arrival(ctx.principal)
     return ctx.render(
         "events.html",
-        page=page,
+        page=await billing.numbered_page(ctx.principal, wanted, request),
+        is_live=request == PageRequest(_PAGE_SIZE),
         newest=newest,
-        event_type=of_type,
-        outcome=of_outcome or "",
-        outcomes=_OUTCOMES,
-        search=text,
-        query=forms.query_string({"search": text, "type": of_type, "outcome": of_outcome}),
+        wanted=wanted,
+        outcomes=[(each, labels().outcomes[each].short) for each in _OUTCOMES],
+        filters=filters,
+        query=forms.query_string(filters),
     )
 
 

@@ -5,18 +5,18 @@ from typing import Final
 from litestar import Response, get, post
 from msgspec import UNSET
 
-from tenantry.api.parameters import Cursor
 from tenantry.api.projects import NewProject, ProjectId
 from tenantry.dashboard import forms
 from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
+from tenantry.dashboard.pager import requested_page
 from tenantry.domain.errors import PlanLimitReachedError, ValidationError
 from tenantry.domain.tenants import Project
 
 PATH: Final = ORG + "/projects"
 _PROJECT: Final = PATH + "/{project_id:str}"
-_PAGE_SIZE: Final = 50
+_PAGE_SIZE: Final = 25
 _MESSAGES: Final = {
     "name": "Use at most 200 characters.",
     "description": "Use at most 2000 characters.",
@@ -27,16 +27,16 @@ _writer = needs("projects:write")
 
 
 @get(PATH, guards=[_reader])
-async def show_projects(ctx: Context, cursor: Cursor = None) -> Response[str]:
+async def show_projects(ctx: Context) -> Response[str]:
     search = ctx.query("search")
-    page = await ctx.services.projects.list_page(ctx.principal, _PAGE_SIZE, cursor, search or None)
+    request = requested_page(ctx, _PAGE_SIZE)
+    page = await ctx.services.projects.numbered_page(ctx.principal, search or None, request)
     room = await ctx.services.projects.count(ctx.principal)
     return ctx.render(
         "projects.html",
         page=page,
         room=room,
         search=search,
-        query=forms.query_string({"search": search}),
     )
 
 

@@ -19,6 +19,7 @@ from tenantry.dashboard import (
     guards,
     member_lists,
     members,
+    overview,
     projects,
     sign_in,
 )
@@ -30,7 +31,18 @@ from tenantry.domain.branding import Branding
 from tenantry.domain.errors import DomainError, IdempotencyReplayError
 from tenantry.domain.sessions import SessionSecret
 
-_MODULES = (account, api_keys, audit, billing, events, member_lists, members, projects, sign_in)
+_MODULES = (
+    account,
+    api_keys,
+    audit,
+    billing,
+    events,
+    member_lists,
+    members,
+    overview,
+    projects,
+    sign_in,
+)
 
 
 class Dashboard:

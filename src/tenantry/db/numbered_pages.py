@@ -19,7 +19,8 @@ from tenantry.domain.plans import Count
 
 Row = TypeVar("Row")
 _Row = tuple[Any, ...]
-_EVERY_ROW: Final = "true"
+EVERY_ROW: Final = "true"
+"""The filter of a list without one, which has no rows to look for."""
 _MOST_ARRIVAL: Final = 2**62
 
 
@@ -69,6 +70,11 @@ class NumberedPage(msgspec.Struct, Generic[Row], frozen=True):
     def pages(self) -> int:
         """How many pages have a number."""
         return -(-self.total.number // self.size)
+
+
+def only_page(rows: list[Row]) -> NumberedPage[Row]:
+    """Return the page of a list that has these rows alone, at least one."""
+    return NumberedPage(rows, len(rows), Count(len(rows)), 1, None, None)
 
 
 class RowOrder(Protocol):
@@ -167,7 +173,7 @@ class NumberedListing(NamedTuple):
     listing: Listing
     condition: str
     values: Values
-    filtered: str = _EVERY_ROW
+    filtered: str = EVERY_ROW
     order: RowOrder = BY_TIME
 
     async def read(
@@ -252,7 +258,7 @@ class NumberedListing(NamedTuple):
         self, connection: Connection, direction: _Direction, start: Position | None
     ) -> Position | None:
         """Return the position of the last row that a search examines; None if it examines all."""
-        if self.filtered == _EVERY_ROW:
+        if self.filtered == EVERY_ROW:
             return None
         listing = self.listing
         rows = await connection.fetch(

@@ -172,11 +172,11 @@ async def test_very_many_projects_are_counted_up_to_a_bound(
             "VALUES ('proj_more', %s, 'live', 'One more', now(), now())",
             (ACME,),
         )
-    for path in ("/", "/billing"):
-        assert (
-            f"Projects more than {MOST_COUNTED:,} (no limit)"
-            in (await owner.open(AT_ACME + path)).text
-        )
+    assert (
+        f"Projects more than {MOST_COUNTED:,} (no limit)"
+        in (await owner.open(f"{AT_ACME}/billing")).text
+    )
+    assert f"Projects more than {MOST_COUNTED:,}" in (await owner.open(f"{AT_ACME}/")).text
 
 
 async def test_unpaid_invoice_is_searched_among_the_newest_events(

@@ -30,7 +30,7 @@ async def confirmations(dashboard: Dashboard) -> int:
 
 async def test_verified_address_needs_no_attention(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in()
-    assert "Unverified" not in (await olivia.open(OVERVIEW)).text
+    assert "not verified" not in (await olivia.open(OVERVIEW)).text
 
 
 async def test_verified_address_is_taken_from_the_sign_in(conninfo: str, people: Path) -> None:
@@ -54,8 +54,10 @@ async def test_owner_and_admin_can_resend_the_confirmation(
     await change_address(dashboard)
     person = await dashboard.sign_in(user)
     page = await person.open(OVERVIEW)
-    assert f"Unverified The owner's email address {NEW} is not verified." in page.text
-    assert "Until it is, security notices go to the previous address." in page.text
+    assert (
+        f"The owner's email address is not verified. {NEW}: until it is verified, "
+        "security notices go to the previous address." in page.text
+    )
     done = await person.send(page, SEND_AGAIN)
     assert "Confirmation sent to the owner's address." in done.text
     assert await confirmations(dashboard) == 2

@@ -58,6 +58,20 @@ async def test_projects_are_searched_by_name_id_and_description(dashboard: Dashb
     assert "No project matches." in (await mia.open(f"{PROJECTS}?search=nothing")).text
 
 
+async def test_oldest_projects_are_one_click_away(dashboard: Dashboard) -> None:
+    await dashboard.deliver(updated())
+    projects = [await create(dashboard, f"Project {number}") for number in range(27)]
+    mia = await dashboard.sign_in(MIA)
+    newest = await mia.open(PROJECTS)
+    assert "1\u201325 of 27 projects" in newest.text
+    [last] = [link for text, link in newest.anchors if text == "Last"]
+    oldest = await mia.open(last)
+    assert "3\u201327 of 27 projects" in oldest.text
+    assert projects[0] in oldest.links
+    [first] = [link for text, link in oldest.anchors if text == "First"]
+    assert projects[-1] in (await mia.open(first)).links
+
+
 async def test_resubmitted_form_creates_one_project(dashboard: Dashboard) -> None:
     mia = await dashboard.sign_in(MIA)
     form = await mia.open(f"{PROJECTS}/new")
@@ -151,7 +165,7 @@ async def test_page_over_the_limit_says_how_many_to_delete(dashboard: Dashboard)
         in listed
     )
     assert (
-        "Over the limit This organization has 5 projects, and the plan allows 3."
+        "The plan allows no more. 5 of 3 projects. Compare plans"
         in (await olivia.open(f"{AT_ACME}/")).text
     )
 
