@@ -7,7 +7,7 @@ import pytest
 from tests.support.repeating_clients import MOST_ANONYMOUS_BYTES
 from tests.support.service import Service
 
-DOCUMENTS = ("/docs", "/api/v1/openapi.json", "/metrics")
+DOCUMENTS = ("/docs", "/api/v1/openapi.json", "/metrics", "/assets/any/base.css")
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
@@ -28,6 +28,12 @@ async def test_public_document_is_small_for_a_client_that_accepts_gzip(
         assert "Accept-Encoding" in one.headers["Vary"]
     if path != "/metrics":  # counts what has happened between
         assert gzip.decompress(sent) == plain.content
+
+
+async def test_page_with_a_form_is_not_compressed(service: Service) -> None:
+    answer = await service.client.get("/sign-in", headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["Content-Type"].startswith("text/html")
+    assert "Content-Encoding" not in answer.headers
 
 
 async def test_response_to_a_caller_is_not_compressed(service: Service) -> None:

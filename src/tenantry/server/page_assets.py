@@ -3,22 +3,23 @@
 import hashlib
 from collections.abc import Mapping
 from importlib.resources.abc import Traversable
-from typing import Final
+from typing import Any, Final
 
 from jinja2 import BaseLoader, Environment, StrictUndefined
-from litestar import Response, get
+from litestar import Request, Response, get
 from litestar.exceptions import NotFoundException
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
+from tenantry.server.compression import PublicBody
 from tenantry.server.security_headers import ASSET_HEADERS
 
 ASSETS: Final = "/assets"
 _DIGEST_LENGTH: Final = 12
 _ONE_YEAR: Final = 365 * 24 * 3600
 _MEDIA_TYPES: Final = {
-    ".css": "text/css",
-    ".js": "text/javascript",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
     ".png": "image/png",
     ".svg": "image/svg+xml",
 }
@@ -42,12 +43,13 @@ class PageAssets:
     """
 
     def __init__(self, folder: Traversable, more: Mapping[str, bytes] | None = None) -> None:
-        self._files = {
+        files = {
             file.name: file.read_bytes()
             for file in sorted(folder.iterdir(), key=lambda file: file.name)
         }
-        self._files.update(more or {})
-        digest = hashlib.sha256(b"".join(self._files.values())).hexdigest()[:_DIGEST_LENGTH]
+        files.update(more or {})
+        digest = hashlib.sha256(b"".join(files.values())).hexdigest()[:_DIGEST_LENGTH]
+        self._bodies = {name: PublicBody.kept(content) for name, content in files.items()}
         self.address = f"{ASSETS}/{digest}"
 
     def route(self) -> HTTPRouteHandler:
@@ -56,15 +58,16 @@ class PageAssets:
         """
 
         @get(f"{ASSETS}/{{digest:str}}/{{name:str}}", include_in_schema=False, opt={"public": True})
-        async def show_asset(digest: FromPath[str], name: FromPath[str]) -> Response[bytes]:
-            content = self._files.get(name)
-            if content is None:
+        async def show_asset(
+            request: Request[Any, Any, Any], digest: FromPath[str], name: FromPath[str]
+        ) -> Response[bytes]:
+            body = self._bodies.get(name)
+            if body is None:
                 raise NotFoundException
             is_current = self.address == f"{ASSETS}/{digest}"
             caching = f"public, max-age={_ONE_YEAR}, immutable" if is_current else "no-store"
             media_type = _MEDIA_TYPES[name[name.rindex(".") :]]
-            return Response(
-                content, media_type=media_type, headers={**ASSET_HEADERS, "Cache-Control": caching}
-            )
+            headers = {**ASSET_HEADERS, "Cache-Control": caching, "Content-Type": media_type}
+            return body.response(request.headers.get("accept-encoding", ""), headers)
 
         return show_asset
