@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 from jinja2 import PackageLoader
 
-from tenantry.dashboard.labels import distance_text, show_distance
+from tenantry.dashboard.labels import distance_text, labels, show_distance
 from tenantry.server.page_assets import page_templates
 
 _NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -15,6 +15,7 @@ _NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 def _render(template: str, **values: object) -> str:
     environment = page_templates(PackageLoader("tenantry.dashboard"))
     environment.filters["distance"] = show_distance
+    environment.globals["labels"] = labels()
     names = {
         "alert": "alert",
         "bar_chart": "bar_chart",
@@ -61,8 +62,8 @@ def test_a_form_lists_all_faults_and_takes_the_focus() -> None:
     user = {"form_token": "token"}
     errors = {"name": "Enter a name.", "role": "Choose a role."}
     page = _render("{% call form(user, errors=errors) %}{% endcall %}", user=user, errors=errors)
-    assert '<a href="#name">Enter a name.</a>' in page
-    assert '<a href="#role">Choose a role.</a>' in page
+    assert '<a href="#name">Name</a>: Enter a name.' in page
+    assert '<a href="#role">Role</a>: Choose a role.' in page
     assert page.count("autofocus") == 1
 
 

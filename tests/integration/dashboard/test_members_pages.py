@@ -333,7 +333,8 @@ async def test_every_fault_of_a_transfer_is_shown_at_once(dashboard: Dashboard) 
     )
     for fault in ("not an active member", "Enter one email address", "The name does not match"):
         assert fault in page.text
-    assert page.focused == ["userId"]
+    assert "3 fields need a change" in page.text
+    assert {"#userId", "#ownerEmail", "#name"} <= set(page.links)
 
 
 async def test_every_fault_of_an_invitation_is_shown_at_once(dashboard: Dashboard) -> None:
