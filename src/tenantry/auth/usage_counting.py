@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -50,7 +50,8 @@ class UsageCounter:
         self._clock = clock
         self._written = written
         self._writer = uuid4().hex
-        self._counts = Counter[tuple[UsageSubject, RequestOutcome]]()
+        # a Counter takes 70 ns longer for each request
+        self._counts = defaultdict[tuple[UsageSubject, RequestOutcome], int](int)
         self._hour = UsageInterval.HOUR.begin(clock())
         self._complete_until = clock()
         self._last_batch = 0
@@ -61,7 +62,7 @@ class UsageCounter:
     def waiting(self) -> int:
         """The number of counted requests that are not written yet."""
         counts = [count.number for batch in self._unwritten for count in batch.counts]
-        return self._counts.total() + sum(counts)
+        return sum(self._counts.values()) + sum(counts)
 
     def count(self, subject: UsageSubject, outcome: RequestOutcome) -> None:
         """Count a request, in the hour that has begun by the last `write`."""

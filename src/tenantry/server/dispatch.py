@@ -17,7 +17,7 @@ from tenantry.domain.errors import (
     DomainError,
     HeadTooLargeError,
 )
-from tenantry.domain.usage import RequestOutcome, UsageSubject, outcome_of
+from tenantry.domain.usage import ACCEPTED, RequestOutcome, UsageSubject, outcome_of
 from tenantry.server.asgi_types import (
     CALLER,
     CLAIMS,
@@ -401,7 +401,7 @@ class Dispatcher:
         subject = scope.get(USAGE_SUBJECT)
         if subject is not None:
             code = scope.get(OUTCOME)
-            outcome = RequestOutcome.ACCEPTED if code is None else outcome_of(code)
+            outcome = ACCEPTED if code is None else outcome_of(code)
             if outcome is not None:
                 self._count_usage(subject, outcome)
 
