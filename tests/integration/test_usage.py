@@ -32,6 +32,7 @@ from tests.support.service import (
     refusal,
     running_service,
 )
+from tests.support.usage import counting
 
 USAGE: Final = "/api/v1/usage"
 OPERATOR_USAGE: Final = "/api/v1/operator/usage"
@@ -196,20 +197,11 @@ async def test_an_ended_tenant_gets_no_more_counts(
     assert await outcomes_of(service, org, key) == {}
 
 
-@asynccontextmanager
-async def counting(service: Service, clock: ManualClock) -> AsyncIterator[UsageCounter]:
-    """A counter of another process, on the database of the service."""
-    database = Database(service.conninfo, pool_size=1)
-    await database.open()
-    yield UsageCounter(database, clock)
-    await database.close()
-
-
 @pytest.fixture
 async def counted(service: Service, org: Organization, key: Key) -> Organization:
     """A tenant whose key sent three requests the day before, and one two hours ago."""
     clock = ManualClock(NOW - timedelta(days=1))
-    async with counting(service, clock) as counter:
+    async with counting(service.conninfo, clock) as counter:
         for outcome in (RequestOutcome.ACCEPTED, RequestOutcome.ACCEPTED, RequestOutcome.FORBIDDEN):
             counter.count((org.id, key.id), outcome)
         clock.now = NOW - timedelta(hours=2)
@@ -322,7 +314,10 @@ async def test_counts_are_complete_until_the_last_write_of_every_process(
 ) -> None:
     service = emptied_service
     ahead, behind = ManualClock(NOW), ManualClock(NOW - timedelta(seconds=40))
-    async with counting(service, ahead) as one, counting(service, behind) as other:
+    async with (
+        counting(service.conninfo, ahead) as one,
+        counting(service.conninfo, behind) as other,
+    ):
         await one.write()
         await other.write()
         assert await complete_until(service) == behind.now.replace(microsecond=0)
@@ -337,7 +332,7 @@ async def test_a_killed_process_delays_completeness_for_five_minutes(
     emptied_service: Service,
 ) -> None:
     service = emptied_service
-    async with counting(service, ManualClock(NOW - timedelta(minutes=5))) as killed:
+    async with counting(service.conninfo, ManualClock(NOW - timedelta(minutes=5))) as killed:
         await killed.write()
     assert await complete_until(service) == service.clock.now.replace(microsecond=0)
 
@@ -375,7 +370,7 @@ async def test_counts_wait_while_the_database_is_away(
 async def test_more_counts_than_one_transaction_takes_are_written(
     service: Service, org: Organization
 ) -> None:
-    async with counting(service, service.clock) as counter:
+    async with counting(service.conninfo, service.clock) as counter:
         for number in range(2500):
             counter.count((org.id, f"key_{number:04}"), RequestOutcome.ACCEPTED)
         await counter.close()

@@ -47,6 +47,8 @@ RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "TenantAccess": models.TenantAccess,
     "TenantExport": models.TenantExport,
     "UnplacedEvent": models.UnplacedEvent,
+    "UsageCount": models.UsageCount,
+    "UsageReport": models.UsageReport,
     "Whoami": models.Whoami,
 }
 
@@ -61,12 +63,14 @@ CLOSED_SETS: Final = {
     "KeyStatus": types.KeyStatus,
     "Role": types.Role,
     "MemberStatus": types.MemberStatus,
+    "UsageInterval": types.UsageInterval,
 }
 OPEN_SETS: Final = {
     "Action": types.AuditAction,
     "ActorKind": types.ActorKind,
     "ImportStatus": types.ImportStatus,
     "Outcome": types.EventOutcome,
+    "RequestOutcome": types.RequestOutcome,
 }
 
 

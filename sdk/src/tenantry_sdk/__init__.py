@@ -37,6 +37,8 @@ from tenantry_sdk._models import (
     TenantAccess,
     TenantExport,
     UnplacedEvent,
+    UsageCount,
+    UsageReport,
     Whoami,
 )
 from tenantry_sdk._options import CallOptions
@@ -101,6 +103,8 @@ __all__ = [
     "Token",
     "TokenStore",
     "UnplacedEvent",
+    "UsageCount",
+    "UsageReport",
     "Whoami",
     "__version__",
     "errors",

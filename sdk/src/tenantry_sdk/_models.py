@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Mode,
         OwnMembershipStatus,
         PrincipalKind,
+        RequestOutcome,
         Role,
         SubscriptionStatus,
     )
@@ -36,7 +37,7 @@ else:
         FeatureType
     ) = HealthStatus = KeyStatus = MemberStatus = str
     Mode = OwnMembershipStatus = PrincipalKind = Role = SubscriptionStatus = str
-    HashAlgorithm = ImportStatus = str
+    HashAlgorithm = ImportStatus = RequestOutcome = str
 
 
 _MORE: Final = "..."
@@ -318,6 +319,30 @@ class Entitlement(Model, frozen=True, kw_only=True):
     """``plan``, ``addon``, or ``grant`` where that gives more than both; None if it is not
     granted.
     """
+
+
+class UsageCount(Model, frozen=True, kw_only=True):
+    """The requests of one hour or day."""
+
+    at: datetime
+    """When the hour or the day begins, in UTC."""
+    count: int
+    """The number of requests."""
+    org_id: str | None = None
+    """The tenant; for the operator, grouped by tenant or key."""
+    key_id: str | None = None
+    """The API key, grouped by key; None there for the requests of all users together."""
+    outcome: RequestOutcome | None = None
+    """How the requests were decided, grouped by outcome."""
+
+
+class UsageReport(Model, frozen=True, kw_only=True):
+    """Counts of requests, oldest first. An hour or a day without requests has none."""
+
+    data: list[UsageCount]
+    """The counts."""
+    complete_until: datetime
+    """Every request that was answered before this moment is counted; later ones may be missing."""
 
 
 class Consumption(Model, frozen=True, kw_only=True):

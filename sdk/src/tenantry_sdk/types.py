@@ -44,6 +44,28 @@ MemberStatus: TypeAlias = Literal["invited", "active", "removed"]
 OwnMembershipStatus: TypeAlias = Literal["invited", "active"]
 """The status of a membership in the caller's own list."""
 
+RequestOutcome: TypeAlias = (
+    Literal[
+        "accepted",
+        "rate_limited",
+        "forbidden",
+        "quota_exceeded",
+        "expired_or_revoked",
+        "suspended",
+    ]
+    | str
+)
+"""Open. How a request with a known credential was decided."""
+
+UsageInterval: TypeAlias = Literal["hour", "day"]
+"""The time that a count of requests covers, in UTC."""
+
+UsageGroup: TypeAlias = Literal["none", "key", "outcome"]
+"""What counts of an organization's requests tell apart, besides the time."""
+
+OperatorUsageGroup: TypeAlias = Literal["none", "tenant", "key", "outcome"]
+"""What counts of all tenants' requests tell apart, besides the time."""
+
 AccessState: TypeAlias = Literal["full", "grace", "none"]
 """What a tenant's subscriptions give now; ``grace`` while a payment is due."""
 

@@ -120,6 +120,7 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             show=("tenantry.cli.entitlements", "Show a feature and the use of its quota."),
             consume=("tenantry.cli.entitlements", "Count the use of a metered feature."),
         ),
+        "usage": ("tenantry.cli.usage", "Show which API keys send how many requests."),
         "config": _group(
             "List and change the configuration file: services, profiles, defaults.",
             list=("tenantry.cli.config:list_values", "List the values of the profiles."),

@@ -33,6 +33,7 @@ from tenantry.cli.output import (
     shown,
 )
 from tenantry.cli.tenant_support import COMMANDS, tenant_service
+from tenantry.cli.tenant_usage import admin_usage
 from tenantry.cli.times import future, past
 from tenantry.common.clock import system_clock
 from tenantry.common.encoding import NOT_JSON
@@ -448,5 +449,5 @@ def _read(file: BinaryIO) -> list[AuditEvent]:
         ) from error
 
 
-for _command in (*COMMANDS, *grants.COMMANDS, *key_import.COMMANDS):
+for _command in (*COMMANDS, *grants.COMMANDS, *key_import.COMMANDS, admin_usage):
     admin.add_command(_command)

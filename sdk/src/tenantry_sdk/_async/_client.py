@@ -21,6 +21,7 @@ from tenantry_sdk._async._resources import (
     AsyncProjects,
     AsyncRoles,
     AsyncTenants,
+    AsyncUsage,
 )
 from tenantry_sdk._async._token_renewal import AsyncFixedCredential, AsyncTokenRenewer
 from tenantry_sdk._log import configure
@@ -102,6 +103,7 @@ class AsyncTenantry:
         self.plans: AsyncPlans = AsyncPlans(engine)
         self.billing: AsyncBilling = AsyncBilling(engine)
         self.entitlements: AsyncEntitlements = AsyncEntitlements(engine)
+        self.usage: AsyncUsage = AsyncUsage(engine)
         self.auth: AsyncAuth = AsyncAuth(engine)
         self.audit_events: AsyncAuditEvents = AsyncAuditEvents(engine)
         self.operator: AsyncOperator = AsyncOperator(engine)

@@ -9,10 +9,23 @@ from msgspec import UNSET
 from tenantry_sdk._async._engine import AsyncEngine
 from tenantry_sdk._async._pager import AsyncPager
 from tenantry_sdk._async._resources import Resource
-from tenantry_sdk._models import ApiKey, Grant, ImportResult, ManagedTenant, UnplacedEvent
+from tenantry_sdk._models import (
+    ApiKey,
+    Grant,
+    ImportResult,
+    ManagedTenant,
+    UnplacedEvent,
+    UsageReport,
+)
 from tenantry_sdk._options import CallOptions
-from tenantry_sdk._request import Call, body, path
-from tenantry_sdk.types import AccessState, HashAlgorithm, SubscriptionStatus
+from tenantry_sdk._request import Call, body, path, query
+from tenantry_sdk.types import (
+    AccessState,
+    HashAlgorithm,
+    OperatorUsageGroup,
+    SubscriptionStatus,
+    UsageInterval,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -169,6 +182,33 @@ class AsyncParkedEvents(Resource):
         )
 
 
+class AsyncOperatorUsage(Resource):
+    """How many requests the API keys of all tenants sent."""
+
+    async def get(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        interval: UsageInterval | None = None,
+        group_by: OperatorUsageGroup | None = None,
+        org_id: str | None = None,
+        key_id: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> UsageReport:
+        """Return counts as `usage.get` does, of all tenants or one; ``key_id`` needs ``org_id``."""
+        parameters = query(
+            since=since,
+            until=until,
+            interval=interval,
+            group_by=group_by,
+            org_id=org_id,
+            key_id=key_id,
+        )
+        call = Call("GET", "/api/v1/operator/usage", parameters)
+        return await self._send(UsageReport, call, options)
+
+
 class AsyncOperator:
     """Tenants, grants, keys and events across tenants. Needs the operator's token."""
 
@@ -177,3 +217,4 @@ class AsyncOperator:
         self.grants: AsyncGrants = AsyncGrants(engine)
         self.api_keys: AsyncOperatorApiKeys = AsyncOperatorApiKeys(engine)
         self.parked_events: AsyncParkedEvents = AsyncParkedEvents(engine)
+        self.usage: AsyncOperatorUsage = AsyncOperatorUsage(engine)

@@ -31,6 +31,7 @@ from tenantry_sdk._models import (
     RoleDefinition,
     Tenant,
     TenantExport,
+    UsageReport,
     Whoami,
 )
 from tenantry_sdk._options import CallOptions, checked_headers
@@ -55,6 +56,8 @@ from tenantry_sdk.types import (
     OnUnavailable,
     OwnMembershipStatus,
     Role,
+    UsageGroup,
+    UsageInterval,
 )
 
 if TYPE_CHECKING:
@@ -596,6 +599,29 @@ class AsyncEntitlements(Resource):
             if choice == "deny":
                 raise denial(error) from error
         return NOT_COUNTED
+
+
+class AsyncUsage(Resource):
+    """How many requests the organization's API keys sent."""
+
+    async def get(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        interval: UsageInterval | None = None,
+        group_by: UsageGroup | None = None,
+        key_id: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> UsageReport:
+        """Return counts by hour (the default) or day, by default of the last 24 hours or 30 days.
+
+        Hours are kept for 90 days, and days for 400. Needs the scope ``usage:read``.
+        """
+        parameters = query(
+            since=since, until=until, interval=interval, group_by=group_by, key_id=key_id
+        )
+        return await self._send(UsageReport, Call("GET", "/api/v1/usage", parameters), options)
 
 
 class AsyncBillingEvents(Resource):

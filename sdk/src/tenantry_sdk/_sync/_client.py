@@ -29,6 +29,7 @@ from tenantry_sdk._sync._resources import (
     Projects,
     Roles,
     Tenants,
+    Usage,
 )
 from tenantry_sdk._sync._token_renewal import FixedCredential, TokenRenewer
 from tenantry_sdk._tokens import TokenSource
@@ -103,6 +104,7 @@ class Tenantry:
         self.plans: Plans = Plans(engine)
         self.billing: Billing = Billing(engine)
         self.entitlements: Entitlements = Entitlements(engine)
+        self.usage: Usage = Usage(engine)
         self.auth: Auth = Auth(engine)
         self.audit_events: AuditEvents = AuditEvents(engine)
         self.operator: Operator = Operator(engine)

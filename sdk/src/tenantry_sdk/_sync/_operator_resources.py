@@ -7,13 +7,26 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from tenantry_sdk._models import ApiKey, Grant, ImportResult, ManagedTenant, UnplacedEvent
+from tenantry_sdk._models import (
+    ApiKey,
+    Grant,
+    ImportResult,
+    ManagedTenant,
+    UnplacedEvent,
+    UsageReport,
+)
 from tenantry_sdk._options import CallOptions
-from tenantry_sdk._request import Call, body, path
+from tenantry_sdk._request import Call, body, path, query
 from tenantry_sdk._sync._engine import Engine
 from tenantry_sdk._sync._pager import Pager
 from tenantry_sdk._sync._resources import Resource
-from tenantry_sdk.types import AccessState, HashAlgorithm, SubscriptionStatus
+from tenantry_sdk.types import (
+    AccessState,
+    HashAlgorithm,
+    OperatorUsageGroup,
+    SubscriptionStatus,
+    UsageInterval,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -170,6 +183,33 @@ class ParkedEvents(Resource):
         )
 
 
+class OperatorUsage(Resource):
+    """How many requests the API keys of all tenants sent."""
+
+    def get(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        interval: UsageInterval | None = None,
+        group_by: OperatorUsageGroup | None = None,
+        org_id: str | None = None,
+        key_id: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> UsageReport:
+        """Return counts as `usage.get` does, of all tenants or one; ``key_id`` needs ``org_id``."""
+        parameters = query(
+            since=since,
+            until=until,
+            interval=interval,
+            group_by=group_by,
+            org_id=org_id,
+            key_id=key_id,
+        )
+        call = Call("GET", "/api/v1/operator/usage", parameters)
+        return self._send(UsageReport, call, options)
+
+
 class Operator:
     """Tenants, grants, keys and events across tenants. Needs the operator's token."""
 
@@ -178,3 +218,4 @@ class Operator:
         self.grants: Grants = Grants(engine)
         self.api_keys: OperatorApiKeys = OperatorApiKeys(engine)
         self.parked_events: ParkedEvents = ParkedEvents(engine)
+        self.usage: OperatorUsage = OperatorUsage(engine)
