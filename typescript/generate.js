@@ -22,6 +22,9 @@ const GROUPS = new Set(["billing", "operator"]);
 /** Resources below a tenant's path that only the operator changes. */
 const OF_OPERATOR = new Set(["grants", "apiKeys"]);
 
+/** Actions whose paths do not name them as verbs. */
+const ACTIONS = { confirmation: "requestConfirmation", import: "importKeys" };
+
 const camel = (name) => name.replace(/[-_](.)/g, (_, letter) => letter.toUpperCase());
 
 /** The resource and the action of an operation: projects.create, apiKeys.rotate, billing.events.list. */
@@ -29,7 +32,8 @@ function methodName(path, { operationId }) {
   const parts = path.replace(/^\/api\/v1\/(me\/)?/, "").split("/");
   const names = parts.filter((part) => !part.startsWith("{")).map(camel);
   if (names[0] === "tenants" && OF_OPERATOR.has(names[1])) names[0] = "operator";
-  if (names.at(-1) === "import") return [...names.slice(0, -1), "importKeys"].join(".");
+  const action = ACTIONS[names.at(-1)];
+  if (action) return [...names.slice(0, -1), action].join(".");
   const endsInAction = names.length > 1 && !GROUPS.has(names[0]);
   return [...names, ...(endsInAction ? [] : [/^[a-z]+/.exec(operationId)[0]])].join(".");
 }

@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.command_support import Home, Workspace
 from tests.cli.sign_in_support import SignInHome, SignInServices, running_sign_in_services
-from tests.sdk.sdk_support import Served, serving
+from tests.sdk.sdk_support import INVITING, Served, serving
 from tests.support.postgres import PostgresServer
 
 
@@ -23,7 +23,7 @@ async def served(postgres: PostgresServer) -> AsyncIterator[Served]:
     clock.
     """
     with postgres.database() as conninfo:
-        async with serving(conninfo) as running:
+        async with serving(conninfo, None, **INVITING) as running:
             yield running
 
 

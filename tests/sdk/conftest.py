@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.sdk.sdk_support import ASYNC, SYNC, Flavour, Served, serving
+from tests.sdk.sdk_support import ASYNC, INVITING, SYNC, Flavour, Served, serving
 from tests.support.authorities import trusting_one_authority
 from tests.support.postgres import PostgresServer
 
@@ -22,7 +22,7 @@ async def served(postgres: PostgresServer) -> AsyncIterator[Served]:
     clock.
     """
     with postgres.database() as conninfo:
-        async with serving(conninfo) as running:
+        async with serving(conninfo, None, **INVITING) as running:
             yield running
 
 

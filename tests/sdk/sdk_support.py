@@ -26,6 +26,14 @@ class Served(NamedTuple):
     service: Service
 
 
+INVITING: Final = {
+    "INVITATIONS": "true",
+    "SMTP_URL": "smtp://127.0.0.1:9",
+    "MAIL_FROM": "mail@acme.example",
+}
+"""Settings of a service that invites by mail; its mails stay queued."""
+
+
 @asynccontextmanager
 async def serving(
     conninfo: str, clock: ManualClock | None = None, **values: str

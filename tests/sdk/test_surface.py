@@ -35,6 +35,8 @@ RECORDS: Final[dict[str, type[msgspec.Struct]]] = {
     "Health": models.Health,
     "ImportResult": models.ImportResult,
     "ImportedKey": models.ImportedKey,
+    "Invitation": models.Invitation,
+    "InvitationLink": models.InvitationLink,
     "Limits": models.Limits,
     "ManagedTenant": models.ManagedTenant,
     "Member": models.Member,
@@ -62,6 +64,7 @@ CLOSED_SETS: Final = {
     "HashAlgorithm": types.HashAlgorithm,
     "KeyStatus": types.KeyStatus,
     "Role": types.Role,
+    "InvitationStatus": types.InvitationStatus,
     "MemberStatus": types.MemberStatus,
     "UsageInterval": types.UsageInterval,
 }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         HashAlgorithm,
         HealthStatus,
         ImportStatus,
+        InvitationStatus,
         KeyStatus,
         MemberStatus,
         Mode,
@@ -35,7 +36,7 @@ else:
     # msgspec would reject the values that a newer service adds.
     AccessLevel = AccessState = ActorKind = AuditAction = EntitlementSource = EventOutcome = (
         FeatureType
-    ) = HealthStatus = KeyStatus = MemberStatus = str
+    ) = HealthStatus = InvitationStatus = KeyStatus = MemberStatus = str
     Mode = OwnMembershipStatus = PrincipalKind = Role = SubscriptionStatus = str
     HashAlgorithm = ImportStatus = RequestOutcome = str
 
@@ -414,6 +415,36 @@ class Membership(Model, frozen=True, kw_only=True):
     """``invited`` or ``active``."""
 
 
+class Invitation(Model, frozen=True, kw_only=True):
+    """An invitation to become a member of the tenant, mailed to an address."""
+
+    id: str
+    """The invitation's id."""
+    org_id: str
+    """The tenant that it belongs to."""
+    email: str
+    """The invited address."""
+    role: Role
+    """What the user may do after accepting: ``owner``, ``admin`` or ``member``."""
+    status: InvitationStatus
+    """``open``, ``accepted``, ``withdrawn`` or ``expired``."""
+    invited_by: str
+    """The user or key that created it."""
+    created_at: datetime
+    """When it was created."""
+    expires_at: datetime
+    """Until when it can be accepted."""
+    sent_at: datetime | None
+    """When the mail server accepted its last mail; None before the first."""
+
+
+class InvitationLink(Model, frozen=True, kw_only=True):
+    """The link of an invitation."""
+
+    url: str
+    """The page on which the invited user accepts."""
+
+
 class BillingEvent(Model, frozen=True, kw_only=True):
     """An entry of the tenant's ledger: a provider event and its effect."""
 
@@ -608,6 +639,8 @@ class TenantExport(Model, frozen=True, kw_only=True):
     """The whole ledger."""
     usage: list[dict[str, Any]] = msgspec.field(default_factory=list[dict[str, Any]])
     """What it used of metered features, for 400 days after each period; empty if it used none."""
+    invitations: list[Invitation] = msgspec.field(default_factory=list[Invitation])
+    """Invitations by mail, until 30 days after their end; empty if there are none."""
 
 
 class Health(Model, frozen=True, kw_only=True):

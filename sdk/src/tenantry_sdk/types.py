@@ -41,6 +41,9 @@ Role: TypeAlias = Literal["owner", "admin", "member"] | str
 MemberStatus: TypeAlias = Literal["invited", "active", "removed"]
 """The status of a membership: ``invited`` until the user accepts, finally ``removed``."""
 
+InvitationStatus: TypeAlias = Literal["open", "accepted", "withdrawn", "expired"]
+"""The status of an invitation by mail: it can be accepted while it is ``open``."""
+
 OwnMembershipStatus: TypeAlias = Literal["invited", "active"]
 """The status of a membership in the caller's own list."""
 
@@ -115,6 +118,10 @@ AuditAction: TypeAlias = (
         "grant.ended",
         "grant.set",
         "billing.seats_changed",
+        "invitation.accepted",
+        "invitation.created",
+        "invitation.resent",
+        "invitation.withdrawn",
         "member.accepted",
         "member.added",
         "member.declined",

@@ -77,6 +77,20 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             update=("tenantry.cli.members", "Give a member another role."),
             remove=("tenantry.cli.members", "Remove members: their next request is rejected."),
         ),
+        "invitations": _group(
+            "Invite users to an organization by mail; accept an invitation.",
+            create=("tenantry.cli.invitations", "Mail an invitation, and print its id on stdout."),
+            list=("tenantry.cli.invitations:list_invitations", "List invitations, newest first."),
+            show=("tenantry.cli.invitations", "Show an invitation."),
+            link=("tenantry.cli.invitations", "Print the link of an invitation."),
+            resend=("tenantry.cli.invitations", "Mail an invitation again."),
+            withdraw=("tenantry.cli.invitations", "Withdraw invitations: their links end."),
+            accept=("tenantry.cli.invitations", "Accept an invitation by its link."),
+            confirm=(
+                "tenantry.cli.invitations",
+                "Confirm the invited address, where the identity provider does not.",
+            ),
+        ),
         "memberships": _group(
             "List your own memberships and invitations; accept, decline and leave.",
             list=(

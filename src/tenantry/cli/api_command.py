@@ -62,6 +62,7 @@ _CODES_OF_REASONS: Final[dict[str, int]] = {
 _NEXT_STEPS: Final[dict[str, str | None]] = {
     "validation_failed": None,  # the faults say it
     "no_organization": "Name one: --organization ORG. Or ask an owner to add you as a member.",
+    "email_not_verified": "Verify the address there, or run: tenantry invitations confirm LINK",
     "last_owner": "Create another owner or OWNER key first, or pass --force.",
 }
 _SIGN_IN: Final = "Sign in again: tenantry login"
@@ -542,6 +543,8 @@ def _newest(resource: str, filters: dict[str, str], ctx: click.Context) -> list[
 
 
 def _completion(item: Any) -> CompletionItem:  # noqa: ANN401  # any of the SDK's records
-    names = (getattr(item, field, None) for field in ("name", "org_name", "user_id", "type"))
+    names = (
+        getattr(item, field, None) for field in ("name", "org_name", "user_id", "email", "type")
+    )
     name = str(next(filter(None, names), ""))
     return CompletionItem(printable(item.id), help=printable(name))

@@ -110,6 +110,7 @@ def add(api: ApiContext, *, user_id: str, role: Role) -> None:
     """Invite a user, and print the member's id on stdout.
 
     USER is the user's id at the identity provider, the sub of their tokens. The user has to accept.
+    To invite by mail: tenantry invitations create.
 
     \b
       tenantry members add user_0123 --role admin

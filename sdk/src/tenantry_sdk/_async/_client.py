@@ -15,6 +15,7 @@ from tenantry_sdk._async._resources import (
     AsyncBilling,
     AsyncEntitlements,
     AsyncHealthChecks,
+    AsyncInvitations,
     AsyncMembers,
     AsyncMemberships,
     AsyncPlans,
@@ -99,6 +100,7 @@ class AsyncTenantry:
         self.tenants: AsyncTenants = AsyncTenants(engine)
         self.members: AsyncMembers = AsyncMembers(engine)
         self.roles: AsyncRoles = AsyncRoles(engine)
+        self.invitations: AsyncInvitations = AsyncInvitations(engine)
         self.memberships: AsyncMemberships = AsyncMemberships(engine)
         self.plans: AsyncPlans = AsyncPlans(engine)
         self.billing: AsyncBilling = AsyncBilling(engine)

@@ -20,6 +20,8 @@ from tenantry_sdk._models import (
     Entitlement,
     Health,
     HostedSession,
+    Invitation,
+    InvitationLink,
     ManagedTenant,
     Member,
     Membership,
@@ -50,6 +52,7 @@ from tenantry_sdk.types import (
     AcceptedMode,
     AccessLevel,
     AuditAction,
+    InvitationStatus,
     KeyStatus,
     MemberStatus,
     Mode,
@@ -506,6 +509,113 @@ class AsyncRoles(Resource):
     def list(self, **options: Unpack[CallOptions]) -> AsyncPager[RoleDefinition]:
         """List all roles, the highest first: the built-in ones, and the service's own."""
         return self._list(RoleDefinition, options, "/api/v1/roles")
+
+
+class AsyncInvitations(Resource):
+    """Invitations by mail to the caller's organization, where the service has them enabled."""
+
+    async def create(
+        self,
+        *,
+        email: str,
+        role: Role,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Invitation:
+        """Mail a link by which the user of this address becomes a member.
+
+        ``role`` is ``owner``, ``admin`` or ``member``. The link is valid for seven days.
+        """
+        content = body(email=email, role=role)
+        return await self._create(
+            Invitation,
+            "/api/v1/invitations",
+            content,
+            idempotency_key,
+            options,
+        )
+
+    def list(
+        self,
+        *,
+        status: InvitationStatus | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> AsyncPager[Invitation]:
+        """List invitations, newest first; ``status`` is ``open``, ``accepted``, ``withdrawn`` or
+        ``expired``.
+        """
+        return self._list(
+            Invitation,
+            options,
+            "/api/v1/invitations",
+            status=status,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    async def get(self, invitation_id: str, **options: Unpack[CallOptions]) -> Invitation:
+        """Return an invitation."""
+        return await self._get(Invitation, options, "/api/v1/invitations/{}", invitation_id)
+
+    async def link(self, invitation_id: str, **options: Unpack[CallOptions]) -> InvitationLink:
+        """Return the link of an open invitation, to pass it on by another way than mail.
+
+        Only a user who receives mail at the invited address can accept.
+        """
+        return await self._get(
+            InvitationLink, options, "/api/v1/invitations/{}/link", invitation_id
+        )
+
+    async def resend(
+        self,
+        invitation_id: str,
+        *,
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Invitation:
+        """Mail the link again, which is then valid for seven more days; three mails at most."""
+        address = path("/api/v1/invitations/{}/resend", invitation_id)
+        return await self._create(Invitation, address, body(), idempotency_key, options)
+
+    async def delete(self, invitation_id: str, **options: Unpack[CallOptions]) -> None:
+        """Withdraw an invitation, whose link then no longer works."""
+        await self._delete(options, "/api/v1/invitations/{}", invitation_id)
+
+    async def accept(
+        self,
+        *,
+        token: str | Secret,
+        proof: str | Secret = "",
+        idempotency_key: str | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Membership:
+        """Make the caller, a user, a member by the ``token`` of an invitation's link.
+
+        The identity provider must have verified the invited address as the caller's. If it verifies
+        no addresses, call `request_confirmation` and pass the ``proof`` of the mailed link.
+        """
+        content = body(token=revealed(token), proof=revealed(proof))
+        return await self._create(
+            Membership,
+            "/api/v1/invitations/accept",
+            content,
+            idempotency_key,
+            options,
+        )
+
+    async def request_confirmation(
+        self, *, token: str | Secret, **options: Unpack[CallOptions]
+    ) -> None:
+        """Mail a link to the invited address, by which the caller proves to receive its mail.
+
+        Needs the token of a user. The link is valid for 24 hours.
+        """
+        call = Call(
+            "POST", path("/api/v1/invitations/confirmation"), {}, body(token=revealed(token))
+        )
+        await self._engine.with_options(options).send(call)
 
 
 class AsyncMemberships(Resource):

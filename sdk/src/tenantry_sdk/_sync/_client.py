@@ -23,6 +23,7 @@ from tenantry_sdk._sync._resources import (
     Billing,
     Entitlements,
     HealthChecks,
+    Invitations,
     Members,
     Memberships,
     Plans,
@@ -100,6 +101,7 @@ class Tenantry:
         self.tenants: Tenants = Tenants(engine)
         self.members: Members = Members(engine)
         self.roles: Roles = Roles(engine)
+        self.invitations: Invitations = Invitations(engine)
         self.memberships: Memberships = Memberships(engine)
         self.plans: Plans = Plans(engine)
         self.billing: Billing = Billing(engine)

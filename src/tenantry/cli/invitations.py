@@ -1,0 +1,174 @@
+"""``tenantry invitations``: to an organization by mail, and accepting one by its link."""
+
+from typing import Final, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import click
+
+from tenantry.cli.api_command import ApiCommand, ApiContext, id_argument
+from tenantry.cli.options import limit_option, yes_option
+from tenantry.cli.output import columns, pairs
+from tenantry_sdk.types import InvitationStatus, Role
+
+_COLUMNS: Final = columns(
+    "id",
+    email="email",
+    role="role",
+    status="status",
+    expires="expires_at",
+    loose="email",
+)
+
+
+class LinkParts(NamedTuple):
+    """What the link of a mail says: ``proof`` is empty except in a confirmation mail."""
+
+    token: str
+    proof: str
+
+
+def _parse_link(text: str) -> LinkParts:
+    parameters = parse_qs(urlsplit(text).query)
+    token = parameters.get("token", [""])[0]
+    proof = parameters.get("proof", [""])[0]
+    if not token:
+        raise click.BadParameter("this is not the link of an invitation: copy it from the mail")
+    return LinkParts(token, proof)
+
+
+_link_argument: Final = click.argument("link", metavar="LINK", type=_parse_link)
+
+
+@click.command("create", cls=ApiCommand, json_help="The invitation as one JSON document.")
+@click.argument("email", metavar="EMAIL")
+@click.option(
+    "--role",
+    default="member",
+    show_default=True,
+    help="The user's role: owner, admin, member, or one of the service's own.",
+)
+def create(api: ApiContext, *, email: str, role: Role) -> None:
+    """Mail an invitation, and print its id on stdout.
+
+    Only a user whose mail address is EMAIL can accept, for seven days.
+
+    \b
+      tenantry invitations create grace@acme.example --role admin
+    """
+    invitation = api.client.invitations.create(email=email, role=role)
+    message = f"Invited {invitation.email} as {invitation.role} of {invitation.org_id}."
+    how = f"To pass on the link yourself: tenantry invitations link {invitation.id}"
+    api.done(invitation, f"{message}\n{how}", invitation.id)
+
+
+@click.command("list", cls=ApiCommand, json_help="One line of JSON an invitation.")
+@click.option(
+    "--status",
+    type=click.Choice(["open", "accepted", "withdrawn", "expired"]),
+    help="Only invitations of this status.",
+)
+@limit_option
+def list_invitations(
+    api: ApiContext, *, status: InvitationStatus | None, limit: int | None
+) -> None:
+    """List invitations by mail, the newest first.
+
+    \b
+      tenantry invitations list --status open
+    """
+    api.list(
+        api.client.invitations.list,
+        _COLUMNS,
+        "There are no such invitations.",
+        limit=limit,
+        status=status,
+    )
+
+
+@click.command("show", cls=ApiCommand)
+@id_argument("invitation_id", "INVITATION", "invitations")
+def show(api: ApiContext, *, invitation_id: str) -> None:
+    """Show an invitation.
+
+    \b
+      tenantry invitations show inv_01a1f97751a3e4c5b6d7f8091a2b3c4d
+    """
+    invitation = api.client.invitations.get(invitation_id)
+    names = {"email": "email", "role": "role", "status": "status", "invited by": "invited_by"}
+    dates = {"created": "created_at", "expires": "expires_at", "sent": "sent_at"}
+    api.record(invitation, pairs(invitation, "id", **names, **dates))
+
+
+@click.command("link", cls=ApiCommand)
+@id_argument("invitation_id", "INVITATION", "invitations", status="open")
+def link(api: ApiContext, *, invitation_id: str) -> None:
+    """Print the link of an open invitation on stdout, to pass it on by another way than mail.
+
+    \b
+      tenantry invitations link inv_01a1f97751a3e4c5b6d7f8091a2b3c4d
+    """
+    found = api.client.invitations.link(invitation_id)
+    api.done(found, "Only a user who receives mail at the invited address can accept.", found.url)
+
+
+@click.command("resend", cls=ApiCommand, json_help="The invitation as one JSON document.")
+@id_argument("invitation_id", "INVITATION", "invitations", status="open")
+def resend(api: ApiContext, *, invitation_id: str) -> None:
+    """Mail an invitation again, at most three times in all. It is then valid for seven more days.
+
+    \b
+      tenantry invitations resend inv_01a1f97751a3e4c5b6d7f8091a2b3c4d
+    """
+    invitation = api.client.invitations.resend(invitation_id)
+    api.done(invitation, f"Sent the invitation to {invitation.email} again.")
+
+
+@click.command("withdraw", cls=ApiCommand, json_help="One line of JSON an invitation.")
+@id_argument("invitation_ids", "INVITATION", "invitations", many=True, status="open")
+@yes_option
+def withdraw(api: ApiContext, *, invitation_ids: tuple[str, ...], yes: bool) -> None:
+    """Withdraw invitations, whose links then no longer work.
+
+    \b
+      tenantry invitations withdraw inv_01a1f97751a3e4c5b6d7f8091a2b3c4d --yes
+    """
+
+    def question(invitation_id: str) -> str:
+        invitation = api.client.invitations.get(invitation_id)
+        return f"Withdraw the invitation of {invitation.email} as {invitation.role}?"
+
+    api.end_each(
+        invitation_ids,
+        question,
+        api.client.invitations.delete,
+        "Withdrew",
+        yes=yes,
+        status="withdrawn",
+    )
+
+
+@click.command("accept", cls=ApiCommand, json_help="The membership as one JSON document.")
+@_link_argument
+def accept(api: ApiContext, *, link: LinkParts) -> None:
+    """Accept an invitation by the LINK of its mail, as the signed-in user.
+
+    \b
+      tenantry invitations accept 'https://app.example/invitation?token=...'
+    """
+    membership = api.client.invitations.accept(token=link.token, proof=link.proof)
+    api.done(membership, f"You are now {membership.role} of {membership.org_id}.")
+
+
+@click.command("confirm", cls=ApiCommand, json_help="null")
+@_link_argument
+def confirm(api: ApiContext, *, link: LinkParts) -> None:
+    """Mail a confirmation to the invited address, and then accept by the link of that mail.
+
+    Only where the identity provider verifies no mail addresses. LINK is that of the invitation.
+
+    \b
+      tenantry invitations confirm 'https://app.example/invitation?token=...'
+    """
+    api.client.invitations.request_confirmation(token=link.token)
+    message = "Sent a mail to the invited address. Accept with its link:"
+    api.done(None, f"{message} tenantry invitations accept LINK")
