@@ -39,7 +39,7 @@ async def test_lines_send_the_first_request_of_a_key(
     async with running_dashboard(conninfo, people) as dashboard:
         olivia = await dashboard.sign_in(OLIVIA)
         form = await olivia.open(f"{AT_ACME}/settings/api-keys/new")
-        shown = await olivia.send(form, name="CI", scope=["projects:read"])
+        shown = await olivia.send(form, name="CI", access="ci")
         secret, curl, command_line, python = [
             html.unescape(text) for _, text in CODE.findall(shown.html)
         ]

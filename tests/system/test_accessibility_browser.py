@@ -411,7 +411,8 @@ async def test_the_secret_of_a_new_key(owners: BrowserContext, source: str) -> N
         await page.goto(NEW)
         await page.locator("[name=once]").evaluate("(field, once) => { field.value = once; }", once)
         await page.get_by_role("textbox", name="Name").fill("Shop")
-        await page.get_by_label("projects:read").check()
+        await page.get_by_label("Chosen scopes").check()
+        await page.get_by_role("checkbox", name="projects:read").check()
         await page.get_by_role("button", name="Create key").click()
         if attempt == "shown":
             await expect(page.locator(".secret")).to_be_visible()

@@ -39,7 +39,8 @@ async def fill_in(page: Page, name: str = "CI") -> None:
     """The form of a new key, from the list of keys."""
     await page.get_by_role("link", name="Create key").first.click()
     await page.get_by_role("textbox", name="Name").fill(name)
-    await page.get_by_label("projects:read").check()
+    await page.get_by_label("Chosen scopes").check()
+    await page.get_by_role("checkbox", name="projects:read").check()
 
 
 async def create(page: Page, name: str = "CI") -> str:
@@ -256,13 +257,15 @@ async def test_fields_of_owner_keys_and_dates_appear_when_chosen(
     await page.goto(f"{KEYS}/new")
     sure, scopes, until = (
         page.get_by_label("I understand"),
-        page.get_by_label("projects:read"),
+        page.get_by_role("checkbox", name="projects:read"),
         page.get_by_label("Last day"),
     )
-    for shown, hidden in ((scopes, sure), (scopes, until)):
-        await expect(shown).to_be_visible()
+    for hidden in (scopes, sure, until):
         await expect(hidden).to_be_hidden()
-    await page.get_by_label("Full access: an OWNER key").check()
+    await page.get_by_label("Chosen scopes").check()
+    await expect(scopes).to_be_visible()
+    await page.get_by_text("More options").click()
+    await page.get_by_label("Everything: an OWNER key").check()
     await page.get_by_label("After a chosen day").check()
     await expect(scopes).to_be_hidden()
     await expect(sure).to_be_visible()

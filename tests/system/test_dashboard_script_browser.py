@@ -50,7 +50,8 @@ async def visiting(browser: Browser, dashboard: Dashboard, path: str) -> AsyncIt
 async def create_key(page: Page) -> str:
     """Make a key, and read its secret."""
     await page.get_by_role("textbox", name="Name").fill("CI")
-    await page.get_by_label("projects:read").check()
+    await page.get_by_label("Chosen scopes").check()
+    await page.get_by_role("checkbox", name="projects:read").check()
     await page.get_by_role("button", name="Create key").click()
     secret = await page.locator(".secret code").text_content()
     assert secret

@@ -81,7 +81,9 @@ async def test_hidden_invalid_date_does_not_block_creating_a_key(
 ) -> None:
     async with visiting(browser, dashboard, f"{KEYS}/new") as page:
         await page.get_by_role("textbox", name="Name").fill("CI")
-        await page.get_by_label("projects:read").check()
+        await page.get_by_label("Chosen scopes").check()
+        await page.get_by_role("checkbox", name="projects:read").check()
+        await page.get_by_text("More options").click()
         await type_day(page, until)
         await page.get_by_label("In 90 days").check()
         await page.get_by_role("button", name="Create key").click()
@@ -116,7 +118,9 @@ async def test_past_date_shows_an_error_beside_its_field(
 ) -> None:
     async with visiting(browser, dashboard, f"{KEYS}/new") as page:
         await page.get_by_role("textbox", name="Name").fill("CI")
-        await page.get_by_label("projects:read").check()
+        await page.get_by_label("Chosen scopes").check()
+        await page.get_by_role("checkbox", name="projects:read").check()
+        await page.get_by_text("More options").click()
         await type_day(page, "2020-01-01")
         await page.get_by_role("button", name="Create key").click()
         await expect(

@@ -2,7 +2,7 @@
 metadata.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import filterfalse
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from tenantry.dashboard.forms import (
     unix_lines,
     validate,
 )
+from tenantry.dashboard.guards import DashboardUser
 from tenantry.dashboard.key_metadata_form import metadata_text, parse_metadata
 from tenantry.dashboard.labels import labels
 from tenantry.domain.api_keys import ApiKey, expires_later
@@ -39,9 +40,9 @@ _EVERY_CHANGE: Final = frozenset({ANYTHING, "*:write"})
 _ORDER: Final = (
     "name",
     "sure",
+    "everything",
     "scope",
     "own",
-    "everything",
     "mode",
     "expiry",
     "until",
@@ -49,6 +50,8 @@ _ORDER: Final = (
     "metadata",
 )
 """The fields in the order of the form: the first one with an error takes the focus."""
+FOLDED: Final = frozenset({"mode", "expiry", "until", "externalId", "metadata"})
+"""The fields that the form of a new key shows on request."""
 _ATTRIBUTES: Final = {
     "name": ("name",),
     "scope": ("access", "checked", "own"),
@@ -57,6 +60,51 @@ _ATTRIBUTES: Final = {
 }
 """What `KeyForm` has of each field of `KeyForm.editable`."""
 _MESSAGES: Final = {"name": "Use at most 200 characters.", "mode": "Choose live or test."}
+
+
+class KeyPreset(msgspec.Struct, frozen=True):
+    """Scopes that the form of a new key offers as one choice."""
+
+    name: str
+    """The value of the field ``access``."""
+    label: str
+    help: str
+    scopes: tuple[str, ...]
+
+
+EVERYTHING: Final = KeyPreset(
+    "everything",
+    "Everything",
+    "Does all that you may do here. Only if scopes are not enough.",
+    (ANYTHING,),
+)
+PRESETS: Final = (
+    KeyPreset(
+        "read-only",
+        "Read-only",
+        "Sees everything in this organization and changes nothing.",
+        ("*:read",),
+    ),
+    KeyPreset(
+        "ci",
+        "CI",
+        "Sees, creates, changes and deletes projects. For builds and deployments.",
+        ("projects:read", "projects:write"),
+    ),
+    EVERYTHING,
+)
+_PRESET_SCOPES: Final = {preset.name: preset.scopes for preset in PRESETS}
+
+
+def offered_presets(user: DashboardUser) -> list[KeyPreset]:
+    """Return the presets whose scopes the user holds. An owner chooses an OWNER key instead of
+    `EVERYTHING`.
+    """
+    return [
+        preset
+        for preset in PRESETS
+        if all(map(user.may, preset.scopes)) and not (user.is_owner and preset is EVERYTHING)
+    ]
 
 
 class KeyForm(msgspec.Struct, frozen=True):
@@ -82,6 +130,8 @@ class KeyForm(msgspec.Struct, frozen=True):
     def scopes(self) -> tuple[str, ...]:
         if self.access == _OWNER:
             return (OWNER_ALIAS,)
+        if self.access in _PRESET_SCOPES:
+            return _PRESET_SCOPES[self.access]
         return tuple(dict.fromkeys([*self.checked, *self.own.replace(",", " ").split()]))
 
     @property
@@ -106,6 +156,11 @@ def submitted_values(form: Form) -> KeyForm:
         metadata=unix_lines(form.text("metadata")),
         **texts,
     )
+
+
+def first_values(presets: Sequence[KeyPreset]) -> KeyForm:
+    """Return the values with which the form of a new key begins."""
+    return KeyForm(access=presets[0].name if presets else _SCOPED)
 
 
 def values_of(key: ApiKey) -> KeyForm:

@@ -320,9 +320,13 @@ async def _new_page(
     replaced = await _writable_key(ctx, replaces) if replaces else None
     if replaced and (replaced.leak_reported_at is None or replaced.superseded_by is not None):
         return ctx.redirect_with(FlashMessage.KEY_NOT_REPLACED, _path_of(ctx, replaces))
-    if values is None:
-        old = api_key_form.values_of(replaced) if replaced else KeyForm()
-        values = msgspec.structs.replace(old, expiry=KeyForm().expiry)
+    presets = api_key_form.offered_presets(ctx.user)
+    first = api_key_form.first_values(presets)
+    if values is None and replaced:
+        old = api_key_form.values_of(replaced)
+        values = msgspec.structs.replace(old, expiry=first.expiry)
+    values = values or first
+    is_unfolded = _is_unfolded(values, first, error)
     choices = api_key_form.expiry_choices(ctx.services.clock())
     return ctx.render(
         "api_key_new.html",
@@ -330,8 +334,17 @@ async def _new_page(
         values=values,
         choices=choices,
         kept=(),
+        presets=presets,
+        is_unfolded=is_unfolded,
         replaced=replaced,
     )
+
+
+def _is_unfolded(values: KeyForm, first: KeyForm, error: Exception | None) -> bool:
+    """Whether the form shows its further fields: a user filled them in, or one has a fault."""
+    names = ("mode", "expiry", "until", "external_id", "metadata")
+    is_filled = any(getattr(values, name) != getattr(first, name) for name in names)
+    return is_filled or not api_key_form.FOLDED.isdisjoint(forms.field_errors(error))
 
 
 def _edit_page(

@@ -9,7 +9,7 @@ from tests.support.dashboard_page import Page
 KEYS: Final = f"{AT_ACME}/settings/api-keys"
 NEW: Final = f"{KEYS}/new"
 SECRET: Final = re.compile(r"[a-z]{3,4}_(?:live|test)_[A-Za-z0-9]{49}")
-CI: Final[Fields] = {"name": "CI", "scope": ["projects:read"]}
+CI: Final[Fields] = {"name": "CI", "access": "scoped", "scope": ["projects:read"]}
 
 
 def secret_in(page: Page) -> str:

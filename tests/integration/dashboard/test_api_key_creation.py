@@ -166,14 +166,15 @@ async def test_all_errors_are_shown_together(dashboard: Dashboard) -> None:
     answer = await olivia.send(await olivia.open(NEW), **{**CI, **wrong})
     faults = (
         "Fill in this field.",
-        "Use the form resource:action",
         "Check this box to give",
+        "Use the form resource:action",
         "Choose live or test.",
         "This day is over.",
     )
-    places = [answer.text.index(fault) for fault in faults]
-    assert places == sorted(places)
-    assert answer.focused == ["name"]
+    for find in (answer.text.index, answer.text.rindex):  # above the form, and beside the fields
+        places = [find(fault) for fault in faults]
+        assert places == sorted(places)
+    assert "5 fields need a change" in answer.text
 
 
 @pytest.mark.parametrize("scope", ["*:*", "*:write"])
@@ -181,14 +182,59 @@ async def test_scope_for_changing_everything_needs_its_box(
     dashboard: Dashboard, scope: str
 ) -> None:
     adam = await dashboard.sign_in(ADAM)
-    page = await adam.open(NEW)
-    assert "everything" not in page.form().fields
-    unsure = await adam.send(page, **{**CI, "own": scope})
+    unsure = await adam.send(await adam.open(NEW), **{**CI, "own": scope})
     assert (unsure.status, unsure.focused) == (422, ["everything"])
     assert "Anyone who gets the key controls all of it." in unsure.text
     assert not SECRET.search(unsure.html)
     made = await adam.send(unsure, everything="1")
     assert (made.status, len(SECRET.findall(made.html)) > 0) == (200, True)
+
+
+@pytest.mark.parametrize(
+    ("access", "scopes"),
+    [
+        ({}, ["*:read"]),
+        ({"access": "ci"}, ["projects:read", "projects:write"]),
+        ({"access": "everything", "everything": "1"}, ["*:*"]),
+    ],
+    ids=["read-only, unless chosen otherwise", "CI", "everything"],
+)
+async def test_preset_gives_its_scopes_and_no_others(
+    dashboard: Dashboard, access: dict[str, str], scopes: list[str]
+) -> None:
+    adam = await dashboard.sign_in(ADAM)
+    page = await adam.send(await adam.open(NEW), name="A", scope=["members:write"], **access)
+    answer = await dashboard.request("GET", "/auth/whoami", secret_in(page))
+    assert (answer.json()["accessLevel"], answer.json()["scopes"]) == ("SCOPED", scopes)
+
+
+async def test_everything_needs_its_box(dashboard: Dashboard) -> None:
+    adam = await dashboard.sign_in(ADAM)
+    unsure = await adam.send(await adam.open(NEW), name="A", access="everything")
+    assert (unsure.status, unsure.focused) == (422, ["everything"])
+    assert not SECRET.search(unsure.html)
+
+
+async def test_form_offers_presets_that_the_user_holds(browser: Browser) -> None:
+    await browser.start()
+    browser.give(access={"scope": "api-keys:read api-keys:write projects:read projects:write"})
+    await browser.open_callback()
+    page = Page(await browser.client.get(NEW))
+    assert [name in page.html for name in ('id="access-ci"', 'id="access-read-only"')] == [
+        True,
+        False,
+    ]
+    assert page.form().fields["access"] == ["ci"]
+
+
+async def test_further_fields_are_folded_until_one_matters(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    page = await olivia.open(NEW)
+    folded, unfolded = '<details class="further">', '<details class="further" open>'
+    assert folded in page.html
+    assert folded in (await olivia.send(page, name="")).html
+    assert unfolded in (await olivia.send(page, name="", expiry="never")).html
+    assert unfolded in (await olivia.send(page, name="A", metadata="=")).html
 
 
 async def test_owner_box_does_not_confirm_a_scope_for_changing_everything(
