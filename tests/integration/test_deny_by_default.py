@@ -16,6 +16,8 @@ PUBLIC: Final = {"/healthz", "/readyz", "/metrics", "/api/v1/openapi.json", "/do
 SIGN_IN: Final = {"/sign-in", "/sign-in/start", "/sign-in/callback", "/signed-out", "/assets/x/x"}
 CONFIRMATION: Final = "/confirm-address"
 """Asks for the token of a link."""
+INVITATION: Final = "/invitation"
+"""Shows the invitation of a link."""
 """The dashboard's pages, with and without a session."""
 WEBHOOK: Final = "/api/v1/webhooks/payment-provider"
 LEAK_REPORT: Final = "/api/v1/api-keys/report-leak"
@@ -46,7 +48,7 @@ def routes() -> Iterator[tuple[str, str]]:
 NOT_PUBLIC: Final = [
     one
     for one in routes()
-    if one[1] not in {*PUBLIC, *SIGN_IN, LEAK_REPORT, CONFIRMATION}
+    if one[1] not in {*PUBLIC, *SIGN_IN, LEAK_REPORT, CONFIRMATION, INVITATION}
     and not one[1].startswith(HIDDEN)
 ]
 GUARDED: Final = [one for one in NOT_PUBLIC if one[1].startswith("/api/")]

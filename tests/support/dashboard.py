@@ -46,7 +46,9 @@ MIA: Final = DemoUser("mia", "Mia <i>Member</i>", "mia@acme.example", ACME, "mem
 BERTA: Final = DemoUser("berta", "Berta Beta", "berta@beta.example", BETA, "owner")
 NOA: Final = DemoUser("nobody", "Noa Newcomer", "noa@x.example")
 """A user whose tokens name no organization."""
-_USERS: Final = (OLIVIA, ADAM, MIA, BERTA, NOA)
+NELL: Final = DemoUser("nell", "Nell Noaddress", None)
+"""A user of whom the identity provider verifies no address."""
+_USERS: Final = (OLIVIA, ADAM, MIA, BERTA, NOA, NELL)
 _TENANTS: Final = ((ACME, "Acme", CUSTOMER, OLIVIA), (BETA, "Beta", "cus_beta", BERTA))
 _CLIENT_SECRET: Final = "client-secret-of-the-tests-0123456789"
 _FIREFOX: Final = "Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0"

@@ -1,9 +1,11 @@
 """Invitations by mail: create, list, send again, withdraw, and accept with the mailed link."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -47,6 +49,11 @@ from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog
 from tenantry.notifications import mail_delivery as mails
 
+_AT_ONCE: Final = 2
+"""Links are shown without a credential. However many requests arrive, most database connections
+stay free for others.
+"""
+
 
 @dataclass(frozen=True)
 class InvitationService:
@@ -63,6 +70,9 @@ class InvitationService:
     links: InvitationLinks | None
     _: KW_ONLY
     outbox: Outbox = NO_OUTBOX
+    _turn: asyncio.Semaphore = field(
+        init=False, default_factory=lambda: asyncio.Semaphore(_AT_ONCE)
+    )
 
     @property
     def is_enabled(self) -> bool:
@@ -260,14 +270,21 @@ class InvitationService:
 
     async def look_up(self, token: str) -> ShownInvitation | None:
         """Return what the bearer of a link sees, without a change; None for an invalid link."""
+        if self.links is None or self.links.read(token) is None:
+            return None
         try:
             async with (
+                self._turn,
                 self.database.transaction(OF_PEOPLE) as connection,
                 self._of_link(connection, token) as (tenant, terms, _now),
             ):
                 return _shown(tenant, terms.invitation)
         except errors.NotFoundError:
             return None
+
+    def confirms(self, user: User, invitation: ShownInvitation, proof: str) -> bool:
+        """Whether a proof is of a confirmation mail for this invitation and user."""
+        return self._links.confirms(invitation.id, user, proof, self.clock())
 
     async def accept(
         self,

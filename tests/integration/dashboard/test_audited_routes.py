@@ -26,17 +26,24 @@ WITHOUT_AUDIT_ENTRY: Final = {
     "POST /orgs/{org_id}/profile/end-others": "sessions are the user's, not the tenant's",
     "POST /orgs/{org_id}/events/replay": "a dry run",
     "POST /orgs/{org_id}/settings/owner-address/send-confirmation": "a mail alone",
+    "POST /api/v1/invitations/confirmation": "a mail alone",
+    "POST /invitation/confirmation": "a mail alone",
     "POST /confirm-address": "needs the mailed link: `test_mail_abuse` looks at its entry",
 }
 TESTED_SEPARATELY: Final = {
     "POST /api/v1/memberships/{membership_id}/accept",
     "DELETE /api/v1/me/memberships/{membership_id}",
+    "POST /api/v1/invitations",
+    "DELETE /api/v1/invitations/{invitation_id}",
+    "POST /api/v1/invitations/{invitation_id}/resend",
+    "POST /api/v1/invitations/accept",
+    "POST /invitation/accept",
     "POST /memberships/{membership_id}/accept",
     "POST /memberships/{membership_id}/decline",
     "POST /memberships/{membership_id}/leave",
 }
-"""Routes of the user's own memberships: `tests/integration/test_invitations.py` checks their
-entries.
+"""`test_invitations.py` checks the entries of the user's own memberships,
+`test_mail_invitations.py` those of invitations by mail.
 """
 NORA: Final = DemoUser("nora", "Nora New", "nora@new.example", None, None)
 LIVE: Final = "/orgs/{org_id}/settings"

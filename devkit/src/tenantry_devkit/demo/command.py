@@ -83,6 +83,7 @@ _GITIGNORE: Final = ".gitignore"
 _EVERYTHING: Final = "*\n"
 _ENDPOINT: Final = "we_tenantry_demo"
 _PLANS: Final = "TENANTRY_PLANS"
+_INVITATIONS: Final = "INVITATIONS"
 _DATA_DIR: Final = Settings.data_dir.name
 
 
@@ -305,6 +306,7 @@ def _companion(
 def _rules(environment: dict[str, str], file: DemoFile) -> dict[str, str]:
     """Return the rules that the demo follows; empty for those that an earlier start had."""
     rules = {name: environment.get(name, file.generated.get(name, "")) for name in RULES}
+    rules[_INVITATIONS] = rules[_INVITATIONS] or "true"  # the demo has an inbox
     rules[OPERATOR_TOKEN] = environment.get(OPERATOR_TOKEN, file.values[OPERATOR_TOKEN])
     if _PLANS in environment:
         # commands run in folders below too
