@@ -208,7 +208,7 @@ async def test_audit_entries_open_by_keyboard_and_are_exported(
     browser: Browser, dashboard: Dashboard
 ) -> None:
     async with visiting(browser, dashboard, "/settings/audit") as page:
-        entry = page.get_by_role("listitem").filter(has_text="Olivia Owner olivia created the key")
+        entry = page.get_by_role("listitem").filter(has_text="Olivia Owner created the key")
         await expect(entry.first).to_contain_text(MARKUP)
         await entry.first.locator("summary").focus()
         await page.keyboard.press("Enter")

@@ -11,7 +11,8 @@ from tenantry.audit.trail_store import AuditFilter, read_all
 from tenantry.common.encoding import new_id
 from tenantry.db.connection import Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.pagination import Page, SearchPage, window_after
+from tenantry.db.numbered_pages import NumberedPage, PageRequest
+from tenantry.db.pagination import Page, window_after
 from tenantry.domain.api_keys import check_mode
 from tenantry.domain.audit import Action, AuditEvent, Author
 from tenantry.domain.permissions import Mode, RequestPrincipal
@@ -40,16 +41,15 @@ class AuditService:
             return await audit.read_page(connection, org_id, wanted, window)
 
     async def search_page(
-        self, principal: RequestPrincipal, wanted: AuditFilter, limit: int, cursor: str | None
-    ) -> tuple[SearchPage[AuditEvent], dict[str, str]]:
-        """Read a page of a bounded search, and the names of what its entries are about. Raises
-        `InvalidCursorError`.
+        self, principal: RequestPrincipal, wanted: AuditFilter, request: PageRequest
+    ) -> tuple[NumberedPage[AuditEvent], dict[str, str]]:
+        """Read a numbered page of a bounded search, and the names of what its entries are about.
+        Raises `InvalidCursorError`.
         """
         check_mode(principal, Mode.LIVE)
         org_id = principal.org_id
-        window = window_after(limit, cursor)
         async with self._database.transaction(of_tenant(org_id)) as connection:
-            page = await audit.read_page(connection, org_id, wanted, window, bounded=True)
+            page = await audit.search_page(connection, org_id, wanted, request)
             return page, await audit.read_names(connection, org_id, audit.ids_in(page.data))
 
     async def export(

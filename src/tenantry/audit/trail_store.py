@@ -1,6 +1,6 @@
 """The append-only audit trail. The database also prevents changes and deletions of entries."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -8,7 +8,8 @@ import msgspec
 from psycopg.types.json import Jsonb
 
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import Listing, SearchPage, Window, window_after
+from tenantry.db.numbered_pages import NumberedListing, NumberedPage, PageRequest
+from tenantry.db.pagination import Listing, Page, Window, window_after
 from tenantry.domain.audit import Action, ActorKind, AuditEvent
 
 _COLUMNS: Final = (
@@ -25,6 +26,7 @@ _CONDITIONS: Final = {
     "target_id": "target_id = %(target_id)s",
     "since": "at >= %(since)s",
 }
+_UNTIL: Final = "at < %(until)s"
 
 
 class AuditFilter(msgspec.Struct, frozen=True):
@@ -54,32 +56,53 @@ def _values(entry: AuditEvent) -> tuple[object, ...]:
 
 
 async def read_page(
-    connection: Connection,
-    org_id: str,
-    wanted: AuditFilter,
-    window: Window,
-    *,
-    bounded: bool = False,
-) -> SearchPage[AuditEvent]:
-    """Read a page of a tenant's entries, newest first.
-
-    With ``bounded`` only `MAX_SCANNED_ROWS` entries are examined where no index supports all
-    conditions.
-    """
-    window = _until(window, wanted.until)
-    # only the given ones: a cached plan for all conditions could use no index
-    given = [name for name in _CONDITIONS if getattr(wanted, name) is not None]
-    filtered = _unindexed(given) if bounded else []
-    indexed = [name for name in given if name not in filtered]
+    connection: Connection, org_id: str, wanted: AuditFilter, window: Window
+) -> Page[AuditEvent]:
+    """Read a page of a tenant's entries, newest first."""
     return await _LISTING.page(
         connection,
-        " AND ".join(["org_id = %(org)s", *map(_CONDITIONS.__getitem__, indexed)]),
-        {**msgspec.structs.asdict(wanted), "org": org_id},
-        window,
+        _all_of("org_id = %(org)s", *_conditions(_given(wanted))),
+        _filter_values(org_id, wanted),
+        _until(window, wanted.until),
         _event,
-        filtered=" AND ".join(map(_CONDITIONS.__getitem__, filtered)) or "true",
-        bounded=bool(filtered),
     )
+
+
+async def search_page(
+    connection: Connection, org_id: str, wanted: AuditFilter, request: PageRequest
+) -> NumberedPage[AuditEvent]:
+    """Read a numbered page of a tenant's entries, newest first. Raises `InvalidCursorError`.
+
+    Only `MAX_SCANNED_ROWS` entries are examined where no index supports all conditions.
+    """
+    given = _given(wanted)
+    checked = _unindexed(given)
+    indexed = [name for name in given if name not in checked]
+    bounds = [_UNTIL] if wanted.until is not None else []
+    listing = NumberedListing(
+        _LISTING,
+        _all_of("org_id = %(org)s", *_conditions(indexed), *bounds),
+        _filter_values(org_id, wanted),
+        _all_of(*_conditions(checked)),
+    )
+    return await listing.read(connection, request, _event)
+
+
+def _given(wanted: AuditFilter) -> list[str]:
+    """Return the conditions that are given: a cached plan for all of them could use no index."""
+    return [name for name in _CONDITIONS if getattr(wanted, name) is not None]
+
+
+def _conditions(names: Iterable[str]) -> list[str]:
+    return [_CONDITIONS[name] for name in names]
+
+
+def _all_of(*conditions: str) -> str:
+    return " AND ".join(conditions) or "true"
+
+
+def _filter_values(org_id: str, wanted: AuditFilter) -> dict[str, object]:
+    return {**msgspec.structs.asdict(wanted), "org": org_id}
 
 
 def _until(window: Window, until: datetime | None) -> Window:

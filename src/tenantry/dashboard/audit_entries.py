@@ -22,6 +22,7 @@ _PAGES: Final = {
 }
 """The pages of targets, by the first word of an action."""
 _GRANT: Final = "grant"
+_INVITATION: Final = "invitation"
 
 
 class AuditParty(msgspec.Struct, frozen=True):
@@ -81,6 +82,10 @@ def _target(event: AuditEvent, names: Mapping[str, str]) -> AuditParty | None:
     target_id = event.target_id
     if kind == _GRANT:
         return AuditParty(target_id)
+    if kind == _INVITATION:
+        return AuditParty(
+            names.get(target_id) or _field_text(event, "email") or target_id, target_id
+        )
     if kind not in _PAGES:
         return None
     page = f"{_PAGES[kind]}/{target_id}" if target_id in names else None

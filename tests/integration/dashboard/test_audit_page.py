@@ -1,8 +1,11 @@
 """The audit trail in the dashboard."""
 
+import csv
+import io
 import json
 from typing import Final
 
+import psycopg
 import pytest
 
 from tests.integration.dashboard.signing_in import USER, Browser
@@ -37,12 +40,12 @@ async def test_entries_are_sentences_with_names(dashboard: Dashboard) -> None:
     for sentence in (
         "The operator created the organization",
         "The operator set the grant contract-2027",
-        "Olivia Owner olivia created the key Builds",
-        "Olivia Owner olivia changed the key Builds",
-        "Olivia Owner olivia revoked the key Builds",
-        "Olivia Owner olivia invited Adam Admin adam as member",
-        "Olivia Owner olivia changed the role of Adam Admin adam to admin",
-        "Olivia Owner olivia removed Adam Admin adam",
+        "Olivia Owner created the key Builds",
+        "Olivia Owner changed the key Builds",
+        "Olivia Owner revoked the key Builds",
+        "Olivia Owner invited Adam Admin as member",
+        "Olivia Owner changed the role of Adam Admin to admin",
+        "Olivia Owner removed Adam Admin",
     ):
         assert sentence in text
     assert (
@@ -119,17 +122,20 @@ async def test_invalid_filter_shows_an_error_beside_its_field(
 
 
 async def test_next_page_keeps_the_filters(dashboard: Dashboard) -> None:
-    for number in range(21):
+    for number in range(26):
         await dashboard.add_member(f"user-{number}")
     olivia = await dashboard.sign_in(OLIVIA)
     first = await olivia.open(f"{AUDIT}?action=member.invited&actorId=olivia")
-    assert "invited user-20 as member" in first.text
+    assert "invited user-25 as member" in first.text
     assert "invited user-0 as member" not in first.text
+    assert "25 of 26 entries" in first.text
     [older] = [link for link in first.links if "cursor=" in link]
     last = await olivia.open(older)
     assert "invited user-0 as member" in last.text
     assert "operator" not in last.text
-    assert len(first.html.encode()) < 50_000
+    [newer] = [link for link in last.links if "before=" in link]
+    assert "invited user-25 as member" in (await olivia.open(newer)).text
+    assert len(first.html.encode()) < 75_000
 
 
 async def test_export_equals_the_api_export(dashboard: Dashboard) -> None:
@@ -142,6 +148,48 @@ async def test_export_equals_the_api_export(dashboard: Dashboard) -> None:
     assert answer.headers["x-content-type-options"] == "nosniff"
     exported = [json.loads(line) for line in answer.text.splitlines()]
     assert exported == (await dashboard.call("GET", "/audit-events?action=member.invited"))["data"]
+
+
+async def test_export_for_spreadsheets_runs_no_formula(dashboard: Dashboard) -> None:
+    key_id = await key(dashboard, "=1+1")
+    await dashboard.call("PATCH", f"/api-keys/{key_id}", {"externalId": "=2+2"})
+    await dashboard.add_member("=3+3")
+    olivia = await dashboard.sign_in(OLIVIA)
+    answer = await olivia.client.get(f"{EXPORT}?format=csv&action=api_key.updated")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert answer.headers["content-disposition"].endswith('.csv"')
+    [row] = csv.DictReader(io.StringIO(answer.text, newline=""))
+    [entry] = (await dashboard.call("GET", "/audit-events?action=api_key.updated"))["data"]
+    assert list(row) == list(entry)
+    assert (row["at"], row["targetId"], row["actorId"]) == (entry["at"], key_id, "olivia")
+    assert json.loads(row["after"]) == entry["after"]
+    await dashboard.operate("PUT", "/tenants/acme/grants/-x", {"plan": "pro", "reason": "x"})
+    of_grant = (await olivia.client.get(f"{EXPORT}?format=csv&action=grant.set")).text
+    [row] = csv.DictReader(io.StringIO(of_grant, newline=""))
+    assert row["targetId"] == "'-x"
+
+
+async def test_entries_are_grouped_by_day_in_the_zone_of_the_organization(
+    dashboard: Dashboard,
+) -> None:
+    await dashboard.call("PATCH", "/tenants/acme", {"timeZone": "Asia/Tokyo"})
+    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
+        for number, at in enumerate(("2026-03-01T14:59:00Z", "2026-03-01T15:01:00Z")):
+            await connection.execute(
+                "INSERT INTO audit_events (id, org_id, at, action, actor_kind, target_id, after) "
+                "VALUES (%s, 'acme', %s, 'api_key.created', 'user', 'key_x', '{}')",
+                (f"aud_{number}", at),
+            )
+    olivia = await dashboard.sign_in(OLIVIA)
+    page = await olivia.open(f"{AUDIT}?until=2026-03-02")
+    assert "Times are in Asia/Tokyo." in page.text
+    assert page.text.index("Monday, 2 March 2026") < page.text.index("00:01:00")
+    assert page.text.index("Sunday, 1 March 2026") < page.text.index("23:59:00")
+    assert "00:01:00" not in (await olivia.open(f"{AUDIT}?until=2026-03-01")).text
+    in_utc = await olivia.open(f"{AUDIT}?until=2026-03-01&zone=utc")
+    assert "Times are in UTC." in in_utc.text
+    assert in_utc.text.index("Sunday, 1 March 2026") < in_utc.text.index("15:01:00")
+    assert "Monday" not in in_utc.text
 
 
 async def test_members_and_other_tenants_are_rejected(dashboard: Dashboard) -> None:
@@ -171,10 +219,10 @@ async def test_project_and_billing_entries_are_sentences(dashboard: Dashboard) -
     made = await dashboard.call("POST", "/projects", {"name": "Shop", "description": "First"})
     await dashboard.call("PATCH", f"/projects/{made['id']}", {"name": "Store"})
     page = await olivia.open(AUDIT)
-    assert "Olivia Owner olivia created the project Store" in page.text
-    assert "Olivia Owner olivia changed the project Store" in page.text
+    assert "Olivia Owner created the project Store" in page.text
+    assert "Olivia Owner changed the project Store" in page.text
     assert f"{AT_ACME}/projects/{made['id']}" in page.links
     await dashboard.call("DELETE", f"/projects/{made['id']}")
     page = await olivia.open(f"{AUDIT}?action=project.deleted")
-    assert "Olivia Owner olivia deleted the project Store" in page.text
+    assert "Olivia Owner deleted the project Store" in page.text
     assert f"{AT_ACME}/projects/{made['id']}" not in page.links
