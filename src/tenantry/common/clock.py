@@ -66,7 +66,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     identity_provider: float = 3.0
     token_endpoint: float = 4.0  # the identity provider's response to an authorization code
     payment_provider: float = 10.0  # one attempt at a call of the payment provider's API
-    billing_page: float = 2.0  # how long the Billing page waits for the payment provider
+    billing_page: float = 2.0  # how long pages wait for the payment provider
 
 
 DEFAULT_TIMEOUTS: Final = Timeouts()

@@ -1,4 +1,4 @@
-"""The billing page, and the redirects to the payment provider and back."""
+"""The pages of the plan and of invoices, and the redirects to the payment provider and back."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
@@ -8,7 +8,7 @@ import msgspec
 from litestar import Response, get, post
 
 from tenantry.accounts.overview import BillingOverview
-from tenantry.billing.ledger_queries import is_link
+from tenantry.billing.ledger_queries import PAYER_SCOPE, is_link
 from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, needs
@@ -53,6 +53,20 @@ def waits_for_provider(path: str) -> bool:
 @get(PATH, guards=[needs("billing:read")])
 async def show_billing(ctx: Context) -> Response[str]:
     return await _billing_page(ctx, awaits=ctx.query("awaits"))
+
+
+@get(PATH + "/invoices", guards=[needs("billing:read")])
+async def show_invoices(ctx: Context) -> Response[str]:
+    tenant = await ctx.services.tenants.get(ctx.principal, ctx.principal.org_id)
+    provided = await _ask_provider(ctx, tenant, None)
+    return ctx.render(
+        "invoices.html",
+        tenant=tenant,
+        account=provided.account,
+        account_problem=provided.problem,
+        may_pay=ctx.user.may(PAYER_SCOPE),
+        is_configured=ctx.services.checkout.is_configured,
+    )
 
 
 @get(PATH + "/back", guards=[needs("billing:read")])

@@ -9,6 +9,7 @@ import msgspec
 from litestar import Response, get
 
 from tenantry.accounts.overview import Overview
+from tenantry.auth.usage import UsageSeries
 from tenantry.billing.ledger_queries import BillingEventView
 from tenantry.dashboard.audit_entries import ShownEntry, names_of_users, shown_entries
 from tenantry.dashboard.billing import is_ending, is_last_period
@@ -54,13 +55,20 @@ async def show_overview(ctx: Context) -> Response[str]:
         ends=is_ending(tenant),
         is_last_period=is_last_period(tenant),
         next_charges=_next_charges(ctx, tenant),
-        requests=None,
+        requests=await _requests(ctx),
         sells=services.checkout.is_configured,
         owner_address=await services.confirmations.of_tenant(ctx.principal),
         anomalous=_by_anomaly(overview.events[:_NEWEST_EVENTS]),
         latest=_latest_changes(overview, entries, services.catalog),
         users=await names_of_users(ctx, entries),
     )
+
+
+async def _requests(ctx: PageContext) -> UsageSeries | None:
+    """Return the requests of the last 24 hours, if the user may read them."""
+    if not ctx.user.may("usage:read"):
+        return None
+    return await ctx.services.usage.recent_hours(ctx.principal)
 
 
 def _next_charges(ctx: PageContext, tenant: Tenant) -> Sequence[NextCharge]:

@@ -1,4 +1,4 @@
-"""The plans as the Billing page shows them: prices of one period, and what the user can do."""
+"""The plans as the Plan page shows them: prices of one period, and what the user can do."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain

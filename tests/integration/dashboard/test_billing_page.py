@@ -112,7 +112,7 @@ async def test_failed_payment_after_the_end_allows_a_new_subscription(
     await dashboard.deliver(failed(created=events.NOW - 1))
     page = await owner.open(BILLING)
     assert "could not be collected" in page.text
-    assert "See invoices" in page.text
+    assert "Open the customer portal" in page.text
     assert "Subscribe to Business" in page.text
     assert (await owner.force(CHECKOUT, plan="business", once="c" * 32)).status == 200
     assert len(provider.requests) == 1
@@ -271,7 +271,7 @@ async def test_provider_error_is_shown_on_the_page(conninfo: str, people: Path) 
     assert answer.status in (502, 503)
     assert "Billing" in answer.text
     assert 'tabindex="-1" autofocus role="alert"' in answer.html
-    assert "<title>Error: Billing" in answer.html
+    assert "<title>Error: Plan" in answer.html
 
 
 async def test_after_a_checkout_the_page_waits_for_the_plan(
@@ -333,6 +333,9 @@ async def test_missing_provider_key_is_explained(shared_dashboard: Dashboard) ->
         owner = await shared_dashboard.sign_in()
         page = await owner.open(BILLING)
         assert "PROVIDER_SECRET_KEY is not set" in page.text
+        invoices = await owner.open(f"{BILLING}/invoices")
+        assert "PROVIDER_SECRET_KEY is not set" in invoices.text
+        assert f"{AT_ACME}/events?search=invoice" in invoices.links
         assert CHECKOUT not in page.html
         answer = await owner.force(CHECKOUT, plan="pro", once="a" * 32)
         assert answer.status == 501

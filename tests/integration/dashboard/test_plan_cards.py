@@ -31,6 +31,7 @@ from tests.support.selling import (
     until_prices_are_shown,
 )
 
+INVOICES: Final = f"{BILLING}/invoices"
 CHECKOUT: Final = f"{BILLING}/checkout"
 PORTAL: Final = f"{BILLING}/portal"
 
@@ -145,9 +146,12 @@ async def test_subscriber_sees_next_charge_card_and_invoices(
     assert "Next charge 87.00 EUR on" in page.text
     assert "Payment method Visa ending in 4242, expires 12/2040" in page.text
     invoice = sim.invoices[subscription.latest_invoice or ""]
+    page = await owner.open(INVOICES)
     assert (invoice.number, invoice.hosted_invoice_url) in page.anchors
-    assert f"{invoice.number}" in page.text
-    assert "Paid 87.00 EUR" in page.text
+    assert f"{invoice.number} Paid" in page.text
+    assert "87.00 EUR" in page.text
+    overview = await owner.open(BILLING.removesuffix("billing"))
+    assert "Next charge 87.00 EUR on" in overview.text
 
 
 @pytest.mark.parametrize(
@@ -276,8 +280,12 @@ async def test_member_sees_amounts_and_nothing_that_is_the_payers(
     assert "29.00 EUR a month" in page.text
     assert "Next charge 29.00 EUR" in page.text
     assert "ending in" not in page.text
-    assert sim.url not in page.html
-    assert [form.action for form in page.forms if "/billing/" in form.action] == []
+    invoices = await member.open(INVOICES)
+    assert "29.00 EUR" in invoices.text
+    assert "Ask an owner or admin to open or pay an invoice." in invoices.text
+    for each in (page, invoices):
+        assert sim.url not in each.html
+        assert [form.action for form in each.forms if "/billing/" in form.action] == []
 
 
 async def test_text_of_the_provider_is_escaped(
@@ -288,7 +296,7 @@ async def test_text_of_the_provider_is_escaped(
     sim.account.change(
         invoice, number="<script>alert(1)</script>", hosted_invoice_url="javascript:alert(1)"
     )
-    page = await owner.open(BILLING)
+    page = await owner.open(INVOICES)
     assert "<script>alert" not in page.html
     assert "&lt;script&gt;alert(1)" in page.html
     assert "javascript:" not in page.html
@@ -303,6 +311,20 @@ async def test_customer_is_read_once_a_minute(
     assert "Next charge 29.00 EUR" in (await owner.open(BILLING)).text
 
 
+async def test_open_invoice_is_paid_from_the_list(
+    dashboard: Dashboard, owner: Person, sim: Simulator
+) -> None:
+    subscription = await subscribed(dashboard, sim)
+    invoice = sim.invoices[subscription.latest_invoice or ""]
+    sim.account.change(invoice, status="open")
+    page = await owner.open(INVOICES)
+    assert (f"Pay {invoice.number}", invoice.hosted_invoice_url) in page.anchors
+
+
+async def test_tenant_without_invoices_is_told_so(owner: Person) -> None:
+    assert "No invoices yet" in (await owner.open(INVOICES)).text
+
+
 @pytest.mark.parametrize("is_slow", [False, True])
 async def test_provider_that_fails_or_is_slow_costs_one_line(
     conninfo: str, people: Path, *, is_slow: bool
@@ -313,14 +335,14 @@ async def test_provider_that_fails_or_is_slow_costs_one_line(
             conninfo, people, Timeouts(billing_page=0.05), **settings_of(provider)
         ) as dashboard,
     ):
-        owner = await dashboard.sign_in()
         provider.page_answer = refusal(500)
         if is_slow:
             provider.open.clear()
+        owner = await dashboard.sign_in()
         page = await owner.open(BILLING)
         provider.open.set()
     assert page.status == 200
-    assert "The payment method and the invoices are not shown. Try again" in page.text
+    assert "The payment method and the next charge are not shown. Try again" in page.text
     assert "Subscribe to Pro" in page.text
 
 

@@ -114,7 +114,7 @@ async def test_debt_of_a_subscription_that_does_not_count_comes_first(
     )
     assert f'href="{PAY}in_side"' in owed
     overview = await owner.open(f"{AT_ACME}/")
-    assert "A payment failed: 19.99 EUR." in overview.text
+    assert "19.99 EUR, failed on" in overview.text
     assert f"{PAY}in_side" in overview.links
 
 

@@ -1,4 +1,4 @@
-"""Read what the provider knows of a customer, for the Billing page."""
+"""Read what the provider knows of a customer, for the pages of the plan and of invoices."""
 
 import asyncio
 from collections.abc import Awaitable, Iterable
