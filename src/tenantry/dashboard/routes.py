@@ -22,6 +22,7 @@ from tenantry.dashboard import (
     members,
     overview,
     projects,
+    search,
     sign_in,
 )
 from tenantry.dashboard.context import PageComponents, PageContext, Renderer
@@ -43,6 +44,7 @@ _MODULES = (
     members,
     overview,
     projects,
+    search,
     sign_in,
 )
 

@@ -309,3 +309,18 @@ if (ledger) {
   setInterval(() => source && Date.now() - heard > silenceLimit && start(), 5000);
   wake();
 }
+
+// Ctrl-K or Cmd-K goes to the search box; on small screens, it opens the menu that has it.
+const box = document.querySelector("[data-search]");
+if (box) {
+  const shortcut = /Mac|iPhone|iPad/.test(navigator.platform) ? "\u2318K" : "Ctrl K";
+  box.placeholder += ` (${shortcut})`;
+  box.setAttribute("aria-keyshortcuts", "Control+K Meta+K");
+  addEventListener("keydown", (event) => {
+    if (event.key.toLowerCase() !== "k" || event.ctrlKey === event.metaKey || event.altKey || event.shiftKey) return;
+    event.preventDefault();
+    if (!box.checkVisibility()) box.closest("[popover]").showPopover();
+    box.focus();
+    box.select();
+  });
+}
