@@ -367,6 +367,15 @@ async def test_a_menu(owners: BrowserContext, source: str, menu: int) -> None:
     await page.close()
 
 
+async def test_the_drawer(owners: BrowserContext, source: str) -> None:
+    page = await owners.new_page()
+    await page.set_viewport_size({"width": 390, "height": 844})
+    await page.goto(AT_ACME)
+    await page.get_by_role("button", name="Menu").click()
+    assert await faults_of(page, source, "#rail") == []
+    await page.close()
+
+
 async def test_what_an_entry_of_the_trail_unfolds(owners: BrowserContext, source: str) -> None:
     page = await owners.new_page()
     watched = Watched(page)
