@@ -204,7 +204,8 @@ async def judge_address(
 
 OWNERS_PAGES: Final = (
     f"{AT_ACME}/",
-    f"{AT_ACME}/profile",
+    f"{AT_ACME}/settings/general",
+    f"{AT_ACME}/settings/general/delete",
     f"{AT_ACME}/billing",
     f"{AT_ACME}/billing?awaits=pro",
     f"{AT_ACME}/events",
@@ -242,12 +243,12 @@ OWNERS_PAGES: Final = (
     f"{MEMBERS}/{{invited}}",
     f"{MEMBERS}/{{invited}}/remove",
     f"{AT_ACME}/settings/transfer",
-    "/memberships",
+    "/account",
+    "/account?name=nothing",
+    "/account/new-organization",
     AUDIT,
     f"{AUDIT}?action=api_key.created",
     f"{AUDIT}?actorId=missing",
-    "/orgs",
-    "/orgs?name=nothing",
 )
 
 
@@ -257,7 +258,7 @@ async def test_an_owners_page(owners: BrowserContext, place: Place, source: str,
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/projects", "/events", "/events/evt_failed", "/billing", "/profile"]
+    "path", ["/", "/projects", "/events", "/events/evt_failed", "/billing", "/settings/general"]
 )
 async def test_a_members_page(members: BrowserContext, source: str, path: str) -> None:
     await judge_address(members, source, AT_ACME + path)

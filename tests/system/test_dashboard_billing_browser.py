@@ -279,7 +279,7 @@ async def test_printed_pages_show_tables_as_tables_without_buttons(
         "/settings/api-keys",
         f"/settings/api-keys/{key['id']}",
         "/settings/members",
-        "/profile",
+        "/settings/general",
     ):
         await page.goto(dashboard.url + HERE + path)
         assert (

@@ -84,7 +84,8 @@ async def paths(dashboard: Dashboard) -> list[str]:
         f"/settings/members/{other}/remove",
         "/settings/transfer",
         "/settings/audit",
-        "/profile",
+        "/settings/general",
+        "/settings/general/delete",
     ]
 
 
@@ -222,16 +223,17 @@ async def test_audit_entries_open_by_keyboard_and_are_exported(
 
 async def test_user_signs_out_everywhere_else(browser: Browser, dashboard: Dashboard) -> None:
     async with (
-        visiting(browser, dashboard, "/profile") as other,
-        visiting(browser, dashboard, "/profile", script=False) as page,
+        visiting(browser, dashboard, "/") as other,
+        visiting(browser, dashboard, "/", script=False) as page,
     ):
+        await page.goto(f"{dashboard.url}/account")
         await page.get_by_role("button", name="Sign out everywhere else").click()
         await expect(page.get_by_role("status")).to_contain_text(
             "All other sessions are signed out"
         )
         await expect(page.get_by_text("this one")).to_have_count(2)
         await other.goto(f"{dashboard.url}/sign-in?return_to=/")
-        await other.goto(f"{dashboard.url}{AT_ACME}/profile")
+        await other.goto(f"{dashboard.url}/account")
         await expect(other.get_by_role("heading", level=1)).to_have_text("Sign in")
 
 

@@ -152,10 +152,15 @@ async def test_every_name_and_time_is_isolated(browser: Browser, dashboard: Dash
         member.removeprefix(AT_ACME),
         "/settings/audit",
         "/settings/transfer",
-        "/profile",
+        "/settings/general",
+        "/settings/general/delete",
     )
     async with reading_arabic(browser, dashboard, "ltr") as page:
-        for address in (*(AT_ACME + path for path in paths), "/memberships", "/orgs"):
+        for address in (
+            *(AT_ACME + path for path in paths),
+            "/account",
+            "/account/new-organization",
+        ):
             answer = await page.goto(address)
             assert answer is not None
             assert answer.status == 200, address

@@ -94,6 +94,13 @@ class MemberService:
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             return await self._find(connection, principal, member_id)
 
+    async def of_user(self, principal: RequestPrincipal, user: User) -> Member | None:
+        """Read a user's membership in the principal's tenant, a removed one included; None for
+        access by claim alone.
+        """
+        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+            return await members.find_user(connection, principal.org_id, user)
+
     async def users_of(
         self, principal: RequestPrincipal, found: Sequence[Member]
     ) -> dict[str, User]:

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from tenantry.auth import sessions_store as sessions
-from tenantry.auth.sessions_store import TenantOfUser
+from tenantry.auth.sessions_store import OrganizationOfUser, TenantOfUser
 from tenantry.auth.user_profiles_store import record_visits, visit_of
 from tenantry.common.clock import Clock
 from tenantry.db.connection import OF_PEOPLE, Connection
@@ -175,7 +175,7 @@ class SessionService:
 
     async def search_tenants(
         self, claims: Claims, text: str, limit: int, after: str | None
-    ) -> Page[TenantOfUser]:
+    ) -> Page[OrganizationOfUser]:
         """Search the tenants of a user by a part of the name or the whole id, sorted by name.
 
         ``after`` is the id of the last tenant of the former page, as is ``next_cursor``.

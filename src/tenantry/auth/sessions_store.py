@@ -30,6 +30,16 @@ class TenantOfUser(msgspec.Struct, frozen=True):
     time_zone: str | None
 
 
+class OrganizationOfUser(TenantOfUser, frozen=True):
+    """A tenant that a user may view, with their membership.
+
+    Both are None for a user whose access comes from the token's claim alone.
+    """
+
+    membership_id: str | None
+    role: str | None
+
+
 async def insert(connection: Connection, session: Session) -> None:
     """Store a new session."""
     await connection.execute(
@@ -112,12 +122,14 @@ async def delete_all(connection: Connection) -> int:
 # after a removal that does not bind owners.
 _TENANTS_OF_USER: Final = """
 WITH own AS (
-    SELECT t.id, t.name, t.suspended_at IS NOT NULL AS suspended, t.time_zone
+    SELECT t.id, t.name, t.suspended_at IS NOT NULL AS suspended, t.time_zone,
+           m.id AS membership_id, m.role
       FROM memberships m JOIN tenants t ON t.id = m.tenant_id
      WHERE m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.removed_at IS NULL AND NOT m.invited
        AND t.deleted_at IS NULL
      UNION ALL
-    SELECT t.id, t.name, t.suspended_at IS NOT NULL, t.time_zone
+    SELECT t.id, t.name, t.suspended_at IS NOT NULL, t.time_zone,
+           CASE WHEN m.removed_at IS NULL THEN m.id END, CASE WHEN m.removed_at IS NULL THEN m.role END
       FROM tenants t
       LEFT JOIN memberships m ON m.issuer = %(issuer)s AND m.subject = %(subject)s AND m.tenant_id = t.id
      WHERE t.id = %(claimed)s AND t.deleted_at IS NULL
@@ -134,7 +146,7 @@ SELECT id, name, suspended, time_zone, total
  ORDER BY lower(name), id
 """  # noqa: S608  # our own
 _SEARCHED: Final = f"""{_TENANTS_OF_USER}
-SELECT id, name, suspended, time_zone
+SELECT id, name, suspended, time_zone, membership_id, role
   FROM own
  WHERE (position(lower(%(text)s) IN lower(name)) > 0 OR id = %(text)s)
    AND (%(after)s::text IS NULL OR (lower(name), id) > (SELECT lower(name), id FROM own WHERE id = %(after)s))
@@ -156,7 +168,7 @@ async def tenants_of_user(
 
 async def search_tenants(
     connection: Connection, claims: Claims, *, text: str, after: str | None, limit: int
-) -> list[TenantOfUser]:
+) -> list[OrganizationOfUser]:
     """Search a user's tenants by a part of the name or the whole id, after the one with the id
     ``after``, by name.
 
@@ -168,7 +180,7 @@ async def search_tenants(
         "after": after,
         "most": limit + 1,
     }
-    return [TenantOfUser(*row) for row in await connection.fetch(_SEARCHED, values)]
+    return [OrganizationOfUser(*row) for row in await connection.fetch(_SEARCHED, values)]
 
 
 def _identity(claims: Claims) -> dict[str, object]:

@@ -9,18 +9,18 @@ from litestar.params import QueryParameter
 from tenantry.accounts.owner_addresses import ConfirmationRequest
 from tenantry.api.guards import AnyRequest, author_of
 from tenantry.api.members import MembershipId
-from tenantry.api.parameters import Cursor
 from tenantry.dashboard.context import Context, PageContext
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import read_form
-from tenantry.dashboard.guards import ORG, ORGS, DashboardUser, needs
+from tenantry.dashboard.guards import ORG, DashboardUser, needs
 from tenantry.domain.audit import ActorKind
 from tenantry.domain.errors import LastOwnerError, MemberNotActiveError
 from tenantry.domain.members import MemberStatus
 from tenantry.domain.owner_mails import CONFIRM_PATH
 from tenantry.server.problems import STATUSES
 
-_MEMBERSHIPS: Final = "/memberships"
+ACCOUNT: Final = "/account"
+_MEMBERSHIPS: Final = ACCOUNT + "/memberships"
 _MEMBERSHIP: Final = _MEMBERSHIPS + "/{membership_id:str}"
 _PAGE_SIZE: Final = 50
 _RESENT: Final = {
@@ -36,7 +36,7 @@ async def show_start(ctx: Context) -> Response[str]:
     if user.tenants:
         return ctx.redirect(f"/orgs/{_first_tenant(user)}/")
     if user.invitations:
-        return ctx.redirect(_MEMBERSHIPS)
+        return ctx.redirect(ACCOUNT)
     return ctx.render("no_organization.html")
 
 
@@ -49,41 +49,15 @@ def _first_tenant(user: DashboardUser) -> str:
     return next((one for one in preferred if one in tenants), tenants[0])
 
 
-@get(ORG + "/profile", guards=[needs()])
-async def show_profile(ctx: Context) -> Response[str]:
-    return ctx.render(
-        "profile.html", sessions=await ctx.services.sessions.of_user(ctx.user.session)
-    )
+@get(ACCOUNT, guards=[needs()])
+async def show_account(ctx: Context) -> Response[str]:
+    return await _account_page(ctx)
 
 
-@post(ORG + "/profile/end-others", guards=[needs()])
+@post(ACCOUNT + "/end-other-sessions", guards=[needs()])
 async def end_other_sessions(ctx: Context) -> Response[str]:
     await ctx.services.sessions.end_others(ctx.user.session)
-    return ctx.redirect_with(FlashMessage.OTHERS_SIGNED_OUT, f"{ctx.user.base}/profile")
-
-
-@get(ORGS, guards=[needs()])
-async def show_organizations(ctx: Context) -> Response[str]:
-    user = ctx.user
-    text = ctx.query("name")
-    last = ctx.query("after")
-    page = await ctx.services.sessions.search_tenants(
-        user.claims,
-        text,
-        _PAGE_SIZE,
-        last or None,
-    )
-    return ctx.render(
-        "organizations.html",
-        page=page,
-        text=text,
-        is_first=not last,
-    )
-
-
-@get(_MEMBERSHIPS, guards=[needs()])
-async def show_memberships(ctx: Context, cursor: Cursor = None) -> Response[str]:
-    return await _memberships_page(ctx, cursor)
+    return ctx.redirect_with(FlashMessage.OTHERS_SIGNED_OUT, ACCOUNT)
 
 
 @post(_MEMBERSHIP + "/accept", guards=[needs()])
@@ -96,7 +70,7 @@ async def accept_invitation(ctx: Context, membership_id: MembershipId) -> Respon
             None,
         )
     except MemberNotActiveError as error:
-        return await _memberships_page(ctx, None, error)
+        return await _account_page(ctx, error)
     return ctx.redirect_with(FlashMessage.INVITATION_ACCEPTED, f"/orgs/{membership.org_id}")
 
 
@@ -109,7 +83,7 @@ async def decline_invitation(ctx: Context, membership_id: MembershipId) -> Respo
         # declining would end access that the user has
         return ctx.redirect(leave_path(membership_id))
     await memberships.end(user.session.user, ctx.author, membership_id)
-    return ctx.redirect_with(FlashMessage.INVITATION_DECLINED, _MEMBERSHIPS)
+    return ctx.redirect_with(FlashMessage.INVITATION_DECLINED, ACCOUNT)
 
 
 @get(_MEMBERSHIP + "/leave", guards=[needs()])
@@ -135,7 +109,7 @@ async def leave_organization(ctx: Context, membership_id: MembershipId) -> Respo
             {},
             STATUSES[type(error)],
         )
-    return ctx.redirect_with(FlashMessage.ORGANIZATION_LEFT, _MEMBERSHIPS)
+    return ctx.redirect_with(FlashMessage.ORGANIZATION_LEFT, ACCOUNT)
 
 
 def leave_path(membership_id: str) -> str:
@@ -143,16 +117,31 @@ def leave_path(membership_id: str) -> str:
     return f"{_MEMBERSHIPS}/{membership_id}/leave"
 
 
-async def _memberships_page(
-    ctx: PageContext, cursor: str | None, error: Exception | None = None
-) -> Response[str]:
-    page = await ctx.services.memberships.list_page(
-        ctx.user.session.user,
-        None,
-        _PAGE_SIZE,
-        cursor,
+async def _account_page(ctx: PageContext, error: Exception | None = None) -> Response[str]:
+    """Render the user's profile, invitations, organizations and sessions."""
+    user = ctx.user
+    sessions = ctx.services.sessions
+    text = ctx.query("name")
+    last = ctx.query("after")
+    return ctx.render(
+        "account.html",
+        error,
+        invitations=await ctx.services.memberships.list_page(
+            user.session.user,
+            MemberStatus.INVITED,
+            _PAGE_SIZE,
+            None,
+        ),
+        organizations=await sessions.search_tenants(
+            user.claims,
+            text,
+            _PAGE_SIZE,
+            last or None,
+        ),
+        sessions=await sessions.of_user(user.session),
+        text=text,
+        is_first=not last,
     )
-    return ctx.render("memberships.html", error, page=page)
 
 
 async def _leave_page(

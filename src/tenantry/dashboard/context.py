@@ -198,6 +198,14 @@ class PageContext:
         """The user as the author of a change."""
         return author_of(self.request, ActorKind.USER, self.user.claims.subject)
 
+    @property
+    def _claimant(self) -> str:
+        """The owner of the idempotency claims of the user's forms, also outside of tenants."""
+        user = self.user
+        if user.caller is None:
+            return f"user:{user.session.issuer}:{user.session.subject}"
+        return claimant(user.caller)
+
     async def claim(self) -> Claim:
         """Return the form's idempotency claim, which makes a double submission have one effect.
 
@@ -211,7 +219,7 @@ class PageContext:
         digest = hashlib.sha256(await self.request.body())
         route = f"POST {self.request.url.path}"
         return Claim(
-            claimant(self.principal),
+            self._claimant,
             route,
             f"form:{digest.hexdigest()}",
             digest.digest(),

@@ -6,6 +6,11 @@ from enum import StrEnum
 class FlashMessage(StrEnum):
     """Messages that a page shows once, at its top, about the form that led to it."""
 
+    ORGANIZATION_CREATED = "Organization created. You are its owner."
+    ORGANIZATION_SAVED = "Organization saved."
+    ORGANIZATION_DELETED = "Organization deleted. Its members and API keys have no access anymore."
+    ADDRESS_SAVED = "Billing address saved."
+    ADDRESS_UNCONFIRMED = "Billing address saved. To confirm it, open the link in the mail to it."
     MEMBER_ADDED = "Member added."
     MEMBER_INVITED = "Invitation created. The user becomes a member when they accept it."
     INVITATION_WITHDRAWN = "Invitation withdrawn."

@@ -81,6 +81,8 @@ class DashboardUser(ActiveSession, frozen=True, kw_only=True):
 
     form_token: str
     flash: FlashMessage | None
+    tenants_per_user: int
+    """How many tenants a user may create."""
     tenant: TenantOfUser | None
     """The tenant of the address."""
     caller: RequestPrincipal | None = None
@@ -100,6 +102,15 @@ class DashboardUser(ActiveSession, frozen=True, kw_only=True):
         if self.caller is None:
             raise NotFoundError("organization")
         return self.caller
+
+    @property
+    def may_create_tenants(self) -> bool:
+        """Whether a new tenant could be the user's: the claim of one that exists decides."""
+        return self.tenants_per_user > 0 and not self._has_claimed_tenant
+
+    @property
+    def _has_claimed_tenant(self) -> bool:
+        return any(one.id == self.claims.org_id for one in self.tenants)
 
     @property
     def base(self) -> str:
@@ -136,6 +147,7 @@ class SessionGuard(msgspec.Struct, frozen=True):
     clock: Clock
     is_provider_away: Callable[[], bool]
     """Whether the identity provider is unreachable."""
+    tenants_per_user: int
 
     async def authenticate(
         self,
@@ -180,6 +192,7 @@ class SessionGuard(msgspec.Struct, frozen=True):
             **msgspec.structs.asdict(visit),
             form_token=self.secret.form_token(visit.session.digest),
             flash=flash,
+            tenants_per_user=self.tenants_per_user,
             tenant=next((one for one in visit.tenants if one.id == org_id), None),
         )
 

@@ -16,6 +16,7 @@ from tenantry.dashboard import (
     audit,
     billing,
     events,
+    general,
     guards,
     invitations,
     member_lists,
@@ -39,6 +40,7 @@ _MODULES = (
     audit,
     billing,
     events,
+    general,
     invitations,
     member_lists,
     members,
@@ -82,6 +84,7 @@ class Dashboard:
             secret,
             clock,
             is_away,
+            services.tenants.tenants_per_user,
         )
         self.components = PageComponents(services, cookies, sessions, renderer)
         self._errors = ErrorPages(renderer)

@@ -23,7 +23,7 @@ from tests.support.routes import changing_routes
 WITHOUT_AUDIT_ENTRY: Final = {
     "POST /api/v1/entitlements/{feature}/consume": "use is counted, not audited",
     "POST /sign-out": "a session is the user's, not the tenant's",
-    "POST /orgs/{org_id}/profile/end-others": "sessions are the user's, not the tenant's",
+    "POST /account/end-other-sessions": "sessions are the user's, not the tenant's",
     "POST /orgs/{org_id}/events/replay": "a dry run",
     "POST /orgs/{org_id}/settings/owner-address/send-confirmation": "a mail alone",
     "POST /api/v1/invitations/confirmation": "a mail alone",
@@ -31,6 +31,8 @@ WITHOUT_AUDIT_ENTRY: Final = {
     "POST /confirm-address": "needs the mailed link: `test_mail_abuse` looks at its entry",
 }
 TESTED_SEPARATELY: Final = {
+    "POST /orgs/{org_id}/settings/general/delete",
+    "POST /account/new-organization",
     "POST /api/v1/memberships/{membership_id}/accept",
     "DELETE /api/v1/me/memberships/{membership_id}",
     "POST /api/v1/invitations",
@@ -38,15 +40,17 @@ TESTED_SEPARATELY: Final = {
     "POST /api/v1/invitations/{invitation_id}/resend",
     "POST /api/v1/invitations/accept",
     "POST /invitation/accept",
-    "POST /memberships/{membership_id}/accept",
-    "POST /memberships/{membership_id}/decline",
-    "POST /memberships/{membership_id}/leave",
+    "POST /account/memberships/{membership_id}/accept",
+    "POST /account/memberships/{membership_id}/decline",
+    "POST /account/memberships/{membership_id}/leave",
 }
 """`test_invitations.py` checks the entries of the user's own memberships,
-`test_mail_invitations.py` those of invitations by mail.
+`test_mail_invitations.py` those of invitations by mail, and
+`test_general_page.py` those of the beginning and the end of a tenant.
 """
 NORA: Final = DemoUser("nora", "Nora New", "nora@new.example", None, None)
 LIVE: Final = "/orgs/{org_id}/settings"
+LIVE_POST: Final = f"POST {LIVE}"
 
 Step = tuple[str, tuple[str, ...], Callable[[], Awaitable[object]]]
 
@@ -273,7 +277,7 @@ def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
 
     async def send(path: str, **fields: str | Sequence[str]) -> str:
         path = AT_ACME + path.format(**at)
-        has_page = path.endswith(("/edit", "/new"))
+        has_page = path.endswith(("/edit", "/new", "/general"))
         page = await (
             olivia.send(await olivia.open(path), path, **fields)
             if has_page
@@ -299,7 +303,7 @@ def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
     def form(path: str, **fields: str | Sequence[str]) -> Callable[[], Awaitable[object]]:
         return lambda: send(path, **fields)
 
-    org, keys, members = "POST /orgs/{org_id}", f"POST {LIVE}/api-keys", f"POST {LIVE}/members"
+    org, keys, members = "POST /orgs/{org_id}", f"{LIVE_POST}/api-keys", f"{LIVE_POST}/members"
     return [
         (f"{org}/projects/new", ("project.created",), project),
         (
@@ -328,6 +332,16 @@ def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
             ("api_key.revoked",),
             form("/settings/api-keys/{key}/revoke", word="Renamed"),
         ),
+        (
+            f"{LIVE_POST}/general",
+            ("tenant.updated",),
+            form("/settings/general", name="Acme Inc.", timeZone="Asia/Tokyo"),
+        ),
+        (
+            f"{LIVE_POST}/general/billing-address",
+            ("tenant.updated",),
+            form("/settings/general/billing-address", ownerEmail="bills@acme.example"),
+        ),
         (f"{members}/new", ("member.invited",), member),
         (f"{members}/{{member_id}}/role", ("member.updated",), form("{member}/role", role="admin")),
         (f"{members}/{{member_id}}/remove", ("member.removed",), form("{member}/remove")),
@@ -339,7 +353,7 @@ def page_steps(dashboard: Dashboard, olivia: Person) -> list[Step]:
         (f"{org}/billing/portal", ("billing.portal_opened",), form("/billing/portal")),
         ("POST /api/v1/members", ("member.invited",), join),
         (
-            f"POST {LIVE}/transfer",
+            f"{LIVE_POST}/transfer",
             ("member.updated", "tenant.transferred"),
             form(
                 "/settings/transfer", userId=ADAM.sub, ownerEmail="a@acme.example", name="Acme Inc."

@@ -52,7 +52,7 @@ async def test_message_is_shown_only_on_its_page(dashboard: Dashboard) -> None:
         f"{MEMBERS}?done=removed",
         f"{MEMBERS}?done=added",
         f"{AT_ACME}/projects?done=deleted",
-        f"{AT_ACME}/profile?done=ended",
+        "/account?done=ended",
         f"{AT_ACME}/billing?from=checkout&plan=pro",
         f"{AT_ACME}/billing?from=cancelled",
         f"{AT_ACME}/billing?from=portal",

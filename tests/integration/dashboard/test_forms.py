@@ -229,7 +229,9 @@ async def test_every_form_tells_required_fields_and_their_faults_in_one_way(
     ]
     pages = [await owner.open(path) for path in paths]
     pages.append(
-        await (await dashboard.sign_in(MIA)).open(f"/memberships/{member.rpartition('/')[2]}/leave")
+        await (await dashboard.sign_in(MIA)).open(
+            f"/account/memberships/{member.rpartition('/')[2]}/leave"
+        )
     )
     seen = set()
     for page in pages:

@@ -31,7 +31,7 @@ def head_of(answer: httpx2.Response) -> tuple[int, dict[str, str]]:
         f"{AT_ACME}/projects",
         f"{AT_ACME}/events",
         f"{AT_ACME}/settings/audit/export",
-        f"{AT_ACME}/profile",
+        "/account",
         f"{AT_ACME}/nothing",
         "/orgs/beta/",
         "/sign-in",
@@ -78,7 +78,7 @@ async def test_head_of_a_stream_ends_and_keeps_the_connection(dashboard: Dashboa
     line.close()
 
 
-@pytest.mark.parametrize("path", ["/sign-out", f"{AT_ACME}/profile/end-others"])
+@pytest.mark.parametrize("path", ["/sign-out", "/account/end-other-sessions"])
 async def test_head_without_a_get_route_is_rejected(dashboard: Dashboard, path: str) -> None:
     answer = await (await dashboard.sign_in()).client.head(path)
     assert (answer.status_code, answer.headers["allow"]) == (405, "OPTIONS, POST")

@@ -56,7 +56,7 @@ async def test_namesake_can_be_changed_and_removed(browser: Browser) -> None:
 
 async def test_own_membership_is_left_on_another_page(browser: Browser) -> None:
     page = await opened(browser, f"{MEMBERS}/mbr_owner")
-    assert "/memberships/mbr_owner/leave" in page.links
+    assert "/account/memberships/mbr_owner/leave" in page.links
     assert "primary owner" in page.text
 
 

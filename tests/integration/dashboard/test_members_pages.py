@@ -17,7 +17,7 @@ async def roles(dashboard: Dashboard, status: str = "active") -> dict[str, str]:
 
 def leave_path(member_page: str) -> str:
     """Return the path on which a user leaves, from the path of their membership's page."""
-    return f"/memberships/{member_page.rpartition('/')[2]}/leave"
+    return f"/account/memberships/{member_page.rpartition('/')[2]}/leave"
 
 
 async def test_list_shows_roles_the_user_and_the_owner(dashboard: Dashboard) -> None:
@@ -228,7 +228,7 @@ async def test_accepted_invitation_is_not_withdrawn_without_confirmation(
 async def test_own_invitation_is_accepted_or_declined_not_withdrawn(dashboard: Dashboard) -> None:
     path = await dashboard.add_member("adam", "admin", accepted=False)
     page = await (await dashboard.sign_in(ADAM)).open(path)
-    assert ("Accept or decline", "/memberships") in page.anchors
+    assert ("Accept or decline", "/account") in page.anchors
     assert f"{path}/remove" not in page.links
 
 

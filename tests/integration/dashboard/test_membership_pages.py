@@ -5,14 +5,15 @@ import pytest
 
 from tests.support.dashboard import ADAM, AT_ACME, BERTA, BETA, MIA, NOA, OLIVIA, Dashboard
 
-PATH = "/memberships"
+PATH = "/account"
+MEMBERSHIPS = "/account/memberships"
 HOSTILE = '<a href="https://evil.example">Acme</a><script>1</script>'
 
 
 async def invite(dashboard: Dashboard, user_id: str, role: str = "member") -> str:
     """Invite a user to beta; return the path of the membership."""
     made = await dashboard.call("POST", "/members", {"userId": user_id, "role": role}, user=BERTA)
-    return f"{PATH}/{made['id']}"
+    return f"{MEMBERSHIPS}/{made['id']}"
 
 
 async def test_user_without_an_organization_sees_and_accepts_the_invitation(
@@ -82,7 +83,7 @@ async def test_form_of_another_site_accepts_no_invitation(dashboard: Dashboard) 
 async def test_plain_member_leaves(dashboard: Dashboard) -> None:
     path = await dashboard.add_member(MIA.sub)
     mia = await dashboard.sign_in(MIA)
-    leave = f"{PATH}/{path.rpartition('/')[2]}/leave"
+    leave = f"{MEMBERSHIPS}/{path.rpartition('/')[2]}/leave"
     assert leave in (await mia.open(PATH)).links
     done = await mia.send(await mia.open(leave), leaving="yes")
     assert "You left the organization." in done.text
@@ -91,7 +92,7 @@ async def test_plain_member_leaves(dashboard: Dashboard) -> None:
 
 async def test_user_with_access_by_claim_confirms_before_declining(dashboard: Dashboard) -> None:
     path = await dashboard.add_member(ADAM.sub, "member", accepted=False)
-    one = f"{PATH}/{path.rpartition('/')[2]}"
+    one = f"{MEMBERSHIPS}/{path.rpartition('/')[2]}"
     adam = await dashboard.sign_in(ADAM)
     page = await adam.open(PATH)
     assert "Your identity provider already gives you access to this organization." in page.text
@@ -112,7 +113,7 @@ async def test_owner_by_claim_cannot_come_back_after_leaving(dashboard: Dashboar
         "POST", "/members", {"userId": OLIVIA.sub, "role": "member"}, user=ADAM
     )
     olivia = await dashboard.sign_in(OLIVIA)
-    asked = await olivia.send(await olivia.open(PATH), f"{PATH}/{made['id']}/decline")
+    asked = await olivia.send(await olivia.open(PATH), f"{MEMBERSHIPS}/{made['id']}/decline")
     assert "You left the organization." in (await olivia.send(asked, leaving="yes")).text
     assert (await olivia.open(f"{AT_ACME}/")).status == 404
 
@@ -122,13 +123,13 @@ async def test_user_without_an_organization_sees_their_user_id_beside_an_invitat
 ) -> None:
     await invite(dashboard, NOA.sub)
     page = await (await dashboard.sign_in(NOA)).open("/")
-    assert f"Your user id, which organizations need to invite you: {NOA.sub}" in page.text
+    assert f"Send your user id, {NOA.sub}, to an owner or admin" in page.text
 
 
 async def test_user_with_access_by_claim_alone_sees_its_source(dashboard: Dashboard) -> None:
     page = await (await dashboard.sign_in(ADAM)).open(PATH)
-    assert "Your access comes from your identity provider." in page.text
-    assert "How to join an organization" not in page.text
+    assert "Acme acme By your identity provider" in page.text
+    assert "You don't belong to an organization yet" not in page.text
 
 
 async def test_owner_by_claim_removed_by_an_admin_keeps_access(dashboard: Dashboard) -> None:

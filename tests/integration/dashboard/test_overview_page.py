@@ -250,7 +250,7 @@ async def test_start_page_and_menu_skip_tenants_with_a_pending_invitation(
     page = await (await dashboard.sign_in(OLIVIA)).open("/")
     assert page.path.rstrip("/") == AT_ACME
     assert "Aardvark" not in page.text
-    assert "/memberships" in page.links
+    assert "/account#invitations" in page.links
 
 
 async def test_invalid_address_gets_a_page(dashboard: Dashboard) -> None:
@@ -278,7 +278,7 @@ async def test_titles_name_the_organization(owner: Person) -> None:
         "<title>Projects · Acme · tenantry</title>"
         in (await owner.open(f"{AT_ACME}/projects")).html
     )
-    assert "<title>Organizations · tenantry</title>" in (await owner.open("/orgs")).html
+    assert "<title>Account · tenantry</title>" in (await owner.open("/account")).html
 
 
 async def fill(dashboard: Dashboard) -> None:

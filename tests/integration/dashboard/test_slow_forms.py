@@ -29,7 +29,7 @@ async def test_ended_session_rejects_every_form(dashboard: Dashboard) -> None:
         (address, await begin(dashboard, here, address.replace("{org_id}", ACME)))
         for address in addresses
     ]
-    await elsewhere.force(f"{AT_ACME}/profile/end-others")
+    await elsewhere.force("/account/end-other-sessions")
     answers = []
     for address, request in started:
         answers.append((address, (await request.finish())[0]))
@@ -39,7 +39,7 @@ async def test_ended_session_rejects_every_form(dashboard: Dashboard) -> None:
 async def test_ended_session_creates_no_project(dashboard: Dashboard) -> None:
     here, elsewhere = await dashboard.sign_in(), await dashboard.sign_in()
     request = await begin(dashboard, here, NEW_PROJECT, name="too late")
-    await elsewhere.force(f"{AT_ACME}/profile/end-others")
+    await elsewhere.force("/account/end-other-sessions")
     assert (await request.finish())[0] == 401
     assert (await dashboard.call("GET", "/projects"))["data"] == []
 

@@ -2,12 +2,20 @@
 
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-// Show times in the reader's time zone and language, except where UTC is required; the title stays exact. Distances stay
+// Show times in the organization's time zone, or else the reader's, and in the reader's language, except where UTC is required; the title stays exact. Distances stay
 // in the page's language; they are renewed every minute.
-const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
-const second = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
-const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
-const zoned = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
+const zone = document.documentElement.dataset.zone;
+const formatOf = (style) => {
+  try {
+    return new Intl.DateTimeFormat(undefined, { dateStyle: "medium", ...style, timeZone: zone });
+  } catch {
+    return new Intl.DateTimeFormat(undefined, { dateStyle: "medium", ...style }); // a zone that the browser does not know
+  }
+};
+const moment = formatOf({ timeStyle: "short" });
+const second = formatOf({ timeStyle: "medium" });
+const day = formatOf({});
+const zoned = formatOf({ timeStyle: "long" });
 const SPANS = [[86400, "day"], [3600, "hour"], [60, "minute"]];
 const distance = (seconds) => {
   const length = Math.abs(seconds);
@@ -30,6 +38,11 @@ export const localize = (within) => {
 };
 setInterval(() => localize(document), 60000);
 localize(document);
+
+// A field for a time zone offers those that the browser knows.
+for (const field of all("[data-zones]")) {
+  for (const name of Intl.supportedValuesOf?.("timeZone") ?? []) field.list.append(new Option(name, name));
+}
 
 // A secret is shown once: ask before the user leaves the page, until it is copied or the box is checked. "Back" may show
 // a page from the browser's memory, so the secret is removed from it.
