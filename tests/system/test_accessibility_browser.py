@@ -207,6 +207,8 @@ OWNERS_PAGES: Final = (
     f"{AT_ACME}/settings/general",
     f"{AT_ACME}/settings/general/delete",
     f"{AT_ACME}/billing",
+    f"{AT_ACME}/billing/invoices",
+    f"{AT_ACME}/search?q=a",
     f"{AT_ACME}/billing?awaits=pro",
     f"{AT_ACME}/events",
     f"{AT_ACME}/events?type=invoice.payment_failed",
