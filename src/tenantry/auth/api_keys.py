@@ -1,7 +1,7 @@
 """Create, list, change, rotate and revoke API keys."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -185,8 +185,6 @@ class ApiKeyService:
         org_id = principal.org_id
         now = self.clock()
         wanted = _visible(principal, wanted)
-        in_every_state = msgspec.structs.replace(wanted, state=None)
-        most = limits_of(principal.access_phase, self.catalog).api_keys
         async with self.database.transaction(of_tenant(org_id)) as connection:
             page = await api_keys_store.search_page(
                 connection,
@@ -195,18 +193,58 @@ class ApiKeyService:
                 wanted,
                 request,
             )
-            counts = await api_keys_store.count_states(
+            return await self._counted(connection, principal, wanted, now, page)
+
+    async def search_ranked(
+        self, principal: RequestPrincipal, wanted: KeyFilter, key_ids: Sequence[str], limit: int
+    ) -> KeySearch:
+        """Read the first ``limit`` keys that match among those with these ids, in their order, as
+        the only page.
+        """
+        org_id = principal.org_id
+        now = self.clock()
+        wanted = _visible(principal, wanted)
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            keys = await api_keys_store.read_ranked(
                 connection,
                 org_id,
                 now,
-                in_every_state,
+                wanted,
+                key_ids,
+                limit,
             )
-            active = await api_keys_store.count(
-                connection,
-                org_id,
-                now,
-                KeyState.ACTIVE,
+            page = NumberedPage(
+                data=keys,
+                size=limit,
+                total=Count(len(keys)),
+                first=1 if keys else None,
+                newer=None,
+                older=None,
             )
+            return await self._counted(connection, principal, wanted, now, page)
+
+    async def _counted(
+        self,
+        connection: Connection,
+        principal: RequestPrincipal,
+        wanted: KeyFilter,
+        now: datetime,
+        page: NumberedPage[ApiKey],
+    ) -> KeySearch:
+        org_id = principal.org_id
+        counts = await api_keys_store.count_states(
+            connection,
+            org_id,
+            now,
+            msgspec.structs.replace(wanted, state=None),
+        )
+        active = await api_keys_store.count(
+            connection,
+            org_id,
+            now,
+            KeyState.ACTIVE,
+        )
+        most = limits_of(principal.access_phase, self.catalog).api_keys
         return KeySearch(page, counts, PlanLimit(Count(active), most))
 
     async def get(self, principal: RequestPrincipal, key_id: str) -> ApiKey:

@@ -215,6 +215,24 @@ async def search_page(
     return await listing.read(connection, request, lambda row: _key(row, now))
 
 
+async def read_ranked(
+    connection: Connection,
+    org_id: str,
+    now: datetime,
+    wanted: KeyFilter,
+    key_ids: Sequence[str],
+    limit: int,
+) -> list[ApiKey]:
+    """Read the keys that match among those with these ids, in their order."""
+    rows = await connection.fetch(
+        f"SELECT {_COLUMNS} FROM api_keys k "  # noqa: S608  # our own
+        "JOIN unnest(%(ids)s::text[]) WITH ORDINALITY AS ranked (id, place) USING (id) "
+        f"WHERE {_source(wanted)} AND {_checked(wanted)} ORDER BY place LIMIT %(limit)s",
+        {**_filter_values(org_id, now, wanted), "ids": list(key_ids), "limit": limit},
+    )
+    return [_key(row, now) for row in rows]
+
+
 async def count_states(
     connection: Connection, org_id: str, now: datetime, wanted: KeyFilter
 ) -> KeyCounts:

@@ -111,6 +111,16 @@ class UsageService:
         numbers = {key_id: series(found, times) for key_id, found in counts.items()}
         return KeyUsage(times, numbers, report.complete_until)
 
+    async def busiest_keys(self, principal: RequestPrincipal, most: int) -> list[str]:
+        """Return the ids of the keys with the most requests in the last 30 days, the busiest first;
+        keys without requests are left out.
+        """
+        principal.require_mode(ACCEPTED_MODES["live"])
+        org_id = principal.org_id
+        since = latest(UsageInterval.DAY, _DAYS, self._clock())[0]
+        async with self._database.transaction(of_tenant(org_id)) as connection:
+            return await store.busiest_keys(connection, org_id, since, most)
+
     async def outcomes_of_key(self, principal: RequestPrincipal, key_id: str) -> OutcomeUsage:
         """Read the requests of one API key on each of the last 30 days, by outcome."""
         times = latest(UsageInterval.DAY, _DAYS, self._clock())

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from tenantry.db.connection import Connection
-from tenantry.domain.usage import RequestOutcome, UsageInterval, UsageQuery
+from tenantry.domain.usage import ALL_USERS, RequestOutcome, UsageInterval, UsageQuery
 
 
 class CountedRequests(NamedTuple):
@@ -82,6 +82,16 @@ _READ_TENANT: Final = {i: _READ.format(**names, only=_OF_TENANT) for i, names in
 _READ_KEYS: Final = {i: _READ.format(**names, only=_OF_KEYS) for i, names in _TABLES.items()}
 
 
+_BUSIEST: Final = """
+SELECT key_id
+  FROM usage_days
+ WHERE org_id = %(org_id)s AND day >= %(since)s AND key_id <> %(all_users)s
+ GROUP BY key_id
+ ORDER BY sum(number) DESC, key_id
+ LIMIT %(most)s
+"""
+
+
 async def claim_batch(
     connection: Connection, writer: str, batch: int, complete_until: datetime
 ) -> bool:
@@ -131,6 +141,14 @@ async def read(connection: Connection, wanted: UsageQuery, most: int) -> list[Us
         UsageRow(at.astimezone(UTC), number, org_id, key_id, outcome and RequestOutcome(outcome))
         for at, number, org_id, key_id, outcome in rows
     ]
+
+
+async def busiest_keys(
+    connection: Connection, org_id: str, since: datetime, most: int
+) -> list[str]:
+    """Return the ids of a tenant's keys with the most requests since a day, the busiest first."""
+    values = {"org_id": org_id, "since": since, "all_users": ALL_USERS, "most": most}
+    return await connection.fetch_column(_BUSIEST, values)
 
 
 def _statement(wanted: UsageQuery) -> str:

@@ -1,6 +1,5 @@
-"""The pages of API keys: list, show, create, edit, rotate, revoke."""
+"""The pages of one API key: show, create, edit, rotate, revoke."""
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -10,33 +9,25 @@ from litestar.params import FromPath
 from msgspec import UNSET
 
 from tenantry.api.guards import AnyRequest
-from tenantry.auth.api_keys import KeySearch, NewKey
-from tenantry.auth.api_keys_store import KeyFilter
+from tenantry.audit.trail import AuditFilter
+from tenantry.auth.api_keys import NewKey
 from tenantry.dashboard import api_key_form, forms
 from tenantry.dashboard.api_key_form import KeyForm
+from tenantry.dashboard.audit_entries import ShownEntry, names_of_users, shown_entries
 from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.guards import ORG, is_head, is_navigation, is_prefetch, needs
 from tenantry.dashboard.key_metadata_form import parse_metadata
-from tenantry.dashboard.pager import requested_page
+from tenantry.dashboard.usage_charts import usage_chart
+from tenantry.db.numbered_pages import PageRequest
 from tenantry.domain import errors
-from tenantry.domain.api_keys import ApiKey, KeyState, KeyStatus
+from tenantry.domain.api_keys import ApiKey, KeyStatus
 from tenantry.domain.permissions import Mode
 from tenantry.domain.scopes import is_scope
 
 PATH: Final = ORG + "/settings/api-keys"
 _KEY: Final = PATH + "/{key_id:str}"
-_PAGE_SIZE: Final = 25
-_STATES: Final[Mapping[KeyState | None, str]] = {
-    None: "All",
-    KeyState.ACTIVE: "Active",
-    KeyState.EXPIRING: "Expiring soon",
-    KeyState.REPLACED: "Replaced",
-    KeyState.EXPIRED: "Expired",
-    KeyState.REVOKED: "Revoked",
-    KeyState.LEAKED: "Leaked",
-    KeyState.IMPORTED: "Imported, unused",
-}
+_MOST_CHANGES: Final = 10
 _OVERLAPS: Final = (
     ("0", "Revoke it now"),
     ("3600", "1 hour"),
@@ -62,66 +53,33 @@ _reader = needs("api-keys:read")
 _writer = needs("api-keys:write")
 
 
-@get(PATH, guards=[_reader])
-async def show_keys(ctx: Context) -> Response[str]:
-    wanted = KeyFilter(
-        state=ctx.choice("status", KeyState),
-        mode=ctx.choice("mode", Mode),
-        search=ctx.query("search") or None,
-    )
-    found = await ctx.services.api_keys.search_page(
-        ctx.principal,
-        wanted,
-        requested_page(ctx, _PAGE_SIZE),
-    )
-    filters = {"status": wanted.state, "mode": wanted.mode, "search": wanted.search}
-    return ctx.render(
-        "api_keys.html",
-        page=found.page,
-        counts=found.counts,
-        room=found.room,
-        wanted=wanted,
-        filters=filters,
-        replaced=found.counts[KeyState.REPLACED],
-        states=_state_chips(ctx, wanted, found),
-    )
-
-
-def _state_chips(
-    ctx: PageContext, wanted: KeyFilter, found: KeySearch
-) -> list[tuple[str, str, int | str, bool]]:
-    """Return the text, address and count of each state that has keys, and which one is shown."""
-    address = f"{ctx.user.base}/settings/api-keys"
-    further = {"mode": wanted.mode, "search": wanted.search}
-    shown = [
-        state
-        for state, count in found.counts.items()
-        if count or state in (None, KeyState.ACTIVE, wanted.state)
-    ]
-    return [
-        (
-            _STATES[state],
-            f"{address}?{forms.query_string({'status': state, **further})}".rstrip("?&"),
-            found.counts[state],
-            state is wanted.state,
-        )
-        for state in shown
-    ]
-
-
 @get(_KEY, guards=[_reader])
 async def show_key(ctx: Context, key_id: KeyId) -> Response[str]:
     keys = ctx.services.api_keys
     key = await keys.get(ctx.principal, key_id)
     old = await keys.get(ctx.principal, key.rotated_from) if key.rotated_from else None
     expected = _confirmation_of(key)
+    changes = await _newest_changes(ctx, key)
     return ctx.render(
         "api_key.html",
         key=key,
         old=old,
         expected=expected,
         overlaps=_OVERLAPS,
+        chart=await usage_chart(ctx, key.id),
+        entries=changes,
+        users=await names_of_users(ctx, changes),
     )
+
+
+async def _newest_changes(ctx: PageContext, key: ApiKey) -> list[ShownEntry]:
+    """Return the latest entries about a key; none for users who may not see the trail."""
+    if not ctx.user.may("audit:read"):
+        return []
+    about = AuditFilter(target_id=key.id)
+    newest = PageRequest(_MOST_CHANGES)
+    page, names = await ctx.services.trail.search_page(ctx.principal, about, newest)
+    return shown_entries(page.data, names)
 
 
 @get(_KEY + "/first-use", guards=[_reader])

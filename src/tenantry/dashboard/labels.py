@@ -18,6 +18,7 @@ from tenantry.domain.permissions import AccessLevel, RequestPrincipal, role_gran
 from tenantry.domain.plans import Catalog
 from tenantry.domain.roles import Role, Roles
 from tenantry.domain.scopes import covers, is_scope
+from tenantry.domain.usage import RequestOutcome
 
 
 class Label(msgspec.Struct, frozen=True):
@@ -36,6 +37,7 @@ class Labels(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     invoice_statuses: dict[str, str]
     event_types: dict[str, str]
     outcomes: dict[Outcome, Label]
+    request_outcomes: dict[RequestOutcome, Label]
     anomalies: dict[str, Label]
     fields: dict[str, str]
     form_fields: dict[str, str]

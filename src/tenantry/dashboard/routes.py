@@ -12,6 +12,7 @@ from tenantry.api.services import UseCases
 from tenantry.auth.authentication import Authenticator
 from tenantry.dashboard import (
     account,
+    api_key_list,
     api_keys,
     audit,
     billing,
@@ -36,6 +37,7 @@ from tenantry.domain.sessions import SessionSecret
 
 _MODULES = (
     account,
+    api_key_list,
     api_keys,
     audit,
     billing,

@@ -519,7 +519,7 @@ async def test_key_not_used_since_its_import_is_marked_and_found(dashboard: Dash
     [result] = imported["data"]
     assert (await olivia.open(KEYS)).text.count("imported, not used yet") == 1
     page = await olivia.open(f"{KEYS}/{result['id']}")
-    assert "Status active imported, not used yet" in page.text
+    assert "Old key active imported, not used yet" in page.text
     found = (await olivia.open(f"{KEYS}?status=imported")).text
     assert ("Old key" in found, "CI" in found) == (True, False)
 

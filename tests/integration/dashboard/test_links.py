@@ -62,6 +62,7 @@ LEADS_TO: Final = {
     "See billing": "Plan",
     "The old key": "Rotated",
     "See what this key changed": "Audit",
+    "Show all changes": "Audit",
     "Show changes": "Audit",
     "See the audit entries of this member": "Audit",
     "a key": "Owner key",
