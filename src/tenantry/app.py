@@ -423,7 +423,7 @@ def build_services(
             outbox=outbox,
             email_subjects=by_email,
         ),
-        member_directory=MemberDirectory(database, issuers),
+        member_directory=MemberDirectory(database, issuers, clock),
         memberships=memberships,
         profiles=UserProfileService(database),
         invitations=InvitationService(

@@ -1,6 +1,7 @@
 """The users of a tenant as pages list them: members, invited users, users by claim."""
 
 from collections.abc import AsyncIterator
+from typing import Final
 
 import msgspec
 import pytest
@@ -12,16 +13,29 @@ from tenantry.db.connection import OF_PEOPLE
 from tenantry.db.database import Database
 from tenantry.db.numbered_pages import PageRequest
 from tenantry.domain.issuers import Issuers
-from tenantry.domain.members import MemberStatus, UserProfile
+from tenantry.domain.members import UserProfile
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Count
+from tests.support.emptying import SharedDatabase
 from tests.support.issuer import NOW
 from tests.support.members import add_member, join, remove_member
 from tests.support.principals import make_principal
-from tests.support.service import Organization, Service
+from tests.support.service import Caller, JsonObject, Organization, Service, running_service
 
+INVITATIONS: Final = "/api/v1/invitations"
+INVITING: Final = {
+    "INVITATIONS": "true",
+    "SMTP_URL": "smtp://127.0.0.1:9",
+    "MAIL_FROM": "mail@acme.example",
+}
 FIRST_PAGE = PageRequest(50)
 ALL = UserSearch()
+
+
+@pytest.fixture(scope="module")
+async def service(shared_database: SharedDatabase) -> AsyncIterator[Service]:
+    async with running_service(shared_database.conninfo, **INVITING) as service:
+        yield service
 
 
 @pytest.fixture
@@ -32,12 +46,19 @@ async def database(service: Service) -> AsyncIterator[Database]:
 
 @pytest.fixture
 def directory(service: Service, database: Database) -> MemberDirectory:
-    return MemberDirectory(database, Issuers(service.issuer.url))
+    return MemberDirectory(database, Issuers(service.issuer.url), service.clock)
 
 
 @pytest.fixture
 async def org(service: Service) -> Organization:
     return await service.organization()
+
+
+async def invite(inviter: Caller, email: str) -> JsonObject:
+    answer = await inviter.post(INVITATIONS, {"email": email, "role": "member"})
+    assert answer.status_code == 201, answer.text
+    record: JsonObject = answer.json()
+    return record
 
 
 def reader_of(org: Organization) -> RequestPrincipal:
@@ -62,13 +83,14 @@ async def listed(
     directory: MemberDirectory,
     org: Organization,
     wanted: UserSearch = ALL,
-    status: MemberStatus = MemberStatus.ACTIVE,
+    *,
+    removed: bool = False,
 ) -> list[str]:
-    page = await directory.members(reader_of(org), wanted, status, FIRST_PAGE)
+    page = await directory.members(reader_of(org), wanted, FIRST_PAGE, removed=removed)
     return [member.user.subject for member in page.data]
 
 
-async def test_members_are_listed_by_status_with_what_the_tenant_knows_of_them(
+async def test_members_are_listed_with_what_the_tenant_knows_of_them(
     service: Service, directory: MemberDirectory, database: Database, org: Organization
 ) -> None:
     await join(service, org, "ada", "admin")
@@ -76,13 +98,36 @@ async def test_members_are_listed_by_status_with_what_the_tenant_knows_of_them(
     await remove_member(org.owner, await join(service, org, "gone"))
     await add_member(org.owner, "waiting")
     await visit(database, service, org, "ada", "Ada Lovelace", "ada@acme.example")
-    page = await directory.members(reader_of(org), ALL, MemberStatus.ACTIVE, FIRST_PAGE)
+    page = await directory.members(reader_of(org), ALL, FIRST_PAGE)
     assert [(one.user.subject, one.role, one.profile) for one in page.data] == [
         ("grace", "member", None),
         ("ada", "admin", UserProfile("Ada Lovelace", "ada@acme.example", NOW)),
     ]
-    assert await listed(directory, org, status=MemberStatus.REMOVED) == ["gone"]
-    assert await listed(directory, org, status=MemberStatus.INVITED) == ["waiting"]
+    assert await listed(directory, org, removed=True) == ["gone"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("", ["mail@x.example", "waiting"]), ("AIL@", ["mail@x.example"]), ("wait", ["waiting"])],
+)
+async def test_invitations_by_mail_and_by_user_id_are_listed_together(
+    service: Service, directory: MemberDirectory, org: Organization, text: str, found: list[str]
+) -> None:
+    await add_member(org.owner, "waiting")
+    await invite(org.owner, "mail@x.example")
+    page = await directory.invited(reader_of(org), UserSearch(text), FIRST_PAGE)
+    assert [one.user.subject if one.user else one.email for one in page.data] == found
+    assert (await directory.counts(reader_of(org))).invited == Count(2)
+
+
+async def test_withdrawn_invitation_is_listed_with_the_closed_ones(
+    directory: MemberDirectory, org: Organization
+) -> None:
+    made = await invite(org.owner, "mail@x.example")
+    await org.owner.delete(f"{INVITATIONS}/{made['id']}")
+    closed = await directory.invited(reader_of(org), ALL, FIRST_PAGE, closed=True)
+    assert [(one.email, one.status) for one in closed.data] == [("mail@x.example", "withdrawn")]
+    assert (await directory.invited(reader_of(org), ALL, FIRST_PAGE)).data == []
 
 
 @pytest.mark.parametrize("text", ["lovel", "ADA@", "|ada", "ce ada@acme"])
@@ -131,7 +176,7 @@ async def test_users_of_a_former_identity_provider_are_not_listed(
 ) -> None:
     await join(service, org, "ada")
     await visit(database, service, org, "claims", "Clara", claimed_role="admin")
-    directory = MemberDirectory(database, Issuers("https://new.example"))
+    directory = MemberDirectory(database, Issuers("https://new.example"), service.clock)
     assert await listed(directory, org) == []
     principal = reader_of(org)
     assert (await directory.claimed(principal, ALL, FIRST_PAGE)).data == []

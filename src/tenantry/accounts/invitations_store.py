@@ -14,10 +14,11 @@ from tenantry.domain.invitations import (
     InvitationTerms,
 )
 
-_STATUS: Final = (
+STATUS: Final = (
     "coalesce(closed_as, CASE WHEN expires_at <= %(now)s THEN 'expired' ELSE 'open' END)"
 )
-_RECORD: Final = f"id, org_id, email, role, {_STATUS}, invited_by, created_at, expires_at, sent_at"
+"""The status of an invitation at the moment of the parameter ``now``."""
+_RECORD: Final = f"id, org_id, email, role, {STATUS}, invited_by, created_at, expires_at, sent_at"
 _LISTING: Final = Listing(_RECORD, "invitations", "created_at")
 _FIND: Final = f"""
 SELECT {_RECORD}, address, sends, binds_owner, member_id
@@ -80,7 +81,7 @@ async def read_page(
         {"org": org_id, "status": status, "now": now},
         window,
         _invitation,
-        filtered=f"%(status)s::text IS NULL OR {_STATUS} = %(status)s",
+        filtered=f"%(status)s::text IS NULL OR {STATUS} = %(status)s",
     )
 
 

@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from tenantry.accounts import member_directory_store as directory
 from tenantry.accounts.member_directory_store import (
     ClaimedUser,
+    ListedInvitation,
     ListedMember,
     UserCounts,
     UserSearch,
 )
+from tenantry.common.clock import Clock
 from tenantry.db.connection import of_tenant
 from tenantry.db.database import Database
 from tenantry.db.numbered_pages import NumberedPage, PageRequest
 from tenantry.domain.issuers import Issuers
-from tenantry.domain.members import MemberStatus
 from tenantry.domain.permissions import RequestPrincipal
 
 
@@ -23,15 +24,17 @@ class MemberDirectory:
 
     database: Database
     issuers: Issuers | None
+    clock: Clock
 
     async def members(
         self,
         principal: RequestPrincipal,
         wanted: UserSearch,
-        status: MemberStatus,
         page: PageRequest,
+        *,
+        removed: bool = False,
     ) -> NumberedPage[ListedMember]:
-        """Read a page of members with this status, newest first. Raises `InvalidCursorError`."""
+        """Read a page of active or removed members, newest first. Raises `InvalidCursorError`."""
         org_id = principal.org_id
         async with self.database.transaction(of_tenant(org_id)) as connection:
             return await directory.read_members(
@@ -39,8 +42,31 @@ class MemberDirectory:
                 org_id,
                 self.issuers,
                 wanted,
-                status,
                 page,
+                removed=removed,
+            )
+
+    async def invited(
+        self,
+        principal: RequestPrincipal,
+        wanted: UserSearch,
+        page: PageRequest,
+        *,
+        closed: bool = False,
+    ) -> NumberedPage[ListedInvitation]:
+        """Read a page of pending invitations, by mail or user id, or of those that were accepted or
+        withdrawn, newest first. Raises `InvalidCursorError`.
+        """
+        org_id = principal.org_id
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            return await directory.read_invited(
+                connection,
+                org_id,
+                self.issuers,
+                wanted,
+                page,
+                self.clock(),
+                closed=closed,
             )
 
     async def claimed(
@@ -61,7 +87,7 @@ class MemberDirectory:
             )
 
     async def counts(self, principal: RequestPrincipal) -> UserCounts:
-        """Count the members, invitations by user id, and users by claim."""
+        """Count the members, pending invitations, and users by claim."""
         org_id = principal.org_id
         async with self.database.transaction(of_tenant(org_id)) as connection:
             return await directory.count(connection, org_id, self.issuers)

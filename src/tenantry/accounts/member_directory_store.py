@@ -6,12 +6,14 @@ from typing import Any, Final
 
 import msgspec
 
+from tenantry.accounts.invitations_store import STATUS
 from tenantry.accounts.members_store import OF_ISSUERS, issuer_values, of_subject
 from tenantry.db.connection import Connection
 from tenantry.db.numbered_pages import NumberedListing, NumberedPage, PageRequest
 from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing
+from tenantry.domain.invitations import InvitationStatus
 from tenantry.domain.issuers import Issuers
-from tenantry.domain.members import MemberStatus, User, UserProfile
+from tenantry.domain.members import User, UserProfile
 from tenantry.domain.plans import Count, count_up_to
 
 _MOST_COUNTED: Final = 1000
@@ -28,6 +30,23 @@ _MEMBERS: Final = Listing(
        FROM memberships m
        LEFT JOIN user_profiles p ON (p.org_id, p.issuer, p.subject) = (m.tenant_id, m.issuer, m.subject))
     """,
+    "created_at",
+    most=MAX_SCANNED_RECORDS,
+)
+# Invitations by mail, and memberships that their users have not accepted.
+_INVITED: Final = Listing(
+    f"id, issuer, subject, role, status, created_at, expires_at, sent_at, {_PROFILE}",
+    f"""
+    (SELECT id, org_id, NULL AS issuer, NULL AS subject, role, {STATUS} AS status, created_at, expires_at,
+            sent_at, NULL AS name, email, NULL::timestamptz AS seen_at
+       FROM invitations
+      UNION ALL
+     SELECT m.id, m.tenant_id, m.issuer, m.subject, m.role, 'open', m.created_at, NULL, NULL,
+            p.name, p.email, p.seen_at
+       FROM memberships m
+       LEFT JOIN user_profiles p ON (p.org_id, p.issuer, p.subject) = (m.tenant_id, m.issuer, m.subject)
+      WHERE m.invited AND m.removed_at IS NULL)
+    """,  # noqa: S608  # our own
     "created_at",
     most=MAX_SCANNED_RECORDS,
 )
@@ -52,7 +71,8 @@ SELECT (SELECT count(*) FROM (
        (SELECT count(*) FROM (
           SELECT FROM memberships
            WHERE tenant_id = %(org)s AND {OF_ISSUERS} AND removed_at IS NULL AND invited
-           LIMIT %(most)s) invited),
+           LIMIT %(most)s) invited)
+       + (SELECT count(*) FROM invitations WHERE org_id = %(org)s AND closed_as IS NULL),
        (SELECT count(*) FROM (
           SELECT FROM user_profiles p
            WHERE org_id = %(org)s AND {OF_ISSUERS} AND claimed_role IS NOT NULL
@@ -62,11 +82,10 @@ SELECT (SELECT count(*) FROM (
 """  # noqa: S608  # our own
 
 
-_OF_STATUS: Final = {
-    MemberStatus.ACTIVE: "removed_at IS NULL AND NOT invited",
-    MemberStatus.INVITED: "removed_at IS NULL AND invited",
-    MemberStatus.REMOVED: "removed_at IS NOT NULL",
-}
+_ACTIVE: Final = "removed_at IS NULL AND NOT invited"
+_REMOVED: Final = "removed_at IS NOT NULL"
+_PENDING: Final = "status IN ('open', 'expired')"
+_CLOSED: Final = "status IN ('accepted', 'withdrawn')"
 
 
 class UserSearch(msgspec.Struct, frozen=True):
@@ -91,6 +110,25 @@ class ListedMember(msgspec.Struct, frozen=True):
     """None for a user who has not used the tenant yet."""
 
 
+class ListedInvitation(msgspec.Struct, frozen=True):
+    """An invitation by mail, or of a user by id."""
+
+    id: str
+    """Of the invitation, or of the membership."""
+    user: User | None
+    """None for an invitation by mail."""
+    role: str
+    status: InvitationStatus
+    created_at: datetime
+    expires_at: datetime | None
+    """None for an invitation of a user by id, which does not expire."""
+    sent_at: datetime | None
+    """When the mail server accepted the last mail."""
+    name: str | None
+    email: str | None
+    """The invited address, or the one that the identity provider has verified as the user's."""
+
+
 class ClaimedUser(msgspec.Struct, frozen=True):
     """A user whom a claim of the identity provider gives access, without a membership."""
 
@@ -104,6 +142,7 @@ class UserCounts(msgspec.Struct, frozen=True):
 
     members: Count
     invited: Count
+    """Invitations that are open, or expired and not renewed."""
     claimed: Count
 
 
@@ -112,10 +151,11 @@ async def read_members(
     org_id: str,
     issuers: Issuers | None,
     wanted: UserSearch,
-    status: MemberStatus,
     page: PageRequest,
+    *,
+    removed: bool = False,
 ) -> NumberedPage[ListedMember]:
-    """Read a page of members with this status, newest first. Raises `InvalidCursorError`.
+    """Read a page of active or removed members, newest first. Raises `InvalidCursorError`.
 
     A search examines `MAX_SCANNED_RECORDS` members, and finds a whole user id among all.
     """
@@ -123,7 +163,7 @@ async def read_members(
         _MEMBERS,
         "tenant_id = %(org)s",
         {"org": org_id, **issuer_values(issuers), **msgspec.structs.asdict(wanted)},
-        f"{OF_ISSUERS} AND {_OF_STATUS[status]} AND {_OF_ROLE} AND {_FOUND}",
+        f"{OF_ISSUERS} AND {_REMOVED if removed else _ACTIVE} AND {_OF_ROLE} AND {_FOUND}",
     )
     found = await listing.read(connection, page, _member)
     if found.data or found.looked_back_to is None or not wanted.text:
@@ -132,6 +172,29 @@ async def read_members(
     of_user = listing._replace(condition=condition)
     exact = await of_user.read(connection, page, _member)
     return exact if exact.data else found
+
+
+async def read_invited(
+    connection: Connection,
+    org_id: str,
+    issuers: Issuers | None,
+    wanted: UserSearch,
+    page: PageRequest,
+    now: datetime,
+    *,
+    closed: bool = False,
+) -> NumberedPage[ListedInvitation]:
+    """Read a page of pending invitations, or of those that were accepted or withdrawn, newest
+    first. Raises `InvalidCursorError`.
+    """
+    values = {"org": org_id, "now": now, **issuer_values(issuers)}
+    listing = NumberedListing(
+        _INVITED,
+        "org_id = %(org)s",
+        {**values, **msgspec.structs.asdict(wanted)},
+        f"(issuer IS NULL OR {OF_ISSUERS}) AND {_CLOSED if closed else _PENDING} AND {_OF_ROLE} AND {_FOUND}",
+    )
+    return await listing.read(connection, page, _invitation)
 
 
 async def read_claimed(
@@ -167,6 +230,22 @@ def _member(row: Sequence[Any]) -> ListedMember:
         created_at,
         removed_at,
         _profile(profile),
+    )
+
+
+def _invitation(row: Sequence[Any]) -> ListedInvitation:
+    invitation_id, issuer, subject, role, status, *described = row
+    created_at, expires_at, sent_at, name, email, _seen_at = described
+    return ListedInvitation(
+        invitation_id,
+        None if issuer is None else User(issuer, subject),
+        role,
+        InvitationStatus(status),
+        created_at,
+        expires_at,
+        sent_at,
+        name,
+        email,
     )
 
 

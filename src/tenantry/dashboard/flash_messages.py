@@ -13,6 +13,7 @@ class FlashMessage(StrEnum):
     ADDRESS_UNCONFIRMED = "Billing address saved. To confirm it, open the link in the mail to it."
     MEMBER_ADDED = "Member added."
     MEMBER_INVITED = "Invitation created. The user becomes a member when they accept it."
+    INVITATION_SENT = "Invitation on its way. It is open for seven days."
     INVITATION_WITHDRAWN = "Invitation withdrawn."
     INVITATION_DECLINED = "Invitation declined."
     INVITATION_ACCEPTED = "Invitation accepted. You are now a member of this organization."

@@ -14,6 +14,8 @@ from tenantry.domain.plans import Count
 PATH: Final = ORG + "/settings/members"
 INVITATIONS_PATH: Final = PATH + "/invitations"
 _CLAIMED_PATH: Final = PATH + "/identity-provider"
+_CLOSED: Final = "closed"
+"""The status of invitations that were accepted or withdrawn, in the address of their list."""
 _PAGE_SIZE: Final = 50
 
 _reader = needs("members:read")
@@ -31,14 +33,12 @@ class MemberTab(NamedTuple):
 @get(PATH, guards=[_reader])
 async def show_members(ctx: Context) -> Response[str]:
     wanted = _wanted(ctx)
-    status = ctx.choice("status", MemberStatus)
-    is_removed = status is MemberStatus.REMOVED
-    directory = ctx.services.member_directory
-    page = await directory.members(
+    is_removed = ctx.query("status") == MemberStatus.REMOVED
+    page = await ctx.services.member_directory.members(
         ctx.principal,
         wanted,
-        MemberStatus.REMOVED if is_removed else MemberStatus.ACTIVE,
         requested_page(ctx, _PAGE_SIZE),
+        removed=is_removed,
     )
     owner = await ctx.services.members.owner_of(ctx.principal, ctx.user.session.user)
     return await _list_page(
@@ -46,21 +46,28 @@ async def show_members(ctx: Context) -> Response[str]:
         "members.html",
         page=page,
         wanted=wanted,
-        status=status if is_removed else None,
+        is_removed=is_removed,
         owner_id=owner and owner.id,
     )
 
 
 @get(INVITATIONS_PATH, guards=[_reader])
-async def show_invited_users(ctx: Context) -> Response[str]:
+async def show_invitations(ctx: Context) -> Response[str]:
     wanted = _wanted(ctx)
-    page = await ctx.services.member_directory.members(
+    is_closed = ctx.query("status") == _CLOSED
+    page = await ctx.services.member_directory.invited(
         ctx.principal,
         wanted,
-        MemberStatus.INVITED,
         requested_page(ctx, _PAGE_SIZE),
+        closed=is_closed,
     )
-    return await _list_page(ctx, "members_invited.html", page=page, wanted=wanted)
+    return await _list_page(
+        ctx,
+        "members_invited.html",
+        page=page,
+        wanted=wanted,
+        is_closed=is_closed,
+    )
 
 
 @get(_CLAIMED_PATH, guards=[_reader])
@@ -84,6 +91,7 @@ async def _list_page(ctx: PageContext, template: str, **shown: object) -> Respon
         template,
         tabs=_tabs(ctx, counts),
         viewer=ctx.user.session.user,
+        by_mail=ctx.services.invitations.is_enabled,
         **shown,
     )
 

@@ -107,7 +107,7 @@ async def change_role(ctx: Context, member_id: MemberId) -> Response[str]:
     members = ctx.services.members
     try:
         member = await members.get(ctx.principal, member_id)
-        further = _role_errors(ctx, role)
+        further = role_errors(ctx, role)
         if await _is_own(ctx, member):
             before = ctx.services.catalog.roles.find(member.role)
             further |= _sure_errors(ctx, before, role, sure=sure)
@@ -180,7 +180,7 @@ def _invite_page(
         errors=_errors_of(error),
         is_self=_is_invited_self(ctx, values["userId"]),
         is_sure=sure,
-        assignable=_assignable_roles(ctx),
+        assignable=assignable_role_names(ctx),
     )
 
 
@@ -203,7 +203,7 @@ async def _member_page(
         errors=_errors_of(error),
         role=role or member.role,
         is_sure=sure,
-        assignable=_assignable_roles(ctx),
+        assignable=assignable_role_names(ctx),
         may_manage=ctx.user.may("members:write")
         and may_manage(principal, ctx.services.catalog.roles.find(member.role)),
     )
@@ -248,13 +248,13 @@ def _invitation_errors(
     found = (
         {} if ctx.services.members.accepts_user_id(values["userId"]) else {"userId": _EMAIL_AS_ID}
     )
-    found |= _role_errors(ctx, values["role"])
+    found |= role_errors(ctx, values["role"])
     if _is_invited_self(ctx, values["userId"]):
         found |= _sure_errors(ctx, ctx.user.role, values["role"], sure=sure)
     return found
 
 
-def _role_errors(ctx: PageContext, role: str) -> dict[str, str]:
+def role_errors(ctx: PageContext, role: str) -> dict[str, str]:
     """Return the error of a role that does not exist."""
     return {} if role in ctx.services.catalog.roles else {"role": _MESSAGES["role"]}
 
@@ -267,7 +267,8 @@ def _sure_errors(ctx: PageContext, before: Role, after: str, *, sure: bool) -> d
     return {"sure": "This is your own role. Check this box to lower it: you can't raise it again."}
 
 
-def _assignable_roles(ctx: PageContext) -> list[tuple[str, str]]:
+def assignable_role_names(ctx: PageContext) -> list[tuple[str, str]]:
+    """Return the id and name of each role that the user may give."""
     roles = ctx.services.catalog.roles
     assignable = {role.id for role in assignable_roles(ctx.principal, roles)}
     return [(role_id, name) for role_id, name in role_names(roles).items() if role_id in assignable]

@@ -14,7 +14,6 @@ from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import event_types_named
 from tenantry.db.numbered_pages import NumberedPage, PageRequest
 from tenantry.domain.api_keys import ApiKey
-from tenantry.domain.members import MemberStatus
 from tenantry.domain.tenants import Project
 
 PATH: Final = ORG + "/search"
@@ -61,7 +60,7 @@ async def _members(ctx: PageContext, text: str) -> NumberedPage[ListedMember] | 
         return None
     directory = ctx.services.member_directory
     wanted = UserSearch(text)
-    return await directory.members(ctx.principal, wanted, MemberStatus.ACTIVE, _FIRST_OF_EACH)
+    return await directory.members(ctx.principal, wanted, _FIRST_OF_EACH)
 
 
 async def _projects(ctx: PageContext, text: str) -> NumberedPage[Project] | None:
