@@ -256,7 +256,7 @@ async def test_printed_pages_use_the_whole_width_without_navigation(
     await enter(page, dashboard, "/events")
     await page.set_viewport_size({"width": 1000, "height": 844})
     await page.emulate_media(media="print")
-    for part in (".top", ".rail", ".filters"):
+    for part in (".top", ".rail", ".filter-bar"):
         assert not await page.locator(part).is_visible(), part
     box = await page.locator(".timeline").bounding_box()
     assert box is not None

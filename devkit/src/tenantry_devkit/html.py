@@ -18,7 +18,7 @@ HEADERS: Final = {
 COMPANION_PAGES: Final = Path(__file__).parent / "demo" / "pages"
 """The pages of the identity provider and the inbox."""
 _SHARED_PAGES: Final = Path(__file__).parent / "shared_pages"
-_DASHBOARD_STYLES: Final = ("base.css", "dashboard.css", "components.css")
+_DASHBOARD_STYLES: Final = ("base.css", "components.css", "dashboard.css")
 
 
 class Pages:
