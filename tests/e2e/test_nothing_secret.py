@@ -7,6 +7,7 @@ that it left.
 import asyncio
 import base64
 import json
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -32,7 +33,7 @@ from tests.support.provider_api import ProviderServer, refusal, running_provider
 from tests.support.secrecy import Secrets, dump, forms
 from tests.support.service import KEYS, PROJECTS, TENANTS, VERIFY, WHOAMI
 from tests.support.signing import deliver
-from tests.support.smtp import LOOPBACK, MailServer
+from tests.support.smtp import LOOPBACK, MailServer, Received
 from tests.support.smtp import running as running_mail
 
 ORG: Final = "acme"
@@ -231,6 +232,7 @@ def settings(
         "OIDC_CLIENT_SECRET": SETTINGS["client secret"],
         "SMTP_URL": f"smtp://{SMTP_USER}:{password}@{LOOPBACK}:{mail.port}",
         "MAIL_FROM": "billing@acme.example",
+        "INVITATIONS": "true",
         "PROVIDER_SECRET_KEY": PROVIDER_KEY,
         "PROVIDER_API_BASE": provider.url,
         "PYTHONASYNCIODEBUG": "1",
@@ -267,6 +269,7 @@ async def work(
     await webhooks_and_mails(run_of, mail, worker)
     await sessions(run_of, owner, provider)
     await leaks(run_of, owner, mail)
+    await invitations(run_of, owner, mail)
     assert (await run_of.call("GET", f"{TENANTS}/{ORG}/export", operator)).status_code == 200
     await broken_database(run_of, key, conninfo)
     await absent_database(run_of, key, link, worker)
@@ -457,6 +460,40 @@ async def leaks(run_of: Everything, owner: str, mail: MailServer) -> None:
     assert {answer.status_code for answer in answers} == {200}
     assert (await run_of.call("GET", PROJECTS, key)).status_code == 401
     await mail.wait_for(lambda server: len(server.received) > received)
+
+
+async def invitations(run_of: Everything, owner: str, mail: MailServer) -> None:
+    """An invitation by mail, whose link is opened, refused and accepted; and one confirmation."""
+    path = "/api/v1/invitations"
+    address = "invited@acme.example"
+    received = len(mail.received)
+    body = {"email": address, "role": "member"}
+    made = await run_of.call("POST", path, owner, json=body, headers={"Idempotency-Key": "invite"})
+    assert made.status_code == 201, made.text
+    await mail.wait_for(lambda server: len(server.received) > received)
+    token = _parameter(mail.received.pop(), "token")
+    run_of.secrets.add("token of an invitation", token)
+    run_of.secrets.add("HMAC of an invitation", token.partition(".")[2])
+    link = {"token": token}
+    user = run_of.token("token of a user without an address", sub="invited", org_id="another")
+    assert (await run_of.call("POST", f"{path}/accept", user, json=link)).status_code == 403
+    confirmation = await run_of.call("POST", f"{path}/confirmation", user, json=link)
+    assert confirmation.status_code == 204
+    await mail.wait_for(lambda server: len(server.received) > received)
+    link["proof"] = _parameter(mail.received.pop(), "proof")
+    run_of.secrets.add("proof of an address", link["proof"])
+    async with httpx2.AsyncClient(base_url=run_of.client.base_url, trust_env=False) as browser:
+        page = await browser.get("/invitation", params=link)
+    assert page.status_code == 200
+    again = {"Idempotency-Key": token}
+    accepted = await run_of.call("POST", f"{path}/accept", user, json=link, headers=again)
+    assert accepted.status_code == 200, accepted.text
+
+
+def _parameter(mail: Received, name: str) -> str:
+    found = re.search(rf"[?&]{name}=([\w.-]+)", mail.part("plain"))
+    assert found is not None
+    return found[1]
 
 
 async def broken_database(run_of: Everything, key: str, conninfo: str) -> None:
