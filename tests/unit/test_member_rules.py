@@ -37,7 +37,7 @@ def test_user_gives_and_manages_only_what_the_role_gives() -> None:
         check_may_give(lead, role)
         check_may_manage(lead, role)
     for role in (BOOKKEEPER, LEAD, GONE):
-        with pytest.raises(ScopeEscalationError, match=f"does not give the role {role.id}"):
+        with pytest.raises(ScopeEscalationError, match=f"members with the role {role.id}"):
             check_may_give(lead, role)
         with pytest.raises(ScopeEscalationError):
             check_may_manage(lead, role)

@@ -97,13 +97,14 @@ _PRESET_SCOPES: Final = {preset.name: preset.scopes for preset in PRESETS}
 
 
 def offered_presets(user: DashboardUser) -> list[KeyPreset]:
-    """Return the presets whose scopes the user holds. An owner chooses an OWNER key instead of
+    """Return the presets whose scopes the user may give. An owner chooses an OWNER key instead of
     `EVERYTHING`.
     """
     return [
         preset
         for preset in PRESETS
-        if all(map(user.may, preset.scopes)) and not (user.is_owner and preset is EVERYTHING)
+        if all(map(user.may_put_into_key, preset.scopes))
+        and not (user.is_owner and preset is EVERYTHING)
     ]
 
 

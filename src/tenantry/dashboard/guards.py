@@ -123,6 +123,10 @@ class DashboardUser(ActiveSession, frozen=True, kw_only=True):
     def may(self, scope: str) -> bool:
         return self.caller is not None and covers(self.caller.scopes, scope)
 
+    def may_put_into_key(self, scope: str) -> bool:
+        """Whether the user may give a key this scope."""
+        return self.may(scope) and self.principal.may_put_into_key((scope,))
+
     def may_change(self, key: ApiKey) -> bool:
         return key.status is KeyStatus.ACTIVE and self._may_write(key)
 

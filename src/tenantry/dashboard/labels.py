@@ -16,7 +16,7 @@ from tenantry.domain.audit import Action
 from tenantry.domain.billing.events import Outcome
 from tenantry.domain.permissions import AccessLevel, RequestPrincipal, role_grants
 from tenantry.domain.plans import Catalog
-from tenantry.domain.roles import Role, Roles
+from tenantry.domain.roles import BUILT_IN_ROLES, Role, Roles
 from tenantry.domain.scopes import covers, is_scope
 from tenantry.domain.usage import RequestOutcome
 
@@ -122,6 +122,19 @@ class RoleNames(dict[str, str]):
 def role_names(roles: Roles) -> RoleNames:
     """Return the names of the roles, the lowest first."""
     return RoleNames({role.id: isolated(role.name) for role in reversed(list(roles))})
+
+
+_BUILT_IN_HELP: Final = (
+    "Members manage projects and see billing. Admins also manage keys, billing, members and admins."
+    " Owners manage everything."
+)
+
+
+def role_help(roles: Roles) -> str:
+    """Say what each role may do: of a role of the catalog, its scopes."""
+    own = [role for role in roles if role.id not in BUILT_IN_ROLES]
+    of_own = [f"{isolated(role.name)}: {', '.join(role.scopes)}." for role in own]
+    return " ".join([_BUILT_IN_HELP, *of_own])
 
 
 def role_label(role: Role, principal: RequestPrincipal) -> str:

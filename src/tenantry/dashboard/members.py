@@ -15,7 +15,7 @@ from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
-from tenantry.dashboard.labels import role_names
+from tenantry.dashboard.labels import role_help, role_names
 from tenantry.dashboard.member_lists import PATH
 from tenantry.domain import errors
 from tenantry.domain.members import Member, MemberStatus, User, assignable_roles, may_manage
@@ -46,14 +46,17 @@ _ERRORS: Final[Mapping[type[errors.DomainError], tuple[str, str]]] = {
         "role",
         "The organization would lose its owner. Transfer ownership, or make another member an owner first.",
     ),
-    errors.ScopeEscalationError: ("role", "Only an owner can add, change or remove owners."),
     errors.MemberNotActiveError: (
         "role",
         "This membership has ended. Invite the user again first.",
     ),
 }
 """The form's field that shows an error, and its text."""
-_REJECTIONS: Final[tuple[type[Exception], ...]] = (InvalidFormError, *_ERRORS)
+_REJECTIONS: Final[tuple[type[Exception], ...]] = (
+    InvalidFormError,
+    errors.ScopeEscalationError,
+    *_ERRORS,
+)
 
 
 class MemberPerson(NamedTuple):
@@ -178,6 +181,7 @@ def _invite_page(
         "member_new.html",
         values=values,
         errors=_errors_of(error),
+        role_help=role_help(ctx.services.catalog.roles),
         is_self=_is_invited_self(ctx, values["userId"]),
         is_sure=sure,
         assignable=assignable_role_names(ctx),
@@ -210,6 +214,8 @@ async def _member_page(
 
 
 def _errors_of(error: Exception | None) -> dict[str, str]:
+    if isinstance(error, errors.ScopeEscalationError):
+        return {"role": error.detail}
     if isinstance(error, errors.DomainError):
         return dict([_ERRORS[type(error)]])
     return forms.field_errors(error)

@@ -222,7 +222,7 @@ def check_may_manage(manager: RequestPrincipal, role: Role) -> None:
     if manager.mode is Mode.TEST:
         raise errors.ModeMismatchError("A test-mode key cannot manage members.")
     if role.is_owner and manager.access_level is not AccessLevel.OWNER:
-        raise errors.ScopeEscalationError("Only an OWNER can add, change or remove owners.")
+        raise errors.ScopeEscalationError("Only an owner can add, change or remove owners.")
     manager.require_giving(role.id)
 
 

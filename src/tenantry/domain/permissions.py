@@ -144,15 +144,21 @@ class RequestPrincipal(msgspec.Struct, frozen=True, rename="camel"):
     def require_giving(self, role_id: str) -> None:
         """Raise `ScopeEscalationError` unless the principal's role gives this one."""
         if self.gives is not None and role_id not in self.gives:
-            raise ScopeEscalationError(f"Your role does not give the role {role_id}.")
+            raise ScopeEscalationError(
+                f"Your role can't add, change or remove members with the role {role_id}."
+            )
 
-    def require_key_scopes(self, scopes: Iterable[str]) -> None:
-        """Raise `ScopeEscalationError` unless the principal may put these scopes into a key.
+    def may_put_into_key(self, scopes: Collection[str]) -> bool:
+        """Whether the principal, who holds these scopes, may put them into a key.
 
         A key with ``members:write`` gives every role whose scopes it holds, so a user whose role
         gives only some cannot make one.
         """
-        if self.gives is not None and covers(scopes, MANAGE_MEMBERS):
+        return self.gives is None or not covers(scopes, MANAGE_MEMBERS)
+
+    def require_key_scopes(self, scopes: Collection[str]) -> None:
+        """Raise `ScopeEscalationError` unless the principal `may_put_into_key` these scopes."""
+        if not self.may_put_into_key(scopes):
             raise ScopeEscalationError(
                 f"Your role gives only some roles: it cannot put {MANAGE_MEMBERS} into a key."
             )
