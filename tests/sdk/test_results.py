@@ -87,7 +87,7 @@ def test_unknown_fields_are_kept_at_every_level() -> None:
 
 def test_dictionary_is_what_the_service_sent() -> None:
     tenant: Tenant = answer(TENANT).parse(Tenant)
-    missing = {"cancelAt": None, "endsAt": None, "seats": None}
+    missing = {"cancelAt": None, "endsAt": None, "seats": None, "timeZone": None}
     assert tenant.to_dict() == {**TENANT, **missing, "createdAt": "2026-03-01T12:00:00.250000Z"}
     json.dumps(tenant.to_dict())
     page: Page[ApiKey] = answer({"data": [KEY], "nextCursor": "c"}).parse(Page[ApiKey])

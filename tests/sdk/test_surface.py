@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 import tenantry_sdk
+from tenantry.domain.roles import BuiltInRole
 from tenantry_sdk import AsyncTenantry, Tenantry, errors, oauth, types, webhooks
 from tenantry_sdk import _models as models
 from tests.contract.test_openapi import document
@@ -63,10 +64,8 @@ CLOSED_SETS: Final = {
     "AccessLevel": types.AccessLevel,
     "HashAlgorithm": types.HashAlgorithm,
     "KeyStatus": types.KeyStatus,
-    "Role": types.Role,
     "InvitationStatus": types.InvitationStatus,
     "MemberStatus": types.MemberStatus,
-    "UsageInterval": types.UsageInterval,
 }
 OPEN_SETS: Final = {
     "Action": types.AuditAction,
@@ -257,6 +256,12 @@ def test_records_have_the_fields_of_the_api(openapi: dict[str, Any]) -> None:
         assert {field.encode_name for field in msgspec.structs.fields(kind)} == described, name
 
 
+def values_of(operation: dict[str, Any], parameter: str) -> set[str]:
+    """The values that a parameter of an operation may have."""
+    [schema] = [one["schema"] for one in operation["parameters"] if one["name"] == parameter]
+    return set(schema["enum"])
+
+
 def test_sets_of_values_are_those_of_the_api(openapi: dict[str, Any]) -> None:
     schemas = openapi["components"]["schemas"]
     for name, closed in CLOSED_SETS.items():
@@ -265,6 +270,8 @@ def test_sets_of_values_are_those_of_the_api(openapi: dict[str, Any]) -> None:
         literal, other = get_args(opened)
         assert set(get_args(literal)) == set(schemas[name]["enum"]), name
         assert other is str
+    built_in, other = get_args(types.Role)
+    assert (set(get_args(built_in)), other) == (set(BuiltInRole), str)
     entitlement = schemas["Entitlement"]["properties"]
     assert set(get_args(types.FeatureType)) == set(entitlement["type"]["enum"])
     sources, _ = get_args(types.EntitlementSource)
@@ -272,9 +279,7 @@ def test_sets_of_values_are_those_of_the_api(openapi: dict[str, Any]) -> None:
     assert set(get_args(types.AccessState)) == set(
         schemas["TenantAccess"]["properties"]["state"]["enum"]
     )
-    [mode] = [
-        one["schema"]["enum"]
-        for one in openapi["paths"]["/api/v1/auth/verify/{scope}/mode/{mode}"]["get"]["parameters"]
-        if one["name"] == "mode"
-    ]
-    assert set(get_args(types.AcceptedMode)) == set(mode)
+    of_verify = openapi["paths"]["/api/v1/auth/verify/{scope}/mode/{mode}"]["get"]
+    assert set(get_args(types.AcceptedMode)) == values_of(of_verify, "mode")
+    of_usage = openapi["paths"]["/api/v1/usage"]["get"]
+    assert set(get_args(types.UsageInterval)) == values_of(of_usage, "interval")

@@ -48,6 +48,8 @@ def subject_of(principal: RequestPrincipal) -> UsageSubject:
 
 
 _FORBIDDEN: Final = (
+    errors.EmailMismatchError,
+    errors.EmailNotVerifiedError,
     errors.FeatureNotGrantedError,
     errors.InsufficientScopeError,
     errors.ModeMismatchError,
