@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from tenantry.dashboard.context import PageContext
+from tenantry.dashboard.labels import shown_name
 from tenantry.domain.audit import ActorKind, AuditEvent
 from tenantry.domain.members import User
 
@@ -60,7 +61,7 @@ async def names_of_users(ctx: PageContext, entries: Iterable[ShownEntry]) -> dic
     issuer = ctx.user.session.issuer
     users = {User(issuer, party.user_id) for party in parties if party and party.user_id}
     names = await ctx.services.profiles.names_of(ctx.principal.org_id, sorted(users))
-    return {user.subject: name for user, name in names.items()}
+    return {user.subject: shown_name(name, user.subject) for user, name in names.items()}
 
 
 def _actor(event: AuditEvent, names: Mapping[str, str]) -> AuditParty:
@@ -69,7 +70,7 @@ def _actor(event: AuditEvent, names: Mapping[str, str]) -> AuditParty:
     if event.actor_kind is ActorKind.API_KEY:
         page = f"/settings/api-keys/{event.actor_id}" if event.actor_id in names else None
         return AuditParty(
-            names.get(event.actor_id, event.actor_id),
+            shown_name(names.get(event.actor_id, ""), event.actor_id),
             event.actor_id,
             page,
             label="The key",
@@ -91,7 +92,7 @@ def _target(event: AuditEvent, names: Mapping[str, str]) -> AuditParty | None:
     page = f"{_PAGES[kind]}/{target_id}" if target_id in names else None
     is_member = kind == "member"
     name = names.get(target_id) or _field_text(event, "userId" if is_member else "name")
-    shown = {"user_id" if is_member else "name": name or target_id}
+    shown = {"user_id" if is_member else "name": shown_name(name, target_id)}
     return AuditParty(id=target_id, page=page, **shown)
 
 
