@@ -208,6 +208,22 @@ async def test_second_invitation_of_an_address_is_refused_in_any_form(service: S
     await invite(org.owner, "josé+ci@münchen.example")
 
 
+async def test_address_of_a_member_is_refused(service: Service) -> None:
+    org = await service.organization()
+    member = await join(service, org, "known")
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        await connection.execute(
+            "INSERT INTO user_profiles (org_id, issuer, subject, email, seen_at) "
+            "VALUES (%s, %s, 'known', 'Known@x.example', now())",
+            (org.id, service.issuer.url),
+        )
+    body = {"email": "known@X.example", "role": "admin"}
+    answer = await org.owner.post(INVITATIONS, body)
+    assert refusal(answer) == (409, "member_exists")
+    await remove_member(org.owner, member)
+    assert (await org.owner.post(INVITATIONS, body)).status_code == 201
+
+
 @pytest.mark.parametrize(
     "email", ["no address", "a@b@c.example", "a@\u2488.example", "a\u202e@b.example"]
 )

@@ -123,6 +123,19 @@ def test_the_demo_has_no_address_to_judge() -> None:
     assert "BASE_URL" not in {finding.subject for finding in findings}
 
 
+def test_invitations_without_a_sign_in_are_reported() -> None:
+    demo = dict.fromkeys(("PROVIDER_WEBHOOK_SECRET", "API_KEY_PEPPER", "SESSION_SECRET"), "weak")
+    mail = {"SMTP_URL": "smtp://127.0.0.1:9", "MAIL_FROM": "mail@acme.example"}
+    client = {
+        "OIDC_ISSUER": "https://id.example",
+        "OIDC_AUDIENCE": "api",
+        "OIDC_CLIENT_ID": "dashboard",
+    }
+    enabled = {**demo, **mail, "TENANTRY_DEMO": "true", "INVITATIONS": "true"}
+    assert "invitations" in {one.subject for one in check_values(load(enabled))}
+    assert "invitations" not in {one.subject for one in check_values(load({**enabled, **client}))}
+
+
 # The texts
 
 

@@ -630,6 +630,11 @@ def test_error_in_the_smtp_url_does_not_show_the_password() -> None:
     assert "hunter2" not in fault
 
 
+def test_invitations_need_a_mail_server() -> None:
+    assert faults_of(INVITATIONS="true") == ["INVITATIONS: needs SMTP_URL, which sends the mails"]
+    assert faults_of(INVITATIONS="false") == []
+
+
 def test_faulty_sender_is_named_as_such() -> None:
     (fault,) = faults_of(SMTP_URL="smtp://127.0.0.1:25", MAIL_FROM="missing")
     assert fault.startswith("MAIL_FROM: ")

@@ -133,7 +133,7 @@ class InvitationService:
         Where the address received as many invitations as allowed, no mail is sent, and the link can
         be copied.
 
-        Raises `ValidationError`, `ScopeEscalationError`, `ModeMismatchError`,
+        Raises `ValidationError`, `ScopeEscalationError`, `ModeMismatchError`, `MemberExistsError`,
         `InvitationExistsError`, `InvitationLimitReachedError`, `PlanLimitReachedError` and the
         errors of idempotency.
         """
@@ -152,10 +152,7 @@ class InvitationService:
                 self.clock,
             )
             check_may_give(caller, wanted)
-            if await store.has_open(connection, org_id, address, now):
-                raise errors.InvitationExistsError(
-                    "There is an open invitation for this address: send it again, or withdraw it."
-                )
+            await _check_not_invited(connection, org_id, email, address, now)
             of_tenant_today, to_address_today = await self._count_mails(
                 connection, org_id, email, now
             )
@@ -442,6 +439,24 @@ async def _find(
     if terms is None:
         raise errors.NotFoundError("invitation")
     return terms
+
+
+async def _check_not_invited(
+    connection: Connection, org_id: str, email: str, address: str, now: datetime
+) -> None:
+    """Raise `MemberExistsError` or `InvitationExistsError` for an address that needs no
+    invitation.
+    """
+    member_id = await store.find_member_id(connection, org_id, email)
+    if member_id is not None:
+        raise errors.MemberExistsError(
+            "The user of this address is a member already: "
+            f"change the role with PATCH /api/v1/members/{member_id}."
+        )
+    if await store.has_open(connection, org_id, address, now):
+        raise errors.InvitationExistsError(
+            "There is an open invitation for this address: send it again, or withdraw it."
+        )
 
 
 async def _close(

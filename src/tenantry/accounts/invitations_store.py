@@ -39,6 +39,14 @@ UPDATE invitations
 _HAS_OPEN: Final = """
 SELECT EXISTS (SELECT FROM invitations WHERE org_id = %(org)s AND address = %(address)s AND closed_as IS NULL)
 """
+# The address is the one that the identity provider verified when the user was last seen.
+_FIND_MEMBER: Final = """
+SELECT m.id
+  FROM user_profiles p
+  JOIN memberships m ON m.issuer = p.issuer AND m.subject = p.subject AND m.tenant_id = p.org_id
+ WHERE p.org_id = %(org)s AND lower(p.email) = lower(%(email)s) AND m.removed_at IS NULL AND NOT m.invited
+ LIMIT 1
+"""
 _COUNT_OPEN: Final = """
 SELECT count(*) FROM invitations WHERE org_id = %(org)s AND closed_as IS NULL AND expires_at > %(now)s
 """
@@ -114,6 +122,12 @@ async def has_open(connection: Connection, org_id: str, address: str, now: datet
     values = {"org": org_id, "address": address, "now": now}
     await connection.execute(_CLOSE_EXPIRED, values)
     return bool(await connection.fetch_value(_HAS_OPEN, values))
+
+
+async def find_member_id(connection: Connection, org_id: str, email: str) -> str | None:
+    """Find an active member who is known to have this address, in any case."""
+    found: str | None = await connection.fetch_value(_FIND_MEMBER, {"org": org_id, "email": email})
+    return found
 
 
 async def count_open(connection: Connection, org_id: str, now: datetime) -> int:

@@ -123,6 +123,7 @@ async def list_invitations(
         "mode_mismatch",
         "invitation_exists",
         "invitation_limit_reached",
+        "member_exists",
         "plan_limit_reached",
         "invitations_not_enabled",
     ),

@@ -60,8 +60,15 @@ def check_values(settings: Settings) -> list[Finding]:
         *([] if settings.demo else [judge_address(settings.base_url)]),
         *judge_secrets(settings.named_secrets()),
         *problem_if(settings.traces and not is_installed(), "traces.not_installed"),
+        *problem_if(_cannot_accept(settings), "invitations.no_sign_in"),
         *judge_catalog(settings.billing.catalog),
     ]
+
+
+def _cannot_accept(settings: Settings) -> bool:
+    """Whether users get invitations by mail, and cannot sign in to accept them."""
+    has_sign_in = settings.oidc is not None and settings.oidc.client_id is not None
+    return settings.invitation_links is not None and not has_sign_in
 
 
 def judge_address(base_url: str) -> Finding:
