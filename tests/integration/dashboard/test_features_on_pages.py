@@ -94,8 +94,8 @@ def features_on(page: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("plan", "sso", "seats", "exports"),
     [
-        ("free", "Not included", "Not included", r"8 of 10 files, resets on 1 \w{3} \d{4}"),
-        ("pro", "Included", "Up to 5", r"8 of 1,000 files, resets on 1 \w{3} \d{4}"),
+        ("free", "Not included", "Not included", r"8 of 10 files Resets on 1 \w{3} \d{4}"),
+        ("pro", "Included", "Up to 5", r"8 of 1,000 files Resets on 1 \w{3} \d{4}"),
         ("enterprise", "Not included", "No limit", r"8 files \(no limit\)"),
     ],
 )
@@ -113,4 +113,4 @@ async def test_billing_page_shows_what_the_tenant_has_of_each_feature(
 async def test_metered_feature_has_a_bar(dashboard: Dashboard, owner: Person) -> None:
     await use_exports(dashboard, 9)
     page = (await owner.get(BILLING)).text
-    assert 'max="10" high="8.0" optimum="0" value="9" aria-label="exports used"' in page
+    assert 'max="10" low="8.0" high="9.5" optimum="0" value="9" aria-label="exports used"' in page
