@@ -40,12 +40,15 @@ TESTED_SEPARATELY: Final = {
     "POST /api/v1/invitations/{invitation_id}/resend",
     "POST /api/v1/invitations/accept",
     "POST /invitation/accept",
+    "POST /orgs/{org_id}/settings/members/invitations/new",
+    "POST /orgs/{org_id}/settings/members/invitations/{invitation_id}/resend",
+    "POST /orgs/{org_id}/settings/members/invitations/{invitation_id}/withdraw",
     "POST /account/memberships/{membership_id}/accept",
     "POST /account/memberships/{membership_id}/decline",
     "POST /account/memberships/{membership_id}/leave",
 }
 """`test_invitations.py` checks the entries of the user's own memberships,
-`test_mail_invitations.py` those of invitations by mail, and
+`test_mail_invitations.py` and `test_member_invitation_pages.py` those of invitations by mail, and
 `test_general_page.py` those of the beginning and the end of a tenant.
 """
 NORA: Final = DemoUser("nora", "Nora New", "nora@new.example", None, None)

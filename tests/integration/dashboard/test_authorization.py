@@ -52,6 +52,12 @@ LOWEST: Final = {
     "GET /settings/members": "admin",
     "GET /settings/members/identity-provider": "admin",
     "GET /settings/members/invitations": "admin",
+    "GET /settings/members/invitations/new": "admin",
+    "POST /settings/members/invitations/new": "admin",
+    "GET /settings/members/invitations/{invitation_id}": "admin",
+    "POST /settings/members/invitations/{invitation_id}/resend": "admin",
+    "GET /settings/members/invitations/{invitation_id}/withdraw": "admin",
+    "POST /settings/members/invitations/{invitation_id}/withdraw": "admin",
     "GET /settings/members/new": "admin",
     "POST /settings/members/new": "admin",
     "GET /settings/members/{member_id}": "admin",
@@ -71,6 +77,7 @@ FORM: Final = {
     "word": "CI",
     "overlap": "0",
     "userId": "other-user",
+    "email": "other@acme.example",
     "role": "owner",
     "ownerEmail": "other@acme.example",
     "plan": "pro",
@@ -94,6 +101,7 @@ async def ids(dashboard: Dashboard) -> dict[str, str]:
         "project_id": project["id"],
         "key_id": key["id"],
         "member_id": member["id"],
+        "invitation_id": "inv_01975c3a5b3ef0a1b2c3d4e5f6071829",
     }
 
 

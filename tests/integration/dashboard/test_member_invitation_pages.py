@@ -105,6 +105,20 @@ async def test_invitation_is_withdrawn(dashboard: Dashboard) -> None:
     assert f"{INVITE}?email=grace%40acme.example&role=admin" in closed.links
 
 
+async def test_every_form_writes_an_audit_entry_of_its_user(dashboard: Dashboard) -> None:
+    path = (await invited(dashboard)).path
+    olivia = await dashboard.sign_in(OLIVIA)
+    for action in ("resend", "withdraw"):
+        await olivia.force(f"{path}/{action}")
+    target = path.rpartition("/")[2]
+    entries = (await dashboard.call("GET", f"/audit-events?targetId={target}"))["data"]
+    assert [(one["action"], one["actorId"]) for one in entries] == [
+        ("invitation.withdrawn", "olivia"),
+        ("invitation.resent", "olivia"),
+        ("invitation.created", "olivia"),
+    ]
+
+
 async def test_admin_neither_sees_the_link_of_an_owner_nor_withdraws_it(
     dashboard: Dashboard,
 ) -> None:
