@@ -11,6 +11,7 @@ from tenantry.dashboard.context import Context, PageContext, waits_for_duplicate
 from tenantry.dashboard.flash_messages import FlashMessage
 from tenantry.dashboard.forms import InvalidFormError
 from tenantry.dashboard.guards import ORG, needs
+from tenantry.dashboard.labels import role_help
 from tenantry.dashboard.member_lists import INVITATIONS_PATH
 from tenantry.dashboard.members import assignable_role_names, role_errors
 from tenantry.domain import errors
@@ -123,6 +124,7 @@ def _invite_page(
         values=values,
         errors=_errors_of(error),
         assignable=assignable_role_names(ctx),
+        role_help=role_help(ctx.services.catalog.roles),
     )
 
 

@@ -18,7 +18,14 @@ from tenantry.dashboard.guards import ORG, needs
 from tenantry.dashboard.labels import role_help, role_names
 from tenantry.dashboard.member_lists import PATH
 from tenantry.domain import errors
-from tenantry.domain.members import Member, MemberStatus, User, assignable_roles, may_manage
+from tenantry.domain.members import (
+    Member,
+    MemberStatus,
+    User,
+    UserProfile,
+    assignable_roles,
+    may_manage,
+)
 from tenantry.domain.roles import BuiltInRole, Role
 
 _MEMBER: Final = PATH + "/{member_id:str}"
@@ -60,11 +67,16 @@ _REJECTIONS: Final[tuple[type[Exception], ...]] = (
 
 
 class MemberPerson(NamedTuple):
-    """Who a member is. ``name`` is None for a user who has not viewed the tenant yet."""
+    """Who a member is. ``profile`` is None for a user who has not used the tenant yet."""
 
-    name: str | None
+    profile: UserProfile | None
     is_self: bool
     is_tenant_owner: bool
+
+    @property
+    def name(self) -> str:
+        """The name or address; empty if neither is known."""
+        return self.profile.label if self.profile else ""
 
 
 _reader = needs("members:read")
@@ -182,6 +194,7 @@ def _invite_page(
         values=values,
         errors=_errors_of(error),
         role_help=role_help(ctx.services.catalog.roles),
+        by_mail=ctx.services.invitations.is_enabled,
         is_self=_is_invited_self(ctx, values["userId"]),
         is_sure=sure,
         assignable=assignable_role_names(ctx),
@@ -228,11 +241,11 @@ async def _people(ctx: PageContext, found: Sequence[Member]) -> dict[str, Member
     services = ctx.services
     viewer = ctx.user.session.user
     users = await services.members.users_of(ctx.principal, found)
-    names = await services.profiles.names_of(ctx.principal.org_id, list(users.values()))
+    profiles = await services.profiles.of_users(ctx.principal.org_id, list(users.values()))
     owner = await services.members.owner_of(ctx.principal, viewer)
     return {
         member_id: MemberPerson(
-            names.get(user), user == viewer, owner is not None and owner.id == member_id
+            profiles.get(user), user == viewer, owner is not None and owner.id == member_id
         )
         for member_id, user in users.items()
     }
