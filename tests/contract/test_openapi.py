@@ -6,6 +6,7 @@ read the difference before you commit it.
 
 import difflib
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
@@ -81,6 +82,11 @@ def operations() -> list[tuple[str, str, dict[str, Any]]]:
         for path, described in document()["paths"].items()
         for method, operation in described.items()
     ]
+
+
+def test_every_reference_leads_to_a_schema() -> None:
+    references = set(re.findall(r'"#/components/schemas/([^"]+)"', as_text(document())))
+    assert references <= document()["components"]["schemas"].keys()
 
 
 def test_operation_ids_are_unique() -> None:

@@ -1,7 +1,7 @@
 """Routes of usage: how many requests the API keys of a tenant, or of all tenants, sent."""
 
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from litestar import get
 from litestar.params import QueryParameter
@@ -33,7 +33,7 @@ Until = Annotated[
     QueryParameter(name="until", description="Before this moment (RFC 3339); by default now."),
 ]
 Interval = Annotated[
-    UsageInterval,
+    Literal["hour", "day"],
     QueryParameter(
         name="interval",
         description="One count an hour, for at most 31 days at a time; or one a day (UTC), for at most 400 days.",
@@ -55,7 +55,7 @@ async def get_usage(
     principal: Caller,
     since: Since = None,
     until: Until = None,
-    interval: Interval = UsageInterval.HOUR,
+    interval: Interval = "hour",
     group_by: Annotated[
         UsageGroup,
         QueryParameter(name="groupBy", description="What each count is of, besides its time."),
@@ -68,7 +68,7 @@ async def get_usage(
     """
     _check_ids({"keyId": key_id})
     wanted = usage_query(
-        interval,
+        UsageInterval(interval),
         since,
         until,
         services.clock(),
@@ -83,7 +83,7 @@ async def get_any_usage(
     services: Services,
     since: Since = None,
     until: Until = None,
-    interval: Interval = UsageInterval.HOUR,
+    interval: Interval = "hour",
     group_by: Annotated[
         OperatorGroup,
         QueryParameter(name="groupBy", description="What each count is of, besides its time."),
@@ -102,7 +102,7 @@ async def get_any_usage(
     if key_id is not None and org_id is None:
         raise ValidationError(("keyId", "needs orgId, too"))
     wanted = usage_query(
-        interval,
+        UsageInterval(interval),
         since,
         until,
         services.clock(),
