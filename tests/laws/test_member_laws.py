@@ -135,7 +135,7 @@ class World:
     async def members_of(self, org_id: str) -> dict[str, Member]:
         async with self.database.transaction(of_tenant(org_id)) as connection:
             page = await members.read_page(
-                connection, org_id, Issuers(ISSUER), MemberFilter(), Window(100), bounded=False
+                connection, org_id, Issuers(ISSUER), MemberFilter(), Window(100)
             )
         return {row.user_id: row for row in page.data}
 

@@ -20,7 +20,7 @@ from tenantry.db.connection import OF_PEOPLE, Connection, of_tenant
 from tenantry.db.database import Database
 from tenantry.db.idempotency_store import Claim
 from tenantry.db.outbox import Outbox
-from tenantry.db.pagination import Page, SearchPage, window_after
+from tenantry.db.pagination import Page, window_after
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import errors
 from tenantry.domain import members as rules
@@ -69,9 +69,7 @@ class MemberService:
         wanted: MemberFilter,
         limit: int,
         cursor: str | None,
-        *,
-        bounded: bool = False,
-    ) -> SearchPage[Member]:
+    ) -> Page[Member]:
         """Read a page of members, newest first; with ``bounded`` of a bounded search. Raises
         `InvalidCursorError`, and `ValidationError` for an unknown role.
         """
@@ -86,7 +84,6 @@ class MemberService:
                 self.issuers,
                 wanted,
                 window,
-                bounded=bounded,
             )
 
     async def get(self, principal: RequestPrincipal, member_id: str) -> Member:

@@ -10,7 +10,7 @@ import msgspec
 
 from tenantry.auth.authentication_store import MEMBER_STATUS
 from tenantry.db.connection import Connection
-from tenantry.db.pagination import MAX_SCANNED_RECORDS, Listing, Page, SearchPage, Window
+from tenantry.db.pagination import Listing, Page, Window
 from tenantry.domain.issuers import Issuers
 from tenantry.domain.members import Member, Membership, MemberStatus, User
 
@@ -28,12 +28,7 @@ SELECT {_COLUMNS} FROM memberships
  WHERE tenant_id = %(org)s AND {OF_ISSUERS} AND subject = %(subject)s
  ORDER BY role <> 'owner' OR invited OR removed_at IS NOT NULL, issuer <> %(issuer)s, created_at LIMIT 1
 """  # noqa: S608  # our own
-_LISTING: Final = Listing(
-    _COLUMNS,
-    "memberships",
-    "created_at",
-    most=MAX_SCANNED_RECORDS,
-)
+_LISTING: Final = Listing(_COLUMNS, "memberships", "created_at")
 _NAMED: Final = """
 (SELECT m.id, m.tenant_id, m.issuer, m.subject, m.role, m.invited, m.removed_at, m.created_at, t.name, t.deleted_at
    FROM memberships m JOIN tenants t ON t.id = m.tenant_id)
@@ -94,14 +89,8 @@ async def read_page(
     issuers: Issuers | None,
     wanted: MemberFilter,
     window: Window,
-    *,
-    bounded: bool,
-) -> SearchPage[Member]:
-    """Read a page of a tenant's members, newest first.
-
-    With ``bounded`` only the next `MAX_SCANNED_RECORDS` members are examined. A user is found among
-    all.
-    """
+) -> Page[Member]:
+    """Read a page of a tenant's members, newest first."""
     indexed = "tenant_id = %(org)s"
     if wanted.user_id is not None:
         indexed += f" AND {of_subject('user_id', issuers)}"
@@ -118,7 +107,6 @@ async def read_page(
         window,
         _member,
         filtered=filtered,
-        bounded=bounded,
     )
 
 

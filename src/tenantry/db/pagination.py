@@ -23,17 +23,6 @@ class Page(msgspec.Struct, Generic[Row], frozen=True, rename="camel"):
     next_cursor: Annotated[str | None, doc("For the next page; null on the last.")]
 
 
-class SearchPage(Page[Row], Generic[Row], frozen=True, omit_defaults=True):
-    """One page of a search, which may examine only so many rows.
-
-    Where it ends for that reason, ``looked_at`` is their number, ``looked_back_to`` the time of the
-    last of them, and ``next_cursor`` continues there. In JSON every other page is a plain `Page`.
-    """
-
-    looked_at: int = 0
-    looked_back_to: datetime | None = None
-
-
 class Window(NamedTuple):
     """The place of a page in a list, newest first: up to ``limit`` rows after a time and id."""
 
@@ -93,38 +82,18 @@ def window_after(limit: int, cursor: str | None) -> Window:
         raise InvalidCursorError(INVALID_CURSOR) from error
 
 
-class SearchEnd(NamedTuple):
-    """The last row that a bounded search has read, and the number of rows read."""
-
-    position: Position
-    moment: datetime
-    looked_at: int
-
-
-def to_page(
-    rows: list[Row], limit: int, position: Callable[[Row], Position], end: SearchEnd | None = None
-) -> SearchPage[Row]:
-    """Make a page of up to ``limit`` rows; one more row means that there is a next page.
-
-    ``end`` is None if a search has read all rows.
-    """
+def to_page(rows: list[Row], limit: int, position: Callable[[Row], Position]) -> Page[Row]:
+    """Make a page of up to ``limit`` rows; one more row means that there is a next page."""
     if len(rows) > limit:
-        return SearchPage(rows[:limit], encode_cursor(position(rows[limit - 1])))
-    if end is None:
-        return SearchPage(rows, None)
-    return SearchPage(
-        rows,
-        encode_cursor(end.position),
-        end.looked_at,
-        end.moment,
-    )
+        return Page(rows[:limit], encode_cursor(position(rows[limit - 1])))
+    return Page(rows, None)
 
 
 class Listing(NamedTuple):
     """A list of a table's rows in the descending order of an index on ``key`` and ``tie``.
 
-    ``most`` bounds the rows that `search` reads. ``source_columns`` names the columns to read and
-    filter, if the role may not read all of them.
+    ``most`` bounds the rows that a numbered page examines (`NumberedListing`), and
+    ``source_columns`` names those columns, if the role may not read all of them.
     """
 
     columns: str
@@ -134,41 +103,15 @@ class Listing(NamedTuple):
     most: int = MAX_SCANNED_ROWS
     source_columns: str = "*"
 
-    @property
-    def _order(self) -> str:
-        return f"ORDER BY {self.key} DESC, {self.tie} DESC"
-
     async def read(
         self, connection: Connection, condition: str, filtered: str, values: Values, limit: int
     ) -> list[tuple[Any, ...]]:
         """Return the rows that match both conditions; one more than ``limit`` if there are more."""
         return await connection.fetch(
             f"SELECT {self.columns} FROM {self.table} AS k WHERE {condition} AND ({filtered}) "  # noqa: S608  # our own
-            f"{self._order} LIMIT %(limit)s",
+            f"ORDER BY {self.key} DESC, {self.tie} DESC LIMIT %(limit)s",
             {**values, "limit": limit + 1},
         )
-
-    async def search(
-        self, connection: Connection, condition: str, filtered: str, values: Values, limit: int
-    ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...] | None]:
-        """Do the same among the first ``most`` rows that match ``condition``, which an index must
-        support.
-
-        Also return the key and tie of the last row read if there are more. ``most`` is a literal: a
-        cached plan would not consider a parameter's value.
-        """
-        source = f"FROM {self.table} WHERE {condition} {self._order}"
-        rows = await connection.fetch(
-            f"SELECT {self.columns} FROM (SELECT {self.source_columns} {source} LIMIT {self.most}) AS k "  # noqa: S608  # our own
-            f"WHERE {filtered} {self._order} LIMIT %(limit)s",
-            {**values, "limit": limit + 1},
-        )
-        if len(rows) > limit:
-            return rows, None
-        last = await connection.fetch(
-            f"SELECT {self.key}, {self.tie} {source} OFFSET {self.most - 1} LIMIT 2", values
-        )
-        return rows, last[0] if len(last) > 1 else None
 
     async def page(
         self,
@@ -179,30 +122,17 @@ class Listing(NamedTuple):
         row_of: Callable[[Sequence[Any]], Row],
         *,
         filtered: str = "true",
-        bounded: bool = False,
-    ) -> SearchPage[Row]:
-        """Return a page of the rows that match both conditions, by a time ``key``; with ``bounded``
-        as `search`.
-        """
+    ) -> Page[Row]:
+        """Return a page of the rows that match both conditions, by a time ``key``."""
         listing = self._replace(columns=f"{self.key}, {self.tie}, {self.columns}")
         condition += (
             f" AND ({self.key}, {self.tie})"
             " < (coalesce(%(after_at)s::timestamptz, 'infinity'), coalesce(%(after_id)s::text, ''))"
         )
         values = {**values, **window._asdict()}
-        if bounded:
-            rows, last = await listing.search(connection, condition, filtered, values, window.limit)
-        else:
-            rows = await listing.read(connection, condition, filtered, values, window.limit)
-            last = None
-        end = None if last is None else SearchEnd(_position(last), last[0], self.most)
-        page = to_page(rows, window.limit, _position, end)
-        return SearchPage(
-            [row_of(row[2:]) for row in page.data],
-            page.next_cursor,
-            page.looked_at,
-            page.looked_back_to,
-        )
+        rows = await listing.read(connection, condition, filtered, values, window.limit)
+        page = to_page(rows, window.limit, _position)
+        return Page([row_of(row[2:]) for row in page.data], page.next_cursor)
 
 
 def _position(row: Sequence[Any]) -> Position:
