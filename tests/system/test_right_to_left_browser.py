@@ -51,7 +51,7 @@ OUTSIDE_OF_ISOLATION: Final = r"""
 """
 """The elements with text of a right-to-left script that is not isolated from what is around it."""
 ORDER_OF_CHANGES: Final = """
-() => [...document.querySelectorAll(".changes dd")].map((change) => {
+() => [...document.querySelectorAll(".change > bdi")].map((change) => {
   const parts = [change.firstElementChild, change.querySelector("[aria-hidden]"), change.lastElementChild];
   const [first, second, third] = parts.map((part) => part.getBoundingClientRect());
   return first.right <= second.left + 1 && second.right <= third.left + 1;
@@ -115,9 +115,9 @@ async def test_before_and_after_keep_their_places(
         for path in ("/", "/events"):
             await page.goto(AT_ACME + path)
             assert await page.evaluate("document.documentElement.dir") == direction
-            assert await page.locator(".changes time").first.text_content() != ""
+            assert await page.locator(".change").first.text_content() != ""
             order = await page.evaluate(ORDER_OF_CHANGES)
-            assert len(order) > 3
+            assert len(order) > 2
             assert all(order), (path, order)
 
 
