@@ -4,6 +4,7 @@ Each test sends its requests to a second service on the same database. It writes
 it stops.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
@@ -12,11 +13,10 @@ from typing import Final
 
 import pytest
 
-from tenantry.auth import usage_store as store
 from tenantry.auth.usage_counting import UsageCounter
-from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.domain.usage import RequestOutcome
+from tests.support.database_link import database_link
 from tests.support.issuer import NOW
 from tests.support.rate_limits import set_plan
 from tests.support.service import (
@@ -337,18 +337,25 @@ async def test_a_killed_process_delays_completeness_for_five_minutes(
     assert await complete_until(service) == service.clock.now.replace(microsecond=0)
 
 
-async def test_a_batch_whose_commit_was_not_confirmed_is_not_added_twice(
-    service: Service,
+async def test_a_write_whose_commit_was_not_confirmed_is_not_added_twice(
+    service: Service, org: Organization, key: Key
 ) -> None:
-    database = Database(service.conninfo, pool_size=1)
-    await database.open()
-
-    async def claim(batch: int) -> bool:
-        async with database.transaction(ACROSS_TENANTS) as connection:
-            return await store.claim_batch(connection, "one", batch, NOW)
-
-    assert [await claim(batch) for batch in (1, 1, 2, 1, 3)] == [True, False, True, False, True]
-    await database.close()
+    async with (
+        database_link(service.conninfo) as link,
+        counting(link.conninfo, service.clock) as counter,
+    ):
+        await counter.write()  # connects, which commits, too
+        counter.count((org.id, key.id), RequestOutcome.ACCEPTED)
+        link.hold_answers_after(b"COMMIT")
+        writing = asyncio.create_task(counter.write())
+        while not await outcomes_of(service, org, key):
+            pass
+        writing.cancel()
+        await asyncio.wait([writing])
+        link.hold_answers_after(b"nothing that is sent")
+        counter.count((org.id, key.id), RequestOutcome.ACCEPTED)
+        await counter.close()
+    assert await outcomes_of(service, org, key) == {"accepted": 2}
 
 
 async def test_counts_wait_while_the_database_is_away(

@@ -103,12 +103,11 @@ class UsageCounter:
 
     def _collect(self) -> None:
         """Make batches of the counts so far, and begin new ones in the present hour."""
-        counts = sorted(self._counts.items())
-        if counts or not self._unwritten:
-            rows = [
-                CountedRequests(org_id, key_id, outcome, number)
-                for ((org_id, key_id), outcome), number in counts
-            ]
+        rows = [
+            CountedRequests(org_id, key_id, outcome, number)
+            for ((org_id, key_id), outcome), number in self._counts.items()
+        ]
+        if rows or not self._unwritten:
             parts = [rows[at : at + _MOST_AT_ONCE] for at in range(0, len(rows), _MOST_AT_ONCE)]
             *full, last = parts or [[]]
             for part in full:
