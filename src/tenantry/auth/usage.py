@@ -5,17 +5,14 @@ from datetime import datetime
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
 
 from tenantry.auth import usage_store as store
-from tenantry.auth.usage_store import UsageRow
 from tenantry.common.clock import Clock
 from tenantry.db.connection import ACROSS_TENANTS, TransactionScope, of_tenant
 from tenantry.db.database import Database
 from tenantry.domain.errors import ValidationError
 from tenantry.domain.permissions import ACCEPTED_MODES, RequestPrincipal
 from tenantry.domain.usage import (
-    ALL_USERS,
     MOST_COUNTS,
     RequestOutcome,
     UsageCount,
@@ -87,11 +84,11 @@ class UsageService:
             # before the counts: a process may write in between
             complete_until = await store.complete_until(connection, self._clock())
             async with connection.within(scope):
-                rows = await store.read(connection, wanted, MOST_COUNTS + 1)
-        if len(rows) > MOST_COUNTS:
+                counts = await store.read(connection, wanted, MOST_COUNTS + 1)
+        if len(counts) > MOST_COUNTS:
             text = f"has more than {MOST_COUNTS:,} counts: ask for a shorter time, or by day"
             raise ValidationError(("since", text))
-        return UsageReport([_count(row, wanted) for row in rows], complete_until)
+        return UsageReport(counts, complete_until)
 
     async def recent_hours(self, principal: RequestPrincipal) -> UsageSeries:
         """Read the requests of the tenant in each of the last 24 hours, with the present one."""
@@ -149,15 +146,4 @@ def _since(
         by_key=by_key,
         by_outcome=by_outcome,
         key_ids=key_ids,
-    )
-
-
-def _count(row: UsageRow, wanted: UsageQuery) -> UsageCount:
-    key_id = None if row.key_id == ALL_USERS else row.key_id
-    return UsageCount(
-        row.at,
-        row.number,
-        UNSET if row.org_id is None else row.org_id,
-        key_id if wanted.by_key else UNSET,
-        UNSET if row.outcome is None else row.outcome,
     )
