@@ -66,7 +66,7 @@ class TrailZone(NamedTuple):
 
 @get(PATH, guards=[needs("audit:read")])
 async def show_audit(ctx: Context) -> Response[str]:
-    zone = await _zone(ctx)
+    zone = _zone(ctx)
     submitted = _submitted(ctx)
     entries = list[ShownEntry]()
     page = None
@@ -86,6 +86,7 @@ async def show_audit(ctx: Context) -> Response[str]:
         rejection,
         days=_by_day(entries, zone.zone),
         users=await names_of_users(ctx, entries),
+        actors=_keys_among(entries),
         page=page,
         wanted={**submitted, "zone": ctx.query("zone")},
         query=forms.query_string(submitted),
@@ -100,7 +101,7 @@ async def show_audit(ctx: Context) -> Response[str]:
 @get(PATH + "/export", guards=[needs("audit:read")])
 async def export_audit(ctx: Context) -> Response[Any]:
     submitted = _submitted(ctx)
-    zone = await _zone(ctx)
+    zone = _zone(ctx)
     try:
         wanted = _parse(submitted, zone.zone)
     except forms.InvalidFormError:
@@ -112,6 +113,12 @@ async def export_audit(ctx: Context) -> Response[Any]:
     if ctx.choice("format", ExportFormat) is ExportFormat.CSV:
         return ctx.renderer.file(csv_lines(first, pages), f"{name}.csv", CSV_TYPE)
     return ctx.renderer.file(ndjson(first, pages), f"{name}.ndjson", EXPORT_TYPE)
+
+
+def _keys_among(entries: Sequence[ShownEntry]) -> dict[str, str]:
+    """Return the names of the keys that made these changes, by id."""
+    actors = [entry.actor for entry in entries]
+    return {actor.id: actor.name for actor in actors if actor.id and actor.name}
 
 
 def _submitted(ctx: PageContext) -> dict[str, str]:
@@ -137,10 +144,9 @@ def _parse(submitted: Mapping[str, str], zone: tzinfo) -> AuditFilter:
     )
 
 
-async def _zone(ctx: PageContext) -> TrailZone:
+def _zone(ctx: PageContext) -> TrailZone:
     """Return the organization's zone, unless it has none or the address asks for UTC."""
-    tenant = await ctx.services.tenants.get(ctx.principal, ctx.principal.org_id)
-    of_organization = tenant.time_zone or None
+    of_organization = ctx.user.tenant.time_zone if ctx.user.tenant else None
     if of_organization is None or ctx.query("zone") == _UTC:
         return TrailZone(UTC, "UTC", of_organization)
     return TrailZone(zone_of(of_organization), of_organization, of_organization)

@@ -192,6 +192,12 @@ async def test_entries_are_grouped_by_day_in_the_zone_of_the_organization(
     assert "Monday" not in in_utc.text
 
 
+async def test_filter_of_actors_offers_the_names_on_the_page(dashboard: Dashboard) -> None:
+    await key(dashboard, "CI")
+    page = await (await dashboard.sign_in(OLIVIA)).open(AUDIT)
+    assert '<option value="olivia">Olivia Owner</option>' in page.html
+
+
 async def test_members_and_other_tenants_are_rejected(dashboard: Dashboard) -> None:
     mia, berta = await dashboard.sign_in(MIA), await dashboard.sign_in(BERTA)
     assert AUDIT not in (await mia.open(AT_ACME)).links
