@@ -45,6 +45,9 @@ PROJECTS: Final = f"{AT_ACME}/projects"
 AUDIT: Final = f"{AT_ACME}/settings/audit"
 DEMO: Final = {
     "TENANTRY_DEMO": "true",
+    "INVITATIONS": "true",
+    "SMTP_URL": "smtp://127.0.0.1:9",
+    "MAIL_FROM": "mail@acme.example",
     "TENANTRY_DEMO_PEOPLE": "olivia=Olivia, the owner;mia=Mia, a member",
     "TENANTRY_DEMO_PAGES": "Mail inbox=http://127.0.0.1:3002/inbox;Payment provider=http://127.0.0.1:3004/",
 }
@@ -108,6 +111,10 @@ async def fill_every_page(dashboard: Dashboard, conninfo: str) -> dict[str, str]
     )
     assert rotated.is_success, rotated.text
     ids |= {"In use": key, "Everything": rotated.json()["id"]}
+    mailed = await dashboard.call(
+        "POST", "/invitations", {"email": "grace@acme.example", "role": "member"}
+    )
+    ids["by mail"] = mailed["id"]
     for name in ("Storefront", "Warehouse"):
         made = await dashboard.request(
             "POST", "/projects", owner, {"name": name, "description": f"The {name.lower()}."}
@@ -237,7 +244,13 @@ OWNERS_PAGES: Final = (
     f"{PROJECTS}/{{project}}/delete",
     MEMBERS,
     f"{MEMBERS}?status=removed",
-    f"{MEMBERS}?userId=missing",
+    f"{MEMBERS}?search=missing",
+    f"{MEMBERS}/identity-provider",
+    f"{MEMBERS}/invitations",
+    f"{MEMBERS}/invitations?status=closed",
+    f"{MEMBERS}/invitations/new",
+    f"{MEMBERS}/invitations/{{by mail}}",
+    f"{MEMBERS}/invitations/{{by mail}}/withdraw",
     f"{MEMBERS}/new",
     f"{MEMBERS}/{{mia}}",
     f"{MEMBERS}/{{mia}}/remove",
@@ -335,6 +348,7 @@ async def test_the_reference(owners: BrowserContext, source: str) -> None:
         (f"{PROJECTS}/{{project}}", "Delete"),
         (f"{MEMBERS}/{{mia}}", "Remove"),
         (f"{MEMBERS}/{{invited}}", "Withdraw invitation"),
+        (f"{MEMBERS}/invitations/{{by mail}}", "Withdraw"),
     ],
 )
 async def test_a_dialog(
@@ -398,6 +412,7 @@ async def test_what_an_entry_of_the_trail_unfolds(owners: BrowserContext, source
         f"{PROJECTS}/new",
         f"{PROJECTS}/{{project}}/delete",
         f"{MEMBERS}/new",
+        f"{MEMBERS}/invitations/new",
         f"{AT_ACME}/settings/transfer",
     ],
 )

@@ -149,6 +149,8 @@ async def test_every_name_and_time_is_isolated(browser: Browser, dashboard: Dash
         f"{own}/revoke",
         f"{own}/first-use",
         "/settings/members",
+        "/settings/members/identity-provider",
+        "/settings/members/invitations",
         member.removeprefix(AT_ACME),
         "/settings/audit",
         "/settings/transfer",
