@@ -407,6 +407,43 @@ async def test_a_lost_renewal_of_a_grant_that_has_ended_since_is_listed(loss: Lo
         ]
 
 
+async def test_withdrawn_and_accepted_invitations_are_withdrawn(
+    conninfo: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    mail = {"SMTP_URL": "smtp://127.0.0.1:9", "MAIL_FROM": "mail@acme.example"}
+    async with running_service(conninfo, INVITATIONS="true", **mail) as service:
+        loss = Loss(service, postgres, tmp_path)
+        org = await service.organization()
+        paths, tokens = {}, {}
+        for name in ("kept", "withdrawn", "accepted"):
+            body = {"email": f"{name}@x.example", "role": "member"}
+            made = (await org.owner.post("/api/v1/invitations", body)).json()
+            paths[name] = f"/api/v1/invitations/{made['id']}"
+            link = (await org.owner.get(f"{paths[name]}/link")).json()["url"]
+            tokens[name] = link.partition("=")[2]
+        # for the command, whose clock is the system's
+        await rows(conninfo, "UPDATE invitations SET expires_at = now() + interval '1 day'")
+        await loss.back_up()
+        await org.owner.delete(paths["withdrawn"])
+        await org.owner.post(f"{paths['kept']}/resend")
+        user = service.user("user", email="accepted@x.example", email_verified=True)
+        body = {"token": tokens["accepted"]}
+        assert (await user.post("/api/v1/invitations/accept", body)).status_code == 200
+        async with loss.restored() as (restored, done):
+            found = await rows(restored.conninfo, "SELECT email, closed_as FROM invitations")
+            lines = [line.split("  ") for line in done.out.splitlines() if "invitation." in line]
+    assert {row["email"]: row["closed_as"] for row in found} == {
+        "kept@x.example": None,
+        "withdrawn@x.example": "withdrawn",
+        "accepted@x.example": "withdrawn",
+    }
+    assert [(line[1], line[4]) for line in lines] == [
+        ("invitation.withdrawn", "redone"),
+        ("invitation.resent", "already done"),
+        ("invitation.accepted", "redone: withdrawn, it was accepted"),
+    ]
+
+
 async def test_grant_that_is_called_like_its_tenant_hides_no_suspension(loss: Loss) -> None:
     org = await loss.service.organization()
     await loss.back_up()

@@ -60,7 +60,7 @@ class InvitationService:
     """Invitations by mail to a principal's tenant, and their acceptance by users.
 
     Every change locks the tenant's row. ``links`` is None where invitations are not enabled: every
-    method then raises `InvitationsNotEnabledError`.
+    method but `withdraw` and `look_up` then raises `InvitationsNotEnabledError`.
     """
 
     database: Database
@@ -237,12 +237,12 @@ class InvitationService:
     async def withdraw(
         self, principal: RequestPrincipal, author: Author, invitation_id: str
     ) -> None:
-        """Withdraw an invitation: its link stops working. Repeating it succeeds.
+        """Withdraw an invitation: its link stops working. Repeating it succeeds. It needs no links,
+        so that the operator can do it too.
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, and
         `InvitationClosedError` for one that was accepted.
         """
-        _ = self._links
         org_id = principal.org_id
         async with self.database.transaction(of_tenant(org_id)) as connection:
             _tenant, caller, now = await lock_and_reauthorize(

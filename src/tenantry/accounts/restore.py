@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
+from tenantry.accounts import invitations_store as invitations
 from tenantry.accounts import projects_store as projects
+from tenantry.accounts.invitations import InvitationService
 from tenantry.accounts.members import MemberService
 from tenantry.accounts.tenants import TenantService
 from tenantry.audit import trail_store as audit
@@ -26,6 +28,7 @@ from tenantry.db.database import Database
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain.audit import BY_OPERATOR, Action, AuditEvent
 from tenantry.domain.errors import DomainError, NotFoundError
+from tenantry.domain.invitations import InvitationStatus
 from tenantry.domain.members import Member, MemberStatus
 from tenantry.domain.permissions import OWNER_ALIAS, AccessLevel, Mode
 from tenantry.notifications import mail_delivery_store as mails
@@ -112,6 +115,7 @@ class Restore:
     members: MemberService
     tenants: TenantService
     grants: GrantService
+    invitations: InvitationService
     clock: Clock
 
     async def lost_entries(self, trail: Iterable[AuditEvent]) -> LostEntries:
@@ -136,8 +140,8 @@ class Restore:
     ) -> AsyncGenerator[LostChange, None]:
         """Redo lost changes, oldest first, each in its own transactions.
 
-        Revokes and changes keys, removes members and lowers roles, ends grants, ends and suspends
-        tenants.
+        Revokes and changes keys, removes members and lowers roles, withdraws invitations, ends
+        grants, ends and suspends tenants.
         Creations, and changes that extend access, resume a tenant or transfer it, are only
         reported. ``dry_run`` examines each change separately, and does not foresee errors.
         """
@@ -185,6 +189,7 @@ class Restore:
             "member": self._examine_member,
             "project": self._examine_project,
             "grant": self._examine_grant,
+            "invitation": self._examine_invitation,
         }[kind]
         return await examine(entry)
 
@@ -213,6 +218,23 @@ class Restore:
         if _is_past(_time_in(entry.after or {}, "until"), self.clock()):
             return _already_done()
         return Verdict(RestoreOutcome.MANUAL, "the grant does not count, by its former terms")
+
+    async def _examine_invitation(self, entry: AuditEvent) -> Verdict:
+        """Withdraw an invitation that was withdrawn, or accepted: its user may have been removed
+        since.
+        """
+        org_id = entry.org_id
+        async with self.database.transaction(of_tenant(org_id)) as connection:
+            found = await invitations.find(connection, org_id, entry.target_id, self.clock())
+        if found is None:
+            raise NotFoundError("invitation")
+        is_open = found.invitation.status is InvitationStatus.OPEN
+        if entry.action is Action.INVITATION_RESENT or not is_open:
+            return _already_done()
+        operator = operator_principal(org_id)
+        withdraw = partial(self.invitations.withdraw, operator, BY_OPERATOR, entry.target_id)
+        was_accepted = entry.action is Action.INVITATION_ACCEPTED
+        return _redone(withdraw, "withdrawn, it was accepted" if was_accepted else "")
 
     async def _examine_key(self, entry: AuditEvent) -> Verdict:
         operator = operator_principal(entry.org_id)

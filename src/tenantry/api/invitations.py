@@ -197,7 +197,6 @@ async def get_invitation_link(
         "scope_escalation",
         "mode_mismatch",
         "invitation_closed",
-        "invitations_not_enabled",
     ),
 )
 async def delete_invitation(

@@ -11,6 +11,7 @@ import click
 import msgspec
 from msgspec import UNSET
 
+from tenantry.accounts.invitations import InvitationService
 from tenantry.accounts.members import MemberService
 from tenantry.accounts.owner_addresses import verify_as_operator
 from tenantry.accounts.restore import LostChange, Restore, RestoreOutcome, export_trail
@@ -376,12 +377,20 @@ def after_restore(
             system_clock,
         )
         tenants = tenant_service(settings, database, asks_provider=False)
+        invitations = InvitationService(
+            database,
+            settings.issuers,
+            settings.billing.catalog,
+            system_clock,
+            None,
+        )
         service = Restore(
             database,
             keys,
             members,
             tenants,
             grants.grant_service(settings, database, asks_provider=False),
+            invitations,
             system_clock,
         )
         lost = await service.lost_entries(trail)
