@@ -25,7 +25,13 @@ PAGES: Final = (
     "tutorials/protect-flask",
     "tutorials/sell-a-plan",
 )
-BESIDE_THE_DEMO: Final = ("how-to/api-keys", "how-to/audit", "how-to/members", "how-to/operations")
+BESIDE_THE_DEMO: Final = (
+    "how-to/api-keys",
+    "how-to/audit",
+    "how-to/members",
+    "how-to/operations",
+    "how-to/organizations",
+)
 """These ask a service that runs already: its address and credentials are in the variables of the
 environment.
 """
