@@ -30,6 +30,8 @@ from tests.support.dashboard import (
     BERTA,
     BETA,
     MIA,
+    NELL,
+    NOA,
     OLIVIA,
     Dashboard,
     running_dashboard,
@@ -477,6 +479,28 @@ async def test_a_page_of_signing_in(
     context = await browser.new_context(base_url=place.dashboard.url)
     await judge_address(context, source, path, status)
     await context.close()
+
+
+async def test_the_page_of_an_invitation(
+    browser: Browser, conninfo: str, tmp_path: Path, source: str
+) -> None:
+    mail = {"SMTP_URL": "smtp://127.0.0.1:9", "MAIL_FROM": "mail@acme.example"}
+    async with running_dashboard(conninfo, tmp_path, INVITATIONS="true", **mail) as dashboard:
+        paths = {}
+        for email in (str(NOA.email), "another@x.example"):
+            body = {"email": email, "role": "member"}
+            made = await dashboard.call("POST", "/invitations", body)
+            link = await dashboard.call("GET", f"/invitations/{made['id']}/link")
+            paths[email] = str(link["url"])
+        signed_out = await browser.new_context(base_url=dashboard.url)
+        await judge_address(signed_out, source, paths[str(NOA.email)], 200)
+        await judge_address(signed_out, source, "/invitation?token=x", 404)
+        await signed_out.close()
+        for user in (NOA, NELL, OLIVIA):
+            context = await enter(browser, dashboard, user)
+            for path in paths.values():
+                await judge_address(context, source, path, 200)
+            await context.close()
 
 
 async def test_a_user_without_an_organization(
