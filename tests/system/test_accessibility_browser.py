@@ -146,6 +146,12 @@ async def fill_every_page(dashboard: Dashboard, conninfo: str) -> dict[str, str]
                 "UPDATE api_keys SET expires_at = now() + %s * interval '1 day' WHERE id = %s",
                 (days, ids[name]),
             )
+        for outcome in ("accepted", "rate_limited", "forbidden"):
+            await connection.execute(
+                "INSERT INTO usage_days (org_id, day, key_id, outcome, number) "
+                "VALUES (%s, date_trunc('day', now(), 'UTC'), %s, %s, 12)",
+                (ACME, ids["In use"], outcome),
+            )
         await connection.execute(
             "INSERT INTO memberships (issuer, subject, tenant_id, role) "
             "SELECT issuer, %s, %s, 'member' FROM memberships WHERE subject = %s",
@@ -229,6 +235,7 @@ OWNERS_PAGES: Final = (
     KEYS,
     NEW,
     f"{KEYS}?status=revoked",
+    f"{KEYS}?order=requests",
     f"{KEYS}/{{In use}}",
     f"{KEYS}/{{In use}}/edit",
     f"{KEYS}/{{In use}}/rotate",
