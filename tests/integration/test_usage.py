@@ -304,6 +304,24 @@ async def test_a_query_that_cannot_be_answered_is_refused(
     assert [fault["location"] for fault in answer.json()["errors"]] == [location]
 
 
+async def test_an_export_has_the_days_of_each_key(
+    service: Service, counted: Organization, key: Key
+) -> None:
+    document = (await service.operator.get(f"{counted.path}/export")).json()
+    assert [(one["at"][:10], one["outcome"], one["count"]) for one in document["requests"]] == [
+        (in_json(HOUR - timedelta(days=1))[:10], "accepted", 2),
+        (in_json(HOUR - timedelta(days=1))[:10], "forbidden", 1),
+        (in_json(HOUR)[:10], "accepted", 1),
+    ]
+    assert {one["keyId"] for one in document["requests"]} == {key.id}
+
+
+async def test_an_export_without_counts_has_no_requests(
+    service: Service, org: Organization
+) -> None:
+    assert "requests" not in (await service.operator.get(f"{org.path}/export")).json()
+
+
 async def complete_until(service: Service) -> datetime:
     answer = (await service.operator.get(OPERATOR_USAGE)).json()
     return datetime.fromisoformat(answer["completeUntil"]).replace(microsecond=0)

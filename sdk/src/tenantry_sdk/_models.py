@@ -639,6 +639,8 @@ class TenantExport(Model, frozen=True, kw_only=True):
     """The whole ledger."""
     usage: list[dict[str, Any]] = msgspec.field(default_factory=list[dict[str, Any]])
     """What it used of metered features, for 400 days after each period; empty if it used none."""
+    requests: list[UsageCount] = msgspec.field(default_factory=list[UsageCount])
+    """How many requests each API key sent each day, for 400 days; empty without any."""
     invitations: list[Invitation] = msgspec.field(default_factory=list[Invitation])
     """Invitations by mail, until 30 days after their end; empty if there are none."""
 

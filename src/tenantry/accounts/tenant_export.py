@@ -10,7 +10,7 @@ from tenantry.accounts import invitations_store as invitations
 from tenantry.accounts import members_store as members
 from tenantry.accounts import projects_store as projects
 from tenantry.audit import trail as audit
-from tenantry.auth import api_keys_store, entitlements_store
+from tenantry.auth import api_keys_store, entitlements_store, usage_store
 from tenantry.auth.entitlements_store import UsageRecord
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.ledger_queries import BillingEventView, view
@@ -24,6 +24,7 @@ from tenantry.domain.invitations import Invitation
 from tenantry.domain.permissions import Mode
 from tenantry.domain.plans import Catalog
 from tenantry.domain.tenants import Project, Tenant, to_tenant
+from tenantry.domain.usage import UsageCount
 
 
 class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
@@ -54,6 +55,10 @@ class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
             "What it used of metered features, for 400 days after each period; absent if it used none."
         ),
     ] = UNSET
+    requests: Annotated[
+        list[UsageCount] | UnsetType,
+        doc("How many requests each API key sent each day, for 400 days; absent without any."),
+    ] = UNSET
     invitations: Annotated[
         list[Invitation] | UnsetType,
         doc("Invitations by mail, until 30 days after their end; absent if there are none."),
@@ -80,5 +85,6 @@ async def read_export(
         ],
         billing_events=[view(row) for row in await read_all_entries(connection, tenant_id)],
         usage=await entitlements_store.read_all(connection, tenant_id) or UNSET,
+        requests=await usage_store.read_all(connection, tenant_id, now) or UNSET,
         invitations=await invitations.read_all(connection, tenant_id, now) or UNSET,
     )

@@ -120,8 +120,8 @@ async def complete_until(connection: Connection, now: datetime) -> datetime:
     return await connection.fetch_value(_COMPLETE_UNTIL, (now,)) or now
 
 
-async def read(connection: Connection, wanted: UsageQuery, most: int) -> list[UsageCount]:
-    """Read counts, oldest first, at most so many."""
+async def read(connection: Connection, wanted: UsageQuery, most: int | None) -> list[UsageCount]:
+    """Read counts, oldest first, at most so many; None for all."""
     rows = await connection.fetch(*read_statement(wanted, most))
     moments = {second: from_epoch(second) for second, *_ in rows}
     return [
@@ -136,6 +136,20 @@ async def read(connection: Connection, wanted: UsageQuery, most: int) -> list[Us
     ]
 
 
+async def read_all(connection: Connection, org_id: str, now: datetime) -> list[UsageCount]:
+    """Read the days of a tenant, by key and outcome, oldest first."""
+    days = UsageInterval.DAY
+    wanted = UsageQuery(
+        interval=days,
+        since=now - days.kept,
+        until=now,
+        by_key=True,
+        by_outcome=True,
+        org_id=org_id,
+    )
+    return await read(connection, wanted, None)
+
+
 async def busiest_keys(
     connection: Connection, org_id: str, since: datetime, most: int
 ) -> list[str]:
@@ -144,7 +158,7 @@ async def busiest_keys(
     return await connection.fetch_column(_BUSIEST, values)
 
 
-def read_statement(wanted: UsageQuery, most: int) -> tuple[str, dict[str, Any]]:
+def read_statement(wanted: UsageQuery, most: int | None) -> tuple[str, dict[str, Any]]:
     """Return the statement that reads counts, and its values."""
     values = {
         "org_id": wanted.org_id,
