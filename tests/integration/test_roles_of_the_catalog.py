@@ -1,11 +1,13 @@
 """Roles of the operator's own: what their users may do, and which roles they give."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import psycopg
 import pytest
 
+from tests.support.billing import until_blocked
 from tests.support.members import MEMBERS, add_member, join, path_of
 from tests.support.postgres import PostgresServer
 from tests.support.service import (
@@ -115,6 +117,21 @@ async def test_user_whose_role_gives_some_roles_makes_no_key_that_gives_others(
     assert refusal(await lead.post(f"{KEYS}/{key.id}/rotate", {})) == ESCALATION
     reading = {**managing, "scopes": ["members:read", "projects:read"]}
     assert (await lead.post(KEYS, reading)).status_code == 201
+
+
+async def test_role_that_was_lowered_while_a_request_waited_gives_nothing(
+    service: Service, org: Organization
+) -> None:
+    member = await join(service, org, "falling", "lead")
+    async with await psycopg.AsyncConnection.connect(service.conninfo) as connection:
+        await connection.execute("SELECT 1 FROM tenants WHERE id = %s FOR UPDATE", (org.id,))
+        lowered = asyncio.ensure_future(org.owner.patch(path_of(member), {"role": "support"}))
+        await until_blocked(service.conninfo, 1)
+        falling = service.user("falling")
+        given = asyncio.ensure_future(falling.post(MEMBERS, {"userId": "z", "role": "member"}))
+        await until_blocked(service.conninfo, 2)
+    assert (await lowered).status_code == 200
+    assert refusal(await given) == (403, "insufficient_scope")
 
 
 async def test_unknown_role_is_rejected_with_the_names_of_the_known_ones(

@@ -502,6 +502,15 @@ def test_role_map_is_read() -> None:
     assert oidc_of().role_map["org:owner"] == oidc_of().role_map["owner"] == "owner"
 
 
+def test_role_map_names_roles_of_the_catalog(tmp_path: Path) -> None:
+    plans = tmp_path / "plans.toml"
+    plans.write_text('[[plans]]\nid = "free"\n[[roles]]\nid = "lead"\nscopes = ["projects:read"]\n')
+    mapped = oidc_of(TENANTRY_PLANS=str(plans), OIDC_ROLE_MAP="Head=lead")
+    assert mapped.role_map == {"Head": "lead"}
+    unmapped = oidc_of(TENANTRY_PLANS=str(plans))
+    assert unmapped.role_map["org:lead"] == unmapped.role_map["lead"] == "lead"
+
+
 @pytest.mark.parametrize(
     ("value", "faults"),
     [
@@ -523,6 +532,13 @@ def test_role_map_is_read() -> None:
 )
 def test_faulty_role_map_is_refused(value: str, faults: list[str]) -> None:
     assert faults_of(OIDC_ROLE_MAP=value) == [f"OIDC_ROLE_MAP: {fault}" for fault in faults]
+
+
+def test_role_map_with_an_unknown_role_is_refused() -> None:
+    identity_provider = {"OIDC_ISSUER": "https://id.example", "OIDC_AUDIENCE": "api"}
+    assert faults_of(**identity_provider, OIDC_ROLE_MAP="Head=boss") == [
+        "OIDC_ROLE_MAP: 'boss' is none of owner, admin, member"
+    ]
 
 
 def test_name_of_a_claim_has_no_blank() -> None:

@@ -192,6 +192,17 @@ async def test_entries_are_grouped_by_day_in_the_zone_of_the_organization(
     assert "Monday" not in in_utc.text
 
 
+async def test_entry_of_an_invitation_names_its_address(dashboard: Dashboard) -> None:
+    async with await psycopg.AsyncConnection.connect(dashboard.conninfo) as connection:
+        await connection.execute(
+            "INSERT INTO audit_events (id, org_id, at, action, actor_kind, actor_id, target_id, after) "
+            "VALUES ('aud_x', 'acme', now(), 'invitation.created', 'user', 'olivia', 'inv_x', "
+            """'{"email": "eve@x.example", "role": "member"}')"""
+        )
+    page = await (await dashboard.sign_in(OLIVIA)).open(AUDIT)
+    assert "Olivia Owner invited eve@x.example by mail as member" in page.text
+
+
 async def test_filter_of_actors_offers_the_names_on_the_page(dashboard: Dashboard) -> None:
     await key(dashboard, "CI")
     page = await (await dashboard.sign_in(OLIVIA)).open(AUDIT)
