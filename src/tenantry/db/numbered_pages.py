@@ -2,7 +2,7 @@
 
 A page is found from its first or last row by the index of the list's order, so that the page of
 row 1,000 costs what the first one does. Only a jump to a number counts the rows before it.
-Counts and searches examine `Listing.most` rows at most.
+Counts and searches examine `Listing.most` rows at most (docs/decisions/0074-numbered-pages.md).
 """
 
 from collections.abc import Callable, Sequence
