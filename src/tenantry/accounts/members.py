@@ -70,8 +70,8 @@ class MemberService:
         limit: int,
         cursor: str | None,
     ) -> Page[Member]:
-        """Read a page of members, newest first; with ``bounded`` of a bounded search. Raises
-        `InvalidCursorError`, and `ValidationError` for an unknown role.
+        """Read a page of members, newest first. Raises `InvalidCursorError`, and `ValidationError`
+        for an unknown role.
         """
         if wanted.role is not None:
             self.catalog.roles.require(wanted.role)
