@@ -12,6 +12,7 @@ from tenantry.db.database import Database
 from tenantry.domain.members import User, UserProfile
 from tests.support.billing import rows
 from tests.support.issuer import NOW
+from tests.support.members import join
 from tests.support.service import PROJECTS, VERIFY, JsonObject, Service, running_service
 
 USER = User("https://id.example", "ada")
@@ -41,9 +42,14 @@ async def profile(database: Database, org_id: str) -> UserProfile | None:
     return (await UserProfileService(database).of_users(org_id, [USER])).get(USER)
 
 
-async def stored(service: Service, org_id: str) -> list[JsonObject]:
-    statement = "SELECT subject, name, email, claimed_role FROM user_profiles WHERE org_id = %s ORDER BY subject"
-    return await rows(service.conninfo, statement, org_id)
+async def stored(service: Service, org_id: str, *subjects: str) -> list[JsonObject]:
+    return await rows(
+        service.conninfo,
+        "SELECT subject, name, email, claimed_role FROM user_profiles "
+        "WHERE org_id = %s AND subject = ANY(%s) ORDER BY subject",
+        org_id,
+        list(subjects),
+    )
 
 
 async def test_tokens_tell_the_tenant_name_and_verified_address(service: Service) -> None:
@@ -54,10 +60,20 @@ async def test_tokens_tell_the_tenant_name_and_verified_address(service: Service
             claims = {"sub": sub, "org_id": org.id, **described}
             caller = other.caller(other.issuer.mint(claims=claims))
             assert (await caller.get(path)).status_code == 200
-    assert [dict(row) for row in await stored(service, org.id)] == [
+    assert [dict(row) for row in await stored(service, org.id, "grace", "hedy")] == [
         {"subject": sub, "name": "Grace", "email": "grace@acme.example", "claimed_role": "member"}
         for sub in ("grace", "hedy")
     ]
+
+
+async def test_user_by_membership_has_no_claimed_role(service: Service) -> None:
+    org = await service.organization()
+    await join(service, org, "grace")
+    token = service.user("grace").credential
+    async with running_service(service.conninfo, OIDC_ISSUER=service.issuer.url) as other:
+        assert (await other.caller(token).get(PROJECTS)).status_code == 200
+    [row] = await stored(service, org.id, "grace")
+    assert row["claimed_role"] is None
 
 
 async def test_token_without_a_name_keeps_the_name(service: Service) -> None:
@@ -68,7 +84,7 @@ async def test_token_without_a_name_keeps_the_name(service: Service) -> None:
             token = other.issuer.mint(claims={"sub": "grace", **described, **name})
             async with running_service(service.conninfo, OIDC_ISSUER=other.issuer.url) as process:
                 assert (await process.caller(token).get(PROJECTS)).status_code == 200
-    [row] = await stored(service, org.id)
+    [row] = await stored(service, org.id, "grace")
     assert row["name"] == "Grace"
 
 
@@ -79,7 +95,7 @@ async def test_rejected_token_is_no_visit(service: Service) -> None:
             caller = other.caller(other.issuer.mint(claims={"sub": "ada", **claims}))
             answer = await caller.get(PROJECTS)
             assert answer.status_code in {401, 403}
-    assert await stored(service, org.id) == []
+    assert await stored(service, org.id, "ada") == []
 
 
 async def test_visit_within_the_hour_is_not_stored_again(
@@ -131,4 +147,4 @@ async def test_visit_of_a_purged_tenant_is_dropped(service: Service, database: D
     async with database.transaction(OF_PEOPLE) as connection:
         await record_visits(connection, [UserVisit(org.id, *USER, "Ada", None, None, NOW), other])
     assert await profile(database, org.id) == UserProfile("Ada", None, NOW)
-    assert await stored(service, "purged") == []
+    assert await stored(service, "purged", "ada") == []
