@@ -16,14 +16,22 @@ _OTHER_ACTORS: Final = {
     ActorKind.SYSTEM: "The service",
     ActorKind.ANYBODY: "An anonymous client",
 }
+_KEY: Final = "api_key"
+_MEMBER: Final = "member"
+_GRANT: Final = "grant"
 _PAGES: Final = {
-    "api_key": "/settings/api-keys",
+    _KEY: "/settings/api-keys",
     "project": "/projects",
-    "member": "/settings/members",
+    _MEMBER: "/settings/members",
 }
 """The pages of targets, by the first word of an action."""
-_GRANT: Final = "grant"
-_INVITATION: Final = "invitation"
+_NAME_FIELDS: Final = {
+    _KEY: "name",
+    "project": "name",
+    _MEMBER: "userId",
+    "invitation": "email",
+}
+"""The field that names a target, by the same; what has none concerns the tenant itself."""
 
 
 class AuditParty(msgspec.Struct, frozen=True):
@@ -68,11 +76,10 @@ def _actor(event: AuditEvent, names: Mapping[str, str]) -> AuditParty:
     if event.actor_id is None or event.actor_kind in _OTHER_ACTORS:
         return AuditParty(id=event.actor_id, label=_OTHER_ACTORS.get(event.actor_kind, "Unknown"))
     if event.actor_kind is ActorKind.API_KEY:
-        page = f"/settings/api-keys/{event.actor_id}" if event.actor_id in names else None
         return AuditParty(
             shown_name(names.get(event.actor_id, ""), event.actor_id),
             event.actor_id,
-            page,
+            _page(_KEY, event.actor_id, names),
             label="The key",
         )
     return AuditParty(id=event.actor_id, user_id=event.actor_id)
@@ -83,17 +90,17 @@ def _target(event: AuditEvent, names: Mapping[str, str]) -> AuditParty | None:
     target_id = event.target_id
     if kind == _GRANT:
         return AuditParty(target_id)
-    if kind == _INVITATION:
-        return AuditParty(
-            names.get(target_id) or _field_text(event, "email") or target_id, target_id
-        )
-    if kind not in _PAGES:
+    if kind not in _NAME_FIELDS:
         return None
-    page = f"{_PAGES[kind]}/{target_id}" if target_id in names else None
-    is_member = kind == "member"
-    name = names.get(target_id) or _field_text(event, "userId" if is_member else "name")
-    shown = {"user_id" if is_member else "name": shown_name(name, target_id)}
-    return AuditParty(id=target_id, page=page, **shown)
+    name = names.get(target_id) or _field_text(event, _NAME_FIELDS[kind])
+    shown = {"user_id" if kind == _MEMBER else "name": shown_name(name, target_id)}
+    return AuditParty(id=target_id, page=_page(kind, target_id, names), **shown)
+
+
+def _page(kind: str, object_id: str, names: Mapping[str, str]) -> str | None:
+    """Return the path of an object's page; None for what has none, or is gone."""
+    is_shown = kind in _PAGES and object_id in names
+    return f"{_PAGES[kind]}/{object_id}" if is_shown else None
 
 
 def _field_text(event: AuditEvent, field: str) -> str:
