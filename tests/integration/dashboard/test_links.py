@@ -34,6 +34,8 @@ BACK: Final = frozenset(
         "Replaced",
         "Revoked",
         "Show all",
+        "Show closed invitations",
+        "Show open invitations",
     }
 )
 """Links to the previous page, to the same page or list, or to more about the object of the page."""
@@ -60,6 +62,7 @@ LEADS_TO: Final = {
     "See all by this actor": "Audit",
     "See all for this target": "Audit",
     "See the plan": "Plan",
+    "Set a time zone": "General",
     "See billing": "Plan",
     "The old key": "Rotated",
     "See what this key changed": "Audit",
