@@ -68,8 +68,6 @@ LEADS_TO: Final = {
     "See what this key changed": "Audit",
     "Show all changes": "Audit",
     "Show changes": "Audit",
-    "Show open invitations": "Members",
-    "Show closed invitations": "Members",
     "See the audit entries of this member": "Audit",
     "a key": "Owner key",
     "tenantry": "Acme",
