@@ -52,6 +52,7 @@ LEADS_TO: Final = {
     "Leave organization": "Leave Acme?",
     "Invite a colleague": "Invite member",
     "Overview": "Acme",
+    "Requests, last 24 hours": "API keys",
     "Remove": "Remove this member?",
     "Replay the ledger": "Replay the ledger",
     "Revoke the old key now": "Revoke Rotated",
