@@ -72,6 +72,7 @@ def signed_in(base_url: str) -> Iterator[Page]:
         )
         page.goto("/sign-in")
         page.get_by_role("link", name="Olivia").click()
+        page.wait_for_url("**/orgs/demo/")
         yield page
         browser.close()
 
@@ -93,7 +94,8 @@ def main() -> None:
         take(page, "api-keys")
         page.get_by_role("link", name="Create key").click()
         page.get_by_role("textbox", name="Name").fill("Reporting")
-        page.get_by_label("projects:read").check()
+        page.get_by_label("Chosen scopes").check()
+        page.get_by_role("checkbox", name="projects:read").check()
         page.get_by_role("button", name="Create key").click()
         take(page, "key-created")
     for event in _EVENTS:
