@@ -99,7 +99,7 @@ async def test_test_key_changes_neither_tenant_nor_billing(service: Service) -> 
         for needed in operation["security"]
         if needed.get("bearer") in (["tenants:write"], ["billing:write"])
     }
-    assert len(refused) == 4
+    assert len(refused) == 5
     assert refused == dict.fromkeys(refused, (403, "mode_mismatch"))
 
 
