@@ -51,6 +51,12 @@ def test_final_answers_are_not_retried(status: int) -> None:
     assert type(raised.value).status == status
 
 
+def test_limit_of_invitations_is_final() -> None:
+    with pytest.raises(errors.RateLimitedError) as raised:
+        progress(CREATE).after(answer(429, "invitation_limit_reached"), NOW, 0.0)
+    assert raised.value.code == "invitation_limit_reached"
+
+
 @pytest.mark.parametrize("call", [READ, REVOKE, CREATE])
 def test_lost_answers_are_retried(call: Call) -> None:
     assert progress(call).after_loss(LOST, 0.0) >= 0

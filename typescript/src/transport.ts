@@ -13,6 +13,7 @@ export interface Policy {
 export type Fetch = typeof globalThis.fetch;
 
 const RETRIED = new Set([408, 429, 502, 503, 504]);
+const INVITATION_LIMIT = "invitation_limit_reached"; // a 429 of 24 hours, or until somebody acts
 const MAYBE_DONE = new Set([408, 502, 503, 504]);
 const PROJECT = /\/api\/v1\/projects\/[^/]+$/; // other deleted objects keep a record, so that repeating succeeds
 const NO_BODY = new Set([204, 205, 304]);
@@ -40,7 +41,7 @@ export async function send(request: Request, policy: Policy, fetch: Fetch): Prom
       }
       const rejection = errorOf(response.status, response.headers, await response.text());
       error = rejection;
-      again = RETRIED.has(response.status);
+      again = RETRIED.has(response.status) && rejection.code !== INVITATION_LIMIT;
       if (rejection.code === "idempotency_in_flight" && lost) {
         again = true; // the lost attempt still runs; it does not count
         counts = 0;

@@ -17,6 +17,8 @@ _AGAIN: Final = frozenset({408, 429, 502, 503, 504})
 _MAYBE_DONE: Final = frozenset({408, 502, 503, 504})
 """Statuses of a gateway that timed out although the service may have handled the request."""
 _IN_FLIGHT: Final = "idempotency_in_flight"
+_INVITATION_LIMIT: Final = "invitation_limit_reached"
+"""A 429 that no call outlasts: the limits are of 24 hours, or end when somebody acts."""
 _NOT_FOUND: Final = 404
 _CHECK_RETRIES: Final = 1
 
@@ -174,11 +176,12 @@ class RetryState:
             )
         if status in _MAYBE_DONE:
             self._lost = True
+        passes = status in _AGAIN and error.code != _INVITATION_LIMIT
         return self._wait(
             error,
             pause,
             now,
-            again=status in _AGAIN and not self._call.is_check,
+            again=passes and not self._call.is_check,
         )
 
     def _wait(
