@@ -503,6 +503,19 @@ async def test_active_member_is_told(service: Service) -> None:
     assert refusal(answer) == (409, "member_exists")
     [member] = await members_of(org, "here-already")
     assert member["role"] == "admin"
+    record = await org.owner.get(path_of(invitation))
+    assert record.json()["status"] == "withdrawn"
+
+
+async def test_member_with_another_address_leaves_an_invitation_open(service: Service) -> None:
+    org = await service.organization()
+    await join(service, org, "curious")
+    invitation = await invite(org.owner, new_address())
+    token = await token_of(org.owner, invitation)
+    answer = await accept(verified(service, "curious", new_address()), token)
+    assert refusal(answer) == (403, "email_mismatch")
+    record = await org.owner.get(path_of(invitation))
+    assert record.json()["status"] == "open"
 
 
 async def test_suspended_tenant_cannot_be_joined(service: Service) -> None:

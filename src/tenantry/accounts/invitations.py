@@ -296,7 +296,8 @@ class InvitationService:
         """Make the user a member, and close the invitation. The same user may repeat it.
 
         ``address`` is the user's verified one; for a user without one, ``proof`` is what a
-        confirmation mail linked.
+        confirmation mail linked. The invitation of somebody who is a member already is withdrawn,
+        so that it takes no place of the plan's members.
 
         Raises `NotFoundError` for an invalid link, `InvitationClosedError`,
         `EmailNotVerifiedError`, `EmailMismatchError`, `MemberExistsError`,
@@ -305,22 +306,23 @@ class InvitationService:
         """
         links = self._links
         verified = await address.find()  # may ask the identity provider: before the transaction
-        async with self.database.transaction(OF_PEOPLE) as connection:
-            repeated = await idempotency.begin(connection, claim, Membership, self.clock())
-            if repeated is not None:
-                return repeated
-            async with self._of_link(connection, token, lock=True) as (tenant, terms, now):
-                invitation = terms.invitation
-                _check_not_suspended(tenant)
-                member = await self._accepted_by(connection, user, terms)
-                if member is None:
-                    rules.check_open(invitation.status)
-                    is_confirmed = links.confirms(invitation.id, user, proof, now)
-                    rules.check_recipient(terms.address, verified, is_confirmed=is_confirmed)
-                    member = await self._join(connection, author, user, tenant, terms, now)
-                membership = _membership(tenant, member)
-            await idempotency.keep(connection, claim, membership, self.clock())
-            return membership
+        try:
+            async with self.database.transaction(OF_PEOPLE) as connection:
+                repeated = await idempotency.begin(connection, claim, Membership, self.clock())
+                if repeated is not None:
+                    return repeated
+                async with self._of_link(connection, token, lock=True) as (tenant, terms, now):
+                    _check_not_suspended(tenant)
+                    member = await self._accepted_by(connection, user, terms)
+                    if member is None:
+                        self._check_may_accept(links, user, terms, verified, proof, now)
+                        member = await self._join(connection, author, user, tenant, terms, now)
+                    membership = _membership(tenant, member)
+                await idempotency.keep(connection, claim, membership, self.clock())
+                return membership
+        except errors.MemberExistsError:
+            await self._close_needless(user, author, token)
+            raise
 
     async def request_confirmation(self, user: User, token: str) -> None:
         """Mail a link to the invited address, by which this user proves to receive its mail.
@@ -365,6 +367,40 @@ class InvitationService:
             tenant = await get_tenant(connection, org_id, lock=lock)
             now = self.clock()
             yield tenant, await _find(connection, org_id, invitation_id, now), now
+
+    @staticmethod
+    def _check_may_accept(
+        links: InvitationLinks,
+        user: User,
+        terms: InvitationTerms,
+        verified: str | None,
+        proof: str,
+        now: datetime,
+    ) -> None:
+        """Raise unless the invitation is open, and the user proved to receive its mail."""
+        invitation = terms.invitation
+        rules.check_open(invitation.status)
+        is_confirmed = links.confirms(invitation.id, user, proof, now)
+        rules.check_recipient(terms.address, verified, is_confirmed=is_confirmed)
+
+    async def _close_needless(self, user: User, author: Author, token: str) -> None:
+        """Withdraw the invitation of a user who may accept it, but is a member already."""
+        async with (
+            self.database.transaction(OF_PEOPLE) as connection,
+            self._of_link(connection, token, lock=True) as (tenant, terms, now),
+        ):
+            invitation = terms.invitation
+            member = await members.find_user(connection, tenant.record.id, user)
+            is_member = member is not None and member.status is MemberStatus.ACTIVE
+            if is_member and invitation.status is InvitationStatus.OPEN:
+                await _close(
+                    connection,
+                    author,
+                    Action.INVITATION_WITHDRAWN,
+                    invitation,
+                    InvitationStatus.WITHDRAWN,
+                    now,
+                )
 
     async def _accepted_by(
         self, connection: Connection, user: User, terms: InvitationTerms

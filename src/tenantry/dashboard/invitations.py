@@ -38,6 +38,8 @@ class NextStep(StrEnum):
     SIGN_IN = "sign in"
     OPEN = "open"
     """The user belongs to the organization."""
+    OPEN_AND_CLOSE = "open and close"
+    """The user is a member already; the invitation is still open."""
     ACCEPT = "accept"
     CHANGE_USER = "change user"
     """The user's verified address is another one."""
@@ -65,6 +67,8 @@ async def accept_invitation_by_mail(ctx: Context) -> Response[str]:
         )
     except errors.DatabaseUnavailableError:
         raise
+    except errors.MemberExistsError:
+        return await _to_organization(ctx, token)
     except errors.DomainError as error:
         return await _page(ctx, token, proof, error)
     return ctx.redirect_with(FlashMessage.INVITATION_ACCEPTED, f"/orgs/{membership.org_id}")
@@ -80,6 +84,12 @@ async def request_invitation_confirmation(ctx: Context) -> Response[str]:
     except errors.DomainError as error:
         return await _page(ctx, token, "", error)
     return await _page(ctx, token, "", is_sent=True)
+
+
+async def _to_organization(ctx: PageContext, token: str) -> Response[str]:
+    """Redirect a member to the organization of a link."""
+    invitation = await ctx.services.invitations.look_up(token)
+    return ctx.redirect("/" if invitation is None else f"/orgs/{invitation.org_id}")
 
 
 async def _page(
@@ -114,12 +124,23 @@ async def _page(
 def _next_step(
     ctx: PageContext, invitation: ShownInvitation, user: DashboardUser | None, proof: str
 ) -> NextStep:
-    if user is not None and invitation.org_id in {tenant.id for tenant in user.tenants}:
-        return NextStep.OPEN
+    belongs = user is not None and invitation.org_id in {tenant.id for tenant in user.tenants}
     if invitation.status is not InvitationStatus.OPEN:
-        return NextStep.ASK_AGAIN
+        return NextStep.OPEN if belongs else NextStep.ASK_AGAIN
     if user is None:
         return NextStep.SIGN_IN
+    step = _step_of_user(ctx, invitation, user, proof)
+    if not belongs:
+        return step
+    # accepting would limit the access that a claim gives to the role of the invitation
+    is_member = step is NextStep.ACCEPT and user.claims.org_id != invitation.org_id
+    return NextStep.OPEN_AND_CLOSE if is_member else NextStep.OPEN
+
+
+def _step_of_user(
+    ctx: PageContext, invitation: ShownInvitation, user: DashboardUser, proof: str
+) -> NextStep:
+    """Return what a user may do with an open invitation who is no member."""
     is_confirmed = ctx.services.invitations.confirms(user.session.user, invitation, proof)
     try:
         check_recipient(

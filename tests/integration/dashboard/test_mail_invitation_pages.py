@@ -110,6 +110,19 @@ async def test_member_is_shown_the_way_to_the_organization(dashboard: Dashboard)
     assert AT_ACME in page.links
 
 
+async def test_member_closes_an_invitation_by_opening_the_organization(
+    dashboard: Dashboard,
+) -> None:
+    invitation = await invite(dashboard, str(NOA.email))
+    await dashboard.add_member(NOA.sub)
+    noa = await dashboard.sign_in(NOA)
+    page = await noa.open(invitation["path"])
+    assert "You already belong to this organization." in page.text
+    assert await status_of(dashboard, invitation) == "open"
+    assert (await noa.send(page, ACCEPT)).path.rstrip("/") == AT_ACME
+    assert await status_of(dashboard, invitation) == "withdrawn"
+
+
 async def test_user_with_another_address_is_told_what_to_do(dashboard: Dashboard) -> None:
     invitation = await invite(dashboard, "somebody@x.example")
     noa = await dashboard.sign_in(NOA)
