@@ -198,7 +198,8 @@ def show_tenant(org_id: str, *, as_json: bool) -> None:
         unreachable=FAILED,
     )
     fields = msgspec.structs.asdict(tenant) | {"access": access_words(tenant.access)}
-    rows = zip(tenant.__struct_encode_fields__, map(shown, fields.values()), strict=True)
+    named = zip(tenant.__struct_encode_fields__, fields.values(), strict=True)
+    rows = [(name, shown(value)) for name, value in named if value is not UNSET]
     print_record(tenant, rows, as_json=as_json)
 
 
