@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from tenantry.accounts import invitations_store as invitations
 from tenantry.accounts import members_store as members
 from tenantry.accounts import tenants_store as tenants
 from tenantry.accounts.projects import MOST_COUNTED, count_for_page
@@ -49,10 +50,11 @@ _MOST_ENTRIES: Final = 20
 class PlanUse(msgspec.Struct, frozen=True):
     """A tenant's use of its plan.
 
-    ``projects`` are those of the principal's mode. ``members`` includes invited users. ``api_keys``
-    are the active keys of both modes, which a plan limits; ``replaced_keys`` still work beside
-    their successors. ``requests`` is about the number of the last minute; None where the plan has
-    no limit, because then requests are not counted.
+    ``projects`` are those of the principal's mode. ``members`` includes invited users and
+    open invitations by mail, as the plan's limit does. ``api_keys`` are the active keys of both
+    modes, which a plan limits; ``replaced_keys`` still work beside their successors. ``requests``
+    is about the number of the last minute; None where the plan has no limit, because then requests
+    are not counted.
     """
 
     projects: Count
@@ -158,7 +160,8 @@ class OverviewService:
             requests = await count_requests(connection, subject_of_tenant(org_id), since)
         members_used = 0
         if self.issuers is not None:
-            members_used = await members.count_current(
+            members_used = await invitations.count_open(connection, org_id, now)
+            members_used += await members.count_current(
                 connection,
                 org_id,
                 self.issuers,

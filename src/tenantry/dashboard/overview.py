@@ -56,6 +56,7 @@ async def show_overview(ctx: Context) -> Response[str]:
         is_last_period=is_last_period(tenant),
         next_charges=_next_charges(ctx, tenant),
         requests=await _requests(ctx),
+        by_mail=services.invitations.is_enabled,
         sells=services.checkout.is_configured,
         owner_address=await services.confirmations.of_tenant(ctx.principal),
         anomalous=_by_anomaly(overview.events[:_NEWEST_EVENTS]),

@@ -53,6 +53,18 @@ async def test_owner_invites_by_mail_and_copies_the_link(dashboard: Dashboard) -
     assert f"{dashboard.url}/invitation?token=inv_" in page.html
 
 
+async def test_checklist_of_the_overview_leads_to_invitations_by_mail(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    assert INVITE in (await olivia.open(f"{AT_ACME}/")).links
+
+
+async def test_open_invitations_count_as_members_of_the_plan(dashboard: Dashboard) -> None:
+    await invited(dashboard)
+    olivia = await dashboard.sign_in(OLIVIA)
+    said = (await olivia.open(f"{AT_ACME}/billing")).text
+    assert "Members and invitations 2 of 100" in said
+
+
 async def test_double_click_invites_once(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     form = await olivia.open(INVITE)
