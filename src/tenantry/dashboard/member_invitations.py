@@ -29,6 +29,10 @@ _ERRORS: Final[Mapping[type[errors.DomainError], tuple[str, str]]] = {
         "email",
         "This address has an open invitation. Send that again, or withdraw it first.",
     ),
+    errors.MemberExistsError: (
+        "email",
+        "The user of this address is a member already. You can change the role on the member's page.",
+    ),
     errors.PlanLimitReachedError: (
         "email",
         "The plan allows no more members and invitations. Remove some, or change the plan.",

@@ -65,6 +65,15 @@ async def test_open_invitations_count_as_members_of_the_plan(dashboard: Dashboar
     assert "Members and invitations 2 of 100" in said
 
 
+async def test_address_of_a_member_is_refused_beside_the_field(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    await olivia.open(MEMBERS)  # records the owner's address
+    form = await olivia.open(INVITE)
+    page = await olivia.send(form, email=str(OLIVIA.email), role="member")
+    assert page.path == INVITE
+    assert "The user of this address is a member already." in page.text
+
+
 async def test_double_click_invites_once(dashboard: Dashboard) -> None:
     olivia = await dashboard.sign_in(OLIVIA)
     form = await olivia.open(INVITE)
