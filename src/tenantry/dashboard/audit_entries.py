@@ -64,7 +64,11 @@ def shown_entries(events: Sequence[AuditEvent], names: Mapping[str, str]) -> lis
 
 
 async def names_of_users(ctx: PageContext, entries: Iterable[ShownEntry]) -> dict[str, str]:
-    """Return the names of users by user id; entries name a user by the subject alone."""
+    """Return the names of users by user id, for who may read members; entries name a user by the
+    subject alone.
+    """
+    if not ctx.user.may("members:read"):
+        return {}
     parties = chain.from_iterable((entry.actor, entry.target) for entry in entries)
     issuer = ctx.user.session.issuer
     users = {User(issuer, party.user_id) for party in parties if party and party.user_id}

@@ -24,6 +24,10 @@ gives = ["support", "member"]
 id = "support"
 name = "Support"
 scopes = ["projects:read", "members:read"]
+
+[[roles]]
+id = "auditor"
+scopes = ["audit:read"]
 """
 
 
@@ -89,3 +93,15 @@ async def test_page_shows_a_role_that_left_the_catalog(dashboard: Dashboard) -> 
     olivia = await dashboard.sign_in(OLIVIA)
     assert "gone (no longer a role)" in (await olivia.open(path)).text
     assert "gone (no longer a role)" in (await olivia.open(MEMBERS)).text
+
+
+async def test_auditor_who_may_not_read_members_sees_their_ids_alone(dashboard: Dashboard) -> None:
+    olivia = await dashboard.sign_in(OLIVIA)
+    await dashboard.call("POST", "/projects", {"name": "Rocket"})
+    audit = f"{AT_ACME}/settings/audit"
+    assert "Olivia Owner" in (await olivia.open(f"{audit}?actorId={OLIVIA.sub}")).html
+    auditor = await sign_in_with(dashboard, "auditor")
+    for path in (audit, AT_ACME):
+        page = await auditor.open(path)
+        assert "Olivia Owner" not in page.html
+        assert OLIVIA.sub in page.html
