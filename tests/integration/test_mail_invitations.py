@@ -225,7 +225,18 @@ async def test_address_of_a_member_is_refused(service: Service) -> None:
 
 
 @pytest.mark.parametrize(
-    "email", ["no address", "a@b@c.example", "a@\u2488.example", "a\u202e@b.example"]
+    "email",
+    [
+        "no address",
+        "a@b@c.example",
+        "a@\u2488.example",
+        "a\u202e@b.example",
+        "a\u200b@b.example",
+        "a@b..example",
+        "a@b.example/c",
+        f"{'a' * 65}@b.example",
+        f"a@{'b' * 64}.example",
+    ],
 )
 async def test_text_that_is_no_address_is_refused(service: Service, email: str) -> None:
     org = await service.organization()

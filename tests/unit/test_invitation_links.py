@@ -11,6 +11,7 @@ from tenantry.common.secret import Secret
 from tenantry.domain.invitation_links import InvitationLinks
 from tenantry.domain.mail_addresses import comparable_address
 from tenantry.domain.members import User
+from tenantry.domain.owner_mails import limit_key
 
 ID: Final = "inv_" + 32 * "0"
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,6 +70,7 @@ def test_log_masks_the_token() -> None:
         ("ada@MÜNCHEN.example", "ada@xn--mnchen-3ya.example"),
         ("ada@x\u3002example", "ada@x.example"),
         (" ada@x.example ", "ada@x.example"),
+        ("ada@x.example.", "ada@x.example"),
     ],
 )
 def test_forms_of_one_address_compare_equal(one: str, other: str) -> None:
@@ -90,6 +92,10 @@ def test_forms_of_one_address_compare_equal(one: str, other: str) -> None:
 )
 def test_other_addresses_compare_unequal(one: str, other: str) -> None:
     assert comparable_address(one) != comparable_address(other)
+
+
+def test_mails_to_each_unicode_form_of_an_address_are_counted_together() -> None:
+    assert limit_key("jose\u0301@x.example") == limit_key("jos\u00e9@x.example")
 
 
 @pytest.mark.parametrize(

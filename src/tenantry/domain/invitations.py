@@ -8,7 +8,7 @@ import msgspec
 
 from tenantry.common.encoding import doc
 from tenantry.domain import errors
-from tenantry.domain.mail_addresses import comparable_address
+from tenantry.domain.mail_addresses import comparable_address, is_deliverable
 from tenantry.domain.names import NAME_RULE, has_refused_characters
 from tenantry.domain.roles import Roles
 
@@ -86,7 +86,7 @@ def invited_address(email: str) -> str:
     if has_refused_characters(email):
         raise errors.ValidationError(("email", NAME_RULE))
     address = comparable_address(email)
-    if address is None:
+    if address is None or not is_deliverable(email):
         raise errors.ValidationError(("email", _NOT_AN_ADDRESS))
     return address
 

@@ -1,10 +1,15 @@
 """Mail addresses: whether two of them name one mailbox, and the domain that mail is sent to."""
 
+import re
 import unicodedata
+from typing import Final
 
 import idna
 
 from tenantry.domain.names import has_refused_characters
+
+_LONGEST_LOCAL: Final = 64
+_DOMAIN: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*\.?")
 
 
 def comparable_address(email: str) -> str | None:
@@ -19,7 +24,19 @@ def comparable_address(email: str) -> str | None:
     if not local or encoded is None or has_refused_characters(email):
         return None
     lower = unicodedata.normalize("NFC", local).lower()
-    return f"{unicodedata.normalize('NFC', lower)}@{encoded}"
+    return f"{unicodedata.normalize('NFC', lower)}@{encoded.removesuffix('.')}"
+
+
+def is_deliverable(email: str) -> bool:
+    """Whether mail can be sent to an address, by its form (RFC 5321, sections 4.1.2 and 4.5.3.1).
+
+    Nothing in it is invisible, and no label of the domain is empty or too long. An underscore
+    occurs in domains of some organizations.
+    """
+    local, _, domain = email.rpartition("@")
+    encoded = ascii_domain(domain)
+    is_domain = encoded is not None and _DOMAIN.fullmatch(encoded) is not None
+    return is_domain and email.isprintable() and len(local.encode()) <= _LONGEST_LOCAL
 
 
 def ascii_domain(domain: str) -> str | None:

@@ -1,6 +1,7 @@
 """The owner's address, and the mails to it."""
 
 import hashlib
+import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -236,9 +237,10 @@ def limit_key(email: str) -> str:
     """Return the key under which mails to an address are counted, so that other spellings do not
     raise the limit.
 
-    Ignores case, dots and a ``+tag`` in the local part, whether or not the mail server does.
+    Ignores case, dots, the Unicode form and a ``+tag`` in the local part, whether or not the mail
+    server does.
     """
-    local, _, domain = email.casefold().rpartition("@")
+    local, _, domain = unicodedata.normalize("NFC", email).casefold().rpartition("@")
     with suppress(UnicodeError):
         domain = domain.encode("idna").decode()
     return f"{local.partition('+')[0].replace('.', '')}@{domain.rstrip('.')}"
