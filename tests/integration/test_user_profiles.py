@@ -148,3 +148,23 @@ async def test_visit_of_a_purged_tenant_is_dropped(service: Service, database: D
         await record_visits(connection, [UserVisit(org.id, *USER, "Ada", None, None, NOW), other])
     assert await profile(database, org.id) == UserProfile("Ada", None, NOW)
     assert await stored(service, "purged", "ada") == []
+
+
+async def test_an_export_has_what_the_tenant_knows_of_its_users(
+    service: Service, database: Database
+) -> None:
+    org = await service.organization()
+    other = await service.organization()
+    await visit(database, org.id, NOW)
+    document = (await service.operator.get(f"{org.path}/export")).json()
+    assert [one for one in document["users"] if one["subject"] == USER.subject] == [
+        {
+            "issuer": USER.issuer,
+            "subject": USER.subject,
+            "name": "Ada",
+            "email": "ada@acme.example",
+            "claimedRole": None,
+            "seenAt": "2026-01-01T12:00:00Z",
+        }
+    ]
+    assert "ada@acme.example" not in (await service.operator.get(f"{other.path}/export")).text

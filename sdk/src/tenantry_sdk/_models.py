@@ -643,6 +643,8 @@ class TenantExport(Model, frozen=True, kw_only=True):
     """How many requests each API key sent each day, for 400 days; empty without any."""
     invitations: list[Invitation] = msgspec.field(default_factory=list[Invitation])
     """Invitations by mail, until 30 days after their end; empty if there are none."""
+    users: list[dict[str, Any]] = msgspec.field(default_factory=list[dict[str, Any]])
+    """Name, verified address and last visit of its users, for a year; empty without any."""
 
 
 class Health(Model, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from tenantry.accounts import invitations_store as invitations
 from tenantry.accounts import members_store as members
 from tenantry.accounts import projects_store as projects
 from tenantry.audit import trail as audit
-from tenantry.auth import api_keys_store, entitlements_store, usage_store
+from tenantry.auth import api_keys_store, entitlements_store, usage_store, user_profiles_store
 from tenantry.auth.entitlements_store import UsageRecord
 from tenantry.billing import ledger_store as billing
 from tenantry.billing.ledger_queries import BillingEventView, view
@@ -63,6 +63,10 @@ class TenantExport(msgspec.Struct, frozen=True, rename="camel"):
         list[Invitation] | UnsetType,
         doc("Invitations by mail, until 30 days after their end; absent if there are none."),
     ] = UNSET
+    users: Annotated[
+        list[dict[str, Any]] | UnsetType,
+        doc("Name, verified address and last visit of its users, for a year; absent without any."),
+    ] = UNSET
 
 
 async def read_export(
@@ -87,4 +91,5 @@ async def read_export(
         usage=await entitlements_store.read_all(connection, tenant_id) or UNSET,
         requests=await usage_store.read_all(connection, tenant_id, now) or UNSET,
         invitations=await invitations.read_all(connection, tenant_id, now) or UNSET,
+        users=await user_profiles_store.read_all(connection, tenant_id) or UNSET,
     )

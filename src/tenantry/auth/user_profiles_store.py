@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -35,6 +35,12 @@ SELECT visit.org_id, visit.issuer, visit.subject, visit.name, visit.email, visit
        email = coalesce(excluded.email, user_profiles.email),
        claimed_role = excluded.claimed_role,
        seen_at = greatest(excluded.seen_at, user_profiles.seen_at)
+"""
+_ALL: Final = """
+SELECT issuer, subject, name, email, claimed_role, seen_at
+  FROM user_profiles
+ WHERE org_id = %s
+ ORDER BY issuer, subject
 """
 _OF_USERS: Final = """
 SELECT issuer, subject, name, email, seen_at
@@ -86,3 +92,10 @@ async def read_profiles(
     subjects = [user.subject for user in users]
     rows = await connection.fetch(_OF_USERS, (issuers, subjects, org_id))
     return {User(*row[:2]): UserProfile(*row[2:]) for row in rows}
+
+
+async def read_all(connection: Connection, org_id: str) -> list[dict[str, Any]]:
+    """Read what a tenant knows of all its users, for its export."""
+    rows = await connection.fetch(_ALL, (org_id,))
+    names = ("issuer", "subject", "name", "email", "claimedRole", "seenAt")
+    return [dict(zip(names, row, strict=True)) for row in rows]
