@@ -292,6 +292,9 @@ async def test_reading_usage_needs_the_scope_in_live_mode(
     [
         ({"since": "2026-01-01T00:00:00"}, "since"),
         ({"since": "2020-01-01T00:00:00Z"}, "since"),
+        ({"since": "9999-12-31T23:59:59-14:00"}, "since"),
+        ({"until": "0001-01-01T00:00:00Z"}, "until"),
+        ({"until": "0001-01-01T00:00:00+14:00", "interval": "day"}, "until"),
         ({"groupBy": "tenant"}, "groupBy"),
         ({"keyId": "a\0b"}, "keyId"),
     ],

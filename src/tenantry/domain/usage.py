@@ -18,6 +18,8 @@ from tenantry.domain.permissions import PrincipalKind, RequestPrincipal
 
 MOST_COUNTS: Final = 50_000
 """Counts in one answer."""
+YEARS: Final = range(1970, 9999)
+"""Of times in queries. In any zone, and a query's time earlier, they are times of `datetime`."""
 ALL_USERS: Final = ""
 """Stands in place of a key's id for the requests of all users of a tenant together."""
 
@@ -179,6 +181,15 @@ class UsageReport(msgspec.Struct, frozen=True, rename="camel"):
     ]
 
 
+def _fault_of(moment: datetime) -> str | None:
+    """Return what is wrong with a time of a query."""
+    if moment.tzinfo is None:
+        return "needs a zone, such as the Z in 2027-01-31T00:00:00Z"
+    if moment.year not in YEARS:
+        return f"must be in the years {YEARS[0]} to {YEARS[-1]}"
+    return None
+
+
 def usage_query(
     interval: UsageInterval,
     since: datetime | None,
@@ -191,12 +202,14 @@ def usage_query(
 ) -> UsageQuery:
     """Return the query of a request, by default of the last 24 hours or 30 days until ``now``.
 
-    Raises `ValidationError` for a time without a zone, or too long a time.
+    Raises `ValidationError` for a time without a zone or of a year that is none of `YEARS`, or too
+    long a time.
     """
+    given = (("since", since), ("until", until))
     faults = [
-        (name, "needs a zone, such as the Z in 2027-01-31T00:00:00Z")
-        for name, moment in (("since", since), ("until", until))
-        if moment is not None and moment.tzinfo is None
+        (name, fault)
+        for name, moment in given
+        if moment is not None and (fault := _fault_of(moment)) is not None
     ]
     if faults:
         raise errors.ValidationError(*faults)
