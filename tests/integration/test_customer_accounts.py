@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import pytest
@@ -119,6 +120,18 @@ async def test_forgotten_customer_is_read_again(
     await accounts.find(CUSTOMER)
     accounts.forget(CUSTOMER)
     await accounts.find(CUSTOMER)
+    assert reads(provider) == 2
+
+
+async def test_customer_of_a_changed_tenant_is_read_again(
+    provider: ProviderServer, accounts: CustomerAccounts
+) -> None:
+    earlier = datetime(2026, 10, 1, tzinfo=UTC)
+    later = earlier + timedelta(seconds=1)
+    await accounts.find(CUSTOMER, earlier)
+    assert accounts.known(CUSTOMER, earlier) is not None
+    assert accounts.known(CUSTOMER, later) is None
+    await accounts.find(CUSTOMER, later)
     assert reads(provider) == 2
 
 

@@ -143,7 +143,7 @@ async def _account_of_form(ctx: PageContext) -> CustomerAccount:
     tenant = await ctx.services.tenants.get(ctx.principal, ctx.principal.org_id)
     if tenant.stripe_customer_id is None:
         return CustomerAccount()
-    return await ctx.services.customer_accounts.find(tenant.stripe_customer_id)
+    return await ctx.services.customer_accounts.find(tenant.stripe_customer_id, tenant.updated_at)
 
 
 def _quantity(ctx: PageContext) -> int | None:
@@ -243,7 +243,7 @@ async def _ask_provider(
     if customer_id is None or not is_asked or not ctx.services.checkout.is_configured:
         return _Provided()
     try:
-        account = await ctx.services.customer_accounts.find(customer_id)
+        account = await ctx.services.customer_accounts.find(customer_id, tenant.updated_at)
     except errors.DomainError as error:
         return _Provided(problem=error.detail)
     return _Provided(_shown_account(account, may_pay=ctx.user.may("billing:write")))

@@ -78,7 +78,7 @@ def _next_charges(ctx: PageContext, tenant: Tenant) -> Sequence[NextCharge]:
     is_shown = ctx.services.checkout.is_configured and ctx.user.may("billing:read")
     if customer_id is None or not is_shown:
         return ()
-    account = ctx.services.customer_accounts.known(customer_id)
+    account = ctx.services.customer_accounts.known(customer_id, tenant.updated_at)
     return account.next_charges if account else ()
 
 
