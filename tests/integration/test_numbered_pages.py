@@ -16,7 +16,7 @@ from tenantry.db.numbered_pages import (
     NumberedPage,
     PageRequest,
 )
-from tenantry.db.pagination import Listing, decode_cursor
+from tenantry.db.pagination import Listing, Position, decode_cursor, encode_cursor
 from tenantry.domain.errors import InvalidCursorError
 from tenantry.domain.plans import Count
 from tests.support.emptying import SharedDatabase
@@ -195,5 +195,11 @@ async def test_long_list_is_counted_up_to_a_bound(database: Database) -> None:
 
 async def test_position_of_another_kind_of_list_is_rejected(database: Database) -> None:
     cursor = (await Reader(database, BY_DAY).page()).older
+    with pytest.raises(InvalidCursorError):
+        await Reader(database, OF_LEDGER).after(cursor)
+
+
+async def test_arrival_number_of_thousands_of_digits_is_rejected(database: Database) -> None:
+    cursor = encode_cursor(Position(0, "9" * 5000))
     with pytest.raises(InvalidCursorError):
         await Reader(database, OF_LEDGER).after(cursor)

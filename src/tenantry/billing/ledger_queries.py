@@ -20,9 +20,8 @@ from tenantry.common.clock import from_epoch
 from tenantry.common.encoding import doc
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
-from tenantry.db.numbered_pages import NumberedPage, PageRequest, only_page
+from tenantry.db.numbered_pages import BY_ARRIVAL, NumberedPage, PageRequest, only_page
 from tenantry.db.pagination import (
-    INVALID_CURSOR,
     Page,
     Position,
     decode_cursor,
@@ -35,7 +34,7 @@ from tenantry.domain.billing.ledger_fold import FoldedLedger, LedgerFold
 from tenantry.domain.billing.state import BillingPolicy, BillingState
 from tenantry.domain.billing.subscription_choice import RankedSubscription, choice
 from tenantry.domain.billing.subscription_rank import chosen_state
-from tenantry.domain.errors import InvalidCursorError, NotFoundError
+from tenantry.domain.errors import NotFoundError
 from tenantry.domain.grants import Grant
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.scopes import covers
@@ -121,7 +120,7 @@ class LedgerQueries:
         self, principal: RequestPrincipal, limit: int, cursor: str | None
     ) -> Page[BillingEventView]:
         """Return a page of the ledger, the newest event first. Raises `InvalidCursorError`."""
-        after = None if cursor is None else _parse_cursor(cursor)
+        after = None if cursor is None else BY_ARRIVAL.values(decode_cursor(cursor))
         async with self.database.transaction(of_tenant(principal.org_id)) as connection:
             rows = await store.read_entries(connection, principal.org_id, limit, after)
         page = to_page(rows, limit, _position)
@@ -188,13 +187,6 @@ async def _find_exactly(
 def is_link(url: str | None) -> bool:
     """Whether an address of the provider is one that a page may link to."""
     return (url or "").startswith(("https://", "http://"))
-
-
-def _parse_cursor(cursor: str) -> tuple[int, int]:
-    position = decode_cursor(cursor)
-    if not position.id.isdecimal():
-        raise InvalidCursorError(INVALID_CURSOR)
-    return position.key, min(int(position.id), 2**62)
 
 
 def _position(row: LedgerRecord) -> Position:

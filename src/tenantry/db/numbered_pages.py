@@ -22,6 +22,8 @@ _Row = tuple[Any, ...]
 EVERY_ROW: Final = "true"
 """The filter of a list without one, which has no rows to look for."""
 _MOST_ARRIVAL: Final = 2**62
+_LONGEST_ARRIVAL: Final = 20
+"""In digits: `int` raises an error for thousands of them."""
 
 
 class PageRequest(msgspec.Struct, frozen=True):
@@ -123,7 +125,7 @@ class _ByArrival:
         return Position(key, str(tie))
 
     def values(self, position: Position) -> tuple[int, int]:
-        if not position.id.isdecimal():
+        if not position.id.isdecimal() or len(position.id) > _LONGEST_ARRIVAL:
             raise InvalidCursorError(INVALID_CURSOR)
         return position.key, min(int(position.id), _MOST_ARRIVAL)
 
