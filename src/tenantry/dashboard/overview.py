@@ -25,9 +25,15 @@ _MOST_CHANGES: Final = 8
 _NEWEST_EVENTS: Final = 5
 """Only anomalies of these are an alert."""
 _NOT_CHANGES: Final = frozenset(
-    {Action.BILLING_CHECKOUT, Action.BILLING_PORTAL, Action.TENANT_EXPORTED}
+    {
+        Action.BILLING_CHECKOUT,
+        Action.BILLING_PORTAL,
+        Action.TENANT_EXPORTED,
+        Action.INVITATION_ACCEPTED,
+    }
 )
-"""Actions of the audit trail that change nothing."""
+"""Actions of the audit trail that change nothing, or nothing that another entry does not say: the
+entry of the membership says that an invitation was accepted."""
 _AT: Final = attrgetter("at")
 
 

@@ -88,6 +88,8 @@ async def test_signed_out_user_sees_the_invitation_and_signs_in_to_accept(
     done = await noa.send(page, ACCEPT)
     assert done.path.rstrip("/") == AT_ACME
     assert "You are now a member of this organization." in done.text
+    latest = (await (await dashboard.sign_in()).open(f"{AT_ACME}/")).text
+    assert latest.count(" accepted the invitation") == 1
     assert await status_of(dashboard, invitation) == "accepted"
     again = await noa.open(invitation["path"])
     assert "You already belong to this organization." in again.text
