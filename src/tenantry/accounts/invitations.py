@@ -296,7 +296,7 @@ class InvitationService:
         """Make the user a member, and close the invitation. The same user may repeat it.
 
         ``address`` is the user's verified one; for a user without one, ``proof`` is what a
-        confirmation mail linked. The invitation of somebody who is a member already is withdrawn,
+        confirmation mail linked. The invitation of a user who is a member already is withdrawn,
         so that it takes no place of the plan's members.
 
         Raises `NotFoundError` for an invalid link, `InvitationClosedError`,
