@@ -158,5 +158,5 @@ def _is_expected(address: Address, repetition: Repetition, status: int) -> bool:
         return status == repetition.refusal
     if repetition.refusal and repetition.body and not address.is_hot:
         # most addresses refuse the request for another reason
-        return status in _CLIENT_ERRORS or status == _REDIRECT
+        return status in _CLIENT_ERRORS or status in (_REDIRECT, _NOT_SET_UP)
     return status < _CLIENT_ERRORS.stop or status == _NOT_SET_UP

@@ -341,7 +341,7 @@ async def test_test_keys_act_live(target: Target, record_property: RecordPropert
         {"requests": len(tries) + len(asked)},
         {"accepted": let_in, "without their mode": unnamed},
     )
-    assert len(writes) == 4
+    assert len(writes) == 5
     assert (let_in, unnamed) == (0, 0)
 
 

@@ -84,7 +84,8 @@ async def test_life_of_a_key(browser: Browser, dashboard: Dashboard) -> None:
     assert [await status_of(dashboard, one) for one in (secret, new)] == [200, 200]
     await page.get_by_label("I've saved this key").check()
     await page.get_by_role("link", name="Open the key").click()
-    await expect(page.get_by_text("It was last used")).to_be_visible()
+    replaced = page.get_by_text("The old key keeps working")
+    await expect(replaced).to_contain_text("It was last used")
 
     await page.get_by_role("link", name="Revoke", exact=True).click()
     revocation = page.get_by_role("dialog", name="Revoke CI")

@@ -88,6 +88,6 @@ async def test_cards_are_accessible_at_every_width(
     watched = Watched(page)
     start = dashboard.start_of(OLIVIA, PATH) if user == "owner" else dashboard.start_of(MIA, PATH)
     await page.goto(start)
-    await expect(page.get_by_role("heading", name="Invoices")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Plans", exact=True)).to_be_visible()
     await judge(page, source, watched)
     await context.close()

@@ -50,7 +50,7 @@ def use(client: Tenantry, key: ApiKey) -> None:
     client.api_keys.create(name="CI", mode="sandbox")  # no mode
     client.api_keys.create(name="CI", scopes="projects:read")  # no list
     client.api_keys.update("key", scopes=b"projects:read")  # no list either
-    client.members.update("m", role="boss")  # no role
+    client.members.update("m", role=1)  # no role
     client.auth.whoami(max_retries=3)  # no option
     client.auth.whoami(timeout="3")  # no number
     if key.status == "activ":  # no status
