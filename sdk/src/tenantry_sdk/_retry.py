@@ -25,6 +25,11 @@ _CHECK_RETRIES: Final = 1
 _MOST: Final = 86_400.0
 
 
+def _may_pass(status: int, code: str) -> bool:
+    """Whether the same call may succeed a little later."""
+    return status in _AGAIN and code != _INVITATION_LIMIT
+
+
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between the attempts of a call."""
 
@@ -176,12 +181,11 @@ class RetryState:
             )
         if status in _MAYBE_DONE:
             self._lost = True
-        passes = status in _AGAIN and error.code != _INVITATION_LIMIT
         return self._wait(
             error,
             pause,
             now,
-            again=passes and not self._call.is_check,
+            again=_may_pass(status, error.code) and not self._call.is_check,
         )
 
     def _wait(
