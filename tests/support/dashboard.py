@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx2
+import msgspec
 import psycopg
 import uvicorn
 
@@ -51,6 +52,10 @@ NELL: Final = DemoUser("nell", "Nell Noaddress", None)
 _USERS: Final = (OLIVIA, ADAM, MIA, BERTA, NOA, NELL)
 _TENANTS: Final = ((ACME, "Acme", CUSTOMER, OLIVIA), (BETA, "Beta", "cus_beta", BERTA))
 _CLIENT_SECRET: Final = "client-secret-of-the-tests-0123456789"
+_PATIENT: Final = msgspec.structs.replace(
+    DEFAULT_TIMEOUTS, identity_provider=30.0, token_endpoint=30.0
+)
+"""The identity provider runs in the process of the test, beside a browser."""
 _FIREFOX: Final = "Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0"
 
 
@@ -270,7 +275,7 @@ def _client(url: str, headers: Mapping[str, str] | None = None) -> httpx2.AsyncC
 
 @asynccontextmanager
 async def started_dashboard(
-    conninfo: str, folder: Path, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
+    conninfo: str, folder: Path, timeouts: Timeouts = _PATIENT, /, **values: str
 ) -> AsyncIterator[Dashboard]:
     """Run the service on this database with an identity provider in ``folder``; ``values`` are
     settings.
@@ -318,7 +323,7 @@ async def started_dashboard(
 
 @asynccontextmanager
 async def running_dashboard(
-    conninfo: str, folder: Path, timeouts: Timeouts = DEFAULT_TIMEOUTS, /, **values: str
+    conninfo: str, folder: Path, timeouts: Timeouts = _PATIENT, /, **values: str
 ) -> AsyncIterator[Dashboard]:
     """Run the same with its tenants, for one use."""
     async with (

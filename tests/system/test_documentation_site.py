@@ -39,6 +39,15 @@ PAGES: Final = (
     "glossary/",
 )
 WIDTHS: Final = (390, 1280)
+COMPLETE: Final = """
+() => {
+  const tables = [...document.querySelectorAll("article table")];
+  const listings = [...document.querySelectorAll("article pre > code")];
+  return tables.every((table) => table.parentElement.matches(".md-typeset__table"))
+    && listings.every((code) => code.scrollWidth <= code.clientWidth || code.tabIndex === 0);
+}
+"""
+"""Whether the theme's script has completed the page; on the longest page that takes a while."""
 _COUNTED: Final = frozenset({"blockquote", "h2", "h3", "img", "li", "ol", "pre", "tr", "ul"})
 _LOADED: Final = {
     "script": "src",
