@@ -11,6 +11,7 @@
 """
 
 import tomllib
+from html import escape
 from pathlib import Path
 from typing import Any, Final
 from xml.etree.ElementTree import Element
@@ -75,7 +76,8 @@ class _Step(Treeprocessor):  # type: ignore[misc]  # the library is installed fo
             return
         page = self.md.preprocessors[_CONTEXT].page
         first = next(text for text in map(_text, root.iter("p")) if STX not in text)
-        page.meta["description"] = first[: first.find(". ", _SHORTEST_DESCRIPTION) + 1] or first
+        description = first[: first.find(". ", _SHORTEST_DESCRIPTION) + 1] or first
+        page.meta["description"] = escape(description)  # the theme's template does not
         if page.path.startswith(_NOT_SEARCHED):
             page.meta["search"] = {"exclude": True}
 
