@@ -606,6 +606,18 @@ CREATE TABLE job_runs (
 COMMENT ON TABLE job_runs IS 'for the metrics: the queue itself keeps nothing of a job that went well';
 """
 
+CHECKS = """
+-- The standbys that answer checks, by the name that pg_stat_replication shows. Processes register
+-- them before the first check, and again every half minute; a change waits for those that have not
+-- expired. The timeline is that of the primary on which the row was written: a standby that shows
+-- it has that primary's history.
+CREATE TABLE check_standbys (
+    name       text PRIMARY KEY,
+    timeline   bigint NOT NULL,
+    expires_at timestamptz NOT NULL
+) WITH (fillfactor = 50);
+"""
+
 # The functions mean these tables, whatever a session's search path or temporary tables say.
 SEARCH_PATH = """
 DO $$
@@ -646,4 +658,5 @@ def upgrade() -> None:
     op.execute(USAGE)
     op.execute(REQUEST_USAGE)
     op.execute(JOBS)
+    op.execute(CHECKS)
     op.execute(SEARCH_PATH)
