@@ -2,6 +2,7 @@
 one.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sysconfig
 import time
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -73,6 +75,11 @@ class RepositoryCopy:
         if not all(file.startswith(f"{self._root}/") for file in found.split()):
             raise RuntimeError(f"the copy at {self._root} imports other code: {found}")
 
+    @property
+    def python(self) -> str:
+        """The interpreter that imports from the copy."""
+        return self._python
+
     def run(self, *arguments: str) -> tuple[int, str]:
         """Run pytest; returns its exit code and output."""
         command = [self._python, "-m", "pytest", *_OPTIONS, *arguments]
@@ -90,15 +97,23 @@ class RepositoryCopy:
     def check(self, fault: Fault) -> Result:
         """Apply a fault, run its tests, and remove the fault."""
         began = time.monotonic()
+        with self.applied(fault):
+            verdict, detail = _judge(*self.run("-x", *fault.caught_by))
+        return Result(fault, verdict, detail, time.monotonic() - began)
+
+    @contextlib.contextmanager
+    def applied(self, fault: Fault) -> Iterator[None]:
+        """Hold a fault in the copy, and remove it afterwards. Raises `ValueError` if it does not
+        apply.
+        """
         before = {self._root / file: (self._root / file).read_text() for file in fault.files}
         try:
             for path, text in fault.changed(self._root).items():
                 path.write_text(text)
-            verdict, detail = _judge(*self.run("-x", *fault.caught_by))
+            yield
         finally:
             for path, text in before.items():
                 path.write_text(text)
-        return Result(fault, verdict, detail, time.monotonic() - began)
 
 
 def _judge(code: int, output: str) -> tuple[str, str]:

@@ -19,10 +19,13 @@ _CLONE_NEWNET: Final = 0x40000000
 _OWN_NAMESPACE: Final = "/proc/thread-self/ns/net"
 
 
-CutLinks = list[tuple[int, int]]
-"""Pairs of machines that do not reach each other, as numbers in the order of the switch's
-arguments.
-"""
+class LinkFaults(msgspec.Struct):
+    """What is wrong with the links; machines are numbers in the order of the switch's arguments."""
+
+    cut: list[tuple[int, int]] = []
+    """Pairs of machines that do not reach each other."""
+    delays: list[tuple[int, int, float]] = []
+    """Pairs of machines, and the seconds that each packet between them takes longer."""
 
 
 class Network:
@@ -33,6 +36,7 @@ class Network:
         self._switch = switch
         self._prefix = prefix
         self._cut: set[frozenset[str]] = set()
+        self._delays: dict[tuple[str, str], float] = {}
 
     def address(self, machine: str) -> str:
         """Return a machine's address."""
@@ -55,16 +59,27 @@ class Network:
         """Drop all packets from and to a machine."""
         self.cut(*((machine, other) for other in self.machines if other != machine))
 
+    def delay(self, seconds: float, *links: tuple[str, str]) -> None:
+        """Let each packet between the two machines of each link take so many seconds longer, in
+        either direction.
+        """
+        self._delays |= dict.fromkeys(links, seconds)
+        self._order()
+
     def heal(self) -> None:
-        """Let every machine reach every other again."""
+        """Let every machine reach every other again. Delays stay."""
         self._cut.clear()
         self._order()
 
     def _order(self) -> None:
-        links = [[self.machines.index(machine) for machine in link] for link in self._cut]
-        cut: CutLinks = [(one, other) for one, other in links]
+        number = self.machines.index
+        cut = [(number(one), number(other)) for one, other in self._cut]
+        delays = [
+            (number(one), number(other), seconds) for (one, other), seconds in self._delays.items()
+        ]
         assert self._switch.stdin is not None
-        self._switch.stdin.write(msgspec.json.encode(cut).decode() + "\n")
+        order = msgspec.json.encode(LinkFaults(cut, delays)).decode()
+        self._switch.stdin.write(f"{order}\n")
         self._switch.stdin.flush()
         _await_line(self._switch)
 
