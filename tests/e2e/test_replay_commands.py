@@ -198,7 +198,8 @@ async def test_a_replay_reads_invalid_events_again(
         connection.execute("DELETE FROM billing_bodies WHERE arrival = %s", (arrivals["evt_lost"],))
     line = "acme  evt_again customer.subscription.updated, read again: "
     lost = (
-        "1 invalid event cannot be read again: the raw body was removed after RAW_BODY_DAYS. `tenantry backfill` "
+        "1 invalid event cannot be read again: the raw body was removed after RAW_BODY_DAYS, or not stored "
+        "(RAW_BODIES). `tenantry backfill` "
         "fetches those that the provider still lists.\n"
     )
     looked = await replay(tmp_path, after_a_late_update, "--dry-run")

@@ -67,8 +67,7 @@ async def add_entries(
                     anomalies=tuple(unexpected),
                 )
                 for event, unexpected in entries
-            ],
-            arrived,
+            ]
         )
         await billing.write(connection, calls, commit=False)
     await lane.close()

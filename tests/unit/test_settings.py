@@ -288,6 +288,7 @@ def test_flags_are_read() -> None:
         ("LOG_FORMAT", "console, json"),
         ("SUBSCRIPTIONS", "any, each"),
         ("PROVIDER_LIVEMODE", "any, live, test"),
+        ("RAW_BODIES", "off, failed, all"),
     ],
 )
 def test_choice_names_its_choices(name: str, choices: str) -> None:

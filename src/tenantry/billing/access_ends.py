@@ -37,9 +37,7 @@ async def record_access_ends(
         async with database.transaction(ACROSS_TENANTS) as connection:
             ended = await store.lock_ended(connection, now - _RECORDED_FOR, now, _MOST_AT_ONCE)
             entries = [_entry(each, now, asks_provider=asks_provider) for each in ended]
-            await ledger_store.write(
-                connection, ledger_store.insert_entries(entries, now), commit=False
-            )
+            await ledger_store.write(connection, ledger_store.insert_entries(entries), commit=False)
             tenants = sorted({each.tenant_id for each in ended})
             await outbox.defer_snapshots(
                 connection, [SnapshotRequest(each, later=False) for each in tenants]

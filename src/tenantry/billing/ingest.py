@@ -354,7 +354,8 @@ async def write(
     """
     calls = [
         *store.delete_replaced(changes.replaceable, changes.entries),
-        *store.insert_entries(changes.entries, now),
+        *store.insert_entries(changes.entries),
+        *store.insert_bodies(changes.entries, changes.policy.raw_bodies, now),
         *store.delete_entries(changes.superseded),
         *accounts_store.update_accounts(changes.changed_accounts, changes.policy, now),
         *store.insert_links(changes.links),

@@ -207,7 +207,9 @@ async def raw_body(database: Database, event_id: str) -> bytes:
     if not exists:
         raise NotFoundError(f"event: {event_id}")
     if body is None:
-        raise NotFoundError(f"body: {event_id} is older than RAW_BODY_DAYS, or a snapshot")
+        raise NotFoundError(
+            f"body: {event_id} is a snapshot, older than RAW_BODY_DAYS, or excluded by RAW_BODIES"
+        )
     return body
 
 

@@ -49,6 +49,7 @@ from tenantry.domain.billing.ledger import (
     holders_of,
     named_tenants,
 )
+from tenantry.domain.billing.raw_bodies import RawBodies
 from tenantry.domain.billing.state import BillingPolicy, fold_key, is_grant_key
 
 TENANTS_OF_CUSTOMERS: Final = Statement(
@@ -531,15 +532,25 @@ _columns_of: Final = attrgetter(
 )
 
 
-def insert_entries(entries: Sequence[LedgerEntry], now: datetime) -> list[BoundStatement]:
+def insert_entries(entries: Sequence[LedgerEntry]) -> list[BoundStatement]:
     # sorted by id, so that two batches with the same new events cannot deadlock
     rows = [
         (*_columns_of(entry.received), *_effect_of(entry))
         for entry in sorted(entries, key=_event_id)
     ]
-    received = [entry.received for entry in entries]
-    bodies = [(each.event.arrival, pack(each.body)) for each in received if each.body is not None]
-    return [*INSERT_ENTRIES.for_rows(rows), *INSERT_BODIES.for_rows(bodies, now)]
+    return INSERT_ENTRIES.for_rows(rows)
+
+
+def insert_bodies(
+    entries: Sequence[LedgerEntry], raw_bodies: RawBodies, now: datetime
+) -> list[BoundStatement]:
+    """Store the raw bodies of new entries, as far as the setting wants them."""
+    stored = [
+        (entry.received.event.arrival, pack(entry.received.body))
+        for entry in entries
+        if entry.received.body is not None and raw_bodies.stores_body_of(entry.received.event)
+    ]
+    return INSERT_BODIES.for_rows(stored, now)
 
 
 def _effect_of(entry: LedgerEntry) -> tuple[str | None, str, str | None, bytes]:

@@ -226,8 +226,8 @@ def _delay(event: BillingEventView) -> str:
 def body(event_id: str) -> None:
     """Print what the provider sent for an event, byte for byte.
 
-    Bodies are kept for RAW_BODY_DAYS. Exits with 5 if there is no such event, or if its body was
-    removed.
+    RAW_BODIES says whose bodies are stored, RAW_BODY_DAYS how long. Exits with 5 if there is no
+    such event, or no body of it.
 
     \b
       tenantry events body evt_1SQk7xLm3Rk2pXw7 >event.json

@@ -121,7 +121,8 @@ def _exit(report: ReplayReport, last: str) -> NoReturn:
     if report.unreadable:
         say(
             f"{counted(report.unreadable, 'invalid event')} cannot be read again: the raw body was removed after "
-            "RAW_BODY_DAYS. `tenantry backfill` fetches those that the provider still lists."
+            "RAW_BODY_DAYS, or not stored (RAW_BODIES). `tenantry backfill` fetches those that the provider still "
+            "lists."
         )
     if report.continue_with is not None:
         where = f"after tenant {last}" if last else "before the first tenant"

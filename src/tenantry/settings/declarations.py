@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tenantry.domain.api_keys import DEFAULT_PREFIX
+from tenantry.domain.billing.raw_bodies import RawBodies
 from tenantry.domain.branding import DEFAULT_NAME
 from tenantry.integrations.oidc.claims import STANDARD_AUDIENCE, TOKEN_LIFETIME
 from tenantry.settings.kinds import (
@@ -222,6 +223,11 @@ class DeclaredSettings(SettingValues):
     stale_tenant_hours = Setting("STALE_TENANT_HOURS", number(1, _HOURS_OF_A_YEAR), 24)
     """How long after the end of its paid period a tenant may have no event before it is reported as
     stale: an event was lost, or the endpoint does not receive events.
+    """
+    _raw_bodies = Setting("RAW_BODIES", choice(*RawBodies), "all")
+    """Whose raw bodies are stored: those of `all` events, those of `failed` ones, which are
+    `invalid` and can be decoded again once a release can read them, or none (`off`). The facts of
+    every event stay in the ledger ([What needs a body](../how-to/billing.md#what-needs-a-body)).
     """
     raw_body_days = Setting("RAW_BODY_DAYS", number(1, 36_500), 90)
     """How many days the raw bodies of events are kept. Folding, replay and explain use the ledger,

@@ -13,6 +13,7 @@ import psycopg
 from tenantry.auth.credentials import CredentialFinder
 from tenantry.common.secret import Secret
 from tenantry.domain.api_keys import KeyFormat
+from tenantry.domain.billing.raw_bodies import RawBodies
 from tenantry.domain.billing.state import BillingPolicy, SubscriptionRule
 from tenantry.domain.branding import Branding, accent_of
 from tenantry.domain.invitation_links import InvitationLinks
@@ -57,6 +58,7 @@ _BILLING: Final = (
     "_checkout_reference_links",
     "_parked_mail_hours",
     "_owner_notices",
+    "_raw_bodies",
     "provider_secret_key",
     "provider_api_base",
     "stale_tenant_hours",
@@ -133,6 +135,7 @@ class Settings(DeclaredSettings):
             ignores_other_mode=chosen is not None,
             accounts=frozenset(self._accounts),
             notices=frozenset(map(OwnerNotice, self._owner_notices)),
+            raw_bodies=RawBodies(self._raw_bodies),
         )
 
     @cached_property

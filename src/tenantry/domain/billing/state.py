@@ -15,6 +15,7 @@ from tenantry.domain.billing.events import (
     SubscriptionDetails,
     SubscriptionItem,
 )
+from tenantry.domain.billing.raw_bodies import RawBodies
 from tenantry.domain.grants import HeldGrant, terms_words
 from tenantry.domain.owner_mails import OwnerNotice
 from tenantry.domain.plans import FREE, OVER, Catalog
@@ -55,6 +56,7 @@ class BillingPolicy(msgspec.Struct, frozen=True):
     """Seconds of access after a subscription became past due (PAST_DUE_GRACE_DAYS)."""
     notices: frozenset[OwnerNotice] = frozenset()
     """The billing notices that owners get beside those of failed payments (OWNER_NOTICES)."""
+    raw_bodies: RawBodies = RawBodies.ALL
 
     is_each: bool = False
     """Whether each subscription has its own state; follows from ``subscriptions``."""
