@@ -25,6 +25,7 @@ from tenantry.auth.authentication_store import KeyQuery, KeyRow
 from tenantry.billing import ingest
 from tenantry.cli.serve import bind, server_config
 from tenantry.common import process
+from tenantry.db.connection import Rows
 from tenantry.db.database import Lane
 from tenantry.domain.permissions import Mode
 from tenantry.domain.tenants import Project
@@ -76,9 +77,11 @@ _WITHOUT_PROJECTS: Final = _key([])
 _WITH_PROJECTS: Final = _key(_documents())
 
 
-async def _find_keys(
-    _connection: None, queries: Sequence[KeyQuery], _now: datetime
-) -> list[KeyRow]:
+async def _look_up(*_: object) -> list[Rows]:
+    return []
+
+
+def _keys_in(_answer: Sequence[Rows], queries: Sequence[KeyQuery]) -> list[KeyRow]:
     return [_WITHOUT_PROJECTS if query.window is None else _WITH_PROJECTS for query in queries]
 
 
@@ -126,7 +129,8 @@ def main(name: str, port: int, secret: str, catalog: str) -> None:
         app = without_lifespan(answer_ok, {})
     else:
         Lane.use = _no_connection  # type: ignore[assignment, method-assign]
-        authentication.find_keys = _find_keys  # type: ignore[assignment, attr-defined]
+        Lane.look_up = _look_up  # type: ignore[method-assign]
+        authentication.keys_in = _keys_in  # type: ignore[assignment, attr-defined]
         ingest.apply_batch, ingest.write = _settle, _write  # type: ignore[assignment]
         service = build_app(settings, "")
         app = without_lifespan(service, service.state)

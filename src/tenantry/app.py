@@ -353,6 +353,8 @@ def build_authentication(
         credentials=settings.credentials,
         tell_use=base.tell_use,
         quota_exceeded=base.quota_exceeded,
+        checks_url=settings.database_checks_url,
+        checked=base.metrics.checked,
     )
 
 
@@ -690,6 +692,8 @@ class Parts:
         self.base.metrics.set_pool("jobs", self.queue.pool_stats())
         self.base.metrics.streams.set(len(self.services.event_feed))
         self.base.metrics.usage_waiting.set(self.usage.waiting)
+        if self.authentication.standbys is not None:
+            self.base.metrics.set_standbys(self.authentication.standbys)
 
     async def email_of_token(self, token: str, subject: str) -> str | None:
         """The verified address of an access token's user, from the identity provider."""

@@ -26,6 +26,7 @@ from tests.support.counting import PLANS, counted_everything
 from tests.support.emptying import SharedDatabase
 from tests.support.logs import watched
 from tests.support.metrics import Series, Shown, documented
+from tests.support.postgres import as_url
 from tests.support.service import KEYS, PROJECTS, Service, running_service
 
 PROMETHEUS: Final = Path(__file__).parents[2] / "examples" / "monitoring"
@@ -57,7 +58,13 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 async def service(shared_database: SharedDatabase, plans: str) -> AsyncIterator[Service]:
-    async with running_service(shared_database.conninfo, TENANTRY_PLANS=plans) as service:
+    address = as_url(shared_database.conninfo)
+    settings = {
+        "TENANTRY_PLANS": plans,
+        "DATABASE_URL": address,
+        "DATABASE_CHECKS_URL": address,  # no standby, so the primary answers
+    }
+    async with running_service(shared_database.conninfo, **settings) as service:
         yield service
 
 

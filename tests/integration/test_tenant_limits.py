@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from tenantry.accounts.projects_store import PAGE_OF_CALLER
-from tenantry.auth.authentication_store import UserQuery, find_user_access
+from tenantry.auth.authentication_store import UserQuery, user_access_in, user_lookup
 from tenantry.db.connection import ACROSS_TENANTS
 from tenantry.db.database import Database
 from tenantry.db.pagination import Window
@@ -202,11 +202,9 @@ async def test_lookup_of_the_only_tenant_reads_few_rows_of_however_many(
     await database.open()
     try:
         async with database.transaction(ACROSS_TENANTS) as connection:
-            (seats,) = await find_user_access(
-                connection,
-                [UserQuery(service.issuer.url, subject, None, Window(20))],
-                PAGE_OF_CALLER,
-            )
+            users = [UserQuery(service.issuer.url, subject, None, Window(20))]
+            answer = await connection.run_batch(*user_lookup(users, PAGE_OF_CALLER))
+            (seats,) = user_access_in(answer, users)
             cursor = await connection.execute(
                 "SELECT relname, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables "
                 "WHERE relname IN ('memberships', 'tenants', 'projects')"

@@ -588,6 +588,20 @@ def test_pooler_needs_a_way_past_it() -> None:
     assert fault.startswith("DATABASE_POOLER_URL: needs DATABASE_URL")
 
 
+def test_standbys_need_the_address_of_their_primary() -> None:
+    (fault,) = faults_of(DATABASE_CHECKS_URL="postgresql://standby.example/tenantry")
+    assert fault.startswith("DATABASE_CHECKS_URL: needs DATABASE_URL")
+
+
+def test_positions_of_the_log_need_a_connection_of_each_process() -> None:
+    urls = {
+        "DATABASE_URL": "postgresql://db.example/a",
+        "DATABASE_CHECKS_URL": "postgresql://near.example,far.example/a",
+    }
+    with_standbys = loaded(WORKERS="3", **urls)
+    assert with_standbys.connections == loaded(WORKERS="3").connections + 3
+
+
 @pytest.mark.parametrize(
     "address",
     [
@@ -598,17 +612,18 @@ def test_pooler_needs_a_way_past_it() -> None:
         "hunter2",
     ],
 )
-@pytest.mark.parametrize("variable", ["DATABASE_URL", "DATABASE_POOLER_URL"])
+@pytest.mark.parametrize("variable", ["DATABASE_URL", "DATABASE_POOLER_URL", "DATABASE_CHECKS_URL"])
 def test_malformed_database_address_is_not_shown(variable: str, address: str) -> None:
     (fault,) = faults_of(**{"DATABASE_URL": "postgresql://db.example/a", variable: address})
     assert fault.startswith(f"{variable}: must be an address of PostgreSQL")
     assert "ter2" not in fault
 
 
-def test_password_of_the_pooler_is_a_secret() -> None:
+@pytest.mark.parametrize("variable", ["DATABASE_POOLER_URL", "DATABASE_CHECKS_URL"])
+def test_password_of_another_way_to_the_database_is_a_secret(variable: str) -> None:
     urls = {
         "DATABASE_URL": "postgresql://db.example/a",
-        "DATABASE_POOLER_URL": "postgresql://me:hunter2@db.example/a",
+        variable: "postgresql://me:hunter2@db.example/a",
     }
     assert "hunter2" in [secret.reveal() for secret in loaded(**urls).secrets()]
 
@@ -680,6 +695,7 @@ def test_a_secret_may_be_in_a_file(variable: Setting[object], tmp_path: Path) ->
     value = {
         "DATABASE_URL": "postgresql://me:hunter2-hunter2@db.example/a",
         "DATABASE_POOLER_URL": "postgresql://me:hunter2-hunter2@pooler.example/a",
+        "DATABASE_CHECKS_URL": "postgresql://me:hunter2-hunter2@standby.example/a",
         "SMTP_URL": "smtps://me:hunter2-hunter2@mail.example",
     }.get(variable.name, "hunter2-hunter2-0123456789-0123456789")
     (tmp_path / "secret").write_text(f"{value}\n")

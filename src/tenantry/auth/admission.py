@@ -26,6 +26,8 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock
 from tenantry.common.secret import Secret
 from tenantry.db.database import Database
 from tenantry.db.pagination import Window
+from tenantry.db.standby_lane import CheckObserver, LookupLane
+from tenantry.db.standbys import Standbys
 from tenantry.db.write_behind import WriteBehind
 from tenantry.domain import errors
 from tenantry.domain.api_keys import Pepper
@@ -198,6 +200,8 @@ class AuthenticationParts:
         credentials: CredentialFinder | None = None,
         tell_use: TellUse | None = None,
         quota_exceeded: Callable[[str], None] = lambda _feature: None,
+        checks_url: str | None = None,
+        checked: CheckObserver = lambda _source, _checks: None,
     ) -> None:
         """``monotonic`` is a monotonic clock, in seconds; ``throttle`` delays rejections, by
         default as in the service.
@@ -205,7 +209,8 @@ class AuthenticationParts:
         ``owner_seen``, ``accept``, ``page`` and ``credentials`` are as in `Authenticator`.
         ``limited`` receives the policy whose limit a request exceeds; ``refused`` is as in
         `Admission`, ``unknown_role`` as in `TokenVerifier`, ``tell_use`` and
-        ``quota_exceeded`` as in `RequestQuotas`.
+        ``quota_exceeded`` as in `RequestQuotas`. ``checks_url`` names the standbys that may answer
+        lookups, and ``checked`` is as in `Standbys`.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
         self.key_uses = WriteBehind(database, "uses of keys", record_uses)
@@ -216,9 +221,12 @@ class AuthenticationParts:
             timeout = database.timeouts.identity_provider
             self.keys = KeySet(oidc, http_client, monotonic=monotonic, timeout=timeout)
             tokens = TokenVerifier(oidc, self.keys, clock=clock, unknown_role=unknown_role)
+        self.standbys: Standbys | None = None
+        if checks_url is not None:
+            self.standbys = Standbys(database, checks_url, checked)
         self.authenticator = Authenticator(
-            keys=database.lane(name="keys"),
-            users=database.lane(name="users"),
+            keys=self._lookup_lane(database, "keys"),
+            users=self._lookup_lane(database, "users"),
             peppers=self.peppers,
             tokens=tokens,
             catalog=catalog,
@@ -255,6 +263,10 @@ class AuthenticationParts:
             throttle=throttle or credential_throttle(),
         )
 
+    def _lookup_lane(self, database: Database, name: str) -> LookupLane:
+        lane = database.lane(name=name)
+        return lane if self.standbys is None else self.standbys.lane(lane)
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the background tasks during the block, and stop them in order."""
@@ -270,6 +282,9 @@ class AuthenticationParts:
             if self.quotas is not None:
                 stack.push_async_callback(self.quotas.close)
                 stack.push_async_callback(stop, asyncio.create_task(self.quotas.run()))
+            if self.standbys is not None:
+                stack.push_async_callback(self.standbys.close)
+                stack.push_async_callback(stop, asyncio.create_task(self.standbys.run()))
             stack.push_async_callback(self.authenticator.close)
             yield
 

@@ -17,8 +17,11 @@ from tenantry.auth.authentication_store import (
     KeyRow,
     UserAccessRow,
     UserQuery,
-    find_keys,
     find_user_access,
+    key_lookup,
+    keys_in,
+    user_access_in,
+    user_lookup,
 )
 from tenantry.auth.credentials import (
     Credential,
@@ -29,8 +32,8 @@ from tenantry.auth.credentials import (
 from tenantry.common.clock import Clock
 from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
-from tenantry.db.database import Lane
 from tenantry.db.pagination import Window
+from tenantry.db.standby_lane import LookupLane
 from tenantry.db.tenants_store import TenantRow, get_tenant
 from tenantry.domain import api_keys, errors, permissions
 from tenantry.domain.access import AccessPhase, current_phase, plan_at
@@ -89,7 +92,8 @@ class Authenticator:
 
     Requests that wait while a lookup runs share the next one. A lookup includes only requests that
     arrived before it was sent, so every process sees each revocation that was committed before the
-    request arrived. Nothing about keys, tenants and members is cached.
+    request arrived. Nothing about keys, tenants and members is cached. A lane may ask a
+    standby that has replayed all of them.
 
     ``key_used`` receives the use of an accepted key: at least once a minute, and when the client's
     address or the pepper differs from the stored one. ``owner_seen`` receives the tenant's id and
@@ -100,8 +104,8 @@ class Authenticator:
     for, as in `authentication_store`. ``credentials`` finds the credential of a request.
     """
 
-    keys: Lane
-    users: Lane
+    keys: LookupLane
+    users: LookupLane
     peppers: Sequence[Pepper]
     tokens: TokenVerifier | None
     catalog: Catalog
@@ -290,14 +294,14 @@ class Authenticator:
         return row.role == BuiltInRole.OWNER and not row.removed and not row.invited
 
     async def _find_keys(self, queries: Sequence[KeyQuery]) -> list[KeyRow | Exception | None]:
-        async with self.keys.use(autocommit=True) as connection:
-            return list(await find_keys(connection, queries, self.clock(), self.page))
+        lookup = key_lookup(queries, self.clock(), self.page)
+        return list(keys_in(await self.keys.look_up(lookup, len(queries)), queries))
 
     async def _find_user_access(
         self, queries: Sequence[UserQuery]
     ) -> list[list[UserAccessRow] | Exception]:
-        async with self.users.use(autocommit=True) as connection:
-            return list(await find_user_access(connection, queries, self.page))
+        lookup = user_lookup(queries, self.page)
+        return list(user_access_in(await self.users.look_up(lookup, len(queries)), queries))
 
 
 def requested_organization(claimed: str | None, header: bytes | None) -> str | None:

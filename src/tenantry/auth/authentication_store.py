@@ -12,9 +12,17 @@ from typing import Final
 
 import msgspec
 
-from tenantry.db.connection import Connection
+from tenantry.db.connection import Connection, Rows
 from tenantry.db.pagination import Window
-from tenantry.db.statements import BIGINTS, BLOBS, MOMENT, MOMENTS, TEXTS, Statement
+from tenantry.db.statements import (
+    BIGINTS,
+    BLOBS,
+    MOMENT,
+    MOMENTS,
+    TEXTS,
+    BoundStatement,
+    Statement,
+)
 
 MEMBER_STATUS: Final = (
     "CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN invited THEN 'invited' ELSE 'active' END"
@@ -177,16 +185,30 @@ SELECT query.number, own.*,
 
 
 async def find_keys(
-    connection: Connection, queries: Sequence[KeyQuery], now: datetime, page: str = NO_PAGE
+    connection: Connection, queries: Sequence[KeyQuery], now: datetime
 ) -> list[KeyRow | None]:
-    """Find the key of each secret; ``page`` is the query of the pages that queries ask for."""
-    found: list[KeyRow | None] = [None] * len(queries)
+    """Find the key of each secret."""
+    return keys_in(await connection.run_batch(*key_lookup(queries, now)), queries)
+
+
+def key_lookup(
+    queries: Sequence[KeyQuery], now: datetime, page: str = NO_PAGE
+) -> list[BoundStatement]:
+    """Return what looks up the key of each secret; ``page`` is the query of the pages that queries
+    ask for.
+    """
     batch: list[tuple[object, ...]] = []
     for number, query in enumerate(queries):
         bounds = _bounds(query.window)
         batch += [(number, digest, *bounds) for digest in query.digests]
     statement = _keys(_asked_page(queries, page))
-    [rows] = await connection.run_batch(statement(*zip(*batch, strict=True), now))
+    return [statement(*zip(*batch, strict=True), now)]
+
+
+def keys_in(answer: Sequence[Rows], queries: Sequence[KeyQuery]) -> list[KeyRow | None]:
+    """Return the key of each secret in the rows of a `key_lookup`."""
+    found: list[KeyRow | None] = [None] * len(queries)
+    [rows] = answer
     for number, *values in rows:
         key, other = KeyRow(*values), found[number]
         found[number] = key if other is None else _counting(key, other, queries[number])
@@ -213,12 +235,18 @@ def _counting(one: KeyRow, other: KeyRow, query: KeyQuery) -> KeyRow:
 
 
 async def find_user_access(
-    connection: Connection, users: Sequence[UserQuery], page: str = NO_PAGE
+    connection: Connection, users: Sequence[UserQuery]
 ) -> list[list[UserAccessRow]]:
     """Find each user's requested tenant, or else the tenant of their only active membership, or two
-    of several. ``page`` as for `find_keys`.
+    of several.
     """
-    found: list[list[UserAccessRow]] = [[] for _ in users]
+    return user_access_in(await connection.run_batch(*user_lookup(users)), users)
+
+
+def user_lookup(users: Sequence[UserQuery], page: str = NO_PAGE) -> list[BoundStatement]:
+    """Return what looks up each user's tenants, as `find_user_access` does; ``page`` as for
+    `key_lookup`.
+    """
     named = list[Sequence[object]]()
     only = list[Sequence[object]]()
     for number, user in enumerate(users):
@@ -227,12 +255,17 @@ async def find_user_access(
         else:
             named.append((number, user.issuer, user.subject, user.org_id, *_bounds(user.window)))
     asked = _asked_page(users, page)
-    calls = [
+    return [
         statement(asked)(*zip(*rows, strict=True))
         for statement, rows in ((_named_tenants, named), (_only_tenants, only))
         if rows
     ]
-    for rows in await connection.run_batch(*calls):
+
+
+def user_access_in(answer: Sequence[Rows], users: Sequence[UserQuery]) -> list[list[UserAccessRow]]:
+    """Return the tenants of each user in the rows of a `user_lookup`."""
+    found: list[list[UserAccessRow]] = [[] for _ in users]
+    for rows in answer:
         for number, *row in rows:
             found[number].append(UserAccessRow(*row))
     return found

@@ -1,5 +1,6 @@
 """Time: the clock as an argument, retry delays, and the service's timeouts."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, overload
@@ -11,10 +12,17 @@ Clock = Callable[[], datetime]  # returns the current time in UTC
 EPOCH_MAX = 253_402_300_799  # the last second of the year 9999, the maximum of datetime
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+# Linux alone has it; the monotonic clock of macOS continues too
+_LEASE_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def system_clock() -> datetime:
     return datetime.now(UTC)
+
+
+def lease_clock() -> float:
+    """Return the seconds of a monotonic clock that continues while the machine is suspended."""
+    return time.clock_gettime(_LEASE_CLOCK)
 
 
 @overload

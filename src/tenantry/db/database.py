@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
@@ -18,13 +18,14 @@ from tenantry.db.batcher import NO_BATCH_METRICS, BatchMetrics
 from tenantry.db.connection import (
     NO_SETTINGS,
     Connection,
+    Rows,
     SessionSettings,
     TransactionScope,
     set_session,
 )
-from tenantry.db.failover_detection import FailoverDetector
+from tenantry.db.failover_detection import FailoverDetector, servers_of
 from tenantry.db.roles import RLS_ENABLED, TAKE_BATCH
-from tenantry.db.statements import TEXT, Statement
+from tenantry.db.statements import TEXT, BoundStatement, Statement
 from tenantry.domain.errors import DatabaseUnavailableError
 
 _Result = TypeVar("_Result")
@@ -64,7 +65,7 @@ _SNAPSHOT: Final = Statement("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, R
 # Cached plans made while a table is small would still read all of it when it has grown. A bitmap
 # scan would read a tenant's whole history to find the next event. Planning again, or compiling,
 # costs more than it gains.
-_BY_INDEX: Final[SessionSettings] = {
+BY_INDEX: Final[SessionSettings] = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
@@ -72,6 +73,7 @@ _BY_INDEX: Final[SessionSettings] = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
 }
+"""The settings of a lane's session."""
 # Detect a dead connection within half a minute instead of a quarter of an hour.
 _KEEPALIVE: Final = {
     "keepalives_idle": 10,
@@ -89,8 +91,12 @@ def servers(conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> FailoverDet
     """
     limit = str(round(timeouts.statement * 1000))
     return FailoverDetector(
-        _with_keepalives(conninfo, timeouts), {**_SESSION, "statement_timeout": limit}
+        _with_keepalives(for_writes(conninfo), timeouts), {**_SESSION, "statement_timeout": limit}
     )
+
+
+def _servers_behind(pooler: str, timeouts: Timeouts) -> FailoverDetector:
+    return FailoverDetector(_with_keepalives(for_writes(pooler), timeouts))
 
 
 def has_several_hosts(conninfo: str) -> bool:
@@ -107,8 +113,15 @@ def for_writes(conninfo: str) -> str:
     return make_conninfo(conninfo, target_session_attrs="read-write")
 
 
+def standby_hosts(conninfo: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> list[str]:
+    """Return the connection string of each standby that a connection string names."""
+    given: dict[str, Any] = {"target_session_attrs": "standby", **conninfo_to_dict(conninfo)}
+    hosts = [make_conninfo(**{**given, **server}) for server in servers_of(given)]
+    return [_with_keepalives(host, timeouts) for host in hosts]
+
+
 def _with_keepalives(conninfo: str, timeouts: Timeouts) -> str:
-    given: dict[str, Any] = {**_KEEPALIVE, **conninfo_to_dict(for_writes(conninfo))}
+    given: dict[str, Any] = {**_KEEPALIVE, **conninfo_to_dict(conninfo)}
     return make_conninfo(**{**given, "connect_timeout": math.ceil(timeouts.connect)})
 
 
@@ -200,7 +213,7 @@ class Database:
         self._uses_pooler = pooler is not None
         self.failover = servers(conninfo, timeouts)
         self._pool = new_pool(
-            FailoverDetector(_with_keepalives(pooler, timeouts)) if pooler else self.failover,
+            _servers_behind(pooler, timeouts) if pooler else self.failover,
             pool_size,
             _check_roles,
             prepare_threshold=None if pooler else 5,
@@ -342,6 +355,13 @@ class Lane:
                 raise DatabaseUnavailableError(_UNREACHABLE) from error
             raise
 
+    async def look_up(self, calls: Sequence[BoundStatement], _checks: int, /) -> list[Rows]:
+        """Run statements that only read, and return the rows of each. Raises
+        `DatabaseUnavailableError`.
+        """
+        async with self.use(autocommit=True) as connection:
+            return await connection.run_batch(*calls)
+
     async def _recover(self) -> None:
         try:
             if self._connection is not None:
@@ -370,7 +390,7 @@ class Lane:
             try:
                 await self.failover.accept(connection)
                 await set_session(
-                    connection, {**self.failover.settings, **_BY_INDEX, **self.settings}
+                    connection, {**self.failover.settings, **BY_INDEX, **self.settings}
                 )
                 await take_role(connection)
             except BaseException:

@@ -50,7 +50,7 @@ class FailoverDetector:
         self.settings = settings
         """Those of every session on these servers."""
         self._given = conninfo_to_dict(conninfo)
-        self._servers = _servers_of(self._given)
+        self._servers = servers_of(self._given)
         self._first = self._servers[0]
         self._newest: PrimaryEpoch | None = None
 
@@ -128,12 +128,16 @@ class FailoverDetector:
         self._newest = epoch
         self._first = server
 
+    def has_ended(self, timeline: int) -> bool:
+        """Whether the process has seen a primary with a later timeline."""
+        return self._newest is not None and self._newest.timeline > timeline
+
     def is_over(self, connection: Connection) -> bool:
         """Whether another server has replaced the connection's."""
         return connection.primary is not None and connection.primary != self._newest
 
 
-def _servers_of(given: Mapping[str, Any]) -> list[dict[str, str]]:
+def servers_of(given: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the host, address and port of each server that a connection string names."""
     lists = {key: str(given[key]).split(",") for key in _HOST_KEYS if key in given}
     count = max(map(len, lists.values()), default=1)

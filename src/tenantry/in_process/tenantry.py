@@ -125,6 +125,7 @@ class AsgiAuthenticator(InProcessConfiguration):
                 clock=self._clock,
                 throttle=throttle,
                 credentials=self.finder,
+                checks_url=settings.database_checks_url,
             )
             await stack.enter_async_context(parts.running())
             self._running = database, parts, stack.pop_all()

@@ -1,10 +1,11 @@
 """Prometheus metrics: of one process, or in multiprocess mode of all processes."""
 
+import math
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,8 @@ from prometheus_client.core import GaugeMetricFamily
 
 from tenantry import __version__
 from tenantry.db.batcher import BatchObserver
+from tenantry.db.standbys import Standbys
+from tenantry.domain.standby_checks import CheckSource
 
 _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 _REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -42,7 +45,7 @@ class Metrics:
         if several_processes:
             _drop_dead_worker_metrics()
             multiprocess.MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
-        registry = None if several_processes else self._registry
+        self._metric_registry = registry = None if several_processes else self._registry
 
         counter = partial(Counter, registry=registry)
         gauge = partial(Gauge, registry=registry, multiprocess_mode="livesum")
@@ -125,6 +128,44 @@ class Metrics:
             registry=registry,
             multiprocess_mode="max",
         ).labels(__version__, platform.python_version()).set(1)
+
+    def checked(self, source: CheckSource, number: int) -> None:
+        """Count checks by where they were answered."""
+        self._checks.labels(source).inc(number)
+
+    def set_standbys(self, standbys: Standbys) -> None:
+        """Record how old the newest position is, and how far the standby is behind."""
+        age, lag = standbys.position_age(), standbys.lag_bytes()
+        self._position_age.set(math.inf if age is None else age)
+        self._standby_lag.set(math.nan if lag is None else lag)
+
+    # These exist only where standbys may answer checks.
+    @cached_property
+    def _checks(self) -> Counter:
+        return Counter(
+            "tenantry_checks",
+            "Checks of keys and tokens, by where they were answered.",
+            ["source"],
+            registry=self._metric_registry,
+        )
+
+    @cached_property
+    def _position_age(self) -> Gauge:
+        return Gauge(
+            "tenantry_check_position_age_seconds",
+            "Age of the newest position in the primary's log.",
+            registry=self._metric_registry,
+            multiprocess_mode="livemax",
+        )
+
+    @cached_property
+    def _standby_lag(self) -> Gauge:
+        return Gauge(
+            "tenantry_check_standby_lag_bytes",
+            "How far the standby's last answer was behind the primary.",
+            registry=self._metric_registry,
+            multiprocess_mode="livemax",
+        )
 
     def lane(self, name: str) -> BatchObserver:
         """Return the observer of a lane's batches."""

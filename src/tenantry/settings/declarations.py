@@ -13,6 +13,7 @@ from tenantry.integrations.oidc.claims import STANDARD_AUDIENCE, TOKEN_LIFETIME
 from tenantry.settings.kinds import (
     API_KEY_HEADER,
     AUDIENCES,
+    CHECKS_URL,
     CLAIM,
     DATABASE_URL,
     DIRECTORIES,
@@ -76,6 +77,17 @@ class DeclaredSettings(SettingValues):
     _pooler_url = Setting("DATABASE_POOLER_URL", POOLER_URL, None, default_text="unset: no pooler")
     """The same database through a connection pooler in transaction mode, for ordinary work;
     `DATABASE_URL` must bypass the pooler.
+    """
+    _checks_url = Setting(
+        "DATABASE_CHECKS_URL",
+        CHECKS_URL,
+        None,
+        default_text="unset: the primary answers all checks",
+    )
+    """Streaming standbys of the same database that may answer checks of keys and tokens, and lists
+    of projects: a connection string with one host or several, the nearest first. A standby answers
+    only while that is as strict as at the primary. The connection must not lead through a pooler in
+    transaction mode.
     """
     database_pool_size = Setting("DATABASE_POOL_SIZE", number(1, 1000), 5)
     """Connections of each process for ordinary work. Each process uses up to eight more: five for

@@ -49,6 +49,7 @@ _COMPOSED: Final = (
     "traces",
     "base_url",
     "database_pooler_url",
+    "database_checks_url",
 )
 _BILLING: Final = (
     "catalog",
@@ -104,6 +105,13 @@ class Settings(DeclaredSettings):
         fault = "DATABASE_POOLER_URL: needs DATABASE_URL too, which bypasses the pooler"
         reject({fault: self._pooler_url is not None and self.database_url is None})
         return self._pooler_url
+
+    @cached_property
+    def database_checks_url(self) -> str | None:
+        """The connection string of the standbys that may answer checks."""
+        fault = "DATABASE_CHECKS_URL: needs DATABASE_URL too, the address of the primary"
+        reject({fault: self._checks_url is not None and self.database_url is None})
+        return self._checks_url
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -260,12 +268,14 @@ class Settings(DeclaredSettings):
 
     @property
     def connections(self) -> int:
-        """How many connections to PostgreSQL itself all processes of ``serve`` may open
+        """How many connections to the primary itself all processes of ``serve`` may open
         together.
         """
         ordinary = 0 if self.database_pooler_url else self.database_pool_size
         listening = 1 if self.run_jobs else 0  # for new jobs
-        return self.workers * (ordinary + OTHER_CONNECTIONS + self._counting + listening)
+        positions = 0 if self.database_checks_url is None else 1  # of the log, for standbys
+        others = OTHER_CONNECTIONS + self._counting + listening + positions
+        return self.workers * (ordinary + others)
 
     @property
     def _counting(self) -> int:
@@ -290,7 +300,7 @@ class Settings(DeclaredSettings):
         found = [secret for _, secret in self.named_secrets()]
         if self.smtp is not None and self.smtp.password is not None:
             found.append(self.smtp.password)
-        for address in filter(None, (self.database_url, self._pooler_url)):
+        for address in filter(None, (self.database_url, self._pooler_url, self._checks_url)):
             found += _database_password(address)
         for headers in filter(None, (self._otlp_headers, self._otlp_traces_headers)):
             found += _header_credentials(headers)
@@ -338,6 +348,7 @@ def load_for_authentication(values: Mapping[str, str]) -> Settings:
     needed = (
         "shared_database",
         "database_pooler_url",
+        "database_checks_url",
         "database_pool_size",
         "catalog",
         "peppers",

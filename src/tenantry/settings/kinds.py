@@ -439,6 +439,12 @@ TEXT_WITH_PASSWORD: Final = Kind("text", str, is_secret=True)
 DATABASE_URL: Final = Kind(
     "text", lambda text: None if text == EMBEDDED else read_conninfo(text), is_secret=True
 )
+CHECKS_URL: Final = Kind(
+    "text",
+    read_conninfo,
+    "needs `DATABASE_URL`; several hosts, separated by commas",
+    is_secret=True,
+)
 POOLER_URL: Final = Kind("text", read_conninfo, "needs `DATABASE_URL`", is_secret=True)
 URL: Final = Kind("address", _read_url, "http or https")
 ORIGIN: Final = Kind("address", _read_origin, "http or https, a host, maybe a port")

@@ -1,0 +1,152 @@
+"""The connection of a lane to the nearest usable standby, made and renewed in the background."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+import psycopg
+
+from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
+from tenantry.db.connection import Connection, SessionSettings, set_session
+from tenantry.db.database import is_lost, take_role
+from tenantry.db.standby_registry import StandbyRegistry
+from tenantry.db.standby_store import UnusableStandbyError, read_standby_name
+from tenantry.domain.standby_checks import (
+    NEARER_HOST_INTERVAL,
+    StandbySession,
+    rest_after,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class StandbyLink(msgspec.Struct):
+    """A connection to a standby, in autocommit mode, and what its answers have shown."""
+
+    connection: Connection
+    name: str
+    """By which the primary sees the standby."""
+    host: int
+    """Its place among the hosts, from the nearest, 0."""
+    session: StandbySession
+    started_at: datetime | None = None
+    """When the server was started, as its first answer has said."""
+    behind_at: float | None = None
+    """When the newest position was taken at the last answer that was behind."""
+    lag: int | None = None
+    """By how many bytes the last answer was behind the newest position."""
+
+
+@dataclass(eq=False)
+class StandbyConnector:
+    """Keeps a connection to one of ``hosts``: connection strings, the nearest first.
+
+    Not for concurrent use, but connecting never delays `link`.
+    """
+
+    hosts: Sequence[str]
+    settings: SessionSettings
+    registry: StandbyRegistry
+    timeouts: Timeouts = DEFAULT_TIMEOUTS
+
+    def __post_init__(self) -> None:
+        self._link: StandbyLink | None = None
+        self._nearer: StandbyLink | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._tries_at = 0.0
+        self._warned: str | None = None
+
+    async def link(self) -> StandbyLink | None:
+        """Return the connection, if there is one now."""
+        if self._nearer is not None:
+            await self._move(self._nearer)
+        link = self._link
+        if link is not None and is_lost(link.connection):
+            await self.drop(link)
+            link = None
+        hosts = len(self.hosts) if link is None else link.host
+        if hosts and self._connecting is None and self.registry.clock() >= self._tries_at:
+            self._connecting = asyncio.create_task(self._connect(hosts))
+        return link
+
+    @property
+    def lag(self) -> int | None:
+        """By how many bytes the last answer was behind the newest position; None without one."""
+        return None if self._link is None else self._link.lag
+
+    def answered(self) -> None:
+        """Note that the standby works."""
+        self._failures = 0
+
+    async def drop(self, link: StandbyLink) -> None:
+        """Close a failed connection, and rest before the next one."""
+        if link is not self._link:
+            return
+        self._link = None
+        self._rest()
+        await self._end(link)
+
+    async def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
+        for link in filter(None, (self._link, self._nearer)):
+            await self._end(link)
+        self._link = self._nearer = None
+
+    async def _move(self, link: StandbyLink) -> None:
+        """Use another connection from now on. No batch uses the former one at this moment."""
+        former = self._link
+        self._link = link
+        self._nearer = self._warned = None
+        if former is not None:
+            await self._end(former)
+
+    async def _end(self, link: StandbyLink) -> None:
+        self.registry.leave(link.name)
+        await link.connection.close()
+
+    def _rest(self) -> None:
+        self._failures += 1
+        self._tries_at = self.registry.clock() + rest_after(self._failures)
+
+    async def _connect(self, hosts: int) -> None:
+        """Connect to the first of the nearest ``hosts`` that can be used."""
+        try:
+            for number, conninfo in enumerate(self.hosts[:hosts]):
+                self._nearer = await self._try(number, conninfo)
+                if self._nearer is not None:
+                    break
+            if self._nearer is None and self._link is None:
+                self._rest()
+            else:
+                self._tries_at = self.registry.clock() + NEARER_HOST_INTERVAL
+        finally:
+            self._connecting = None
+
+    async def _try(self, number: int, conninfo: str) -> StandbyLink | None:
+        try:
+            async with asyncio.timeout(self.timeouts.connect):
+                return await self._open(number, conninfo)
+        except (psycopg.Error, TimeoutError, UnusableStandbyError) as error:
+            text = f"checks do not use the standby at place {number + 1} of DATABASE_CHECKS_URL: {error}"
+            if self._warned != text:
+                logger.warning("%s", text)
+            self._warned = text
+            return None
+
+    async def _open(self, number: int, conninfo: str) -> StandbyLink:
+        connection = await Connection.connect(conninfo, autocommit=True, prepare_threshold=0)
+        try:
+            name = await read_standby_name(connection)
+            await set_session(connection, self.settings)
+            await take_role(connection)
+            await self.registry.use(name)
+        except BaseException:
+            await connection.close()
+            raise
+        return StandbyLink(connection, name, number, StandbySession(self.registry.clock()))

@@ -1,0 +1,138 @@
+"""Lookups that a standby answers where that is as strict as at the primary, else the primary."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+import psycopg
+
+from tenantry.common.clock import Timeouts
+from tenantry.db.batcher import BatchMetrics
+from tenantry.db.connection import Rows
+from tenantry.db.database import Lane
+from tenantry.db.standby_connector import StandbyConnector, StandbyLink
+from tenantry.db.standby_store import (
+    REGISTRATION_SHOWN,
+    STANDBY_STATE,
+)
+from tenantry.db.statements import BoundStatement
+from tenantry.domain.standby_checks import (
+    ANSWER_TIMEOUT,
+    CheckSource,
+    Position,
+    StandbyState,
+    answer_counts,
+)
+
+CheckObserver = Callable[[CheckSource, int], None]
+"""Called for each batch with its source and its number of checks."""
+
+
+class LookupLane(Protocol):
+    """Where the lookups of a batcher are answered."""
+
+    @property
+    def metrics(self) -> BatchMetrics: ...
+    @property
+    def timeouts(self) -> Timeouts: ...
+    async def look_up(self, calls: Sequence[BoundStatement], checks: int, /) -> list[Rows]: ...
+
+
+@dataclass(eq=False)
+class StandbyLane:
+    """Asks a standby, and the ``primary`` if the standby's answer does not count.
+
+    Not for concurrent use. The statements of a batch are sent at once, that of the standby's state
+    first: each has a snapshot of its own, so the lookups see what the state says. The rules are in
+    `tenantry.domain.standby_checks`.
+    """
+
+    primary: Lane
+    standby: StandbyConnector
+    observe: CheckObserver = lambda _source, _checks: None
+
+    @property
+    def metrics(self) -> BatchMetrics:
+        """The metrics of the batches."""
+        return self.primary.metrics
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """The limits of the batches."""
+        return self.primary.timeouts
+
+    async def look_up(self, calls: Sequence[BoundStatement], checks: int, /) -> list[Rows]:
+        """Run the lookups of that many checks, and return the rows of each. Raises as
+        `Lane.look_up`.
+        """
+        answer = await self._ask_standby(calls)
+        if isinstance(answer, CheckSource):
+            self.observe(answer, checks)
+            return await self.primary.look_up(calls, checks)
+        self.observe(CheckSource.STANDBY, checks)
+        return answer
+
+    async def _ask_standby(self, calls: Sequence[BoundStatement]) -> list[Rows] | CheckSource:
+        """Return the rows, or why the standby's answer does not count."""
+        link = await self.standby.link()
+        if link is None:
+            return CheckSource.NO_CONNECTION
+        position = self.standby.registry.position_for(link.name, link.session)
+        if isinstance(position, CheckSource):
+            if self.standby.registry.is_refused(link.name):
+                await self.standby.drop(link)
+            return position
+        if self._was_behind(link):
+            return CheckSource.BEHIND
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                rows = await self._run(link, position, calls)
+        except (psycopg.Error, TimeoutError):
+            await self.standby.drop(link)
+            return CheckSource.ERROR
+        except BaseException:  # canceled: the connection is closed
+            await self.standby.drop(link)
+            raise
+        return CheckSource.BEHIND if rows is None else rows
+
+    def _was_behind(self, link: StandbyLink) -> bool:
+        """Whether the standby was behind and there is no newer position since."""
+        newest = self.standby.registry.newest
+        return newest is not None and link.behind_at == newest.taken_at
+
+    async def _run(
+        self, link: StandbyLink, position: Position, calls: Sequence[BoundStatement]
+    ) -> list[Rows] | None:
+        """Return the rows of the lookups; None if the standby had not replayed the position."""
+        is_proven = link.session.proven_timeline == position.timeline
+        proof = [] if is_proven else [REGISTRATION_SHOWN(link.name)]
+        first, *rows = await link.connection.run_batch(STANDBY_STATE(), *proof, *calls)
+        [(is_in_recovery, replayed_lsn, started_at)] = first
+        _check_server(link, started_at)
+        if proof:
+            self._note_history(link, rows.pop(0))
+        self.standby.answered()
+        newest = self.standby.registry.newest or position
+        link.lag = max(0, newest.lsn - replayed_lsn)
+        if answer_counts(position, link.session, StandbyState(is_in_recovery, replayed_lsn)):
+            return rows
+        link.behind_at = newest.taken_at
+        return None
+
+    def _note_history(self, link: StandbyLink, shown: Rows) -> None:
+        """Note if the standby shows its registration: then it has this primary's history."""
+        registry = self.standby.registry
+        for timeline, expires_at in shown:
+            if registry.is_shown(link.name, timeline, expires_at):
+                link.session = msgspec.structs.replace(link.session, proven_timeline=timeline)
+
+
+def _check_server(link: StandbyLink, started_at: datetime) -> None:
+    """Raise `psycopg.OperationalError` if a pooler has led to another server."""
+    if link.started_at is None:
+        link.started_at = started_at
+    if link.started_at != started_at:
+        raise psycopg.OperationalError("the connection leads to another server than before")

@@ -1,0 +1,183 @@
+"""What a process knows of the primary in order to check on standbys: positions of its log, and the
+registrations of the standbys that the process uses.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+import msgspec
+import psycopg
+
+from tenantry.common.clock import lease_clock
+from tenantry.db.connection import Connection
+from tenantry.db.database import Lane
+from tenantry.db.standby_store import (
+    PrimaryPosition,
+    UnusableStandbyError,
+    check_replicating,
+    read_position,
+    register_standby,
+)
+from tenantry.domain.errors import DatabaseUnavailableError
+from tenantry.domain.standby_checks import (
+    LEASE,
+    RENEWAL_INTERVAL,
+    CheckSource,
+    Position,
+    Positions,
+    Registration,
+    StandbySession,
+    needs_extension,
+    position_to_reach,
+    registered,
+    with_position,
+)
+
+_RETRY_SECONDS: Final = 5.0
+"""Between two attempts to register a standby, if the first one fails."""
+
+logger = logging.getLogger(__name__)
+
+
+class _UsedStandby(msgspec.Struct):
+    """A standby that connections of this process lead to."""
+
+    connections: int = 0
+    registration: Registration | None = None
+    written: datetime | None = None
+    """The expiry that the registration began with, by the primary's clock."""
+    tried_at: float = -math.inf
+    waiting: list[asyncio.Future[None]] = []
+    """For the next attempt to register it."""
+
+    def is_due(self, timeline: int, now: float) -> bool:
+        """Whether to register it now."""
+        if self.waiting:
+            return True
+        is_used = self.connections > 0 and now - self.tried_at >= _RETRY_SECONDS
+        return is_used and (
+            self.registration is None or needs_extension(self.registration, timeline, now)
+        )
+
+    def answer_waiting(self, error: UnusableStandbyError | None) -> None:
+        """End the waits for an attempt to register it."""
+        for attempt in self.waiting:
+            if attempt.done():
+                continue
+            if error is None:
+                attempt.set_result(None)
+            else:
+                attempt.set_exception(error)
+        self.waiting.clear()
+
+
+class StandbyRegistry:
+    """The positions and registrations of a process, which `run` renews over one connection to the
+    primary.
+
+    ``clock`` is a monotonic one, in seconds, that continues while the machine is suspended.
+    """
+
+    def __init__(self, primary: Lane, clock: Callable[[], float] = lease_clock) -> None:
+        self.clock = clock
+        self._primary = primary
+        self._positions: Positions = ()
+        self._standbys: dict[str, _UsedStandby] = {}
+        self._is_failing = False
+
+    @property
+    def newest(self) -> Position | None:
+        """The newest position, however old."""
+        return self._positions[-1] if self._positions else None
+
+    async def use(self, name: str) -> None:
+        """Wait until a standby is registered, and extend that until `leave`.
+
+        Raises `UnusableStandbyError`. The caller limits the time: without the primary it does not
+        end.
+        """
+        standby = self._standbys.setdefault(name, _UsedStandby())
+        attempt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        standby.waiting.append(attempt)
+        await attempt
+        standby.connections += 1
+
+    def leave(self, name: str) -> None:
+        """End a `use`. Without another one the registration expires."""
+        self._standbys[name].connections -= 1
+
+    def is_refused(self, name: str) -> bool:
+        """Whether the primary does not see this standby any more."""
+        return self._standbys[name].registration is None
+
+    def position_for(self, name: str, session: StandbySession) -> Position | CheckSource:
+        """Return the position that a standby must have replayed before a lookup that is sent now,
+        or why its answer would not count.
+        """
+        newest = self.newest
+        if newest is not None and self._primary.failover.has_ended(newest.timeline):
+            return CheckSource.NO_POSITION
+        registration = self._standbys[name].registration
+        return position_to_reach(self._positions, session, registration, self.clock())
+
+    def is_shown(self, name: str, timeline: int, expires_at: datetime) -> bool:
+        """Whether a row that a standby shows is this process's registration, or a later one. Those
+        of a copy of the database are older.
+        """
+        standby = self._standbys[name]
+        if standby.registration is None or standby.written is None:
+            return False
+        return timeline == standby.registration.timeline and expires_at >= standby.written
+
+    async def run(self) -> None:
+        """Renew until canceled."""
+        while True:
+            try:
+                async with asyncio.timeout(LEASE):
+                    await self._renew()
+            except (DatabaseUnavailableError, psycopg.Error, TimeoutError) as error:
+                self._log_failure(error)
+            else:
+                self._is_failing = False
+            await asyncio.sleep(RENEWAL_INTERVAL)
+
+    async def _renew(self) -> None:
+        async with self._primary.use() as connection:
+            asked_at = self.clock()
+            position = await read_position(connection)
+            if position is None:
+                return
+            newest = Position(asked_at, position.timeline, position.lsn)
+            self._positions = with_position(self._positions, newest)
+            await self._register_due(connection, position)
+
+    async def _register_due(self, connection: Connection, position: PrimaryPosition) -> None:
+        for name, standby in list(self._standbys.items()):
+            if standby.is_due(position.timeline, self.clock()):
+                await self._register(connection, name, standby)
+
+    async def _register(self, connection: Connection, name: str, standby: _UsedStandby) -> None:
+        standby.tried_at = asked_at = self.clock()
+        try:
+            await check_replicating(connection, name)
+        except UnusableStandbyError as error:
+            standby.registration = None
+            standby.answer_waiting(error)
+            return
+        row = await register_standby(connection, name)
+        former = standby.registration
+        standby.registration = registered(former, row.timeline, asked_at, self.clock())
+        if former is None or former.since != standby.registration.since:
+            standby.written = row.expires_at
+        standby.answer_waiting(None)
+
+    def _log_failure(self, error: Exception) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            # its text may contain personal data
+            reason = type(error.__cause__ or error).__name__
+            logger.info("the primary's position cannot be renewed: %s", reason)

@@ -1,0 +1,134 @@
+"""Questions to the primary and to standbys about replication, and registrations of standbys."""
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from tenantry.db.connection import Connection
+from tenantry.db.roles import MAY_TAKE_BY_LOGIN
+from tenantry.db.statements import TEXT, Statement
+
+_DEFAULT_NAME: Final = "walreceiver"
+"""PostgreSQL's, where neither ``application_name`` nor ``cluster_name`` is set."""
+_NEEDS_STATISTICS: Final = (
+    "the login may not read replication statistics: GRANT pg_read_all_stats to it"
+)
+
+# Flushed rather than written: every acknowledged change is, and a standby gets no more than that.
+_POSITION: Final = Statement(
+    """
+SELECT ('x' || left(pg_walfile_name(lsn), 8))::bit(32)::bigint, (lsn - '0/0')::bigint
+  FROM pg_current_wal_flush_lsn() AS lsn
+ WHERE NOT pg_is_in_recovery()
+"""
+)
+# Only this role sees the details. The login may be a member without its privileges (NOINHERIT).
+_TAKE_STATISTICS: Final = Statement(
+    f"""
+SELECT set_config('role', rolname, true)
+  FROM pg_roles
+ WHERE rolname = 'pg_read_all_stats' AND {MAY_TAKE_BY_LOGIN}
+"""  # noqa: S608  # our own condition
+)
+_RECEIVER: Final = Statement("SELECT conninfo FROM pg_stat_wal_receiver")
+_REPLICATING: Final = Statement(
+    """
+SELECT count(*) FILTER (WHERE application_name = $1), pg_has_role('pg_read_all_stats', 'USAGE')
+  FROM pg_stat_replication
+""",
+    TEXT,
+)
+# The row is written each time, so that a standby that shows it has this primary's history.
+_REGISTER: Final = Statement(
+    """
+INSERT INTO check_standbys (name, timeline, expires_at)
+SELECT $1, ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::bigint, now() + interval '2 minutes'
+ON CONFLICT (name) DO UPDATE SET timeline = EXCLUDED.timeline, expires_at = EXCLUDED.expires_at
+RETURNING timeline, expires_at
+""",
+    TEXT,
+)
+STANDBY_STATE: Final = Statement(
+    """
+SELECT pg_is_in_recovery(), coalesce(pg_last_wal_replay_lsn() - '0/0', 0)::bigint, pg_postmaster_start_time()
+"""
+)
+"""For a statement of its own before that of the lookup: the fields of `StandbyState`, and when the
+server was started. Behind a pooler it may not be the server of before.
+"""
+REGISTRATION_SHOWN: Final = Statement(
+    "SELECT timeline, expires_at FROM check_standbys WHERE name = $1", TEXT
+)
+"""The registration of a standby, as the standby shows it: its timeline, and when it expires."""
+
+
+class UnusableStandbyError(Exception):
+    """A standby cannot answer checks; the message has the reason and the next step."""
+
+
+class PrimaryPosition(msgspec.Struct, frozen=True):
+    """A primary's timeline, and how far its log is flushed, in bytes."""
+
+    timeline: int
+    lsn: int
+
+
+class RegistrationRow(msgspec.Struct, frozen=True):
+    """A standby's registration; ``expires_at`` is by the primary's clock."""
+
+    timeline: int
+    expires_at: datetime
+
+
+async def read_position(connection: Connection) -> PrimaryPosition | None:
+    """Return the position of a primary, and commit; None for a standby."""
+    [rows] = await connection.run_batch(_POSITION(), commit=True)
+    return PrimaryPosition(*rows[0]) if rows else None
+
+
+async def check_replicating(connection: Connection, name: str) -> None:
+    """Raise `UnusableStandbyError` unless the primary sees exactly one standby of this name, and
+    commit.
+    """
+    _, [[number, may_see]] = await connection.run_batch(
+        _TAKE_STATISTICS(), _REPLICATING(name), commit=True
+    )
+    if not may_see:
+        raise UnusableStandbyError(f"{_NEEDS_STATISTICS} on the primary")
+    if number == 0:
+        raise UnusableStandbyError(
+            f"the primary has no standby {name!r}: it must replicate from the primary itself"
+        )
+    if number > 1:
+        raise UnusableStandbyError(
+            f"the primary has {number} standbys {name!r}: "
+            "give each an application_name of its own in primary_conninfo, or a cluster_name"
+        )
+
+
+async def register_standby(connection: Connection, name: str) -> RegistrationRow:
+    """Register a standby, or extend its registration, and commit."""
+    [[row]] = await connection.run_batch(_REGISTER(name), commit=True)
+    return RegistrationRow(*row)
+
+
+async def read_standby_name(connection: Connection) -> str:
+    """Return the name by which the primary sees this standby; ``connection`` is in autocommit mode.
+
+    Raises `UnusableStandbyError`.
+    """
+    try:
+        _, rows = await connection.run_batch(_TAKE_STATISTICS(), _RECEIVER())
+    except psycopg.errors.UndefinedTable as error:
+        raise UnusableStandbyError("it does not show its WAL receiver") from error
+    if not rows:
+        raise UnusableStandbyError("it is no standby that streams from a primary")
+    [[receiver]] = rows
+    if receiver is None:
+        raise UnusableStandbyError(f"{_NEEDS_STATISTICS} (replicated from the primary)")
+    parameters = conninfo_to_dict(receiver)
+    given = parameters.get("application_name") or parameters.get("fallback_application_name")
+    return str(given or _DEFAULT_NAME)

@@ -1,0 +1,68 @@
+"""The standbys that answer the checks of a process."""
+
+from collections.abc import Callable
+from typing import Final
+
+from tenantry.common.clock import lease_clock
+from tenantry.db.connection import SessionSettings
+from tenantry.db.database import BY_INDEX, Database, Lane, standby_hosts
+from tenantry.db.standby_connector import StandbyConnector
+from tenantry.db.standby_lane import CheckObserver, StandbyLane
+from tenantry.db.standby_registry import StandbyRegistry
+from tenantry.domain.standby_checks import ANSWER_TIMEOUT
+
+# In one snapshot for the whole transaction, a lookup would see less than the standby has replayed.
+_SESSION: Final[SessionSettings] = {
+    **BY_INDEX,
+    "default_transaction_isolation": "read committed",
+    "statement_timeout": str(round(ANSWER_TIMEOUT * 1000)),
+}
+
+
+class Standbys:
+    """The standbys of ``conninfo``, the nearest first, beside the primary of ``database``.
+
+    Lanes ask the primary unless `run` is running. ``observe`` is called for each batch, and
+    ``clock`` is as in `StandbyRegistry`.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        conninfo: str,
+        observe: CheckObserver = lambda _source, _checks: None,
+        clock: Callable[[], float] = lease_clock,
+    ) -> None:
+        self._observe = observe
+        self._timeouts = database.timeouts
+        self._settings = {**database.failover.settings, **_SESSION}
+        self._hosts = standby_hosts(conninfo, database.timeouts)
+        self._registry = StandbyRegistry(database.lane(name="standbys"), clock)
+        self._connectors: list[StandbyConnector] = []
+
+    def lane(self, primary: Lane) -> StandbyLane:
+        """Return a lane that asks a standby first, over a connection of its own."""
+        connector = StandbyConnector(self._hosts, self._settings, self._registry, self._timeouts)
+        self._connectors.append(connector)
+        return StandbyLane(primary, connector, self._observe)
+
+    async def run(self) -> None:
+        """Renew positions and registrations until canceled."""
+        await self._registry.run()
+
+    async def close(self) -> None:
+        """Close the connections to standbys. No lookup may be running."""
+        for connector in self._connectors:
+            await connector.close()
+
+    def position_age(self) -> float | None:
+        """Return the seconds since the newest position was taken; None without one."""
+        newest = self._registry.newest
+        return None if newest is None else self._registry.clock() - newest.taken_at
+
+    def lag_bytes(self) -> int | None:
+        """Return by how many bytes of the primary's log the last answers were behind, at most; None
+        without a standby.
+        """
+        lags = [connector.lag for connector in self._connectors if connector.lag is not None]
+        return max(lags, default=None)

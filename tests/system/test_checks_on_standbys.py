@@ -1,0 +1,195 @@
+"""Checks that a standby answers: when it does, and when the primary is asked instead."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tenantry.db.migrate import migrate
+from tenantry.domain.standby_checks import LEASE, CheckSource
+from tenantry.in_process.tenantry import AsgiAuthenticator, Credentials
+from tests.support.app import PEPPER
+from tests.support.database_server import FAST_SETTINGS, DatabaseServer, Pair, server_folder
+from tests.support.postgres import as_url
+from tests.support.service import PROJECTS, Service, running_service
+from tests.support.standby_lookups import Lookups, MovableClock, lookups
+
+STANDBY = CheckSource.STANDBY
+KEY_LOOKUPS = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%JOIN api_keys%' AND pid <> pg_backend_pid()"
+
+
+@pytest.fixture(scope="module")
+def shared_pair() -> Iterator[Pair]:
+    """A primary and a standby with the service's schema, for tests that leave them as they are."""
+    yield from started_pair()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """The same, for one test."""
+    yield from started_pair()
+
+
+def started_pair() -> Iterator[Pair]:
+    with server_folder() as folder:
+        pair = Pair(folder, FAST_SETTINGS)
+        pair.start()
+        try:
+            migrate(pair.primary.conninfo)
+            yield pair
+        finally:
+            pair.stop()
+
+
+def caught_up(pair: Pair) -> None:
+    """Wait until the standby has replayed all that is committed."""
+    [[lsn]] = pair.primary.rows("SELECT pg_current_wal_flush_lsn()::text")
+    pair.standby.until(f"SELECT pg_last_wal_replay_lsn() >= '{lsn}'")
+
+
+async def on(pair: Pair, found: Lookups) -> None:
+    await found.until(STANDBY)
+    [[name, timeline, is_valid]] = pair.primary.rows(
+        "SELECT name, timeline, expires_at > now() FROM check_standbys"
+    )
+    assert (name, timeline, is_valid) == ("walreceiver", 1, True)
+
+
+async def test_registered_standby_answers(shared_pair: Pair) -> None:
+    async with lookups(shared_pair.primary.conninfo, shared_pair.standby.conninfo) as found:
+        await on(shared_pair, found)
+        assert found.standbys.lag_bytes() is not None
+
+
+async def test_standby_that_has_not_replayed_the_position_is_not_believed(pair: Pair) -> None:
+    clock = MovableClock()
+    async with lookups(pair.primary.conninfo, pair.standby.conninfo, clock) as found:
+        await on(pair, found)
+        pair.primary.rows("CREATE TABLE example AS SELECT 1 AS value")
+        caught_up(pair)
+        pair.standby.rows("SELECT pg_wal_replay_pause()")
+        pair.standby.until("SELECT pg_get_wal_replay_pause_state() = 'paused'")
+        pair.primary.rows("UPDATE example SET value = 2")
+        clock.move(LEASE)
+        assert await found.value("SELECT value FROM example") == 2
+        await found.until(CheckSource.BEHIND)
+        pair.standby.rows("SELECT pg_wal_replay_resume()")
+        await found.until(STANDBY)
+        assert await found.value("SELECT value FROM example") == 2
+
+
+async def test_primary_answers_while_the_standby_is_away(pair: Pair) -> None:
+    async with lookups(pair.primary.conninfo, pair.standby.conninfo) as found:
+        await on(pair, found)
+        pair.standby.kill()
+        assert await found.source() in {CheckSource.ERROR, CheckSource.NO_CONNECTION}
+        assert await found.source() is CheckSource.NO_CONNECTION
+        pair.standby.start()
+        await found.until(STANDBY)
+
+
+async def test_farther_standby_answers_while_the_nearest_is_away(shared_pair: Pair) -> None:
+    hosts = f"{shared_pair.standby.sockets.parent},{shared_pair.standby.sockets}"
+    both = make_conninfo(shared_pair.standby.conninfo, host=hosts)
+    async with lookups(shared_pair.primary.conninfo, both) as found:
+        await found.until(STANDBY)
+
+
+async def test_promoted_standby_is_not_believed(pair: Pair) -> None:
+    async with lookups(pair.primary.conninfo, pair.standby.conninfo) as found:
+        await on(pair, found)
+        pair.take_over()
+        await found.value("SELECT 1")
+        assert found.sources[-1] is not STANDBY
+
+
+async def test_lookup_has_a_later_snapshot_than_the_state_of_the_standby(pair: Pair) -> None:
+    pair.primary.rows("ALTER SYSTEM SET default_transaction_isolation = 'repeatable read'")
+    pair.primary.rows("SELECT pg_reload_conf()")
+    pair.standby.rows("SELECT pg_reload_conf()")
+    async with lookups(pair.primary.conninfo, pair.standby.conninfo) as found:
+        await on(pair, found)
+        isolation = await found.value("SELECT current_setting('transaction_isolation')")
+        assert (found.sources[-1], isolation) == (STANDBY, "read committed")
+
+
+async def test_standbys_of_one_name_are_not_used(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = DatabaseServer(pair.standby.sockets.parent.with_name("third"), FAST_SETTINGS)
+    other.sockets.parent.mkdir()
+    other.follow(pair.primary)
+    other.start()
+    try:
+        pair.primary.until("SELECT count(*) = 2 FROM pg_stat_replication")
+        async with lookups(pair.primary.conninfo, pair.standby.conninfo) as found:
+            with caplog.at_level(logging.WARNING):
+                while not caplog.messages:
+                    assert await found.source() is CheckSource.NO_CONNECTION
+    finally:
+        other.stop()
+    assert "the primary has 2 standbys 'walreceiver'" in caplog.messages[0]
+    assert pair.primary.rows("SELECT name FROM check_standbys") == []
+
+
+async def test_login_without_statistics_does_not_use_standbys(
+    shared_pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared_pair.primary.rows("CREATE ROLE app LOGIN")
+    shared_pair.primary.rows("GRANT SELECT, INSERT, UPDATE ON check_standbys TO app")
+    caught_up(shared_pair)
+    primary, standby = (
+        make_conninfo(server.conninfo, user="app")
+        for server in (shared_pair.primary, shared_pair.standby)
+    )
+    async with lookups(primary, standby) as found:
+        while not caplog.messages:
+            assert await found.source() is CheckSource.NO_CONNECTION
+    assert "GRANT pg_read_all_stats" in caplog.messages[0]
+    shared_pair.primary.rows("ALTER ROLE app NOINHERIT")
+    shared_pair.primary.rows("GRANT pg_read_all_stats TO app")
+    caught_up(shared_pair)
+    async with lookups(primary, standby) as found:
+        await found.until(STANDBY)
+
+
+async def test_service_counts_its_checks_by_their_source(shared_pair: Pair) -> None:
+    async with running_service(shared_pair.primary.conninfo, **addresses(shared_pair)) as service:
+        org = await service.organization()
+        key = await service.key(org.owner, org.id, "projects:read")
+        async with asyncio.timeout(30):
+            while not await counted(service, "standby"):
+                assert (await key.caller.get(PROJECTS)).status_code == 200
+        assert "tenantry_check_position_age_seconds" in await scraped(service)
+
+
+async def test_middleware_checks_on_a_standby(pair: Pair) -> None:
+    async with running_service(pair.primary.conninfo) as service:
+        org = await service.organization()
+        key = await service.key(org.owner, org.id, "projects:read")
+        values = {"API_KEY_PEPPER": PEPPER, **addresses(pair)}
+        async with AsgiAuthenticator.from_values(values, clock=service.clock) as tenantry:
+            credentials = Credentials(f"Bearer {key.caller.credential}".encode(), None, None)
+            async with asyncio.timeout(30):
+                while pair.standby.rows(KEY_LOOKUPS) == [(0,)]:
+                    admitted = await tenantry.authenticate(credentials)
+                    assert admitted.principal.id == key.id
+
+
+def addresses(pair: Pair) -> dict[str, str]:
+    return {
+        "DATABASE_URL": as_url(pair.primary.conninfo),
+        "DATABASE_CHECKS_URL": as_url(pair.standby.conninfo),
+    }
+
+
+async def scraped(service: Service) -> str:
+    return (await service.client.get("/metrics")).text
+
+
+async def counted(service: Service, source: str) -> float:
+    lines = (await scraped(service)).splitlines()
+    name = f'tenantry_checks_total{{source="{source}"}} '
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
