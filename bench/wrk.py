@@ -125,10 +125,10 @@ def _used(server: Server, database: int) -> tuple[float, float, float]:
     """Return the processor seconds of the server, of PostgreSQL, and of wrk."""
     # RUSAGE_CHILDREN counts children that this process has waited for: between two calls, only wrk
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return _cpu_seconds(server.pid), _cpu_seconds(database), ended.ru_utime + ended.ru_stime
+    return cpu_seconds(server.pid), cpu_seconds(database), ended.ru_utime + ended.ru_stime
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """Return the processor seconds of a process and its descendants, including ended ones."""
     process, seconds = psutil.Process(pid), 0.0
     for each in [process, *process.children(recursive=True)]:

@@ -1,18 +1,21 @@
-"""Inject faults while standbys check keys: ``python -m bench.standbys --minutes 10``.
+"""Measure strict checks on standbys: ``python -m bench.standbys --minutes 10``.
 
-Keys are created, used at four processes, revoked, and tried at all of them right after the
-acknowledgement; no answer may contradict an acknowledged change. With ``--mistake NAME``, one of
-`tests.faults`, the service runs from a copy of the code with that mistake, and stale answers must
-be found. Needs root, for network namespaces.
+- ``faults``: keys are created, used at four processes, revoked, and tried at all of them right
+  after the acknowledgement, while each fault is injected for so many minutes. No answer may
+  contradict an acknowledged change.
+- ``mistakes``: the same with the service of a copy of the code that has a deliberate mistake, one
+  of `tests.faults`. Stale answers must be found.
+- ``regions``: how long checks and revocations take with 80 ms between two regions.
+- ``capacity``: the processor time of the primary and of standbys for a list.
+
+Needs root, for network namespaces, and wrk.
 """
 
 import argparse
-import contextlib
 import os
 import random
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
@@ -20,46 +23,52 @@ from typing import Final
 import uvloop
 
 from bench.faults.__main__ import prepare
+from bench.standbys import capacity, regions
 from bench.standbys.deployment import PYTHON, StandbyDeployment
 from bench.standbys.faults import FAULTS, StandbyFault
+from bench.standbys.mistakes import MISTAKES, interpreter_with
 from bench.standbys.report import details, table
 from bench.standbys.run import MACHINES, StandbyResult, StandbyRun, running_site
-from tests.faults import load_faults
-from tests.faults.repository_copy import RepositoryCopy
 from tests.system.machines.network import network
 
 MINUTES: Final = 0.5
 PAUSE: Final = 0.5
 """Mean of seconds between two requests of a client of the load."""
+_CAPACITY_SECONDS: Final = 10.0
+_REVEALING: Final = ("WAL receiver stopped", "replay paused")
+"""The faults that let a standby fall behind, and so show what a mistake does."""
 
 
 def main() -> None:
-    """Inject, print, and exit with 1 if an answer was stale, or with a mistake if none was."""
+    """Run the chosen parts, and exit with 1 if one of them did not show what it must."""
     given = _arguments()
     if os.geteuid():
         sys.exit("bench: needs root, for network namespaces")
     chance = prepare(given.seed, given.logs)
-    faults = [fault for fault in FAULTS if given.fault is None or fault.name in given.fault]
-    with _service(given.mistake) as python, network(MACHINES) as machines:
-        site = running_site(machines, given.logs, python)
-        run = _run(site, faults, given.minutes * 60, chance, given.pause)
-        results = uvloop.run(run)
-    print("\n".join(["", *table(results)]))
-    is_stale = any(result.stale for result in results)
-    sys.exit(0 if is_stale is bool(given.mistake) else 1)
+    parts: dict[str, Callable[[argparse.Namespace, random.Random], bool]] = {
+        "faults": _inject_faults,
+        "mistakes": _make_mistakes,
+        "regions": _measure_regions,
+        "capacity": _measure_capacity,
+    }
+    shown = [parts[name](given, chance) for name in given.part or parts]
+    sys.exit(0 if all(shown) else 1)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.standbys")
+    parser.add_argument(
+        "--part",
+        action="append",
+        choices=["faults", "mistakes", "regions", "capacity"],
+        help="this part only; may be repeated",
+    )
     parser.add_argument("--minutes", type=float, default=MINUTES, help="the time of each fault")
     parser.add_argument(
         "--fault",
         action="append",
         choices=[fault.name for fault in FAULTS],
         help="this fault only; may be repeated",
-    )
-    parser.add_argument(
-        "--mistake", metavar="NAME", help="a fault of tests/faults/faults.toml, which must be found"
     )
     parser.add_argument(
         "--pause", type=float, default=PAUSE, help="seconds between the load's requests of a client"
@@ -71,19 +80,40 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@contextlib.contextmanager
-def _service(mistake: str | None) -> Iterator[str]:
-    """Yield the interpreter that runs the service, without a mistake or with one."""
-    if mistake is None:
-        yield PYTHON
-        return
-    chosen = [fault for fault in load_faults() if fault.name == mistake]
-    if not chosen:
-        sys.exit(f"bench: tests/faults/faults.toml has no fault {mistake!r}")
-    with tempfile.TemporaryDirectory(prefix="tenantry-mistake-") as folder:
-        copy = RepositoryCopy(Path(folder))
-        with copy.applied(chosen[0]):
-            yield copy.python
+def _inject_faults(given: argparse.Namespace, chance: random.Random) -> bool:
+    """Inject each fault; return whether no answer was stale."""
+    faults = _chosen(given, [fault.name for fault in FAULTS])
+    results = _results(given, chance, faults, PYTHON)
+    _print(table(results))
+    return not any(result.stale for result in results)
+
+
+def _make_mistakes(given: argparse.Namespace, chance: random.Random) -> bool:
+    """Run the service with each mistake; return whether each led to stale answers."""
+    found = []
+    for mistake in MISTAKES:
+        with interpreter_with(mistake) as python:
+            results = _results(given, chance, _chosen(given, _REVEALING), python)
+        print(f"\nwith a mistake: {mistake}")
+        _print(table(results))
+        found.append(any(result.stale for result in results))
+    return all(found)
+
+
+def _chosen(given: argparse.Namespace, names: Sequence[str]) -> list[StandbyFault]:
+    wanted = given.fault or names
+    return [fault for fault in FAULTS if fault.name in wanted]
+
+
+def _results(
+    given: argparse.Namespace,
+    chance: random.Random,
+    faults: Sequence[StandbyFault],
+    python: str,
+) -> list[StandbyResult]:
+    with network(MACHINES) as machines:  # moves this thread: the loop begins after that
+        site = running_site(machines, given.logs, python)
+        return uvloop.run(_run(site, faults, given.minutes * 60, chance, given.pause))
 
 
 async def _run(
@@ -102,6 +132,27 @@ async def _run(
                 print("\n".join(details(result)), flush=True)
                 results.append(result)
     return results
+
+
+def _measure_regions(given: argparse.Namespace, chance: random.Random) -> bool:
+    """Measure without and with a standby in the farther region."""
+    measured = []
+    for has_standby in (False, True):
+        with network(regions.MACHINES) as machines:
+            run = regions.measure(machines, chance, given.logs, has_standby=has_standby)
+            measured.append(uvloop.run(run))
+    _print(regions.table(measured))
+    return True
+
+
+def _measure_capacity(_: argparse.Namespace, __: random.Random) -> bool:
+    """Measure with each number of standbys."""
+    _print(capacity.table(capacity.measure(_CAPACITY_SECONDS)))
+    return True
+
+
+def _print(lines: Iterator[str]) -> None:
+    print("\n".join(["", *lines]), flush=True)
 
 
 if __name__ == "__main__":

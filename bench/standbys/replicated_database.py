@@ -1,4 +1,4 @@
-"""A primary and its standbys, each on a machine of its own."""
+"""A primary and its standbys, each on a machine of its own or all on this one."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,13 +13,14 @@ _STREAMING: Final = "SELECT count(*) = {} FROM pg_stat_replication WHERE state =
 
 
 class ReplicatedDatabase:
-    """PostgreSQL on machines, of which one is the primary and all others follow it directly.
+    """PostgreSQL servers by name, of which one is the primary and all others follow it directly.
+    Those without a machine are on this one.
 
-    `pg_stat_replication` shows each standby by the name of its machine.
+    `pg_stat_replication` shows each standby by its name.
     """
 
     def __init__(
-        self, folder: Path, machines: Mapping[str, Machine], options: Sequence[str]
+        self, folder: Path, machines: Mapping[str, Machine | None], options: Sequence[str]
     ) -> None:
         self.servers: dict[str, DatabaseServer] = {}
         for name, machine in machines.items():

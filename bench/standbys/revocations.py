@@ -9,13 +9,13 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from bench.faults.client import CREATED, OK, ClientAnswer, LoadClient
 from bench.faults.load import INDEFINITE, LIST
 
 KEYS: Final = "/api/v1/api-keys"
-_REVOKED: Final = 204
+REVOKED: Final = 204
 _ROUNDS: Final = 3
 """How often a revoked key is tried at each process."""
 _PAUSE: Final = 0.02
@@ -75,11 +75,11 @@ class RevocationClients:
         await asyncio.gather(*(self._work(*owner) for owner in self._owners.items()))
 
     async def _work(self, tenant: str, owner: str) -> None:
-        wanted = {"orgId": tenant, "name": "standbys", "scopes": ["projects:read"]}
         async with self._connections() as clients:
             while not self._is_over:
-                made = await self._until_definite(clients, "POST", KEYS, owner, wanted)
-                if made.status != CREATED:  # the answer to a request that took effect was lost
+                made = await create_key(self._chance.choice(clients), tenant, owner)
+                if made.status != CREATED:
+                    await asyncio.sleep(_RETRY_PAUSE)
                     continue
                 key = json.loads(made.body)
                 await self._check_new(clients, key["secret"])
@@ -98,27 +98,14 @@ class RevocationClients:
             for client in clients:
                 client.close()
 
-    async def _until_definite(
-        self,
-        clients: Sequence[LoadClient],
-        method: str,
-        path: str,
-        owner: str,
-        document: dict[str, Any] | None = None,
-    ) -> ClientAnswer:
-        """Repeat a request, at any process, until its answer is definite."""
-        body = b"" if document is None else json.dumps(document).encode()
-        while True:
-            client = self._chance.choice(clients)
-            answer = await client.send(method, path, f"Authorization: Bearer {owner}", body)
-            if answer.status not in INDEFINITE:
-                return answer
-            await asyncio.sleep(_RETRY_PAUSE)
-
     async def _revoke(self, clients: Sequence[LoadClient], owner: str, key_id: str) -> None:
+        """Revoke a key at any process, again and again until the answer is definite."""
         began = time.monotonic()
-        answer = await self._until_definite(clients, "DELETE", f"{KEYS}/{key_id}", owner)
-        if answer.status != _REVOKED:
+        answer = await revoke_key(self._chance.choice(clients), owner, key_id)
+        while answer.status in INDEFINITE:
+            await asyncio.sleep(_RETRY_PAUSE)
+            answer = await revoke_key(self._chance.choice(clients), owner, key_id)
+        if answer.status != REVOKED:
             raise RuntimeError(f"a revocation is answered with {answer}")
         self.tally.revocations.append(time.monotonic() - began)
 
@@ -135,6 +122,18 @@ class RevocationClients:
             statuses = await _check(clients, secret)
             self.tally.checks.update(statuses)
             self.tally.stale += _among(statuses, (OK,), sent - acknowledged)
+
+
+async def create_key(client: LoadClient, tenant: str, owner: str) -> ClientAnswer:
+    """Create a key of a tenant that may list projects."""
+    wanted = {"orgId": tenant, "name": "standbys", "scopes": ["projects:read"]}
+    body = json.dumps(wanted).encode()
+    return await client.send("POST", KEYS, f"Authorization: Bearer {owner}", body)
+
+
+async def revoke_key(client: LoadClient, owner: str, key_id: str) -> ClientAnswer:
+    """Revoke a key."""
+    return await client.send("DELETE", f"{KEYS}/{key_id}", f"Authorization: Bearer {owner}")
 
 
 async def _check(clients: Sequence[LoadClient], secret: str) -> list[int]:
