@@ -58,6 +58,12 @@ class Lookups:
             while await self.source() not in expected:  # noqa: ASYNC110  # replication gives no notice
                 await asyncio.sleep(_LOOK)
 
+    async def until_host(self, expected: int) -> None:
+        """Wait until the connection leads to the standby at this place."""
+        async with asyncio.timeout(_PATIENCE):
+            while (link := await self.lane.standby.link()) is None or link.host != expected:  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK)
+
 
 @asynccontextmanager
 async def lookups(

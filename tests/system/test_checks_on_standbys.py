@@ -2,13 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from tenantry.db.migrate import migrate
-from tenantry.domain.standby_checks import LEASE, CheckSource
+from tenantry.domain.standby_checks import (
+    EXTENSION_INTERVAL,
+    EXTENSION_TRUSTED,
+    LEASE,
+    NEARER_HOST_INTERVAL,
+    CheckSource,
+)
 from tenantry.in_process.tenantry import AsgiAuthenticator, Credentials
 from tests.support.app import PEPPER
 from tests.support.database_server import FAST_SETTINGS, DatabaseServer, Pair, server_folder
@@ -17,6 +23,7 @@ from tests.support.service import PROJECTS, Service, running_service
 from tests.support.standby_lookups import Lookups, MovableClock, lookups
 
 STANDBY = CheckSource.STANDBY
+NAMED = (*FAST_SETTINGS, "cluster_name=near")
 KEY_LOOKUPS = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%JOIN api_keys%' AND pid <> pg_backend_pid()"
 
 
@@ -34,7 +41,7 @@ def pair() -> Iterator[Pair]:
 
 def started_pair() -> Iterator[Pair]:
     with server_folder() as folder:
-        pair = Pair(folder, FAST_SETTINGS)
+        pair = Pair(folder, NAMED)
         pair.start()
         try:
             migrate(pair.primary.conninfo)
@@ -54,7 +61,7 @@ async def on(pair: Pair, found: Lookups) -> None:
     [[name, timeline, is_valid]] = pair.primary.rows(
         "SELECT name, timeline, expires_at > now() FROM check_standbys"
     )
-    assert (name, timeline, is_valid) == ("walreceiver", 1, True)
+    assert (name, timeline, is_valid) == ("near", 1, True)
 
 
 async def test_registered_standby_answers(shared_pair: Pair) -> None:
@@ -97,6 +104,53 @@ async def test_farther_standby_answers_while_the_nearest_is_away(shared_pair: Pa
         await found.until(STANDBY)
 
 
+async def test_nearer_standby_is_used_again_when_it_is_back(shared_pair: Pair) -> None:
+    clock = MovableClock()
+    near = shared_pair.standby.sockets.with_name("near")
+    hosts = f"{near},{shared_pair.standby.sockets}"
+    both = make_conninfo(shared_pair.standby.conninfo, host=hosts)
+    async with lookups(shared_pair.primary.conninfo, both, clock) as found:
+        await found.until(STANDBY)
+        near.symlink_to(shared_pair.standby.sockets)
+        clock.move(NEARER_HOST_INTERVAL)
+        await found.until_host(0)
+        await found.until(STANDBY)
+
+
+async def test_primary_answers_when_the_standby_does_not(pair: Pair) -> None:
+    async with lookups(pair.primary.conninfo, pair.standby.conninfo) as found:
+        await on(pair, found)
+        for backend in pair.standby.backends():
+            backend.suspend()
+        assert await found.source() is CheckSource.ERROR
+        for backend in pair.standby.backends():
+            backend.resume()
+
+
+async def test_registration_is_extended_while_the_standby_is_used(shared_pair: Pair) -> None:
+    clock = MovableClock()
+    async with lookups(shared_pair.primary.conninfo, shared_pair.standby.conninfo, clock) as found:
+        await on(shared_pair, found)
+        [[expiry]] = shared_pair.primary.rows("SELECT expires_at::text FROM check_standbys")
+        clock.move(EXTENSION_INTERVAL)
+        extended = f"SELECT expires_at > '{expiry}' FROM check_standbys"  # noqa: S608  # a time
+        await asyncio.to_thread(shared_pair.primary.until, extended)
+        clock.move(EXTENSION_TRUSTED)
+        assert await found.source() is CheckSource.UNREGISTERED
+        await found.until(STANDBY)
+
+
+async def test_standby_that_the_primary_no_longer_sees_is_left(pair: Pair) -> None:
+    clock = MovableClock()
+    async with lookups(pair.primary.conninfo, pair.standby.conninfo, clock) as found:
+        await on(pair, found)
+        pair.standby.rows("ALTER SYSTEM SET primary_conninfo = 'host=/nowhere'")
+        pair.standby.rows("SELECT pg_reload_conf()")
+        pair.primary.until("SELECT count(*) = 0 FROM pg_stat_replication")
+        clock.move(EXTENSION_INTERVAL)
+        await found.until(CheckSource.NO_CONNECTION)
+
+
 async def test_promoted_standby_is_not_believed(pair: Pair) -> None:
     async with lookups(pair.primary.conninfo, pair.standby.conninfo) as found:
         await on(pair, found)
@@ -118,20 +172,62 @@ async def test_lookup_has_a_later_snapshot_than_the_state_of_the_standby(pair: P
 async def test_standbys_of_one_name_are_not_used(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    other = DatabaseServer(pair.standby.sockets.parent.with_name("third"), FAST_SETTINGS)
-    other.sockets.parent.mkdir()
-    other.follow(pair.primary)
-    other.start()
+    other = follower(pair, NAMED)
     try:
-        pair.primary.until("SELECT count(*) = 2 FROM pg_stat_replication")
         async with lookups(pair.primary.conninfo, pair.standby.conninfo) as found:
-            with caplog.at_level(logging.WARNING):
-                while not caplog.messages:
-                    assert await found.source() is CheckSource.NO_CONNECTION
+            await refused(found, caplog)
     finally:
         other.stop()
-    assert "the primary has 2 standbys 'walreceiver'" in caplog.messages[0]
+    assert "the primary has 2 standbys 'near'" in caplog.messages[0]
     assert pair.primary.rows("SELECT name FROM check_standbys") == []
+
+
+async def test_standby_with_the_default_name_needs_a_slot(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    nameless = follower(pair, FAST_SETTINGS)
+    try:
+        async with lookups(pair.primary.conninfo, nameless.conninfo) as found:
+            await refused(found, caplog)
+            assert "set cluster_name on it" in caplog.messages[0]
+            pair.primary.rows("SELECT pg_create_physical_replication_slot('third')")
+            nameless.rows("ALTER SYSTEM SET primary_slot_name = 'third'")
+            nameless.rows("SELECT pg_reload_conf()")
+            await found.until(STANDBY)
+    finally:
+        nameless.stop()
+
+
+async def test_standby_of_a_standby_with_the_same_name_is_not_used(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair.standby.rows("SELECT pg_create_physical_replication_slot('third')")
+    source = f"primary_conninfo=host={pair.standby.sockets} user=postgres"
+    cascaded = follower(pair, (*NAMED, source, "primary_slot_name=third"))
+    try:
+        async with lookups(pair.primary.conninfo, cascaded.conninfo) as found:
+            await refused(found, caplog)
+    finally:
+        cascaded.stop()
+    assert "does not use the slot 'third'" in caplog.messages[0]
+
+
+def follower(pair: Pair, options: Sequence[str]) -> DatabaseServer:
+    """A third server, which replicates from the primary unless an option says otherwise."""
+    folder = pair.standby.sockets.parent.with_name("third")
+    folder.mkdir()
+    server = DatabaseServer(folder, options)
+    server.follow(pair.primary)
+    server.start()
+    server.until("SELECT count(*) = 1 FROM pg_stat_wal_receiver")
+    return server
+
+
+async def refused(found: Lookups, caplog: pytest.LogCaptureFixture) -> None:
+    """Wait for the warning that a standby is not used; until then, the primary answers."""
+    with caplog.at_level(logging.WARNING):
+        while not caplog.messages:
+            assert await found.source() is CheckSource.NO_CONNECTION
 
 
 async def test_login_without_statistics_does_not_use_standbys(
@@ -145,8 +241,7 @@ async def test_login_without_statistics_does_not_use_standbys(
         for server in (shared_pair.primary, shared_pair.standby)
     )
     async with lookups(primary, standby) as found:
-        while not caplog.messages:
-            assert await found.source() is CheckSource.NO_CONNECTION
+        await refused(found, caplog)
     assert "GRANT pg_read_all_stats" in caplog.messages[0]
     shared_pair.primary.rows("ALTER ROLE app NOINHERIT")
     shared_pair.primary.rows("GRANT pg_read_all_stats TO app")

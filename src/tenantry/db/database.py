@@ -343,7 +343,7 @@ class Lane:
         """
         try:
             connection = await self._connected(autocommit=autocommit)
-            with _span(self.metrics.tracing, self._name):
+            with self.span():
                 yield connection
         except BaseException as error:
             is_unavailable = isinstance(error, _LOST) and not isinstance(error, CONFLICTS)
@@ -354,6 +354,10 @@ class Lane:
             if is_unavailable:
                 raise DatabaseUnavailableError(_UNREACHABLE) from error
             raise
+
+    def span(self) -> AbstractContextManager[object]:
+        """Return the span of a transaction, if there are traces."""
+        return _span(self.metrics.tracing, self._name)
 
     async def look_up(self, calls: Sequence[BoundStatement], _checks: int, /) -> list[Rows]:
         """Run statements that only read, and return the rows of each. Raises

@@ -13,7 +13,7 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.db.connection import Connection, SessionSettings, set_session
 from tenantry.db.database import is_lost, take_role
 from tenantry.db.standby_registry import StandbyRegistry
-from tenantry.db.standby_store import UnusableStandbyError, read_standby_name
+from tenantry.db.standby_store import UnusableStandbyError, read_identity
 from tenantry.domain.standby_checks import (
     NEARER_HOST_INTERVAL,
     StandbySession,
@@ -142,11 +142,11 @@ class StandbyConnector:
     async def _open(self, number: int, conninfo: str) -> StandbyLink:
         connection = await Connection.connect(conninfo, autocommit=True, prepare_threshold=0)
         try:
-            name = await read_standby_name(connection)
+            identity = await read_identity(connection)
             await set_session(connection, self.settings)
             await take_role(connection)
-            await self.registry.use(name)
+            await self.registry.use(identity)
         except BaseException:
             await connection.close()
             raise
-        return StandbyLink(connection, name, number, StandbySession(self.registry.clock()))
+        return StandbyLink(connection, identity.name, number, StandbySession(self.registry.clock()))

@@ -89,7 +89,8 @@ class StandbyLane:
             return CheckSource.BEHIND
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
-                rows = await self._run(link, position, calls)
+                with self.primary.span():
+                    rows = await self._run(link, position, calls)
         except (psycopg.Error, TimeoutError):
             await self.standby.drop(link)
             return CheckSource.ERROR
@@ -111,7 +112,7 @@ class StandbyLane:
         proof = [] if is_proven else [REGISTRATION_SHOWN(link.name)]
         first, *rows = await link.connection.run_batch(STANDBY_STATE(), *proof, *calls)
         [(is_in_recovery, replayed_lsn, started_at)] = first
-        _check_server(link, started_at)
+        _check_server(link, started_at, is_in_recovery=is_in_recovery)
         if proof:
             self._note_history(link, rows.pop(0))
         self.standby.answered()
@@ -130,8 +131,12 @@ class StandbyLane:
                 link.session = msgspec.structs.replace(link.session, proven_timeline=timeline)
 
 
-def _check_server(link: StandbyLink, started_at: datetime) -> None:
-    """Raise `psycopg.OperationalError` if a pooler has led to another server."""
+def _check_server(link: StandbyLink, started_at: datetime, *, is_in_recovery: bool) -> None:
+    """Raise `psycopg.OperationalError` if the server was promoted, or a pooler has led to another
+    one.
+    """
+    if not is_in_recovery:
+        raise psycopg.OperationalError("the standby was promoted")
     if link.started_at is None:
         link.started_at = started_at
     if link.started_at != started_at:

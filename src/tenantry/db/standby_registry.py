@@ -17,6 +17,7 @@ from tenantry.db.connection import Connection
 from tenantry.db.database import Lane
 from tenantry.db.standby_store import (
     PrimaryPosition,
+    StandbyIdentity,
     UnusableStandbyError,
     check_replicating,
     read_position,
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 class _UsedStandby(msgspec.Struct):
     """A standby that connections of this process lead to."""
 
+    identity: StandbyIdentity
     connections: int = 0
     registration: Registration | None = None
     written: datetime | None = None
@@ -54,14 +56,18 @@ class _UsedStandby(msgspec.Struct):
     waiting: list[asyncio.Future[None]] = []
     """For the next attempt to register it."""
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a connection leads to it, or waits for its registration."""
+        return self.connections > 0 or bool(self.waiting)
+
     def is_due(self, timeline: int, now: float) -> bool:
         """Whether to register it now."""
         if self.waiting:
             return True
-        is_used = self.connections > 0 and now - self.tried_at >= _RETRY_SECONDS
-        return is_used and (
-            self.registration is None or needs_extension(self.registration, timeline, now)
-        )
+        if not self.is_used or now - self.tried_at < _RETRY_SECONDS:
+            return False
+        return self.registration is None or needs_extension(self.registration, timeline, now)
 
     def answer_waiting(self, error: UnusableStandbyError | None) -> None:
         """End the waits for an attempt to register it."""
@@ -94,13 +100,14 @@ class StandbyRegistry:
         """The newest position, however old."""
         return self._positions[-1] if self._positions else None
 
-    async def use(self, name: str) -> None:
+    async def use(self, identity: StandbyIdentity) -> None:
         """Wait until a standby is registered, and extend that until `leave`.
 
         Raises `UnusableStandbyError`. The caller limits the time: without the primary it does not
         end.
         """
-        standby = self._standbys.setdefault(name, _UsedStandby())
+        standby = self._standbys.setdefault(identity.name, _UsedStandby(identity))
+        standby.identity = identity
         attempt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         standby.waiting.append(attempt)
         await attempt
@@ -134,16 +141,20 @@ class StandbyRegistry:
         return timeline == standby.registration.timeline and expires_at >= standby.written
 
     async def run(self) -> None:
-        """Renew until canceled."""
+        """Renew until canceled. Without standbys in use, the primary is not asked."""
         while True:
-            try:
-                async with asyncio.timeout(LEASE):
-                    await self._renew()
-            except (DatabaseUnavailableError, psycopg.Error, TimeoutError) as error:
-                self._log_failure(error)
-            else:
-                self._is_failing = False
+            if any(standby.is_used for standby in self._standbys.values()):
+                await self._try_to_renew()
             await asyncio.sleep(RENEWAL_INTERVAL)
+
+    async def _try_to_renew(self) -> None:
+        try:
+            async with asyncio.timeout(LEASE):
+                await self._renew()
+        except (DatabaseUnavailableError, psycopg.Error, TimeoutError) as error:
+            self._log_failure(error)
+        else:
+            self._is_failing = False
 
     async def _renew(self) -> None:
         async with self._primary.use() as connection:
@@ -156,19 +167,19 @@ class StandbyRegistry:
             await self._register_due(connection, position)
 
     async def _register_due(self, connection: Connection, position: PrimaryPosition) -> None:
-        for name, standby in list(self._standbys.items()):
+        for standby in list(self._standbys.values()):
             if standby.is_due(position.timeline, self.clock()):
-                await self._register(connection, name, standby)
+                await self._register(connection, standby)
 
-    async def _register(self, connection: Connection, name: str, standby: _UsedStandby) -> None:
+    async def _register(self, connection: Connection, standby: _UsedStandby) -> None:
         standby.tried_at = asked_at = self.clock()
         try:
-            await check_replicating(connection, name)
+            await check_replicating(connection, standby.identity)
         except UnusableStandbyError as error:
             standby.registration = None
             standby.answer_waiting(error)
             return
-        row = await register_standby(connection, name)
+        row = await register_standby(connection, standby.identity.name)
         former = standby.registration
         standby.registration = registered(former, row.timeline, asked_at, self.clock())
         if former is None or former.since != standby.registration.since:

@@ -33,12 +33,16 @@ SELECT set_config('role', rolname, true)
  WHERE rolname = 'pg_read_all_stats' AND {MAY_TAKE_BY_LOGIN}
 """  # noqa: S608  # our own condition
 )
-_RECEIVER: Final = Statement("SELECT conninfo FROM pg_stat_wal_receiver")
+_RECEIVER: Final = Statement("SELECT conninfo, slot_name FROM pg_stat_wal_receiver")
 _REPLICATING: Final = Statement(
     """
-SELECT count(*) FILTER (WHERE application_name = $1), pg_has_role('pg_read_all_stats', 'USAGE')
+SELECT count(*) FILTER (WHERE application_name = $1),
+       $2::text IS NULL OR count(*) FILTER (WHERE application_name = $1 AND slot_name = $2) = 1,
+       pg_has_role('pg_read_all_stats', 'USAGE')
   FROM pg_stat_replication
+  LEFT JOIN pg_replication_slots ON active_pid = pid
 """,
+    TEXT,
     TEXT,
 )
 # The row is written each time, so that a standby that shows it has this primary's history.
@@ -69,6 +73,15 @@ class UnusableStandbyError(Exception):
     """A standby cannot answer checks; the message has the reason and the next step."""
 
 
+class StandbyIdentity(msgspec.Struct, frozen=True):
+    """What the primary knows a standby by."""
+
+    name: str
+    """As ``pg_stat_replication`` shows it."""
+    slot: str | None = None
+    """The replication slot that the standby uses."""
+
+
 class PrimaryPosition(msgspec.Struct, frozen=True):
     """A primary's timeline, and how far its log is flushed, in bytes."""
 
@@ -89,12 +102,13 @@ async def read_position(connection: Connection) -> PrimaryPosition | None:
     return PrimaryPosition(*rows[0]) if rows else None
 
 
-async def check_replicating(connection: Connection, name: str) -> None:
-    """Raise `UnusableStandbyError` unless the primary sees exactly one standby of this name, and
-    commit.
+async def check_replicating(connection: Connection, standby: StandbyIdentity) -> None:
+    """Raise `UnusableStandbyError` unless the primary sees this standby, and no other of its name;
+    and commit.
     """
-    _, [[number, may_see]] = await connection.run_batch(
-        _TAKE_STATISTICS(), _REPLICATING(name), commit=True
+    name = standby.name
+    _, [[number, is_on_slot, may_see]] = await connection.run_batch(
+        _TAKE_STATISTICS(), _REPLICATING(name, standby.slot), commit=True
     )
     if not may_see:
         raise UnusableStandbyError(f"{_NEEDS_STATISTICS} on the primary")
@@ -107,6 +121,11 @@ async def check_replicating(connection: Connection, name: str) -> None:
             f"the primary has {number} standbys {name!r}: "
             "give each an application_name of its own in primary_conninfo, or a cluster_name"
         )
+    if not is_on_slot:
+        raise UnusableStandbyError(
+            f"the primary's standby {name!r} does not use the slot {standby.slot!r}: "
+            "it must replicate from the primary itself"
+        )
 
 
 async def register_standby(connection: Connection, name: str) -> RegistrationRow:
@@ -115,10 +134,11 @@ async def register_standby(connection: Connection, name: str) -> RegistrationRow
     return RegistrationRow(*row)
 
 
-async def read_standby_name(connection: Connection) -> str:
-    """Return the name by which the primary sees this standby; ``connection`` is in autocommit mode.
+async def read_identity(connection: Connection) -> StandbyIdentity:
+    """Return what the primary knows this standby by; ``connection`` is in autocommit mode.
 
-    Raises `UnusableStandbyError`.
+    Raises `UnusableStandbyError`, also for PostgreSQL's default name without a slot: a standby that
+    follows another standby would be taken for that one.
     """
     try:
         _, rows = await connection.run_batch(_TAKE_STATISTICS(), _RECEIVER())
@@ -126,9 +146,14 @@ async def read_standby_name(connection: Connection) -> str:
         raise UnusableStandbyError("it does not show its WAL receiver") from error
     if not rows:
         raise UnusableStandbyError("it is no standby that streams from a primary")
-    [[receiver]] = rows
+    [[receiver, slot]] = rows
     if receiver is None:
         raise UnusableStandbyError(f"{_NEEDS_STATISTICS} (replicated from the primary)")
     parameters = conninfo_to_dict(receiver)
     given = parameters.get("application_name") or parameters.get("fallback_application_name")
-    return str(given or _DEFAULT_NAME)
+    name = str(given or _DEFAULT_NAME)
+    if name == _DEFAULT_NAME and slot is None:
+        raise UnusableStandbyError(
+            "it has PostgreSQL's default name, which others may have: set cluster_name on it"
+        )
+    return StandbyIdentity(name, slot)

@@ -37,7 +37,8 @@ class Standbys:
         self._timeouts = database.timeouts
         self._settings = {**database.failover.settings, **_SESSION}
         self._hosts = standby_hosts(conninfo, database.timeouts)
-        self._registry = StandbyRegistry(database.lane(name="standbys"), clock)
+        self._primary = Lane(database.failover, timeouts=database.timeouts)
+        self._registry = StandbyRegistry(self._primary, clock)
         self._connectors: list[StandbyConnector] = []
 
     def lane(self, primary: Lane) -> StandbyLane:
@@ -51,9 +52,10 @@ class Standbys:
         await self._registry.run()
 
     async def close(self) -> None:
-        """Close the connections to standbys. No lookup may be running."""
+        """Close the connections. No lookup may be running, nor `run`."""
         for connector in self._connectors:
             await connector.close()
+        await self._primary.close()
 
     def position_age(self) -> float | None:
         """Return the seconds since the newest position was taken; None without one."""
