@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,11 +20,22 @@ from tenantry.db.database import Database
 from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import parse_catalog
-from tenantry.domain.rate_limits import SLOTS, WINDOW
+from tenantry.domain.rate_limits import (
+    DISTANT_DATABASE,
+    NEAR_DATABASE,
+    SLOTS,
+    WINDOW,
+    ShareTerms,
+)
 from tests.support import figures
 from tests.support.principals import NOW, make_principal, on_plan
 
 PROCESSES = 3
+TERMS = {
+    "near": (NEAR_DATABASE,) * PROCESSES,
+    "distant": (DISTANT_DATABASE,) * PROCESSES,
+    "mixed": (NEAR_DATABASE, DISTANT_DATABASE, DISTANT_DATABASE),
+}
 PATIENCE = 60.0
 """Seconds: a machine that stalls is no database that is gone, whose requests are refused."""
 LIMITS = (1, 5, 250, 700)
@@ -58,11 +70,14 @@ steps = st.builds(
             400_000,
             999_999,
             1_000_000,
+            3_000_000,
+            4_000_000,
             7_300_000,
             29_999_999,
             59_999_999,
             60_000_000,
             61_000_000,
+            64_999_999,
         ]
     ),
 )
@@ -73,7 +88,7 @@ class World:
     moved.
     """
 
-    def __init__(self, conninfo: str) -> None:
+    def __init__(self, conninfo: str, terms_of: Sequence[ShareTerms]) -> None:
         self._runner = asyncio.Runner()
         self._databases = [
             Database(conninfo, pool_size=1, timeouts=Timeouts(rate_limits=PATIENCE))
@@ -81,8 +96,8 @@ class World:
         ]
         self.now = NOW
         self.limiters = [
-            RateLimiter(database.lane(SESSION), CATALOG, lambda: self.now, lambda _: None)
-            for database in self._databases
+            RateLimiter(database.lane(SESSION), CATALOG, lambda: self.now, lambda _: None, terms)
+            for database, terms in zip(self._databases, terms_of, strict=True)
         ]
         self.tenants = 0
 
@@ -132,10 +147,11 @@ def most_in_a_window(through: Sequence[tuple[datetime, int]], window: timedelta)
 BOUNDED = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.parametrize("places", TERMS)
 def test_no_window_ever_sees_more_than_the_limit(
-    conninfo: str, record_property: figures.RecordProperty
+    conninfo: str, record_property: figures.RecordProperty, places: str
 ) -> None:
-    world, ran = World(conninfo), Counter[str]()
+    world, ran = World(conninfo, TERMS[places]), Counter[str]()
 
     @BOUNDED
     @given(st.sampled_from(LIMITS), st.lists(steps, max_size=25))
@@ -147,6 +163,7 @@ def test_no_window_ever_sees_more_than_the_limit(
             world.now += timedelta(microseconds=step.passes)
             if step.gives_back:
                 world.run(limiter.return_unused())
+                world.run(limiter.renew())
             ran["requests"] += step.requests
         most = most_in_a_window(through, timedelta(seconds=WINDOW))
         ran["windows"] += len(through)
@@ -159,14 +176,15 @@ def test_no_window_ever_sees_more_than_the_limit(
         world.close()
         figures.record(
             record_property,
-            "rate limits, any interleaving of three processes",
+            f"rate limits, any interleaving of three processes ({places})",
             {name: ran[name] for name in ("windows", "requests")},
             {"over the limit": ran["over"]},
         )
 
 
-def test_single_process_accepts_exactly_the_limit(conninfo: str) -> None:
-    world = World(conninfo)
+@pytest.mark.parametrize("places", ["near", "distant"])
+def test_single_process_accepts_exactly_the_limit(conninfo: str, places: str) -> None:
+    world = World(conninfo, TERMS[places])
 
     @BOUNDED
     @given(st.sampled_from(LIMITS), st.lists(st.integers(0, 300), max_size=SLOTS))
@@ -176,6 +194,7 @@ def test_single_process_accepts_exactly_the_limit(conninfo: str) -> None:
         for requests in demand:
             through += world.run(let_through(limiter, caller, requests))
             world.now += timedelta(seconds=1)
+            world.run(limiter.renew())
         assert through == min(limit, sum(demand))
 
     try:
@@ -184,8 +203,11 @@ def test_single_process_accepts_exactly_the_limit(conninfo: str) -> None:
         world.close()
 
 
-def test_shares_of_processes_are_all_that_others_lack(conninfo: str) -> None:
-    world = World(conninfo)
+@pytest.mark.parametrize(("places", "parts"), [("near", 100), ("distant", 20)])
+def test_shares_of_processes_are_all_that_others_lack(
+    conninfo: str, places: str, parts: int
+) -> None:
+    world = World(conninfo, TERMS[places])
 
     @BOUNDED
     @given(
@@ -199,7 +221,7 @@ def test_shares_of_processes_are_all_that_others_lack(conninfo: str) -> None:
             for process, number in demand
         )
         last = world.run(let_through(world.limiters[0], caller, limit + 1))
-        held = (PROCESSES - 1) * max(1, limit // 100) if limit >= 200 else 0
+        held = (PROCESSES - 1) * max(1, limit // parts) if limit >= 2 * parts else 0
         assert limit - held <= through + last <= limit
 
     try:

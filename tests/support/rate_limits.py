@@ -13,11 +13,12 @@ import psycopg
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rate_limits_store import SESSION
 from tenantry.common.clock import Clock
+from tenantry.db.batcher import BatchMetrics, BatchObserver
 from tenantry.db.database import Database
 from tenantry.domain.errors import RateLimitedError
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog, parse_catalog
-from tenantry.domain.rate_limits import SLOTS
+from tenantry.domain.rate_limits import NEAR_DATABASE, SLOTS, ShareTerms
 from tests.support.service import Organization, Service
 
 CATALOG: Final = """
@@ -61,11 +62,15 @@ PLANS: Final = parse_catalog(CATALOG)
 
 @asynccontextmanager
 async def limiter_on(
-    conninfo: str, clock: Clock, catalog: Catalog = PLANS
+    conninfo: str,
+    clock: Clock,
+    catalog: Catalog = PLANS,
+    terms: ShareTerms = NEAR_DATABASE,
+    observe: BatchObserver = lambda _items, _waited, _took: None,
 ) -> AsyncIterator[RateLimiter]:
-    """A limiter as one process has it."""
-    database = Database(conninfo, pool_size=1)
-    limiter = RateLimiter(database.lane(SESSION), catalog, clock, lambda _: None)
+    """A limiter as one process has it; ``observe`` is called after each turn to the database."""
+    database = Database(conninfo, pool_size=1, metrics_of=lambda name: BatchMetrics(name, observe))
+    limiter = RateLimiter(database.lane(SESSION), catalog, clock, lambda _: None, terms)
     yield limiter
     await limiter.close()
     await database.close()

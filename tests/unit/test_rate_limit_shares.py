@@ -66,7 +66,7 @@ def test_share_restarts_with_one_after_an_idle_second() -> None:
 def test_used_share_is_prefetched_in_the_next_second() -> None:
     share = share_of(10_000)
     wanted_by(share, NOW, demand=8)
-    assert [share.should_prefetch(second) for second in (NOW, NOW + 1, NOW + 2)] == [
+    assert [share.should_renew(second) for second in (NOW, NOW + 1, NOW + 2)] == [
         False,
         True,
         False,
@@ -78,13 +78,13 @@ def test_unused_share_is_not_prefetched() -> None:
     share = share_of(10_000)
     share.request(NOW, 0)
     share.receive(NOW, ShareGrant(8, 8, NOW))
-    assert not share.should_prefetch(NOW + 1)
+    assert not share.should_renew(NOW + 1)
 
 
 def test_share_of_a_small_limit_is_not_prefetched() -> None:
     share = share_of(199)
     wanted_by(share, NOW)
-    assert not share.should_prefetch(NOW + 1)
+    assert not share.should_renew(NOW + 1)
     assert share.request(NOW + 1, 0) is None
 
 

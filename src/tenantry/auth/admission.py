@@ -33,7 +33,12 @@ from tenantry.domain import errors
 from tenantry.domain.api_keys import Pepper
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog
-from tenantry.domain.rate_limits import Policy, RateLimitStatus
+from tenantry.domain.rate_limits import (
+    DISTANT_DATABASE,
+    NEAR_DATABASE,
+    Policy,
+    RateLimitStatus,
+)
 from tenantry.integrations.oidc.claims import Claims, OidcConfig
 from tenantry.integrations.oidc.keys import KeySet
 from tenantry.integrations.oidc.tokens import TokenVerifier
@@ -210,7 +215,7 @@ class AuthenticationParts:
         ``limited`` receives the policy whose limit a request exceeds; ``refused`` is as in
         `Admission`, ``unknown_role`` as in `TokenVerifier`, ``tell_use`` and
         ``quota_exceeded`` as in `RequestQuotas`. ``checks_url`` names the standbys that may answer
-        lookups, and ``checked`` is as in `Standbys`.
+        lookups, because the primary may be distant; ``checked`` is as in `Standbys`.
         """
         self.peppers = tuple(Pepper(pepper.reveal().encode()) for pepper in peppers)
         self.key_uses = WriteBehind(database, "uses of keys", record_uses)
@@ -243,6 +248,7 @@ class AuthenticationParts:
             catalog,
             clock,
             limited,
+            NEAR_DATABASE if checks_url is None else DISTANT_DATABASE,
         )
         self.quotas: RequestQuotas | None = None
         if catalog.counts_requests is not None:

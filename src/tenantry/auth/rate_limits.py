@@ -23,7 +23,16 @@ from tenantry.domain.access import limits_of
 from tenantry.domain.errors import AuthUnavailableError, DatabaseUnavailableError, RateLimitedError
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.domain.plans import Catalog
-from tenantry.domain.rate_limits import SLOTS, Policy, RateLimitStatus, Share, ShareRequest
+from tenantry.domain.rate_limits import (
+    NEAR_DATABASE,
+    SLOTS,
+    Policy,
+    RateLimitStatus,
+    Share,
+    ShareGrant,
+    ShareRequest,
+    ShareTerms,
+)
 
 INTERVAL: Final = 1.0
 """Seconds between returns of unused shares."""
@@ -38,25 +47,32 @@ logger = logging.getLogger(__name__)
 @dataclass(slots=True, eq=False)
 class _Entry:
     """A request that waits for one of each of its shares; with ``number`` 0 the shares are
-    returned.
+    returned, or renewed.
     """
 
     shares: Sequence[Share]
     number: int
+    renews: bool = False
     second: int = 0
-    """The second of the database query."""
+    """Of its acceptance; of the database query, if that gave it no valid share."""
     accepted: bool = False
-    is_late: bool = False
-    """Whether it got its share only after the second of the query."""
 
 
 class RateLimiter:
-    """Counts requests against the limits of their tenants' plans. `run` returns unused shares."""
+    """Counts requests against the limits of their tenants' plans. `run` returns unused shares, and
+    renews those that are valid for several seconds before they end.
+    """
 
     def __init__(
-        self, lane: Lane, catalog: Catalog, clock: Clock, refused: Callable[[Policy], None]
+        self,
+        lane: Lane,
+        catalog: Catalog,
+        clock: Clock,
+        refused: Callable[[Policy], None],
+        terms: ShareTerms = NEAR_DATABASE,
     ) -> None:
         """``refused`` receives the policy whose limit a request exceeds."""
+        self._terms = terms
         deadline = lane.timeouts.rate_limits
         self._lane = lane
         self._catalog = catalog
@@ -116,8 +132,7 @@ class RateLimiter:
             await self._submit(entry)
             if entry.accepted:
                 return _status_of(entry.shares, entry.second)
-            if not entry.is_late:
-                self._check_exhausted(entry.shares, entry.second)
+            self._check_exhausted(entry.shares, entry.second)
         raise AuthUnavailableError("The database is too slow to count requests. Try again shortly.")
 
     async def _submit(self, entry: _Entry) -> None:
@@ -136,13 +151,33 @@ class RateLimiter:
         while True:
             await asyncio.sleep(INTERVAL)
             await self.return_unused()
+            await self.renew()
 
     async def return_unused(self) -> None:
         """Return unused shares of earlier seconds, and forget subjects outside the window."""
         second = self._second()
-        unused = [share for share in _aged(self._recent, second, 1, self._past) if share.unused]
-        past = list(_aged(self._past, second, SLOTS))
+        seconds = self._terms.seconds
+        ended = _aged(self._recent, second, seconds, self._past)
+        unused = [share for share in ended if share.unused]
+        past = list(_aged(self._past, second, SLOTS + seconds - 1))
         await self._return(list(dict.fromkeys([*unused, *past])))
+
+    async def renew(self) -> None:
+        """Renew the valid shares that will be used up or end soon, so that no request waits for
+        that.
+        """
+        second = self._second()
+        ending = [
+            share
+            for since, share in self._recent
+            if share.since == since < second and share.should_renew(second)
+        ]
+        try:
+            for start in range(0, len(ending), _MOST_AT_ONCE):
+                some = ending[start : start + _MOST_AT_ONCE]
+                await self._batcher.submit(_Entry(some, 0, renews=True))
+        except (DatabaseUnavailableError, psycopg.Error) as error:
+            logger.info("shares of rate limits are not renewed: %s", error)
 
     async def close(self) -> None:
         """Wait for the queries under way, and return all shares."""
@@ -178,7 +213,7 @@ class RateLimiter:
     def _share(self, policy: Policy, subject: str, limit: int, within: str) -> Share:
         share = self._shares.get(subject)
         if share is None:
-            share = Share(policy, subject, limit, within)
+            share = Share(policy, subject, limit, within, self._terms)
             if limit > 0:
                 self._shares[subject] = share
         elif share.limit != limit:
@@ -198,15 +233,10 @@ class RateLimiter:
         requests = self._requests_of(entries, second)
         if requests:
             await self._send_requests(requests, second)
+        now = self._second()
         for entry in entries:
-            entry.second = second
-            entry.accepted = entry.number > 0 and _take(entry.shares, second)
-        if self._second() != second:
-            # The shares are no longer valid. They are refunded here, because the next batch, which
-            # returns them to the database, may start before these requests resume.
-            for entry in entries:
-                entry.is_late = entry.accepted
-                _refund(entry)
+            entry.accepted = entry.number > 0 and _take(entry.shares, now)
+            entry.second = now if entry.accepted else second
         return [None] * len(entries)
 
     def _requests_of(self, entries: Sequence[_Entry], second: int) -> dict[Share, ShareRequest]:
@@ -216,18 +246,22 @@ class RateLimiter:
         for share, number in demand.items():
             if request := share.request(second, number):
                 requests[share] = request
-        returned = chain.from_iterable(entry.shares for entry in entries if not entry.number)
+        returned = chain.from_iterable(
+            entry.shares for entry in entries if not entry.number and not entry.renews
+        )
         for share in returned:
             if share not in demand:
                 requests[share] = share.release()
         return requests
 
     def _demand_of(self, entries: Sequence[_Entry], second: int) -> Counter[Share]:
-        """Count the requests that wait for each share; 0 for those to reserve ahead."""
+        """Count the requests that wait for each share; 0 for those to renew."""
         waiting = (entry.shares for entry in entries if entry.number)
         demand = Counter(chain.from_iterable(waiting))
         if demand:
             demand.update(dict.fromkeys(self._next_prefetched(second), 0))
+        renewed = chain.from_iterable(entry.shares for entry in entries if entry.renews)
+        demand.update(dict.fromkeys(renewed, 0))
         return demand
 
     def _next_prefetched(self, second: int) -> list[Share]:
@@ -239,17 +273,28 @@ class RateLimiter:
         ahead = [
             self._to_prefetch.popleft() for _ in range(min(_MOST_AT_ONCE, len(self._to_prefetch)))
         ]
-        return [share for share in ahead if share.should_prefetch(second)]
+        return [share for share in ahead if share.should_renew(second)]
 
     async def _send_requests(self, requests: dict[Share, ShareRequest], second: int) -> None:
-        async with self._lane.use() as connection:
-            granted = await store.take(connection, list(requests.values()), second)
+        try:
+            granted = await self._take_granted(requests, second)
+        except BaseException:
+            for share in requests:
+                share.forfeit()
+            raise
         for share, request in requests.items():
             if request.wanted:
-                if share.second != second:
+                if share.since != second:
                     self._recent.append((second, share))
                     self._taken.append(share)
                 share.receive(second, granted[share.subject])
+
+    async def _take_granted(
+        self, requests: dict[Share, ShareRequest], second: int
+    ) -> dict[str, ShareGrant]:
+        wanted, seconds = list(requests.values()), self._terms.seconds
+        async with self._lane.use() as connection:
+            return await store.take(connection, wanted, second, seconds)
 
     def _check_exhausted(self, shares: Sequence[Share], second: int) -> None:
         """Raise `RateLimitedError` for a request whose limit is reached."""
@@ -262,7 +307,7 @@ class RateLimiter:
 
 def _exceeded(shares: Sequence[Share], shut: Sequence[Share], second: int) -> RateLimitedError:
     """Make the error with the known quotas of this second."""
-    known = [share for share in shares if share in shut or share.second == second]
+    known = [share for share in shares if share in shut or share.is_valid(second)]
     resets = (
         share.quota(second).reset
         for share in shares
@@ -319,7 +364,7 @@ def _aged(
     """
     while queue and not 0 <= second - queue[0][0] < seconds:
         taken_in, share = queue.popleft()
-        if share.second == taken_in:
+        if share.since == taken_in:
             if onto is not None:
                 onto.append((taken_in, share))
             yield share

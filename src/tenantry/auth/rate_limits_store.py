@@ -74,7 +74,7 @@ returned AS (
 ),
 added AS (
     INSERT INTO request_counts AS c (subject, second, number)
-    SELECT subject, $8, number FROM granted WHERE number > 0
+    SELECT subject, $10, number FROM granted WHERE number > 0
     ON CONFLICT (subject, second) DO UPDATE SET number = c.number + excluded.number
 )
 SELECT g.subject, g.number::int, (g.used + g.number)::bigint,
@@ -98,6 +98,7 @@ SELECT g.subject, g.number::int, (g.used + g.number)::bigint,
     TEXTS,
     BIGINT,
     BIGINT,
+    BIGINT,
 )
 _COUNT: Final = (
     "SELECT coalesce(sum(number), 0) FROM request_counts WHERE subject = %s AND second > %s"
@@ -105,16 +106,16 @@ _COUNT: Final = (
 
 
 async def take(
-    connection: Connection, requests: Sequence[ShareRequest], now: int
+    connection: Connection, requests: Sequence[ShareRequest], now: int, seconds: int = 1
 ) -> dict[str, ShareGrant]:
-    """Grant requests in the second ``now`` and commit; return the grants by subject. Each subject
-    occurs once.
+    """Grant requests for the second ``now``, or for several ``seconds`` of which they count in the
+    last one, and commit; return the grants by subject. Each subject occurs once.
 
     Other requests for these subjects wait meanwhile.
     """
     columns = [*zip(*sorted(requests), strict=True)]
     _, rows = await connection.run_batch(
-        LOCK_SUBJECTS(columns[0]), TAKE(*columns, now, SLOTS), commit=True
+        LOCK_SUBJECTS(columns[0]), TAKE(*columns, now, SLOTS, now + seconds - 1), commit=True
     )
     return {row[0]: ShareGrant(*row[1:]) for row in rows}
 

@@ -19,9 +19,25 @@ USER_REQUESTS_PER_MINUTE: Final = 600
 """Of one user in all tenants, on routes that need no tenant: no plan has a limit for them."""
 USER_CREATIONS_PER_MINUTE: Final = 60
 """Of tenants, by one user."""
-_SHARES_OF_A_LIMIT: Final = 100
-_CAN_BE_SPARED: Final = 2 * _SHARES_OF_A_LIMIT
 _NEVER: Final = -SLOTS
+
+
+class ShareTerms(NamedTuple):
+    """How much of a limit a process reserves at a time, and how long that is valid."""
+
+    seconds: int
+    """How long a share is valid. Its requests count in the last of these seconds."""
+    parts: int
+    """A share is at most one of so many parts of the limit: so much a process may withhold from
+    others.
+    """
+    growth: int
+    """How many times as large the next share is if one is used up while it is valid."""
+
+
+NEAR_DATABASE: Final = ShareTerms(seconds=1, parts=100, growth=2)
+DISTANT_DATABASE: Final = ShareTerms(seconds=5, parts=20, growth=8)
+"""For a process that must not wait for the database in each second."""
 
 
 class Policy(StrEnum):
@@ -76,16 +92,16 @@ class ShareRequest(NamedTuple):
 
 
 class Share:
-    """The requests that one process may accept under one limit, in one second.
+    """The requests that one process may accept under one limit, for some seconds.
 
-    A share is valid in the second in which it was granted. It is as large as the requests accepted
-    in the second before, and doubles while it is used up, to at most a hundredth of the limit: so
-    much a process may withhold from others.
+    A share is valid for the seconds of its `ShareTerms`. It is as large as the use of the one
+    before, and grows each time it is used up.
     """
 
     __slots__ = (
         "__weakref__",
         "_exhausted_in",
+        "_kept",
         "_step",
         "_taken",
         "_unusable",
@@ -94,24 +110,40 @@ class Share:
         "left",
         "limit",
         "policy",
-        "second",
+        "since",
         "subject",
+        "terms",
+        "until",
         "within",
     )
 
-    def __init__(self, policy: Policy, subject: str, limit: int, within: str = "") -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        subject: str,
+        limit: int,
+        within: str = "",
+        terms: ShareTerms = NEAR_DATABASE,
+    ) -> None:
         """``within`` is the subject that counts the same requests together with others."""
+        self.terms = terms
         self.policy = policy
         self.subject = subject
         self.within = within
         self.limit = limit
-        self.second = _NEVER
-        """The second in which the share is valid."""
+        self.since = _NEVER
+        """The first second in which the share is valid."""
+        self.until = _NEVER
+        """The last one, in which its requests count."""
         self.left = 0
         self.free = 0
         """The part of the limit that was available at the last answer."""
         self.frees_at = _NEVER
         self._unusable = 0
+        self._kept: int | None = None
+        """While a valid share is renewed, the part that this returned and asked for again. It stays
+        usable.
+        """
         self._taken = 0
         self._step = 1
         self._exhausted_in = _NEVER
@@ -132,7 +164,10 @@ class Share:
 
     def is_available(self, second: int) -> bool:
         """Whether a request may be accepted now."""
-        return self.left > 0 and self.second == second
+        return self.left > 0 and self.since <= second <= self.until
+
+    def is_valid(self, second: int) -> bool:
+        return self.since <= second <= self.until
 
     def is_exhausted(self, second: int) -> bool:
         """Whether no request can be granted in this second."""
@@ -146,54 +181,96 @@ class Share:
         return self.free == 0 and self.unused == 0 and self.frees_at + SLOTS > second
 
     def refund(self, second: int) -> None:
-        """Return one request of ``second`` to the share; after that second it stays counted."""
-        if self.second == second:
+        """Return one request of ``second`` to the share; that of an earlier share stays counted."""
+        if self._kept is None and self.is_valid(second):
             self.left += 1
 
-    def should_prefetch(self, second: int) -> bool:
-        """Whether to request a share before it is needed: it was used a second ago, and the limit
-        is large.
+    def should_renew(self, second: int) -> bool:
+        """Whether to request a share before it is needed: this one was used, is about to end or
+        just ended, and the limit is large.
         """
-        return (
-            self.limit >= _CAN_BE_SPARED and self.second == second - 1 and self._taken > self.unused
-        )
+        if self.limit < 2 * self.terms.parts or self._used <= 0:
+            return False
+        if self.since < second <= self.until:
+            return self._is_running_out(second)
+        return self.until == second - 1
+
+    def _is_running_out(self, second: int) -> bool:
+        """Whether the share ends within the next second, or will be used up then at this pace."""
+        used_in = second - self.since
+        return second >= self.until - 1 or 2 * self.left * used_in < 3 * self._used
 
     def request(self, second: int, demand: int) -> ShareRequest | None:
-        """Return the request for so many waiting requests (0 to prefetch); None if the share
-        suffices.
+        """Return the request for so many waiting requests (0 to renew); None if the share suffices.
 
-        Discards the rest of an earlier second; `receive` must follow.
+        It returns the rest of a share that was granted in an earlier second. While that share is
+        valid, its rest is asked for again, and stays usable. `receive` or `forfeit` must follow.
         """
-        prefetch = self.should_prefetch(second)
-        available = self.left if self.second == second else 0
-        gone = 0 if self.second == second else self.unused
-        if demand <= available and not gone and not prefetch:
+        renews = self.should_renew(second)
+        available = self.left if self.is_valid(second) else 0
+        if demand <= available and not renews and not self._is_left_over(second):
             return None
-        self._step = self._next_step(second)
         missing = max(0, demand - available)
-        wanted = max(missing, self._step) if missing or prefetch else 0
-        request = ShareRequest(
-            self.subject, self.limit, wanted, self.second, gone, missing, self.within
+        self._step = self._next_step(second, is_used_up=missing > 0)
+        wanted = max(missing, self._step) if missing or renews else 0
+        gone = 0 if self.since == second else self._give_back(second)
+        kept = self._kept or 0
+        return ShareRequest(
+            self.subject,
+            self.limit,
+            wanted + kept,
+            self.until,
+            gone,
+            missing and missing + kept,
+            self.within,
         )
-        if self.second != second:
-            self.left = self._unusable = self._taken = 0
-        return request
+
+    def _is_left_over(self, second: int) -> bool:
+        """Whether some of the share were not accepted before it ended."""
+        return self.unused > 0 and not self.is_valid(second)
+
+    def _give_back(self, second: int) -> int:
+        """Give back the unused rest of the share, and return how many these are. What is still
+        valid stays usable.
+        """
+        unused = self.unused
+        self._unusable = 0
+        if self.is_valid(second):
+            self._kept = self.left
+        else:
+            self.left = self._taken = 0
+        return unused
 
     def receive(self, second: int, granted: ShareGrant) -> None:
         """Add the grant for the request that `Share.request` returned in ``second``."""
-        if self.second != second:
-            self.second = second
-            self.left = self._taken = 0
-        self.left += granted.number
+        if self.since != second:
+            self._begin(second)
+        self.left = max(0, self.left + granted.number)
         self._taken += granted.number
         self.free = max(0, self.limit - granted.total)
         self.frees_at = granted.frees_at
         if self.free == 0:
             self._exhausted_in = second
 
+    def _begin(self, second: int) -> None:
+        """Begin a share with its grant. That contains what was kept of the former one, of which
+        some may be used by now.
+        """
+        self.left = 0 if self._kept is None else self.left - self._kept
+        self._kept = None
+        self._taken = 0
+        self.since = second
+        self.until = second + self.terms.seconds - 1
+
+    def forfeit(self) -> None:
+        """Give up what a request that failed may have returned."""
+        if self._kept is not None:
+            self.left = 0
+            self._kept = None
+
     def release(self) -> ShareRequest:
         """Return the request that releases the whole share, valid or not."""
-        request = ShareRequest(self.subject, self.limit, 0, self.second, self.unused)
+        request = ShareRequest(self.subject, self.limit, 0, self.until, self.unused)
         self._taken -= self.unused
         self.free = min(self.limit, self.free + self.unused)
         self.left = self._unusable = 0
@@ -206,9 +283,13 @@ class Share:
         reset = self.frees_at + SLOTS - second
         return Quota(self.policy, self.limit, self.left + self.free, max(1, reset))
 
-    def _next_step(self, second: int) -> int:
-        most = max(1, self.limit // _SHARES_OF_A_LIMIT)
-        if self.second == second:
-            return min(self._step * 2, most)
-        used = self._taken - self.unused if self.second == second - 1 else 0
+    @property
+    def _used(self) -> int:
+        return self._taken - self.unused
+
+    def _next_step(self, second: int, *, is_used_up: bool) -> int:
+        most = max(1, self.limit // self.terms.parts)
+        if is_used_up and self.is_valid(second):
+            return min(self._step * self.terms.growth, most)
+        used = self._used if second - self.until <= self.terms.seconds else 0
         return max(1, min(used + used // 4, most))

@@ -87,7 +87,8 @@ class DeclaredSettings(SettingValues):
     """Streaming standbys of the same database that may answer checks of keys and tokens, and lists
     of projects: a connection string with one host or several, the nearest first. A standby answers
     only while that is as strict as at the primary. The connection must not lead through a pooler in
-    transaction mode.
+    transaction mode. The process then also reserves
+    [larger shares of rate limits](../explanation/rate-limits.md#far-from-the-database).
     """
     database_pool_size = Setting("DATABASE_POOL_SIZE", number(1, 1000), 5)
     """Connections of each process for ordinary work. Each process uses up to eight more: five for
