@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -51,11 +52,14 @@ class Batcher(Generic[Item, Answer]):
     more than one. For the same reason a batch that follows another one may wait up to
     ``gather_seconds`` for most of its submitters to send their next items. ``run`` returns an
     answer for each item, in order. An exception as an answer is raised to the item's submitter, one
-    that ``run`` raises to all of them. An item waits for its batch at most ``start_timeout``
-    seconds, and for its answer at most ``deadline`` seconds, which also bounds a batch.
+    that ``run`` raises to all of them. A future as an answer is a later one: the batch ends without
+    it, and it must not fail. An item waits for its batch at most ``start_timeout`` seconds, and for
+    its answer at most ``deadline`` seconds, which also bounds a batch.
     """
 
-    run: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | Exception]]]
+    run: Callable[
+        [Sequence[Item]], Awaitable[Sequence[Answer | Exception | asyncio.Future[Answer]]]
+    ]
     _: KW_ONLY
     max_concurrent: int = 1
     max_items: int = MAX_ITEMS
@@ -165,7 +169,10 @@ class Batcher(Generic[Item, Answer]):
                 _resolve(queued.future, error)
         else:
             for queued, answer in zip(batch, answers, strict=True):
-                _resolve(queued.future, answer)
+                if isinstance(answer, asyncio.Future):
+                    answer.add_done_callback(partial(_resolve_by, queued.future))
+                else:
+                    _resolve(queued.future, answer)
         finally:
             alarm.cancel()
             self._ended_at, self._submitters = loop.time(), len(batch) + len(self._waiting)
@@ -179,7 +186,7 @@ class Batcher(Generic[Item, Answer]):
 
     async def _answer(
         self, batch: Sequence["_QueuedItem[Item, Answer]"]
-    ) -> Sequence[Answer | Exception]:
+    ) -> Sequence[Answer | Exception | asyncio.Future[Answer]]:
         items = [queued.item for queued in batch]
         if self._tracing is None:
             answers = await self.run(items)
@@ -227,6 +234,10 @@ def _resolve(future: asyncio.Future[Answer], answer: Answer | BaseException) -> 
         future.set_exception(answer)
     else:
         future.set_result(answer)
+
+
+def _resolve_by(future: asyncio.Future[Answer], answer: asyncio.Future[Answer]) -> None:
+    _resolve(future, _busy() if answer.cancelled() else answer.result())
 
 
 def _busy() -> DatabaseUnavailableError:

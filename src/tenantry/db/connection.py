@@ -2,7 +2,7 @@
 
 import asyncio
 import select
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, LiteralString, NamedTuple, TypeVar
 
@@ -115,25 +115,54 @@ class Connection(psycopg.AsyncConnection[Any]):
         one fails, its error is raised and later ones do not run. Not for concurrent use. A canceled
         call closes the connection.
         """
-        pgconn = self.pgconn
-        begins = not self.autocommit and pgconn.transaction_status == pq.TransactionStatus.IDLE
-        sent: list[_Sent] = []
-        pgconn.enter_pipeline_mode()
+        begins = not self.autocommit and self._is_idle
+        first = [_BEGIN()] if begins else []
+        last = [_COMMIT()] if commit else []
+        answers = self._check(*await self._exchange((*first, *calls, *last)))
+        return [self._rows(result) for result in answers[begins : len(answers) - commit]]
+
+    async def commit_and_run(
+        self, calls: Sequence[BoundStatement], after: Sequence[BoundStatement]
+    ) -> list[Rows] | None:
+        """Run ``calls``, commit, and run the statements ``after`` the commit, all sent at once.
+
+        Return the rows of those ``after``; None if one of them failed, which leaves the commit as
+        it is. Raises the error of a call or of the commit. Else as `run_batch`.
+        """
+        first = [_BEGIN()] if self._is_idle else []
+        sent, results = await self._exchange((*first, *calls, _COMMIT(), *after))
+        committed = sent.index((_COMMIT, False)) + 1
         try:
-            if begins:
-                self._send(_BEGIN(), sent)
+            self._check(sent[:committed], results[:committed])
+        except psycopg.Error:
+            self._forget_unprepared(sent[committed:])
+            raise
+        try:
+            answers = self._check(sent[committed:], results[committed:])
+        except psycopg.Error:
+            return None
+        return [self._rows(result) for result in answers]
+
+    @property
+    def _is_idle(self) -> bool:
+        return self.pgconn.transaction_status == pq.TransactionStatus.IDLE
+
+    async def _exchange(
+        self, calls: Iterable[BoundStatement]
+    ) -> tuple[list[_Sent], list[pq.abc.PGresult]]:
+        """Send statements at once, and return what was sent, with preparations, and the results."""
+        sent: list[_Sent] = []
+        self.pgconn.enter_pipeline_mode()
+        try:
             for call in calls:
                 self._send(call, sent)
-            if commit:
-                self._send(_COMMIT(), sent)
-            pgconn.pipeline_sync()
-            results = await _Exchange(pgconn).run()
-            pgconn.exit_pipeline_mode()
+            self.pgconn.pipeline_sync()
+            results = await _Exchange(self.pgconn).run()
+            self.pgconn.exit_pipeline_mode()
         except BaseException:
-            pgconn.finish()
+            self.pgconn.finish()
             raise
-        answers = self._check(sent, results)
-        return [self._rows(result) for result in answers[begins : len(answers) - commit]]
+        return sent, results
 
     async def fetch(
         self, query: LiteralString, values: Params | None = None
@@ -164,17 +193,24 @@ class Connection(psycopg.AsyncConnection[Any]):
         """Wait for the lock of this name, and hold it until the transaction ends."""
         await self.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
 
-    async def enter(self, scope: TransactionScope, *before: BoundStatement) -> None:
-        """Run the rest of the transaction, after ``before``, in this scope: one round trip, also to
-        begin it.
+    async def enter(
+        self,
+        scope: TransactionScope,
+        *,
+        before: Sequence[BoundStatement] = (),
+        then: Sequence[BoundStatement] = (),
+    ) -> None:
+        """Run the rest of the transaction, after ``before`` and beginning with ``then``, in this
+        scope: one round trip, also to begin it.
         """
-        enter = (
-            _ENTER(scope.tenant_id, scope.role)
-            if self.rls_enabled
-            else _NAME_TENANT(scope.tenant_id)
-        )
-        await self.run_batch(*before, enter)
+        await self.run_batch(*before, self.entering(scope), *then)
         self._scope = scope
+
+    def entering(self, scope: TransactionScope) -> BoundStatement:
+        """Return the statement by which a transaction takes the role of a scope."""
+        if self.rls_enabled:
+            return _ENTER(scope.tenant_id, scope.role)
+        return _NAME_TENANT(scope.tenant_id)
 
     @asynccontextmanager
     async def within(self, scope: TransactionScope) -> AsyncIterator[None]:

@@ -16,6 +16,7 @@ from tenantry.common.clock import DEFAULT_TIMEOUTS, Timeouts
 from tenantry.common.tracing import Tracing
 from tenantry.db.batcher import NO_BATCH_METRICS, BatchMetrics
 from tenantry.db.connection import (
+    ACROSS_TENANTS,
     NO_SETTINGS,
     Connection,
     Rows,
@@ -25,6 +26,7 @@ from tenantry.db.connection import (
 )
 from tenantry.db.failover_detection import FailoverDetector, servers_of
 from tenantry.db.roles import RLS_ENABLED, TAKE_BATCH
+from tenantry.db.standby_waits import PREPARE_CHANGE, StandbyWaits, commit_change
 from tenantry.db.statements import TEXT, BoundStatement, Statement
 from tenantry.domain.errors import DatabaseUnavailableError
 
@@ -219,6 +221,7 @@ class Database:
             prepare_threshold=None if pooler else 5,
             timeouts=timeouts,
         )
+        self.standby_waits = StandbyWaits(self._ask)
         self._lanes: list[Lane] = []
         self._watching: asyncio.Task[None] | None = None
 
@@ -235,6 +238,7 @@ class Database:
             await asyncio.wait([self._watching])
         for lane in self._lanes:
             await lane.close()
+        await self.standby_waits.close()
         await self._pool.close()
 
     async def __aenter__(self) -> Self:
@@ -253,14 +257,32 @@ class Database:
         Raises `DatabaseUnavailableError`, from one of `CONFLICTS` if another transaction was in the
         way.
         """
-        first = [_SNAPSHOT()] if is_snapshot else []
-        if self._uses_pooler:
-            first.append(_FOR_TRANSACTION(str(round(self.timeouts.statement * 1000))))
+        async with self._connected() as connection:
+            first = [_SNAPSHOT()] if is_snapshot else []
+            await connection.enter(scope, before=[*first, *self._settings()])
+            yield connection
+
+    @asynccontextmanager
+    async def change(self, scope: TransactionScope) -> AsyncIterator[Connection]:
+        """Run the block in a transaction that changes what checks read: API keys, memberships,
+        projects, or a tenant's plan, state or owner.
+
+        Return when no check is answered without the change, on a standby neither, which is up to
+        `CHANGE_WAIT` after the commit. Else as `transaction`.
+        """
+        async with self._connected() as connection:
+            await connection.enter(scope, before=self._settings(), then=[PREPARE_CHANGE()])
+            yield connection
+            change = await commit_change(connection, entering=[connection.entering(ACROSS_TENANTS)])
+        await self.standby_waits.wait(change)
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Connection]:
+        """Use a connection of the pool; the block commits. Raises `DatabaseUnavailableError`."""
         try:
             with _span(self._tracing, self._name):
                 async with self._pool.connection() as connection:
                     try:
-                        await connection.enter(scope, *first)
                         yield connection
                     except OUTGROWN:
                         await connection.close()
@@ -269,6 +291,16 @@ class Database:
             raise DatabaseUnavailableError(_IN_CONFLICT) from error
         except UNAVAILABLE as error:
             raise DatabaseUnavailableError(_UNREACHABLE) from error
+
+    def _settings(self) -> list[BoundStatement]:
+        """Return what sets a transaction's limits where a pooler keeps no settings."""
+        if not self._uses_pooler:
+            return []
+        return [_FOR_TRANSACTION(str(round(self.timeouts.statement * 1000)))]
+
+    async def _ask(self, calls: Sequence[BoundStatement]) -> list[Rows]:
+        async with self._pool.connection() as connection:
+            return await connection.run_batch(*calls, commit=True)
 
     def pool_stats(self) -> dict[str, int]:
         """Return the pool's statistics (`AsyncConnectionPool.pop_stats`), and reset its counts."""
@@ -283,6 +315,7 @@ class Database:
             settings,
             self._metrics_of(name),
             self.timeouts,
+            self.standby_waits,
         )
         self._lanes.append(lane)
         return lane
@@ -330,6 +363,7 @@ class Lane:
     settings: SessionSettings = field(default_factory=dict)
     metrics: BatchMetrics = NO_BATCH_METRICS
     timeouts: Timeouts = DEFAULT_TIMEOUTS
+    standby_waits: StandbyWaits = field(default_factory=StandbyWaits)
 
     def __post_init__(self) -> None:
         self._name = _name_of(self.failover.conninfo())

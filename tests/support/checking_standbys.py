@@ -1,0 +1,15 @@
+"""Registered standbys that answer checks."""
+
+import psycopg
+
+
+async def register(conninfo: str, name: str, *, timeline: int = 1, seconds: float = 60) -> None:
+    """Register a standby at the primary, as the processes that use it do; negative ``seconds``
+    leave an expired registration.
+    """
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        await connection.execute(
+            "INSERT INTO check_standbys (name, timeline, expires_at) "
+            "VALUES (%s, %s, now() + make_interval(secs => %s))",
+            (name, timeline, seconds),
+        )
