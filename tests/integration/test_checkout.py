@@ -77,7 +77,7 @@ async def opened(shared_database: SharedDatabase) -> AsyncIterator[Database]:
 @pytest.fixture
 async def database(opened: Database, emptied: str) -> Database:
     """The file's database with a single connection; all that is in it is the tenant acme."""
-    async with opened.transaction(of_tenant("acme")) as connection:
+    async with opened.change(of_tenant("acme")) as connection:
         await add_acme(connection, NOW)
     return opened
 
@@ -569,7 +569,7 @@ VALUES (%(name)s, 'acme', 'https://idp.example', %(name)s, 'member', %(invited)s
 async def test_seats_that_follow_members_begin_with_the_active_ones(
     service: CheckoutService, server: ProviderServer, database: Database
 ) -> None:
-    async with database.transaction(of_tenant("acme")) as connection:
+    async with database.change(of_tenant("acme")) as connection:
         for name in ("active", "also active", "invited", "removed"):
             values = {"name": name, "invited": name == "invited", "removed": name == "removed"}
             await connection.execute(ADD_MEMBER, values)

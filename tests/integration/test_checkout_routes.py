@@ -69,7 +69,7 @@ async def bearer(conninfo: str, scope: str = "billing:write") -> dict[str, str]:
     key = new_key("acme", "CI", (scope,), AccessLevel.SCOPED, Mode.LIVE, None, "operator", now)
     database = Database(conninfo, pool_size=1)
     await database.open()
-    async with database.transaction(of_tenant("acme")) as connection:
+    async with database.change(of_tenant("acme")) as connection:
         await add_acme(connection, now)
         await tenants.link_customer(connection, "acme", "cus_1", "operator", now)
         pepper = Pepper(PEPPER.encode())

@@ -153,7 +153,7 @@ async def test_successor_shows_the_last_use_of_the_rotated_key(service: Service)
 async def test_uses_of_many_keys_are_written_in_batches(conninfo: str) -> None:
     database = Database(conninfo, pool_size=1)
     await database.open()
-    async with database.transaction(of_tenant("t")) as connection:
+    async with database.change(of_tenant("t")) as connection:
         await connection.execute(
             "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES ('t', 'T', 'o', 'o@t')"
         )

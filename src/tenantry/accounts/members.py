@@ -150,7 +150,7 @@ class MemberService:
             rules.check_user_id(user_id, "userId")
         status = rules.status_of_new(author, user_id)
         action = Action.MEMBER_INVITED if status is MemberStatus.INVITED else Action.MEMBER_ADDED
-        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.change(of_tenant(principal.org_id)) as connection:
             repeated = await idempotency.begin(
                 connection,
                 claim,
@@ -227,7 +227,7 @@ class MemberService:
         """
         roles = self.catalog.roles
         after = roles.require(role)
-        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.change(of_tenant(principal.org_id)) as connection:
             tenant, caller, now = await lock_and_reauthorize(
                 connection,
                 principal,
@@ -268,7 +268,7 @@ class MemberService:
 
         Raises `NotFoundError`, `ScopeEscalationError`, `ModeMismatchError`, `LastOwnerError`.
         """
-        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.change(of_tenant(principal.org_id)) as connection:
             tenant, caller, now = await lock_and_reauthorize(
                 connection,
                 principal,
@@ -353,7 +353,7 @@ class MembershipService:
         """Accept an invitation. Raises `NotFoundError`, `MemberNotActiveError` and the errors of
         idempotency.
         """
-        async with self.database.transaction(OF_PEOPLE) as connection:
+        async with self.database.change(OF_PEOPLE) as connection:
             now = self.clock()
             repeated = await idempotency.begin(connection, claim, Membership, now)
             if repeated is not None:
@@ -368,7 +368,7 @@ class MembershipService:
 
         Raises `NotFoundError`, `MemberNotActiveError` and `DatabaseUnavailableError`.
         """
-        async with self.database.transaction(of_tenant(org_id)) as connection:
+        async with self.database.change(of_tenant(org_id)) as connection:
             await get_tenant(connection, org_id, lock=True)
             member = await members.find_user(connection, org_id, claims.user)
             if member is None:
@@ -397,7 +397,7 @@ class MembershipService:
         ``leaves``: an invited user, whose token claims the tenant, leaves rather than declines.
         """
         async with (
-            self.database.transaction(OF_PEOPLE) as connection,
+            self.database.change(OF_PEOPLE) as connection,
             self._locked(connection, user, membership_id) as (tenant, member),
         ):
             if member.status is MemberStatus.REMOVED:

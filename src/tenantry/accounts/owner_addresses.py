@@ -51,6 +51,7 @@ def owner_address_writes(database: Database, outbox: Outbox, clock: Clock) -> Wr
         "owner addresses",
         store,
         lambda old, new: old.issued_at <= new.issued_at,
+        read_by_checks=True,
     )
 
 
@@ -149,7 +150,7 @@ class OwnerConfirmations:
         """
         if not _TOKEN.fullmatch(token):
             return None
-        async with self._turn, self._database.transaction(ACROSS_TENANTS) as connection:
+        async with self._turn, self._database.change(ACROSS_TENANTS) as connection:
             tenant = await self._find(connection, token, lock=True)
             # another request may have used the link before this one locked the tenant's row
             if tenant is None or await self._find(connection, token) is None:
@@ -181,7 +182,7 @@ async def verify_as_operator(
     """Mark the owner's address as verified by the operator, and return it. Raises
     `NotFoundError`.
     """
-    async with database.transaction(of_tenant(tenant_id)) as connection:
+    async with database.change(of_tenant(tenant_id)) as connection:
         tenant = await get_tenant(connection, tenant_id, lock=True)
         if not tenant.owner_address.is_verified:
             await _verify(connection, author, tenant, clock())

@@ -95,7 +95,7 @@ class ProjectService:
         check_name(name)
         org_id = principal.org_id
         mode = principal.mode
-        async with self.database.transaction(of_tenant(org_id)) as connection:
+        async with self.database.change(of_tenant(org_id)) as connection:
             repeated = await idempotency.begin(
                 connection,
                 claim,
@@ -150,7 +150,7 @@ class ProjectService:
         """Change the given fields. Raises `NotFoundError`, `ValidationError` and as
         `lock_and_reauthorize`.
         """
-        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.change(of_tenant(principal.org_id)) as connection:
             _, _, now = await lock_and_reauthorize(
                 connection,
                 principal,
@@ -182,7 +182,7 @@ class ProjectService:
 
     async def delete(self, principal: RequestPrincipal, author: Author, project_id: str) -> None:
         """Delete a project permanently. Raises `NotFoundError` and as `lock_and_reauthorize`."""
-        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.change(of_tenant(principal.org_id)) as connection:
             _, _, now = await lock_and_reauthorize(
                 connection,
                 principal,

@@ -128,7 +128,7 @@ class TenantService:
         now = self.clock()
         tenant_id = claims.org_id or new_id("org")
         # the claim is the user's, not a tenant's
-        async with self.database.transaction(OF_PEOPLE) as connection:
+        async with self.database.change(OF_PEOPLE) as connection:
             repeated = await idempotency.begin(connection, claim, Tenant, now)
             if repeated is not None:
                 return repeated
@@ -184,7 +184,7 @@ class TenantService:
         Raises `NotFoundError`, `ValidationError` and as `lock_and_reauthorize`.
         """
         is_verified = await address.verifies(owner_email)
-        async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
+        async with self.database.change(of_tenant(_own(principal, tenant_id))) as connection:
             found, _, now = await lock_and_reauthorize(
                 connection,
                 principal,
@@ -241,7 +241,7 @@ class TenantService:
         issuer = issuer_of_new(self.issuers, principal)
         self._check_user_id(user_id, "userId")
         is_verified = await address.verifies(owner_email)
-        async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
+        async with self.database.change(of_tenant(_own(principal, tenant_id))) as connection:
             repeated = await idempotency.begin(
                 connection,
                 claim,
@@ -310,7 +310,7 @@ class TenantService:
             self._check_user_id(wanted.owner_id, "ownerId")
         check_name(wanted.name)
         now = self.clock()
-        async with self.database.transaction(of_tenant(tenant_id)) as connection:
+        async with self.database.change(of_tenant(tenant_id)) as connection:
             change = self._change(connection, author, tenant_id, now)
             before = await change.apply(wanted, only_new=only_new)
             if before is not None and wanted.email_verified:
@@ -347,7 +347,7 @@ class TenantService:
         """
         _check_tenant_id(tenant_id)
         now = self.clock()
-        async with self.database.transaction(of_tenant(tenant_id)) as connection:
+        async with self.database.change(of_tenant(tenant_id)) as connection:
             found = await get_tenant(connection, tenant_id, lock=True)
             if found.suspended == suspended:
                 return self._managed(found)
@@ -364,7 +364,7 @@ class TenantService:
         `NotFoundError`.
         """
         now = self.clock()
-        async with self.database.transaction(of_tenant(tenant_id)) as connection:
+        async with self.database.change(of_tenant(tenant_id)) as connection:
             found = await get_tenant(
                 connection,
                 tenant_id,
@@ -387,7 +387,7 @@ class TenantService:
         Raises `NotFoundError`, `ScopeEscalationError`, `ValidationError`,
         `SubscriptionExistsError`, and as `lock_and_reauthorize`.
         """
-        async with self.database.transaction(of_tenant(_own(principal, tenant_id))) as connection:
+        async with self.database.change(of_tenant(_own(principal, tenant_id))) as connection:
             found, caller, now = await lock_and_reauthorize(
                 connection,
                 principal,

@@ -117,7 +117,7 @@ class ApiKeyService:
         scopes, level = normalize(scopes, access_level)
         mode = mode or principal.mode
 
-        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.change(of_tenant(principal.org_id)) as connection:
             await self._begin(connection, claim)
             tenant, caller, now = await lock_and_reauthorize(
                 connection,
@@ -269,7 +269,7 @@ class ApiKeyService:
         Raises `NotFoundError`, `KeyNotActiveError`, `ScopeEscalationError`, `LastOwnerError`,
         `ValidationError`.
         """
-        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.change(of_tenant(principal.org_id)) as connection:
             _, caller, now = await lock_and_reauthorize(
                 connection,
                 principal,
@@ -312,7 +312,7 @@ class ApiKeyService:
         `ScopeEscalationError` and the errors of idempotency.
         """
 
-        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.change(of_tenant(principal.org_id)) as connection:
             await self._begin(connection, claim)
             tenant, caller, now = await lock_and_reauthorize(
                 connection,
@@ -375,7 +375,7 @@ class ApiKeyService:
 
         Raises `NotFoundError`, `ScopeEscalationError` and `LastOwnerError`.
         """
-        async with self.database.transaction(of_tenant(principal.org_id)) as connection:
+        async with self.database.change(of_tenant(principal.org_id)) as connection:
             _, caller, now = await lock_and_reauthorize(
                 connection,
                 principal,
@@ -396,7 +396,7 @@ class ApiKeyService:
 
         Raises `NotFoundError` and `LastOwnerError`.
         """
-        async with self.database.transaction(of_tenant(org_id)) as connection:
+        async with self.database.change(of_tenant(org_id)) as connection:
             await get_tenant(
                 connection,
                 org_id,

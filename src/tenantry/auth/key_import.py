@@ -139,7 +139,7 @@ class KeyImportService:
         hashed_by = read_algorithm(algorithm)
         wanted = self._check_all(org_id, hashed_by, keys, now)
 
-        async with self.database.transaction(of_tenant(org_id)) as connection:
+        async with self.database.change(of_tenant(org_id)) as connection:
             await get_tenant(connection, org_id, lock=True)
             holders = await _find_holders(connection, org_id, wanted)
             new = {key.digests[0]: key.record for key in wanted if holders.find(key) is None}

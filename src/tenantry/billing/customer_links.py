@@ -101,7 +101,7 @@ class CustomerLinks:
         return await retry_on_conflict(partial(self._unlink, author, customer_id))
 
     async def _unlink(self, author: Author, customer_id: str) -> CustomerMove:
-        async with self.database.transaction(ACROSS_TENANTS) as connection:
+        async with self.database.change(ACROSS_TENANTS) as connection:
             await ledger_store.lock_names(connection, [_name(customer_id)])
             holder = await store.holder_of(connection, customer_id)
             if holder is None:
@@ -128,7 +128,7 @@ class CustomerLinks:
         takes: bool,
     ) -> CustomerMove:
         now = self.clock()
-        async with self.database.transaction(ACROSS_TENANTS) as connection:
+        async with self.database.change(ACROSS_TENANTS) as connection:
             await ingest.claim(connection, tenant_id, [customer_id])
             holder = await store.holder_of(connection, customer_id)
             tenants = {tenant_id, holder or tenant_id}

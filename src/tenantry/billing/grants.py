@@ -54,7 +54,7 @@ class GrantService:
         """
         now = self.clock()
         terms = new_terms(name, wanted, self.policy.catalog, now)
-        async with self.database.transaction(ACROSS_TENANTS) as connection:
+        async with self.database.change(ACROSS_TENANTS) as connection:
             return await self._change(connection, author, tenant_id, now).set(terms)
 
     async def end(self, author: Author, tenant_id: str, name: str) -> Grant:
@@ -63,7 +63,7 @@ class GrantService:
         Raises `NotFoundError` and `TenantDeletedError`.
         """
         now = self.clock()
-        async with self.database.transaction(ACROSS_TENANTS) as connection:
+        async with self.database.change(ACROSS_TENANTS) as connection:
             return await self._change(connection, author, tenant_id, now).end(name)
 
     def _change(

@@ -21,6 +21,8 @@ from tenantry.db.batcher import Batcher
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane, retry_on_conflict
 from tenantry.db.outbox import Outbox
+from tenantry.db.standby_waits import PREPARE_CHANGE, CommittedChange
+from tenantry.db.statements import BoundStatement
 from tenantry.domain.billing import customer_links
 from tenantry.domain.billing.anomalies import is_replaceable, rejection
 from tenantry.domain.billing.batch_application import BatchChanges, Work
@@ -50,6 +52,8 @@ GATHER_SECONDS: Final = 0.001
 events.
 """
 _Name = TypeVar("_Name")
+_Answer = LedgerEntry | None | asyncio.Task[LedgerEntry | None]
+"""The entry of an event, None for a duplicate; a task whose events change checks on standbys."""
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +86,9 @@ class WebhookService:
         self._policy = policy
         self._outbox = outbox
         self._clock = clock
+        self._standby_waits = lanes[0].standby_waits
         self._batcher: Batcher[ReceivedEvent, LedgerEntry | None] = Batcher(
-            self.apply,
+            self._apply,
             max_concurrent=len(lanes),
             gather_seconds=GATHER_SECONDS,
             start_timeout=lanes[0].timeouts.batch_start,
@@ -102,6 +107,11 @@ class WebhookService:
         await self._batcher.close()
 
     async def apply(self, batch: Sequence[ReceivedEvent]) -> list[LedgerEntry | Exception | None]:
+        """Apply a batch, and return when checks see its changes. Only a faulty event fails."""
+        answers = await self._apply(batch)
+        return [await each if isinstance(each, asyncio.Task) else each for each in answers]
+
+    async def _apply(self, batch: Sequence[ReceivedEvent]) -> list[_Answer | Exception]:
         """Apply a batch. If it fails, halve it, so that only the faulty event fails."""
         try:
             transact = partial(self._transact, batch)
@@ -113,15 +123,15 @@ class WebhookService:
                 logger.exception("event %s could not be handled", batch[0].event.id)
                 return [HandlingFailedError(str(error))]
             middle = len(batch) // 2
-            return [*await self.apply(batch[:middle]), *await self.apply(batch[middle:])]
+            return [*await self._apply(batch[:middle]), *await self._apply(batch[middle:])]
 
-    async def _transact(self, batch: Sequence[ReceivedEvent]) -> list[LedgerEntry | None]:
+    async def _transact(self, batch: Sequence[ReceivedEvent]) -> list[_Answer]:
         now = self._clock()
         lane = await self._lanes.get()
         try:
             async with lane.use() as connection:
                 changes = await apply_batch(connection, batch, self._policy, now)
-                await write(connection, changes, self._outbox, now, commit=True)
+                committed = await write_and_commit(connection, changes, self._outbox, now)
         finally:
             self._lanes.put_nowait(lane)
         log_payments((*changes.entries, *changes.unparked))
@@ -130,7 +140,34 @@ class WebhookService:
         entries |= {
             key: entry for entry in changes.unparked if (key := _key(entry.received)) in entries
         }
-        return [entries.pop(_key(received), None) for received in batch]
+        results = [entries.pop(_key(received), None) for received in batch]
+        if committed is None or not committed.is_awaited:
+            return [*results]
+        return self._answer_later(results, changes, committed)
+
+    def _answer_later(
+        self,
+        results: Sequence[LedgerEntry | None],
+        changes: BatchChanges,
+        committed: CommittedChange,
+    ) -> list[_Answer]:
+        """Let the events of tenants whose checks change wait for standbys; all of them if such a
+        tenant has no event in the batch.
+        """
+        replayed = asyncio.create_task(self._standby_waits.wait(committed))
+        changed = changes.read_by_checks
+        concerns_all = not changed <= {entry.tenant_id for entry in results if entry is not None}
+        return [
+            asyncio.create_task(_after(replayed, entry))
+            if entry is not None and (concerns_all or entry.tenant_id in changed)
+            else entry
+            for entry in results
+        ]
+
+
+async def _after(replayed: asyncio.Task[bool], entry: LedgerEntry) -> LedgerEntry:
+    await asyncio.wait([replayed])
+    return entry
 
 
 def _key(received: ReceivedEvent) -> tuple[str, bool]:
@@ -340,19 +377,39 @@ async def _released_subscriptions(
 
 
 async def write(
-    connection: Connection,
-    changes: BatchChanges,
-    outbox: Outbox | None,
-    now: datetime,
-    *,
-    commit: bool = False,
+    connection: Connection, changes: BatchChanges, outbox: Outbox | None, now: datetime
 ) -> None:
-    """Write all changes of a batch; with ``commit`` also end the transaction.
+    """Write all changes of a batch.
 
     Raises `EntryTakenError` if another transaction has handled one of the events meanwhile: try
     again.
     """
-    calls = [
+    await _withdraw_mails(connection, changes)
+    await store.write(connection, _calls(changes, now), commit=False)
+    if outbox is not None:
+        await _defer_jobs(connection, changes, outbox, now)
+
+
+async def write_and_commit(
+    connection: Connection, changes: BatchChanges, outbox: Outbox | None, now: datetime
+) -> CommittedChange | None:
+    """As `write`, and end the transaction. Return the change if checks read it."""
+    await _withdraw_mails(connection, changes)
+    calls = _calls(changes, now)
+    if changes.read_by_checks:
+        calls.insert(0, PREPARE_CHANGE())
+    if outbox is not None and _has_jobs(changes):
+        await store.write(connection, calls, commit=False)
+        await _defer_jobs(connection, changes, outbox, now)
+        calls = []
+    if changes.read_by_checks:
+        return await store.write_change(connection, calls)
+    await store.write(connection, calls, commit=True)
+    return None
+
+
+def _calls(changes: BatchChanges, now: datetime) -> list[BoundStatement]:
+    return [
         *store.delete_replaced(changes.replaceable, changes.entries),
         *store.insert_entries(changes.entries),
         *store.insert_bodies(changes.entries, changes.policy.raw_bodies, now),
@@ -361,16 +418,15 @@ async def write(
         *store.insert_links(changes.links),
         *store.update_parked(changes.unparked),
     ]
+
+
+async def _withdraw_mails(connection: Connection, changes: BatchChanges) -> None:
     if changes.withdrawn:
         await withdraw_notifications(connection, changes.withdrawn)
-    jobs = (changes.failed_payments, changes.notices, changes.snapshot_requests)
-    if outbox is None or not any(jobs):
-        await store.write(connection, calls, commit=commit)
-        return
-    await store.write(connection, calls, commit=False)
-    await _defer_jobs(connection, changes, outbox, now)
-    if commit:
-        await connection.commit()
+
+
+def _has_jobs(changes: BatchChanges) -> bool:
+    return bool(changes.failed_payments or changes.notices or changes.snapshot_requests)
 
 
 async def _defer_jobs(

@@ -6,7 +6,8 @@ commit included. Bodies are compressed (zlib's format, RFC 1950).
 
 import re
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -18,6 +19,7 @@ from isal import isal_zlib
 from tenantry.billing import accounts_store as accounts
 from tenantry.billing.ledger_rows import encode_document, to_event
 from tenantry.db.connection import Connection
+from tenantry.db.standby_waits import CommittedChange, commit_change
 from tenantry.db.statements import (
     BIGINTS,
     BLOBS,
@@ -594,8 +596,22 @@ async def write(connection: Connection, calls: Sequence[BoundStatement], *, comm
     """Run these calls together. Raises `EntryTakenError`; roll back then."""
     if not calls and not commit:
         return
-    try:
+    with _entries_taken():
         await connection.run_batch(*calls, commit=commit)
+
+
+async def write_change(connection: Connection, calls: Sequence[BoundStatement]) -> CommittedChange:
+    """Run these calls, in a transaction that changes what checks read, and commit. Raises
+    `EntryTakenError`; roll back then.
+    """
+    with _entries_taken():
+        return await commit_change(connection, *calls)
+
+
+@contextmanager
+def _entries_taken() -> Iterator[None]:
+    try:
+        yield
     except psycopg.errors.UniqueViolation as error:
         if _ENTRY_KEY.fullmatch(error.diag.constraint_name or ""):
             raise EntryTakenError(

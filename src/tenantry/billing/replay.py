@@ -325,7 +325,7 @@ class ReplayService:
 
     async def _repair_fold(self, tenant_id: str) -> TenantReplay | None:
         """Lock a tenant, fold it again, and write the differences; return None if it is gone."""
-        async with self._database.transaction(ACROSS_TENANTS) as connection:
+        async with self._database.change(ACROSS_TENANTS) as connection:
             accounts = await read_accounts(connection, [tenant_id], self._policy, lock=True)
             if not accounts:
                 return None
@@ -340,7 +340,7 @@ class ReplayService:
 
     async def _apply_parked(self, tenant_id: str) -> int:
         """Apply the parked events of a tenant; return their number."""
-        async with self._database.transaction(ACROSS_TENANTS) as connection:
+        async with self._database.change(ACROSS_TENANTS) as connection:
             if not await store.parked_for(connection, [tenant_id]):
                 return 0
             customers = await ledger_store.customers_of(connection, tenant_id)
@@ -358,7 +358,7 @@ class ReplayService:
         async with self._database.transaction(ACROSS_TENANTS) as connection:
             shared = await accounts_store.shared_subscriptions(connection, tenants)
         for subscription_id in shared:
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
+            async with self._database.change(ACROSS_TENANTS) as connection:
                 await ingest.settle_moves(
                     connection, [subscription_id], self._policy, None, self._clock()
                 )

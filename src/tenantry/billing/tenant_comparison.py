@@ -139,7 +139,7 @@ class TenantComparer:
         """
         question = await self._ask(tenant)
         answer = await self._fetch(tenant)
-        async with self.database.transaction(ACROSS_TENANTS) as connection:
+        async with self.database.change(ACROSS_TENANTS) as connection:
             names = _names_to_claim(tenant, answer)
             await ledger_store.lock_names(connection, names)
             account = await self._lock(connection, tenant)

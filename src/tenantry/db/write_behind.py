@@ -28,7 +28,7 @@ class WriteBehind(Generic[Item]):
     """Collects items, one for each key; `run` writes them in transactions of ``scope``.
 
     ``name`` describes the items in the log; ``replaces`` says whether a new item replaces the old
-    one.
+    one, and ``read_by_checks`` whether they change what checks read.
     """
 
     database: Database
@@ -36,6 +36,7 @@ class WriteBehind(Generic[Item]):
     store: Callable[[Connection, Mapping[str, Item]], Awaitable[None]]
     replaces: Callable[[Item, Item], bool] = lambda _old, _new: True
     scope: TransactionScope = ACROSS_TENANTS
+    read_by_checks: bool = False
     items: dict[str, Item] = field(default_factory=dict, init=False, repr=False)
 
     def record(self, key: str, item: Item) -> None:
@@ -53,12 +54,13 @@ class WriteBehind(Generic[Item]):
         """Write the collected items; keep them for the next time while the database does not accept
         them.
         """
+        transact = self.database.change if self.read_by_checks else self.database.transaction
         items = self.items
         self.items = {}
         while items:
             batch = dict(islice(items.items(), _MAX_ITEMS))
             try:
-                async with self.database.transaction(self.scope) as connection:
+                async with transact(self.scope) as connection:
                     await self.store(connection, batch)
             except (DatabaseUnavailableError, psycopg.Error) as error:
                 self.items = {**items, **self.items}

@@ -96,7 +96,7 @@ class RetentionService:
 
     async def _purge(self, tenant_id: str, now: datetime) -> bool:
         for _ in range(_MOST_ROUNDS):
-            async with self._database.transaction(ACROSS_TENANTS) as connection:
+            async with self._database.change(ACROSS_TENANTS) as connection:
                 if not await store.lock_deleted_tenant(connection, tenant_id, now):
                     return False
                 if await store.purge_rows(connection, tenant_id) == 0:

@@ -135,6 +135,13 @@ class BatchChanges(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_requests: Sequence[SnapshotRequest]
     unread: frozenset[str] = frozenset()
 
+    @property
+    def read_by_checks(self) -> set[str]:
+        """The tenants of whom something changed that checks of keys and tokens read."""
+        return {
+            change.account.tenant_id for change in self.changed_accounts if change.is_read_by_checks
+        }
+
 
 class _Arrival(msgspec.Struct, frozen=True):
     """An event with its tenant, the key of its fold, and the account before it.

@@ -206,6 +206,16 @@ class AccountChange(NamedTuple):
         account, before = self
         return account.record != before.record or account.customer_id != before.customer_id
 
+    @property
+    def is_read_by_checks(self) -> bool:
+        """Whether checks of keys and tokens read what changed."""
+        now, before = self.account.record, self.before.record
+        return now != before and (
+            now.plan != before.plan
+            or now.subscription_status != before.subscription_status
+            or now.access != before.access
+        )
+
     def new_subscriptions(self) -> set[tuple[str, str | None]]:
         """Return the subscriptions that the folds have and had not, each with its customer."""
         return self.account.subscriptions - self.before.subscriptions
