@@ -84,6 +84,17 @@ SELECT set_config('role', rolname, false)
 """  # noqa: S608  # our own names
 """Takes the role of sessions that serve many tenants, if possible."""
 
+TAKE_STATISTICS: Final = Statement(
+    f"""
+SELECT set_config('role', rolname, true)
+  FROM pg_roles
+ WHERE rolname = 'pg_read_all_stats' AND {MAY_TAKE_BY_LOGIN}
+"""  # noqa: S608  # our own condition
+)
+"""Takes, for a transaction, the role that is shown how far standbys are, if possible. The login may
+be a member without its privileges (NOINHERIT).
+"""
+
 _FOUND_ROLES: Final = "SELECT rolname FROM pg_roles WHERE rolname = ANY(%s)"
 # A copy restored without privileges has the policies and their comments.
 _GRANTED_EDITION: Final = f"""

@@ -8,7 +8,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from tenantry.db.connection import Connection
-from tenantry.db.roles import MAY_TAKE_BY_LOGIN
+from tenantry.db.roles import TAKE_STATISTICS
 from tenantry.db.statements import TEXT, Statement
 
 _DEFAULT_NAME: Final = "walreceiver"
@@ -24,14 +24,6 @@ SELECT ('x' || left(pg_walfile_name(lsn), 8))::bit(32)::bigint, (lsn - '0/0')::b
   FROM pg_current_wal_flush_lsn() AS lsn
  WHERE NOT pg_is_in_recovery()
 """
-)
-# Only this role sees the details. The login may be a member without its privileges (NOINHERIT).
-_TAKE_STATISTICS: Final = Statement(
-    f"""
-SELECT set_config('role', rolname, true)
-  FROM pg_roles
- WHERE rolname = 'pg_read_all_stats' AND {MAY_TAKE_BY_LOGIN}
-"""  # noqa: S608  # our own condition
 )
 _RECEIVER: Final = Statement("SELECT conninfo, slot_name FROM pg_stat_wal_receiver")
 _REPLICATING: Final = Statement(
@@ -108,7 +100,7 @@ async def check_replicating(connection: Connection, standby: StandbyIdentity) ->
     """
     name = standby.name
     _, [[number, is_on_slot, may_see]] = await connection.run_batch(
-        _TAKE_STATISTICS(), _REPLICATING(name, standby.slot), commit=True
+        TAKE_STATISTICS(), _REPLICATING(name, standby.slot), commit=True
     )
     if not may_see:
         raise UnusableStandbyError(f"{_NEEDS_STATISTICS} on the primary")
@@ -141,7 +133,7 @@ async def read_identity(connection: Connection) -> StandbyIdentity:
     follows another standby would be taken for that one.
     """
     try:
-        _, rows = await connection.run_batch(_TAKE_STATISTICS(), _RECEIVER())
+        _, rows = await connection.run_batch(TAKE_STATISTICS(), _RECEIVER())
     except psycopg.errors.UndefinedTable as error:
         raise UnusableStandbyError("it does not show its WAL receiver") from error
     if not rows:

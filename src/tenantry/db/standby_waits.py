@@ -18,7 +18,7 @@ import psycopg
 
 from tenantry.common.clock import exponential
 from tenantry.db.connection import Connection, Rows
-from tenantry.db.roles import MAY_TAKE_BY_LOGIN
+from tenantry.db.roles import TAKE_STATISTICS
 from tenantry.db.statements import BoundStatement, Statement
 from tenantry.domain.standby_checks import CHANGE_WAIT, ReplicatingStandby, have_replayed
 
@@ -45,15 +45,6 @@ SELECT name, {_TIMELINE}, (pg_current_wal_flush_lsn() - '0/0')::bigint
   FROM check_standbys
  WHERE expires_at > now()
 """  # noqa: S608  # our own expression
-)
-# Only this role is shown how far a standby is. The login may be a member without its privileges
-# (NOINHERIT).
-_TAKE_STATISTICS: Final = Statement(
-    f"""
-SELECT set_config('role', rolname, true)
-  FROM pg_roles
- WHERE rolname = 'pg_read_all_stats' AND {MAY_TAKE_BY_LOGIN}
-"""  # noqa: S608  # our own condition
 )
 _REPLICATING: Final = Statement(
     f"""
@@ -176,7 +167,7 @@ class StandbyWaits:
         if self._ask is None:
             return None
         try:
-            _, rows = await self._ask([_TAKE_STATISTICS(), _REPLICATING()])
+            _, rows = await self._ask([TAKE_STATISTICS(), _REPLICATING()])
         except (psycopg.Error, TimeoutError):
             return None
         named = [ReplicatingStandby(name, lsn) for _, name, lsn in rows if name is not None]
