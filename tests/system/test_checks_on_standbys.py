@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tenantry.db.migrate import migrate
 from tenantry.domain.standby_checks import (
     EXTENSION_INTERVAL,
     EXTENSION_TRUSTED,
@@ -17,43 +16,26 @@ from tenantry.domain.standby_checks import (
 )
 from tenantry.in_process.tenantry import AsgiAuthenticator, Credentials
 from tests.support.app import PEPPER
-from tests.support.database_server import FAST_SETTINGS, DatabaseServer, Pair, server_folder
+from tests.support.database_server import FAST_SETTINGS, DatabaseServer, Pair
 from tests.support.postgres import as_url
 from tests.support.service import PROJECTS, Service, running_service
 from tests.support.standby_lookups import Lookups, MovableClock, lookups
+from tests.support.standby_pairs import NAMED, catch_up, migrated_pair
 
 STANDBY = CheckSource.STANDBY
-NAMED = (*FAST_SETTINGS, "cluster_name=near")
 KEY_LOOKUPS = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%JOIN api_keys%' AND pid <> pg_backend_pid()"
 
 
 @pytest.fixture(scope="module")
 def shared_pair() -> Iterator[Pair]:
     """A primary and a standby with the service's schema, for tests that leave them as they are."""
-    yield from started_pair()
+    yield from migrated_pair()
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     """The same, for one test."""
-    yield from started_pair()
-
-
-def started_pair() -> Iterator[Pair]:
-    with server_folder() as folder:
-        pair = Pair(folder, NAMED)
-        pair.start()
-        try:
-            migrate(pair.primary.conninfo)
-            yield pair
-        finally:
-            pair.stop()
-
-
-def caught_up(pair: Pair) -> None:
-    """Wait until the standby has replayed all that is committed."""
-    [[lsn]] = pair.primary.rows("SELECT pg_current_wal_flush_lsn()::text")
-    pair.standby.until(f"SELECT pg_last_wal_replay_lsn() >= '{lsn}'")
+    yield from migrated_pair()
 
 
 async def on(pair: Pair, found: Lookups) -> None:
@@ -75,7 +57,7 @@ async def test_standby_that_has_not_replayed_the_position_is_not_believed(pair: 
     async with lookups(pair.primary.conninfo, pair.standby.conninfo, clock) as found:
         await on(pair, found)
         pair.primary.rows("CREATE TABLE example AS SELECT 1 AS value")
-        caught_up(pair)
+        catch_up(pair)
         pair.standby.rows("SELECT pg_wal_replay_pause()")
         pair.standby.until("SELECT pg_get_wal_replay_pause_state() = 'paused'")
         pair.primary.rows("UPDATE example SET value = 2")
@@ -235,7 +217,7 @@ async def test_login_without_statistics_does_not_use_standbys(
 ) -> None:
     shared_pair.primary.rows("CREATE ROLE app LOGIN")
     shared_pair.primary.rows("GRANT SELECT, INSERT, UPDATE ON check_standbys TO app")
-    caught_up(shared_pair)
+    catch_up(shared_pair)
     primary, standby = (
         make_conninfo(server.conninfo, user="app")
         for server in (shared_pair.primary, shared_pair.standby)
@@ -245,7 +227,7 @@ async def test_login_without_statistics_does_not_use_standbys(
     assert "GRANT pg_read_all_stats" in caplog.messages[0]
     shared_pair.primary.rows("ALTER ROLE app NOINHERIT")
     shared_pair.primary.rows("GRANT pg_read_all_stats TO app")
-    caught_up(shared_pair)
+    catch_up(shared_pair)
     async with lookups(primary, standby) as found:
         await found.until(STANDBY)
 

@@ -21,6 +21,7 @@ from tenantry.cli.doctor.setup_checks import (
     check_values,
     judge_settings,
 )
+from tenantry.cli.doctor.standby_checks import check_share
 from tenantry.cli.output import FAILED, USAGE, CommandError, counted
 from tenantry.common import logs
 from tenantry.common.clock import system_clock
@@ -121,6 +122,7 @@ async def _check_together(
             check_mail(settings.smtp),
             check_identity(settings.oidc),
             check_provider(settings),
+            check_share(settings),
         ]
     return [finding for findings in await asyncio.gather(*checks) for finding in findings]
 

@@ -1,7 +1,6 @@
 """Checks of the database: the connection, the schema, the login, the peppers, and the data."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -11,7 +10,9 @@ import psycopg
 from tenantry.auth import api_keys_store
 from tenantry.cli.doctor import Finding, Level, ok, problem, problem_if
 from tenantry.cli.doctor import doctor_store as store
+from tenantry.cli.doctor.connection_troubles import trouble_of
 from tenantry.cli.doctor.ledger_checks import check_ledger, check_tenants
+from tenantry.cli.doctor.standby_checks import check_standbys
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane, for_writes, has_several_hosts, take_role
 from tenantry.db.failover_detection import FailoverDetector
@@ -23,19 +24,6 @@ from tenantry.domain.errors import DatabaseUnavailableError
 from tenantry.settings import Settings, SettingsError
 
 OLDEST_SERVER: Final = 15
-# Messages of PostgreSQL's client, and ours, because its messages may contain parts of a malformed
-# DATABASE_URL.
-_TROUBLES: Final = {
-    "password authentication failed": "the user or password is rejected",
-    "no password supplied": "the server requires a password",
-    "failed to resolve host|could not translate host name": "the host name is not known",
-    r"pg_hba\.conf": "the server accepts no connection of this user from here (pg_hba.conf)",
-    "certificate|SSL": "the TLS handshake fails",
-    "does not exist": "the database or the user does not exist",
-    "too many|remaining connection slots": "the server has no connection free",
-    "refused|No such file": "no server listens at that address",
-    "starting up": "the server is starting up",
-}
 _RESERVED: Final = ("superuser_reserved_connections", "reserved_connections")
 
 
@@ -62,7 +50,7 @@ async def check_database(
         async with lane.use(autocommit=True) as connection:
             return await _check_all(connection, settings, now)
     except DatabaseUnavailableError as error:
-        return [problem("database.unusable", trouble=_trouble(error.__cause__))]
+        return [problem("database.unusable", trouble=trouble_of(error.__cause__))]
     except psycopg.Error as error:
         return [problem("database.unusable", trouble=f"a query failed (SQLSTATE {error.sqlstate})")]
     finally:
@@ -74,13 +62,6 @@ async def _is_transaction_pooler(conninfo: str) -> bool:
         return not await asyncio.to_thread(keeps_sessions, for_writes(conninfo))
     except psycopg.Error:  # the other checks report it
         return False
-
-
-def _trouble(cause: BaseException | None) -> str:
-    if isinstance(cause, TimeoutError):
-        return "the server does not answer in time"
-    found = (ours for theirs, ours in _TROUBLES.items() if re.search(theirs, str(cause)))
-    return next(found, "the connection is refused or breaks off")
 
 
 async def _check_all(
@@ -100,6 +81,7 @@ async def _check_all(
         return findings
     findings += problem_if(foreign, "schema.foreign_tables", tables=listed(foreign))
     findings.append(await _check_login(connection))
+    findings += await _run("standbys", check_standbys(connection, settings))
     findings += await _run("API_KEY_PEPPER", _check_peppers(connection, settings, now))
     findings += await _run("KEY_PREFIX", _check_prefixes(connection, settings, now))
     findings += await _run("IMPORTED_KEY_PATTERN", _check_imported(connection, settings, now))

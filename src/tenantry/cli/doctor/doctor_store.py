@@ -63,6 +63,13 @@ WITH ambiguous AS (
 SELECT (SELECT count(*) FROM ambiguous), (SELECT count(*) FROM ambiguous WHERE resolved),
        ARRAY(SELECT tenant_id FROM open ORDER BY tenant_id LIMIT %(most)s), (SELECT count(*) FROM open)
 """
+REPLAYED: Final = "SELECT coalesce(pg_last_wal_replay_lsn() - '0/0', 0)::bigint"
+REGISTERED_STANDBYS: Final = """
+SELECT name, ceil(extract(epoch FROM expires_at - now()))::integer
+  FROM check_standbys
+ WHERE expires_at > now()
+ ORDER BY name
+"""
 
 # For `read_names`
 
@@ -108,6 +115,13 @@ class ConnectionLimits(NamedTuple):
     of_database: int | None
     of_user: int | None
     open_now: int
+
+
+class RegisteredStandby(NamedTuple):
+    """A standby that changes wait for, and the seconds until its registration expires."""
+
+    name: str
+    seconds_left: int
 
 
 class Login(NamedTuple):
@@ -161,6 +175,16 @@ async def read_login(connection: Connection) -> Login:
     parameters = {"roles": list(SERVICE_ROLES), "number": len(SERVICE_ROLES)}
     [row] = await connection.fetch(LOGIN, parameters)
     return Login(*row)
+
+
+async def read_registered_standbys(connection: Connection) -> list[RegisteredStandby]:
+    """Return the standbys that changes wait for."""
+    return [RegisteredStandby(*row) for row in await connection.fetch(REGISTERED_STANDBYS)]
+
+
+async def read_replayed(connection: Connection) -> int:
+    """Return how far a standby has replayed the log, in bytes."""
+    return int(await connection.fetch_value(REPLAYED))
 
 
 async def read_revision(connection: Connection) -> str | None:
