@@ -396,13 +396,14 @@ async def write_and_commit(
     """As `write`, and end the transaction. Return the change if checks read it."""
     await _withdraw_mails(connection, changes)
     calls = _calls(changes, now)
-    if changes.read_by_checks:
+    is_read_by_checks = bool(changes.read_by_checks)
+    if is_read_by_checks:
         calls.insert(0, PREPARE_CHANGE())
     if outbox is not None and _has_jobs(changes):
         await store.write(connection, calls, commit=False)
         await _defer_jobs(connection, changes, outbox, now)
         calls = []
-    if changes.read_by_checks:
+    if is_read_by_checks:
         return await store.write_change(connection, calls)
     await store.write(connection, calls, commit=True)
     return None
