@@ -299,6 +299,7 @@ def build_base(settings: Settings, conninfo: str, clock: Clock, timeouts: Timeou
         metrics_of=lambda name: BatchMetrics(name, metrics.lane(name), tracing),
         tracing=tracing,
         timeouts=timeouts,
+        change_waited=metrics.change_waited,
     )
     provider: ProviderApi | None = None
     if settings.provider_secret_key:

@@ -22,12 +22,13 @@ from tenantry.jobs.queue import JobQueue
 from tenantry.jobs.retention import RetentionService
 from tenantry.jobs.tasks import Work, counted
 from tests.support.billing import rows
+from tests.support.checking_standbys import registered
 from tests.support.counting import PLANS, counted_everything
 from tests.support.emptying import SharedDatabase
 from tests.support.logs import watched
 from tests.support.metrics import Series, Shown, documented
 from tests.support.postgres import as_url
-from tests.support.service import KEYS, PROJECTS, Service, running_service
+from tests.support.service import KEYS, PROJECTS, TENANTS, Service, running_service
 
 PROMETHEUS: Final = Path(__file__).parents[2] / "examples" / "monitoring"
 
@@ -77,10 +78,28 @@ async def new_service(conninfo: str, plans: str) -> AsyncIterator[Service]:
 
 async def test_metrics_and_their_documentation_agree(emptied_service: Service) -> None:
     await counted_everything(emptied_service)
+    async with registered(emptied_service.conninfo, "gone"):
+        await a_change(emptied_service)
     found = (await shown(emptied_service)).described()
     assert {
         name: told for name, told in found.items() if not name.startswith(("python_", "process_"))
     } == documented()
+
+
+async def a_change(service: Service) -> None:
+    answer = await service.operator.put(
+        f"{TENANTS}/changed", {"name": "changed", "ownerEmail": "owner@x.example"}
+    )
+    assert answer.status_code == 201
+
+
+async def test_wait_of_a_change_for_standbys_is_counted_by_its_outcome(service: Service) -> None:
+    name, outcome = "tenantry_change_wait_seconds_count", "lease"
+    before = (await shown(service)).value(name, outcome=outcome)
+    org = await service.organization()
+    async with registered(service.conninfo, "gone"):
+        await service.key(org.owner, org.id, "projects:read")
+    assert (await shown(service)).value(name, outcome=outcome) == before + 1
 
 
 async def test_series_of_alert_rules_begin_at_0(new_service: Service) -> None:

@@ -1,5 +1,8 @@
 """Registered standbys that answer checks."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import psycopg
 
 
@@ -13,3 +16,12 @@ async def register(conninfo: str, name: str, *, timeline: int = 1, seconds: floa
             "VALUES (%s, %s, now() + make_interval(secs => %s))",
             (name, timeline, seconds),
         )
+
+
+@asynccontextmanager
+async def registered(conninfo: str, name: str) -> AsyncIterator[None]:
+    """Register a standby for the block, on a database that others use."""
+    await register(conninfo, name)
+    yield
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        await connection.execute("DELETE FROM check_standbys WHERE name = %s", (name,))

@@ -26,7 +26,7 @@ from tenantry.db.connection import (
 )
 from tenantry.db.failover_detection import FailoverDetector, servers_of
 from tenantry.db.roles import RLS_ENABLED, TAKE_BATCH
-from tenantry.db.standby_waits import PREPARE_CHANGE, StandbyWaits, commit_change
+from tenantry.db.standby_waits import PREPARE_CHANGE, StandbyWaits, WaitObserver, commit_change
 from tenantry.db.statements import TEXT, BoundStatement, Statement
 from tenantry.domain.errors import DatabaseUnavailableError
 
@@ -195,7 +195,8 @@ class Database:
 
     ``pooler`` connects to the same database through a pooler in transaction mode, for ordinary work
     only. Such a pooler keeps neither settings nor prepared statements. ``metrics_of`` returns the
-    metrics of the lane of a name; with ``tracing`` transactions are spans.
+    metrics of the lane of a name; with ``tracing`` transactions are spans. ``change_waited`` is
+    called after each wait for standbys.
     """
 
     def __init__(
@@ -207,6 +208,7 @@ class Database:
         metrics_of: Callable[[str], BatchMetrics] = BatchMetrics,
         tracing: Tracing | None = None,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        change_waited: WaitObserver = lambda _replayed, _seconds: None,
     ) -> None:
         self.timeouts = timeouts
         self._metrics_of = metrics_of
@@ -221,7 +223,7 @@ class Database:
             prepare_threshold=None if pooler else 5,
             timeouts=timeouts,
         )
-        self.standby_waits = StandbyWaits(self._ask)
+        self.standby_waits = StandbyWaits(self._ask, change_waited)
         self._lanes: list[Lane] = []
         self._watching: asyncio.Task[None] | None = None
 

@@ -87,6 +87,10 @@ class ReplicationReport(msgspec.Struct, frozen=True):
 
 AskPrimary = Callable[[Sequence[BoundStatement]], Awaitable[list[Rows]]]
 """Runs statements in a transaction on the primary."""
+WaitObserver = Callable[[bool, float], None]
+"""Called after each wait: whether the standbys have replayed the change, and the seconds since its
+commit.
+"""
 
 
 async def commit_change(
@@ -117,8 +121,13 @@ class StandbyWaits:
     Without ``ask`` a change waits for its full time.
     """
 
-    def __init__(self, ask: AskPrimary | None = None) -> None:
+    def __init__(
+        self,
+        ask: AskPrimary | None = None,
+        observe: WaitObserver = lambda _replayed, _seconds: None,
+    ) -> None:
         self._ask = ask
+        self._observe = observe
         self._waiting: dict[asyncio.Future[None], CommittedChange] = {}
         self._asking: asyncio.Task[None] | None = None
         self._questions = 0
@@ -141,6 +150,7 @@ class StandbyWaits:
             await asyncio.wait([replayed], timeout=max(0, left))
         finally:
             del self._waiting[replayed]
+        self._observe(replayed.done(), time.monotonic() - change.committed_at)
         if not replayed.done():
             self._warn(change)
         return replayed.done()

@@ -29,6 +29,7 @@ from tenantry.domain.standby_checks import CheckSource
 _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 _REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _BATCH_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_CHANGE_WAIT_SECONDS: Final = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 1.5)
 _BATCH_ITEMS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -139,7 +140,21 @@ class Metrics:
         self._position_age.set(math.inf if age is None else age)
         self._standby_lag.set(math.nan if lag is None else lag)
 
+    def change_waited(self, replayed: bool, seconds: float) -> None:  # noqa: FBT001  # an observer
+        """Record how long a change waited for standbys, and whether all have replayed it."""
+        self._change_waits.labels("replayed" if replayed else "lease").observe(seconds)
+
     # These exist only where standbys may answer checks.
+    @cached_property
+    def _change_waits(self) -> Histogram:
+        return Histogram(
+            "tenantry_change_wait_seconds",
+            "Wait of a change for standbys.",
+            ["outcome"],
+            registry=self._metric_registry,
+            buckets=_CHANGE_WAIT_SECONDS,
+        )
+
     @cached_property
     def _checks(self) -> Counter:
         return Counter(
