@@ -23,7 +23,10 @@ from tests.support.standby_lookups import Lookups, MovableClock, lookups
 from tests.support.standby_pairs import NAMED, catch_up, migrated_pair
 
 STANDBY = CheckSource.STANDBY
-KEY_LOOKUPS = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%JOIN api_keys%' AND pid <> pg_backend_pid()"
+KEY_LOOKUPS = (
+    "SELECT count(*) FROM pg_stat_activity "
+    "WHERE query LIKE '%JOIN api_keys k%' AND query NOT LIKE '%pg_stat%'"
+)
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +145,9 @@ async def test_promoted_standby_is_not_believed(pair: Pair) -> None:
 
 
 async def test_lookup_has_a_later_snapshot_than_the_state_of_the_standby(pair: Pair) -> None:
-    pair.primary.rows("ALTER SYSTEM SET default_transaction_isolation = 'repeatable read'")
-    pair.primary.rows("SELECT pg_reload_conf()")
+    pair.standby.rows("ALTER SYSTEM SET default_transaction_isolation = 'repeatable read'")
     pair.standby.rows("SELECT pg_reload_conf()")
+    pair.standby.until("SELECT current_setting('transaction_isolation') = 'repeatable read'")
     async with lookups(pair.primary.conninfo, pair.standby.conninfo) as found:
         await on(pair, found)
         isolation = await found.value("SELECT current_setting('transaction_isolation')")

@@ -93,8 +93,8 @@ class DeclaredSettings(SettingValues):
     database_pool_size = Setting("DATABASE_POOL_SIZE", number(1, 1000), 5)
     """Connections of each process for ordinary work. Each process uses up to eight more: five for
     grouped paths, one for snapshots fetched from the provider, two for the job queue; and one more
-    each if it runs jobs, if the plan catalog has metered features that are consumed, and if it has
-    one that counts requests.
+    each if it runs jobs, if standbys answer checks, if the plan catalog has metered features that
+    are consumed, and if it has one that counts requests.
     """
     data_dir = Setting("TENANTRY_DATA_DIR", Kind("text", Path), Path(".tenantry"))
     """The folder of the embedded database or of the demo."""
