@@ -10,6 +10,7 @@ from typing import Final
 
 from bench import checks, events, wrk
 from bench.contestant import Contestant, Dataset, Job, Server
+from bench.processor_time import Profile, TimeShares
 from bench.support import Cluster
 from bench.upper_bounds import UpperBound
 from bench.wrk import Figure
@@ -37,6 +38,8 @@ class BenchCase:
         self.failure: str | None = None
         self.figures: dict[int, list[Figure]] = {}
         """By number of connections."""
+        self.time_shares: TimeShares | None = None
+        """What runs in the server's process; None if that was not sampled."""
         self._acknowledged = 0
         self._ingest: checks.IngestCheck | None = None
         self._sent = 0
@@ -107,6 +110,15 @@ class BenchCase:
         figure = self._run(cluster, connections, seconds)
         self.figures.setdefault(connections, []).append(figure)
         return figure
+
+    def sample(self, cluster: Cluster, connections: int, seconds: int) -> None:
+        """Run once more, and keep what runs in the server's process. Raises
+        `processor_time.ProfileError`.
+        """
+        data, server = self.started
+        with Profile(server.pid, data.folder) as profile:
+            self._run(cluster, connections, seconds)
+        self.time_shares = profile.shares()
 
     def check_afterwards(self) -> None:
         """Check that the database holds every acknowledged event. Raises `checks.CheckError`."""

@@ -1,5 +1,6 @@
 """Print the results of a comparison: tables, checks, targets and failures."""
 
+import itertools
 import os
 import platform
 import re
@@ -13,7 +14,8 @@ from typing import Final, NamedTuple
 from bench.case import BenchCase
 from bench.contestant import Job
 from bench.ours import JWT, NAME, Tenantry
-from bench.upper_bounds import CONSTANT, WITHOUT_DATABASE, UpperBound
+from bench.statement_replay import Replay
+from bench.upper_bounds import CONSTANT, NGINX, WITHOUT_DATABASE, UpperBound
 from bench.wrk import Figure
 
 CONNECTIONS: Final = 64
@@ -39,6 +41,18 @@ _HEADINGS: Final = (
     "client us",
     "others",
 )
+_BOUND_HEADINGS: Final = (
+    "",
+    "tenantry, req/s",
+    "nginx, req/s",
+    "tenantry is",
+    "pgbench, req/s",
+    "tenantry is",
+    "database us",
+    "batch",
+    "clients",
+)
+_TIME_HEADINGS: Final = ("", "server us", "interpreter", "", "libraries", "", "kernel", "")
 
 
 class Target(NamedTuple):
@@ -61,6 +75,7 @@ class Target(NamedTuple):
 
 def show(
     cases: Sequence[BenchCase],
+    replays: Mapping[Job, Replay],
     postgres: Mapping[str, str],
     rounds: int,
     run_seconds: int,
@@ -83,6 +98,8 @@ def show(
         ):
             print(f"\n{job}, {connections} connection{'s' if connections > 1 else ''}")
             _print_table([_HEADINGS, *_rows(cases, job, connections)])
+    _show_bounds(cases, replays)
+    _show_time(cases)
     print("\nchecked")
     for case in cases:
         for found in case.checked:
@@ -97,6 +114,55 @@ def show(
     for case in cases:
         if case.failure is not None:
             print(f"\nfailed: {case.name}: {case.failure[:_MAX_FAILURE]}")
+
+
+def _show_bounds(cases: Sequence[BenchCase], replays: Mapping[Job, Replay]) -> None:
+    rows = [_bound_row(cases, job, replays.get(job)) for job in Job]
+    print(f"\ntenantry with one process beside programs in C, {CONNECTIONS} connections")
+    print("  nginx: the same answer, without any work")
+    print("  pgbench: the statements that tenantry sent, without tenantry")
+    _print_table([_BOUND_HEADINGS, *filter(None, rows)])
+
+
+def _bound_row(
+    cases: Sequence[BenchCase], job: Job, replay: Replay | None
+) -> tuple[str, ...] | None:
+    found = _find(cases, NAME, job)
+    if found is None:
+        return None
+    bound = _find(cases, NGINX, job)
+    row = (f"{job}", f"{found.per_second:,.0f}", *_bound_cells(found, bound))
+    if replay is None:
+        return (*row, *"-----")
+    return (
+        *row,
+        *_bound_cells(found, replay),
+        f"{replay.database_us:.0f}",
+        f"{replay.batch:.0f}",
+        f"{replay.connections}",
+    )
+
+
+def _bound_cells(found: Figure, bound: Figure | Replay | None) -> tuple[str, str]:
+    """Return the figure of a bound, and the share of it that was reached."""
+    if bound is None:
+        return "-", "-"
+    return f"{bound.per_second:,.0f}", f"{found.per_second / bound.per_second:.2f}"
+
+
+def _show_time(cases: Sequence[BenchCase]) -> None:
+    sampled = [case for case in cases if case.time_shares and _median(case, CONNECTIONS)]
+    if sampled:
+        print("\nwhat the processor time of a request runs, in the process of tenantry")
+        _print_table([_TIME_HEADINGS, *map(_time_row, sampled)])
+
+
+def _time_row(case: BenchCase) -> tuple[str, ...]:
+    figure, shares = _median(case, CONNECTIONS), case.time_shares
+    if figure is None or shares is None:
+        return (case.job,)
+    cells = [(f"{figure.server_us * share:.0f} us", f"{share:.0%}") for share in shares]
+    return f"{case.job}", f"{figure.server_us:.0f}", *itertools.chain.from_iterable(cells)
 
 
 def _median(case: BenchCase, connections: int) -> Figure | None:
@@ -142,14 +208,13 @@ def _rows(cases: Sequence[BenchCase], job: Job, connections: int) -> Iterator[tu
 
 
 def _targets(cases: Sequence[BenchCase]) -> Iterator[Target]:
-    for job, of_usual, of_fastest in ((Job.WEBHOOK, 15, 5), (Job.LIST, 8, 2.5)):
+    for job, of_usual, of_fastest in ((Job.WEBHOOK, 15, 7), (Job.LIST, 8, 8)):
         ours = _find(cases, NAME, job)
         usual = _find(cases, _USUAL, job, _USUAL_PROCESSES)
         yield Target(
             f"{job}, of {_USUAL} with {_USUAL_PROCESSES} processes", _ratio(ours, usual), of_usual
         )
-        name, fastest = _fastest_peer(cases, job)
-        yield Target(f"{job}, of the fastest peer{name}", _ratio(ours, fastest), of_fastest)
+        yield _fastest_target(cases, job, of_fastest)
         tail = _tail(ours) if ours else None
         yield Target(f"{job}, p99 of p50", tail, _MAX_TAIL, is_maximum=True)
     for connections, share in ((CONNECTIONS, 0.5), (MANY_CONNECTIONS, 0.6)):
@@ -165,16 +230,35 @@ def _targets(cases: Sequence[BenchCase]) -> Iterator[Target]:
         yield Target(f"list by {algorithm} token, of the list by key", _ratio(found, ours), _EQUAL)
 
 
-def _fastest_peer(cases: Sequence[BenchCase], job: Job) -> tuple[str, Figure | None]:
-    """Return the fastest peer's name for the text, and its figure."""
+def _fastest_target(cases: Sequence[BenchCase], job: Job, wanted: float) -> Target:
+    """Compare tenantry with the fastest peer, each with the number of processes that suits it."""
+    ours, fastest = _fastest(cases, job, of_peers=False), _fastest(cases, job, of_peers=True)
+    names = f"{ours.name} of the fastest peer{fastest.name}"
+    return Target(f"{job},{names}", _ratio(ours.figure, fastest.figure), wanted)
+
+
+class _Fastest(NamedTuple):
+    name: str
+    """For the text, with the number of processes; empty if nothing was measured."""
+    figure: Figure | None
+
+
+def _fastest(cases: Sequence[BenchCase], job: Job, *, of_peers: bool) -> _Fastest:
     found = [
-        (figure.per_second, f" ({case.contestant.name}, {case.processes})", figure)
+        (figure.per_second, f" {case.contestant.name} ({case.processes})", figure)
         for case in cases
-        if case.job is job and not isinstance(case.contestant, Tenantry | UpperBound)
+        if case.job is job and _competes(case, of_peers=of_peers)
         if (figure := _median(case, CONNECTIONS))
     ]
     _, name, figure = max(found, default=(0, "", None))
-    return name, figure
+    return _Fastest(name, figure)
+
+
+def _competes(case: BenchCase, *, of_peers: bool) -> bool:
+    """Return whether a case is of a peer, or else of tenantry as it is usually configured."""
+    if of_peers:
+        return not isinstance(case.contestant, Tenantry | UpperBound)
+    return case.contestant.name == NAME
 
 
 def _ratio(found: Figure | None, other: Figure | None) -> float | None:

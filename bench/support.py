@@ -4,15 +4,18 @@ import contextlib
 import hashlib
 import socket
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+import msgspec
 import psycopg
 from psycopg import sql
 
 from tenantry.domain import api_keys
 from tenantry.domain.permissions import Mode
+from tenantry.domain.tenants import Project
 from tenantry_devkit.embedded_postgres import EmbeddedServer
 
 TENANTS: Final = 1000
@@ -54,9 +57,10 @@ class Cluster(NamedTuple):
     """The folder of the server's socket."""
     pid: int
 
-    def create(self, database: str) -> str:
-        """Create a database; return its URL."""
-        self._run(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(database)))
+    def create(self, database: str, template: str = "template1") -> str:
+        """Create a database, as a copy of another without connections; return its URL."""
+        names = sql.Identifier(database), sql.Identifier(template)
+        self._run(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
         return f"postgresql://postgres@/{database}?host={quote(self.sockets, safe='/')}"
 
     def drop(self, database: str) -> None:
@@ -153,6 +157,15 @@ def create_owner_keys(conninfo: str, tenants: Sequence[str]) -> list[str]:
     with psycopg.connect(conninfo) as connection:
         _add_keys(connection, keys)
     return secrets
+
+
+def project_documents() -> list[str]:
+    """Compose the JSON of a tenant's projects, as the database does."""
+    now = datetime.now(UTC)
+    page = [
+        Project(f"t1_{n}", "t1", f"Project {n}", None, Mode.LIVE, now, now) for n in range(PROJECTS)
+    ]
+    return [msgspec.json.encode(project).decode() for project in page]
 
 
 def free_port() -> int:

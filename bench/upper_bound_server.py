@@ -10,14 +10,12 @@ out.
 import contextlib
 import sys
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Final
 
-import msgspec
 import uvicorn
 
-from bench.support import PEPPER, PROJECTS
+from bench.support import PEPPER, project_documents
 from bench.upper_bounds import CONSTANT
 from tenantry.app import build_app
 from tenantry.auth import authentication
@@ -27,8 +25,6 @@ from tenantry.cli.serve import bind, server_config
 from tenantry.common import process
 from tenantry.db.connection import Rows
 from tenantry.db.database import Lane
-from tenantry.domain.permissions import Mode
-from tenantry.domain.tenants import Project
 from tenantry.server.asgi_types import AsgiApp, Receive, Scope, Send
 from tenantry.settings import load
 
@@ -65,16 +61,8 @@ def _key(projects: list[str]) -> KeyRow:
     )
 
 
-def _documents() -> list[str]:
-    now = datetime.now(UTC)
-    page = [
-        Project(f"t1_{n}", "t1", f"Project {n}", None, Mode.LIVE, now, now) for n in range(PROJECTS)
-    ]
-    return [msgspec.json.encode(project).decode() for project in page]
-
-
 _WITHOUT_PROJECTS: Final = _key([])
-_WITH_PROJECTS: Final = _key(_documents())
+_WITH_PROJECTS: Final = _key(project_documents())
 
 
 async def _look_up(*_: object) -> list[Rows]:

@@ -1,0 +1,31 @@
+"""A short comparison of the service with its upper bounds."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.required import debian_program
+
+ROOT: Final = Path(__file__).parents[2]
+BOUNDS: Final = re.compile(
+    r"^  (\w+) +[\d,]+ +(?P<nginx>[\d,]+|-) +[\d.-]+ +(?P<pgbench>[\d,]+) +[\d.]+ +\d+ +\d+ +\d+$",
+    re.MULTILINE,
+)
+"""The job, and what the programs in C answered in a second."""
+
+
+@pytest.mark.timeout(900)
+def test_a_comparison_measures_the_service_beside_programs_in_c() -> None:
+    for program in ("wrk", "nginx"):
+        debian_program(program)
+    options = ["--quick", "--seconds=1", "--rounds=1", "--only", "tenantry", "no-database", "nginx"]
+    command = [sys.executable, "-m", "bench.compare", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "failed" not in done.stdout, done.stdout
+    bounds = {found[1]: found["nginx"] != "-" for found in BOUNDS.finditer(done.stdout)}
+    assert bounds == {"webhook": True, "list": True, "verify": False}, done.stdout
