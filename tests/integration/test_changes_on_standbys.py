@@ -82,11 +82,14 @@ async def test_registered_standby_that_is_gone_costs_the_longest_wait(
     assert "standby 'gone' is not connected to the primary" in caplog.text
 
 
-async def test_change_that_waits_holds_no_connection(conninfo: str, database: Database) -> None:
+async def test_change_that_waits_holds_neither_a_connection_nor_its_turn(
+    conninfo: str, database: Database
+) -> None:
     await register(conninfo, "gone")
+    turn = asyncio.Semaphore(1)
 
     async def change() -> None:
-        async with database.change(ACME) as connection:
+        async with database.change(ACME, turn=turn) as connection:
             await add_tenant(connection)
 
     changing = asyncio.create_task(change())
@@ -94,7 +97,7 @@ async def test_change_that_waits_holds_no_connection(conninfo: str, database: Da
     while not found:
         async with database.transaction(ACME) as connection:
             found = await connection.fetch_count("SELECT count(*) FROM tenants")
-    assert not changing.done()
+    assert (changing.done(), turn.locked()) == (False, False)
     await changing
 
 

@@ -327,3 +327,17 @@ def test_batch_that_gathers_no_submitters_starts_as_soon_as_the_last_one_ends() 
 
     # on the service's event loop, whose clock stands still during a turn
     assert uvloop.run(run()) == [[*range(10)], [10], [*range(10)]]
+
+
+async def test_answer_that_comes_later_holds_up_no_other() -> None:
+    later = asyncio.get_running_loop().create_future()
+
+    async def run(items: Sequence[int]) -> Sequence[int | asyncio.Future[int]]:
+        return [later if item == 1 else item for item in items]
+
+    batcher = Batcher(run)
+    first = asyncio.create_task(batcher.submit(1))
+    assert await batcher.submit(2) == 2
+    assert not first.done()
+    later.set_result(10)
+    assert await first == 10

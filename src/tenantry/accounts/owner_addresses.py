@@ -150,7 +150,7 @@ class OwnerConfirmations:
         """
         if not _TOKEN.fullmatch(token):
             return None
-        async with self._turn, self._database.change(ACROSS_TENANTS) as connection:
+        async with self._database.change(ACROSS_TENANTS, turn=self._turn) as connection:
             tenant = await self._find(connection, token, lock=True)
             # another request may have used the link before this one locked the tenant's row
             if tenant is None or await self._find(connection, token) is None:

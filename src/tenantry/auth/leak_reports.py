@@ -76,7 +76,7 @@ class LeakReportService:
                     "is not an API key: it has not the form of one, or its checksum is wrong",
                 )
             )
-        async with self.turn, self.database.change(ACROSS_TENANTS) as connection:
+        async with self.database.change(ACROSS_TENANTS, turn=self.turn) as connection:
             now = self.clock()
             [found] = await find_keys(connection, [KeyQuery(digests)], now)
             if found is None:

@@ -4,7 +4,12 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
@@ -265,14 +270,20 @@ class Database:
             yield connection
 
     @asynccontextmanager
-    async def change(self, scope: TransactionScope) -> AsyncIterator[Connection]:
+    async def change(
+        self,
+        scope: TransactionScope,
+        *,
+        turn: AbstractAsyncContextManager[object] | None = None,
+    ) -> AsyncIterator[Connection]:
         """Run the block in a transaction that changes what checks read: API keys, memberships,
         projects, or a tenant's plan, state or owner.
 
         Return when no check is answered without the change, on a standby neither, which is up to
-        `CHANGE_WAIT` after the commit. Else as `transaction`.
+        `CHANGE_WAIT` after the commit. ``turn`` is held during the transaction, not during that
+        wait. Else as `transaction`.
         """
-        async with self._connected() as connection:
+        async with turn or nullcontext(), self._connected() as connection:
             await connection.enter(scope, before=self._settings(), then=[PREPARE_CHANGE()])
             yield connection
             change = await commit_change(connection, entering=[connection.entering(ACROSS_TENANTS)])
