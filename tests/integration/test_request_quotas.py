@@ -14,6 +14,7 @@ import pytest
 from tenantry.auth.entitlements_store import SESSION
 from tenantry.auth.request_quotas import RequestQuotas
 from tenantry.common.clock import Clock
+from tenantry.db.batcher import BatchMetrics, BatchObserver
 from tenantry.db.database import Database
 from tenantry.domain.errors import AuthUnavailableError, QuotaExceededError
 from tenantry.domain.feature_access import feature_access_of
@@ -50,6 +51,10 @@ calls = 5
 id = "wide"
 [plans.features]
 calls = 1000
+[[plans]]
+id = "vast"
+[plans.features]
+calls = 1000000
 [[plans]]
 id = "boundless"
 [plans.features]
@@ -189,13 +194,20 @@ def principal_on(plan: str) -> RequestPrincipal:
 
 
 WIDE = principal_on("wide")
+VAST = principal_on("vast")
 
 
 @asynccontextmanager
-async def quotas_on(conninfo: str, clock: Clock) -> AsyncIterator[RequestQuotas]:
-    """What counts requests, as one process has it."""
+async def quotas_on(
+    conninfo: str,
+    clock: Clock,
+    observe: BatchObserver = lambda _items, _waited, _took: None,
+) -> AsyncIterator[RequestQuotas]:
+    """What counts requests, as one process has it; ``observe`` is called after each turn to the
+    database.
+    """
     assert CATALOG.counts_requests is not None
-    database = Database(conninfo, pool_size=1)
+    database = Database(conninfo, pool_size=1, metrics_of=lambda name: BatchMetrics(name, observe))
     quotas = RequestQuotas(database.lane(SESSION), CATALOG.counts_requests, clock)
     yield quotas
     await quotas.close()
@@ -238,6 +250,19 @@ async def test_processes_together_accept_exactly_the_quota(
         numbers = await asyncio.gather(*(accepted(each, 2000) for each in processes * 2))
     assert sum(numbers) == 1000
     assert await used(connection) == 1000
+
+
+async def test_turns_that_a_thousand_requests_take(
+    conninfo: str, connection: psycopg.AsyncConnection, clock: Second
+) -> None:
+    turns: list[int] = []
+
+    def observe(items: int, _waited: float, _took: float) -> None:
+        turns.append(items)
+
+    async with quotas_on(conninfo, clock, observe) as quotas:
+        assert await accepted(quotas, 1000, VAST) == 1000
+        assert len(turns) == 5
 
 
 async def test_unused_share_is_at_most_a_hundredth_and_is_returned_when_idle(
