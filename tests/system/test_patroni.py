@@ -28,7 +28,12 @@ from tests.system.patroni.primary_monitor import PrimaryMonitor
 from tests.system.patroni.revocation_monitor import RevocationMonitor
 
 NAMES: Final = [fault.name for fault in FAULTS]
-REVOKED_KEYS_ARE_REJECTED: Final = {Way.PROXY: True, Way.HOSTS: False, Way.WATCHDOG: True}
+REVOKED_KEYS_ARE_REJECTED: Final = {
+    Way.PROXY: True,
+    Way.STANDBYS: True,
+    Way.HOSTS: False,
+    Way.WATCHDOG: True,
+}
 """Whether no revoked key may be accepted; without a watchdog, several hosts are unsafe for a
 second.
 """
@@ -44,6 +49,13 @@ def test_promises_hold_behind_haproxy(
     fault: str, tmp_path: Path, record_property: figures.RecordProperty
 ) -> None:
     assert injected(fault, Way.PROXY, tmp_path, record_property) == []
+
+
+@pytest.mark.parametrize("fault", NAMES)
+def test_promises_hold_with_checks_on_standbys(
+    fault: str, tmp_path: Path, record_property: figures.RecordProperty
+) -> None:
+    assert injected(fault, Way.STANDBYS, tmp_path, record_property) == []
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ class Way(StrEnum):
     """How the service connects to the primary."""
 
     PROXY = "HAProxy"
+    STANDBYS = "HAProxy, checks on standbys"
     HOSTS = "several hosts"
     WATCHDOG = "several hosts, watchdog"
 
@@ -71,6 +72,11 @@ class PatroniDeployment(Deployment):
         self.stock_owner = ""
         """A key that may revoke them."""
         self._supervisors: dict[str, ProcessSupervisor] = {}
+
+    @property
+    def uses_proxy(self) -> bool:
+        """Whether HAProxy leads each machine to the primary."""
+        return self.way in (Way.PROXY, Way.STANDBYS)
 
     @property
     def worker_log(self) -> Path:
@@ -98,6 +104,9 @@ class PatroniDeployment(Deployment):
         )
         migrate(owner)
         grant(owner, LOGIN)
+        if self.way is Way.STANDBYS:
+            with psycopg.connect(self.conninfo) as connection:
+                connection.execute(f"GRANT pg_read_all_stats TO {LOGIN}")
 
     def prepare(self) -> None:
         """Start the database and load tenants and keys."""
@@ -108,7 +117,7 @@ class PatroniDeployment(Deployment):
     def start(self, variables: Mapping[str, str]) -> None:
         """Start the service."""
         cluster = self.cluster
-        if self.way is Way.PROXY:
+        if self.uses_proxy:
             for machine in _PROCESSES:
                 cluster.start_proxy(machine)
         variables = {"PORT": str(PORT), **variables}
@@ -118,6 +127,7 @@ class PatroniDeployment(Deployment):
                 "DATABASE_URL": self._address(machine),
                 "HOST": self.network.address(machine),
                 "WORKERS": str(processes),
+                **self._checks(machine),
             }
             command = [
                 *self.network.within(machine),
@@ -137,12 +147,19 @@ class PatroniDeployment(Deployment):
 
     def _address(self, machine: str) -> str:
         """Return a machine's ``DATABASE_URL``."""
-        if self.way is Way.PROXY:
-            address = self.cluster.through_proxy()
-        else:
-            first = SINGLES.index(machine) if machine in SINGLES else 0
-            address = self.cluster.through_hosts([*DATABASES[first:], *DATABASES[:first]])
-        return with_login(address, LOGIN, self.cluster.password("TENANTRY_SERVICE"))
+        through = self.cluster.through_proxy() if self.uses_proxy else self._through_hosts(machine)
+        return with_login(through, LOGIN, self.cluster.password("TENANTRY_SERVICE"))
+
+    def _checks(self, machine: str) -> dict[str, str]:
+        """Return the setting for checks on standbys: each machine has another one nearby."""
+        if self.way is not Way.STANDBYS:
+            return {}
+        password = self.cluster.password("TENANTRY_SERVICE")
+        return {"DATABASE_CHECKS_URL": with_login(self._through_hosts(machine), LOGIN, password)}
+
+    def _through_hosts(self, machine: str) -> str:
+        first = SINGLES.index(machine) if machine in SINGLES else 0
+        return self.cluster.through_hosts([*DATABASES[first:], *DATABASES[:first]])
 
     def readiness_urls(self) -> list[str]:
         """Return the readiness endpoint of each host, without a balancer."""
