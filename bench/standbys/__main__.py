@@ -25,7 +25,7 @@ import uvloop
 from bench.faults.__main__ import prepare
 from bench.standbys import capacity, regions
 from bench.standbys.deployment import PYTHON, StandbyDeployment
-from bench.standbys.faults import FAULTS, StandbyFault
+from bench.standbys.faults import FAULTS, REVEALING, StandbyFault
 from bench.standbys.mistakes import MISTAKES, interpreter_with
 from bench.standbys.report import details, table
 from bench.standbys.run import MACHINES, StandbyResult, StandbyRun, running_site
@@ -35,8 +35,6 @@ MINUTES: Final = 0.5
 PAUSE: Final = 0.5
 """Mean of seconds between two requests of a client of the load."""
 _CAPACITY_SECONDS: Final = 10.0
-_REVEALING: Final = ("WAL receiver stopped", "replay paused")
-"""The faults that let a standby fall behind, and so show what a mistake does."""
 
 
 def main() -> None:
@@ -93,7 +91,7 @@ def _make_mistakes(given: argparse.Namespace, chance: random.Random) -> bool:
     found = []
     for mistake in MISTAKES:
         with interpreter_with(mistake) as python:
-            results = _results(given, chance, _chosen(given, _REVEALING), python)
+            results = _results(given, chance, _chosen(given, REVEALING), python)
         print(f"\nwith a mistake: {mistake}")
         _print(table(results))
         found.append(any(result.stale for result in results))

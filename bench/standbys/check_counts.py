@@ -32,7 +32,12 @@ class CheckCounts(NamedTuple):
     @property
     def standby_share(self) -> float:
         """The share that standbys answered; 0 without any check."""
-        return self.by_source[_STANDBY] / max(self.total, 1)
+        return self.by_standbys / max(self.total, 1)
+
+    @property
+    def by_standbys(self) -> int:
+        """The checks that standbys answered."""
+        return self.by_source[_STANDBY]
 
 
 async def read_check_counts(addresses: Sequence[tuple[str, int]]) -> CheckCounts:

@@ -115,6 +115,9 @@ FAULTS: Final = (
     StandbyFault("startup process frozen", freeze_startup),
     StandbyFault("standby killed", kill_standby),
     StandbyFault("standby cut off", cut_standby),
-    StandbyFault("primary switched over", switch_over),
     StandbyFault("processes suspended", suspend_processes),
+    StandbyFault("primary switched over", switch_over),
 )
+"""The last one slows changes for two minutes: the promoted server is still registered."""
+REVEALING: Final = ("WAL receiver stopped", "replay paused")
+"""Names of faults that let a standby fall behind, and so show what a mistake in the code does."""

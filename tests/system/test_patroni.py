@@ -17,12 +17,20 @@ import uvloop
 
 from bench.faults.report import violations
 from bench.faults.run import FaultRun
+from bench.standbys.check_counts import read_check_counts
 from tests.support import figures
 from tests.support.required import skip_or_fail
 from tests.system.machines.network import Network, network
 from tests.system.patroni.measured_fault import MeasuredFault, measure
 from tests.system.patroni.patroni_cluster import Programs
-from tests.system.patroni.patroni_deployment import MACHINES, Way, running
+from tests.system.patroni.patroni_deployment import (
+    MACHINES,
+    PORT,
+    SINGLES,
+    PatroniDeployment,
+    Way,
+    running,
+)
 from tests.system.patroni.patroni_faults import FAULTS
 from tests.system.patroni.primary_monitor import PrimaryMonitor
 from tests.system.patroni.revocation_monitor import RevocationMonitor
@@ -131,8 +139,16 @@ async def measure_under_load(
             for task in watching:
                 task.cancel()
         broken = [*violations(await run.result()), *revocations.violations()]
+        if way is Way.STANDBYS and not await checks_by_standbys(site):
+            broken.append("no standby answered a check")
         logged = site.worker_log.read_text(errors="replace")
     if tracebacks := logged.count("Traceback"):
         broken.append(f"the worker logged {tracebacks} tracebacks")
     [injected_fault] = run.faults
     return measure(injected_fault, run.load.requests, primaries, revocations), broken
+
+
+async def checks_by_standbys(site: PatroniDeployment) -> int:
+    """Return how many checks standbys have answered for the hosts with a single process."""
+    addresses = [(site.network.address(machine), PORT) for machine in SINGLES]
+    return (await read_check_counts(addresses)).by_standbys
