@@ -66,7 +66,7 @@ from tenantry.dashboard.billing import waits_for_provider
 from tenantry.dashboard.events import is_stream
 from tenantry.dashboard.routes import Dashboard
 from tenantry.dashboard.sign_in import CALLBACK
-from tenantry.db.batcher import BatchMetrics
+from tenantry.db.batcher import GATHER_SECONDS, BatchMetrics
 from tenantry.db.database import Database
 from tenantry.db.migrate import is_current, schema_revision
 from tenantry.db.outbox import Outbox
@@ -356,6 +356,8 @@ def build_authentication(
         quota_exceeded=base.quota_exceeded,
         checks_url=settings.database_checks_url,
         checked=base.metrics.checked,
+        # one process would only be idle meanwhile: the others use its processor
+        gather_seconds=GATHER_SECONDS if settings.workers > 1 else 0.0,
     )
 
 

@@ -207,11 +207,13 @@ class AuthenticationParts:
         quota_exceeded: Callable[[str], None] = lambda _feature: None,
         checks_url: str | None = None,
         checked: CheckObserver = lambda _source, _checks: None,
+        gather_seconds: float = 0.0,
     ) -> None:
         """``monotonic`` is a monotonic clock, in seconds; ``throttle`` delays rejections, by
         default as in the service.
 
-        ``owner_seen``, ``accept``, ``page`` and ``credentials`` are as in `Authenticator`.
+        ``owner_seen``, ``accept``, ``page``, ``credentials`` and ``gather_seconds`` are as in
+        `Authenticator`.
         ``limited`` receives the policy whose limit a request exceeds; ``refused`` is as in
         `Admission`, ``unknown_role`` as in `TokenVerifier`, ``tell_use`` and
         ``quota_exceeded`` as in `RequestQuotas`. ``checks_url`` names the standbys that may answer
@@ -242,6 +244,7 @@ class AuthenticationParts:
             accept=accept,
             page=page,
             credentials=credentials or CredentialFinder(),
+            gather_seconds=gather_seconds,
         )
         self.limiter = RateLimiter(
             database.lane(rate_limits.SESSION, name="rate_limits"),

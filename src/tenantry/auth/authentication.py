@@ -101,7 +101,8 @@ class Authenticator:
     receives the tenant's id and the claims of each request by token. ``accept`` is called
     for an invitation to the tenant that a request's ``X-Organization-Id`` names; without it the
     request is accepted and nothing is written. ``page`` is the query of the pages that requests ask
-    for, as in `authentication_store`. ``credentials`` finds the credential of a request.
+    for, as in `authentication_store`. ``credentials`` finds the credential of a request. A lookup
+    that follows another one waits up to ``gather_seconds`` for most of its requests.
     """
 
     keys: LookupLane
@@ -116,6 +117,7 @@ class Authenticator:
     accept: AcceptInvitation | None = None
     page: str = NO_PAGE
     credentials: CredentialFinder = field(default_factory=CredentialFinder)
+    gather_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         keys = self.keys
@@ -123,12 +125,14 @@ class Authenticator:
         limits = self.users.timeouts
         self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(
             self._find_keys,
+            gather_seconds=self.gather_seconds,
             start_timeout=keys.timeouts.batch_start,
             deadline=keys.timeouts.batch,
             metrics=keys.metrics,
         )
         self._users: Batcher[UserQuery, list[UserAccessRow]] = Batcher(
             self._find_user_access,
+            gather_seconds=self.gather_seconds,
             start_timeout=limits.batch_start,
             deadline=limits.batch,
             metrics=users.metrics,

@@ -17,7 +17,7 @@ from tenantry.billing import ledger_store as store
 from tenantry.billing.placement import apply_work
 from tenantry.billing.whole_ledgers import release_customers
 from tenantry.common.clock import Clock
-from tenantry.db.batcher import Batcher
+from tenantry.db.batcher import GATHER_SECONDS, Batcher
 from tenantry.db.connection import Connection
 from tenantry.db.database import Lane, retry_on_conflict
 from tenantry.db.outbox import Outbox
@@ -47,10 +47,6 @@ FAILED: Final = "failed"
 """Shown as the outcome of an event whose handling failed."""
 DUPLICATE: Final = "duplicate"
 """Shown as the outcome of an event that the ledger already has."""
-GATHER_SECONDS: Final = 0.001
-"""How long a batch waits for events that will probably follow: a batch costs as much as a dozen
-events.
-"""
 _Name = TypeVar("_Name")
 _Answer = LedgerEntry | None | asyncio.Task[LedgerEntry | None]
 """The entry of an event, None for a duplicate; a task whose events change checks on standbys."""

@@ -37,6 +37,10 @@ Answer = TypeVar("Answer")
 MAX_ITEMS: Final = 256
 # waiting items from which another batch starts beside those in progress
 CONCURRENT_ITEMS: Final = 32
+GATHER_SECONDS: Final = 0.001
+"""How long a batch waits for items that will probably follow: each batch costs as much processor
+time as 20 items do.
+"""
 _MAX_WAITING: Final = 4096
 _GATHERED_SHARE: Final = 0.8
 _MAX_GATHERED: Final = 24
