@@ -4,9 +4,11 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tenantry.db.statements import TEXT, Statement
 from tenantry.domain.standby_checks import (
     EXTENSION_INTERVAL,
     EXTENSION_TRUSTED,
@@ -110,6 +112,15 @@ async def test_primary_answers_when_the_standby_does_not(pair: Pair) -> None:
         assert await found.source() is CheckSource.ERROR
         for backend in pair.standby.backends():
             backend.resume()
+
+
+async def test_malformed_lookup_does_not_cost_the_standby(shared_pair: Pair) -> None:
+    malformed = Statement("SELECT $1", TEXT)("a\0b")
+    async with lookups(shared_pair.primary.conninfo, shared_pair.standby.conninfo) as found:
+        await on(shared_pair, found)
+        with pytest.raises(psycopg.DataError):
+            await found.lane.look_up([malformed], 1)
+        assert await found.source() is STANDBY
 
 
 async def test_registration_is_extended_while_the_standby_is_used(shared_pair: Pair) -> None:

@@ -133,11 +133,18 @@ class StandbyConnector:
             async with asyncio.timeout(self.timeouts.connect):
                 return await self._open(number, conninfo)
         except (psycopg.Error, TimeoutError, UnusableStandbyError) as error:
-            text = f"checks do not use the standby at place {number + 1} of DATABASE_CHECKS_URL: {error}"
-            if self._warned != text:
-                logger.warning("%s", text)
-            self._warned = text
+            self._warn(number, error)
             return None
+
+    def _warn(self, number: int, error: Exception) -> None:
+        """Log why a standby is not used, unless the last warning says the same."""
+        reason = "it or the primary does not answer" if isinstance(error, TimeoutError) else error
+        text = (
+            f"checks do not use the standby at place {number + 1} of DATABASE_CHECKS_URL: {reason}"
+        )
+        if self._warned != text:
+            logger.warning("%s", text)
+        self._warned = text
 
     async def _open(self, number: int, conninfo: str) -> StandbyLink:
         connection = await Connection.connect(conninfo, autocommit=True, prepare_threshold=0)

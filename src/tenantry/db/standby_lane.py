@@ -91,6 +91,8 @@ class StandbyLane:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 with self.primary.span():
                     rows = await self._run(link, position, calls)
+        except psycopg.DataError:  # the fault of a request, which the primary rejects too
+            return CheckSource.ERROR
         except (psycopg.Error, TimeoutError):
             await self.standby.drop(link)
             return CheckSource.ERROR

@@ -189,6 +189,7 @@ class StandbyRegistry:
     def _log_failure(self, error: Exception) -> None:
         if not self._is_failing:
             self._is_failing = True
-            # its text may contain personal data
             reason = type(error.__cause__ or error).__name__
-            logger.info("the primary's position cannot be renewed: %s", reason)
+            logger.warning(
+                "checks do not use standbys: the primary's position cannot be renewed: %s", reason
+            )

@@ -50,6 +50,7 @@ _FIXED: Final = frozenset(
     {
         "DATABASE_URL",
         "DATABASE_POOLER_URL",
+        "DATABASE_CHECKS_URL",
         "TENANTRY_DATA_DIR",
         "HOST",
         "PORT",
