@@ -67,12 +67,17 @@ async def measure(
 async def _measure(
     site: StandbyDeployment, owner: str, chance: random.Random, *, has_standby: bool
 ) -> RegionTimes:
-    checks, revocations = {}, {}
-    for process, (host, port) in zip(site.service_processes, site.addresses, strict=True):
-        client = LoadClient([port], chance, host=host)
+    clients = {
+        process.machine: LoadClient([port], chance, host=host)
+        for process, (host, port) in zip(site.service_processes, site.addresses, strict=True)
+    }
+    # of all: changes wait only for a standby that a process uses, from its first checks on
+    for client in clients.values():
         await _time_checks(client, site.keys[:_WARM_UP])
-        checks[process.machine] = await _time_checks(client, site.keys[:_CHECKS])
-        revocations[process.machine] = await _time_revocations(client, owner)
+    checks, revocations = {}, {}
+    for machine, client in clients.items():
+        checks[machine] = await _time_checks(client, site.keys[:_CHECKS])
+        revocations[machine] = await _time_revocations(client, owner)
         client.close()
     return RegionTimes(has_standby, checks, revocations)
 
