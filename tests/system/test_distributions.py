@@ -116,7 +116,7 @@ def test_metadata_is_complete(dist: Path) -> None:
         assert urls == {"Homepage", "Documentation", "Changelog", "Issues", "Repository"}
         assert found["License-Expression"] == "Apache-2.0"
         assert found.get_all("License-File") == ["LICENSE"]
-        assert {"Typing :: Typed", "Programming Language :: Python :: 3.13"} <= set(
+        assert {"Typing :: Typed", "Programming Language :: Python :: 3.14"} <= set(
             found.get_all("Classifier", [])
         )
         assert found["Summary"]
