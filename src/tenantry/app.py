@@ -26,11 +26,11 @@ from tenantry.accounts.tenant_directory import TenantDirectory
 from tenantry.accounts.tenants import TenantService
 from tenantry.api import auth, projects, webhooks
 from tenantry.api.app import build_api
-from tenantry.api.auth import answer_gateway
+from tenantry.api.auth import GatewayCheck
 from tenantry.api.billing import PLANS_PATH
 from tenantry.api.guards import Access
 from tenantry.api.openapi import openapi_route
-from tenantry.api.projects import answer_project_list
+from tenantry.api.projects import ProjectList
 from tenantry.api.reference import reference_route
 from tenantry.api.routes import api_routes
 from tenantry.api.services import UseCases
@@ -231,11 +231,11 @@ def hot_routes(parts: "Parts") -> HotRoutes:
         base.tracing.traceparent if base.tracing else None,
     )
     hot = HotRoutes()
-    hot.add(None, webhooks.PATH, receiver.handle)
-    hot.add("GET", projects.PATH, partial(answer_project_list, parts.admission))
-    hot.add_prefix(
-        auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, partial(answer_gateway, parts.admission)
-    )
+    hot.add(None, webhooks.PATH, receiver.handle, receiver)
+    project_list = ProjectList(parts.admission)
+    hot.add("GET", projects.PATH, project_list.answer, project_list)
+    check = GatewayCheck(parts.admission)
+    hot.add_prefix(auth.VERIFY_PREFIX, auth.VERIFY_TEMPLATE, check.answer, check)
     return hot
 
 

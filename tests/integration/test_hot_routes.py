@@ -132,6 +132,26 @@ async def test_request_id_is_generated_without_a_plain_one(
     assert first.headers["x-request-id"] != second.headers["x-request-id"]
 
 
+async def lookups(service: Service) -> float:
+    """How many keys were looked up so far."""
+    metrics = (await service.anonymous.get("/metrics")).text
+    [found] = re.findall(r'^tenantry_batch_items_sum\{lane="keys"\} (.+)$', metrics, re.MULTILINE)
+    return float(found)
+
+
+async def test_key_is_looked_up_once_also_where_the_answer_waits(fresh_service: Service) -> None:
+    org = await fresh_service.organization()
+    key = await fresh_service.key(org.owner, org.id, "projects:read")
+    revoked = await fresh_service.key(org.owner, org.id, "projects:read")
+    await org.owner.delete(revoked.path)
+    before = await lookups(fresh_service)
+    # the first one waits for a share of the rate limit, a rejected one for its delay
+    for caller, status in ((key.caller, 200), (revoked.caller, 401)):
+        for path in (HOT, f"{VERIFY}projects:read"):
+            assert (await caller.get(path)).status_code == status
+    assert await lookups(fresh_service) - before == 4
+
+
 async def test_both_routes_share_their_metrics(fresh_service: Service) -> None:
     org = await fresh_service.organization()
     for path, times in ((HOT, 2), (TWIN, 3)):

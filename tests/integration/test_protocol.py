@@ -11,7 +11,7 @@ import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from tenantry.domain.errors import PayloadTooLargeError
-from tenantry.server.asgi_types import HotRequest, HotResponse, Receive, Scope, Send
+from tenantry.server.asgi_types import DirectRequest, HotRequest, HotResponse, Receive, Scope, Send
 from tenantry.server.dispatch import Dispatcher, HotRoutes
 from tenantry.server.metrics import Metrics
 from tenantry.server.protocol import HotRequestCycle, HttpProtocol
@@ -27,17 +27,41 @@ class Application:
     """A dispatcher with hot routes that respond with the path; below ``/hot/held/`` after their
     release.
 
-    An ASGI application gives the same response on other routes.
+    An ASGI application gives the same response on other routes. With ``is_direct`` a batch answers
+    the hot routes, without a task of the server for each request.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_direct: bool) -> None:
+        self._batches: set[asyncio.Task[None]] = set()
+        self.request: HotRequest | None = None
+        """The last one that began."""
+        self.began = asyncio.Event()
         self.release = asyncio.Event()
         self.paths: list[str] = []
         self.clients: list[str] = []
         self.metrics = Metrics(several_processes=False)
         hot = HotRoutes()
-        hot.add_prefix("/hot/", "/hot/{anything}", self.answer)
+        hot.add_prefix("/hot/", "/hot/{anything}", self.answer, self if is_direct else None)
         self.front = Dispatcher(hot, self, self.metrics)
+
+    def begin(self, request: DirectRequest) -> bool:
+        self.request = request
+        self.began.set()
+        if request.path == "/hot/cancelled":
+            return False
+        batch = asyncio.create_task(self._answer_later(request))
+        self._batches.add(batch)
+        batch.add_done_callback(self._batches.discard)
+        return True
+
+    def finish(self, request: HotRequest) -> HotResponse | None:
+        assert isinstance(request.answer, HotResponse)
+        return None if request.path == "/hot/unfinished" else request.answer
+
+    async def _answer_later(self, request: DirectRequest) -> None:
+        response = await self.answer(request)
+        if not request.done():
+            request.set_result(response)
 
     async def answer(self, request: HotRequest) -> HotResponse:
         self.paths.append(request.path)
@@ -71,9 +95,9 @@ class Application:
         await send({"type": "http.response.body", "body": body})
 
 
-@pytest.fixture
-def application() -> Application:
-    return Application()
+@pytest.fixture(params=[False, True], ids=["task", "direct"])
+def application(request: pytest.FixtureRequest) -> Application:
+    return Application(is_direct=request.param)
 
 
 @pytest.fixture
@@ -286,6 +310,26 @@ async def test_request_that_is_cancelled_is_answered_and_the_connection_ends(lin
     status, headers, _ = await line.answer()
     assert (status, headers["connection"], "x-request-id" in headers) == (500, "close", True)
     assert await line.is_closed()
+
+
+@pytest.mark.parametrize("application", [True], indirect=True)
+async def test_request_of_a_batch_is_cancelled_as_a_task_is(
+    line: Line, application: Application
+) -> None:
+    await line.send(b"GET /hot/held/a HTTP/1.1\r\n" + HOST)
+    await application.began.wait()
+    assert isinstance(application.request, HotRequestCycle)
+    application.request.cancel("the server stops")
+    status, headers, _ = await line.answer()
+    assert (status, headers["connection"]) == (500, "close")
+    assert await line.is_closed()
+
+
+@pytest.mark.parametrize("application", [True], indirect=True)
+async def test_task_answers_what_a_batch_alone_cannot(line: Line, application: Application) -> None:
+    await line.send(b"GET /hot/unfinished HTTP/1.1\r\n" + HOST)
+    assert (await line.answer())[2] == b"/hot/unfinished"
+    assert application.paths == ["/hot/unfinished", "/hot/unfinished"]  # the batch, then the task
 
 
 async def test_connection_stays_timed_where_the_answer_came_before_the_body(line: Line) -> None:

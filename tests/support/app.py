@@ -10,7 +10,9 @@ import httpx2
 from tenantry.app import build_app
 from tenantry.common.clock import DEFAULT_TIMEOUTS, Clock, Timeouts, system_clock
 from tenantry.server.asgi_types import AsgiApp
+from tenantry.server.dispatch import Dispatcher
 from tenantry.settings import EMBEDDED, Settings, load
+from tests.support.direct_requests import answering_directly
 from tests.support.pgbouncer import pooler_of
 
 WEBHOOK_SECRET: Final = "whsec_of_the_tests_0123456789"
@@ -59,7 +61,11 @@ def make_app(
 
 
 def client_of(app: AsgiApp) -> httpx2.AsyncClient:
-    """A client that calls the application directly."""
+    """A client that calls the application in this process; the service answers its hot routes as
+    behind its own server.
+    """
+    if isinstance(app, Dispatcher):
+        app = answering_directly(app)
     transport = httpx2.ASGITransport(app, raise_app_exceptions=True)
     return httpx2.AsyncClient(transport=transport, base_url=BASE_URL, timeout=30)
 

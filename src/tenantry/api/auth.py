@@ -7,16 +7,29 @@ from typing import Annotated, Final
 import msgspec
 from litestar import get
 
-from tenantry.api.guards import Caller, authenticate, needs
+from tenantry.api.guards import (
+    Caller,
+    admit_at_once,
+    authenticate,
+    key_answer,
+    look_up_key,
+    needs,
+)
 from tenantry.auth.admission import Admission
 from tenantry.common.encoding import doc
 from tenantry.domain.access import TenantAccess, to_access
 from tenantry.domain.errors import DomainError, FeatureNotGrantedError, NotFoundError
 from tenantry.domain.feature_access import NO_FEATURES, FeatureAccess, listed
 from tenantry.domain.features import is_feature_id
-from tenantry.domain.permissions import ACCEPTED_MODES, AccessLevel, Mode, PrincipalKind
+from tenantry.domain.permissions import (
+    ACCEPTED_MODES,
+    AccessLevel,
+    Mode,
+    PrincipalKind,
+    RequestPrincipal,
+)
 from tenantry.domain.scopes import is_scope
-from tenantry.server.asgi_types import HotRequest, HotResponse
+from tenantry.server.asgi_types import DirectRequest, HotRequest, HotResponse
 from tenantry.server.problems import log_refused_token, refuse_domain_error
 
 WHOAMI_PATH: Final = "/api/v1/auth/whoami"
@@ -95,9 +108,9 @@ async def whoami(principal: Caller) -> Whoami:
     )
 
 
-async def answer_gateway(admission: Admission, request: HotRequest) -> HotResponse:
-    """Answer the hot route ``/api/v1/auth/verify/{scope}`` of reverse proxies that ask before they
-    pass a request on.
+class GatewayCheck:
+    """The hot route ``/api/v1/auth/verify/{scope}`` of reverse proxies that ask before they pass a
+    request on.
 
     200 with the caller's identity in headers, or the refusal, its problem document in a header too.
 
@@ -107,20 +120,57 @@ async def answer_gateway(admission: Admission, request: HotRequest) -> HotRespon
     ``/mode/test`` or ``/mode/any`` follows, those modes are accepted. Every other path accepts live
     mode alone.
     """
-    try:
-        return await _check(admission, request)
-    except DomainError as error:
-        log_refused_token(error, request.request_id.decode())
-        refusal = refuse_domain_error(error, request.request_id.decode())
-        refusal.headers.append((PROBLEM_HEADER, refusal.body))
-        return refusal
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    async def answer(self, request: HotRequest) -> HotResponse:
+        """Answer any request."""
+        answer = key_answer(request)
+        try:
+            scope, rest = _required(request)
+            admitted = await authenticate(
+                self._admission, request.scope, request.header, answer=answer
+            )
+            return _identity(request, admitted.principal, scope, rest)
+        except DomainError as error:
+            return _refused(request, error)
+
+    def begin(self, request: DirectRequest) -> bool:
+        """Look up the API key, as `DirectHandler.begin`."""
+        _required(request)
+        return look_up_key(self._admission, request)
+
+    def finish(self, request: HotRequest) -> HotResponse | None:
+        """Answer with the caller's identity, as `DirectHandler.finish`."""
+        try:
+            admitted = admit_at_once(self._admission, request)
+            if admitted is None:
+                return None
+            return _identity(request, admitted.principal, *_required(request))
+        except DomainError as error:
+            return _refused(request, error)
 
 
-async def _check(admission: Admission, request: HotRequest) -> HotResponse:
+def _required(request: HotRequest) -> tuple[str, str]:
+    """Return the scope that a path requires, and what follows it. Raises `NotFoundError`."""
     scope, _, rest = request.path[len(VERIFY_PREFIX) :].partition("/")
     if scope != _NO_SCOPE and not is_scope(scope):
         raise NotFoundError("scope")
-    principal = (await authenticate(admission, request.scope, request.header)).principal
+    return scope, rest
+
+
+def _refused(request: HotRequest, error: DomainError) -> HotResponse:
+    log_refused_token(error, request.request_id.decode())
+    refusal = refuse_domain_error(error, request.request_id.decode())
+    refusal.headers.append((PROBLEM_HEADER, refusal.body))
+    return refusal
+
+
+def _identity(
+    request: HotRequest, principal: RequestPrincipal, scope: str, rest: str
+) -> HotResponse:
+    """Return the identity of a principal that has what the path requires."""
     if scope != _NO_SCOPE:
         principal.require(scope)
     if rest.startswith(_FEATURE_SEGMENT):

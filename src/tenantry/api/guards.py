@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, ClassVar, Final, cast
@@ -13,12 +13,14 @@ from litestar import Request
 from litestar.connection import ASGIConnection
 from litestar.di import NamedDependency
 from litestar.handlers import BaseRouteHandler
+from msgspec import UNSET
 
 from tenantry.accounts.caller_address import UNVERIFIED, CallerAddress
 from tenantry.auth.admission import Admission
 from tenantry.auth.authentication import (
     Authenticated,
     Authenticator,
+    KeyAnswer,
     requested_organization,
 )
 from tenantry.auth.credentials import Credential as SentCredential
@@ -46,6 +48,8 @@ from tenantry.server.asgi_types import (
     RATE_LIMITS,
     REQUEST_ID,
     USAGE_SUBJECT,
+    DirectRequest,
+    HotRequest,
     Scope,
     header_of,
 )
@@ -414,30 +418,97 @@ async def authenticate(
     window: Window | None = None,
     *,
     counts_quota: bool = True,
+    answer: KeyAnswer | None = None,
 ) -> Authenticated:
     """Authenticate a request as of now, and count it at the first call; store caller and status in
-    the scope. ``counts_quota`` is as in `Admission.count`.
+    the scope. ``counts_quota`` is as in `Admission.count`; ``answer`` is that of `look_up_key`.
 
     Raises as `Admission.authenticate` and `Admission.count`.
     """
     is_first = CALLER not in scope
-    began = admission.monotonic()
-    client = scope.get("client")
+    began = admission.monotonic() if answer is None else answer.began
+    address = _address_of(scope)
     try:
-        found = await admission.authenticate(
-            header(b"authorization"),
-            header(b"x-organization-id"),
-            client[0] if client else None,
-            window,
-            admission.credentials.read_key(header),
-        )
+        if answer is None:
+            found = await admission.authenticate(
+                header(b"authorization"),
+                header(b"x-organization-id"),
+                address,
+                window,
+                admission.credentials.read_key(header),
+            )
+        else:
+            found = await admission.accept_key(answer, address)
     except errors.DomainError as error:
         scope[USAGE_SUBJECT] = error.sender
         raise
-    scope[CALLER] = found.principal
-    scope[USAGE_SUBJECT] = subject_of(found.principal)
+    _store_caller(scope, found.principal)
     if is_first:
         scope[RATE_LIMITS] = await admission.count(
             found.principal, began, counts_quota=counts_quota
         )
+    return found
+
+
+def _address_of(scope: Scope) -> str | None:
+    client = scope.get("client")
+    return client[0] if client else None
+
+
+def _store_caller(scope: Scope, principal: RequestPrincipal) -> None:
+    scope[CALLER] = principal
+    scope[USAGE_SUBJECT] = subject_of(principal)
+
+
+class _KeyLookup(msgspec.Struct, frozen=True):
+    """What `look_up_key` began."""
+
+    digests: Sequence[bytes]
+    began: float
+
+
+def look_up_key(admission: Admission, request: DirectRequest, window: Window | None = None) -> bool:
+    """Look up the API key of a request for it, as `DirectHandler.begin`; ``window`` requests a
+    page.
+    """
+    began = admission.monotonic()
+    digests = admission.authenticator.look_up(
+        request,
+        request.header(b"authorization"),
+        window,
+        admission.credentials.read_key(request.header),
+    )
+    if digests is None:
+        return False
+    request.begun = _KeyLookup(digests, began)
+    return True
+
+
+def key_answer(request: HotRequest) -> KeyAnswer | None:
+    """Return the answer to `look_up_key`, if there is one."""
+    if request.answer is UNSET:
+        return None
+    lookup: _KeyLookup = request.begun
+    return KeyAnswer(lookup.digests, request.answer, lookup.began)
+
+
+def admit_at_once(admission: Admission, request: HotRequest) -> Authenticated | None:
+    """Authenticate and count a request by the answer to `look_up_key`, as `authenticate`.
+
+    Return None if the key is rejected, which takes time, or if counting needs a query: nothing was
+    counted then. Raises `RateLimitedError`.
+    """
+    answer = key_answer(request)
+    if answer is None:
+        return None
+    try:
+        found = admission.authenticator.accept_key(answer, _address_of(request.scope))
+    except Exception:  # noqa: BLE001  # `authenticate` raises it again
+        return None
+    _store_caller(request.scope, found.principal)
+    status = admission.count_locally(found.principal)
+    if status is None:
+        del request.scope[CALLER]  # so that `authenticate` counts
+        return None
+    request.scope[RATE_LIMITS] = status
     return found

@@ -13,7 +13,10 @@ from tenantry.api.guards import (
     Caller,
     ChangeAuthor,
     IdempotencyClaim,
+    admit_at_once,
     authenticate,
+    key_answer,
+    look_up_key,
     needs,
     raises,
 )
@@ -28,11 +31,12 @@ from tenantry.api.parameters import (
 )
 from tenantry.api.services import Services
 from tenantry.auth.admission import Admission
+from tenantry.auth.authentication import Authenticated
 from tenantry.common.encoding import doc
 from tenantry.db.pagination import Page, Window, window_after
 from tenantry.domain.errors import DomainError, ValidationError
 from tenantry.domain.tenants import Project
-from tenantry.server.asgi_types import JSON, HotRequest, HotResponse
+from tenantry.server.asgi_types import JSON, DirectRequest, HotRequest, HotResponse
 from tenantry.server.problems import fault_of
 from tenantry.server.repeated_items import check_query
 
@@ -63,18 +67,40 @@ _READ_SCOPE: Final = "projects:read"
 _FIRST: Final = Window(DEFAULT_LIMIT)
 
 
-async def answer_project_list(admission: Admission, request: HotRequest) -> HotResponse:
-    """Answer the hot route ``GET /api/v1/projects`` with a page of the caller's projects, newest
-    first.
-    """
-    try:
+class ProjectList:
+    """The hot route ``GET /api/v1/projects``: a page of the caller's projects, newest first."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    async def answer(self, request: HotRequest) -> HotResponse:
+        """Answer any request."""
+        scope = request.scope
+        try:
+            window = parse_window(scope["query_string"])
+        except DomainError:
+            # a rejected caller learns nothing else
+            admitted = await authenticate(self._admission, scope, request.header)
+            admitted.principal.require(_READ_SCOPE)
+            raise
+        answer = key_answer(request)
+        admitted = await authenticate(self._admission, scope, request.header, window, answer=answer)
+        return _listed(admitted, window)
+
+    def begin(self, request: DirectRequest) -> bool:
+        """Look up the API key and the page, as `DirectHandler.begin`."""
         window = parse_window(request.scope["query_string"])
-    except DomainError:
-        # a rejected caller learns nothing else
-        admitted = await authenticate(admission, request.scope, request.header)
-        admitted.principal.require(_READ_SCOPE)
-        raise
-    admitted = await authenticate(admission, request.scope, request.header, window)
+        return look_up_key(self._admission, request, window)
+
+    def finish(self, request: HotRequest) -> HotResponse | None:
+        """Answer with the page, as `DirectHandler.finish`."""
+        admitted = admit_at_once(self._admission, request)
+        if admitted is None:
+            return None
+        return _listed(admitted, parse_window(request.scope["query_string"]))
+
+
+def _listed(admitted: Authenticated, window: Window) -> HotResponse:
     admitted.principal.require(_READ_SCOPE)
     return HotResponse(200, [JSON], page_of(admitted.page, window.limit))
 
@@ -92,7 +118,7 @@ def parse_window(query: bytes) -> Window:
     return window_after(page.limit, page.cursor)
 
 
-# The dispatcher answers the list with `answer_project_list`. This handler answers variants of the
+# The dispatcher answers the list with `ProjectList`. This handler answers variants of the
 # address, such as one with a slash at the end, and describes the route for OpenAPI.
 @get(PATH, guards=[needs("projects:read")], summary="List projects")
 async def list_projects(

@@ -14,9 +14,14 @@ import msgspec
 from tenantry.auth import entitlements_store
 from tenantry.auth import rate_limits_store as rate_limits
 from tenantry.auth.api_keys_store import record_uses
-from tenantry.auth.authentication import AcceptInvitation, Authenticated, Authenticator
+from tenantry.auth.authentication import (
+    AcceptInvitation,
+    Authenticated,
+    Authenticator,
+    KeyAnswer,
+)
 from tenantry.auth.authentication_store import NO_PAGE
-from tenantry.auth.credentials import CredentialFinder
+from tenantry.auth.credentials import CredentialFinder, CredentialKind
 from tenantry.auth.entitlements import TellUse
 from tenantry.auth.rate_limits import RateLimiter
 from tenantry.auth.rejection_throttle import THROTTLED, Throttle, credential_throttle
@@ -122,6 +127,21 @@ class Admission:
         except errors.DomainError as error:
             await self._delay(error, self.credentials.label(authorization, api_key))
             raise
+
+    async def accept_key(self, answer: KeyAnswer, address: str | None) -> Authenticated:
+        """Authenticate by the answer to `Authenticator.look_up`. Raises as `authenticate`."""
+        try:
+            return self.authenticator.accept_key(answer, address)
+        except errors.DomainError as error:
+            await self._delay(error, CredentialKind.API_KEY)
+            raise
+
+    def count_locally(self, principal: RequestPrincipal) -> RateLimitStatus | None:
+        """Count a request if that needs no query; else return None: then use `count`.
+
+        Raises `RateLimitedError`.
+        """
+        return self.limiter.count_locally(principal) if self.quotas is None else None
 
     async def count(
         self, principal: RequestPrincipal, began: float, *, counts_quota: bool = True

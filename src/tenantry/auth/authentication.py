@@ -30,7 +30,7 @@ from tenantry.auth.credentials import (
     no_credential,
 )
 from tenantry.common.clock import Clock
-from tenantry.db.batcher import Batcher
+from tenantry.db.batcher import Batcher, Receiver
 from tenantry.db.connection import Connection
 from tenantry.db.pagination import Window
 from tenantry.db.standby_lane import LookupLane
@@ -71,6 +71,17 @@ class Authenticated(msgspec.Struct, frozen=True):
     principal: RequestPrincipal
     page: Sequence[str] = ()
     """JSON documents: one more than the limit if there are more."""
+
+
+class KeyAnswer(msgspec.Struct, frozen=True):
+    """The answer to `Authenticator.look_up`."""
+
+    digests: Sequence[bytes]
+    """Of the key that was looked up."""
+    row: KeyRow | Exception | None
+    """None for an unknown key, an exception if the lookup failed."""
+    began: float
+    """When the request arrived, on the monotonic clock."""
 
 
 class ChangeableKey(Protocol):
@@ -162,6 +173,36 @@ class Authenticator:
         except errors.DatabaseUnavailableError as error:
             raise errors.AuthUnavailableError(error.detail) from error
 
+    def look_up(
+        self,
+        receiver: Receiver[KeyRow | None],
+        authorization: bytes | None,
+        window: Window | None = None,
+        api_key: bytes | None = None,
+    ) -> Sequence[bytes] | None:
+        """Look up the API key of a request for ``receiver``, and return its digests. Return None if
+        the request has no API key: then `authenticate` must answer. The parameters are those of
+        `authenticate`.
+
+        Raises `MissingCredentialError`, `InvalidCredentialError` and `DatabaseUnavailableError`.
+        """
+        credential = self.credentials.find(authorization, api_key)
+        if credential.kind is not CredentialKind.API_KEY:
+            return None
+        digests = self.credentials.digests(credential.value, self.peppers)
+        if digests is not None:
+            self._keys.submit_for(receiver, KeyQuery(digests, window))
+        return digests
+
+    def accept_key(self, answer: KeyAnswer, address: str | None) -> Authenticated:
+        """Authenticate by the answer to `look_up`. Raises as `authenticate`."""
+        row = answer.row
+        if isinstance(row, errors.DatabaseUnavailableError):
+            raise errors.AuthUnavailableError(row.detail) from row
+        if isinstance(row, Exception):
+            raise row
+        return self._accept_row(row, answer.digests, address)
+
     async def as_user(self, claims: Claims, org_id: str) -> tuple[RequestPrincipal, Role]:
         """Return the principal and effective role of a signed-in user in a tenant.
 
@@ -202,6 +243,11 @@ class Authenticator:
         if digests is None:
             raise errors.InvalidCredentialError("The API key is not valid.")
         key = await self._keys.submit(KeyQuery(digests, window))
+        return self._accept_row(key, digests, address)
+
+    def _accept_row(
+        self, key: KeyRow | None, digests: Sequence[bytes], address: str | None
+    ) -> Authenticated:
         if key is None:
             raise errors.InvalidCredentialError("The API key is not valid.")
         now = self.clock()

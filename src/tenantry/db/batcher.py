@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -33,6 +33,18 @@ NO_BATCH_METRICS: Final = BatchMetrics("")
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+_Received_contra = TypeVar("_Received_contra", contravariant=True)
+
+
+class Receiver(Protocol[_Received_contra]):
+    """Takes the answer of an item; a future is one."""
+
+    def done(self) -> bool:
+        """Whether it needs no answer any more."""
+
+    def set_result(self, result: _Received_contra, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
 
 MAX_ITEMS: Final = 256
 # waiting items from which another batch starts beside those in progress
@@ -92,16 +104,23 @@ class Batcher(Generic[Item, Answer]):
         Raises `DatabaseUnavailableError` on a timeout (the item may still be processed) or if too
         many items wait. If the submitter is canceled before its batch starts, its item is dropped.
         """
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.submit_for(future, item)
+        return await future
+
+    def submit_for(self, receiver: Receiver[Answer], item: Item) -> None:
+        """Give ``receiver`` what `submit` returns or raises, in a later turn of the event loop.
+
+        Raises `DatabaseUnavailableError` if too many items wait.
+        """
         if self._hanging or len(self._waiting) >= self.max_waiting:
             raise _busy()
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
         trace = None if self._tracing is None else self._tracing.current()
-        self._waiting.append(_QueuedItem(item, future, loop.time(), trace))
+        self._waiting.append(_QueuedItem(item, receiver, loop.time(), trace))
         self._wake()
         if self._timer is None:
             self._check_again(loop)
-        return await future
 
     def _wake(self) -> None:
         """Start a worker if one more is needed, or end its wait for submitters."""
@@ -124,6 +143,7 @@ class Batcher(Generic[Item, Answer]):
         """Wait until all submitted items are answered."""
         while self._workers:
             await asyncio.wait(self._workers)
+        await asyncio.sleep(0)  # the last answers are delivered in the next turn
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -141,7 +161,7 @@ class Batcher(Generic[Item, Answer]):
         """Return the next items, without those of submitters that no longer wait."""
         number = min(self.max_items, len(self._waiting))
         taken = [self._waiting.popleft() for _ in range(number)]
-        return [queued for queued in taken if not queued.future.done()]
+        return [queued for queued in taken if not queued.receiver.done()]
 
     async def _gather(self) -> None:
         """Wait for `_GATHERED_SHARE` of the last batch's submitters, if it has just ended."""
@@ -169,14 +189,7 @@ class Batcher(Generic[Item, Answer]):
             async with asyncio.timeout(self.deadline):
                 answers = await self._answer(batch)
         except Exception as error:  # noqa: BLE001  # the submitters handle it
-            for queued in batch:
-                _resolve(queued.future, error)
-        else:
-            for queued, answer in zip(batch, answers, strict=True):
-                if isinstance(answer, asyncio.Future):
-                    answer.add_done_callback(partial(_resolve_by, queued.future))
-                else:
-                    _resolve(queued.future, answer)
+            answers = [error] * len(batch)
         finally:
             alarm.cancel()
             self._ended_at, self._submitters = loop.time(), len(batch) + len(self._waiting)
@@ -187,6 +200,8 @@ class Batcher(Generic[Item, Answer]):
                 started - batch[0].queued_at,
                 loop.time() - started,
             )
+        # later: PostgreSQL answers the next batch while the submitters handle these answers
+        loop.call_soon(_deliver, batch, answers)
 
     async def _answer(
         self, batch: Sequence["_QueuedItem[Item, Answer]"]
@@ -205,18 +220,18 @@ class Batcher(Generic[Item, Answer]):
         """Refuse all items until the hanging batch releases its connection."""
         self._hanging.add(number)
         for queued in (*self._running[number], *self._waiting):
-            _resolve(queued.future, _busy())
+            _resolve(queued.receiver, _busy())
         self._waiting.clear()
 
     def _refuse_overdue(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
         running = [(batch, self.deadline) for batch in self._running.values()]
-        for batch, seconds in (*running, (self._waiting, self._start_timeout)):
+        for batch, seconds in (*running, ([*self._waiting], self._start_timeout)):
             for queued in batch:
                 if queued.queued_at + seconds > now:
                     break  # the others were queued later
-                _resolve(queued.future, _busy())
+                _resolve(queued.receiver, _busy())
         self._timer = None
         if self._running or self._waiting:
             self._check_again(loop)
@@ -226,22 +241,33 @@ class _QueuedItem(msgspec.Struct, Generic[Item, Answer], frozen=True):
     """An item, with its submitter's trace; ``queued_at`` is on the event loop's clock."""
 
     item: Item
-    future: "asyncio.Future[Answer]"
+    receiver: Receiver[Answer]
     queued_at: float
     trace: Trace | None = None
 
 
-def _resolve(future: asyncio.Future[Answer], answer: Answer | BaseException) -> None:
-    if future.done():
+def _deliver(
+    batch: Sequence[_QueuedItem[Item, Answer]],
+    answers: Sequence[Answer | Exception | asyncio.Future[Answer]],
+) -> None:
+    for queued, answer in zip(batch, answers, strict=True):
+        if isinstance(answer, asyncio.Future):
+            answer.add_done_callback(partial(_resolve_by, queued.receiver))
+        else:
+            _resolve(queued.receiver, answer)
+
+
+def _resolve(receiver: Receiver[Answer], answer: Answer | BaseException) -> None:
+    if receiver.done():
         return
     if isinstance(answer, BaseException):
-        future.set_exception(answer)
+        receiver.set_exception(answer)
     else:
-        future.set_result(answer)
+        receiver.set_result(answer)
 
 
-def _resolve_by(future: asyncio.Future[Answer], answer: asyncio.Future[Answer]) -> None:
-    _resolve(future, _busy() if answer.cancelled() else answer.result())
+def _resolve_by(receiver: Receiver[Answer], answer: asyncio.Future[Answer]) -> None:
+    _resolve(receiver, _busy() if answer.cancelled() else answer.result())
 
 
 def _busy() -> DatabaseUnavailableError:

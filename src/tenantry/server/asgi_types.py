@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from tenantry.domain.errors import CompressedBodyError, PayloadTooLargeError
 
@@ -84,7 +85,17 @@ class HotRequest:
     ``full_body``.
     """
 
-    __slots__ = ("_headers", "_receive", "full_body", "path", "request_id", "scope")
+    __slots__ = (
+        "_headers",
+        "_receive",
+        "answer",
+        "begun",
+        "full_body",
+        "path",
+        "request_id",
+        "scope",
+        "started",
+    )
 
     def __init__(self, scope: Scope, receive: Receive | None = None) -> None:
         self.scope = scope  # the ASGI scope, reduced to the keys in use
@@ -95,6 +106,12 @@ class HotRequest:
         self.request_id = request_id_of(self.header(b"x-request-id"))
         self._receive = receive
         self.full_body = b""
+        self.begun: Any = None
+        """What `DirectHandler.begin` found out, for `DirectHandler.finish` and the handler."""
+        self.answer: Any | UnsetType = UNSET
+        """What a batch answered to `DirectHandler.begin`: an exception if it failed."""
+        self.started: float | None = None
+        """When the request was complete, on the clock `perf_counter`."""
 
     def header(self, name: bytes) -> bytes | None:
         return header_of(self.scope, name) if self._headers is None else self._headers.get(name)
@@ -136,6 +153,27 @@ def is_compressed(encoding: bytes | None) -> bool:
     return encoding is not None and encoding.strip().lower() not in (b"", b"identity")
 
 
+class DirectRequest(HotRequest):
+    """A request that takes the answer of a batch itself (`db.batcher.Receiver`)."""
+
+    __slots__ = ()
+
+    def done(self) -> bool:
+        """Whether it needs no answer any more."""
+        return self.answer is not UNSET
+
+    def set_result(self, answer: object) -> None:
+        """Take the answer of the batch, and continue."""
+        self.answer = answer
+        self.on_answer()
+
+    set_exception = set_result
+
+    def on_answer(self) -> None:
+        """Continue with the answer."""
+        raise NotImplementedError
+
+
 class HotResponse(msgspec.Struct):
     """A complete response, outside of the framework."""
 
@@ -159,11 +197,29 @@ async def send_response(send: Send, response: HotResponse) -> None:
 HotHandler = Callable[[HotRequest], Awaitable[HotResponse]]
 
 
+class DirectHandler(Protocol):
+    """Answers a hot route's requests in two halves, between which a batch runs.
+
+    Together they need no task and no future. That takes an eighth off a list's processor time.
+    """
+
+    def begin(self, request: "DirectRequest") -> bool:
+        """Submit what the request needs to a batch, for the request as its receiver. Return False,
+        or raise, if the route's handler must answer the request; nothing was submitted then.
+        """
+
+    def finish(self, request: HotRequest) -> HotResponse | None:
+        """Return the response for ``request.answer``; None if the route's handler must answer,
+        which also takes it. Nothing was counted then.
+        """
+
+
 class HotRoute(msgspec.Struct, frozen=True):
     """A route that bypasses the framework; ``template`` is its name in the metrics."""
 
     template: str
     handler: HotHandler
+    direct: DirectHandler | None = None
 
 
 # key of the `HotDispatcher` in the ASGI lifespan state
@@ -178,6 +234,14 @@ class HotDispatcher(Protocol):
 
     async def answer(self, route: HotRoute, request: HotRequest) -> HotResponse:
         """Return the response with all headers but the server's default ones. Raises nothing."""
+
+    def begin(self, route: HotRoute, request: "DirectRequest") -> bool:
+        """Begin to answer without a task, as `DirectHandler.begin`. Raises nothing."""
+
+    def finish(self, route: HotRoute, request: HotRequest) -> HotResponse | None:
+        """Return the response of a request that `begin` began; None if `answer` must follow. Raises
+        nothing.
+        """
 
     def count_disconnect(self, route: HotRoute, request: HotRequest) -> None:
         """Count a client that disconnected before its request was complete."""

@@ -30,6 +30,8 @@ from tenantry.server.asgi_types import (
     USAGE_SUBJECT,
     AsgiApp,
     ClientGoneError,
+    DirectHandler,
+    DirectRequest,
     Header,
     HotHandler,
     HotRequest,
@@ -95,20 +97,22 @@ class HotRoutes:
         method: str | None,
         path: str,
         handler: HotHandler,
+        direct: DirectHandler | None = None,
     ) -> None:
         """Add a method of a path; None is every method."""
-        self._exact[method, path] = HotRoute(path, handler)
+        self._exact[method, path] = HotRoute(path, handler, direct)
 
     def add_prefix(
         self,
         prefix: str,
         template: str,
         handler: HotHandler,
+        direct: DirectHandler | None = None,
     ) -> None:
         """Add every method of every path below a prefix; ``template`` names the route in the
         metrics.
         """
-        self._prefixes.append((prefix, HotRoute(template, handler)))
+        self._prefixes.append((prefix, HotRoute(template, handler, direct)))
 
     def find(self, method: str, path: str) -> HotRoute | None:
         found = self._exact.get((method, path)) or self._exact.get((None, path))
@@ -260,23 +264,43 @@ class Dispatcher:
         return self.find(method, path) or (self.find("GET", path) if method == "HEAD" else None)
 
     async def answer(self, route: HotRoute, request: HotRequest) -> HotResponse:
-        started = perf_counter()
-        scope = request.scope
+        if request.started is None:
+            request.started = perf_counter()
         try:
             response = await route.handler(request)
-        except DomainError as error:
-            log_refused_token(error, request.request_id.decode())
-            response = refuse_domain_error(error, request.request_id.decode())
-        except ClientGoneError:
-            response = HotResponse(CLIENT_GONE, [])
-        except Exception:
-            request_id = request.request_id.decode()
-            logger.exception("request %s failed", request_id)
-            response = internal_error(request_id)
-        if isinstance(response, Refusal):
-            scope[OUTCOME] = response.code
-        if response.status in _THROTTLED and _is_anonymous(scope):
+        except Exception as error:  # noqa: BLE001  # it is logged
+            response = _response_to(error, request)
+        _note_outcome(response, request.scope)
+        if response.status in _THROTTLED and _is_anonymous(request.scope):
             await self._throttle.wait()
+        return self._finished(route, request, response, request.started)
+
+    def begin(self, route: HotRoute, request: DirectRequest) -> bool:
+        if route.direct is None:
+            return False
+        request.started = perf_counter()
+        try:
+            return route.direct.begin(request)
+        except Exception:  # noqa: BLE001  # the handler meets the same error, and reports it
+            return False
+
+    def finish(self, route: HotRoute, request: HotRequest) -> HotResponse | None:
+        if route.direct is None or request.started is None:
+            return None
+        try:
+            response = route.direct.finish(request)
+        except Exception as error:  # noqa: BLE001  # it is logged
+            response = _response_to(error, request)
+        if response is None:
+            return None
+        _note_outcome(response, request.scope)
+        return self._finished(route, request, response, request.started)
+
+    def _finished(
+        self, route: HotRoute, request: HotRequest, response: HotResponse, started: float
+    ) -> HotResponse:
+        """Complete and count a response."""
+        scope = request.scope
         self._complete(response, scope, request.request_id)
         self._count(
             scope,
@@ -404,6 +428,23 @@ class Dispatcher:
             outcome = ACCEPTED if code is None else outcome_of(code)
             if outcome is not None:
                 self._count_usage(subject, outcome)
+
+
+def _response_to(error: Exception, request: HotRequest) -> HotResponse:
+    """Return the response to a request of a hot route that failed."""
+    request_id = request.request_id.decode()
+    if isinstance(error, DomainError):
+        log_refused_token(error, request_id)
+        return refuse_domain_error(error, request_id)
+    if isinstance(error, ClientGoneError):
+        return HotResponse(CLIENT_GONE, [])
+    logger.error("request %s failed", request_id, exc_info=error)
+    return internal_error(request_id)
+
+
+def _note_outcome(response: HotResponse, scope: Scope) -> None:
+    if isinstance(response, Refusal):
+        scope[OUTCOME] = response.code
 
 
 def _is_anonymous(scope: Scope) -> bool:

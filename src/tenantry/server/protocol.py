@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -22,9 +23,9 @@ from tenantry.server import protocol_errors
 from tenantry.server.asgi_types import (
     BODY_COMPLETE,
     HOT_DISPATCHER,
+    DirectRequest,
     Header,
     HotDispatcher,
-    HotRequest,
     HotResponse,
     HotRoute,
     Scope,
@@ -315,7 +316,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._monitor.track_body(self, 0)
         self._await_at_most_reading()
         if self._hot is not None:
-            self.tasks.add(self.loop.create_task(self._serve(self._hot)))
+            self._begin(self._hot)
             return
         self.is_arriving = False
         super().on_message_complete()
@@ -549,7 +550,7 @@ class HttpProtocol(HttpToolsProtocol):
             "client": self.client,
             "scheme": self.scheme,
         }
-        cycle = HotRequestCycle(dispatcher, route, scope)
+        cycle = HotRequestCycle(self, dispatcher, route, scope)
         if self._needs_framework(cycle):
             return None
         is_last = version == "1.0" or self._shutdown.is_draining
@@ -568,18 +569,57 @@ class HttpProtocol(HttpToolsProtocol):
         forwarded = None if self._proxies is None else cycle.header(b"x-forwarded-for")
         return forwarded is not None and forwarded.count(b",") >= MAX_FORWARDED
 
+    def _begin(self, cycle: "HotRequestCycle") -> None:
+        """Begin to answer a complete request: without a task, if its route can."""
+        if self._proxies is not None:
+            with suppress(StopIteration):  # it waits for the application only, which does nothing
+                self._proxies(cast("Any", cycle.scope), _noop_app, _noop_app).send(None)
+        if cycle.dispatcher.begin(cycle.route, cycle):
+            self.tasks.add(cast("Any", cycle))
+        else:
+            self._serve_in_task(cycle)
+
+    def finish(self, cycle: "HotRequestCycle") -> None:
+        """Answer a request without a task: its batch has answered. Raises nothing."""
+        self.tasks.discard(cast("Any", cycle))
+        if self.flow.write_paused:
+            self._serve_in_task(cycle)
+            return
+        try:
+            response = cycle.dispatcher.finish(cycle.route, cycle)
+            if response is not None:
+                self._send(cycle, response)
+        except Exception:
+            self.fail(cycle)
+            logger.exception("request %s could not be answered", cycle.request_id.decode())
+        else:
+            if response is None:
+                self._serve_in_task(cycle)
+
+    def fail(self, cycle: "HotRequestCycle") -> None:
+        """Answer with an internal error as the connection's last response."""
+        if not cycle.response_complete:
+            cycle.keep_alive = False
+            self._send(cycle, cycle.dispatcher.internal_error(cycle))
+
+    def cancel(self, cycle: "HotRequestCycle") -> None:
+        """End a request whose batch has not answered: the process stops."""
+        if not cycle.done():
+            cycle.answer = None
+            self.tasks.discard(cast("Any", cycle))
+            self.fail(cycle)
+
+    def _serve_in_task(self, cycle: "HotRequestCycle") -> None:
+        self.tasks.add(self.loop.create_task(self._serve(cycle)))
+
     async def _serve(self, cycle: "HotRequestCycle") -> None:
         try:
-            if self._proxies is not None:
-                await self._proxies(cast("Any", cycle.scope), _noop_app, _noop_app)
             response = await cycle.dispatcher.answer(cycle.route, cycle)
             if self.flow.write_paused:
                 await self.flow.drain()
             self._send(cycle, response)
         except BaseException as error:
-            if not cycle.response_complete:
-                cycle.keep_alive = False
-                self._send(cycle, cycle.dispatcher.internal_error(cycle))
+            self.fail(cycle)
             if not isinstance(error, Exception):
                 raise
             logger.exception("request %s could not be answered", cycle.request_id.decode())
@@ -607,22 +647,41 @@ class HttpProtocol(HttpToolsProtocol):
         self.on_response_complete()
 
 
-class HotRequestCycle(HotRequest):
+class HotRequestCycle(DirectRequest):
     """A request of a hot route, with the attributes that uvicorn uses of its
-    `RequestResponseCycle`.
+    `RequestResponseCycle`, and of a task.
     """
 
-    __slots__ = ("disconnected", "dispatcher", "keep_alive", "response_complete", "route")
+    __slots__ = (
+        "_protocol",
+        "disconnected",
+        "dispatcher",
+        "keep_alive",
+        "response_complete",
+        "route",
+    )
 
     message_event: Final = asyncio.Event()  # uvicorn sets it on input; nothing waits for it
 
-    def __init__(self, dispatcher: HotDispatcher, route: HotRoute, scope: Scope) -> None:
+    def __init__(
+        self, protocol: HttpProtocol, dispatcher: HotDispatcher, route: HotRoute, scope: Scope
+    ) -> None:
         super().__init__(scope)
+        self._protocol = protocol
         self.dispatcher = dispatcher
         self.route = route
         self.keep_alive = False
         self.response_complete = False
         self.disconnected = False
+
+    def on_answer(self) -> None:
+        """Answer the request."""
+        self._protocol.finish(self)
+
+    def cancel(self, msg: str | None = None) -> None:
+        """End the request, in the event loop's next turn, as uvicorn cancels tasks."""
+        del msg
+        self._protocol.loop.call_soon(self._protocol.cancel, self)
 
     @property
     def response_started(self) -> bool:

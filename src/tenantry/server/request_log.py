@@ -11,7 +11,15 @@ from tenantry.common.logs import FIELDS, REQUESTS
 from tenantry.common.tracing import RequestSpan, Tracing
 from tenantry.domain.permissions import RequestPrincipal
 from tenantry.server import asgi_types
-from tenantry.server.asgi_types import HotRequest, HotResponse, HotRoute, Receive, Scope, Send
+from tenantry.server.asgi_types import (
+    DirectRequest,
+    HotRequest,
+    HotResponse,
+    HotRoute,
+    Receive,
+    Scope,
+    Send,
+)
 from tenantry.server.dispatch import CLIENT_GONE, Dispatcher
 
 UNLOGGED_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -37,6 +45,11 @@ class LoggingDispatcher(Dispatcher):
             record.status = response.status
             record.route = route.template
             return response
+
+    def begin(self, route: HotRoute, request: DirectRequest) -> bool:
+        """Leave every request to `answer`: a span belongs to a task."""
+        del route, request
+        return False
 
     async def _pass_on(
         self,
