@@ -119,7 +119,7 @@ def main(name: str, port: int, secret: str, catalog: str) -> None:
         Lane.use = _no_connection  # type: ignore[assignment, method-assign]
         Lane.look_up = _look_up  # type: ignore[method-assign]
         authentication.keys_in = _keys_in  # type: ignore[assignment, attr-defined]
-        ingest.apply_batch, ingest.write = _settle, _write  # type: ignore[assignment]
+        ingest.apply_batch, ingest.write_and_commit = _settle, _write  # type: ignore[assignment]
         service = build_app(settings, "")
         app = without_lifespan(service, service.state)
     config = server_config(settings, app)
