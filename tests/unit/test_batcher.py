@@ -210,6 +210,32 @@ async def test_an_item_does_not_wait_longer_than_its_own_deadline() -> None:
     assert turns < 20
 
 
+async def test_receiver_gets_what_a_submitter_would() -> None:
+    doubler = Doubler()
+    batcher = Batcher(doubler.run, max_waiting=1)
+    first = await held(batcher, doubler, 1)
+    loop = asyncio.get_running_loop()
+    second, third = loop.create_future(), loop.create_future()
+    batcher.submit_for(second, 2)
+    with pytest.raises(DatabaseUnavailableError):
+        batcher.submit_for(third, 3)
+    doubler.gate.set()
+    assert [await first, await second, third.done()] == [2, 4, False]
+
+
+async def test_next_batch_starts_before_the_answers_are_delivered() -> None:
+    doubler = Doubler()
+    doubler.gate.set()
+    batcher = Batcher(doubler.run, max_items=1)
+    batches_at_answer: list[int] = []
+    first, second = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    first.add_done_callback(lambda _: batches_at_answer.append(len(doubler.batches)))
+    batcher.submit_for(first, 1)
+    batcher.submit_for(second, 2)
+    await batcher.close()
+    assert batches_at_answer == [2]
+
+
 async def test_the_queue_has_a_bound() -> None:
     doubler = Doubler()
     batcher = Batcher(doubler.run, max_waiting=2)
