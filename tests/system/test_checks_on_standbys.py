@@ -25,6 +25,9 @@ from tests.support.standby_lookups import Lookups, MovableClock, lookups
 from tests.support.standby_pairs import NAMED, catch_up, migrated_pair
 
 STANDBY = CheckSource.STANDBY
+REST = 10.0
+"""Seconds after which a process surely tries an unusable standby again."""
+ATTEMPTS = 30
 KEY_LOOKUPS = (
     "SELECT count(*) FROM pg_stat_activity "
     "WHERE query LIKE '%JOIN api_keys k%' AND query NOT LIKE '%pg_stat%'"
@@ -224,6 +227,22 @@ async def refused(found: Lookups, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         while not caplog.messages:
             assert await found.source() is CheckSource.NO_CONNECTION
+
+
+async def test_each_unusable_standby_is_logged_once(
+    shared_pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = MovableClock()
+    primary = shared_pair.primary
+    unusable = f"host={primary.sockets},{primary.data} user=postgres dbname=postgres"
+    async with lookups(primary.conninfo, unusable, clock) as found:
+        with caplog.at_level(logging.WARNING):
+            while len(caplog.messages) < 2:
+                await found.source()
+            for _ in range(ATTEMPTS):
+                clock.move(REST)
+                await found.source()
+    assert ["place 1" in text for text in caplog.messages] == [True, False]
 
 
 async def test_login_without_statistics_does_not_use_standbys(

@@ -58,7 +58,7 @@ class StandbyConnector:
         self._connecting: asyncio.Task[None] | None = None
         self._failures = 0
         self._tries_at = 0.0
-        self._warned: str | None = None
+        self._warned: dict[int, str] = {}
 
     async def link(self) -> StandbyLink | None:
         """Return the connection, if there is one now."""
@@ -102,7 +102,8 @@ class StandbyConnector:
         """Use another connection from now on. No batch uses the former one at this moment."""
         former = self._link
         self._link = link
-        self._nearer = self._warned = None
+        self._nearer = None
+        self._warned.pop(link.host, None)
         if former is not None:
             await self._end(former)
 
@@ -137,14 +138,14 @@ class StandbyConnector:
             return None
 
     def _warn(self, number: int, error: Exception) -> None:
-        """Log why a standby is not used, unless the last warning says the same."""
+        """Log why a standby is not used, unless its last warning says the same."""
         reason = "it or the primary does not answer" if isinstance(error, TimeoutError) else error
         text = (
             f"checks do not use the standby at place {number + 1} of DATABASE_CHECKS_URL: {reason}"
         )
-        if self._warned != text:
+        if self._warned.get(number) != text:
             logger.warning("%s", text)
-        self._warned = text
+        self._warned[number] = text
 
     async def _open(self, number: int, conninfo: str) -> StandbyLink:
         connection = await Connection.connect(conninfo, autocommit=True, prepare_threshold=0)
