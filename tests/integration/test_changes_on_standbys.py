@@ -114,6 +114,12 @@ async def test_committed_change_stays_when_the_standbys_cannot_be_read(
     assert await count(conninfo, "tenants") == 1
 
 
+async def test_triggers_find_a_change_that_waits_for_no_standby(database: Database) -> None:
+    with pytest.raises(psycopg.errors.RaiseException, match=r"without Database\.change"):
+        async with database.transaction(ACME) as connection:
+            await add_tenant(connection)
+
+
 async def test_failed_commit_is_an_error(conninfo: str, database: Database) -> None:
     async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as owner:
         await owner.execute(

@@ -53,6 +53,7 @@ def privileged(filled: str) -> Iterator[psycopg.Connection]:
             sql.SQL("GRANT ALL ON ALL TABLES IN SCHEMA public TO {}").format(sql.Identifier(API))
         )
         connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(API)))
+        connection.execute("SET LOCAL synchronous_commit = local")  # as `Database.change` does
         yield connection
         connection.rollback()
 

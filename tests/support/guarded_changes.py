@@ -58,10 +58,12 @@ def guard_changes(conninfo: str) -> None:
 
 def _triggers(table: str, columns: tuple[str, ...]) -> bytes:
     before, after = (", ".join(f"{row}.{column}" for column in columns) for row in ("OLD", "NEW"))
+    # checks reject all of an ended tenant, whatever else its row says
+    unless = "AND OLD.deleted_at IS NULL" if table == "tenants" else ""
     return f"""
 CREATE TRIGGER tests_guard_rows AFTER INSERT OR DELETE ON {table}
     FOR EACH ROW EXECUTE FUNCTION tests_guard_change();
 CREATE TRIGGER tests_guard_columns AFTER UPDATE ON {table}
-    FOR EACH ROW WHEN (({before}) IS DISTINCT FROM ({after}))
+    FOR EACH ROW WHEN (({before}) IS DISTINCT FROM ({after}) {unless})
     EXECUTE FUNCTION tests_guard_change();
 """.encode()
