@@ -66,9 +66,11 @@ def ask():
 ask()
 """
 FORK: Final = """\
-import os, sys
+import os, sys, warnings
 import served
 
+# Python 3.12 and newer warn of any fork with threads, which is what servers do
+warnings.simplefilter("ignore", DeprecationWarning)
 for _ in range(2):
     child = os.fork()
     if not child:

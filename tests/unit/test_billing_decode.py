@@ -550,7 +550,11 @@ def test_an_invoice_of_no_use_has_a_problem(fields: dict[str, Any]) -> None:
         b'{"type": "x", "data": {"object": {}}} trailing',
         b'{"type": "x", "data": {"object": {}}}\x00',
         b"[" * 500_000,
-        b'{"type": "x", "data": {"object": ' + b'{"a":' * 200_000 + b"1" + b"}" * 200_000 + b"}}",
+        b'{"type": "x", "data": {"object": '
+        + b'{"a":' * 1_000_000
+        + b"1"
+        + b"}" * 1_000_000
+        + b"}}",
         '{"type": "x", "data": {"object": {}}}'.encode("utf-16"),
     ],
 )
