@@ -158,6 +158,22 @@ async def test_promoted_standby_is_not_believed(pair: Pair) -> None:
         assert found.sources[-1] is not STANDBY
 
 
+async def test_standby_that_follows_the_promoted_one_answers(pair: Pair) -> None:
+    third = follower(pair, (*FAST_SETTINGS, "cluster_name=third"))
+    try:
+        async with lookups(pair.primary.conninfo, third.conninfo) as found:
+            await found.until(STANDBY)
+        pair.fail_over()
+        source = f"host={pair.primary.sockets} user=postgres"
+        third.rows(f"ALTER SYSTEM SET primary_conninfo = '{source}'")
+        third.rows("SELECT pg_reload_conf()")
+        third.until("SELECT count(*) = 1 FROM pg_stat_wal_receiver WHERE received_tli = 2")
+        async with lookups(pair.primary.conninfo, third.conninfo) as found:
+            await found.until(STANDBY)
+    finally:
+        third.stop()
+
+
 async def test_lookup_has_a_later_snapshot_than_the_state_of_the_standby(pair: Pair) -> None:
     pair.standby.rows("ALTER SYSTEM SET default_transaction_isolation = 'repeatable read'")
     pair.standby.rows("SELECT pg_reload_conf()")

@@ -25,7 +25,10 @@ SELECT ('x' || left(pg_walfile_name(lsn), 8))::bit(32)::bigint, (lsn - '0/0')::b
  WHERE NOT pg_is_in_recovery()
 """
 )
-_RECEIVER: Final = Statement("SELECT conninfo, slot_name FROM pg_stat_wal_receiver")
+# After a change of the timeline, conninfo is what primary_conninfo says, without the fallback.
+_RECEIVER: Final = Statement(
+    "SELECT conninfo, slot_name, current_setting('cluster_name') FROM pg_stat_wal_receiver"
+)
 _REPLICATING: Final = Statement(
     """
 SELECT count(*) FILTER (WHERE application_name = $1),
@@ -138,12 +141,11 @@ async def read_identity(connection: Connection) -> StandbyIdentity:
         raise UnusableStandbyError("it does not show its WAL receiver") from error
     if not rows:
         raise UnusableStandbyError("it is no standby that streams from a primary")
-    [[receiver, slot]] = rows
+    [[receiver, slot, cluster_name]] = rows
     if receiver is None:
         raise UnusableStandbyError(f"{_NEEDS_STATISTICS} (replicated from the primary)")
-    parameters = conninfo_to_dict(receiver)
-    given = parameters.get("application_name") or parameters.get("fallback_application_name")
-    name = str(given or _DEFAULT_NAME)
+    given = conninfo_to_dict(receiver).get("application_name")
+    name = str(given or cluster_name or _DEFAULT_NAME)
     if name == _DEFAULT_NAME and slot is None:
         raise UnusableStandbyError(
             "it has PostgreSQL's default name, which others may have: set cluster_name on it"
