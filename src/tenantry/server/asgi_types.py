@@ -200,7 +200,7 @@ HotHandler = Callable[[HotRequest], Awaitable[HotResponse]]
 class DirectHandler(Protocol):
     """Answers a hot route's requests in two halves, between which a batch runs.
 
-    Together they need no task and no future. That takes an eighth off a list's processor time.
+    Together they need no task and no future. A list takes 0.93 times the processor time.
     """
 
     def begin(self, request: "DirectRequest") -> bool:
