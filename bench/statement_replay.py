@@ -41,11 +41,17 @@ _STATEMENT_OF_JOB: Final = {
 }
 """Part of a statement that only the lanes of the job send."""
 _LATENCY: Final = re.compile(r"^latency average = ([0-9.]+) ms$", re.MULTILINE)
+_CONFLICT: Final = "number of failed transactions: 1"
 _TIMEOUT: Final = 300
+_MORE_TRIES: Final = 5
 
 
 class ReplayError(RuntimeError):
     """pgbench failed; the message has its output."""
+
+
+class ConflictError(ReplayError):
+    """Transactions of two connections ended in a deadlock, after which the service tries again."""
 
 
 class Replay(NamedTuple):
@@ -103,7 +109,14 @@ def measure(
     support.load(conninfo)
     scripts = write_scripts(conninfo, folder, [*recorded.before, *recorded.measured])
     first, then = scripts[: len(recorded.before)], scripts[len(recorded.before) :]
-    found = [_replay(cluster, template, first, then) for _ in range(rounds)]
+    found = []
+    for _ in range(rounds + _MORE_TRIES):
+        with contextlib.suppress(ConflictError):
+            found.append(_replay(cluster, template, first, then))
+        if len(found) == rounds:
+            break
+    if not found:
+        raise ConflictError("each replay ended in a deadlock")
     cluster.drop(template)
     took, used = (statistics.median(column) for column in zip(*found, strict=True))
     return Replay(
@@ -269,13 +282,14 @@ def _replay(
     """
     database = f"{template}_run"
     conninfo = cluster.create(database, template)
-    run_scripts(first, conninfo)
-    cluster.checkpoint()  # as before each measurement of the service
-    before = cpu_seconds(cluster.pid)
-    seconds = run_scripts(then, conninfo)
-    used = cpu_seconds(cluster.pid) - before
-    cluster.drop(database)
-    return seconds, used
+    try:
+        run_scripts(first, conninfo)
+        cluster.checkpoint()  # as before each measurement of the service
+        before = cpu_seconds(cluster.pid)
+        seconds = run_scripts(then, conninfo)
+        return seconds, cpu_seconds(cluster.pid) - before
+    finally:
+        cluster.drop(database)
 
 
 def run_scripts(scripts: Iterable[Path], conninfo: str) -> float:
@@ -302,6 +316,8 @@ def _seconds(process: subprocess.Popen[str]) -> float:
     """Return how long a script took, without connecting. Raises `ReplayError`."""
     output, _ = process.communicate(timeout=_TIMEOUT)
     found = _LATENCY.search(output)
+    if _CONFLICT in output:
+        raise ConflictError(f"pgbench: a deadlock:\n{output[-2000:]}")
     if process.returncode or found is None:
         raise ReplayError(f"pgbench ended with {process.returncode}:\n{output[-2000:]}")
     return float(found[1]) / 1000

@@ -7,7 +7,13 @@ import psycopg
 import pytest
 
 from bench.recording_server import RecordedBatch, RecordedStatement
-from bench.statement_replay import Recording, ReplayError, run_scripts, write_scripts
+from bench.statement_replay import (
+    ConflictError,
+    Recording,
+    ReplayError,
+    run_scripts,
+    write_scripts,
+)
 from tenantry.db.statements import (
     BIGINTS,
     BLOBS,
@@ -24,6 +30,9 @@ CREATE = """
 CREATE TABLE sent (
     number bigint, name text, body bytea, flag boolean, at timestamptz, document json, note text, zone text)
 """
+DEADLOCK = """
+CREATE FUNCTION deadlock() RETURNS void LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION USING ERRCODE = 'deadlock_detected'; END $$"""
 ADD = Statement(
     """
 INSERT INTO sent
@@ -91,3 +100,10 @@ def test_a_statement_that_fails_ends_the_replay(conninfo: str, tmp_path: Path) -
     without_table = write_scripts(conninfo, tmp_path, [Recording({}, [recorded(added(1, 2, 3))])])
     with pytest.raises(ReplayError, match=r'relation "sent" does not exist'):
         run_scripts(without_table, conninfo)
+
+
+def test_a_deadlock_is_told_from_other_failures(conninfo: str, tmp_path: Path) -> None:
+    with psycopg.connect(conninfo) as connection:
+        connection.execute(DEADLOCK)
+    with pytest.raises(ConflictError):
+        replay(conninfo, tmp_path, recorded(Statement("SELECT deadlock()")()))
