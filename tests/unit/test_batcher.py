@@ -367,3 +367,14 @@ async def test_answer_that_comes_later_holds_up_no_other() -> None:
     assert not first.done()
     later.set_result(10)
     assert await first == 10
+
+
+async def test_answer_that_comes_too_late_is_refused_at_the_deadline() -> None:
+    never = asyncio.get_running_loop().create_future()
+
+    async def run(_items: Sequence[int]) -> Sequence[int | asyncio.Future[int]]:
+        return [never]
+
+    with pytest.raises(DatabaseUnavailableError):
+        async with asyncio.timeout(5):
+            await Batcher(run, deadline=0.05).submit(1)

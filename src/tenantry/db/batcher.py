@@ -201,7 +201,7 @@ class Batcher(Generic[Item, Answer]):
                 loop.time() - started,
             )
         # later: PostgreSQL answers the next batch while the submitters handle these answers
-        loop.call_soon(_deliver, batch, answers)
+        loop.call_soon(_deliver, batch, answers, self.deadline)
 
     async def _answer(
         self, batch: Sequence["_QueuedItem[Item, Answer]"]
@@ -249,12 +249,22 @@ class _QueuedItem(msgspec.Struct, Generic[Item, Answer], frozen=True):
 def _deliver(
     batch: Sequence[_QueuedItem[Item, Answer]],
     answers: Sequence[Answer | Exception | asyncio.Future[Answer]],
+    deadline: float,
 ) -> None:
     for queued, answer in zip(batch, answers, strict=True):
         if isinstance(answer, asyncio.Future):
-            answer.add_done_callback(partial(_resolve_by, queued.receiver))
+            _deliver_later(queued, answer, deadline)
         else:
             _resolve(queued.receiver, answer)
+
+
+def _deliver_later(
+    queued: _QueuedItem[Item, Answer], answer: asyncio.Future[Answer], deadline: float
+) -> None:
+    """Deliver an answer that comes after its batch, or an error at the item's deadline."""
+    loop = asyncio.get_running_loop()
+    alarm = loop.call_at(queued.queued_at + deadline, _resolve, queued.receiver, _busy())
+    answer.add_done_callback(partial(_resolve_by, queued.receiver, alarm))
 
 
 def _resolve(receiver: Receiver[Answer], answer: Answer | BaseException) -> None:
@@ -266,7 +276,10 @@ def _resolve(receiver: Receiver[Answer], answer: Answer | BaseException) -> None
         receiver.set_result(answer)
 
 
-def _resolve_by(receiver: Receiver[Answer], answer: asyncio.Future[Answer]) -> None:
+def _resolve_by(
+    receiver: Receiver[Answer], alarm: asyncio.TimerHandle, answer: asyncio.Future[Answer]
+) -> None:
+    alarm.cancel()
     _resolve(receiver, _busy() if answer.cancelled() else answer.result())
 
 
