@@ -11,6 +11,7 @@ import pytest
 
 from tenantry.db.connection import ACROSS_TENANTS, Connection, of_tenant
 from tenantry.db.database import Database
+from tenantry.db.standby_store import register_standby
 from tenantry.db.standby_waits import CommittedChange, commit_change
 from tenantry.domain.standby_checks import CHANGE_WAIT
 from tests.support import events
@@ -19,6 +20,16 @@ from tests.support.service import Service
 from tests.support.signing import deliver
 
 ACME = of_tenant("acme")
+_ONLY_FLUSHED = """
+CREATE FUNCTION only_flushed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN
+        RAISE EXCEPTION 'a registration that a crash may undo';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER only_flushed AFTER INSERT ON check_standbys FOR EACH ROW EXECUTE FUNCTION only_flushed();
+"""
 
 
 @pytest.fixture
@@ -68,6 +79,16 @@ async def test_standby_that_is_registered_before_the_commit_is_waited_for(
         await register(conninfo, "late")
         change = await committed(connection)
     assert change.standbys == ("late",)
+
+
+async def test_registration_is_flushed_whatever_the_server_is_set_to(conninfo: str) -> None:
+    async with await Connection.connect(conninfo, autocommit=True) as owner:
+        await owner.execute(_ONLY_FLUSHED)
+    async with await Connection.connect(conninfo) as connection:
+        await connection.execute("SET synchronous_commit = off")
+        await connection.commit()
+        row = await register_standby(connection, "near")
+    assert row.timeline == 1
 
 
 async def test_registered_standby_that_is_gone_costs_the_longest_wait(

@@ -227,6 +227,25 @@ async def test_standby_of_a_standby_with_the_same_name_is_not_used(
     assert "does not use the slot 'third'" in caplog.messages[0]
 
 
+async def test_standby_of_a_standby_without_a_slot_is_not_taken_for_one_with_a_slot(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair.primary.rows("SELECT pg_create_physical_replication_slot('first')")
+    pair.standby.rows("ALTER SYSTEM SET primary_slot_name = 'first'")
+    pair.standby.rows("SELECT pg_reload_conf()")
+    pair.primary.until("SELECT bool_or(active) FROM pg_replication_slots")
+    source = f"primary_conninfo=host={pair.standby.sockets} user=postgres"
+    cascaded = follower(pair, (*NAMED, source))
+    try:
+        async with lookups(pair.primary.conninfo, cascaded.conninfo) as found:
+            await refused(found, caplog)
+        async with lookups(pair.primary.conninfo, pair.standby.conninfo) as found:
+            await found.until(STANDBY)
+    finally:
+        cascaded.stop()
+    assert "has a slot, this one none" in caplog.messages[0]
+
+
 def follower(pair: Pair, options: Sequence[str]) -> DatabaseServer:
     """A third server, which replicates from the primary unless an option says otherwise."""
     folder = pair.standby.sockets.parent.with_name("third")
@@ -261,21 +280,23 @@ async def test_each_unusable_standby_is_logged_once(
     assert ["place 1" in text for text in caplog.messages] == [True, False]
 
 
+@pytest.mark.parametrize("role", ["pg_read_all_stats", "pg_monitor"])
 async def test_login_without_statistics_does_not_use_standbys(
-    shared_pair: Pair, caplog: pytest.LogCaptureFixture
+    shared_pair: Pair, caplog: pytest.LogCaptureFixture, role: str
 ) -> None:
-    shared_pair.primary.rows("CREATE ROLE app LOGIN")
-    shared_pair.primary.rows("GRANT SELECT, INSERT, UPDATE ON check_standbys TO app")
+    login = f"member_of_{role}"
+    shared_pair.primary.rows(f"CREATE ROLE {login} LOGIN")
+    shared_pair.primary.rows(f"GRANT SELECT, INSERT, UPDATE ON check_standbys TO {login}")
     catch_up(shared_pair)
     primary, standby = (
-        make_conninfo(server.conninfo, user="app")
+        make_conninfo(server.conninfo, user=login)
         for server in (shared_pair.primary, shared_pair.standby)
     )
     async with lookups(primary, standby) as found:
         await refused(found, caplog)
     assert "GRANT pg_read_all_stats" in caplog.messages[0]
-    shared_pair.primary.rows("ALTER ROLE app NOINHERIT")
-    shared_pair.primary.rows("GRANT pg_read_all_stats TO app")
+    shared_pair.primary.rows(f"ALTER ROLE {login} NOINHERIT")
+    shared_pair.primary.rows(f"GRANT {role} TO {login}")
     catch_up(shared_pair)
     async with lookups(primary, standby) as found:
         await found.until(STANDBY)

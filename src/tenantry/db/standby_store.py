@@ -9,6 +9,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tenantry.db.connection import Connection
 from tenantry.db.roles import TAKE_STATISTICS
+from tenantry.db.standby_waits import PREPARE_CHANGE
 from tenantry.db.statements import TEXT, Statement
 
 _DEFAULT_NAME: Final = "walreceiver"
@@ -32,7 +33,7 @@ _RECEIVER: Final = Statement(
 _REPLICATING: Final = Statement(
     """
 SELECT count(*) FILTER (WHERE application_name = $1),
-       $2::text IS NULL OR count(*) FILTER (WHERE application_name = $1 AND slot_name = $2) = 1,
+       $2::text IS NULL OR bool_and(coalesce(slot_name, '') = $2) FILTER (WHERE application_name = $1),
        pg_has_role('pg_read_all_stats', 'USAGE')
   FROM pg_stat_replication
   LEFT JOIN pg_replication_slots ON active_pid = pid
@@ -74,7 +75,7 @@ class StandbyIdentity(msgspec.Struct, frozen=True):
     name: str
     """As ``pg_stat_replication`` shows it."""
     slot: str | None = None
-    """The replication slot that the standby uses."""
+    """The replication slot that the standby uses, empty for none; None if it is not known."""
 
 
 class PrimaryPosition(msgspec.Struct, frozen=True):
@@ -117,15 +118,21 @@ async def check_replicating(connection: Connection, standby: StandbyIdentity) ->
             "give each an application_name of its own in primary_conninfo, or a cluster_name"
         )
     if not is_on_slot:
+        own = (
+            f"does not use the slot {standby.slot!r}"
+            if standby.slot
+            else "has a slot, this one none"
+        )
         raise UnusableStandbyError(
-            f"the primary's standby {name!r} does not use the slot {standby.slot!r}: "
-            "it must replicate from the primary itself"
+            f"the primary's standby {name!r} {own}: it must replicate from the primary itself"
         )
 
 
 async def register_standby(connection: Connection, name: str) -> RegistrationRow:
-    """Register a standby, or extend its registration, and commit."""
-    [[row]] = await connection.run_batch(_REGISTER(name), commit=True)
+    """Register a standby, or extend its registration, and commit: for good, because a primary that
+    crashes must not forget for whom changes wait.
+    """
+    _, [row] = await connection.run_batch(PREPARE_CHANGE(), _REGISTER(name), commit=True)
     return RegistrationRow(*row)
 
 
@@ -150,4 +157,4 @@ async def read_identity(connection: Connection) -> StandbyIdentity:
         raise UnusableStandbyError(
             "it has PostgreSQL's default name, which others may have: set cluster_name on it"
         )
-    return StandbyIdentity(name, slot)
+    return StandbyIdentity(name, slot or "")
