@@ -8,6 +8,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tenantry.db.connection import Connection
+from tenantry.db.standby_store import read_position
 from tenantry.db.statements import TEXT, Statement
 from tenantry.domain.standby_checks import (
     EXTENSION_INTERVAL,
@@ -340,3 +342,9 @@ async def counted(service: Service, source: str) -> float:
     lines = (await scraped(service)).splitlines()
     name = f'tenantry_checks_total{{source="{source}"}} '
     return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+async def test_standby_has_no_position(shared_pair: Pair) -> None:
+    async with await Connection.connect(shared_pair.standby.conninfo) as connection:
+        with pytest.raises(psycopg.OperationalError):
+            await read_position(connection)

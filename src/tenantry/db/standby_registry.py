@@ -160,8 +160,6 @@ class StandbyRegistry:
         async with self._primary.use() as connection:
             asked_at = self.clock()
             position = await read_position(connection)
-            if position is None:
-                return
             newest = Position(asked_at, position.timeline, position.lsn)
             self._positions = with_position(self._positions, newest)
             await self._register_due(connection, position)
@@ -191,5 +189,7 @@ class StandbyRegistry:
             self._is_failing = True
             reason = type(error.__cause__ or error).__name__
             logger.warning(
-                "checks do not use standbys: the primary's position cannot be renewed: %s", reason
+                "checks do not use standbys: the primary's position cannot be renewed: %s; "
+                "run `tenantry doctor`",
+                reason,
             )

@@ -23,7 +23,6 @@ _POSITION: Final = Statement(
     """
 SELECT ('x' || left(pg_walfile_name(lsn), 8))::bit(32)::bigint, (lsn - '0/0')::bigint
   FROM pg_current_wal_flush_lsn() AS lsn
- WHERE NOT pg_is_in_recovery()
 """
 )
 # After a change of the timeline, conninfo is what primary_conninfo says, without the fallback.
@@ -92,10 +91,12 @@ class RegistrationRow(msgspec.Struct, frozen=True):
     expires_at: datetime
 
 
-async def read_position(connection: Connection) -> PrimaryPosition | None:
-    """Return the position of a primary, and commit; None for a standby."""
-    [rows] = await connection.run_batch(_POSITION(), commit=True)
-    return PrimaryPosition(*rows[0]) if rows else None
+async def read_position(connection: Connection) -> PrimaryPosition:
+    """Return the position of a primary, and commit. Raises `psycopg.OperationalError` for a
+    standby.
+    """
+    [[row]] = await connection.run_batch(_POSITION(), commit=True)
+    return PrimaryPosition(*row)
 
 
 async def check_replicating(connection: Connection, standby: StandbyIdentity) -> None:

@@ -193,7 +193,8 @@ class StandbyWaits:
         if now - self._warned_at >= _WARNING_INTERVAL:
             self._warned_at = now
             logger.warning(
-                "a change waited for standbys for its longest time, %.1f s: %s",
+                "a change waited for standbys for its longest time, %.1f s: %s; "
+                "run `tenantry doctor`",
                 CHANGE_WAIT,
                 reason_to_wait(change, self._report),
             )

@@ -98,11 +98,10 @@ async def _measure_lag(primary: Connection, standby: Connection, name: str) -> S
     asked_at = time.monotonic()
     position = await read_position(primary)
     answered_at = time.monotonic()
-    written = 0 if position is None else position.lsn
-    lag_bytes = lacking = written - await store.read_replayed(standby)
+    lag_bytes = lacking = position.lsn - await store.read_replayed(standby)
     while lacking > 0 and time.monotonic() - answered_at <= LEASE:
         await asyncio.sleep(_LOOK)
-        lacking = written - await store.read_replayed(standby)
+        lacking = position.lsn - await store.read_replayed(standby)
     lag_seconds = None if lacking > 0 else time.monotonic() - answered_at
     return StandbyLag(name, answered_at - asked_at, max(0, lag_bytes), lag_seconds)
 
