@@ -5,7 +5,8 @@ own clock. A standby's answer counts if the standby had replayed one that is you
 before it read. A change is acknowledged when every registered standby has replayed it, or after
 `CHANGE_WAIT`: then no position from before it counts any more.
 
-All times are seconds on one process's monotonic clock. No times of two machines are compared.
+All times are seconds on one process's monotonic clock. No times of two machines are compared, but
+the expiry of a registration after a failover.
 """
 
 from collections.abc import Collection, Sequence
