@@ -21,6 +21,7 @@ async def add_notification(
     """A queued notification of a tenant, made if need be, whose payment of 12.50 EUR failed."""
     event_id = f"evt_{uuid4().hex}"
     async with connection.within(of_tenant(tenant_id)):
+        await connection.execute("SET LOCAL synchronous_commit = local")  # as `Database.change`
         await connection.execute(
             "INSERT INTO tenants (id, name, owner_id, owner_email) VALUES (%s, %s, 'user_1', %s) "
             "ON CONFLICT DO NOTHING",
