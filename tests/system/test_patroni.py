@@ -36,6 +36,10 @@ from tests.system.patroni.primary_monitor import PrimaryMonitor
 from tests.system.patroni.revocation_monitor import RevocationMonitor
 
 NAMES: Final = [fault.name for fault in FAULTS]
+WITHOUT_STANDBYS: Final = ("switchover", "Patroni killed", "Patroni paused")
+"""Faults that are injected without checks on standbys too: one in order, and those with two servers
+that take themselves for the primary. With standbys the same promises must hold, and more.
+"""
 REVOKED_KEYS_ARE_REJECTED: Final = {
     Way.PROXY: True,
     Way.STANDBYS: True,
@@ -52,7 +56,7 @@ mails.
 """
 
 
-@pytest.mark.parametrize("fault", NAMES)
+@pytest.mark.parametrize("fault", WITHOUT_STANDBYS)
 def test_promises_hold_behind_haproxy(
     fault: str, tmp_path: Path, record_property: figures.RecordProperty
 ) -> None:
