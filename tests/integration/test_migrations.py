@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from tenantry.db.migrate import current_revision, migrate, newest_revision
+from tests.support.guarded_changes import unguard_changes
 from tests.support.migrations import Schema, history, revisions, schema_violations, text_of
 from tests.support.postgres import PostgresServer
 from tests.support.schema import SNAPSHOT, snapshot
@@ -47,6 +48,7 @@ def ask(conninfo: str, query: str) -> list[tuple[Any, ...]]:
 def altered(postgres: PostgresServer) -> Iterator[str]:
     """A migrated database that several tests change independently."""
     with postgres.database() as conninfo:
+        unguard_changes(conninfo)
         yield conninfo
 
 

@@ -56,6 +56,12 @@ def guard_changes(conninfo: str) -> None:
             connection.execute(_triggers(table, columns))
 
 
+def unguard_changes(conninfo: str) -> None:
+    """Remove the triggers from a database whose columns a test alters."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("DROP FUNCTION tests_guard_change CASCADE")
+
+
 def _triggers(table: str, columns: tuple[str, ...]) -> bytes:
     before, after = (", ".join(f"{row}.{column}" for column in columns) for row in ("OLD", "NEW"))
     # checks reject all of an ended tenant, whatever else its row says
