@@ -1,34 +1,46 @@
 """The queries of the dashboard for Grafana, in a Prometheus that scrapes a service with traffic."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.sdk.sdk_support import serving
 from tests.support.counting import PLANS, counted_everything
+from tests.support.database_server import Pair
 from tests.support.grafana import DASHBOARD, QUERIES, Query
 from tests.support.metrics import documented
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import as_url
 from tests.support.prometheus import JOB, Prometheus, Sample, running_prometheus
+from tests.support.standby_pairs import migrated_pair
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    """A primary and a standby with the service's schema."""
+    yield from migrated_pair()
 
 
 @pytest.fixture(scope="module")
 async def prometheus(
-    postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+    pair: Pair, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Prometheus]:
     """Prometheus, after scrapes before, between and after two rounds of traffic."""
     folder = tmp_path_factory.mktemp("prometheus")
     (folder / "plans.toml").write_text(PLANS)
-    with postgres.database() as conninfo:
-        async with (
-            serving(conninfo, TENANTRY_PLANS=str(folder / "plans.toml")) as served,
-            running_prometheus(folder, served.url.removeprefix("http://")) as prometheus,
-        ):
-            for _ in range(2):
-                await counted_everything(served.service)
-                await prometheus.scraped(2)
-            yield prometheus
+    values = {
+        "TENANTRY_PLANS": str(folder / "plans.toml"),
+        "DATABASE_URL": as_url(pair.primary.conninfo),
+        "DATABASE_CHECKS_URL": as_url(pair.standby.conninfo),
+    }
+    async with (
+        serving(pair.primary.conninfo, **values) as served,
+        running_prometheus(folder, served.url.removeprefix("http://")) as prometheus,
+    ):
+        for _ in range(2):
+            await counted_everything(served.service)
+            await prometheus.scraped(2)
+        yield prometheus
 
 
 async def answer(prometheus: Prometheus, query: Query) -> list[Sample]:
