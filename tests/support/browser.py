@@ -107,7 +107,14 @@ def _is_of_browser(process: psutil.Process) -> bool:
 
 
 def _drivers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "run-driver" in child.cmdline()]
+    return [child for child in psutil.Process().children() if _is_driver(child)]
+
+
+def _is_driver(process: psutil.Process) -> bool:
+    try:
+        return "run-driver" in process.cmdline()
+    except psutil.Error:  # it has ended
+        return False
 
 
 class Watched:

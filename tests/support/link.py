@@ -16,6 +16,7 @@ class Link:
         self._open = asyncio.Event()
         self._open.set()
         self._last_word: bytes | None = None
+        self._held_from: bytes | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.asked: list[bytearray] = []
@@ -48,6 +49,10 @@ class Link:
         """Pass nothing back any more on a connection on which this is passed on."""
         self._last_word = text
 
+    def hold_answers_from(self, text: bytes) -> None:
+        """Pass nothing back any more on a connection once an answer says this, nor that answer."""
+        self._held_from = text
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = bytearray()
         self.asked.append(asked)
@@ -58,7 +63,7 @@ class Link:
             self._writers |= {writer, far_writer}
             await asyncio.gather(
                 self._pass_on(reader, far_writer, lambda data: self._note(data, asked, is_over)),
-                self._pass_on(far_reader, writer, lambda _: not is_over.is_set()),
+                self._pass_on(far_reader, writer, lambda data: self._may_answer(data, is_over)),
             )
 
     def _note(self, data: bytes, asked: bytearray, is_over: asyncio.Event) -> bool:
@@ -66,6 +71,11 @@ class Link:
         if self._last_word is not None and self._last_word in data:
             is_over.set()
         return True
+
+    def _may_answer(self, data: bytes, is_over: asyncio.Event) -> bool:
+        if self._held_from is not None and self._held_from in data:
+            is_over.set()
+        return not is_over.is_set()
 
     async def _pass_on(
         self,

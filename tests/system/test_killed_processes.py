@@ -122,7 +122,7 @@ async def test_killed_after_the_commit_the_next_delivery_changes_nothing(
     event = events.failed(customer="cus_acme", event_id="evt_failed")
     async with world.served(link.conninfo) as deployment:
         await send_linking_event(deployment)  # making its connections ready is committed, too
-        link.hold_answers_after(b"COMMIT")
+        link.hold_answers_from(b"COMMIT")
         async with killed(deployment, world, "SELECT 1 FROM notifications"), broken_off():
             await send(deployment, event)
     assert await world.rows(BOTH) == [(2, 1)]
@@ -138,7 +138,7 @@ async def test_killed_after_a_key_was_made_its_maker_learns_of_it(
     once = {"Idempotency-Key": "the-same"}
     made = "SELECT id FROM api_keys WHERE name = 'lost'"
     async with world.served(link.conninfo) as deployment, deployment.client() as client:
-        link.hold_answers_after(b"COMMIT")
+        link.hold_answers_from(b"COMMIT")
         async with killed(deployment, world, made), broken_off():
             await client.post(KEYS, json=wish, headers=once)
     [(key_id,)] = await world.rows(made)
