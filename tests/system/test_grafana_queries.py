@@ -34,7 +34,7 @@ async def prometheus(
         "DATABASE_CHECKS_URL": as_url(pair.standby.conninfo),
     }
     async with (
-        serving(pair.primary.conninfo, **values) as served,
+        serving(pair.primary.conninfo, None, **values) as served,
         running_prometheus(folder, served.url.removeprefix("http://")) as prometheus,
     ):
         for _ in range(2):
