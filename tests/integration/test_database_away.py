@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from tenantry.common.clock import Timeouts
+from tenantry.db.connection import OF_PEOPLE
 from tenantry.db.database import Database
 from tenantry.domain.errors import DatabaseUnavailableError
 from tests.support.database_link import DatabaseLink, database_link
@@ -145,3 +146,25 @@ async def test_connection_that_fails_after_its_caller_timed_out_is_not_logged(
         gc.collect()
         assert log.lines == []
     await database.close()
+
+
+async def test_a_request_after_a_restart_does_not_wait_for_each_lost_connection(
+    link: DatabaseLink,
+) -> None:
+    async with Database(link.conninfo, pool_size=4, timeouts=Timeouts(connect=0.9)) as database:
+        await use_at_once(database, 4)
+        await link.cut()
+        await link.restore()
+        async with database.transaction(OF_PEOPLE) as connection:
+            assert await connection.fetch_value("SELECT 1") == 1
+
+
+async def use_at_once(database: Database, count: int) -> None:
+    """Use so many of the pool's connections at the same time."""
+    all_in = asyncio.Barrier(count)
+
+    async def use() -> None:
+        async with database.transaction(OF_PEOPLE):
+            await all_in.wait()
+
+    await asyncio.gather(*(use() for _ in range(count)))

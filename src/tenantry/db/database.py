@@ -156,9 +156,11 @@ def new_pool(
     async def check(connection: Connection) -> None:
         if is_lost(connection) or failover.is_over(connection):
             await connection.close()
+            # The others are probably lost too, and the pool would pause after each that it tries.
+            await pool.drain()
             raise psycopg.OperationalError("the connection is lost, or its server was replaced")
 
-    return AsyncConnectionPool(
+    pool = AsyncConnectionPool(
         failover.conninfo,
         kwargs={"prepare_threshold": prepare_threshold},
         connection_class=Connection,
@@ -170,6 +172,7 @@ def new_pool(
         configure=configure,
         check=check,
     )
+    return pool
 
 
 async def _check_roles(connection: Connection) -> None:
