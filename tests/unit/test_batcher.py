@@ -301,6 +301,22 @@ async def test_start_timeout_applies_to_each_batch() -> None:
     assert await first == 2
 
 
+async def test_alternating_batches_take_half_of_many_submitters_items() -> None:
+    doubler = Doubler()
+    doubler.gate.set()
+    batcher = Batcher(doubler.run, alternates=True)
+    await asyncio.gather(*map(batcher.submit, range(64)))
+    assert [len(batch) for batch in doubler.batches] == [32, 32]
+
+
+async def test_alternating_batches_do_not_divide_few_items() -> None:
+    doubler = Doubler()
+    doubler.gate.set()
+    batcher = Batcher(doubler.run, alternates=True)
+    await asyncio.gather(*map(batcher.submit, range(24)))
+    assert [len(batch) for batch in doubler.batches] == [24]
+
+
 async def test_batch_that_follows_another_waits_for_most_of_its_submitters() -> None:
     doubler = Doubler()
     batcher = Batcher(doubler.run, gather_seconds=60)

@@ -137,6 +137,7 @@ class Authenticator:
         self._keys: Batcher[KeyQuery, KeyRow | None] = Batcher(
             self._find_keys,
             gather_seconds=self.gather_seconds,
+            alternates=True,
             start_timeout=keys.timeouts.batch_start,
             deadline=keys.timeouts.batch,
             metrics=keys.metrics,
@@ -144,6 +145,7 @@ class Authenticator:
         self._users: Batcher[UserQuery, list[UserAccessRow]] = Batcher(
             self._find_user_access,
             gather_seconds=self.gather_seconds,
+            alternates=True,
             start_timeout=limits.batch_start,
             deadline=limits.batch,
             metrics=users.metrics,

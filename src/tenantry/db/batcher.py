@@ -56,6 +56,7 @@ time as 20 items do.
 _MAX_WAITING: Final = 4096
 _GATHERED_SHARE: Final = 0.8
 _MAX_GATHERED: Final = 24
+_MIN_HALF: Final = 24
 _CHECKS_PER_TIMEOUT: Final = 4
 
 
@@ -66,11 +67,15 @@ class Batcher(Generic[Item, Answer]):
 
     A second batch starts beside the first one only if `CONCURRENT_ITEMS` wait: two small ones cost
     more than one. For the same reason a batch that follows another one may wait up to
-    ``gather_seconds`` for most of its submitters to send their next items. ``run`` returns an
-    answer for each item, in order. An exception as an answer is raised to the item's submitter, one
-    that ``run`` raises to all of them. A future as an answer is a later one: the batch ends without
-    it, and it must not fail. An item waits for its batch at most ``start_timeout`` seconds, and for
-    its answer at most ``deadline`` seconds, which also bounds a batch.
+    ``gather_seconds`` for most of its submitters to send their next items. With ``alternates`` a
+    batch takes half of many submitters' items at most, so that PostgreSQL answers one half while
+    the process works for the other: for statements that only read, since each commit costs more.
+
+    ``run`` returns an answer for each item, in order. An exception as an answer is raised to the
+    item's submitter, one that ``run`` raises to all of them. A future as an answer is a later one:
+    the batch ends without it, and it must not fail. An item waits for its batch at most
+    ``start_timeout`` seconds, and for its answer at most ``deadline`` seconds, which also bounds a
+    batch.
     """
 
     run: Callable[
@@ -81,6 +86,7 @@ class Batcher(Generic[Item, Answer]):
     max_items: int = MAX_ITEMS
     max_waiting: int = _MAX_WAITING
     gather_seconds: float = 0.0
+    alternates: bool = False
     start_timeout: float = DEFAULT_TIMEOUTS.batch_start
     deadline: float = DEFAULT_TIMEOUTS.batch
     metrics: BatchMetrics = NO_BATCH_METRICS
@@ -159,9 +165,16 @@ class Batcher(Generic[Item, Answer]):
 
     def _take_batch(self) -> list["_QueuedItem[Item, Answer]"]:
         """Return the next items, without those of submitters that no longer wait."""
-        number = min(self.max_items, len(self._waiting))
+        number = min(self.max_items, len(self._waiting), self._share())
         taken = [self._waiting.popleft() for _ in range(number)]
         return [queued for queued in taken if not queued.receiver.done()]
+
+    def _share(self) -> int:
+        """Return how many items a batch may take from all submitters."""
+        if not self.alternates:
+            return self.max_items
+        submitters = max(self._submitters, len(self._waiting))
+        return max(_MIN_HALF, math.ceil(submitters / 2))
 
     async def _gather(self) -> None:
         """Wait for `_GATHERED_SHARE` of the last batch's submitters, if it has just ended."""
