@@ -313,8 +313,8 @@ async def test_alternating_batches_do_not_divide_few_items() -> None:
     doubler = Doubler()
     doubler.gate.set()
     batcher = Batcher(doubler.run, alternates=True)
-    await asyncio.gather(*map(batcher.submit, range(24)))
-    assert [len(batch) for batch in doubler.batches] == [24]
+    await asyncio.gather(*map(batcher.submit, range(47)))
+    assert [len(batch) for batch in doubler.batches] == [47]
 
 
 async def test_batch_that_follows_another_waits_for_most_of_its_submitters() -> None:

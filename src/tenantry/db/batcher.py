@@ -56,7 +56,7 @@ time as 20 items do.
 _MAX_WAITING: Final = 4096
 _GATHERED_SHARE: Final = 0.8
 _MAX_GATHERED: Final = 24
-_MIN_HALF: Final = 24
+_MANY_SUBMITTERS: Final = 48
 _CHECKS_PER_TIMEOUT: Final = 4
 
 
@@ -171,10 +171,10 @@ class Batcher(Generic[Item, Answer]):
 
     def _share(self) -> int:
         """Return how many items a batch may take from all submitters."""
-        if not self.alternates:
-            return self.max_items
         submitters = max(self._submitters, len(self._waiting))
-        return max(_MIN_HALF, math.ceil(submitters / 2))
+        if not self.alternates or submitters < _MANY_SUBMITTERS:
+            return self.max_items
+        return math.ceil(submitters / 2)
 
     async def _gather(self) -> None:
         """Wait for `_GATHERED_SHARE` of the last batch's submitters, if it has just ended."""
