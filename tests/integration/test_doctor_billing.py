@@ -224,6 +224,24 @@ async def test_a_customer_claimed_by_a_second_tenant_is_named(provider: Provider
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Anomaly.SEVERAL_PLANS, "prices of several plans, in the last 30 days: 1 (acme)"),
+        (Anomaly.TOO_MANY_SUBSCRIPTIONS, "50 subscriptions, in the last 30 days: 1 (acme)"),
+    ],
+)
+async def test_tenants_whose_subscriptions_do_not_all_count_are_named(
+    provider: Provider, kind: Anomaly, expected: str
+) -> None:
+    entries = [
+        (BillingEvent(id=f"evt_{number}", type="x", created=NOW, org_id="acme"), [kind])
+        for number in range(2)
+    ]
+    await add_entries(provider.service.conninfo, entries)
+    assert message(await check(provider)).endswith(expected)
+
+
 async def test_old_events_are_not_reported(provider: Provider) -> None:
     await provider.send(events.completed(org=None), events.updated(org="later", price="price_gone"))
     parked_alone = await check(provider, later=31 * DAY)

@@ -37,6 +37,8 @@ SELECT kind, sum(events)::bigint,
                          WHEN 'connected_account' THEN document->>'account'
                          WHEN 'future_dated' THEN concat(id, ' of ', coalesce(tenant_id, 'no tenant'))
                          WHEN 'drift' THEN tenant_id
+                         WHEN 'several_plans' THEN tenant_id
+                         WHEN 'too_many_subscriptions' THEN tenant_id
                 END AS name,
                count(*) AS events, max(received_at) AS latest
           FROM billing_events
