@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from tenantry.db import job_names
 from tests.support.metrics import asked_for, documented
 
 ROOT: Final = Path(__file__).parents[2]
@@ -44,6 +45,12 @@ def test_an_alert_links_to_its_runbook(rule: dict[str, Any]) -> None:
 
 def test_no_part_of_the_runbook_is_about_an_alert_that_is_not_there() -> None:
     assert sorted(name for name in PARTS if name.startswith("Tenantry")) == sorted(NAMES)
+
+
+def test_the_alert_of_overdue_jobs_covers_every_periodic_job() -> None:
+    [rule] = [rule for rule in RULES if rule["alert"] == "TenantryJobOverdue"]
+    named = "|".join(re.findall(r'task=~?"([^"]+)"', rule["expr"]))
+    assert sorted(named.split("|")) == sorted(job_names.PERIODIC)
 
 
 def test_a_metric_that_is_not_there_is_found() -> None:
