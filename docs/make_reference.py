@@ -68,7 +68,7 @@ _SECTIONS: Final = {
     ),
     "PROVIDER_WEBHOOK_TOLERANCE": (
         "Payment provider",
-        "The form of the plan catalog: [Configuration](../how-to/configuration.md#plan-catalog).",
+        "[Configuration](../how-to/configuration.md#plan-catalog) describes the plan catalog.",
     ),
     "OIDC_ISSUER": (
         "Identity provider",

@@ -61,7 +61,7 @@ _SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             delete=("tenantry.cli.tenants", "Delete an organization that you own."),
             explain=(
                 "tenantry.cli.billing",
-                "On the database: show why a tenant's billing state is what it is.",
+                "On the database: show why a tenant has its plan and status.",
             ),
             rebuild=(
                 "tenantry.cli.replay",

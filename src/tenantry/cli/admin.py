@@ -67,7 +67,7 @@ def admin() -> None:
 @click.option("--owner-email", required=True, help="The address for billing mail.")
 @click.option("--owner-id", help="The owner's user id at the identity provider (the token's sub).")
 @click.option("--customer", help="The payment provider's customer id.")
-@click.option("--plan", help="A plan by contract, for good: the grant `plan` (default: free).")
+@click.option("--plan", help="A plan by contract, without an end: the grant `plan`. [free]")
 def create_tenant(
     tenant_id: str,
     name: str,
@@ -332,7 +332,7 @@ def export_audit(since: datetime | None) -> None:
 @click.option(
     "--no-audit",
     is_flag=True,
-    help="There is no such file: keys revoked since the backup work again.",
+    help="Redo nothing, without such a file: keys revoked since the backup work again.",
 )
 @click.option(
     "--hold-mail", is_flag=True, help="Drop the queued mails: most were sent after the backup."

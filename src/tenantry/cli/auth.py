@@ -69,7 +69,7 @@ def explain_token_command(
     """Run the service's checks on a token, and show for each what the token says and what is
     expected.
 
-    The token comes on standard input, or from a file, because others can see the command line. It
+    Pass the token on standard input or in a file, because other users can see the command line. It
     is never shown. The command fetches the keys of the identity provider in the settings
     (OIDC_ISSUER and the others). With a database it also checks the tenant and the membership. It
     writes nothing.

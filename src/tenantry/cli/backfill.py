@@ -103,8 +103,8 @@ def resend(event_ids: tuple[str, ...], *, as_json: bool) -> None:
     them again.
 
     For events that never arrived, failed or were invalid. An event that the ledger has changes
-    nothing: its outcome is `duplicate`. A failed payment is mailed if it is recent and still
-    unpaid. The provider keeps events for 30 days. Safe while the service runs. Needs
+    nothing: its outcome is `duplicate`. The owner gets a mail about a failed payment that is recent
+    and still unpaid. The provider keeps events for 30 days. Safe while the service runs. Needs
     PROVIDER_SECRET_KEY.
 
     \b
@@ -185,14 +185,14 @@ def backfill(
 
     Reads the provider's list of events, which covers 30 days, from the newest event back to the
     given time: those of the types that your webhook endpoint sends. Missed events are processed
-    like all others, and shown with their outcomes. A failed payment is mailed if it is recent and
-    still unpaid. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
+    like all others, and shown with their outcomes. The owner gets a mail about a failed payment
+    that is recent and still unpaid. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
 
     Exits with 0 when done, with 1 if an event could not be handled or the provider rejects a
     request, with 4 if it rejects the API key, and with 6 if the provider or the database is out of
     reach. A run that an error or Ctrl-C stops keeps the events that it has processed, and prints
-    the command that continues it. A second Ctrl-C ends it at once, without a summary; with --json
-    nothing is printed then.
+    the command that continues it. A second Ctrl-C ends it immediately, without a summary; with
+    --json nothing is printed then.
 
     \b
       tenantry backfill --since 1d

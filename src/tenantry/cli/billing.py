@@ -47,11 +47,10 @@ JSON_NAMES: Final = dict(
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="Only the newest so many.",
+    help="At most this many, the newest.",
 )
 def explain(org_id: str, *, as_json: bool, limit: int) -> None:
-    """Show why a tenant's billing state is what it is: each event, oldest first, what it changed
-    and why.
+    """Show why a tenant has its plan and status: each event, oldest first, what it changed and why.
 
     \b
       tenantry tenants explain acme

@@ -31,14 +31,14 @@ Value = TypeVar("Value")
     "features",
     multiple=True,
     metavar="NAME[=N]",
-    help="A feature of the catalog, without N without a limit; repeatable.",
+    help="A feature of the catalog, up to N or without a limit; repeatable.",
 )
 @click.option(
     "--limit",
     "limits",
     multiple=True,
     metavar="NAME=N",
-    help="A limit by its name in a plan, such as projects=50; repeatable.",
+    help="A limit of plans, such as projects=50; repeatable.",
 )
 @click.option(
     "--until",

@@ -227,7 +227,7 @@ def imported_keys(org_id: str | None, *, unused: bool, limit: int | None, as_jso
     """Show how many imported API keys of each tenant were used, and how many not yet; with --org
     each key of the tenant.
 
-    A used key is like every other one: the system that made it is no longer needed for it.
+    Once a key was used, it no longer needs the system that made it.
 
     \b
       tenantry admin imported-keys

@@ -201,7 +201,7 @@ def status_filter(text: str) -> str:
     "--lines",
     type=click.IntRange(0),
     metavar="N",
-    help="Begin with the last so many that pass the filters. [10; with --since all]",
+    help="Begin with the last N that pass the filters. [10; with --since all]",
 )
 @click.option(
     "--follow/--no-follow", default=True, help="Wait for more, until Ctrl-C (default: yes)."

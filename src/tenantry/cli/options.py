@@ -11,7 +11,7 @@ limit_option: Final = click.option(
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only the newest so many.",
+    help="At most this many, the newest.",
 )
 tenants_option: Final = click.option(
     "--tenant",

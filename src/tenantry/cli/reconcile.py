@@ -49,9 +49,10 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
 
     Reads all subscriptions of the provider's account, so that it also finds those of which no event
     arrived; or compares only the tenants that you name, and reads all subscriptions only if one of
-    these has no living one. Shows each field that differs, ours and then the provider's, and each
-    customer that it links. Fetches the events that were missed. Without --tenant, lists living
-    subscriptions that count for no tenant. Safe while the service runs. Needs PROVIDER_SECRET_KEY.
+    these has no living one. Shows each field that differs, as stored and then as the provider has
+    it, and each customer that it links. Fetches the events that were missed. Without --tenant,
+    lists living subscriptions that count for no tenant. Safe while the service runs. Needs
+    PROVIDER_SECRET_KEY.
 
     \b
     Exits with
@@ -67,8 +68,8 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
       tenantry reconcile --dry-run
       tenantry reconcile --tenant acme
 
-    Ctrl-C ends it after the tenants in flight, with a summary and the command that goes on. A
-    second Ctrl-C ends it at once, without a summary; with --json nothing is printed then.
+    Ctrl-C ends it after the tenants in flight, with a summary and the command that continues. A
+    second Ctrl-C ends it immediately, without a summary; with --json nothing is printed then.
     """
 
     interruption = Interruption()

@@ -258,7 +258,7 @@ def rebuild(
     The same as `tenantry events replay`, in more detail: safe while the service runs; sends no
     mail. Exits with 0 when done, with 5 if a tenant does not exist, and with 3 if a dry run found
     differences. Ctrl-C ends it after the tenants in flight, with a summary and the command that
-    goes on.
+    continues.
 
     \b
       tenantry tenants rebuild acme --dry-run
@@ -302,7 +302,7 @@ def replay(
     PROVIDER_LIVEMODE; they take their place if they are now valid. Safe while the service runs;
     sends no mail. Exits with 0 when done, with 5 if a tenant does not exist, and with 3 if a dry
     run found differences. Ctrl-C ends it after the tenants in flight, with a summary and the
-    command that goes on.
+    command that continues.
 
     \b
       tenantry events replay --since 7d --dry-run

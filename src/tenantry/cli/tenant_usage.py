@@ -50,7 +50,7 @@ _WHAT: Final[dict[str, Callable[[UsageCount], str]]] = {
     type=click.Choice(list(_GROUPS)),
     default="tenant",
     show_default=True,
-    help="Which requests to add up.",
+    help="How to group the requests.",
 )
 @click.option("--tenant", "org_id", type=tenant_id, metavar="ORG", help="Only this tenant.")
 @usage_options

@@ -55,7 +55,7 @@ def list_tenants(api: ApiContext, *, limit: int | None) -> None:
 @click.command("show", cls=ApiCommand)
 @id_argument("org_id", "[ORG]", "tenants", required=False)
 def show(api: ApiContext, *, org_id: str | None) -> None:
-    """Show a tenant, by default your own. `tenants explain` shows why it is so.
+    """Show a tenant, by default your own. `tenants explain` shows why it has its plan.
 
     \b
       tenantry tenants show acme
@@ -109,7 +109,7 @@ def create(api: ApiContext, *, name: str, owner_email: str | None) -> None:
 @click.option(
     "--owner-email",
     metavar="MAIL",
-    help="The address for billing mail. The same unverified one again is mailed another confirmation.",
+    help="The address for billing mail. The same unverified address again gets another confirmation.",
 )
 @click.option(
     "--time-zone",
@@ -183,7 +183,7 @@ def transfer(
 def delete(api: ApiContext, *, org_id: str, yes: bool) -> None:
     """Delete an organization that you own.
 
-    Its members lose access and its API keys stop working at once; its data is deleted after 30
+    Its members lose access and its API keys stop working immediately; its data is deleted after 30
     days. Cancel a subscription first.
 
     \b

@@ -49,15 +49,15 @@ def usage_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--since",
         type=past,
         metavar="TIME",
-        help="From then on: RFC 3339, or a duration before now, such as 7d. By default 24 hours, or 30 days.",
+        help="The beginning: 1h, 7d or an RFC 3339 time. [24h; with --interval day 30d]",
     )
-    until = click.option("--until", type=past, metavar="TIME", help="Before then.")
+    until = click.option("--until", type=past, metavar="TIME", help="The end. [now]")
     interval = click.option(
         "--interval",
         type=click.Choice(["hour", "day"]),
         default="hour",
         show_default=True,
-        help="Add up hours, which are kept for 90 days, or days, for 400.",
+        help="Count by hour (kept for 90 days) or by day (kept for 400 days).",
     )
     return since(until(interval(command)))
 
@@ -107,7 +107,7 @@ def _by_time(counts: Sequence[AnyCount]) -> list[tuple[str, int]]:
     type=click.Choice(["key", "outcome", "time"]),
     default="key",
     show_default=True,
-    help="Which requests to add up.",
+    help="How to group the requests.",
 )
 @click.option("--key", "key_id", type=parse_id, metavar="KEY", help="Only this API key.")
 @usage_options

@@ -71,7 +71,7 @@ class DeclaredSettings(SettingValues):
     database_url = Setting("DATABASE_URL", DATABASE_URL, None, default_text="required")
     """A PostgreSQL, 15 or newer: `postgresql://user:password@host:port/name`, or a `key=value`
     connection string. `embedded`: a PostgreSQL under `TENANTRY_DATA_DIR` that the command starts,
-    for development. The database must be tenantry's own, without tables of others. `tenantry demo`
+    for development. Use a separate database, without tables of other programs. `tenantry demo`
     ignores this setting: see [The demo](../how-to/demo.md).
     """
     _pooler_url = Setting("DATABASE_POOLER_URL", POOLER_URL, None, default_text="unset: no pooler")
@@ -85,16 +85,16 @@ class DeclaredSettings(SettingValues):
         default_text="unset: the primary answers all checks",
     )
     """Streaming standbys of the same database that may answer checks of keys and tokens, and lists
-    of projects: a connection string with one host or several, the nearest first. A standby answers
-    only while that is as strict as at the primary. The connection must not lead through a pooler in
-    transaction mode. The process then also reserves
+    of projects: a connection string with one host or several, the nearest first. tenantry asks a
+    standby only while its answer is as strict as the primary's. The connection must not lead
+    through a pooler in transaction mode. With this setting a process also reserves
     [larger shares of rate limits](../explanation/rate-limits.md#far-from-the-database).
     """
     database_pool_size = Setting("DATABASE_POOL_SIZE", number(1, 1000), 5)
-    """Connections of each process for ordinary work. Each process uses up to eight more: five for
-    grouped paths, one for snapshots fetched from the provider, two for the job queue; and one more
-    each if it runs jobs, if standbys answer checks, if the plan catalog has metered features that
-    are consumed, and if it has one that counts requests.
+    """Connections of each process for ordinary work. Each process opens up to eight more: five for
+    grouped queries, one for snapshots fetched from the provider, and two for the job queue. It
+    opens another one for each of these: it runs jobs, standbys answer checks, the plan catalog has
+    metered features that are consumed, the catalog has one that counts requests.
     """
     data_dir = Setting("TENANTRY_DATA_DIR", Kind("text", Path), Path(".tenantry"))
     """The folder of the embedded database or of the demo."""
@@ -112,15 +112,15 @@ class DeclaredSettings(SettingValues):
     cors_origins = Setting[tuple[str, ...]](
         "CORS_ORIGINS", several(read_page_origin, "origins, or `*`"), ()
     )
-    """The origins, separated by commas, whose pages may call the API with a credential of their
-    own, such as `https://app.example.com`; `*` for all. Webhook and dashboard stay closed to other
+    """The origins, separated by commas, whose pages may call the API with their user's credential,
+    such as `https://app.example.com`; `*` for all. Webhook and dashboard stay closed to other
     origins. See [Call the API from a browser](../how-to/browsers.md).
     """
     workers = Setting("WORKERS", number(1, 64), 1)
-    """Server processes."""
+    """How many server processes `tenantry serve` runs."""
     drain_seconds = Setting("DRAIN_SECONDS", number(0, 3600), 5)
-    """How long a service that received SIGTERM still accepts connections, while `/readyz` answers
-    503: as long as a load balancer needs to notice; in the demo 0. See [Stopping and
+    """How many seconds a service that received SIGTERM still accepts connections, while `/readyz`
+    answers 503: the time that your load balancer needs to notice. In the demo 0. See [Stopping and
     restarting](../how-to/stopping.md).
     """
     max_connections = Setting("MAX_CONNECTIONS", number(64, 1_000_000), 8192)
@@ -139,14 +139,15 @@ class DeclaredSettings(SettingValues):
     log_format = Setting("LOG_FORMAT", choice("console", "json"), "console")
     """Log lines on stderr, for people or for machines."""
     log_requests = Setting("LOG_REQUESTS", FLAG, default=False)
-    """Log a line for each request ([operations.md](../how-to/operations.md#logs))."""
+    """Whether to log a line for each request ([Operations](../how-to/operations.md#logs))."""
     log_requests_to = Setting[Path | None]("LOG_REQUESTS_TO", Kind("text", Path), None)
-    """The path of a file for these lines, as JSON, with or without `LOG_REQUESTS`. `tenantry logs
-    tail` follows it. The service opens a new file after a rotation.
+    """The path of a file for the lines of requests, as JSON, with or without `LOG_REQUESTS`.
+    `tenantry logs tail` follows it. The service opens a new file after a rotation.
     """
     operator_token = Setting("OPERATOR_TOKEN", secret(32), None)
-    """The bearer token of your own backend, for `PUT`, `DELETE` and export of tenants. Unset: these
-    answer 401.
+    """The bearer token with which your backend calls the operator's routes: `PUT`, `DELETE` and
+    export of tenants, their grants, the import of keys, and everything below `/api/v1/operator/`.
+    Unset: these routes answer 401.
     """
 
     _key_prefix = Setting("KEY_PREFIX", KEY_PREFIX, DEFAULT_PREFIX)
@@ -156,8 +157,8 @@ class DeclaredSettings(SettingValues):
     _former_key_prefixes = Setting[tuple[str, ...]](
         "FORMER_KEY_PREFIXES", several(read_key_prefix, "prefixes, separated by commas"), ()
     )
-    """The prefixes of earlier values of `KEY_PREFIX`. Keys that begin with one of them are still
-    accepted; without it, they are rejected at once.
+    """The earlier values of `KEY_PREFIX`. Keys that begin with one of them are still accepted. When
+    you remove a prefix, its keys are rejected.
     """
     _api_key_header = Setting("API_KEY_HEADER", API_KEY_HEADER, None)
     """One more header in which clients may send an API key, such as `X-API-Key`. With it, clients
@@ -175,11 +176,11 @@ class DeclaredSettings(SettingValues):
     webhook_tolerance = Setting("PROVIDER_WEBHOOK_TOLERANCE", number(1, 86_400), 300)
     """The maximum age of a signature in seconds, and how far in the future it may be."""
     provider_secret_key = Setting("PROVIDER_SECRET_KEY", secret(), None)
-    """The key of the provider's API: for checkout and portal sessions, for resolving ambiguous
-    events, and for reconciling tenants with the provider. Its prefix names its mode (`sk_live_`,
-    `sk_test_`, `rk_live_`, `rk_test_`): events of the other mode are handled and counted as
-    unexpected, unless `PROVIDER_LIVEMODE` is set. Unset: sessions answer 501, tenantry never calls
-    the provider, and everything else works.
+    """The key of the provider's API: for checkout and portal sessions, prices, invoices and seats,
+    for resolving ambiguous events, and for reconciling tenants with the provider. Its prefix names
+    its mode (`sk_live_`, `sk_test_`, `rk_live_`, `rk_test_`): events of the other mode are handled
+    and counted as unexpected, unless `PROVIDER_LIVEMODE` is set. Unset: sessions answer 501,
+    tenantry never calls the provider, and everything else works.
     """
     provider_api_base = Setting("PROVIDER_API_BASE", URL, "https://api.stripe.com")
     """The address of the provider's API."""
@@ -207,8 +208,8 @@ class DeclaredSettings(SettingValues):
     """
     _past_due_grace_days = Setting("PAST_DUE_GRACE_DAYS", number(0, 3650), 65)
     """How many days after a subscription became past due its tenant keeps the plan's limits. The
-    provider's own retries should end earlier. 0: not at all. A change takes effect for a tenant
-    with its next event or a rebuild.
+    provider's own retries should end earlier. 0: no grace period. A change takes effect for a
+    tenant with its next event or a rebuild.
     """
     _checkout_reference_links = Setting("CHECKOUT_REFERENCE_LINKS", FLAG, default=False)
     """Whether a checkout session's `client_reference_id` may name the tenant if its metadata does
@@ -221,8 +222,8 @@ class DeclaredSettings(SettingValues):
     and tax id. Needs Stripe Tax to be set up.
     """
     _parked_mail_hours = Setting("PARKED_MAIL_HOURS", number(0, _HOURS_OF_A_YEAR), 72)
-    """A failed payment that was parked until its tenant became known still mails the owner if it is
-    no older than this.
+    """How many hours old a failed payment or another notice may be for the owner to get a mail
+    about it, if its event was parked or fetched later.
     """
     _owner_notices = Setting[tuple[str, ...]]("OWNER_NOTICES", several(read_notice, NOTICES), ())
     """Which [billing notices](../explanation/subscriptions.md#notices) owners get by mail beside
@@ -230,12 +231,12 @@ class DeclaredSettings(SettingValues):
     `customer.subscription.trial_will_end` to be enabled at the provider.
     """
     reconcile_hours = Setting("RECONCILE_HOURS", number(0, _HOURS_OF_A_YEAR), 24)
-    """How often tenantry compares all subscriptions at the provider with the tenants and repairs
-    drift. 0: never. Needs `PROVIDER_SECRET_KEY`.
+    """How many hours after the last time tenantry compares all subscriptions at the provider with
+    the tenants again, and repairs drift. 0: never. Needs `PROVIDER_SECRET_KEY`.
     """
     stale_tenant_hours = Setting("STALE_TENANT_HOURS", number(1, _HOURS_OF_A_YEAR), 24)
-    """How long after the end of its paid period a tenant may have no event before it is reported as
-    stale: an event was lost, or the endpoint does not receive events.
+    """How many hours after the end of its paid period a tenant may have no event before tenantry
+    reports it as stale: an event was lost, or the endpoint does not receive events.
     """
     _raw_bodies = Setting("RAW_BODIES", choice(*RawBodies), "all")
     """Whose raw bodies are stored: those of `all` events, those of `failed` ones, which are
@@ -253,7 +254,7 @@ class DeclaredSettings(SettingValues):
     """
     _directories = Setting[tuple[str, ...]]("OIDC_DIRECTORIES", DIRECTORIES, ())
     """The directories whose users are accepted, separated by commas: the values of `tid`, which
-    takes the place of `{tenantid}` in the issuer. `*`: every directory of the provider
+    replaces `{tenantid}` in the issuer. `*`: every directory of the provider
     ([Tokens](tokens.md#several-directories)).
     """
     _audiences = Setting[tuple[str, ...]]("OIDC_AUDIENCE", AUDIENCES, ())
@@ -292,12 +293,12 @@ class DeclaredSettings(SettingValues):
     By default an address is rejected as a user id: it is almost always a mistake.
     """
     _allow_http = Setting("OIDC_ALLOW_HTTP", FLAG, default=False)
-    """Accept a plain-http issuer that is not on loopback. An attacker on the network can then forge
-    its keys.
+    """Whether to accept a plain-http issuer that is not on loopback. An attacker on the network can
+    then forge its keys.
     """
     tenants_per_user = Setting("TENANTS_PER_USER", number(0, 1_000_000), 20)
-    """How many tenants one user may create; deleted ones do not count. 0: users create none. The
-    operator may create any number.
+    """How many tenants one user may create; deleted ones do not count. 0: only the operator creates
+    tenants. The operator may always create any number.
     """
 
     _product_name = Setting("PRODUCT_NAME", PRODUCT_NAME, DEFAULT_NAME)
@@ -322,7 +323,7 @@ class DeclaredSettings(SettingValues):
     `SMTP_URL`.
     """
     _allow_plaintext_smtp = Setting("SMTP_ALLOW_PLAINTEXT", FLAG, default=False)
-    """Send mail, and the password, to a server without TLS that is not on loopback."""
+    """Whether to send mail, and the password, to a server without TLS that is not on loopback."""
 
     _invitations = Setting("INVITATIONS", FLAG, default=False)
     """Whether owners and admins can invite users by [mail](../how-to/members.md#invite-by-mail).

@@ -96,7 +96,7 @@ _MAX_SIGNALS: Final = 3
     type=click.IntRange(1, 32),
     default=1,
     show_default=True,
-    help="Send so many at once, in any order; 1 keeps the order.",
+    help="How many events to send at a time; above 1 in any order.",
 )
 @click.option(
     "--retries",

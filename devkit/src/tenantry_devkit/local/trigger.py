@@ -117,7 +117,7 @@ def _complete_what(
     type=click.Choice(("new", "old")),
     default="new",
     show_default=True,
-    help="Of the provider's API before or since 2025-03-31.",
+    help="Objects as the provider's API has them since 2025-03-31, or had them before.",
 )
 @click.option(
     "--forward-to",
