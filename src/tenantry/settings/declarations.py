@@ -226,7 +226,7 @@ class DeclaredSettings(SettingValues):
     about it, if its event was parked or fetched later.
     """
     _owner_notices = Setting[tuple[str, ...]]("OWNER_NOTICES", several(read_notice, NOTICES), ())
-    """Which [billing notices](../explanation/subscriptions.md#notices) owners get by mail beside
+    """Which [billing notices](../explanation/subscriptions.md#notices) owners get by mail besides
     those of failed payments, separated by commas. `trial_ending` needs
     `customer.subscription.trial_will_end` to be enabled at the provider.
     """
@@ -306,7 +306,7 @@ class DeclaredSettings(SettingValues):
     name, logo and color](../how-to/branding.md).
     """
     _product_logo = Setting[bytes | None]("PRODUCT_LOGO", PRODUCT_LOGO, None)
-    """The path of a PNG that pages show beside the name, with sides of 16 to 1,024 pixels. An SVG
+    """The path of a PNG that pages show next to the name, with sides of 16 to 1,024 pixels. An SVG
     is rejected: browsers run the scripts of one that is opened by itself.
     """
     _product_color = Setting("PRODUCT_COLOR", PRODUCT_COLOR, None)
