@@ -150,7 +150,7 @@ async def create_api_key(
 ) -> Response[ApiKeyWithSecret]:
     """Create a key.
 
-    Only this answer contains its `secret`: store it at once. `accessLevel: OWNER`, or the
+    Only this answer contains its `secret`: store it now. `accessLevel: OWNER`, or the
     single scope `OWNER`, creates a key that may do everything; only an OWNER can create one. A
     key cannot create a key that outlives it.
     """
@@ -318,8 +318,8 @@ async def rotate_api_key(
 ) -> Response[ApiKeyWithSecret]:
     """Create a key with the same name, scopes, level, mode, expiry, `externalId` and `metadata`.
 
-    The old key ends after `overlapSeconds`, by default at once, and never later than its
-    expiry. `rotatedFrom` names it. Only this answer contains the new `secret`.
+    The old key ends after `overlapSeconds`, by default immediately, and never later than
+    its expiry. `rotatedFrom` names it. Only this answer contains the new `secret`.
     """
     overlap = timedelta(seconds=(data or Rotation()).overlap_seconds)
     return _shown_once(
@@ -344,9 +344,9 @@ async def report_leaked_key(
 ) -> Response[EndedKey]:
     """Revoke a leaked key.
 
-    Any client can report one, without a credential. tenantry revokes the key at once, also in a
-    suspended tenant, and mails the owner once. Reporting it again succeeds. A key that replaced
-    it by rotation stays active.
+    Any client can report one, without a credential. tenantry revokes the key immediately, also
+    in a suspended tenant, and mails the owner once. Reporting it again succeeds. A key that
+    replaced it by rotation stays active.
     """
     ended = await services.leaks.report(author, data.secret)
     return Response(ended, headers={"Cache-Control": "no-store"})

@@ -202,7 +202,7 @@ async def get_invitation_link(
 async def delete_invitation(
     services: Services, principal: Caller, author: ChangeAuthor, invitation_id: InvitationId
 ) -> None:
-    """Withdraw an invitation. Its link stops working at once.
+    """Withdraw an invitation. Its link stops working immediately.
 
     Withdrawing again succeeds. One that was accepted is not withdrawn: remove the member. Only an
     OWNER can withdraw an invitation as owner.

@@ -179,9 +179,9 @@ async def create_member(
 ) -> Response[Member]:
     """Invite a user of the identity provider.
 
-    The membership is `invited` until the user accepts; a user who adds themselves is active at
-    once. A removed member can be invited again and keeps the id. Invitations count against the
-    plan's limit `members`. The caller must hold everything that the role grants, with a token
+    The membership is `invited` until the user accepts; a user who adds themselves is active
+    immediately. A removed member can be invited again and keeps the id. Invitations count against
+    the plan's limit `members`. The caller must hold everything that the role grants, with a token
     or a key that does not expire.
     """
     member = await services.members.add(

@@ -437,7 +437,7 @@ class AsyncTenants(Resource):
         )
 
     async def delete(self, tenant_id: str, **options: Unpack[CallOptions]) -> None:
-        """Delete a tenant: its keys end at once, its data after 30 days. Needs the operator's
+        """Delete a tenant: its keys end immediately, its data after 30 days. Needs the operator's
         token.
         """
         await self._delete(options, "/api/v1/tenants/{}", tenant_id)
