@@ -49,10 +49,10 @@ def reconcile(tenants: tuple[str, ...], *, dry_run: bool, as_json: bool) -> None
 
     Reads all subscriptions of the provider's account, so that it also finds those of which no event
     arrived; or compares only the tenants that you name, and reads all subscriptions only if one of
-    these has no living one. Shows each field that differs, as stored and then as the provider has
-    it, and each customer that it links. Fetches the events that were missed. Without --tenant,
-    lists living subscriptions that count for no tenant. Safe while the service runs. Needs
-    PROVIDER_SECRET_KEY.
+    these has none that has not ended. Shows each field that differs, as stored and then as the
+    provider has it, and each customer that it links. Fetches the events that were missed. Without
+    --tenant, lists subscriptions that have not ended and count for no tenant. Safe while the
+    service runs. Needs PROVIDER_SECRET_KEY.
 
     \b
     Exits with

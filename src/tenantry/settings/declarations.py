@@ -195,7 +195,9 @@ class DeclaredSettings(SettingValues):
     without a mode counts. `any`: the mode is recorded and counted, and filters nothing.
     """
     _plans = Setting("TENANTRY_PLANS", TEXT, None, default_text="the packaged catalog")
-    """The path of the plan catalog."""
+    """The path of the plan catalog. The packaged one has the example plans `free`, `pro` and
+    `business`.
+    """
     public_plans = Setting("PUBLIC_PLANS", FLAG, default=False)
     """Whether `GET /api/v1/plans` answers without a credential too, to pages of every origin, for a
     public page of prices. A cache may keep that answer for five minutes.
