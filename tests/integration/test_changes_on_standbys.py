@@ -91,6 +91,16 @@ async def test_registration_is_flushed_whatever_the_server_is_set_to(conninfo: s
     assert row.timeline == 1
 
 
+async def test_registration_that_is_written_last_expires_last(conninfo: str) -> None:
+    async with (
+        await Connection.connect(conninfo) as early,
+        await Connection.connect(conninfo) as late,
+    ):
+        await early.execute("SELECT 1")  # its transaction begins
+        first = await register_standby(late, "near")
+        assert (await register_standby(early, "near")).expires_at > first.expires_at
+
+
 async def test_registered_standby_that_is_gone_costs_the_longest_wait(
     conninfo: str, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -199,6 +199,15 @@ async def test_standbys_of_one_name_are_not_used(
     assert pair.primary.rows("SELECT name FROM check_standbys") == []
 
 
+async def test_standby_is_not_used_for_another_database(
+    shared_pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    elsewhere = make_conninfo(shared_pair.standby.conninfo, dbname="template1")
+    async with lookups(shared_pair.primary.conninfo, elsewhere) as found:
+        await refused(found, caplog)
+    assert "its database is 'template1', that of DATABASE_URL is 'postgres'" in caplog.messages[0]
+
+
 async def test_standby_with_the_default_name_needs_a_slot(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,27 +25,30 @@ SELECT ('x' || left(pg_walfile_name(lsn), 8))::bit(32)::bigint, (lsn - '0/0')::b
   FROM pg_current_wal_flush_lsn() AS lsn
 """
 )
-# After a change of the timeline, conninfo is what primary_conninfo says, without the fallback.
 _RECEIVER: Final = Statement(
-    "SELECT conninfo, slot_name, current_setting('cluster_name') FROM pg_stat_wal_receiver"
+    "SELECT conninfo, slot_name, current_setting('cluster_name'), current_database() FROM pg_stat_wal_receiver"
 )
 _REPLICATING: Final = Statement(
     """
 SELECT count(*) FILTER (WHERE application_name = $1),
        $2::text IS NULL OR bool_and(coalesce(slot_name, '') = $2) FILTER (WHERE application_name = $1),
-       pg_has_role('pg_read_all_stats', 'USAGE')
+       pg_has_role('pg_read_all_stats', 'USAGE'),
+       current_database()
   FROM pg_stat_replication
   LEFT JOIN pg_replication_slots ON active_pid = pid
 """,
     TEXT,
     TEXT,
 )
-# The row is written each time, so that a standby that shows it has this primary's history.
+# The row is written each time, so that a standby that shows it has this primary's history. Not
+# now(): of two processes at the same time, the one that began first may write last, and the row
+# must not become older than the other one knows it.
 _REGISTER: Final = Statement(
     """
 INSERT INTO check_standbys (name, timeline, expires_at)
-SELECT $1, ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::bigint, now() + interval '2 minutes'
-ON CONFLICT (name) DO UPDATE SET timeline = EXCLUDED.timeline, expires_at = EXCLUDED.expires_at
+SELECT $1, ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::bigint,
+       clock_timestamp() + interval '2 minutes'
+ON CONFLICT (name) DO UPDATE SET timeline = EXCLUDED.timeline, expires_at = clock_timestamp() + interval '2 minutes'
 RETURNING timeline, expires_at
 """,
     TEXT,
@@ -75,6 +78,8 @@ class StandbyIdentity(msgspec.Struct, frozen=True):
     """As ``pg_stat_replication`` shows it."""
     slot: str | None = None
     """The replication slot that the standby uses, empty for none; None if it is not known."""
+    database: str | None = None
+    """The name of the database that the connection leads to; None if there is none."""
 
 
 class PrimaryPosition(msgspec.Struct, frozen=True):
@@ -100,11 +105,11 @@ async def read_position(connection: Connection) -> PrimaryPosition:
 
 
 async def check_replicating(connection: Connection, standby: StandbyIdentity) -> None:
-    """Raise `UnusableStandbyError` unless the primary sees this standby, and no other of its name;
-    and commit.
+    """Raise `UnusableStandbyError` unless the primary sees this standby, and no other of its name,
+    and the connection to the standby leads to the same database; and commit.
     """
     name = standby.name
-    _, [[number, is_on_slot, may_see]] = await connection.run_batch(
+    _, [[number, is_on_slot, may_see, database]] = await connection.run_batch(
         TAKE_STATISTICS(), _REPLICATING(name, standby.slot), commit=True
     )
     if not may_see:
@@ -126,6 +131,10 @@ async def check_replicating(connection: Connection, standby: StandbyIdentity) ->
         )
         raise UnusableStandbyError(
             f"the primary's standby {name!r} {own}: it must replicate from the primary itself"
+        )
+    if standby.database not in (None, database):
+        raise UnusableStandbyError(
+            f"its database is {standby.database!r}, that of DATABASE_URL is {database!r}"
         )
 
 
@@ -149,13 +158,31 @@ async def read_identity(connection: Connection) -> StandbyIdentity:
         raise UnusableStandbyError("it does not show its WAL receiver") from error
     if not rows:
         raise UnusableStandbyError("it is no standby that streams from a primary")
-    [[receiver, slot, cluster_name]] = rows
+    [[receiver, slot, cluster_name, database]] = rows
     if receiver is None:
         raise UnusableStandbyError(f"{_NEEDS_STATISTICS} (replicated from the primary)")
-    given = conninfo_to_dict(receiver).get("application_name")
-    name = str(given or cluster_name or _DEFAULT_NAME)
+    name = name_given_in(receiver) or cluster_name or _DEFAULT_NAME
     if name == _DEFAULT_NAME and slot is None:
         raise UnusableStandbyError(
             "it has PostgreSQL's default name, which others may have: set cluster_name on it"
         )
-    return StandbyIdentity(name, slot or "")
+    return StandbyIdentity(name, slot or "", database)
+
+
+def name_given_in(conninfo: str) -> str | None:
+    """Return the ``application_name`` in the ``conninfo`` of a WAL receiver, if there is one.
+
+    PostgreSQL shows all options of its connection there, in a fixed order and without quotes: the
+    driver could not tell where a value with spaces ends, and may know fewer options. After a change
+    of the timeline it shows ``primary_conninfo``, without the fallback.
+
+    Raises `UnusableStandbyError`.
+    """
+    before, fallback, _ = conninfo.partition(" fallback_application_name=")
+    if fallback:
+        return before.partition(" application_name=")[2] or None
+    try:
+        given = conninfo_to_dict(conninfo).get("application_name")
+    except psycopg.ProgrammingError:  # its text may contain a part of the password
+        raise UnusableStandbyError("its primary_conninfo has options that are not known") from None
+    return None if given is None else str(given)
