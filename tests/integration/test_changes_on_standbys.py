@@ -213,5 +213,18 @@ async def test_events_that_change_access_wait_and_others_do_not(
     assert [answer.status_code for answer in answers] == [200, 200]
 
 
+async def test_duplicate_of_an_event_waits_as_its_first_delivery(
+    fresh_service: Service, conninfo: str
+) -> None:
+    await fresh_service.organization(stripeCustomerId="cus_1")
+    event = events.succeeded(customer="cus_1", event_id="evt_1")
+    first = await deliver(fresh_service.client, event, at=now(fresh_service))
+    await register(conninfo, "gone")
+    begun = time.monotonic()
+    again = await deliver(fresh_service.client, event, at=now(fresh_service))
+    assert time.monotonic() - begun >= CHANGE_WAIT
+    assert (first.status_code, again.status_code) == (200, 200)
+
+
 def now(service: Service) -> int:
     return int(service.clock.now.timestamp())

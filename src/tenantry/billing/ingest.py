@@ -49,7 +49,9 @@ DUPLICATE: Final = "duplicate"
 """Shown as the outcome of an event that the ledger already has."""
 _Name = TypeVar("_Name")
 _Answer = LedgerEntry | None | asyncio.Task[LedgerEntry | None]
-"""The entry of an event, None for a duplicate; a task whose events change checks on standbys."""
+"""The entry of an event, None for a duplicate; or a task that returns it once standbys have
+replayed what the event changed.
+"""
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +135,13 @@ class WebhookService:
         try:
             async with lane.use() as connection:
                 changes = await apply_batch(connection, batch, self._policy, now)
-                committed = await write_and_commit(connection, changes, self._outbox, now)
+                committed = await write_and_commit(
+                    connection,
+                    changes,
+                    self._outbox,
+                    now,
+                    has_duplicates=len(changes.entries) < len(batch),
+                )
         finally:
             self._lanes.put_nowait(lane)
         log_payments((*changes.entries, *changes.unparked))
@@ -154,20 +162,20 @@ class WebhookService:
         committed: CommittedChange,
     ) -> list[_Answer]:
         """Let the events of tenants whose checks change wait for standbys; all of them if such a
-        tenant has no event in the batch.
+        tenant has no event in the batch. Duplicates wait too: the first delivery may still do so.
         """
         replayed = asyncio.create_task(self._standby_waits.wait(committed))
         changed = changes.read_by_checks
         concerns_all = not changed <= {entry.tenant_id for entry in results if entry is not None}
         return [
             asyncio.create_task(_after(replayed, entry))
-            if entry is not None and (concerns_all or entry.tenant_id in changed)
+            if entry is None or concerns_all or entry.tenant_id in changed
             else entry
             for entry in results
         ]
 
 
-async def _after(replayed: asyncio.Task[bool], entry: LedgerEntry) -> LedgerEntry:
+async def _after(replayed: asyncio.Task[bool], entry: LedgerEntry | None) -> LedgerEntry | None:
     await asyncio.wait([replayed])
     return entry
 
@@ -393,9 +401,16 @@ async def write(
 
 
 async def write_and_commit(
-    connection: Connection, changes: BatchChanges, outbox: Outbox | None, now: datetime
+    connection: Connection,
+    changes: BatchChanges,
+    outbox: Outbox | None,
+    now: datetime,
+    *,
+    has_duplicates: bool,
 ) -> CommittedChange | None:
-    """As `write`, and end the transaction. Return the change if checks read it."""
+    """As `write`, and end the transaction. Return the change if checks read it, or what duplicates
+    repeat.
+    """
     await _withdraw_mails(connection, changes)
     calls = _calls(changes, now)
     is_read_by_checks = bool(changes.read_by_checks)
@@ -405,7 +420,7 @@ async def write_and_commit(
         await store.write(connection, calls, commit=False)
         await _defer_jobs(connection, changes, outbox, now)
         calls = []
-    if is_read_by_checks:
+    if is_read_by_checks or has_duplicates:
         return await store.write_change(connection, calls)
     await store.write(connection, calls, commit=True)
     return None
